@@ -21,6 +21,8 @@ if TYPE_CHECKING:
 
     from torch.nn import Module
 
+    from autorecompute.backends.torch.recompute_check import Watch
+
 NAME = "scaled_dot_product_attention"
 ORIGINAL = "__autorecompute_original__"
 
@@ -58,17 +60,23 @@ def attention_by(attend: Callable[..., Any]) -> Iterator[None]:
 
 
 class AttentionCheckpoint:
-    """Checkpoints the attention that a module calls; an ``Around`` for it."""
+    """Checkpoints the attention that a module calls; an ``Around`` for it.
+
+    Args:
+        watch: Compares what is made again, and tells when that is to end.
+    """
+
+    def __init__(self, watch: Watch) -> None:
+        self._watch = watch
 
     def __call__(self, forward: Callable[..., Any], _module: Module, /, *args: Any, **kwargs: Any) -> Any:
         """What the module returns."""
-        return around_attention(_again, forward, *args, **kwargs)
+        return around_attention(self._again, forward, *args, **kwargs)
 
-
-def _again(attention: Callable[..., Any], /, *args: Any, **kwargs: Any) -> Any:
-    if not torch.is_grad_enabled():
-        return attention(*args, **kwargs)
-    return checkpointed(attention, args, kwargs)
+    def _again(self, attention: Callable[..., Any], /, *args: Any, **kwargs: Any) -> Any:
+        if not torch.is_grad_enabled() or self._watch.is_taken_back:
+            return attention(*args, **kwargs)
+        return checkpointed(attention, args, kwargs, watch=self._watch)
 
 
 def intercept_attention(*, on: bool) -> None:

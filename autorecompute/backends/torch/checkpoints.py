@@ -12,6 +12,7 @@ from torch.utils.checkpoint import checkpoint, create_selective_checkpoint_conte
 
 from autorecompute.backends.torch.key_values import can_have_its_own, has_cache, with_its_own
 from autorecompute.backends.torch.module_state import Before
+from autorecompute.backends.torch.recompute_check import SavedTensors, known_to_torch
 from autorecompute.backends.torch.storages import tensors_in, with_leaves
 
 if TYPE_CHECKING:
@@ -22,6 +23,7 @@ if TYPE_CHECKING:
     from torch.nn import Module
 
     from autorecompute.backends.torch.module_tensors import Place
+    from autorecompute.backends.torch.recompute_check import Watch
     from autorecompute.backends.torch.script_state import Generators
 
     Context = contextlib.AbstractContextManager[object]
@@ -44,11 +46,14 @@ def keeping(operators: Iterable[torch._ops.OpOverload]) -> Callable[[], tuple[Co
     return functools.partial(create_selective_checkpoint_contexts, kept)
 
 
-def checkpointed(
+def checkpointed(  # noqa: PLR0913  (a call, and what is known of it)
     call: Callable[..., Any],
     args: Sequence[Any],
     kwargs: dict[str, Any],
     context_fn: Callable[[], tuple[Context, Context]] = noop_context_fn,
+    *,
+    watch: Watch,
+    weights: Iterable[Tensor] = (),
 ) -> Any:
     """What the call returns; of what it saves for the backward pass only the tensors in its arguments are kept.
 
@@ -58,6 +63,14 @@ def checkpointed(
     A tensor that is given twice is the same object in both places when the call runs again. Code asks for that:
     ``multi_head_attention_forward`` takes another path where ``query is key``. Lists are as they were at the call,
     whatever was appended to them since.
+
+    Args:
+        call: What runs again in the backward pass.
+        args: Its positional arguments.
+        kwargs: Its keyword arguments.
+        context_fn: Contexts of the first run and of the later ones.
+        watch: Compares what is made again.
+        weights: What the call reads and does not make.
     """
     tensors = list({id(tensor): tensor for tensor in tensors_in((args, kwargs))}.values())
     slots = {id(tensor): _Slot(place) for place, tensor in enumerate(tensors)}
@@ -71,7 +84,14 @@ def checkpointed(
         positional, named = given.pop() if given else with_leaves(pattern, filled)
         return call(*positional, **named)
 
-    return checkpoint(run, *tensors, use_reentrant=False, context_fn=context_fn)
+    saved = SavedTensors(watch, (*tensors, *weights)) if watch.begins() else None
+    with known_to_torch(saved) as determinism_check:
+        result = checkpoint(
+            run, *tensors, use_reentrant=False, context_fn=context_fn, determinism_check=determinism_check
+        )
+    if saved is not None:
+        saved.end()
+    return result
 
 
 class _Slot:
@@ -86,14 +106,16 @@ class Checkpoint:
 
     Args:
         module: The module that is intercepted.
+        watch: Compares what is made again, and tells when that is to end.
         operators: Operators whose results are kept.
 
     Raises:
         ValueError: One of the operators draws random numbers.
     """
 
-    def __init__(self, module: Module, operators: Iterable[torch._ops.OpOverload] = ()) -> None:
+    def __init__(self, module: Module, watch: Watch, operators: Iterable[torch._ops.OpOverload] = ()) -> None:
         kept = tuple(operators)
+        self._watch = watch
         self._contexts = keeping(kept) if kept else noop_context_fn
         self._modules = [weakref.ref(inner) for inner in module.modules()]  # what is around a module must not keep it
         self._written: set[Place] | None = None  # unknown before the first call
@@ -102,7 +124,7 @@ class Checkpoint:
     def __call__(self, forward: Callable[..., Any], module: Module, /, *args: Any, **kwargs: Any) -> Any:
         """What the module returns."""
         values = (*args, *kwargs.values())
-        if not torch.is_grad_enabled() or not can_have_its_own(module, values):
+        if not torch.is_grad_enabled() or self._watch.is_taken_back or not can_have_its_own(module, values):
             return forward(*args, **kwargs)
         if has_cache(values):
             forward, args, kwargs = with_its_own(forward, args, kwargs)
@@ -113,7 +135,7 @@ class Checkpoint:
             first, second = self._contexts()
             return first, _InTurn((before, _Once(second)))
 
-        result = checkpointed(forward, args, kwargs, contexts)
+        result = checkpointed(forward, args, kwargs, contexts, watch=self._watch, weights=module.parameters())
         if (written := before.forget_unwritten()) is not None:
             self._written = written | (self._written or set())
         return result

@@ -196,27 +196,24 @@ class FakeSteps:
     @contextlib.contextmanager
     def _fake(self, board: Switchboard) -> Iterator[_Fake]:
         """The model with fake parameters, and a batch for it, while nothing is on in the board."""
-        before = board.choices
-        try:
+        with (
+            board.trying(),
+            eagerly(),
+            kept_gradients(),
+            without_collection(),
+            untouched(self._model),
+            quietly(),
+            on_fakes() as mode,
+        ):
             board.set([])
-            with (
-                eagerly(),
-                kept_gradients(),
-                without_collection(),
-                untouched(self._model),
-                quietly(),
-                on_fakes() as mode,
-            ):
-                fakes, timeline = Fakes(mode), Timeline(repeats=bool(self._units))
-                args, kwargs = fakes.of((tuple(self._script.args), dict(self._script.kwargs)))
-                if self._script.batch is not None:
-                    args, kwargs = resized((args, kwargs), *self._script.batch)
-                with fakes.in_model(self._model), contextlib.ExitStack() as swapped:
-                    for optimizer in self._script.optimizers:
-                        swapped.enter_context(fakes.in_optimizer(optimizer))
-                    yield _Fake(args, kwargs, timeline, mode)
-        finally:
-            board.set(before)
+            fakes, timeline = Fakes(mode), Timeline(repeats=bool(self._units))
+            args, kwargs = fakes.of((tuple(self._script.args), dict(self._script.kwargs)))
+            if self._script.batch is not None:
+                args, kwargs = resized((args, kwargs), *self._script.batch)
+            with fakes.in_model(self._model), contextlib.ExitStack() as swapped:
+                for optimizer in self._script.optimizers:
+                    swapped.enter_context(fakes.in_optimizer(optimizer))
+                yield _Fake(args, kwargs, timeline, mode)
 
     @contextlib.contextmanager
     def _followed(self, timeline: Timeline, skipped: Collection[str]) -> Iterator[None]:

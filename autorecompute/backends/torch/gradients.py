@@ -63,8 +63,8 @@ def check_gradients(  # noqa: PLR0913  (a call, what is recomputed in it, and wh
         kwargs: Its keyword arguments, likewise.
         blocks: The repeated modules of the model by their paths, none of them inside another one.
     """
-    before, choices, step = board.choices, list(choices), Step(model, args, kwargs)
-    try:
+    choices, step = list(choices), Step(model, args, kwargs)
+    with board.trying():
         if is_sharded(model):
             # All ranks take the same steps, whoever has how much memory left.
             every = _every_block(board, blocks)
@@ -80,8 +80,6 @@ def check_gradients(  # noqa: PLR0913  (a call, what is recomputed in it, and wh
             _TOO_LARGE.add(model)
             gc.collect()
         return _check_in_parts(replace(step, is_lean=True), board, choices, blocks)
-    finally:
-        board.set(before)
 
 
 def _check_in_parts(

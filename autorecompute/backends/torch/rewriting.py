@@ -15,7 +15,6 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 import torch
 from torch import Tensor
 
-from autorecompute.backends.torch.checksums import checksum
 from autorecompute.backends.torch.fake_tensors import is_fake, is_same
 from autorecompute.backends.torch.graphs import DifferentGraphError, Plan, Route
 from autorecompute.backends.torch.recipes import Edge, Made, Note, Noted, Recipe, Slot, noted_of, shape_of
@@ -27,6 +26,11 @@ if TYPE_CHECKING:
 
     from torch.autograd.graph import Node
     from torch.nn import Module
+
+    from autorecompute.backends.torch.recompute_check import Sums, Watch
+
+_PART = 2**16
+"""So many elements of a mask are compared at once."""
 
 _FEW_ELEMENTS = 64
 """Among so many a dropout's mask has one that is not zero, nearly always."""
@@ -92,15 +96,12 @@ class Mask(NamedTuple):
         return self.is_other.view(torch.uint8).to(self.dtype).mul_(self.value)
 
     def is_whole(self, tensor: Tensor) -> bool:
-        """Tell whether it is all of the tensor that it was made of: by the sum of its bits where that is cheap."""
-        if is_fake(tensor) or tensor.device.type != "cpu" or not tensor.numel():
+        """Tell whether it is all of the tensor that it was made of; on a card nobody waits to know."""
+        if is_fake(tensor) or tensor.device.type != "cpu" or not tensor.is_contiguous():
             return True
-        return checksum(tensor) == checksum(self.is_other) * _bits_of(self.value, self.dtype)
-
-
-@functools.lru_cache
-def _bits_of(value: float | Tensor, dtype: torch.dtype) -> int:
-    return checksum(torch.tensor(value, dtype=dtype))
+        # In parts, which take no memory to speak of and stay in a processor's cache.
+        parts = zip(self.is_other.view(-1).split(_PART), tensor.view(-1).split(_PART), strict=True)
+        return all(torch.equal(self._replace(is_other=bits).tensor(), part) for bits, part in parts)
 
 
 def _other_than_zero(tensor: Tensor) -> float | Tensor:
@@ -267,12 +268,12 @@ class Dropping:
             again, row = recipe.read_row(self.nodes, self.noted, tensor, end)
             return is_same(again.to(tensor.dtype), row)
 
-    def hooks(self) -> Dropped | type[Packed]:
-        """Return what drops it and makes it again."""
+    def hooks(self, watch: Watch | None) -> Dropped | type[Packed]:
+        """Return what drops it and makes it again, and compares the two where there is a watch."""
         recipe = self.drop.recipe
         if recipe is None:
-            return Packed
-        return Dropped(recipe, {place: self.nodes[place] for place in self.drop.read}, self.noted)
+            return Packed  # which is compared when it is packed
+        return Dropped(recipe, {place: self.nodes[place] for place in self.drop.read}, self.noted, watch)
 
 
 class Dropped:
@@ -282,21 +283,27 @@ class Dropped:
         recipe: How.
         nodes: The nodes that the recipe reads. None of them may lie after a slot's node, which holds this object.
         noted: What is noted for it.
+        watch: Compares what is made again with what was there; none where that is not wanted in this step.
     """
 
-    __slots__ = ("_nodes", "_noted", "_pending", "_recipe", "_value")
+    __slots__ = ("_nodes", "_noted", "_pending", "_recipe", "_seen", "_value", "_watch")
 
-    def __init__(self, recipe: Recipe, nodes: Mapping[int, Node], noted: Noted) -> None:
+    def __init__(self, recipe: Recipe, nodes: Mapping[int, Node], noted: Noted, watch: Watch | None) -> None:
         self._recipe = recipe
         self._nodes = nodes
         self._noted = noted
+        self._watch = watch
         self._pending = 0
+        self._seen: tuple[Layout, Sums | None] | None = None
         self._value: Tensor | None = None
 
     def pack(self, tensor: Tensor) -> Layout:
         """Let the tensor go."""
         self._pending += 1
-        return Layout.of(tensor)
+        layout = Layout.of(tensor)
+        if self._watch is not None and self._seen is None:
+            self._seen = (layout, self._watch.sums_of(tensor))
+        return layout
 
     def unpack(self, layout: Layout) -> Tensor:
         """Make it again.
@@ -304,11 +311,18 @@ class Dropped:
         Where the backward pass makes a graph of its own (``create_graph``), autograd puts what is made at the place of
         what was dropped in the graph: what it was made by is of no interest.
         """
-        with torch.no_grad():
-            value = made(self._recipe, self._nodes, self._noted) if self._value is None else self._value
+        value = self._made_again() if self._value is None else self._value
         self._pending -= 1
         self._value = value if self._pending > 0 else None
         return layout.view(value)
+
+    def _made_again(self) -> Tensor:
+        with torch.no_grad():
+            value = made(self._recipe, self._nodes, self._noted)
+            if self._watch is not None and self._seen is not None:
+                layout, sums = self._seen
+                self._watch.compare(sums, layout.view(value))
+        return value
 
 
 class Packed:
@@ -346,13 +360,14 @@ class Program:
         self._plan = plan
         self._arounds: dict[frozenset[str], Rewrite] = {}
 
-    def around(self, sites: frozenset[str]) -> Rewrite:
-        """What drops the operators of these sites when it is around the unit."""
-        if sites not in self._arounds:
+    def around(self, sites: Mapping[str, Watch]) -> Rewrite:
+        """Return what drops the operators of these sites when it is around the unit; each is compared by its watch."""
+        key = frozenset(sites)
+        if key not in self._arounds:
             chosen = [drop for drop in self.drops if drop.site in sites]
             places = {place for drop in chosen for place in drop.places()}
-            self._arounds[sites] = Rewrite(Route(self._plan, places), chosen)
-        return self._arounds[sites]
+            self._arounds[key] = Rewrite(Route(self._plan, places), chosen, sites)
+        return self._arounds[key]
 
     def touched(self, site: str) -> frozenset[str]:
         """Paths of the modules whose operators are read or dropped for the site."""
@@ -367,15 +382,21 @@ class Program:
 class Rewrite:
     """Rewrites the graph of a unit after each of its calls; an ``Around`` for it.
 
+    Args:
+        route: The way to the nodes of a step.
+        drops: What is dropped.
+        watches: For each site what compares it.
+
     Attributes:
         missed: Calls after which something could not be dropped, since the graph was another one or had hooks already.
             They are trained as without us.
     """
 
-    def __init__(self, route: Route, drops: Iterable[Drop]) -> None:
+    def __init__(self, route: Route, drops: Iterable[Drop], watches: Mapping[str, Watch]) -> None:
         self.missed = 0
         self._route = route
         self._drops = tuple(drops)
+        self._watches = watches
         self._known: list[dict[State, bool]] = [{drop.state: True} for drop in self._drops]
         self._has_rows = [True] * len(self._drops)
         self._end = 0
@@ -399,8 +420,12 @@ class Rewrite:
                 one for at, one in enumerate(found) if one is not None and self._can_be_made_again(at, one, modules)
             ]
             self.missed += len(dropping) < len(self._drops)
+            compared = {site for site, watch in self._watches.items() if watch.begins()}
             for one in dropping:
-                hooks = one.hooks()
+                site = one.drop.site
+                if self._watches[site].is_taken_back:
+                    continue
+                hooks = one.hooks(self._watches[site] if site in compared else None)
                 for slot in itertools.chain.from_iterable(one.drop.slots):
                     getattr(nodes[slot.place], f"_raw_saved_{slot.name}").register_hooks(hooks.pack, hooks.unpack)
         except RuntimeError:  # hooks of the script's own, or a tensor that it has changed in place

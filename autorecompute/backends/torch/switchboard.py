@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import collections
+import contextlib
 import dataclasses
 import weakref
 from typing import TYPE_CHECKING, Protocol
@@ -13,13 +14,16 @@ from autorecompute.backends.torch.attention import AttentionCheckpoint, intercep
 from autorecompute.backends.torch.checkpoints import MATMULS, Checkpoint
 from autorecompute.backends.torch.interception import Around, put_around, release
 from autorecompute.backends.torch.options import DROP, EVERY_2ND, KEEP_MATMUL
+from autorecompute.backends.torch.recompute_check import RecomputeCheck
 from autorecompute.backends.torch.structure import every_2nd, first_of, is_within
 from autorecompute.plans import Choice
 
 if TYPE_CHECKING:
-    from collections.abc import Collection, Iterable, Mapping
+    from collections.abc import Collection, Iterable, Iterator, Mapping
 
     from torch.nn import Module
+
+    from autorecompute.backends.torch.recompute_check import Watch
 
 
 @dataclasses.dataclass(frozen=True)
@@ -45,8 +49,8 @@ class Site:
 class Rewriter(Protocol):
     """Drops operators of one unit."""
 
-    def around(self, sites: frozenset[str]) -> Around:
-        """What drops the operators of these sites when it is around the unit."""
+    def around(self, sites: Mapping[str, Watch]) -> Around:
+        """Return what drops the operators of these sites when it is around the unit; each is compared by its watch."""
 
     def touched(self, site: str) -> Collection[str]:
         """Paths of the modules whose operators are read or dropped for the site."""
@@ -80,6 +84,7 @@ class Switchboard:
 
     Attributes:
         is_exact: Whether gradients on a CPU are those without recompute bit for bit.
+        check: Holds what is made again against what it replaces.
     """
 
     is_exact = True
@@ -91,7 +96,7 @@ class Switchboard:
         # Whoever keeps the switches must not keep the model with them.
         self._modules = {path: weakref.ref(model.get_submodule(path)) for path in sorted(paths)}
         self._checkpoints: dict[tuple[str, str], Checkpoint] = {}
-        self._attention = AttentionCheckpoint()
+        self.check = RecomputeCheck(model)
         self._on: list[str] = []
         self.choices: frozenset[Choice] = frozenset()
         self.effects: frozenset[Effect] = frozenset()
@@ -170,6 +175,16 @@ class Switchboard:
         self._on = list(arounds)
         self.choices, self.effects = chosen, effects
 
+    @contextlib.contextmanager
+    def trying(self) -> Iterator[None]:
+        """Have inside what is set on, for runs that are no steps of the training, and behind it what was on before."""
+        before = self.choices
+        with self.check.paused():
+            try:
+                yield
+            finally:
+                self.set(before)
+
     def _arounds(self, effects: Iterable[Effect]) -> dict[str, list[Around]]:
         """What is around each module, the outermost first."""
         dropped: dict[str, set[str]] = collections.defaultdict(set)
@@ -178,10 +193,13 @@ class Switchboard:
             if effect.option == DROP:
                 dropped[effect.path].add(effect.site)
             elif self.sites[effect.site].attention:
-                inner[effect.path].append(self._attention)
+                inner[effect.path].append(AttentionCheckpoint(self.check.watch(effect.site, effect.path)))
             else:
                 inner[effect.path].insert(0, self._checkpoint(effect))
-        outer = {path: self._rewriters[path].around(frozenset(sites)) for path, sites in dropped.items()}
+        outer = {
+            path: self._rewriters[path].around({site: self.check.watch(site, path) for site in sorted(sites)})
+            for path, sites in dropped.items()
+        }
         return {path: [*([outer[path]] if path in outer else []), *inner[path]] for path in {*outer, *inner}}
 
     def _checkpoint(self, effect: Effect) -> Checkpoint:
@@ -190,5 +208,5 @@ class Switchboard:
             operators = self.sites[effect.site].kept if effect.option == KEEP_MATMUL else ()
             module = self._modules[effect.path]()
             assert module is not None, "a model that is gone has nothing to switch"
-            self._checkpoints[key] = Checkpoint(module, operators)
+            self._checkpoints[key] = Checkpoint(module, self.check.watch(effect.site, effect.path), operators)
         return self._checkpoints[key]

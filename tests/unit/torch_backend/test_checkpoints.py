@@ -17,6 +17,7 @@ from autorecompute.backends.torch.probe import Probe
 from autorecompute.backends.torch.structure import structure_of
 from autorecompute.backends.torch.switchboard import Site, Switchboard
 from autorecompute.plans import Choice
+from stand_ins.watched import watched
 from tiny_models import differences, make
 
 
@@ -103,7 +104,7 @@ def test_a_layer_is_made_again_from_the_buffers_it_had(make_layer):
     """With what was written the gradients of that step would be wrong without a word."""
     layer = make_layer()
     expected = gradients_of(copy.deepcopy(layer))
-    put_around(layer, [Checkpoint(layer)])
+    put_around(layer, [Checkpoint(layer, watched())])
     assert all(map(torch.equal, gradients_of(layer), expected))
 
 
@@ -111,7 +112,7 @@ def test_a_large_buffer_that_is_first_written_later_is_told():
     """Nobody has kept what it was, and a training does not end for it; in the next step somebody has."""
     layer = Warming(SMALL, in_place=True)
     expected = gradients_of(copy.deepcopy(layer))
-    put_around(layer, [Checkpoint(layer)])
+    put_around(layer, [Checkpoint(layer, watched())])
     gradients_of(layer, steps=2)
     with pytest.warns(UserWarning, match=r"a large buffer .* was first written in a later call"):
         gradients_of(layer, steps=1)
@@ -148,14 +149,14 @@ def test_an_argument_given_twice_is_one_object_again():
         found, x.grad = x.grad, None
         return found
 
-    ours = gradient(lambda x: checkpointed(attention, (x, x), {"value": x})[0])
+    ours = gradient(lambda x: checkpointed(attention, (x, x), {"value": x}, watch=watched())[0])
     assert torch.equal(ours, gradient(lambda x: attention(x, x, x)[0]))
 
 
 def test_a_copy_of_a_model_trains_with_its_own_weights():
     """A forward that is set on an instance makes its copy run the original."""
     original = nn.Linear(4, 4)
-    put_around(original, [Checkpoint(original)])
+    put_around(original, [Checkpoint(original, watched())])
     twin = copy.deepcopy(original)
     nn.init.zeros_(twin.weight)
     nn.init.zeros_(twin.bias)
@@ -181,7 +182,7 @@ def test_a_class_is_as_it_was_when_nothing_is_on():
     before = [vars(kind).get("forward") for kind in (Sibling, Child, Heir)]
     modules = [Sibling(), Child(), Heir()]
     for module in modules:
-        put_around(module, [Checkpoint(module)])
+        put_around(module, [Checkpoint(module, watched())])
     assert vars(Sibling)["forward"] is not before[0]
     for module in modules:
         release(module)
@@ -191,7 +192,7 @@ def test_a_class_is_as_it_was_when_nothing_is_on():
 def test_a_class_is_plain_again_when_its_modules_are_gone():
     before = vars(Sibling)["forward"]
     module = Sibling()
-    put_around(module, [Checkpoint(module)])
+    put_around(module, [Checkpoint(module, watched())])
     del module
     gc.collect()
     assert vars(Sibling)["forward"] is before
@@ -214,7 +215,7 @@ def test_a_call_to_the_parents_forward_is_intercepted_once():
 
 def test_a_parameter_changed_before_the_backward_pass_is_told():
     layer = Sibling()
-    put_around(layer, [Checkpoint(layer)])
+    put_around(layer, [Checkpoint(layer, watched())])
     loss = layer(torch.ones(1, 4, requires_grad=True)).sum()
     with torch.no_grad():
         layer.linear.bias.add_(1)
@@ -236,7 +237,7 @@ def test_a_module_is_made_again_in_the_mode_it_was_in_before_an_evaluation():
         found, x.grad = x.grad, None
         return found
 
-    assert torch.equal(gradient([Checkpoint(layer)]), gradient([]))
+    assert torch.equal(gradient([Checkpoint(layer, watched())]), gradient([]))
 
 
 def test_an_outer_checkpoint_takes_what_lies_inside():

@@ -1,3 +1,4 @@
+import contextlib
 import functools
 import math
 import random
@@ -22,6 +23,11 @@ class Board:
 
     def __init__(self, model, *, is_exact=False):
         self.model, self.is_exact = model, is_exact
+
+    @contextlib.contextmanager
+    def trying(self):
+        yield
+        self.set(())
 
     def set(self, choices):
         self.choices = tuple(choices)

@@ -20,6 +20,7 @@ from autorecompute.backends.torch.interception import put_around
 from autorecompute.backends.torch.module_tensors import SMALL
 from autorecompute.backends.torch.random_streams import streams_in
 from autorecompute.backends.torch.storages import tensors_in, with_leaves
+from stand_ins.watched import watched
 
 X = torch.linspace(-1, 1, 8).reshape(2, 4)
 GENERATOR = None
@@ -33,7 +34,7 @@ def train(block, *, is_checkpointed, before_epoch=unchanged, before_call=unchang
     """Gradients of steps with two calls each, what the block holds then, and the random numbers that come next."""
     block = copy.deepcopy(block)
     if is_checkpointed:
-        put_around(block, [Checkpoint(block)])
+        put_around(block, [Checkpoint(block, watched())])
     random.seed(0)
     np.random.seed(0)  # noqa: NPY002
     torch.manual_seed(0)
@@ -117,7 +118,7 @@ def test_a_large_tensor_that_is_lost_is_told_where_it_is_read(name, in_place):
     """With another one the gradients would be wrong without a word; it is not kept alive for that."""
     block = Block()
     before = weakref.ref(getattr(block, name))
-    put_around(block, [Checkpoint(block)])
+    put_around(block, [Checkpoint(block, watched())])
     loss = block(X).sum()
     if in_place:
         getattr(block, name).zero_()
@@ -135,7 +136,7 @@ def test_a_large_tensor_that_is_not_read_may_be_lost():
     block = Scaled()
     block.linear = nn.Linear(4, 4)
     block.register_forward_hook(lambda module, _given, result: setattr(module, "given", result.expand(SMALL, 2, 4)))
-    put_around(block, [Checkpoint(block)])
+    put_around(block, [Checkpoint(block, watched())])
     for _ in range(3):
         block(X.clone().requires_grad_()).sum().backward()
     assert block.given.shape == (SMALL, 2, 4)
@@ -156,7 +157,7 @@ def test_a_tensor_that_a_block_writes_itself_is_written_once():
     """An average in a plain attribute is treated like one in a buffer."""
     plain = Averaging()
     ours = copy.deepcopy(plain)
-    put_around(ours, [Checkpoint(ours)])
+    put_around(ours, [Checkpoint(ours, watched())])
     for block in (plain, ours):
         for _ in range(3):
             (block(X).sum() + block(2 * X).sum()).backward()
@@ -175,7 +176,7 @@ def test_what_a_forward_makes_once_is_made_again():
             return torch.sin(x * self.factor * self.table)
 
     block, x = Lazy(), X.clone().requires_grad_()
-    put_around(block, [Checkpoint(block)])
+    put_around(block, [Checkpoint(block, watched())])
     loss = block(x).sum()
     table = block.table
     block.table, block.factor = torch.zeros(4), 5
@@ -320,7 +321,9 @@ def test_tensors_in_structures_are_given_to_checkpoint_one_by_one(kind, by_name,
     monkeypatch.setattr(checkpoints, "checkpoint", spy)
     given, kinds, gradients = STRUCTURES[kind](x), [], []
     for step in (
-        lambda: checkpointed(call, (None,) if by_name else (given,), {"other": given} if by_name else {}),
+        lambda: checkpointed(
+            call, (None,) if by_name else (given,), {"other": given} if by_name else {}, watch=watched()
+        ),
         lambda: call(given),
     ):
         torch.manual_seed(0)
@@ -350,7 +353,7 @@ def test_a_list_that_grows_after_the_call_is_as_it_was_in_it():
 
     expected = gradients()
     for layer in layers:
-        put_around(layer, [Checkpoint(layer)])
+        put_around(layer, [Checkpoint(layer, watched())])
     assert all(map(torch.equal, gradients(), expected))
 
 
@@ -362,7 +365,7 @@ def test_what_a_call_appends_to_its_list_is_there_once():
         kept.append(x.detach())
         return layer(x)
 
-    checkpointed(call, (torch.ones(2, 4, requires_grad=True), kept), {}).sum().backward()
+    checkpointed(call, (torch.ones(2, 4, requires_grad=True), kept), {}, watch=watched()).sum().backward()
     assert len(kept) == 1
 
 

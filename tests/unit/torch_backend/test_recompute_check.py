@@ -1,0 +1,290 @@
+"""What is made again is held against what it replaces, in every step."""
+
+import logging
+
+import pytest
+import torch
+from torch import nn
+from torch.nn import functional
+
+from autorecompute.backends.torch import recompute_check, rewriting, rules
+from autorecompute.backends.torch.checksums import bits_of
+from autorecompute.backends.torch.detection import detect
+from autorecompute.backends.torch.module_tensors import TensorsBefore
+from autorecompute.backends.torch.recompute_check import MOST_SHARE, TURNS, VARIABLE, Mode, RecomputeDiffersError
+from autorecompute.errors import UsageError
+from autorecompute.plans import Choice
+from stand_ins.watched import watched
+
+WIDTH, STEPS, LATE = 8, 24, 4
+
+
+class Block(nn.Module):
+    """A block that does something else from a later step on."""
+
+    is_late = False
+
+    def __init__(self):
+        super().__init__()
+        self.first, self.second = nn.Linear(WIDTH, WIDTH), nn.Linear(WIDTH, WIDTH)
+
+
+class Normalized(Block):
+    def __init__(self):
+        super().__init__()
+        self.norm = nn.BatchNorm1d(WIDTH)
+
+    def forward(self, x):
+        self.norm.train(not self.is_late)
+        return x + self.second(functional.gelu(self.norm(self.first(x))))
+
+
+class Shifted(Block):
+    def forward(self, x):
+        h = self.first(x).square()
+        h = add_little(h) if self.is_late else h + 1.0
+        return x + self.second(torch.log(h))
+
+
+def add_little(h):
+    return h + 0.01
+
+
+class Rerouted(Block):
+    def forward(self, x):
+        one, other = torch.tanh(self.first(x)), torch.tanh(self.second(x))
+        added = one + (one if self.is_late else other)
+        return self.second(functional.gelu(added)) + other
+
+
+class Averaging(Block):
+    def __init__(self):
+        super().__init__()
+        self.register_buffer("mean", torch.zeros(WIDTH))
+
+    def forward(self, x):
+        y = torch.tanh(self.first(x) - self.mean)
+        self.mean.data.lerp_(y.detach().mean(0), 0.5 if self.is_late else 0.0)
+        return x + y
+
+
+class Randomized(Block):
+    """What RReLU draws is filled in when its node has saved it, which a recompute that stops early does not reach."""
+
+    def __init__(self):
+        super().__init__()
+        self.last = nn.RReLU(0.1, 0.9)
+
+    def forward(self, x):
+        return self.last(self.second(self.first(x)))
+
+
+class Carrying(Block):
+    """Changes an object that it is given."""
+
+    def forward(self, state):
+        state.calls += 1
+        return state.x + self.second(functional.silu(self.first(state.x) / state.calls))
+
+
+class Carrier(nn.Sequential):
+    def forward(self, x):
+        for block in self:
+            x = block(State(x))
+        return x
+
+
+class State:
+    def __init__(self, x):
+        self.x, self.calls = x, 0
+
+
+class Routed(Block):
+    """Sends tokens to one of two layers by a count that its recompute finds changed."""
+
+    def __init__(self):
+        super().__init__()
+        self.taken = [0]
+
+    def forward(self, x):
+        self.counts["calls"] += 1
+        chosen = self.first if self.counts["calls"] % 2 else self.second
+        return x + chosen(torch.tanh(chosen(x)))
+
+
+Routed.counts = {"calls": 0}
+
+
+def nothing_is_read_again(monkeypatch):
+    """Put back what drops were: what was verified in the first step is trusted in all later ones."""
+    normalize = rules._normalize_batch
+    monkeypatch.setattr(rewriting.Rewrite, "_can_be_made_again", lambda *_: True)
+    monkeypatch.setattr(rewriting.Drop, "edges", frozenset())
+    monkeypatch.setattr(rules, "_normalize_batch", lambda *given: normalize(*given[:5], True, given[6]))
+
+
+def versions_tell_all(monkeypatch):
+    """Put back what checkpoints were: of buffers the version alone is looked at."""
+    monkeypatch.setattr(TensorsBefore, "_is_written", lambda *_: False)
+    monkeypatch.setattr(TensorsBefore, "_holds", lambda *_: True)
+
+
+def as_it_is(_monkeypatch):
+    """Put nothing back: the fault is another's."""
+
+
+def drops(found):
+    return [Choice(site.name, "drop") for site in found.sites if "drop" in site.options]
+
+
+def blocks(found):
+    return [Choice(name, "checkpoint") for name in found.blocks]
+
+
+def train(kind, config, batch=6):
+    """Return the losses of a training, and what its check found."""
+    torch.manual_seed(0)
+    model = (Carrier if kind is Carrying else nn.Sequential)(*(kind() for _ in range(3)))
+    optimizer, losses = torch.optim.SGD(model.parameters(), lr=0.05), []
+    Routed.counts["calls"] = 0
+    torch.manual_seed(1)
+    found = detect(model, (torch.randn(batch, WIDTH),), {})
+    board = found.switchboard(model)
+    board.set(config(found) if config else ())
+    torch.manual_seed(2)
+    for step in range(STEPS):
+        for block in model.children():
+            block.is_late = step >= LATE
+        loss = model(torch.randn(batch, WIDTH)).square().mean()
+        loss.backward()
+        optimizer.step()
+        optimizer.zero_grad()
+        losses.append(loss.item())
+    return losses, board.check.differences
+
+
+FAULTS = [
+    (Normalized, drops, nothing_is_read_again),
+    (Shifted, drops, nothing_is_read_again),
+    (Rerouted, drops, nothing_is_read_again),
+    (Averaging, blocks, versions_tell_all),
+    (Randomized, blocks, as_it_is),
+    (Carrying, blocks, as_it_is),
+    (Routed, blocks, as_it_is),
+]
+
+
+@pytest.mark.parametrize("mode", [Mode.SOME, Mode.ALL])
+@pytest.mark.parametrize("fault", FAULTS, ids=lambda fault: fault[0].__name__)
+def test_a_recompute_that_differs_is_found_within_16_steps_and_taken_back(monkeypatch, caplog, fault, mode):
+    kind, config, put_back = fault
+    monkeypatch.setenv(VARIABLE, mode)
+    monkeypatch.setattr(recompute_check, "MOST_SHARE", 0.0)  # how fast this machine is decides nothing
+    put_back(monkeypatch)
+    _, differences = train(kind, config)
+    assert differences
+    assert {one.site for one in differences} <= {record.args[0].site for record in caplog.records}
+    assert all(one.path in {"0", "1", "2"} and one.step <= LATE + 16 for one in differences)
+    assert "is not recomputed" in caplog.text
+
+
+def test_after_a_difference_the_training_is_that_of_no_recompute(monkeypatch):
+    monkeypatch.setenv(VARIABLE, "all")
+    torch.manual_seed(3)
+    model = nn.Sequential(*(Randomized() for _ in range(3)))
+    x = torch.randn(6, WIDTH)
+    found = detect(model, (x,), {})
+    board = found.switchboard(model)
+
+    def gradients():
+        torch.manual_seed(4)
+        return torch.autograd.grad(model(x).square().mean(), list(model.parameters()))
+
+    expected = gradients()
+    board.set(blocks(found))
+    first, second = gradients(), gradients()
+    assert not all(map(torch.equal, first, expected))
+    assert all(map(torch.equal, second, expected))
+
+
+@pytest.mark.parametrize("config", [drops, blocks])
+def test_nothing_is_told_where_nothing_differs(monkeypatch, caplog, config):
+    monkeypatch.setenv(VARIABLE, "strict")
+    losses, differences = train(Normalized, config)
+    assert losses == train(Normalized, None)[0]
+    assert not differences
+    assert not caplog.records
+
+
+def test_a_strict_check_keeps_the_optimizer_from_its_step(monkeypatch):
+    monkeypatch.setenv(VARIABLE, "strict")
+    with pytest.raises(RecomputeDiffersError, match=r"^step 1: .* The optimizer's step is not taken"):
+        train(Randomized, blocks)
+
+
+def test_a_check_that_is_off_finds_nothing(monkeypatch):
+    monkeypatch.setenv(VARIABLE, "off")
+    assert not train(Randomized, blocks)[1]
+
+
+def test_another_word_is_an_error(monkeypatch):
+    monkeypatch.setenv(VARIABLE, "everything")
+    with pytest.raises(UsageError, match="none of all, some, strict, off"):
+        train(Normalized, blocks)
+
+
+def test_nothing_is_compared_while_the_check_is_paused(monkeypatch):
+    monkeypatch.setenv(VARIABLE, "all")
+    watch = watched()
+    with watch._check.paused():
+        assert not watch.begins()
+    assert watch.begins()
+
+
+@pytest.mark.parametrize(("seconds", "every"), [(0.0, 1), (MOST_SHARE / 3, 1), (MOST_SHARE * 3, TURNS)])
+def test_all_is_compared_where_that_costs_little_and_a_part_where_it_does_not(monkeypatch, seconds, every):
+    now = [0.0]
+    monkeypatch.setattr(recompute_check.time, "perf_counter", lambda: now[0])
+    monkeypatch.setattr(recompute_check, "bits_of", lambda tensor: now.append(now.pop() + seconds / 2) or tensor.sum())
+    watch, compared = watched(Mode.SOME), []
+    for _ in range(5 * TURNS):
+        now[0] += 1.0
+        compared.append(watch.begins())
+        if compared[-1]:
+            watch.compare(watch.sums_of(torch.ones(4)), torch.ones(4))
+    assert sum(compared[1:TURNS]) == 1
+    assert sum(compared[2 * TURNS :]) == 3 * TURNS / every
+
+
+def test_it_tells_by_how_much(caplog):
+    watch, tensor = watched(), torch.full((100,), 2.0)
+    sums, again = watch.sums_of(tensor), tensor.clone()
+    again[7] = 4.0
+    with caplog.at_level(logging.WARNING):
+        watch.compare(sums, again)
+    (found,) = watch._check.differences
+    assert found.relative == pytest.approx(2 / torch.linalg.vector_norm(again).item())
+    assert str(found).startswith("step ")
+    assert "float32 (100,)" in caplog.text
+
+
+@pytest.mark.parametrize(
+    "tensor",
+    [
+        torch.randn(5),
+        torch.randn(5)[1:],
+        torch.randn(4, 6).t(),
+        torch.randn(4, 6)[:, 1:4],
+        torch.randn(3, 1, 2).expand(3, 7, 2)[:, :1],
+        torch.randn(9, dtype=torch.bfloat16),
+        torch.randn(3, dtype=torch.complex64),
+        torch.rand(17) < 0.5,
+        torch.tensor(3),
+        torch.arange(2**17 + 1, dtype=torch.int16)[1:],
+    ],
+)
+def test_sums_tell_tensors_apart_that_differ_in_one_number(tensor):
+    before, last = int(bits_of(tensor)), (-1,) * tensor.dim()
+    assert before == int(bits_of(tensor.detach()))
+    tensor[last] = ~tensor[last] if tensor.dtype == torch.bool else tensor[last] * 2 + 1
+    assert before != int(bits_of(tensor))
