@@ -68,6 +68,10 @@ class AutoBackend:
         """As the one that trains says."""
         return self._current.end_step()
 
+    def wrong_recompute(self) -> str:
+        """As the one that trains says."""
+        return self._current.wrong_recompute()
+
     def why_nothing_trained(self) -> str:
         """What each of those says that the script has brought in."""
         plain: str = self._plain.why_nothing_trained()

@@ -239,6 +239,9 @@ class WorkerBackend(Protocol):
     def end_step(self) -> tuple[str, ...]:
         """Told that a step has ended; what the script has done so far that recompute does not bear."""
 
+    def wrong_recompute(self) -> str:
+        """Return in what the steps with this config differed from those without recompute; empty where in nothing."""
+
     def why_nothing_trained(self) -> str:
         """Why a script that ends or goes on may never have come to training, and what to do about it, in sentences."""
 

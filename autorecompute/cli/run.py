@@ -52,6 +52,7 @@ def run(args: argparse.Namespace) -> int:
     from autorecompute.backends import registry
     from autorecompute.emit.handing import hand_out
     from autorecompute.emit.provenance import require_best, stray_variables
+    from autorecompute.evidence import VARIABLE as EVIDENCE_VARIABLE
     from autorecompute.studies import StudyFolder, load_result
     from autorecompute.trials.caches import variables_of_known_code
 
@@ -61,7 +62,11 @@ def run(args: argparse.Namespace) -> int:
     folder = StudyFolder(args.study)
     rendered = hand_out(folder, result)
     hooks = registry.backend_of(result.versions).import_hooks()
+    for rejection in folder.disproved():
+        if rejection.config == require_best(result).config:
+            print(f"autorecompute: {rejection.reason}. Tune again with the same command.", file=sys.stderr)
     variables = {
+        EVIDENCE_VARIABLE: str(folder.evidence),
         **variables_of(rendered, require_best(result).batch),
         **variables_of_known_code(folder.path, os.environ),
         HOOKS_VARIABLE: format_hooks(hooks),

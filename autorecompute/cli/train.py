@@ -90,6 +90,7 @@ def run(args: argparse.Namespace) -> int:
 def _become_training(job: Job, folder: StudyFolder, settings: TuningSettings, steps: int) -> NoReturn:
     from autorecompute import codec
     from autorecompute.backends import registry
+    from autorecompute.evidence import VARIABLE as EVIDENCE_VARIABLE
     from autorecompute.worker.protocol import SETTINGS_VARIABLE
     from autorecompute.worker.rank import is_alone
 
@@ -97,6 +98,7 @@ def _become_training(job: Job, folder: StudyFolder, settings: TuningSettings, st
     told = _search_beside(job, folder, settings, steps) if is_one else _leave_search(job, folder, settings, steps)
     environment = {name: value for name, value in os.environ.items() if name not in registry.variables()}
     environment[SETTINGS_VARIABLE] = codec.encode(told).decode()
+    environment[EVIDENCE_VARIABLE] = str(folder.evidence)
     replace_process(job.training_command(), environment, "--launcher")
 
 

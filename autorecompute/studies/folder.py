@@ -2,8 +2,8 @@
 
 ``study.json`` (what it is about), ``study.db`` (its trials), ``trials/0007/`` (one trial each), ``workers/`` (output of
 the processes), ``race.json`` (the finalists' rounds), ``rejected.json`` and ``confirmed.json`` (who was not confirmed,
-and who was), ``best/`` (what the answer's variables name) and ``result.json`` (the answer); others have their names
-beside this file.
+and who was), ``evidence.jsonl`` (what trainings found out since), ``best/`` (what the answer's variables name) and
+``result.json`` (the answer); others have their names beside this file.
 """
 
 from __future__ import annotations
@@ -20,6 +20,8 @@ from typing import TYPE_CHECKING, Any, TypeVar
 from autorecompute import __version__, codec, jsontext
 from autorecompute.documents import ABSENT
 from autorecompute.errors import SetupError, UsageError
+from autorecompute.evidence import NAME as EVIDENCE
+from autorecompute.evidence import read_evidence
 from autorecompute.jsontext import UnreadableError
 from autorecompute.measurement import Trial
 from autorecompute.paths import is_file, names_in
@@ -196,9 +198,20 @@ class StudyFolder:
         self.write(REJECTED, {IN_REJECTED: codec.to_plain(rejections)})
 
     def rejections(self) -> list[Rejection]:
-        """The configs that were not confirmed, in the order they were found out."""
+        """The configs that were not confirmed, and those that trainings have disproved since."""
         known = self.read(REJECTED, dict[str, list[Rejection]])
-        return known.get(IN_REJECTED, []) if known is not None else []
+        own = known.get(IN_REJECTED, []) if known is not None else []
+        return [*own, *(one for one in self.disproved() if all(one.config != other.config for other in own))]
+
+    @property
+    def evidence(self) -> Path:
+        """The file in which trainings tell what they found out about a config."""
+        return self.path / EVIDENCE
+
+    def disproved(self) -> list[Rejection]:
+        """Return the configs whose gradients trainings found to be wrong."""
+        with self._saying_what_is_wrong(EVIDENCE):
+            return read_evidence(self.evidence)
 
     def keep_confirmed(self, confirmed: Sequence[Best]) -> None:
         """Writes down which configs were confirmed, and what that measured."""
@@ -207,7 +220,8 @@ class StudyFolder:
     def confirmed(self) -> list[Best]:
         """The configs that were confirmed, in the order they were."""
         known = self.read(CONFIRMED, dict[str, list[Best]])
-        return known.get(IN_CONFIRMED, []) if known is not None else []
+        disproved = {rejection.config for rejection in self.disproved()}
+        return [best for best in (known or {}).get(IN_CONFIRMED, []) if best.config not in disproved]
 
     def kept_trials(self) -> set[int]:
         """The numbers of the trials that have a folder with what came of them."""
@@ -242,9 +256,12 @@ class StudyFolder:
         self.write("result.json", codec.to_plain(result))
 
     def result(self) -> Result | None:
-        """The answer, once there is one, under the name that the folder has now."""
+        """The answer, once there is one, under the name that the folder has now, with what trainings say against it."""
         result = self.read("result.json", Result)
-        return None if result is None else replace(result, study=self.name)
+        if result is None:
+            return None
+        told = tuple(one.reason for one in self.disproved() if result.best and result.best.config == one.config)
+        return replace(result, study=self.name, warnings=(*result.warnings, *told))
 
     def _read(self, name: str) -> Any:
         with self._saying_what_is_wrong(name):

@@ -161,8 +161,10 @@ class LocalLedger:
         return is_new
 
     def known_answer(self) -> Result | None:
-        """That of an earlier session."""
-        return self._folder.result()
+        """That of an earlier session; none where a training has disproved it."""
+        result = self._folder.result()
+        disproved = {rejection.config for rejection in self._folder.disproved()}
+        return None if result is not None and result.best and result.best.config in disproved else result
 
     def start(self) -> list[Trial]:
         """Keeps the trial that an earlier session took with it; only who holds the device knows it is over."""

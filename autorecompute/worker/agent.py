@@ -6,7 +6,7 @@ from dataclasses import replace
 from typing import TYPE_CHECKING, Any
 
 from autorecompute.errors import first_line
-from autorecompute.measurement import Outcome
+from autorecompute.measurement import Measurement, Outcome
 from autorecompute.meters import Meter, kind_in_use, meter_for
 from autorecompute.meters.processors import Processors
 from autorecompute.plans import Config
@@ -23,7 +23,7 @@ if TYPE_CHECKING:
     from collections.abc import Callable
 
     from autorecompute.backends.interface import WorkerBackend
-    from autorecompute.measurement import GradientCheck, Measurement
+    from autorecompute.measurement import GradientCheck
     from autorecompute.training_job import Detection
     from autorecompute.worker.channel import ControllerLine
 
@@ -234,6 +234,8 @@ class Agent:
             self._obey(order)
             return
         measurement = replace(window.measurement(self._target), warnings=self._warnings)
+        if wrong := self._backend.wrong_recompute():
+            measurement = Measurement(outcome=Outcome.WRONG_GRADIENT, message=wrong, warnings=self._warnings)
         if window.order.profiles:
             measurement = replace(measurement, profile=self._backend.take_profile())
         self._memories.keep(window.order.config, measurement)

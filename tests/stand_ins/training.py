@@ -49,7 +49,7 @@ class Training:
     def __init__(self, detection, target, orders):
         self.detection, self.orders = detection, list(orders)
         self.sent, self.happened = [], []
-        self.held, self.warnings = 700, ()
+        self.held, self.warnings, self.wrong = 700, (), ""
         self.compile_seconds = 0.0
         self.optimizers = [Optimizer() for _ in range(3)]
         self.has_open_forward = False
@@ -100,6 +100,9 @@ class Training:
 
     def end_step(self):
         return self.warnings
+
+    def wrong_recompute(self):
+        return self.wrong
 
     def receive_order(self):
         if not self.orders:

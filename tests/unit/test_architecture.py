@@ -26,6 +26,7 @@ BASE = {
     "result",
     "codec",
     "documents",
+    "evidence",
     "files",
     "jsontext",
     "paths",
@@ -38,6 +39,7 @@ REGISTRY = {"backends.registry", "backends.interface", "backends.findings"}
 ADAPTER = {"backends.ortmodule.adapter"}
 FLOW = {
     "errors": set(),
+    "evidence": BASE,
     "files": set(),
     "waiting": set(),
     "paths": {"errors", "files"},

@@ -140,6 +140,10 @@ class OrtModuleBackend:
         self._pairing.end_step()
         return (*self._pairing.warnings, *self._checkpointing.warnings)
 
+    def wrong_recompute(self) -> str:
+        """Nothing: what ORT makes again is in its graph, and nobody sees it."""
+        return ""
+
     def classify(self, error: BaseException) -> tuple[Outcome, str]:
         """What the exception that ended the script means, and a sentence about it."""
         return exceptions.classify(error)

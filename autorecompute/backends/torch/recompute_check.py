@@ -26,12 +26,16 @@ from autorecompute.backends.common.gradients import TOLERANCES
 from autorecompute.backends.torch.checksums import bits_of
 from autorecompute.backends.torch.sharded import is_sharded
 from autorecompute.errors import UsageError
+from autorecompute.evidence import add_evidence
+from autorecompute.plans import Config
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Iterator, Mapping
 
     from torch.nn import Module
     from torch.optim import Optimizer
+
+    from autorecompute.plans import Choice
 
 VARIABLE = "AUTORECOMPUTE_CHECK"
 
@@ -217,12 +221,14 @@ class RecomputeCheck:
         mode: How much is compared; what the environment says where it is none.
 
     Attributes:
+        choices: What is on in the model.
         differences: What was found, each site once.
         every: Each call is compared in one of so many.
     """
 
     def __init__(self, model: Module, mode: Mode | None = None) -> None:
         self.mode = Mode.wanted(os.environ) if mode is None else mode
+        self.choices: frozenset[Choice] = frozenset()
         self.differences: list[Difference] = []
         self.every = TURNS if self.mode is Mode.SOME else 1
         self._model, self._takes_back, self._is_paused = weakref.ref(model), not is_sharded(model), False
@@ -235,6 +241,12 @@ class RecomputeCheck:
     def watch(self, site: str, path: str) -> Watch:
         """Return what compares the calls of one module for one site."""
         return self._watches.setdefault((site, path), Watch(self, site, path, len(self._watches)))
+
+    def differing(self) -> tuple[Difference, ...]:
+        """Return what was found of the sites that are on."""
+        self._look()
+        sites = {choice.site for choice in self.choices}
+        return tuple(difference for difference in self.differences if difference.site in sites)
 
     def is_taken_back(self, site: str) -> bool:
         """Tell whether a site is left without recompute, as it differed."""
@@ -332,6 +344,7 @@ class RecomputeCheck:
             else f"Weights are sharded here, so {found.site} is recomputed further: leave it out of the plans."
         )
         _LOG.warning("%s. The gradients of this step are wrong. %s", found, then)
+        add_evidence(Config(self.choices), f"in a training, {found}")
 
     @contextlib.contextmanager
     def _spending(self, tensor: Tensor, passes: int) -> Iterator[None]:

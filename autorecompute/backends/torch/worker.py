@@ -184,6 +184,10 @@ class TorchBackend:
         self._ran.clear()
         return (*self._told_of_missed(), *self._sizes.told())
 
+    def wrong_recompute(self) -> str:
+        """Return what a check of the steps with this config found; empty where nothing."""
+        return "; ".join(str(one) for tuned in self._tuned.values() for one in tuned.board.check.differing())
+
     def _told_of_missed(self) -> Iterator[str]:
         missed = sorted({path for tuned in self._tuned.values() for path in tuned.missed})
         if missed:

@@ -9,6 +9,8 @@ import pytest
 
 from autorecompute.backends.registry import render
 from autorecompute.errors import NothingFitsError, SetupError, UsageError
+from autorecompute.evidence import VARIABLE, add_evidence, read_evidence
+from autorecompute.measurement import Outcome
 from autorecompute.plans import Config
 from autorecompute.startup import FOLDER, HOOKS_VARIABLE
 from autorecompute.verdict import Verdict
@@ -109,3 +111,26 @@ def test_where_nothing_fits_or_no_plans_file_can_be_written_nothing_is_started(e
     folder.finish(dataclasses.replace(make_result(verdict=Verdict.NO_FIT), best=None))
     process = ended("--", *SHOW_PROCESS_ID)
     assert (process.returncode, process.out) == (NothingFitsError.exit_code, "")
+
+
+def test_a_training_is_told_where_to_keep_what_it_finds_and_the_next_run_says_it(ended, folder, monkeypatch):
+    environment = json.loads(ended("--", *SHOW_ENVIRONMENT).out)
+    monkeypatch.setenv(VARIABLE, environment[VARIABLE])
+    add_evidence(CONFIG, "in a training, step 7: recompute of blocks.1 differs")
+    add_evidence(CONFIG, "in a training, step 9: recompute of blocks.1 differs")
+    with folder.evidence.open("ab") as stream:
+        stream.write(b'{"config": [[[[[')  # a training that was killed
+    assert "step 7: recompute of blocks.1 differs. Tune again" in ended("--", *SHOW_ENVIRONMENT).err
+    assert folder.result().warnings == ("in a training, step 7: recompute of blocks.1 differs",)
+    assert [(one.config, one.outcome) for one in folder.rejections()] == [(CONFIG, Outcome.WRONG_GRADIENT)]
+
+
+@pytest.mark.parametrize(
+    "lies_there", [lambda path: path.mkdir(), os.mkfifo, lambda path: path.symlink_to("/dev/full")]
+)
+def test_evidence_that_cannot_be_written_ends_nothing(tmp_path, monkeypatch, lies_there):
+    file = tmp_path / "evidence.jsonl"
+    lies_there(file)
+    monkeypatch.setenv(VARIABLE, str(file))
+    add_evidence(CONFIG, "step 7")
+    assert read_evidence(file) == []

@@ -189,3 +189,10 @@ def test_who_started_processes_and_never_trained_is_told_of_them(make_training):
     training.agent.children.on_start()
     assert training.agent.advice.startswith(ADVICE)
     assert "--launcher" in training.agent.advice
+
+
+def test_a_recompute_that_differs_is_a_wrong_gradient(training):
+    training.step()
+    training.wrong = "step 3: recompute of blocks.1 differs"
+    training.steps(3)
+    assert (training.sent[1].outcome, training.sent[1].message) == (Outcome.WRONG_GRADIENT, training.wrong)

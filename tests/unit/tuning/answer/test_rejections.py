@@ -1,6 +1,7 @@
 import pytest
 
 from autorecompute.errors import NothingFitsError, SetupError
+from autorecompute.evidence import VARIABLE, add_evidence
 from autorecompute.measurement import Outcome
 from autorecompute.plans import Config
 from autorecompute.units import MIB
@@ -67,6 +68,14 @@ def test_wrong_gradients_are_not_compared_again_and_are_told_again(make_tuning):
     assert rejected
     assert not rejected & set(second.bench.checked)
     assert any("has wrong gradients" in sentence for sentence in result.unconfirmed)
+
+
+def test_an_answer_that_a_training_has_disproved_is_not_given_again(make_tuning, monkeypatch):
+    first = make_tuning()
+    answer = first.run().best.config
+    monkeypatch.setenv(VARIABLE, str(first.folder.evidence))
+    add_evidence(answer, "in a training, step 7: recompute of blocks.1 differs")
+    assert make_tuning().run().best.config not in {answer, Config()}
 
 
 def test_what_whole_processes_need_more_is_remembered(make_tuning):
