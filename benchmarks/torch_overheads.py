@@ -7,7 +7,8 @@ machine counts little, and ratios are of steps that are taken in turns, so that 
 * the detection before the first step, in steps and in seconds;
 * a step with nothing on, after all was on once, against a step of a model that nobody has looked at;
 * the rewriting of a block's graph with all operators on, without what is computed again: first without the masks of
-  dropout, whose packing reads them once, then with them.
+  dropout, whose packing reads them once, then with them;
+* the share of the check of what is made again, of all blocks and of all operators; the goal is that of ``some``.
 """
 
 from __future__ import annotations
@@ -18,23 +19,27 @@ import itertools
 import random
 import statistics
 import time
+import unittest.mock
 
 import torch
 import transformers
 from transformers import GPT2Config, GPT2LMHeadModel, LlamaConfig, LlamaForCausalLM
 
+from autorecompute.backends.torch import recompute_check
 from autorecompute.backends.torch.fakes import Script
 from autorecompute.backends.torch.interception import around_of, put_around, release
 from autorecompute.backends.torch.operators import MASK
-from autorecompute.backends.torch.options import DROP
+from autorecompute.backends.torch.options import CHECKPOINT, DROP
+from autorecompute.backends.torch.recompute_check import TURNS, Mode
 from autorecompute.backends.torch.space import space_of
 from autorecompute.backends.torch.survey import survey_steps
 from autorecompute.backends.torch.tuned import Tuned
+from autorecompute.plans import Choice
 from autorecompute.tuning.intervals import interval
 
 BATCH, LENGTH, LAYERS, WIDTH, VOCABULARY = 8, 128, 6, 256, 4000
 SWAP_GOAL, DETECTION_STEPS_GOAL, DETECTION_GOAL = 0.005, 3.0, 5.0
-OFF_GOAL, BLOCK_GOAL = 0.005, 0.0003
+OFF_GOAL, BLOCK_GOAL, CHECK_GOAL = 0.005, 0.0003, 0.005
 MISS = 0.005
 """Chance that an interval lies above what it is about, and the same again below."""
 
@@ -170,6 +175,21 @@ def rewrite(training, board, units, operators, rounds):
     return means
 
 
+def checked(training, board, choices, mode):
+    """Which share of steps goes into the check of what is made again, in seconds of the thread, and how often it looks.
+
+    Pairs of steps with it and without would need hundreds of rounds to tell so little.
+    """
+    board.set(choices)
+    check = board.check
+    check.mode, check.every = mode, TURNS if mode is Mode.SOME else 1
+    with unittest.mock.patch.object(recompute_check.time, "perf_counter", time.thread_time):
+        for _ in range(3 * TURNS + 1):  # in which it finds out what it may compare
+            training.step()
+    board.set([])
+    return check.share, check.every
+
+
 def report(name, value, goal, form):
     """Prints a figure beside its goal."""
     print(f"{name:48} {form(value):>10}   goal {form(goal):>10}   {'met' if value <= goal else 'MISSED'}", flush=True)
@@ -196,15 +216,23 @@ def measure(name, make, rounds):
     found = interval(ratios, MISS)
     report("nothing on, beside a plain step", found.middle - 1, OFF_GOAL, "{:+.2%}".format)
     print(f"{'':48} between {found.low - 1:+.2%} and {found.high - 1:+.2%} at {1 - 2 * MISS:.0%}")
+    blocks = [Choice(path, CHECKPOINT) for path in tuned.found.blocks]
     operators = [choice for plan in space.plans if plan.option == DROP for choice in plan.choices]
     without_masks = [choice for choice in operators if not choice.site.endswith(MASK)]
     rewritten = {"a rewritten block": without_masks}
     if len(operators) > len(without_masks):
         rewritten["the same, masks of dropout packed"] = operators
     for what, choices in rewritten.items():
-        blocks = rewrite(looked_at, tuned.board, tuned.found.structure.units, choices, min(rounds, 10))
-        report(f"{what}, least", min(blocks), BLOCK_GOAL, milliseconds)
-        print(f"{'':48} median {milliseconds(statistics.median(blocks))}")
+        seconds = rewrite(looked_at, tuned.board, tuned.found.structure.units, choices, min(rounds, 10))
+        report(f"{what}, least", min(seconds), BLOCK_GOAL, milliseconds)
+        print(f"{'':48} median {milliseconds(statistics.median(seconds))}")
+    for (what, choices), mode in itertools.product(
+        (("blocks", blocks), ("operators", operators)), (Mode.SOME, Mode.ALL)
+    ):
+        ratios, every = checked(looked_at, tuned.board, choices, mode)
+        found = interval(ratios, MISS)
+        report(f"check={mode} of {what}", found.middle - 1, CHECK_GOAL, "{:+.2%}".format)
+        print(f"{'':48} between {found.low - 1:+.2%} and {found.high - 1:+.2%}, one call in {every} compared")
 
 
 def main():

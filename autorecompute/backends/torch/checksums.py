@@ -19,8 +19,9 @@ def bits_of(tensor: Tensor) -> Tensor:
     Two tensors are compared by it if they lie in memory alike: where it can be, eight bytes are one number.
     """
     plain = torch.view_as_real(tensor.detach()) if tensor.is_complex() else tensor.detach()
-    plain = plain[tuple([slice(0, 1) if stride == 0 else slice(None) for stride in plain.stride()])]
-    plain = plain.permute(sorted(range(plain.dim()), key=plain.stride, reverse=True))
+    if not plain.is_contiguous():
+        plain = plain[tuple([slice(0, 1) if stride == 0 else slice(None) for stride in plain.stride()])]
+        plain = plain.permute(sorted(range(plain.dim()), key=plain.stride, reverse=True))
     if plain.is_contiguous():
         plain = plain.view(-1)
     in_word = _WORD // plain.element_size()

@@ -224,15 +224,17 @@ class RecomputeCheck:
         choices: What is on in the model.
         differences: What was found, each site once.
         every: Each call is compared in one of so many.
+        share: Which share of the time that took lately.
     """
 
     def __init__(self, model: Module, mode: Mode | None = None) -> None:
         self.mode = Mode.wanted(os.environ) if mode is None else mode
         self.choices: frozenset[Choice] = frozenset()
         self.differences: list[Difference] = []
-        self.every = TURNS if self.mode is Mode.SOME else 1
+        self.every, self.share = TURNS if self.mode is Mode.SOME else 1, 0.0
         self._model, self._takes_back, self._is_paused = weakref.ref(model), not is_sharded(model), False
         self._watches: dict[tuple[str, str], Watch] = {}
+        self._first: Watch | None = None
         self._pending: collections.deque[_Pending] = collections.deque()
         self._calls, self._seconds, self._since = 0, 0.0, time.perf_counter()
         if self.mode is not Mode.OFF:
@@ -285,19 +287,25 @@ class RecomputeCheck:
         """Tell whether anything is compared now."""
         return self.mode is not Mode.OFF and not self._is_paused
 
-    def is_turn(self, turn: int) -> bool:
+    def switch(self, choices: frozenset[Choice]) -> None:
+        """Tell what is on from now on."""
+        self.choices, self._first = choices, None
+
+    def is_turn(self, watch: Watch, turn: int) -> bool:
         """Tell whether a module has its turn in a call that begins; its number goes up with each call."""
         self._look()
-        self._calls += 1
-        if self._calls >= TURNS * len(self._watches):
-            self._pace()
+        self._first = self._first or watch
+        if watch is self._first:  # once for all modules
+            self._calls += 1
+            if self._calls == TURNS:
+                self._pace()
         return turn % self.every == 0
 
     def _pace(self) -> None:
         now = time.perf_counter()
+        self.share = self._seconds / (now - self._since)
         if self.mode is Mode.SOME:
-            cost_of_all = self._seconds * self.every / (now - self._since)
-            self.every = 1 if cost_of_all <= MOST_SHARE else TURNS
+            self.every = 1 if self.share * self.every <= MOST_SHARE else TURNS
         self._calls, self._seconds, self._since = 0, 0.0, now
 
     def sums_of(self, tensor: Tensor) -> Sums:
@@ -382,7 +390,7 @@ class Watch:
         if not self._check.is_on:
             return False
         self._calls += 1
-        return self._check.is_turn(self._number + self._calls) or self._calls == 1
+        return self._check.is_turn(self, self._number + self._calls) or self._calls == 1
 
     def sums_of(self, tensor: Tensor) -> Sums | None:
         """Return what is kept of a tensor; none where it has no values in memory of its own."""

@@ -173,7 +173,8 @@ class Switchboard:
             if (module := self._modules[path]()) is not None:
                 put_around(module, chain)
         self._on = list(arounds)
-        self.choices, self.effects, self.check.choices = chosen, effects, chosen
+        self.choices, self.effects = chosen, effects
+        self.check.switch(chosen)
 
     @contextlib.contextmanager
     def trying(self) -> Iterator[None]:
