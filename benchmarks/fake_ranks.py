@@ -27,6 +27,7 @@ from autorecompute.backends.torch.fake_mode import LargeTensorsAreFake
 from autorecompute.backends.torch.fake_ranks import pretend
 from autorecompute.backends.torch.interception import put_around, release
 from autorecompute.backends.torch.live import LiveBytes, tensors_of
+from autorecompute.backends.torch.recompute_check import Mode, RecomputeCheck
 from autorecompute.units import format_bytes
 
 RANKS, LAYERS, FEW_LAYERS = 64, 80, 4
@@ -105,7 +106,7 @@ def report_trackers(*, shards):
     step(model, optimizer, tokens)
     for blocks in ([], list(model.model.layers)):
         for block in blocks:
-            put_around(block, [Checkpoint(block)])
+            put_around(block, [Checkpoint(block, RecomputeCheck(model, Mode.OFF).watch("blocks", "block"))])
         began = time.process_time()
         with LiveBytes(tensors_of(model, [optimizer], tokens)) as ours:
             step(model, optimizer, tokens)

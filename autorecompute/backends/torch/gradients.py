@@ -15,7 +15,7 @@ from torch import Tensor
 from autorecompute.backends.common.gradients import beside_noise, relative_difference, rounded_to, within
 from autorecompute.backends.torch.failures import classify
 from autorecompute.backends.torch.options import CHECKPOINT
-from autorecompute.backends.torch.sharded import is_sharded
+from autorecompute.backends.torch.sharded import is_anywhere, is_sharded
 from autorecompute.backends.torch.shown_step import BUFFER, Part, Step
 from autorecompute.backends.torch.structure import is_within
 from autorecompute.backends.torch.untouched import AUTOCAST_DEVICES
@@ -121,14 +121,14 @@ def _check(step: Step, board: Switchboard, choices: Sequence[Choice], others: Se
     step = _scaled(step) if _computes_in_half(step.model) else step
     found, kind = _differences(step, board, choices, others)
     # Under an autocast of the model's own it is seen now.
-    if step.scale == 1 and _anywhere(step.model, kind == "float16" and any(found.values())):
+    if step.scale == 1 and is_anywhere(step.model, kind == "float16" and any(found.values())):
         board.set(others)
         step = _scaled(step)
         found, kind = _differences(step, board, choices, others)
     # On a card, and in other compiled code, sums may come in another order. On a CPU nothing else may differ.
     is_exact = board.is_exact and all(parameter.device.type == "cpu" for parameter in step.model.parameters())
     check = within(found, (lambda _: "") if is_exact else _kind_of(step.model, kind), len(SEEDS))
-    if is_exact or not _anywhere(step.model, not check.agrees):
+    if is_exact or not is_anywhere(step.model, not check.agrees):
         return check
     noise = _differences(step, board, others, others)[0]
     return check if check.agrees else beside_noise(found, noise, check)
@@ -144,7 +144,7 @@ def _scaled(step: Step) -> Step:
     """The same step with a loss whose gradients float16 can hold, as a GradScaler would have it."""
     for scale in SCALES:
         scaled = replace(step, scale=scale)
-        if not _anywhere(step.model, not _is_finite(scaled)):
+        if not is_anywhere(step.model, not _is_finite(scaled)):
             return scaled
     return step
 
@@ -160,15 +160,6 @@ def _is_finite(step: Step) -> bool:
 
     step.run(SEEDS[0], see)
     return all(found)
-
-
-def _anywhere(model: Module, is_so: bool) -> bool:  # noqa: FBT001  (what is asked of all ranks)
-    """Whether it is so on any rank of a sharded model: all of them have to take the same steps."""
-    if not is_sharded(model):
-        return is_so
-    told = torch.tensor(int(is_so), device=next(model.parameters()).device)
-    torch.distributed.all_reduce(told, op=torch.distributed.ReduceOp.MAX)
-    return bool(told.item())
 
 
 def _differences(

@@ -8,6 +8,8 @@ from __future__ import annotations
 import contextlib
 from typing import TYPE_CHECKING, Any
 
+import torch
+
 if TYPE_CHECKING:
     from collections.abc import Iterator, Sequence
 
@@ -36,6 +38,15 @@ def can_run_again(model: Module) -> bool:
 def gathered(module: Module) -> list[Parameter]:
     """The parameters of a module that runs, without those that are not gathered yet."""
     return [parameter for parameter in module.parameters() if not hasattr(parameter, "to_local")]
+
+
+def is_anywhere(model: Module, is_so: bool) -> bool:  # noqa: FBT001  (what is asked of all ranks)
+    """Tell whether it is so on any rank of a sharded model: all of them have to take the same steps."""
+    if not is_sharded(model):
+        return is_so
+    told = torch.tensor(int(is_so), device=next(model.parameters()).device)
+    torch.distributed.all_reduce(told, op=torch.distributed.ReduceOp.MAX)
+    return bool(told.item())
 
 
 @contextlib.contextmanager

@@ -15,7 +15,7 @@ from torch.nn import Module
 from autorecompute.backends.common.gradients import scalar_of
 from autorecompute.backends.torch.backward import show_gradients
 from autorecompute.backends.torch.block_by_block import block_by_block
-from autorecompute.backends.torch.sharded import forgotten, gradients_of, is_sharded
+from autorecompute.backends.torch.sharded import forgotten, gradients_of, is_anywhere, is_sharded
 from autorecompute.backends.torch.untouched import copies_of, untouched, without_autocast
 
 if TYPE_CHECKING:
@@ -85,12 +85,25 @@ class Step:
             block_by_block(self.blocks) as asked,
         ):
             torch.manual_seed(seed)
-            loss = self.scale * scalar_of(self.model(*args, **kwargs))
+            loss = self.scale * scalar_of(self._forward(args, kwargs))
             with without_autocast():
                 self._show_gradients(loss, named, asked, see)
             see(LOSS, loss.detach())
             for name, buffer in (*self.model.named_buffers(), *written()):
                 see(f"{BUFFER}{name}", buffer.clone())
+
+    def _forward(self, args: Sequence[Any], kwargs: Mapping[str, Any]) -> Any:
+        """Run the model; a sharded one that raises on one rank raises on all, which would wait in a backward pass."""
+        if not is_sharded(self.model):
+            return self.model(*args, **kwargs)
+        result, fault = None, None
+        try:
+            result = self.model(*args, **kwargs)
+        except Exception as error:  # noqa: BLE001  (the model's own code runs there)
+            fault = error
+        if is_anywhere(self.model, fault is not None):
+            raise fault or RuntimeError("the model raises on another rank")
+        return result
 
     def _show_gradients(self, loss: Tensor, named: Sequence[tuple[str, Parameter]], asked: Tensor, see: _See) -> None:
         parameters = [parameter for _, parameter in named]
