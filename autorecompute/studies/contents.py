@@ -6,6 +6,7 @@ import re
 from typing import TYPE_CHECKING
 
 from autorecompute.errors import UsageError
+from autorecompute.evidence import NAME as EVIDENCE
 from autorecompute.files import DRAFT, walk
 from autorecompute.studies import analysis, batch_studies, detected, race_record
 from autorecompute.studies.confirmed_here import CHECKED
@@ -23,7 +24,7 @@ NAMED_AT_ONCE = 3
 """So many files of others are named in a message."""
 
 _FILES = (analysis.FILE, batch_studies.FILE, detected.FILE, race_record.FILE)
-_RECORDS = (IN_PROGRESS, REJECTED, CONFIRMED, CHECKED, *_FILES, SHARED, STUDY, "result.json")
+_RECORDS = (IN_PROGRESS, REJECTED, CONFIRMED, CHECKED, EVIDENCE, *_FILES, SHARED, STUDY, "result.json")
 _LOG = r"trials/\d+/output\.log|workers/(.+/)?\d+\.log"
 _OURS = (
     *(re.escape(name) for name in (*_RECORDS, PAGE, LOCK, ".gitignore")),

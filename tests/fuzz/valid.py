@@ -13,7 +13,7 @@ from sqlalchemy.dialects.sqlite.pysqlite import SQLiteDialect_pysqlite
 from sqlalchemy.engine import Engine
 from sqlalchemy.util import LRUCache
 
-from autorecompute import cli, trials
+from autorecompute import cli, codec, trials
 from autorecompute.backends.ortmodule.environment import CONFIG_VARIABLE
 from autorecompute.cli.tune import STORAGE_VARIABLE
 from autorecompute.figures import Figures
@@ -126,6 +126,8 @@ def _fill(folder):
     """Adds what a tuning on the formula has no occasion to write."""
     result = folder.result()
     folder.keep_rejections([Rejection(config=Config(), outcome=Outcome.CRASH, reason="it died")])
+    disproved = Rejection(config=Config(), outcome=Outcome.WRONG_GRADIENT, reason="in a training, step 7: it differs")
+    folder.evidence.write_bytes(codec.encode(disproved) + b"\n")
     folder.finish(
         dataclasses.replace(
             result,
