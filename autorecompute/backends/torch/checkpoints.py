@@ -11,7 +11,7 @@ import torch
 from torch.utils.checkpoint import checkpoint, create_selective_checkpoint_contexts, noop_context_fn
 
 from autorecompute.backends.torch.key_values import can_have_its_own, has_cache, with_its_own
-from autorecompute.backends.torch.module_state import Before
+from autorecompute.backends.torch.module_state import Before, modes_of
 from autorecompute.backends.torch.recompute_check import SavedTensors, known_to_torch
 from autorecompute.backends.torch.storages import tensors_in, with_leaves
 
@@ -53,7 +53,7 @@ def checkpointed(  # noqa: PLR0913  (a call, and what is known of it)
     context_fn: Callable[[], tuple[Context, Context]] = noop_context_fn,
     *,
     watch: Watch,
-    weights: Iterable[Tensor] = (),
+    module: Module | None = None,
 ) -> Any:
     """What the call returns; of what it saves for the backward pass only the tensors in its arguments are kept.
 
@@ -70,7 +70,7 @@ def checkpointed(  # noqa: PLR0913  (a call, and what is known of it)
         kwargs: Its keyword arguments.
         context_fn: Contexts of the first run and of the later ones.
         watch: Compares what is made again.
-        weights: What the call reads and does not make.
+        module: What is called; ``None`` where that is no module.
     """
     tensors = list({id(tensor): tensor for tensor in tensors_in((args, kwargs))}.values())
     slots = {id(tensor): _Slot(place) for place, tensor in enumerate(tensors)}
@@ -84,7 +84,11 @@ def checkpointed(  # noqa: PLR0913  (a call, and what is known of it)
         positional, named = given.pop() if given else with_leaves(pattern, filled)
         return call(*positional, **named)
 
-    saved = SavedTensors(watch, (*tensors, *weights)) if watch.begins() else None
+    weights = [] if module is None else list(module.parameters())
+    # Frozen layers, other modes, types or sizes: what a call has not had before is compared in that call.
+    inputs = tuple([(one.requires_grad, one.dtype, one.shape) for one in tensors])
+    modes = None if module is None else (modes_of(module), tuple([one.requires_grad for one in weights]))
+    saved = SavedTensors(watch, (*tensors, *weights)) if watch.begins((inputs, modes)) else None
     with known_to_torch(saved) as determinism_check:
         result = checkpoint(
             run, *tensors, use_reentrant=False, context_fn=context_fn, determinism_check=determinism_check
@@ -135,7 +139,7 @@ class Checkpoint:
             first, second = self._contexts()
             return first, _InTurn((before, _Once(second)))
 
-        result = checkpointed(forward, args, kwargs, contexts, watch=self._watch, weights=module.parameters())
+        result = checkpointed(forward, args, kwargs, contexts, watch=self._watch, module=module)
         if (written := before.forget_unwritten()) is not None:
             self._written = written | (self._written or set())
         return result

@@ -6,6 +6,8 @@ import contextlib
 import copy
 from typing import TYPE_CHECKING, Any, Self
 
+import torch
+
 from autorecompute.backends.torch.module_tensors import CHANGED, TensorsBefore
 from autorecompute.backends.torch.script_state import (
     CONTAINERS,
@@ -15,14 +17,22 @@ from autorecompute.backends.torch.script_state import (
     attributes_of_all,
     kept_contents,
 )
+from autorecompute.backends.torch.untouched import AUTOCAST_DEVICES
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator
+    from collections.abc import Hashable, Iterator
     from types import TracebackType
 
     from torch.nn import Module
 
     from autorecompute.backends.torch.module_tensors import Place
+
+
+def modes_of(module: Module) -> Hashable:
+    """Return what a module, all that is in it and autocast may do otherwise in another step."""
+    on = (device for device in AUTOCAST_DEVICES if torch.is_autocast_enabled(device))
+    autocast = tuple(torch.get_autocast_dtype(device) for device in on)
+    return (*(inner.training for inner in module.modules()), *autocast)
 
 
 class Before:

@@ -12,6 +12,7 @@ import torch
 from autorecompute.backends.torch.fake_tensors import is_fake, is_same
 from autorecompute.backends.torch.graphs import Graph, Plan, graph_of, sequence_of
 from autorecompute.backends.torch.identity import name_of
+from autorecompute.backends.torch.module_state import modes_of
 from autorecompute.backends.torch.probe import Handle
 from autorecompute.backends.torch.recipes import (
     SAME_ELEMENTS,
@@ -26,7 +27,7 @@ from autorecompute.backends.torch.recipes import (
 )
 from autorecompute.backends.torch.refusals import Reason
 from autorecompute.backends.torch.repeats import Link, forms_of
-from autorecompute.backends.torch.rewriting import Drop, Layout, Mask, Program, State, made, state_of
+from autorecompute.backends.torch.rewriting import Drop, Layout, Mask, Program, State, made
 from autorecompute.backends.torch.rules import EPSILONS, RULES
 from autorecompute.backends.torch.storages import tensors_in
 from autorecompute.backends.torch.structure import is_within
@@ -108,7 +109,7 @@ class Finder:
             for place, node in enumerate(graph.nodes)
             if any(one.first <= sequence_of(node) < one.end for one in (*own, *units))
         }
-        modules = state_of(self._model.get_submodule(call.path))
+        modules = modes_of(self._model.get_submodule(call.path))
         unit = _Unit(graph, hidden, self._epsilons(call.path), storages, seen)
         candidates = [
             _Candidate(found, self._site_of(graph, found), self._touched(graph, found), unit.state_of(found, modules))

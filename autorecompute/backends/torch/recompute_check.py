@@ -30,7 +30,7 @@ from autorecompute.evidence import add_evidence
 from autorecompute.plans import Config
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterable, Iterator, Mapping
+    from collections.abc import Callable, Hashable, Iterable, Iterator, Mapping
 
     from torch.nn import Module
     from torch.optim import Optimizer
@@ -44,6 +44,9 @@ MOST_SHARE = 0.005
 
 TURNS = 13
 """Else a call is compared in one of so many. As it is a prime, all calls have their turn, however many a step has."""
+
+MOST_STATES = 64
+"""So many states of a module are compared when they are new: texts may have a thousand lengths."""
 
 _CARD_BYTES_PER_SECOND = 1e12
 """What a sum reads on a card; those that models are trained on read one to four times as much."""
@@ -375,22 +378,30 @@ class Watch:
         number: Its number among those of the check: not all modules have their turn in the same step.
     """
 
-    __slots__ = ("_calls", "_check", "_number", "_path", "_site")
+    __slots__ = ("_calls", "_check", "_known", "_number", "_path", "_site")
 
     def __init__(self, check: RecomputeCheck, site: str, path: str, number: int) -> None:
         self._check, self._site, self._path, self._number, self._calls = check, site, path, number, 0
+        self._known: set[Hashable] = set()
 
     @property
     def is_taken_back(self) -> bool:
         """Tell whether the site is left without recompute."""
         return bool(self._check.differences) and self._check.is_taken_back(self._site)
 
-    def begins(self) -> bool:
-        """Tell whether the call that begins is compared; the first one is."""
+    def begins(self, state: Hashable = None) -> bool:
+        """Tell whether the call that begins is compared.
+
+        Args:
+            state: What may make it another one than those before; the first call in each state is compared.
+        """
         if not self._check.is_on:
             return False
         self._calls += 1
-        return self._check.is_turn(self, self._number + self._calls) or self._calls == 1
+        is_new = state not in self._known and len(self._known) < MOST_STATES
+        if is_new:
+            self._known.add(state)
+        return self._check.is_turn(self, self._number + self._calls) or is_new
 
     def sums_of(self, tensor: Tensor) -> Sums | None:
         """Return what is kept of a tensor; none where it has no values in memory of its own."""

@@ -17,9 +17,10 @@ from torch import Tensor
 
 from autorecompute.backends.torch.fake_tensors import is_fake, is_same
 from autorecompute.backends.torch.graphs import DifferentGraphError, Plan, Route
+from autorecompute.backends.torch.module_state import modes_of
 from autorecompute.backends.torch.recipes import Edge, Made, Note, Noted, Recipe, Slot, noted_of, shape_of
 from autorecompute.backends.torch.storages import tensors_in
-from autorecompute.backends.torch.untouched import AUTOCAST_DEVICES, without_autocast
+from autorecompute.backends.torch.untouched import without_autocast
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Hashable, Iterable, Mapping, Sequence
@@ -406,7 +407,7 @@ class Rewrite:
         result = forward(*args, **kwargs)
         if torch.is_grad_enabled():
             try:
-                self._drop(self._route.follow(tensors_in(result)), state_of(module))
+                self._drop(self._route.follow(tensors_in(result)), modes_of(module))
             except DifferentGraphError:
                 self.missed += 1
         return result
@@ -443,13 +444,6 @@ class Rewrite:
             is_known = one.is_same()
             self._has_rows[at] = not is_known
         return is_known
-
-
-def state_of(module: Module) -> Hashable:
-    """Return what the modules of a unit, and autocast, may do otherwise in another step."""
-    on = (device for device in AUTOCAST_DEVICES if torch.is_autocast_enabled(device))
-    autocast = tuple(torch.get_autocast_dtype(device) for device in on)
-    return (*(inner.training for inner in module.modules()), *autocast)
 
 
 def _hashable(value: Any) -> Hashable:

@@ -256,6 +256,35 @@ def test_all_is_compared_where_that_costs_little_and_a_part_where_it_does_not(mo
     assert sum(compared[2 * TURNS :]) == 3 * TURNS / every
 
 
+class Late(Block):
+    """Counts its calls in eval mode alone, where its recompute finds another count."""
+
+    def __init__(self):
+        super().__init__()
+        self.calls = [torch.zeros(())]
+
+    def forward(self, x):
+        if not self.second.training:
+            self.calls[0] = self.calls[0] + 1
+            x = x * self.calls[0]
+        return x + self.second(torch.tanh(self.first(x)))
+
+
+def test_a_call_in_another_mode_is_compared_at_once(monkeypatch):
+    monkeypatch.setenv(VARIABLE, "some")
+    monkeypatch.setattr(recompute_check, "MOST_SHARE", 0.0)
+    model, x = nn.Sequential(*(Late() for _ in range(3))), torch.randn(6, WIDTH)
+    found = detect(model, (x,), {})
+    board = found.switchboard(model)
+    board.set(blocks(found))
+    for step in range(3):
+        if step == 2:
+            for block in model:
+                block.second.eval()
+        model(x).square().mean().backward()
+        assert bool(board.check.differences) == (step == 2)
+
+
 def test_it_tells_by_how_much(caplog):
     watch, tensor = watched(), torch.full((100,), 2.0)
     sums, again = watch.sums_of(tensor), tensor.clone()
