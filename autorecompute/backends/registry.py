@@ -162,6 +162,9 @@ def _load(name: str, half: str) -> Any:
             f"This autorecompute knows no training system '{printable(name, '')}'. Install the version that does."
         )
     try:
+        package = importlib.import_module(PACKAGES[name])
+        if hasattr(package, "require"):
+            package.require()
         return importlib.import_module(f"{PACKAGES[name]}.{half}")
     except ModuleNotFoundError as error:
         missing = (error.name or "").partition(".")[0]

@@ -18,7 +18,6 @@ from autorecompute.backends.torch.probe import Observation, Probe
 from autorecompute.backends.torch.refusals import Reason, Refusal, RefusedModelError, refusals_of_model
 from autorecompute.backends.torch.repeats import repeated
 from autorecompute.backends.torch.rewriting import Program
-from autorecompute.backends.torch.rules import is_known_version
 from autorecompute.backends.torch.savings import Saving, given, kept_alone, saving_of, saving_of_modules
 from autorecompute.backends.torch.sharded import forgotten, is_sharded
 from autorecompute.backends.torch.structure import Structure, is_within, structure_of
@@ -117,9 +116,7 @@ class _Sorting:
         self._structure = structure
         self._seen = seen
         self._has_operators = has_operators
-        known = finder if is_known_version() else None
-        self._programs = known.finish() if known is not None else {}
-        self._storages = known.storages() if known is not None else {}
+        self._programs, self._storages = finder.finish(), finder.storages()
         self._unverified, self._operators_seen, self._links = finder.unverified, finder.operators, finder.links
         self._called = {call.path for call in seen.calls}
         self._savings: dict[str, Saving] = {}
@@ -250,8 +247,6 @@ class _Sorting:
             yield Refusal(Reason.UNVERIFIED, name)
         if not self._has_operators:
             yield Refusal(Reason.SHARDED_OPERATORS)
-        elif not is_known_version():
-            yield Refusal(Reason.NODES)
 
 
 def _calls_of(module: Site) -> set[str]:

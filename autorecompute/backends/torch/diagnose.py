@@ -9,8 +9,8 @@ import platform
 import sys
 
 from autorecompute.backends.findings import Finding, Status, print_findings
+from autorecompute.backends.torch import OLDEST, is_too_old
 
-OLDEST = (2, 4)
 INSTALL = f"Run: {sys.executable} -m pip install torch"
 
 
@@ -22,25 +22,10 @@ def findings() -> list[Finding]:
         import torch
     except (ImportError, OSError) as error:
         return [*found, Finding(name="torch", status=Status.MISSING, found=f"not usable: {error}", remedy=INSTALL)]
-    release = tuple(int(part) for part in torch.__version__.split(".")[:2])
-    if release < OLDEST:
-        needed = ".".join(map(str, OLDEST))
-        text = f"{torch.__version__}, and {needed} is the oldest that is known"
+    if is_too_old(torch.__version__):
+        text = f"{torch.__version__}, and {OLDEST} is the oldest that is known"
         return [*found, Finding(name="torch", status=Status.MISSING, found=text, remedy=f"{INSTALL} -U")]
-    return [*found, Finding(name="torch", status=Status.OK, found=torch.__version__), _operators()]
-
-
-def _operators() -> Finding:
-    from autorecompute.backends.torch.rules import is_known_version
-
-    if is_known_version():
-        return Finding(name="operators", status=Status.OK, found="those of this torch are known and can be made again")
-    return Finding(
-        name="operators",
-        status=Status.WARNING,
-        found="those of this torch are not known: only modules are recomputed",
-        remedy="Install a newer autorecompute, or a torch that it knows.",
-    )
+    return [*found, Finding(name="torch", status=Status.OK, found=torch.__version__)]
 
 
 if __name__ == "__main__":

@@ -1,12 +1,13 @@
 """Expressions over what the nodes of a graph keep, which give a tensor again that was dropped.
 
-What a node saves under which name is no public interface of torch. The names here and in ``rules`` are for the versions
-in ``rules.KNOWN_VERSIONS``, and every recipe is compared with the tensor that it stands for before it is offered: a
-name that means something else costs a plan, never a gradient.
+What a node saves under which name is no public interface of torch, and may change with its version. So every recipe is
+compared with the tensor that it stands for before it is offered, and in the steps of the training: a name that means
+something else costs a plan, never a gradient.
 """
 
 from __future__ import annotations
 
+import contextlib
 import dataclasses
 from collections.abc import Callable
 from typing import TYPE_CHECKING, Any, NamedTuple, Protocol
@@ -369,7 +370,8 @@ class Cook:
         node = self._graph.nodes[place]
         rule = self._rules.get(type(node).__name__)
         if rule is not None and place not in self._hidden and depth < _DEEPEST:
-            yield from rule(self, place, node, depth + 1)
+            with contextlib.suppress(AttributeError):  # a node that keeps something else in this version of torch
+                yield from rule(self, place, node, depth + 1)
 
     def literals(self, place: int) -> Collection[float]:
         """Numbers that stand in the expression that made a node: every step has the same."""

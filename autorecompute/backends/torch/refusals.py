@@ -56,7 +56,6 @@ class Reason(enum.Enum):
     OWN_HOOKS = "{place} runs under hooks of the script on saved tensors, which take the place of ours."
     OWN_GRADIENTS = "{place} takes gradients inside its forward, which goes back through what recompute would drop."
     UNVERIFIED = "{place} could not be made again bit for bit, so it is not offered."
-    NODES = "{place} has operators of a torch version that is not known here, so only its modules are recomputed."
 
 
 @dataclasses.dataclass(frozen=True)

@@ -20,15 +20,8 @@ if TYPE_CHECKING:
 
     from autorecompute.backends.torch.recipes import Cook, Recipe, Rule
 
-KNOWN_VERSIONS = {(2, 6), (2, 11), (2, 13)}
 EPSILONS = (1e-5, 1e-6, 1e-12, 1e-8)
 """Those of norms that are no modules; modules tell of theirs."""
-
-
-def is_known_version(version: str = torch.__version__) -> bool:
-    """Whether the names of nodes and of what they save were looked at in this version of torch."""
-    major, minor, *_ = version.split(".")
-    return (int(major), int(minor)) in KNOWN_VERSIONS
 
 
 def _unary(function: Callable[..., Tensor], *constants: str, saves: str | None = None) -> Rule:
@@ -95,10 +88,16 @@ def _batch_norm(_cook: Cook, place: int, _node: Node, _depth: int) -> Iterator[R
     yield Made(_normalize_batch, inputs, kept=_slots(place, ("running_mean", "running_var", "training", "eps")))
 
 
-def _group_norm(_cook: Cook, place: int, _node: Node, _depth: int) -> Iterator[Recipe]:
-    """GroupNorm; its node does not save the bias either."""
-    inputs = (Slot(place, "input"), Slot(place, "weight"), Leaf(place, 2))
-    yield Made(_normalize_groups, inputs, kept=_slots(place, ("N", "C", "HxW", "group", "eps")))
+def _group_norm(cook: Cook, place: int, node: Node, _depth: int) -> Iterator[Recipe]:
+    """GroupNorm; its node does not save the bias either, nor the epsilon from torch 2.14 on."""
+    inputs, sizes = (Slot(place, "input"), Slot(place, "weight"), Leaf(place, 2)), ("N", "C", "HxW", "group")
+    if hasattr(node, "_saved_eps"):
+        yield Made(_normalize_groups, inputs, kept=_slots(place, (*sizes, "eps")))
+        return
+    x, weight, *shape = (getattr(node, f"_saved_{name}") for name in ("input", "weight", *sizes))
+    root = node._saved_result2
+    found = (one for one in cook.epsilons if is_same(torch.native_group_norm(x, weight, None, *shape, one)[2], root))
+    yield Made(_normalize_groups_by, inputs, (next(found, math.nan),), kept=_slots(place, sizes))
 
 
 def _softmax(function: Callable[..., Tensor]) -> Rule:
@@ -150,6 +149,10 @@ def _normalize(x: Tensor, weight: Any, bias: Any, epsilon: float, shape: Sequenc
 
 def _normalize_groups(x: Tensor, weight: Any, bias: Any, *shape_and_epsilon: Any) -> Tensor:
     return torch.native_group_norm(x, weight, bias, *shape_and_epsilon)[0]
+
+
+def _normalize_groups_by(x: Tensor, weight: Any, bias: Any, epsilon: float, *shape: Any) -> Tensor:
+    return _normalize_groups(x, weight, bias, *shape, epsilon)
 
 
 def _normalize_root(x: Tensor, weight: Any, epsilon: float, shape: Sequence[int]) -> tuple[Tensor, ...]:

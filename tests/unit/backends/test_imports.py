@@ -1,11 +1,13 @@
 import importlib
 import importlib.util
 import sys
+import types
 
 import pytest
 
 from autorecompute.backends import registry
 from autorecompute.backends.imports import ImportWatch, when_imported
+from autorecompute.backends.torch import is_too_old
 from autorecompute.errors import SetupError
 from autorecompute.startup.sitecustomize import After
 
@@ -71,3 +73,10 @@ def test_a_training_system_that_is_not_installed_is_told_in_a_sentence(monkeypat
     monkeypatch.setattr(importlib, "import_module", find_nothing)
     with pytest.raises(SetupError, match=r"needs the package torch, and .*does not have it\. Install"):
         registry.worker(name, tmp_path)
+
+
+def test_an_older_torch_than_can_be_tuned_is_told(monkeypatch):
+    monkeypatch.setitem(sys.modules, "torch", types.SimpleNamespace(__version__="2.5.1+cpu"))
+    with pytest.raises(SetupError, match=r"torch 2\.5\.1\+cpu is older than 2\.6"):
+        registry.plain_worker()
+    assert not any(map(is_too_old, ("2.6.0", "2.15.0a0+git1", "3.0")))
