@@ -51,8 +51,11 @@ MOST_STATES = 64
 _CARD_BYTES_PER_SECOND = 1e12
 """What a sum reads on a card; those that models are trained on read one to four times as much."""
 
-_METADATA: dict[Any, Callable[[Tensor], Any]] = checkpoint._allowed_determinism_checks_to_fns
-"""What ``torch.utils.checkpoint`` compares of the tensors that a block saves, by the name of its determinism check."""
+_METADATA: dict[Any, Callable[[Tensor], Any]] = getattr(checkpoint, "_allowed_determinism_checks_to_fns", {})
+"""What ``torch.utils.checkpoint`` compares of the tensors that a block saves, by the name of its determinism check.
+
+Private to torch. Where a version to come has it no more, blocks are checked by torch alone.
+"""
 
 _LOG = logging.getLogger("autorecompute")
 
@@ -498,7 +501,7 @@ def _form_of(tensor: Tensor) -> str:
 @contextlib.contextmanager
 def known_to_torch(saved: SavedTensors | None) -> Iterator[Any]:
     """Give the ``determinism_check`` of ``torch.utils.checkpoint``: PyTorch's own where there is none of ours."""
-    if saved is None:
+    if saved is None or not _METADATA:
         yield "default"
         return
     _METADATA[saved] = saved
