@@ -114,6 +114,8 @@ def failure_to_start(message: Message, log: Path, output: str, where: str) -> Au
         )
     if isinstance(message, Failed) and message.outcome is Outcome.WRONG_BATCH:
         return WrongBatchError(message.message)
+    if isinstance(message, Failed) and message.is_usage:
+        return UsageError(message.message)
     if isinstance(message, Failed):
         kind = TooLargeError if message.outcome.is_about_memory else ScriptError
         return kind(f"{_describe_failure(message, output)}Outcome: {message.outcome}. {where}")

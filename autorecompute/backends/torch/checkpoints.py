@@ -12,6 +12,7 @@ from torch.utils.checkpoint import checkpoint, create_selective_checkpoint_conte
 
 from autorecompute.backends.torch.key_values import can_have_its_own, has_cache, with_its_own
 from autorecompute.backends.torch.module_state import Before
+from autorecompute.backends.torch.own_checkpoints import as_ours
 from autorecompute.backends.torch.storages import tensors_in, with_leaves
 
 if TYPE_CHECKING:
@@ -71,7 +72,7 @@ def checkpointed(
         positional, named = given.pop() if given else with_leaves(pattern, filled)
         return call(*positional, **named)
 
-    return checkpoint(run, *tensors, use_reentrant=False, context_fn=context_fn)
+    return checkpoint(as_ours(run), *tensors, use_reentrant=False, context_fn=context_fn)
 
 
 class _Slot:
