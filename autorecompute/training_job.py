@@ -8,7 +8,6 @@ from typing import Any
 from autorecompute.plans import Cluster, Config, Plan, Space
 from autorecompute.ranges import Bytes, Count, require_versions
 
-
 CHECKPOINTING = "checkpointing"
 """Under this name a detection's versions say what became of the checkpoints that the script makes itself, if any."""
 

@@ -130,11 +130,10 @@ def describe_verdict(  # noqa: PLR0913  (all that the words depend on)
         return _describe_undecided(comparison, compared=compared, is_confirmed=is_confirmed)
     if verdict is Verdict.DOES_NOT_PAY and is_early:
         return NOT_SO_FAR
-    if keeps_own and verdict in BESIDE_OWN:
-        return BESIDE_OWN[verdict]
+    words = {**WORDS, **(BESIDE_OWN if keeps_own else {})}
     if comparison is None:
-        return {**WORDS, **WITHOUT_COMPARISON}[verdict]
-    return {**WORDS, **(AMONG_SEVERAL if is_of_several else {})}[verdict]
+        return {**words, **WITHOUT_COMPARISON}[verdict]
+    return {**words, **(AMONG_SEVERAL if is_of_several else {})}[verdict]
 
 
 def _describe_undecided(comparison: Comparison | None, *, compared: bool, is_confirmed: bool) -> str:

@@ -101,7 +101,6 @@ class AutoBackend:
                 self._require_own_checkpoints()
         return self._current is backend
 
-
     def _require_own_checkpoints(self) -> None:
         if self._listener is not None and self._listener.replaces_checkpointing:
             self._listener.on_fault(

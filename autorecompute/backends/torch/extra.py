@@ -204,8 +204,8 @@ def describe_own(places: Sequence[str], *, is_replaced: bool) -> Iterator[str]:
     named = f"{', '.join(places[:MOST_PLACES])}{others}"
     if places and not is_replaced:
         yield (
-            f"the script checkpoints {named} itself, which stays on: tune in its place with --replace-checkpointing, or "
-            f"take it out of the script ({SWITCH})"
+            f"the script checkpoints {named} itself, which stays on: tune in its place with --replace-checkpointing, "
+            f"or take it out of the script ({SWITCH})"
         )
     elif places:
         yield (

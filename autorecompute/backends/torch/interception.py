@@ -24,6 +24,7 @@ if TYPE_CHECKING:
 
     from torch.nn import Module
 
+
 class Around(Protocol):
     """Runs a module's forward, or something in its place."""
 

@@ -1,8 +1,8 @@
 """The checkpoints that a script makes itself: seen in a forward pass, and run plainly where ours take their place.
 
-Whoever imported what from ``torch.utils.checkpoint``, a call of ``checkpoint()`` ends in one of two functions there, the
-one that reenters autograd or the one that does not. transformers, diffusers, timm and Lightning's users all come
-through them; other libraries have functions of their own, which are seen by the hooks they set, and stay on.
+Whoever imported what from ``torch.utils.checkpoint``, a call of ``checkpoint()`` ends in one of two functions there,
+the one that reenters autograd or the one that does not. transformers, diffusers, timm and Lightning's users all come
+through them. Other libraries have functions of their own, which are seen by their hooks, and stay on.
 """
 
 from __future__ import annotations
@@ -84,7 +84,7 @@ def _run_plainly() -> Iterator[None]:
 def _exchanged(generator: Callable[..., Any], apply: Callable[..., Any]) -> Iterator[None]:
     kept, kept_apply = torchs._checkpoint_without_reentrant_generator, vars(CheckpointFunction).get("apply")
     torchs._checkpoint_without_reentrant_generator = generator
-    CheckpointFunction.apply = staticmethod(apply)  # type: ignore[method-assign, assignment]
+    CheckpointFunction.apply = staticmethod(apply)
     try:
         yield
     finally:
@@ -92,7 +92,7 @@ def _exchanged(generator: Callable[..., Any], apply: Callable[..., Any]) -> Iter
         if kept_apply is None:
             del CheckpointFunction.apply
         else:
-            CheckpointFunction.apply = kept_apply  # type: ignore[method-assign]
+            CheckpointFunction.apply = kept_apply
 
 
 class _Process:

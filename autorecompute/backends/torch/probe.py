@@ -86,8 +86,8 @@ class Observation:
         refused: Modules that are left as they are, by path.
         values: What modules looked at.
         is_hooked: Whether the script has hooks of its own on all saved tensors.
-        checkpointed: In the order of their calls, paths of the modules that the script checkpoints itself, or, where it checkpoints a function that
-            calls none, of the module that does so. Where that is replaced, those that it would have.
+        checkpointed: Paths of the modules that the script checkpoints itself, or would if that were not replaced, in
+            the order of their calls. Where it checkpoints a function that calls none, the module that does so.
     """
 
     batch: int
@@ -169,7 +169,8 @@ class Probe:
     @contextlib.contextmanager
     def _checkpointed(self) -> Iterator[None]:
         """Around what the script checkpoints."""
-        self._inside.append(inside := set())
+        inside: set[str] = set()
+        self._inside.append(inside)
         self._checkpoints.append((self.path, inside))
         try:
             yield
