@@ -101,7 +101,7 @@ def checkpointing(kind, function, every=1):
     return training
 
 
-def torchs(use_reentrant=False):
+def torchs(*, use_reentrant=False):
     return functools.partial(checkpoint, use_reentrant=use_reentrant)
 
 
@@ -119,7 +119,7 @@ def runs_in(training):
 
 
 KINDS = [Layer, Called, Wrapped]
-WAYS = [*(pytest.param(torchs(way), id=f"reentrant={way}") for way in REENTRANT), offloading]
+WAYS = [*(pytest.param(torchs(use_reentrant=way), id=f"reentrant={way}") for way in REENTRANT), offloading]
 
 
 @pytest.mark.parametrize("kind", KINDS)
