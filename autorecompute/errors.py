@@ -29,6 +29,10 @@ class WrongBatchError(UsageError):
     """The model received another batch than it was to receive."""
 
 
+class OwnCheckpointingError(UsageError):
+    """The script's own checkpointing was to be replaced, and cannot be."""
+
+
 class SetupError(AutorecomputeError):
     """The machine or the installation lacks something."""
 

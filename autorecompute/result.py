@@ -21,7 +21,7 @@ from autorecompute.ranges import (
     require_versions,
 )
 from autorecompute.ranking import Ranking
-from autorecompute.training_job import Device
+from autorecompute.training_job import CHECKPOINTING, KEPT, Device
 from autorecompute.verdict import Verdict, describe_verdict
 
 HOPELESS = 0.05
@@ -244,4 +244,5 @@ class Result:
             is_confirmed=self.best is None or self.best.confirmed,
             is_early=self.search_end.is_early,
             is_of_several=bool(self.curve) and self.best is not None,
+            keeps_own=self.versions.get(CHECKPOINTING) == KEPT,
         )

@@ -8,6 +8,12 @@ from typing import Any
 from autorecompute.plans import Cluster, Config, Plan, Space
 from autorecompute.ranges import Bytes, Count, require_versions
 
+CHECKPOINTING = "checkpointing"
+"""Under this name a detection's versions say what became of the checkpoints that the script makes itself, if any."""
+
+KEPT, REPLACED = "the script's own", "replaced"
+"""They are part of all that is measured; or they were switched off, and what was measured takes their place."""
+
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Device:

@@ -65,6 +65,9 @@ AMONG_SEVERAL = {
 }
 """What is said in another way where several batches were compared."""
 
+BESIDE_OWN = {Verdict.NOT_NEEDED: "not needed: the batch fits with the script's own checkpointing alone"}
+"""What is said in another way where the script checkpoints itself."""
+
 NO_ANSWER = "no answer yet: no config was confirmed so far"
 
 WITHOUT_COMPARISON = {
@@ -106,6 +109,7 @@ def describe_verdict(  # noqa: PLR0913  (all that the words depend on)
     is_confirmed: bool,
     is_early: bool,
     is_of_several: bool,
+    keeps_own: bool = False,
 ) -> str:
     """What was found out about recompute, and no more than that.
 
@@ -116,6 +120,7 @@ def describe_verdict(  # noqa: PLR0913  (all that the words depend on)
         is_confirmed: Whether a fresh process confirmed the answer, as none does that a training found.
         is_early: Whether the search ended before its end.
         is_of_several: Whether several batches were compared.
+        keeps_own: Whether the script's own checkpoints were on in all that was measured.
     """
     if verdict is None:
         return NO_ANSWER
@@ -125,9 +130,10 @@ def describe_verdict(  # noqa: PLR0913  (all that the words depend on)
         return _describe_undecided(comparison, compared=compared, is_confirmed=is_confirmed)
     if verdict is Verdict.DOES_NOT_PAY and is_early:
         return NOT_SO_FAR
+    words = {**WORDS, **(BESIDE_OWN if keeps_own else {})}
     if comparison is None:
-        return {**WORDS, **WITHOUT_COMPARISON}[verdict]
-    return {**WORDS, **(AMONG_SEVERAL if is_of_several else {})}[verdict]
+        return {**words, **WITHOUT_COMPARISON}[verdict]
+    return {**words, **(AMONG_SEVERAL if is_of_several else {})}[verdict]
 
 
 def _describe_undecided(comparison: Comparison | None, *, compared: bool, is_confirmed: bool) -> str:

@@ -6,6 +6,7 @@ import importlib
 from typing import TYPE_CHECKING, Any
 
 from autorecompute.backends.imports import when_imported
+from autorecompute.errors import OwnCheckpointingError
 from autorecompute.plans import Config
 
 if TYPE_CHECKING:
@@ -36,9 +37,11 @@ class AutoBackend:
         self._plain, self._others, self._make = plain, others, make
         self._current: WorkerBackend = plain
         self._is_decided = False
+        self._listener: Listener | None = None
 
     def install(self, listener: Listener) -> None:
         """Hooks into the plain one, and waits for the imports of the others."""
+        self._listener = listener
         self._plain.install(_Told(listener, lambda: self._decide(self._plain)))
         for module, controller in self._others.items():
             when_imported(module, self._bring_in(controller, listener), _before(controller))
@@ -99,7 +102,17 @@ class AutoBackend:
             self._is_decided, self._current = True, backend
             if backend is not self._plain:
                 self._plain.uninstall()
+                self._require_own_checkpoints()
         return self._current is backend
+
+    def _require_own_checkpoints(self) -> None:
+        if self._listener is not None and self._listener.replaces_checkpointing:
+            self._listener.on_fault(
+                OwnCheckpointingError(
+                    "The script does not train with plain PyTorch alone, where its checkpointing could be replaced: "
+                    "leave --replace-checkpointing out."
+                )
+            )
 
 
 class _Told:
@@ -119,6 +132,10 @@ class _Told:
     @property
     def fake_ranks(self) -> int:
         return self._listener.fake_ranks
+
+    @property
+    def replaces_checkpointing(self) -> bool:
+        return self._listener.replaces_checkpointing
 
     def on_session(self, detect: Callable[[], Detection]) -> Config:
         return self._listener.on_session(detect) if self._decide() else Config()

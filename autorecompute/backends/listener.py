@@ -27,6 +27,10 @@ class Listener(Protocol):
     def fake_ranks(self) -> int:
         """As one of how many ranks the script is to train on such tensors; 0 for a script as it is."""
 
+    @property
+    def replaces_checkpointing(self) -> bool:
+        """Whether the checkpoints that the script makes itself are to be switched off."""
+
     def on_session(self, detect: Callable[[], Detection]) -> Config:
         """A training session exists and no step has run in it; the answer is the config to train with."""
 

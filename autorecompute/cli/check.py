@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING
 from autorecompute.cli.batch_options import positive
 from autorecompute.errors import NothingFitsError, UsageError
 from autorecompute.paths import shown
+from autorecompute.training_job import CHECKPOINTING, REPLACED
 from autorecompute.units import printable
 
 if TYPE_CHECKING:
@@ -68,7 +69,11 @@ def run(args: argparse.Namespace) -> int:
     require_best(result)
     if not args.rest:
         raise UsageError(_ask_for_command(folder.name, result))
-    job = replace(job_of(as_typed(args.rest)), backend=result.versions["backend"])
+    job = replace(
+        job_of(as_typed(args.rest)),
+        backend=result.versions["backend"],
+        replaces_checkpointing=result.versions.get(CHECKPOINTING) == REPLACED,
+    )
     report = _check(folder, result, job, args.steps)
     _print(report, as_json=args.json)
     if not report.is_valid:
@@ -182,7 +187,7 @@ def _stored(folder: StudyFolder, result: Result) -> Stored:
 
 
 def _open_bench(folder: StudyFolder, stored: Stored, job: Job, batch: int | None) -> Bench:
-    from autorecompute.backends.registry import render
+    from autorecompute.backends.registry import render, variables
     from autorecompute.plans import Config
     from autorecompute.studies.plain import require_plain
     from autorecompute.studies.writing import make_folder
@@ -190,7 +195,8 @@ def _open_bench(folder: StudyFolder, stored: Stored, job: Job, batch: int | None
 
     require_plain(folder)
     logs = make_folder(folder.workers / "check")
-    knobs = render(Config(), stored.best.knobs, stored.result.versions, logs).variables
+    rendered = render(Config(), stored.best.knobs, stored.result.versions, logs).variables
+    knobs = {name: value for name, value in rendered.items() if name not in variables()}
     bench = Bench(job, batch, logs, limit_bytes=stored.problem.limit_bytes, study=folder.path)
     return bench.under(knobs, logs) if knobs else bench
 

@@ -275,6 +275,7 @@ def _tune_command(args: argparse.Namespace, job: Job) -> str:
     launcher = f"torchrun --nproc-per-node {args.ranks}" if args.ranks else args.launcher
     flags += [f"--launcher={launcher}"] if launcher else []
     flags += [f"--backend={args.backend}"] if args.backend != AUTO else []
+    flags += ["--replace-checkpointing"] if args.replace_checkpointing else []
     script = [MODULE_FLAG, str(args.script)] if args.is_module else [str(args.script)]
     rest = ["--", *job.arguments] if job.arguments else []
     return shlex.join(["autorecompute", "tune", *script, *flags, *rest])

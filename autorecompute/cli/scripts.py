@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING
 
 from autorecompute.backends.registry import AUTO, PACKAGES
 from autorecompute.cli.parsing import add_rest
+from autorecompute.errors import UsageError
 
 if TYPE_CHECKING:
     import argparse
@@ -27,8 +28,19 @@ def add_script_arguments(parser: argparse.ArgumentParser) -> None:
         default=AUTO,
         help="the training system that recomputes (default: the one that the script uses)",
     )
+    add_replacement(parser)
     parser.add_argument(
         "--debug-script", action="store_true", help="leave the terminal to the script, for breakpoint() and pdb in it"
+    )
+
+
+def add_replacement(parser: argparse.ArgumentParser) -> None:
+    """Adds what switches the script's own checkpointing off."""
+    parser.add_argument(
+        "--replace-checkpointing",
+        action="store_true",
+        help="switch off the checkpointing that the script does itself, such as gradient_checkpointing=True, and "
+        "recompute in its place",
     )
 
 
@@ -36,10 +48,16 @@ def asked_job(args: argparse.Namespace) -> Job:
     """What the arguments of every such verb ask to train.
 
     Raises:
-        UsageError: there is no such script, or its launcher cannot be read.
+        UsageError: there is no such script, its launcher cannot be read, or the backend replaces no checkpointing.
     """
+    from autorecompute.backends.registry import plain_name
     from autorecompute.trials import Job
 
+    if args.replace_checkpointing and args.backend not in {AUTO, plain_name()}:
+        raise UsageError(
+            f"Only in plain PyTorch the script's checkpointing can be replaced. Leave out --backend {args.backend}, or "
+            "--replace-checkpointing."
+        )
     return Job(
         script=args.script,
         is_module=args.is_module,
@@ -47,4 +65,5 @@ def asked_job(args: argparse.Namespace) -> Job:
         batch_flag=args.batch_flag,
         launcher=args.launcher,
         backend=args.backend,
+        replaces_checkpointing=args.replace_checkpointing,
     )

@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING
 from autorecompute.cli.batch_options import positive
 from autorecompute.cli.parsing import add_rest
 from autorecompute.cli.run import replace_process
+from autorecompute.cli.scripts import add_replacement
 from autorecompute.cli.training_search import MOST_TRIALS, NICENESS
 from autorecompute.cli.tune import parse_limit
 
@@ -54,6 +55,7 @@ def register(subparsers: argparse._SubParsersAction[argparse.ArgumentParser]) ->
     parser.add_argument(
         "--launcher", default="", metavar="COMMAND", help='what starts the ranks, such as "torchrun --nproc-per-node 2"'
     )
+    add_replacement(parser)
     parser.set_defaults(run=run)
 
 
@@ -78,6 +80,7 @@ def run(args: argparse.Namespace) -> int:
         arguments=tuple(args.rest),
         launcher=args.launcher,
         backend=registry.plain_name(),
+        replaces_checkpointing=args.replace_checkpointing,
     )
     folder = StudyFolder(default_name(job, None, limit_bytes) if args.study is None else args.study)
     if folder.exists():
@@ -117,7 +120,12 @@ def _search_beside(job: Job, folder: StudyFolder, settings: TuningSettings, step
     sys.stdout.flush()
     line = start_beside(search)
     line.set_inheritable(True)
-    return Settings(address=str(line.detach()), backend=job.backend, tuning_steps=steps)
+    return Settings(
+        address=str(line.detach()),
+        backend=job.backend,
+        replaces_checkpointing=job.replaces_checkpointing,
+        tuning_steps=steps,
+    )
 
 
 def _leave_search(job: Job, folder: StudyFolder, settings: TuningSettings, steps: int) -> Settings:
@@ -133,4 +141,10 @@ def _leave_search(job: Job, folder: StudyFolder, settings: TuningSettings, steps
         steps=steps,
         launcher=job.launcher,
     )
-    return Settings(address="", backend=job.backend, search=request, tuning_steps=steps)
+    return Settings(
+        address="",
+        backend=job.backend,
+        replaces_checkpointing=job.replaces_checkpointing,
+        search=request,
+        tuning_steps=steps,
+    )

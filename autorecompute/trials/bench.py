@@ -232,6 +232,7 @@ class Bench:
             fakes=self._job.fakes,
             card=self._job.card,
             ranks=self._job.ranks,
+            replaces_checkpointing=self._job.replaces_checkpointing,
         )
 
     def _start_trials(self) -> Message:

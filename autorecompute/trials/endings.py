@@ -112,8 +112,8 @@ def failure_to_start(message: Message, log: Path, output: str, where: str) -> Au
             f"The disk is full at {log}, where the script writes. Trials so far are kept: free some space and run the "
             "same command again."
         )
-    if isinstance(message, Failed) and message.outcome is Outcome.WRONG_BATCH:
-        return WrongBatchError(message.message)
+    if isinstance(message, Failed) and (message.is_usage or message.outcome is Outcome.WRONG_BATCH):
+        return (UsageError if message.is_usage else WrongBatchError)(message.message)
     if isinstance(message, Failed):
         kind = TooLargeError if message.outcome.is_about_memory else ScriptError
         return kind(f"{_describe_failure(message, output)}Outcome: {message.outcome}. {where}")

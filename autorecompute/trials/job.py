@@ -40,6 +40,7 @@ class Job:
         fakes: Whether tensors have no data, and only what can be recomputed is of interest.
         card: The card that they stand for; empty for the CPU.
         ranks: As one of how many ranks it trains on them, without the others; 0 for the script as it is.
+        replaces_checkpointing: Whether the checkpoints that the script makes itself are switched off.
 
     Raises:
         UsageError: there is no such script, it is no Python, or the launcher cannot be read.
@@ -55,6 +56,7 @@ class Job:
     fakes: bool = False
     card: str = ""
     ranks: int = 0
+    replaces_checkpointing: bool = False
 
     def __post_init__(self) -> None:
         if self.is_module:

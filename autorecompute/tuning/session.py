@@ -30,6 +30,7 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
 
 TAG_LENGTH = 6
+REPLACE_CHECKPOINTING = "--replace-checkpointing"
 LONGEST_WORDS = 80
 """Bytes of the script's name in that of its study."""
 
@@ -139,6 +140,7 @@ def default_name(job: Job, batch: int | str | None, limit_bytes: int | None, gra
     script = job.script.resolve()
     parts = [str(script), *job.arguments, job.batch_flag, job.launcher, batch, limit_bytes]
     parts += [job.backend] if job.backend != AUTO else []
+    parts += [REPLACE_CHECKPOINTING] if job.replaces_checkpointing else []
     parts += [graph] if graph else []
     tag = hashlib.sha256(json.dumps(parts).encode()).hexdigest()[:TAG_LENGTH]
     words = _UNFIT_FOR_NAMES.sub("_", f"{script.parent.name}-{script.name.removesuffix('.py')}").strip("_-.")

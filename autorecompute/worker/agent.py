@@ -80,6 +80,11 @@ class Agent:
         return self._settings.ranks
 
     @property
+    def replaces_checkpointing(self) -> bool:
+        """Whether the checkpoints that the script makes itself are to be switched off."""
+        return self._settings.replaces_checkpointing
+
+    @property
     def advice(self) -> str:
         """Why a script may never come to training, and what to do about it, in sentences."""
         if self._backwards and not self._has_optimizer:

@@ -63,6 +63,11 @@ class Guard:
         """0: the ranks of a training are real."""
         return 0
 
+    @property
+    def replaces_checkpointing(self) -> bool:
+        """Whether the checkpoints that the script makes itself are to be switched off."""
+        return self._settings.replaces_checkpointing
+
     def leave(self) -> None:
         """Told that this is a process that the script has forked: it is none of ours."""
         self._is_on = False

@@ -7,7 +7,7 @@ import traceback
 from types import TracebackType
 from typing import TYPE_CHECKING
 
-from autorecompute.errors import AutorecomputeError, ScriptError, SetupError, chain_of
+from autorecompute.errors import AutorecomputeError, OwnCheckpointingError, ScriptError, SetupError, chain_of
 from autorecompute.measurement import Outcome
 from autorecompute.worker.protocol import Failed, Refused
 from autorecompute.worker.rank import explain_missing_rank
@@ -33,6 +33,8 @@ def describe_failure(error: BaseException, backend: WorkerBackend, script: str) 
             return Failed(outcome=Outcome.SCRIPT_ERROR, message=_describe_breakpoint(origin, script))
         if isinstance(origin, ScriptError):  # it names the line: a traceback through torch would bury that
             return Failed(outcome=Outcome.SCRIPT_ERROR, message=str(origin))
+        if isinstance(origin, OwnCheckpointingError):
+            return Failed(outcome=Outcome.SCRIPT_ERROR, message=str(origin), is_usage=True)
     traceback.print_exception(error)
     if text := explain_missing_rank(error):
         return Failed(outcome=Outcome.SCRIPT_ERROR, message=text)

@@ -153,6 +153,7 @@ class Settings:
         fakes: Whether tensors are to have no data: nothing is ordered after the detection.
         card: The card that they stand for; empty for the CPU.
         ranks: As one of how many ranks the script trains on them, without the others; 0 for a script as it is.
+        replaces_checkpointing: Whether the checkpoints that the script makes itself are switched off.
         tuner: The controller's process. What it and its descendants take of the processors is not others' work;
             ``None`` where that is true of this process alone.
         search: The search that the first rank starts beside itself; ``None`` where there is a controller already.
@@ -169,6 +170,7 @@ class Settings:
     fakes: bool = False
     card: str = ""
     ranks: int = 0
+    replaces_checkpointing: bool = False
     tuner: int | None = None
     search: SearchRequest | None = None
     tuning_steps: int = 0
@@ -199,11 +201,13 @@ class Failed:
         outcome: What the trial in progress ends with.
         message: A sentence for the user.
         trace: Last lines of the traceback; empty where there is none.
+        is_usage: Whether the command asked for what this script does not allow.
     """
 
     outcome: Outcome
     message: str
     trace: tuple[str, ...] = ()
+    is_usage: bool = False
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

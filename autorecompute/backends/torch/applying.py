@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING, Any
 import torch
 from torch.optim.optimizer import register_optimizer_step_post_hook
 
+from autorecompute.backends.torch import own_checkpoints
 from autorecompute.backends.torch.compiled.forms import has_compiled, refusals_of_compiled
 from autorecompute.backends.torch.identity import name_of
 from autorecompute.backends.torch.interception import can_be_intercepted, put_around, release
@@ -68,7 +69,7 @@ def apply(model: Module, plans: str | os.PathLike[str] | None = None) -> None:
     if _Elsewhere.decides:
         return
     wanted = requested(os.environ) if plans is None else read_plans_file(Path(plans))
-    if wanted is None or wanted.config.is_none:
+    if wanted is None or wanted.does_nothing:
         return
     trained = unwrapped(model)
     require_model(wanted, trained)
@@ -125,13 +126,19 @@ def apply_now(wanted: PlansFile, model: Module, args: Sequence[Any], kwargs: Map
 
     Raises:
         RefusedModelError: nothing of the model can be recomputed.
-        UsageError: the plans were measured on another model, or are not offered by this one.
+        UsageError: the plans were measured on another model, or are not offered by this one, or take the place of
+            checkpoints that cannot be switched off.
     """
     require_model(wanted, model)
     if has_compiled(model):
         _apply_compiled(wanted, model)
         return None
+    if wanted.replaces_checkpointing:
+        own_checkpoints.replace()
+        own_checkpoints.prepare(model)
     tuned = Tuned.of(model, args, kwargs)
+    if wanted.replaces_checkpointing:
+        own_checkpoints.require_off(tuned.found.refusals)
     _require_offered(wanted, tuned.board)
     _tell_unmeasured(wanted)
     tuned.switch(wanted.config)
@@ -142,6 +149,8 @@ def _apply_compiled(wanted: PlansFile, model: Module) -> None:
     """Nothing has to be looked at for it: it holds for what is compiled from now on."""
     from autorecompute.backends.torch.compiled.detection import board_of
 
+    if wanted.replaces_checkpointing:
+        own_checkpoints.prepare(model)
     for refusal in refusals_of_compiled(model):
         raise UsageError(f"The plans cannot be applied: {refusal}")
     board = board_of(model, wanted.config.choices)
@@ -186,7 +195,7 @@ class Alike:
             RefusedModelError: nothing of the model can be recomputed.
             UsageError: the plans were measured on another model, or are not offered by this one.
         """
-        if self._wanted is None or self._wanted.config.is_none or root in self._met:
+        if self._wanted is None or self._wanted.does_nothing or root in self._met:
             return None
         self._met.add(root)
         name = name_of(root)
@@ -232,6 +241,6 @@ def follow_environment() -> None:
         UsageError: the file cannot be read.
     """
     wanted = requested(os.environ)
-    if wanted is not None and not wanted.config.is_none:
+    if wanted is not None and not wanted.does_nothing:
         FirstRoots(wanted).install()
         decide_elsewhere()

@@ -13,8 +13,8 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import torch
+from torch.autograd.function import BackwardCFunction
 from torch.nn.parallel import DistributedDataParallel
-from torch.utils.checkpoint import CheckpointFunction
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Sequence
@@ -23,7 +23,8 @@ if TYPE_CHECKING:
     from torch.nn import Module
 
 _LIBRARIES = tuple(f"{folder}{os.sep}" for folder in (Path(torch.__file__).parent, Path(__file__).parents[2]))
-_BACKWARD = "backward"
+_BACKWARD, _FORWARD = "backward", "forward"
+_MODULE = "self"  # what a module's forward is given first
 _SUMS = {"add", "add_", "sub", "sub_", "subtract"}
 _LIGHTNING_STEP = "lightning.pytorch.loops.optimization.automatic", "pytorch_lightning.loops.optimization.automatic"
 
@@ -42,12 +43,21 @@ def calling_frame() -> FrameType | None:
     return next(calling_frames(), None)
 
 
-def is_in_reentrant_checkpoint() -> bool:
-    """Whether this runs in the forward of torch's reentrant checkpoint, which is without gradients, and run again."""
-    code, frame = CheckpointFunction.forward.__code__, sys._getframe(1)
-    while frame is not None and frame.f_code is not code:
-        frame = frame.f_back  # type: ignore[assignment]
-    return frame is not None
+def is_in_autograd_function() -> bool:
+    """Tell whether this runs in the forward of an autograd function in Python, without gradients.
+
+    A module that is called there runs again in the backward pass, as in torch's reentrant checkpoint and in those of
+    other libraries.
+    """
+    frame: FrameType | None = sys._getframe(1)
+    while frame is not None:
+        code = frame.f_code
+        if code.co_name == _FORWARD and code.co_argcount and code.co_varnames[0] != _MODULE:
+            context = local_of(frame, code.co_varnames[0])
+            if isinstance(context, BackwardCFunction):
+                return True
+        frame = frame.f_back
+    return False
 
 
 def local_of(frame: FrameType, name: str, default: Any = None) -> Any:

@@ -12,6 +12,7 @@ from torch.utils.checkpoint import checkpoint, create_selective_checkpoint_conte
 
 from autorecompute.backends.torch.key_values import can_have_its_own, has_cache, with_its_own
 from autorecompute.backends.torch.module_state import Before, modes_of
+from autorecompute.backends.torch.own_checkpoints import as_ours
 from autorecompute.backends.torch.recompute_check import SavedTensors, known_to_torch
 from autorecompute.backends.torch.storages import tensors_in, with_leaves
 
@@ -91,7 +92,7 @@ def checkpointed(  # noqa: PLR0913  (a call, and what is known of it)
     saved = SavedTensors(watch, (*tensors, *weights)) if watch.begins((inputs, modes)) else None
     with known_to_torch(saved) as determinism_check:
         result = checkpoint(
-            run, *tensors, use_reentrant=False, context_fn=context_fn, determinism_check=determinism_check
+            as_ours(run), *tensors, use_reentrant=False, context_fn=context_fn, determinism_check=determinism_check
         )
     if saved is not None:
         saved.end()

@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from typing import TYPE_CHECKING
 
 from autorecompute.backends.interface import Emission, ImportHook, Knob
 from autorecompute.backends.torch import cards
 from autorecompute.backends.torch.compiled.needs import code_of_blocks
 from autorecompute.backends.torch.compiled.peaks import CompiledPeaks
-from autorecompute.backends.torch.extra import TorchDetection
+from autorecompute.backends.torch.extra import TorchDetection, describe_own
 from autorecompute.backends.torch.forecast import ROUGH_ERROR, TorchMemoryModel
 from autorecompute.backends.torch.options import DROP
 from autorecompute.backends.torch.plans_file import VARIABLE, PlansFile, requested
@@ -17,6 +18,7 @@ from autorecompute.errors import UsageError
 from autorecompute.plans import Choice, Config, Offer
 from autorecompute.plans.dimensions import BATCH
 from autorecompute.plans.savings import explain_worthless
+from autorecompute.training_job import CHECKPOINTING, REPLACED
 from autorecompute.units import MIB
 
 if TYPE_CHECKING:
@@ -40,6 +42,7 @@ READ_BY = "a script that calls autorecompute.apply(model) before it trains"
 CARDS = tuple(cards.CARDS)
 
 PLANS_FILE = "plans.json"
+SWITCHED_OFF = "was off while this was measured; the plans file switches it off, in whichever script reads that"
 MODEL = "model"
 """Under this name a detection's versions say which model it was."""
 
@@ -81,14 +84,17 @@ def render(config: Config, *, knobs: Collection[str] = (), versions: Mapping[str
     if strangers := sorted(set(knobs) - {knob.name for knob in KNOBS}):
         raise UsageError(f"This autorecompute knows no setting '{strangers[0]}'. Tune again with --knobs.")
     variables = {name: value for knob in KNOBS if knob.name in knobs for name, value in knob.variables.items()}
-    if config.is_none:
+    content = _plans_file(config, versions)
+    if content.does_nothing:
         return Emission(variables=variables)
     file = folder.absolute() / PLANS_FILE
-    content = PlansFile(config=config, model=versions.get(MODEL, ""), torch=versions.get("torch", ""))
     return Emission(
         variables={VARIABLE: str(file), **variables},
         files={file: content.text},
-        notes={"plans file": "must be readable under the same path wherever the script trains"},
+        notes={
+            "plans file": "must be readable under the same path wherever the script trains",
+            **({"the script's own checkpointing": SWITCHED_OFF} if content.replaces_checkpointing else {}),
+        },
     )
 
 
@@ -98,13 +104,25 @@ def script(config: Config, versions: Mapping[str, str]) -> str:
     Raises:
         UsageError: the config recomputes more than whole modules.
     """
-    return write_script(config, versions.get(MODEL, ""))
+    return write_script(config, versions.get(MODEL, ""), replaces_checkpointing=_is_replaced(versions))
 
 
 def unmeasured(config: Config, versions: Mapping[str, str]) -> str:
     """A file of plans that says that nobody measured them."""
-    model, torch = versions.get(MODEL, ""), versions.get("torch", "")
-    return PlansFile(config=config, model=model, torch=torch, is_unmeasured=True).text
+    return replace(_plans_file(config, versions), is_unmeasured=True).text
+
+
+def _plans_file(config: Config, versions: Mapping[str, str]) -> PlansFile:
+    return PlansFile(
+        config=config,
+        model=versions.get(MODEL, ""),
+        torch=versions.get("torch", ""),
+        replaces_checkpointing=_is_replaced(versions),
+    )
+
+
+def _is_replaced(versions: Mapping[str, str]) -> bool:
+    return versions.get(CHECKPOINTING) == REPLACED
 
 
 def planned(environment: Mapping[str, str]) -> Config | None:
@@ -158,13 +176,19 @@ def offer(detection: Detection, environment: Mapping[str, str], dims: Mapping[st
         requested={on: ALL if on.count is None else on.count for on in taken},
         recomputed={on: places if on.count is None else min(on.count, places) for on, places in taken.items()},
         unknown=unknown,
-        problems=tuple(f"the model offers no plan {text}" for text in unknown),
+        problems=(*_own_kept(extra), *(f"the model offers no plan {text}" for text in unknown)),
         notes=tuple(_notes(extra, detection.plans)),
         worthless=explain_worthless(detection.plans, dims),
     )
 
 
+def _own_kept(extra: TorchDetection) -> Iterator[str]:
+    return iter(()) if extra.replaces_checkpointing else describe_own(extra.own_checkpoints, is_replaced=False)
+
+
 def _notes(extra: TorchDetection, plans: Sequence[Plan]) -> Iterator[str]:
+    if extra.replaces_checkpointing:
+        yield from describe_own(extra.own_checkpoints, is_replaced=True)
     if extra.steps is not None and not extra.steps.has_own_loss:
         yield "the model returns no loss: forecasts take the script's to be a cross entropy, and its copies come on top"
     if extra.steps is not None:

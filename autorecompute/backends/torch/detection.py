@@ -14,6 +14,7 @@ from autorecompute.backends.torch.compiled.forms import compiled_paths, compiles
 from autorecompute.backends.torch.extra import CompiledPeak
 from autorecompute.backends.torch.operators import Finder
 from autorecompute.backends.torch.options import CHECKPOINT, DROP, EVERY_2ND, KEEP_MATMUL
+from autorecompute.backends.torch.own_checkpoints import places_of
 from autorecompute.backends.torch.probe import Observation, Probe
 from autorecompute.backends.torch.refusals import Reason, Refusal, RefusedModelError, refusals_of_model
 from autorecompute.backends.torch.repeats import repeated
@@ -41,6 +42,10 @@ MOST_GIVEN = 3
 """With so many of those that are given the result of a module, a step is run with both."""
 
 
+_LEFT_ALONE = {Reason.OUTPUT, Reason.OWN_CHECKPOINT}
+"""Why single modules of a group are left as they are, and the others are not."""
+
+
 @dataclasses.dataclass(frozen=True)
 class Detected:
     """What a model offers.
@@ -62,6 +67,7 @@ class Detected:
             when they are checkpointed. Those of the first drop it, are given it too, or have it as their result.
         compiled_peaks: What compiled code should take with each plan.
         option_savings: What a site saves with an option, where its options differ in that.
+        checkpointed: Where the script checkpoints itself, or would if that were not replaced.
         unit_bytes: What each unit saves for the backward pass, by its path; what lies in none under an empty one.
     """
 
@@ -80,6 +86,7 @@ class Detected:
     meetings: tuple[tuple[str, str], ...] = ()
     compiled_peaks: tuple[CompiledPeak, ...] = ()
     option_savings: Mapping[tuple[str, str], Saving] = dataclasses.field(default_factory=dict)
+    checkpointed: tuple[str, ...] = ()
     unit_bytes: Mapping[str, int] = dataclasses.field(default_factory=dict)
 
     def switchboard(self, model: Module) -> Switchboard:
@@ -140,6 +147,7 @@ class _Sorting:
             operators=self._operators_seen,
             repeated=repeated(self._links, self._programs, kept=1 if self._has_operators else 2),
             meetings=tuple(self._meetings(sites)),
+            checkpointed=places_of(self._seen.checkpointed, self._structure),
             unit_bytes=self._unit_bytes(),
         )
 
@@ -232,8 +240,11 @@ class _Sorting:
         return sorted(paths, key=lambda path: next(i for i, call in enumerate(self._seen.calls) if call.path == path))
 
     def _trained(self, paths: Sequence[str]) -> tuple[str, ...]:
-        """Those that gradients go back through: others may be frozen, and everything in front of them."""
-        return tuple(path for path in paths if self._seen.refused.get(path) is not Reason.OUTPUT)
+        """Those that gradients go back through and that the script does not checkpoint itself.
+
+        Others may be frozen, and everything in front of them.
+        """
+        return tuple(path for path in paths if self._seen.refused.get(path) not in _LEFT_ALONE)
 
     def _reason(self, paths: Sequence[str]) -> Reason | None:
         return next((self._seen.refused[path] for path in paths if path in self._seen.refused), None)

@@ -12,6 +12,8 @@ from autorecompute.plans import Config
 from autorecompute.ranges import AnyBytes, Bytes, Count, Number, PositiveCount, Ratio
 
 if TYPE_CHECKING:
+    from collections.abc import Iterator, Sequence
+
     from autorecompute.training_job import Detection
 
 
@@ -145,6 +147,8 @@ class TorchDetection:
 
     Attributes:
         refusals: What is left as it is, and why: a sentence each.
+        own_checkpoints: Where the script checkpoints itself, or would if that were not replaced.
+        replaces_checkpointing: Whether it was.
         steps: What steps take; ``None`` where they cannot be run on fake tensors.
         no_steps: Why not, in a sentence; empty where they can.
         rough_steps: What they take as far as one forward pass tells, where they cannot.
@@ -161,6 +165,8 @@ class TorchDetection:
     """
 
     refusals: tuple[str, ...] = ()
+    own_checkpoints: tuple[str, ...] = ()
+    replaces_checkpointing: bool = False
     steps: Steps | None = None
     no_steps: str = ""
     rough_steps: Steps | None = None
@@ -179,3 +185,32 @@ class TorchDetection:
     def of(cls, detection: Detection) -> Self:
         """That of what a worker told."""
         return codec.from_plain(detection.extra, cls)
+
+
+MOST_PLACES = 3
+"""So many places are named."""
+
+SWITCH = "such as gradient_checkpointing=True, or activation_checkpointing=True in transformers 5"
+
+
+def describe_own(places: Sequence[str], *, is_replaced: bool) -> Iterator[str]:
+    """Yield what a user has to know of the script's own checkpoints, in a sentence; nothing where there is nothing.
+
+    Args:
+        places: Where the script makes them, or would.
+        is_replaced: Whether they are switched off.
+    """
+    others = f" and {len(places) - MOST_PLACES} more" if len(places) > MOST_PLACES else ""
+    named = f"{', '.join(places[:MOST_PLACES])}{others}"
+    if places and not is_replaced:
+        yield (
+            f"the script checkpoints {named} itself, which stays on: tune in its place with --replace-checkpointing, "
+            f"or take it out of the script ({SWITCH})"
+        )
+    elif places:
+        yield (
+            f"the script's own checkpointing of {named} is off here: train with 'autorecompute run', which switches it "
+            f"off too, or take it out of the script ({SWITCH})"
+        )
+    elif is_replaced:
+        yield "--replace-checkpointing has nothing to replace: the script makes no checkpoints in its model"

@@ -4,12 +4,16 @@ The class of a module gets a ``forward`` that asks a weak table whether this ver
 written on the module: a copy of it (``copy.deepcopy``, ``torch.save``) is a plain module that trains with its own
 weights, where a ``forward`` set on the instance would go on running the original's. A class is put back as it was when
 the last of its modules is released, so that with nothing intercepted a step costs what it always cost.
+
+Asked for its ``forward``, the class itself still gives its own: transformers 5 checkpoints a layer only where
+``type(self).forward`` is the function that it put there.
 """
 
 from __future__ import annotations
 
 import collections
 import functools
+import types
 import weakref
 from typing import TYPE_CHECKING, Any, Protocol
 
@@ -19,8 +23,6 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Iterable
 
     from torch.nn import Module
-
-ORIGINAL = "__autorecompute_original__"
 
 
 class Around(Protocol):
@@ -74,27 +76,39 @@ def release(module: Module) -> None:
 
 def _intercept(kind: type) -> None:
     _MODULES[kind] += 1
-    if _is_ours(vars(kind).get("forward")):
-        return
-    original = kind.forward  # type: ignore[attr-defined]
-    replacement = _forward_of(kind, getattr(original, ORIGINAL, original))
-    vars(replacement)["is_inherited"] = "forward" not in vars(kind)
-    kind.forward = replacement  # type: ignore[attr-defined]
+    if not isinstance(vars(kind).get("forward"), _Forward):
+        kind.forward = _Forward(kind)  # type: ignore[attr-defined]
 
 
 def _restore(kind: type) -> None:
     _MODULES[kind] -= 1
     ours = vars(kind).get("forward")
-    if _MODULES[kind] > 0 or not _is_ours(ours):  # somebody has replaced it since: what they put there stays
+    if _MODULES[kind] > 0 or not isinstance(ours, _Forward):  # somebody has replaced it since: what they put stays
         return
-    if vars(ours)["is_inherited"]:
+    if ours.own is None:
         del kind.forward  # type: ignore[attr-defined]
     else:
-        kind.forward = getattr(ours, ORIGINAL)  # type: ignore[attr-defined]
+        kind.forward = ours.own  # type: ignore[attr-defined]
 
 
-def _is_ours(forward: object) -> bool:
-    return hasattr(forward, ORIGINAL)
+class _Forward:
+    """A class's ``forward`` that runs through what is around a module, where a module is asked for it.
+
+    Args:
+        kind: The class.
+
+    Attributes:
+        own: What the class had; ``None`` where it inherited it.
+    """
+
+    def __init__(self, kind: type) -> None:
+        self.own = vars(kind).get("forward")
+        self._original: Callable[..., Any] = kind.forward  # type: ignore[attr-defined]
+        self._run = _forward_of(kind, self._original)
+
+    def __get__(self, module: Module | None, kind: type | None = None) -> Callable[..., Any]:
+        """Return the class's own function, or the module's bound one."""
+        return self._original if module is None else types.MethodType(self._run, module)
 
 
 def _forward_of(kind: type, original: Callable[..., Any]) -> Callable[..., Any]:
@@ -109,5 +123,4 @@ def _forward_of(kind: type, original: Callable[..., Any]) -> Callable[..., Any]:
             call = functools.partial(around, call, self)
         return call(*args, **kwargs)
 
-    setattr(forward, ORIGINAL, original)
     return forward

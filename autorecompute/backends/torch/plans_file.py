@@ -27,6 +27,8 @@ LONGEST_NAME = 1000
 _KEYS = frozenset({"format", "model", "torch", "plans"})
 UNMEASURED = "unmeasured"
 """This key stands in the file of a config that was only planned, and is true."""
+REPLACES = "replaces_checkpointing"
+"""So does this one where the checkpoints that the script makes itself are to be off."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -38,17 +40,25 @@ class PlansFile:
         model: The model that it was measured on, as ``identity.name_of`` calls it; empty where nobody said.
         torch: The version of torch that it was measured with; empty where nobody said.
         is_unmeasured: Whether it was only planned: no step was run with it.
+        replaces_checkpointing: Whether it takes the place of the script's own checkpointing.
     """
 
     config: Config
     model: str = ""
     torch: str = ""
     is_unmeasured: bool = False
+    replaces_checkpointing: bool = False
+
+    @property
+    def does_nothing(self) -> bool:
+        """Whether a script trains with it as without."""
+        return self.config.is_none and not self.replaces_checkpointing
 
     @property
     def text(self) -> str:
         """What stands in the file: a choice to a line."""
-        marked = {UNMEASURED: True} if self.is_unmeasured else {}
+        marks = {UNMEASURED: self.is_unmeasured, REPLACES: self.replaces_checkpointing}
+        marked = {name: True for name, is_so in marks.items() if is_so}
         plain = {"format": FORMAT, **marked, "model": self.model, "torch": self.torch, "plans": self.config.texts}
         return json.dumps(plain, indent=2) + "\n"
 
@@ -79,6 +89,7 @@ def read_plans_file(file: Path) -> PlansFile:
         model=plain["model"],
         torch=plain["torch"],
         is_unmeasured=UNMEASURED in plain,
+        replaces_checkpointing=REPLACES in plain,
     )
 
 
@@ -93,9 +104,10 @@ def requested(environment: Mapping[str, str]) -> PlansFile | None:
 
 
 def _is_ours(plain: Any) -> bool:
-    if not isinstance(plain, dict) or plain.get(UNMEASURED, True) is not True:
+    marks = {UNMEASURED, REPLACES}
+    if not isinstance(plain, dict) or any(plain.get(name, True) is not True for name in marks):
         return False
-    if plain.keys() - {UNMEASURED} != _KEYS or plain["format"] != FORMAT:
+    if plain.keys() - marks != _KEYS or plain["format"] != FORMAT:
         return False
     is_named = all(map(_is_name, (plain["model"], plain["torch"])))
     return is_named and isinstance(plain["plans"], list) and all(map(_is_name, plain["plans"]))

@@ -17,9 +17,10 @@ from torch.autograd.graph import saved_tensors_hooks
 
 from autorecompute.backends.common.batches import observe_batch
 from autorecompute.backends.torch import attention
-from autorecompute.backends.torch.callers import is_in_reentrant_checkpoint
+from autorecompute.backends.torch.callers import is_in_autograd_function
 from autorecompute.backends.torch.interception import can_be_intercepted, put_around, release
 from autorecompute.backends.torch.key_values import can_have_its_own
+from autorecompute.backends.torch.own_checkpoints import covered, followed
 from autorecompute.backends.torch.refusals import Reason, Refusal, RefusedModelError, has_gradient, is_hooked
 from autorecompute.backends.torch.sharded import gathered, is_sharded
 from autorecompute.backends.torch.storages import Storages, storage_of, tensors_in
@@ -85,6 +86,8 @@ class Observation:
         refused: Modules that are left as they are, by path.
         values: What modules looked at.
         is_hooked: Whether the script has hooks of its own on all saved tensors.
+        checkpointed: Paths of the modules that the script checkpoints itself, or would if that were not replaced, in
+            the order of their calls. Where it checkpoints a function that calls none, the module that does so.
     """
 
     batch: int
@@ -97,6 +100,7 @@ class Observation:
     refused: dict[str, Reason] = dataclasses.field(default_factory=dict)
     values: Values = dataclasses.field(default_factory=Values)
     is_hooked: bool = False
+    checkpointed: tuple[str, ...] = ()
 
     def owner_of(self, sequence: int) -> str:
         """The path of the innermost call that made the node with this number; empty for the model's own."""
@@ -136,6 +140,8 @@ class Probe:
         self._mark = torch.ones(1, requires_grad=True)
         self._is_marked, self._is_sharded = False, is_sharded(model)
         self._has_gradient: dict[str, bool] = {}
+        self._checkpoints: list[tuple[str, set[str]]] = []
+        self._inside: list[set[str]] = []
 
     def run(self, args: Sequence[Any], kwargs: Mapping[str, Any]) -> Observation:
         """What the forward pass of a training step with these arguments saves and where.
@@ -147,17 +153,38 @@ class Probe:
         with untouched(self._model), self._intercepted(), torch.enable_grad():
             self._fixed = {self.storages.number(tensor) for tensor in self._tensors_of_model()}
             self.seen.is_hooked = is_hooked()
-            with saved_tensors_hooks(self._pack, _unpack), Watch(self):
+            with saved_tensors_hooks(self._pack, _unpack), Watch(self), followed(self._checkpointed):
                 if can_be_intercepted(self._model):
                     self._model(*args, **kwargs)
                 else:  # its forward is on the instance, as Accelerate puts it there for mixed precision
                     self._around(self._model, self._model, *args, **kwargs)
         self._kept.clear()
+        self._note_checkpointed()
         # One call with gradients is enough: a model may run its blocks a first time without.
         for path in {call.path for call in self.seen.calls} & set(self._paths.values()):
             if not self._has_gradient.get(path, False):
                 self._refuse(path, Reason.OUTPUT)
         return self.seen
+
+    @contextlib.contextmanager
+    def _checkpointed(self) -> Iterator[None]:
+        """Around what the script checkpoints."""
+        inside: set[str] = set()
+        self._inside.append(inside)
+        self._checkpoints.append((self.path, inside))
+        try:
+            yield
+        finally:
+            self._inside.pop()
+
+    def _note_checkpointed(self) -> None:
+        paths = set(self._paths.values())
+        called = dict.fromkeys(call.path for call in self.seen.calls if call.path in paths)
+        kept = {path for path, reason in self.seen.refused.items() if reason is Reason.OWN_CHECKPOINT}
+        covers = covered(self._checkpoints, called)
+        self.seen.checkpointed = tuple(path for path in called if path in covers or path in kept)
+        for path in covers & {maker for maker, inside in self._checkpoints if inside & kept}:
+            self._refuse(path, Reason.OWN_CHECKPOINT)
 
     @property
     def path(self) -> str:
@@ -183,6 +210,8 @@ class Probe:
 
     def _around(self, forward: Callable[..., Any], module: Module, /, *args: Any, **kwargs: Any) -> Any:
         path = self._paths[id(module)]
+        for inside in self._inside:
+            inside.add(path)
         if self._is_sharded:  # what is gathered for this call goes with it, whoever saves it
             self._fixed |= {self.storages.number(parameter) for parameter in gathered(module)}
         given = list(tensors_in((args, kwargs)))
@@ -234,7 +263,7 @@ class Probe:
             self._refuse(path, Reason.CACHE)
         if any(is_within(path, compiled) for compiled in self._compiled):
             self._refuse(path, Reason.COMPILED)
-        is_kept = self._is_asked() if torch.is_grad_enabled() else not is_in_reentrant_checkpoint()
+        is_kept = self._is_asked() if torch.is_grad_enabled() else not is_in_autograd_function()
         if path and not is_kept:
             self._refuse(path, Reason.OWN_CHECKPOINT)
 

@@ -127,15 +127,21 @@ class KeepRandomNumbers(CustomGraphPass):
 STEPS = {CHECKPOINT: 1, EVERY_2ND: 2}
 """From one module to the next."""
 
+OWN_CHECKPOINTING = """\
+# Measured with the script's own checkpointing off: take gradient_checkpointing=True, activation_checkpointing=True or
+# whatever else switches it on out of the script.
+"""
+
 INSTEAD = "Use 'autorecompute run', or autorecompute.apply(model) with the file of plans."
 
 
-def write_script(config: Config, model: str) -> str:
+def write_script(config: Config, model: str, *, replaces_checkpointing: bool = False) -> str:
     """Python source with a function ``apply_recompute(model)``.
 
     Args:
         config: What to recompute.
         model: The model that it was measured on, as ``identity.name_of`` calls it.
+        replaces_checkpointing: Whether the script's own checkpoints were off in that.
 
     Raises:
         UsageError: the config recomputes more than whole modules, or checkpoints a compiled model, or the model is not
@@ -150,7 +156,8 @@ def write_script(config: Config, model: str) -> str:
     if not model:
         raise UsageError("The study does not say which model it measured, and the file could not check it. Tune again.")
     groups = {on.site: (on.count, STEPS[on.option]) for on in sorted(config.choices, key=str)}
-    return SOURCE.format(model=model, groups=groups).lstrip("\n")
+    source = SOURCE.format(model=model, groups=groups).lstrip("\n")
+    return f"{OWN_CHECKPOINTING}\n{source}" if replaces_checkpointing else source
 
 
 def _write_budget(config: Config) -> str:

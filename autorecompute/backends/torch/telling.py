@@ -11,13 +11,14 @@ from autorecompute.backends.torch.compiled.forms import has_compiled, is_compile
 from autorecompute.backends.torch.controller import MODEL
 from autorecompute.backends.torch.extra import TorchDetection
 from autorecompute.backends.torch.identity import digest_of, read_ranks, read_versions, sizes_of
+from autorecompute.backends.torch.own_checkpoints import is_replaced
 from autorecompute.backends.torch.refusals import Reason, Refusal, RefusedModelError
 from autorecompute.backends.torch.rough_steps import rough_steps
 from autorecompute.backends.torch.space import space_of
 from autorecompute.backends.torch.storages import tensors_in
 from autorecompute.meters.host import HostMeter
 from autorecompute.plans.dimensions import BATCH
-from autorecompute.training_job import Detection
+from autorecompute.training_job import CHECKPOINTING, KEPT, REPLACED, Detection
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping, Sequence
@@ -81,7 +82,9 @@ def tell(root: Module, tuned: Tuned, call: Call, name: str, survey: Surveyed) ->
     space = space_of(found, tuned.board, steps)
     sizes = sizes_of(list(tensors_in((args, kwargs))), batch)
     told = TorchDetection(
-        refusals=tuple(map(str, found.refusals)),
+        refusals=tuple(str(one) for one in found.refusals if one.reason is not Reason.OWN_CHECKPOINT),
+        own_checkpoints=found.checkpointed,
+        replaces_checkpointing=is_replaced(),
         steps=steps,
         no_steps=survey.no_steps,
         rough_steps=rough_steps(found, tuned.board) if steps is None and not compiles else None,
@@ -90,6 +93,7 @@ def tell(root: Module, tuned: Tuned, call: Call, name: str, survey: Surveyed) ->
         trained_bytes=sum(one.nbytes for one in root.parameters() if one.requires_grad),
         by_blocks=compiles and not is_compiled(root),
     )
+    own = _what_became_of(found.checkpointed)
     return Detection(
         plans=space.plans,
         own_presets=space.own_presets,
@@ -97,8 +101,15 @@ def tell(root: Module, tuned: Tuned, call: Call, name: str, survey: Surveyed) ->
         dims={BATCH: batch, **sizes},
         graph=digest_of(root, found),
         device=describe_device(next(root.parameters()).device),
-        versions={**read_versions(), **read_ranks(), MODEL: name},
-        plan_versions=(MODEL, *read_ranks()),
+        versions={**read_versions(), **read_ranks(), MODEL: name, **own},
+        plan_versions=(MODEL, *read_ranks(), *own),
         left_bytes=survey.left_bytes,
         extra=codec.to_plain(told),
     )
+
+
+def _what_became_of(places: Sequence[str]) -> dict[str, str]:
+    """Return what became of the script's own checkpoints, as a version; nothing where there are none."""
+    if is_replaced():
+        return {CHECKPOINTING: REPLACED}
+    return {CHECKPOINTING: KEPT} if places else {}

@@ -27,7 +27,7 @@ class Timeline:
     """
 
     def __init__(self, *, repeats: bool = True) -> None:
-        self._repeats, self._first = repeats, 0
+        self._repeats, self._first, self._made = repeats, 0, 0
         self._calls: list[tuple[int, int]] = []
         self._phase = FORWARD
         self._last = self._forward = Segment(FORWARD, -1)
@@ -57,7 +57,8 @@ class Timeline:
         """The part that runs now."""
         node = torch._C._current_autograd_node()
         if node is not None:
-            self._phase = BACKWARD
+            if self._phase != BACKWARD:
+                self._phase, self._made = BACKWARD, _get_sequence_nr()
             self._last = self._going_through(node._sequence_nr())
         elif self._phase == FORWARD:
             made = _get_sequence_nr() - self._first
@@ -71,6 +72,8 @@ class Timeline:
         if number >= 1 << 62:  # gradients are put where they belong by nodes without a number
             is_first = self._last.phase != BACKWARD
             return Segment(BACKWARD, len(self._calls) - 1, is_behind=True) if is_first else self._last
+        if number >= self._made and self._last.phase == BACKWARD:  # a checkpoint that reenters autograd made it
+            return self._last
         unit = bisect.bisect_right(self._calls, number, key=operator.itemgetter(0)) - 1
         if unit < 0:
             return Segment(BACKWARD, -1, node=0 if self._repeats else number - self._first)

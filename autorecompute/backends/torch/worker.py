@@ -10,14 +10,14 @@ from typing import TYPE_CHECKING, Any
 
 from autorecompute import codec
 from autorecompute.backends.common.batches import observe_batch, on_few_samples
-from autorecompute.backends.torch import failures
+from autorecompute.backends.torch import failures, own_checkpoints
 from autorecompute.backends.torch.accumulation import accumulates_gradients
 from autorecompute.backends.torch.applying import Alike, decide_elsewhere
 from autorecompute.backends.torch.batch_sizes import BatchSizes
 from autorecompute.backends.torch.callers import calling_frame, keeps_gradients, keeps_result
 from autorecompute.backends.torch.collectives import buckets_around, require_group
 from autorecompute.backends.torch.compiled.forms import MEASURED, CompiledRun
-from autorecompute.backends.torch.extra import TorchDetection
+from autorecompute.backends.torch.extra import TorchDetection, describe_own
 from autorecompute.backends.torch.fake_machine import FakeMachine
 from autorecompute.backends.torch.fake_mode import LargeTensorsAreFake
 from autorecompute.backends.torch.fakes import Script
@@ -90,10 +90,13 @@ class TorchBackend:
         self._ran: weakref.WeakSet[Module] = weakref.WeakSet()
         self._batch: list[weakref.ref[Tensor]] = []
         self._sizes = BatchSizes()
+        self._told: tuple[str, ...] = ()
 
     def install(self, listener: Listener) -> None:
         """Follows every optimizer that will be made, and the modules that they train."""
         self._listener = listener
+        if listener.replaces_checkpointing:
+            own_checkpoints.replace()
         if listener.fake_card is not None:
             self._fakes = LargeTensorsAreFake(all_weights=listener.fake_ranks > 0)
             self._fakes.__enter__()
@@ -117,6 +120,7 @@ class TorchBackend:
         try:
             self._meet(self._listener, root, args, kwargs)
         except Exception as error:  # noqa: BLE001  (who listens says whether the training may go on)
+            own_checkpoints.restore()
             self._listener.on_fault(error)
 
     def _meet(self, listener: Listener, root: Module, args: Sequence[Any], kwargs: Mapping[str, Any]) -> None:
@@ -125,6 +129,8 @@ class TorchBackend:
             if len(self._ran) > 1:
                 listener.on_several_models()
         if root not in self._is_alike:
+            if own_checkpoints.is_replaced():
+                own_checkpoints.prepare(root)
             self._name = self._name or name_of(root)
             self._is_alike[root] = name_of(root) == self._name
             if self._compiled is None and self._name.endswith(COMPILED):
@@ -182,7 +188,7 @@ class TorchBackend:
         """Told that a step has ended; what the script has done so far that recompute does not bear."""
         self._open.clear()
         self._ran.clear()
-        return (*self._told_of_missed(), *self._sizes.told())
+        return (*self._told, *self._told_of_missed(), *self._sizes.told())
 
     def wrong_recompute(self) -> str:
         """Return what a check of the steps with this config found; empty where nothing."""
@@ -247,6 +253,9 @@ class TorchBackend:
 
     def _detect(self, root: Module, args: Sequence[Any], kwargs: Mapping[str, Any]) -> Detection:
         tuned = self._tuned[root] = Tuned.of(root, args, kwargs)
+        if own_checkpoints.is_replaced():
+            own_checkpoints.require_off(tuned.found.refusals)
+        self._told = tuple(describe_own(tuned.found.checkpointed, is_replaced=own_checkpoints.is_replaced()))
         told = surveyed(root, functools.partial(self._survey, root, tuned, args, kwargs))
         return tell(root, tuned, (args, kwargs), self._name, told)
 

@@ -14,6 +14,7 @@ from autorecompute.backends.torch.compiled.offered import Offered
 from autorecompute.backends.torch.detection import Detected
 from autorecompute.backends.torch.key_values import has_cache
 from autorecompute.backends.torch.options import CHECKPOINT, GRAPH, KEEP_MATMUL, RECOMPUTE, kept_cluster
+from autorecompute.backends.torch.own_checkpoints import places_of
 from autorecompute.backends.torch.probe import Probe
 from autorecompute.backends.torch.refusals import Reason, Refusal, RefusedModelError, refusals_of_model
 from autorecompute.backends.torch.savings import Saving, saving_of_modules
@@ -89,6 +90,7 @@ def detect_compiled(model: Module, args: Sequence[Any], kwargs: Mapping[str, Any
         operators=(),
         repeated=frozenset(),
         compiled_peaks=offer.peaks,
+        checkpointed=places_of(seen.checkpointed, structure),
     )
     return found, CompiledBoard(original, sites)
 

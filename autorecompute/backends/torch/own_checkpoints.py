@@ -1,0 +1,193 @@
+"""The checkpoints that a script makes itself: seen in a forward pass, and run plainly where ours take their place.
+
+Whoever imported what from ``torch.utils.checkpoint``, a call of ``checkpoint()`` ends in one of two functions there,
+the one that reenters autograd or the one that does not. transformers, diffusers, timm and Lightning's users all come
+through them. Other libraries have functions of their own, which are seen by their hooks, and stay on.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import functools
+from typing import TYPE_CHECKING, Any
+
+import torch.utils.checkpoint as torchs
+from torch.utils.checkpoint import CheckpointFunction
+
+from autorecompute.backends.torch.compiled.forms import has_compiled
+from autorecompute.backends.torch.refusals import Reason
+from autorecompute.errors import OwnCheckpointingError
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Collection, Iterable, Iterator, Mapping
+
+    from torch.nn import Module
+
+    from autorecompute.backends.torch.refusals import Refusal
+    from autorecompute.backends.torch.structure import Structure
+
+_OURS = "__autorecompute_checkpoints__"
+_FUNCTION = "_gradient_checkpointing_func"
+"""Under this name modules of transformers and diffusers keep what they checkpoint themselves with."""
+
+COMPILED = (
+    "The model is compiled, and the compiler makes the script's own checkpoints itself: leave --replace-checkpointing "
+    "out, and take them out of the script."
+)
+STILL_ON = (
+    "{place} is still recomputed by the script, by other means than torch.utils.checkpoint: switch that off in the "
+    "script, and leave --replace-checkpointing out."
+)
+
+
+def as_ours(function: Callable[..., Any]) -> Callable[..., Any]:
+    """Mark a function that is about to be checkpointed as one of ours, which no replacement switches off."""
+    setattr(function, _OURS, True)
+    return function
+
+
+@contextlib.contextmanager
+def followed(around: Callable[[], contextlib.AbstractContextManager[object]]) -> Iterator[None]:
+    """Enter a context around what each checkpoint of the script's runs in its forward pass, whether it is on or off."""
+    generator, apply = torchs._checkpoint_without_reentrant_generator, CheckpointFunction.apply
+
+    def follow(function: Callable[..., Any], *args: Any, **kwargs: Any) -> Iterator[None]:
+        with contextlib.nullcontext() if hasattr(function, _OURS) else around():
+            yield from generator(function, *args, **kwargs)
+
+    def follow_reentrant(*args: Any) -> Any:
+        with around():
+            return apply(*args)
+
+    with _exchanged(follow, follow_reentrant):
+        yield
+
+
+@contextlib.contextmanager
+def _run_plainly() -> Iterator[None]:
+    generator = torchs._checkpoint_without_reentrant_generator
+
+    def run(function: Callable[..., Any], *args: Any, **kwargs: Any) -> Iterator[None]:
+        if hasattr(function, _OURS):
+            yield from generator(function, *args, **kwargs)
+        else:
+            yield
+
+    def run_reentrant(function: Callable[..., Any], _preserves_random_numbers: bool, *args: Any) -> Any:  # noqa: FBT001
+        return function(*args)
+
+    with _exchanged(run, run_reentrant):
+        yield
+
+
+@contextlib.contextmanager
+def _exchanged(generator: Callable[..., Any], apply: Callable[..., Any]) -> Iterator[None]:
+    kept, kept_apply = torchs._checkpoint_without_reentrant_generator, vars(CheckpointFunction).get("apply")
+    torchs._checkpoint_without_reentrant_generator = generator
+    CheckpointFunction.apply = staticmethod(apply)
+    try:
+        yield
+    finally:
+        torchs._checkpoint_without_reentrant_generator = kept
+        if kept_apply is None:
+            del CheckpointFunction.apply
+        else:
+            CheckpointFunction.apply = kept_apply
+
+
+class _Process:
+    """What this process does with the script's checkpoints."""
+
+    replacement: contextlib.ExitStack | None = None
+
+
+def replace() -> None:
+    """Have the script's checkpoints run plainly in this process from now on; ours go on as they are."""
+    if _Process.replacement is None:
+        _Process.replacement = contextlib.ExitStack()
+        _Process.replacement.enter_context(_run_plainly())
+
+
+def restore() -> None:
+    """Have them run as the script has them again."""
+    if _Process.replacement is not None:
+        _Process.replacement.close()
+        _Process.replacement = None
+
+
+def is_replaced() -> bool:
+    """Tell whether they run plainly."""
+    return _Process.replacement is not None
+
+
+def prepare(model: Module) -> None:
+    """Have a model that is about to train keep what its checkpoints would have sent to the host, too.
+
+    Raises:
+        OwnCheckpointingError: it is compiled.
+    """
+    if has_compiled(model):
+        raise OwnCheckpointingError(COMPILED)
+    plain = functools.partial(torchs.checkpoint, use_reentrant=False)
+    for module in model.modules():
+        if _FUNCTION in vars(module):  # transformers 5 puts save_on_cpu around the checkpoint for offload=True
+            setattr(module, _FUNCTION, plain)
+
+
+def require_off(refusals: Iterable[Refusal]) -> None:
+    """Check that nothing is left of the script's own checkpointing.
+
+    Args:
+        refusals: Why a probe left places of the model as they are.
+
+    Raises:
+        OwnCheckpointingError: something is.
+    """
+    for refusal in refusals:
+        if refusal.reason is Reason.OWN_CHECKPOINT:
+            raise OwnCheckpointingError(STILL_ON.format(place=refusal.place or "The model"))
+
+
+def covered(checkpoints: Iterable[tuple[str, set[str]]], called: Collection[str]) -> set[str]:
+    """Return the modules that run inside of checkpoints, with those whose calls consist of one checkpoint alone.
+
+    Where a checkpoint runs no module, the one that makes it stands for what it runs.
+
+    Args:
+        checkpoints: For each the path of the module that makes it, and the paths of those that are called inside of it.
+        called: Paths of all modules that were called.
+    """
+    below: dict[str, set[str]] = {}
+    for path in called:
+        if path:
+            below.setdefault(_caller(path, called), set()).add(path)
+    found: set[str] = set()
+    for maker, inside in checkpoints:
+        found |= inside or {maker}
+        if maker and below.get(maker, set()) <= inside:
+            found.add(maker)
+    return found
+
+
+def _caller(path: str, called: Collection[str]) -> str:
+    """Return the nearest module above it among these; a list of modules is never called."""
+    while path:
+        path = path.rpartition(".")[0]
+        if path in called:
+            return path
+    return ""
+
+
+def places_of(paths: Collection[str], structure: Structure) -> tuple[str, ...]:
+    """Return where the script checkpoints, the outermost places alone, each group with how many of it where not all."""
+    groups: dict[str, int] = {}
+    for path in paths:
+        if not _caller(path, paths):
+            group = structure.group_of(path) or path or "the model"
+            groups[group] = groups.get(group, 0) + 1
+    return tuple(_counted(group, count, structure.groups) for group, count in groups.items())
+
+
+def _counted(group: str, count: int, groups: Mapping[str, tuple[str, ...]]) -> str:
+    of = len(groups.get(group, ()))
+    return f"{group} ({count} of {of})" if count < of else group
