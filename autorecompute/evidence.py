@@ -14,6 +14,7 @@ from autorecompute.measurement import Outcome
 from autorecompute.result import Rejection
 
 if TYPE_CHECKING:
+    from collections.abc import MutableMapping
     from pathlib import Path
 
     from autorecompute.plans import Config
@@ -26,12 +27,23 @@ LARGEST_FILE = 1 << 20
 """Bytes that are read: thousands of trainings."""
 
 
+class _Taken:
+    """What :func:`take` has found."""
+
+    file = ""
+
+
+def take(environment: MutableMapping[str, str]) -> None:
+    """Keep evidence in the file that an environment names, and take its name out: a script must not see it."""
+    _Taken.file = environment.pop(VARIABLE, "")
+
+
 def add_evidence(config: Config, reason: str) -> None:
     """Add that the gradients of a config are wrong, where the environment names a file for it.
 
     A file that cannot be written keeps no training from going on.
     """
-    if not (file := os.environ.get(VARIABLE)):
+    if not (file := _Taken.file or os.environ.get(VARIABLE)):
         return
     line = codec.encode(Rejection(config=config, outcome=Outcome.WRONG_GRADIENT, reason=reason)) + b"\n"
     with contextlib.suppress(OSError):

@@ -8,7 +8,7 @@ import os
 import sys
 from typing import TYPE_CHECKING
 
-from autorecompute import codec
+from autorecompute import codec, evidence
 from autorecompute.backends import registry
 from autorecompute.worker import patience
 from autorecompute.worker.followed import FollowedTraining
@@ -26,6 +26,7 @@ def main() -> None:
     """Runs the script to its own end, which is this process's end."""
     # The script and what it starts must not take themselves for workers.
     settings = codec.decode(os.environ.pop(SETTINGS_VARIABLE).encode(), Settings)
+    evidence.take(os.environ)
     following = _Following(settings)
     # Not before: a script may set variables that are read when torch is imported.
     registry.when_imported(settings.backend, following.begin)
