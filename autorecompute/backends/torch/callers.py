@@ -50,6 +50,11 @@ def is_in_reentrant_checkpoint() -> bool:
     return frame is not None
 
 
+def keeps_for_backward() -> bool:
+    """Tell whether a module that is called now keeps anything: not without gradients, unless it is run again with them."""
+    return torch.is_grad_enabled() or is_in_reentrant_checkpoint()
+
+
 def local_of(frame: FrameType, name: str, default: Any = None) -> Any:
     """The value that a name has in a frame.
 

@@ -15,6 +15,7 @@ from autorecompute.backends.torch.accumulation import accumulates_gradients
 from autorecompute.backends.torch.applying import Alike, decide_elsewhere
 from autorecompute.backends.torch.batch_sizes import BatchSizes
 from autorecompute.backends.torch.callers import calling_frame, keeps_gradients, keeps_result
+from autorecompute.backends.torch.calls import calls_before_backward
 from autorecompute.backends.torch.collectives import buckets_around, require_group
 from autorecompute.backends.torch.compiled.forms import MEASURED, CompiledRun
 from autorecompute.backends.torch.extra import TorchDetection
@@ -87,6 +88,7 @@ class TorchBackend:
         self._has_told = False
         self._emitted: Alike | None = None  # in a process that nobody asks what there is
         self._open: set[object] = set()
+        self._calls = self._told_calls = 1
         self._ran: weakref.WeakSet[Module] = weakref.WeakSet()
         self._batch: list[weakref.ref[Tensor]] = []
         self._sizes = BatchSizes()
@@ -242,7 +244,8 @@ class TorchBackend:
         return self._listener.fake_ranks if self._listener is not None else 0
 
     def _detect(self, root: Module, args: Sequence[Any], kwargs: Mapping[str, Any]) -> Detection:
-        tuned = self._tuned[root] = Tuned.of(root, args, kwargs)
+        self._calls = calls_before_backward()
+        tuned = self._tuned[root] = Tuned.of(root, args, kwargs, self._calls)
         told = surveyed(root, functools.partial(self._survey, root, tuned, args, kwargs))
         return tell(root, tuned, (args, kwargs), self._name, told)
 
@@ -279,6 +282,7 @@ class TorchBackend:
             keeps_gradients=keeps_gradients(),
             accumulates=accumulates_gradients(),
             buckets=buckets_around(root) if self._fakes is not None else None,  # else among what is held at rest
+            calls=self._calls,
         )
 
     def _tensors(self, roots: Sequence[Module]) -> list[Tensor]:
@@ -291,7 +295,7 @@ class TorchBackend:
     ) -> GradientCheck:
         (args, kwargs), tuned, check = call, self._tuned[root], UNCOMPARED
         if compares:
-            compare = functools.partial(check_gradients, root, tuned.board, config.choices, blocks=tuned.blocks)
+            compare = functools.partial(check_gradients, root, tuned.board, config.choices, blocks=tuned.blocks, calls=self._calls)
             check = on_few_samples(compare, args, kwargs, batch, self.classify)
         if not check.agrees or self._no_fakes(root):
             return check
