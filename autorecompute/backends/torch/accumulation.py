@@ -16,7 +16,7 @@ from torch.amp.grad_scaler import GradScaler
 from torch.optim import Optimizer
 
 from autorecompute.backends.torch.callers import calling_frames, local_of
-from autorecompute.backends.torch.source import FUNCTIONS, UNKNOWN, codes, end, inside, scopes, value_of
+from autorecompute.backends.torch.source import UNKNOWN, codes, end, inside, scopes, value_of
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Sequence
@@ -28,7 +28,6 @@ _TOLD: Final = {
     "pytorch_lightning.": ("trainer", "accumulate_grad_batches"),
 }
 """What objects of a library hold, by the beginning of their modules' names."""
-
 
 
 def accumulates_gradients() -> bool:

@@ -51,7 +51,7 @@ def is_in_reentrant_checkpoint() -> bool:
 
 
 def keeps_for_backward() -> bool:
-    """Tell whether a module that is called now keeps anything: not without gradients, unless it is run again with them."""
+    """Tell whether a module that is called now keeps anything, or will when a checkpoint runs it again."""
     return torch.is_grad_enabled() or is_in_reentrant_checkpoint()
 
 

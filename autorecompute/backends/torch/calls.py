@@ -147,9 +147,7 @@ class _Reader:
 
     def _branch(self, node: ast.If | ast.IfExp) -> list[_Event]:
         """That which runs or will run, where it is known; else the one with more calls."""
-        branches = [
-            list(self.events(part if isinstance(part, list) else [part])) for part in (node.body, node.orelse)
-        ]
+        branches = [list(self.events(part if isinstance(part, list) else [part])) for part in (node.body, node.orelse)]
         value = value_of(node.test, self._frame)
         if type(value) in {bool, int, type(None)}:
             return branches[0 if value else 1]

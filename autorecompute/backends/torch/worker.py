@@ -18,6 +18,7 @@ from autorecompute.backends.torch.callers import calling_frame, keeps_gradients,
 from autorecompute.backends.torch.calls import calls_before_backward
 from autorecompute.backends.torch.collectives import buckets_around, require_group
 from autorecompute.backends.torch.compiled.forms import MEASURED, CompiledRun
+from autorecompute.backends.torch.controller import FROZEN, memory_of
 from autorecompute.backends.torch.extra import TorchDetection
 from autorecompute.backends.torch.fake_machine import FakeMachine
 from autorecompute.backends.torch.fake_mode import LargeTensorsAreFake
@@ -33,6 +34,7 @@ from autorecompute.backends.torch.sharded import is_sharded
 from autorecompute.backends.torch.storages import tensors_in
 from autorecompute.backends.torch.survey import bytes_of, survey_steps
 from autorecompute.backends.torch.telling import surveyed, tell
+from autorecompute.backends.torch.thawing import LaterLive, frozen_in, thaw, thawed
 from autorecompute.backends.torch.tuned import Tuned
 from autorecompute.errors import ScriptError, first_line
 from autorecompute.measurement import UNCOMPARED
@@ -44,12 +46,13 @@ if TYPE_CHECKING:
     from pathlib import Path
 
     from torch import Tensor
-    from torch.nn import Module
+    from torch.nn import Module, Parameter
     from torch.optim import Optimizer
 
     from autorecompute.backends.interface import LiveMeter
     from autorecompute.backends.listener import Listener
     from autorecompute.backends.torch.extra import Steps
+    from autorecompute.backends.torch.forecast import TorchMemoryModel
     from autorecompute.measurement import GradientCheck, Outcome
     from autorecompute.training_job import Detection
 
@@ -88,7 +91,12 @@ class TorchBackend:
         self._has_told = False
         self._emitted: Alike | None = None  # in a process that nobody asks what there is
         self._open: set[object] = set()
-        self._calls = self._told_calls = 1
+        self._calls = self._read_calls = 1
+        self._waiting: weakref.WeakKeyDictionary[Module, weakref.WeakSet[Callable[..., None]]] = (
+            weakref.WeakKeyDictionary()
+        )
+        self._frozen: list[weakref.ref[Parameter]] = []
+        self._later: TorchMemoryModel | None = None
         self._ran: weakref.WeakSet[Module] = weakref.WeakSet()
         self._batch: list[weakref.ref[Tensor]] = []
         self._sizes = BatchSizes()
@@ -143,15 +151,19 @@ class TorchBackend:
 
     def has_run(self, root: Module, result: Any) -> None:
         """A module was called in training: its forward is open until gradients come back."""
-        del root
         self._open.add(mark := object())
+        waiting = self._waiting.setdefault(root, weakref.WeakSet())
 
         def close(_gradient: Tensor) -> None:
             self._open.discard(mark)
+            waiting.discard(close)
 
         for tensor in tensors_in(result):
             if tensor.grad_fn is not None:  # a hook on a weight that is returned would stay there
                 tensor.register_hook(close)
+                waiting.add(close)  # until then, or until its graph is gone
+        if root in self._tuned:
+            self._calls = max(self._calls, len(waiting))
 
     def switch(self, config: Config, *, profiles: bool = False) -> None:
         """Trains with another config from the next forward on."""
@@ -166,7 +178,21 @@ class TorchBackend:
         if any(one.device.type != "cpu" for root in roots for one in root.parameters()):
             return None
         known = functools.partial(self._tensors, roots)
-        return self._compiled.live_meter(known) if self._compiled is not None else StepLive(known)
+        if self._compiled is not None:
+            return self._compiled.live_meter(known)
+        return StepLive(known) if self._later is None else LaterLive(StepLive(known), self._forecast_later, known)
+
+    def _forecast_later(self) -> tuple[int, int]:
+        """The live bytes of a step that trains what is frozen, and what is there before it; 0 once it is trained."""
+        if self._later is None or not self._still_frozen():
+            return 0, 0
+        forecast = self._later.forecast(self._config, self._later.dims)
+        return forecast.live_bytes, self._later.steps.later_bytes
+
+    def _still_frozen(self) -> list[Parameter]:
+        """What was frozen when the model trained for the first time, and an optimizer holds."""
+        found = (reference() for reference in self._frozen)
+        return [parameter for parameter in found if parameter is not None and not parameter.requires_grad]
 
     def take_compile_seconds(self) -> float:
         """Seconds since the last call in which ``torch.compile`` was at work on a model that is tuned."""
@@ -184,7 +210,14 @@ class TorchBackend:
         """Told that a step has ended; what the script has done so far that recompute does not bear."""
         self._open.clear()
         self._ran.clear()
-        return (*self._told_of_missed(), *self._sizes.told())
+        return (*self._told_of_missed(), *self._told_of_calls(), *[FROZEN] * bool(self._frozen), *self._sizes.told())
+
+    def _told_of_calls(self) -> Iterator[str]:
+        if self._calls > self._read_calls and self._tuned:
+            yield (
+                f"the script calls the model {self._calls} times before a backward pass, and forecasts know of "
+                f"{self._read_calls}: go by measured peaks"
+            )
 
     def _told_of_missed(self) -> Iterator[str]:
         missed = sorted({path for tuned in self._tuned.values() for path in tuned.missed})
@@ -194,7 +227,7 @@ class TorchBackend:
 
     def why_nothing_trained(self) -> str:
         """Why a script may never have come to training, and what to do about it, in sentences."""
-        return failures.NOTHING_TRAINED
+        return failures.TRANSFORMED if self._roots.is_transformed else failures.NOTHING_TRAINED
 
     def classify(self, error: BaseException) -> tuple[Outcome, str]:
         """What the exception that ended the script means, and a sentence about it."""
@@ -208,16 +241,21 @@ class TorchBackend:
             tuned.switch(self._config)
             return
         self._has_told = True
+        frozen = frozen_in(root, self._roots.optimizers_of(root))
+        self._frozen = [weakref.ref(parameter) for parameter in frozen]
         detect = self._detect if self._fakes is None else functools.partial(self._detect_on, self._fakes)
-        config = self._listener.on_session(functools.partial(detect, root, args, kwargs))
+        with thawed(frozen):
+            config = self._listener.on_session(functools.partial(detect, root, args, kwargs))
         if root in self._tuned:
             self.switch(config)
         else:
             self._emitted = Alike(requested(os.environ))
             self._apply(self._emitted, root, args, kwargs)
+        if self._listener.is_trial:  # whatever is measured in it is to hold for later steps
+            thaw(frozen)
 
     def _apply(self, emitted: Alike, root: Module, args: Sequence[Any], kwargs: Mapping[str, Any]) -> None:
-        if (tuned := emitted.meet(root, args, kwargs)) is not None:
+        if (tuned := emitted.meet(root, args, kwargs, self._roots.optimizers_of(root))) is not None:
             self._tuned[root] = tuned
 
     def _detect_on(
@@ -244,10 +282,12 @@ class TorchBackend:
         return self._listener.fake_ranks if self._listener is not None else 0
 
     def _detect(self, root: Module, args: Sequence[Any], kwargs: Mapping[str, Any]) -> Detection:
-        self._calls = calls_before_backward()
+        self._calls = self._read_calls = calls_before_backward()
         tuned = self._tuned[root] = Tuned.of(root, args, kwargs, self._calls)
         told = surveyed(root, functools.partial(self._survey, root, tuned, args, kwargs))
-        return tell(root, tuned, (args, kwargs), self._name, told)
+        detection = tell(root, tuned, (args, kwargs), self._name, told, is_thawed=bool(self._frozen))
+        self._later = memory_of(detection) if self._frozen else None
+        return detection
 
     def _survey(
         self, root: Module, tuned: Tuned, args: Sequence[Any], kwargs: Mapping[str, Any]
@@ -293,9 +333,17 @@ class TorchBackend:
     def _check(
         self, root: Module, batch: int, call: tuple[Any, Any], config: Config, *, compares: bool = True
     ) -> GradientCheck:
+        with thawed(self._still_frozen()):
+            return self._compare(root, batch, call, config, compares=compares)
+
+    def _compare(
+        self, root: Module, batch: int, call: tuple[Any, Any], config: Config, *, compares: bool
+    ) -> GradientCheck:
         (args, kwargs), tuned, check = call, self._tuned[root], UNCOMPARED
         if compares:
-            compare = functools.partial(check_gradients, root, tuned.board, config.choices, blocks=tuned.blocks, calls=self._calls)
+            compare = functools.partial(
+                check_gradients, root, tuned.board, config.choices, blocks=tuned.blocks, calls=self._calls
+            )
             check = on_few_samples(compare, args, kwargs, batch, self.classify)
         if not check.agrees or self._no_fakes(root):
             return check

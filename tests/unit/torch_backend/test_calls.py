@@ -27,8 +27,9 @@ def found_in(source, tmp_path):
     file, model = tmp_path / "script.py", Asking()
     file.write_text(textwrap.dedent(source))
     linecache.checkcache(str(file))
-    given = dict(model=model, x=torch.ones(2), views=[torch.ones(2)] * 3, args=SimpleNamespace(two=False), torch=torch)
-    exec(compile(file.read_text(), str(file), "exec"), {"__name__": "__main__", **given})  # noqa: S102
+    x, views, args = torch.ones(2), [torch.ones(2)] * 3, SimpleNamespace(two=False)
+    names = {"__name__": "__main__", "model": model, "x": x, "views": views, "args": args, "torch": torch}
+    exec(compile(file.read_text(), str(file), "exec"), names)  # noqa: S102
     return model.found
 
 

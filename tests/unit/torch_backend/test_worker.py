@@ -23,7 +23,7 @@ from tiny_models import Training, differences, make
 
 
 class Listener:
-    fake_card, fake_ranks, on_failure = None, 0, None
+    fake_card, fake_ranks, on_failure, is_trial = None, 0, None, False
 
     def __init__(self, config, *, looks, batch):
         self.config, self.looks, self.target_batch = config, looks, batch
