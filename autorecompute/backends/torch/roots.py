@@ -106,8 +106,10 @@ class Roots:
         if module in self._others or torch._C._current_autograd_node() is not None:
             return False
         trained = {parameter for optimizer in self._optimizers for parameter in _parameters_of(optimizer)}
+        if trained.isdisjoint(map(id, module.parameters())) and is_transformed():
+            self.is_transformed = True
+            return False
         if isinstance(module, DistributedDataParallel) or trained.isdisjoint(map(id, module.parameters())):
-            self.is_transformed |= is_transformed()
             self._others.add(module)
             return False
         if self._leaves(module):

@@ -72,9 +72,11 @@ class LaterLive:
 
     def stop(self) -> int:
         """The most bytes alive beyond those that were at the start, in this step or in the later one."""
-        return max(self._meter.stop(), self._later()[0])
+        live_bytes, _ = self._later()
+        return max(self._meter.stop(), live_bytes)
 
     def held_bytes(self, measured_bytes: int) -> int:
         """What is held before the later step: the optimizer has made its state for all parameters."""
-        held = sum(one.nbytes for one in self._known() if not isinstance(one, Parameter))
-        return self._meter.held_bytes(measured_bytes) + max(0, self._later()[1] - held)
+        _, wanted_bytes = self._later()
+        there_bytes: int = sum(one.nbytes for one in self._known() if not isinstance(one, Parameter))
+        return self._meter.held_bytes(measured_bytes) + max(0, wanted_bytes - there_bytes)
