@@ -363,10 +363,10 @@ def thawing():
 def test_a_model_that_is_frozen_in_part_is_forecast_as_it_will_be_trained(begin):
     """The optimizer holds what is frozen."""
     listener, backend = begin()
-    model, optimizer = thawing()
+    (model, optimizer), x = thawing(), torch.ones(64, 32)
 
     def step():
-        model(torch.ones(64, 32)).sum().backward()
+        model(x).sum().backward()
         optimizer.step()
         optimizer.zero_grad()
 
@@ -390,7 +390,8 @@ def test_a_model_that_is_frozen_in_part_is_forecast_as_it_will_be_trained(begin)
         step()
         return held_bytes, meter.stop()
 
-    assert measured() == (2 * sum(one.nbytes for one in model[:3].parameters()), forecast.live_bytes)
+    state_bytes = sum(2 * one.nbytes + torch.tensor(1.0).nbytes for one in model[:3].parameters())
+    assert measured() == (state_bytes, forecast.live_bytes)
     model.requires_grad_(True)
     measured()
     assert measured()[0] == 0
