@@ -42,7 +42,7 @@ from autorecompute.plans import Config
 from autorecompute.plans.dimensions import BATCH
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterator, Mapping, Sequence
+    from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
     from pathlib import Path
 
     from torch import Tensor
@@ -91,7 +91,7 @@ class TorchBackend:
         self._has_told = False
         self._emitted: Alike | None = None  # in a process that nobody asks what there is
         self._open: set[object] = set()
-        self._calls = self._read_calls = 1
+        self._calls, self._read_calls = 1, 0  # nothing is read where nothing is detected
         self._waiting: weakref.WeakKeyDictionary[Module, weakref.WeakSet[Callable[..., None]]] = (
             weakref.WeakKeyDictionary()
         )
@@ -209,11 +209,12 @@ class TorchBackend:
     def end_step(self) -> tuple[str, ...]:
         """Told that a step has ended; what the script has done so far that recompute does not bear."""
         self._open.clear()
+        self._waiting.clear()
         self._ran.clear()
         return (*self._told_of_missed(), *self._told_of_calls(), *[FROZEN] * bool(self._frozen), *self._sizes.told())
 
     def _told_of_calls(self) -> Iterator[str]:
-        if self._calls > self._read_calls and self._tuned:
+        if self._calls > self._read_calls > 0:
             yield (
                 f"the script calls the model {self._calls} times before a backward pass, and forecasts know of "
                 f"{self._read_calls}: go by measured peaks"
@@ -236,23 +237,34 @@ class TorchBackend:
     def _welcome(self, root: Module, args: Sequence[Any], kwargs: Mapping[str, Any]) -> None:
         """A module that is to be tuned trains for the first time."""
         assert self._listener is not None, "nothing is followed before install()"
-        if self._has_told:  # the first one may be gone
-            self._tuned[root] = tuned = Tuned.of(root, args, kwargs)
-            tuned.switch(self._config)
-            return
-        self._has_told = True
         frozen = frozen_in(root, self._roots.optimizers_of(root))
-        self._frozen = [weakref.ref(parameter) for parameter in frozen]
+        self._frozen += map(weakref.ref, frozen)
+        if self._has_told:  # the first one may be gone
+            with thawed(frozen):
+                self._tuned[root] = tuned = Tuned.of(root, args, kwargs)
+            tuned.switch(self._config)
+        else:
+            self._has_told = True
+            self._begin(self._listener, root, args, kwargs, frozen)
+        if self._listener.is_trial:  # what is measured in it is to hold for later steps
+            thaw(frozen)
+
+    def _begin(
+        self,
+        listener: Listener,
+        root: Module,
+        args: Sequence[Any],
+        kwargs: Mapping[str, Any],
+        frozen: Collection[Parameter],
+    ) -> None:
         detect = self._detect if self._fakes is None else functools.partial(self._detect_on, self._fakes)
         with thawed(frozen):
-            config = self._listener.on_session(functools.partial(detect, root, args, kwargs))
+            config = listener.on_session(functools.partial(detect, root, args, kwargs))
         if root in self._tuned:
             self.switch(config)
         else:
             self._emitted = Alike(requested(os.environ))
             self._apply(self._emitted, root, args, kwargs)
-        if self._listener.is_trial:  # whatever is measured in it is to hold for later steps
-            thaw(frozen)
 
     def _apply(self, emitted: Alike, root: Module, args: Sequence[Any], kwargs: Mapping[str, Any]) -> None:
         if (tuned := emitted.meet(root, args, kwargs, self._roots.optimizers_of(root))) is not None:

@@ -13,10 +13,10 @@ from torch.nn import functional
 
 from autorecompute.backends.torch.detection import detect
 from autorecompute.backends.torch.fakes import FakeSteps, Script
+from autorecompute.backends.torch.forecast import TorchMemoryModel
 from autorecompute.backends.torch.live import LiveBytes, Segment, tensors_of
 from autorecompute.backends.torch.options import CHECKPOINT, DROP, KEEP_MATMUL
 from autorecompute.backends.torch.repeats import DifferentStepsError, Row
-from autorecompute.backends.torch.forecast import TorchMemoryModel
 from autorecompute.backends.torch.segments import Extent, Piece
 from autorecompute.backends.torch.space import space_of
 from autorecompute.backends.torch.survey import survey_steps

@@ -420,7 +420,7 @@ def test_gradients_of_each_sample_by_transforms_are_refused_in_words_that_help(b
     assert not listener.detections
     assert "torch.func" in backend.why_nothing_trained()
     with pytest.raises(RefusedModelError, match=r"torch\.func"):
-        torch.func.vmap(lambda x: model(x))(torch.ones(8, 4))
+        torch.func.vmap(model)(torch.ones(8, 4))
 
 
 class Watcher:
