@@ -44,8 +44,11 @@ _BACK = _Event(0)
 def calls_before_backward() -> int:
     """Return how often who is calling a model now calls it before its backward pass."""
     calls = 1
-    for frame, line in _own_frames():
-        counted, goes_back = _count(frame, line)
+    for frame, end in _own_frames():
+        try:
+            counted, goes_back = _count(frame, end)
+        except RecursionError:  # an expression of thousands of terms, which Python itself can compile
+            break
         calls *= counted
         if goes_back or calls > MOST_CALLS:
             break
