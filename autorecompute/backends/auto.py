@@ -137,6 +137,10 @@ class _Told:
     def replaces_checkpointing(self) -> bool:
         return self._listener.replaces_checkpointing
 
+    @property
+    def is_trial(self) -> bool:
+        return self._listener.is_trial
+
     def on_session(self, detect: Callable[[], Detection]) -> Config:
         return self._listener.on_session(detect) if self._decide() else Config()
 

@@ -68,6 +68,11 @@ class Guard:
         """Whether the checkpoints that the script makes itself are to be switched off."""
         return self._settings.replaces_checkpointing
 
+    @property
+    def is_trial(self) -> bool:
+        """No: the training goes on behind the search."""
+        return False
+
     def leave(self) -> None:
         """Told that this is a process that the script has forked: it is none of ours."""
         self._is_on = False

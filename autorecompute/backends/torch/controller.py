@@ -41,6 +41,12 @@ PROFILES = False
 READ_BY = "a script that calls autorecompute.apply(model) before it trains"
 CARDS = tuple(cards.CARDS)
 
+FROZEN = (
+    "an optimizer holds parameters that are frozen now: peaks are those of a step that trains them; if they stay "
+    "frozen, give the optimizer the others alone"
+)
+"""What peaks are of, where that is so."""
+
 PLANS_FILE = "plans.json"
 SWITCHED_OFF = "was off while this was measured; the plans file switches it off, in whichever script reads that"
 MODEL = "model"
@@ -177,7 +183,7 @@ def offer(detection: Detection, environment: Mapping[str, str], dims: Mapping[st
         recomputed={on: places if on.count is None else min(on.count, places) for on, places in taken.items()},
         unknown=unknown,
         problems=(*_own_kept(extra), *(f"the model offers no plan {text}" for text in unknown)),
-        notes=tuple(_notes(extra, detection.plans)),
+        notes=(*_own_replaced(extra), *_notes(extra, detection.plans), *[FROZEN] * extra.is_thawed, *extra.refusals),
         worthless=explain_worthless(detection.plans, dims),
     )
 
@@ -186,9 +192,11 @@ def _own_kept(extra: TorchDetection) -> Iterator[str]:
     return iter(()) if extra.replaces_checkpointing else describe_own(extra.own_checkpoints, is_replaced=False)
 
 
+def _own_replaced(extra: TorchDetection) -> Iterator[str]:
+    return describe_own(extra.own_checkpoints, is_replaced=True) if extra.replaces_checkpointing else iter(())
+
+
 def _notes(extra: TorchDetection, plans: Sequence[Plan]) -> Iterator[str]:
-    if extra.replaces_checkpointing:
-        yield from describe_own(extra.own_checkpoints, is_replaced=True)
     if extra.steps is not None and not extra.steps.has_own_loss:
         yield "the model returns no loss: forecasts take the script's to be a cross entropy, and its copies come on top"
     if extra.steps is not None:
@@ -209,7 +217,6 @@ def _notes(extra: TorchDetection, plans: Sequence[Plan]) -> Iterator[str]:
     yield from (
         f"{line} looks at a number that a fake tensor does not have; it was taken to be 1" for line in extra.assumed
     )
-    yield from extra.refusals
 
 
 def takes_turns(detection: Detection) -> bool:
@@ -254,7 +261,7 @@ def memory_model(space: Space, small: StepProfiles) -> None:
     del space, small
 
 
-def memory_of(detection: Detection) -> MemoryModel | None:
+def memory_of(detection: Detection) -> TorchMemoryModel | None:
     """What the detection tells of the memory of every config; ``None`` where no step could be run on fake tensors."""
     extra = TorchDetection.of(detection)
     if extra.steps is None:
