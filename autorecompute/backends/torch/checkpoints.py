@@ -41,7 +41,30 @@ def keeping(operators: Iterable[torch._ops.OpOverload]) -> Callable[[], tuple[Co
     random = [str(operator) for operator in kept if torch.Tag.nondeterministic_seeded in operator.tags]
     if random:
         raise ValueError(f"results of operators that draw random numbers cannot be kept: {', '.join(random)}")
-    return functools.partial(create_selective_checkpoint_contexts, kept)
+    return lambda: tuple(map(_without_casts, create_selective_checkpoint_contexts(kept)))  # type: ignore[return-value]
+
+
+class _Uncast:
+    """Has a mode that keeps results see no casts.
+
+    Autocast casts a weight once for several calls of a model: the block's second call finds it cast, and has to cast it
+    again when it is run again.
+    """
+
+    def __torch_dispatch__(self, function: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
+        if function is _ATEN._to_copy.default:
+            return function(*args, **(kwargs or {}))
+        return super().__torch_dispatch__(function, types, args, kwargs)  # type: ignore[misc]
+
+
+@functools.cache
+def _uncast(kind: type) -> type:
+    return type(kind.__name__, (_Uncast, kind), {})
+
+
+def _without_casts(mode: Context) -> Context:
+    mode.__class__ = _uncast(type(mode))  # where torch has made it: versions differ in what its modes are made of
+    return mode
 
 
 def checkpointed(

@@ -268,3 +268,21 @@ def test_senseless_choices_leave_on_what_was_on(choices, message):
     with pytest.raises(ValueError, match=message):
         board.set(choices)
     assert board.effects == before
+
+
+def test_products_are_kept_in_calls_whose_weights_autocast_has_cast_before():
+    """A weight is cast in the first call alone, and in each block that is run again."""
+    torch.manual_seed(0)
+    model = nn.Sequential(*(nn.Sequential(nn.Linear(8, 8), nn.Tanh()) for _ in range(3)))
+    x = torch.randn(4, 8)
+
+    def gradients():
+        model.zero_grad()
+        with torch.autocast("cpu", torch.bfloat16):
+            loss = (model(x) * model(-x)).float().sum()
+        loss.backward()
+        return {name: parameter.grad for name, parameter in model.named_parameters()}
+
+    expected = gradients()
+    board_of(model).set([Choice("*", KEEP_MATMUL)])
+    assert differences(gradients(), expected) == []
