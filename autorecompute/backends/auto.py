@@ -116,6 +116,10 @@ class _Told:
     def fake_ranks(self) -> int:
         return self._listener.fake_ranks
 
+    @property
+    def is_trial(self) -> bool:
+        return self._listener.is_trial
+
     def on_session(self, detect: Callable[[], Detection]) -> Config:
         return self._listener.on_session(detect) if self._decide() else Config()
 

@@ -27,6 +27,10 @@ class Listener(Protocol):
     def fake_ranks(self) -> int:
         """As one of how many ranks the script is to train on such tensors; 0 for a script as it is."""
 
+    @property
+    def is_trial(self) -> bool:
+        """Whether the process is there to be measured: its training leads nowhere."""
+
     def on_session(self, detect: Callable[[], Detection]) -> Config:
         """A training session exists and no step has run in it; the answer is the config to train with."""
 

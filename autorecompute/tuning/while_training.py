@@ -136,6 +136,9 @@ class _Tuning:
         self._keep(best, ends)
         notes = [NEXT_START] * goes_on + [MEASURED] * self._is_measured
         notes += [GAVE_UP] * (searcher.gave_up and not goes_on)
+        notes += dict.fromkeys(
+            f"{warning[0].upper()}{warning[1:]}" for trial in self._trials for warning in trial.measurement.warnings
+        )
         self._bench.stay(best.config if best is not None else None, self._summarize(best, notes))
 
     def give_up(self, reason: str) -> None:

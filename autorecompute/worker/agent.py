@@ -80,6 +80,11 @@ class Agent:
         return self._settings.ranks
 
     @property
+    def is_trial(self) -> bool:
+        """Whether the process is there to be measured: it always is."""
+        return True
+
+    @property
     def advice(self) -> str:
         """Why a script may never come to training, and what to do about it, in sentences."""
         if self._backwards and not self._has_optimizer:

@@ -63,6 +63,11 @@ class Guard:
         """0: the ranks of a training are real."""
         return 0
 
+    @property
+    def is_trial(self) -> bool:
+        """No: the training goes on behind the search."""
+        return False
+
     def leave(self) -> None:
         """Told that this is a process that the script has forked: it is none of ours."""
         self._is_on = False

@@ -8,22 +8,19 @@ from __future__ import annotations
 
 import ast
 import contextlib
-import functools
-import inspect
 import itertools
-import linecache
 import sys
-from types import FunctionType
 from typing import TYPE_CHECKING, Any, Final
 
 from torch.amp.grad_scaler import GradScaler
 from torch.optim import Optimizer
 
 from autorecompute.backends.torch.callers import calling_frames, local_of
+from autorecompute.backends.torch.source import UNKNOWN, codes, end, inside, scopes, value_of
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Sequence
-    from types import CodeType, FrameType
+    from types import FrameType
 
 _TOLD: Final = {
     "transformers.": ("args", "gradient_accumulation_steps"),
@@ -31,11 +28,6 @@ _TOLD: Final = {
     "pytorch_lightning.": ("trainer", "accumulate_grad_batches"),
 }
 """What objects of a library hold, by the beginning of their modules' names."""
-
-_LOOPS = (ast.For, ast.While)
-_FUNCTIONS = (ast.FunctionDef, ast.AsyncFunctionDef)
-_SCOPES = (*_LOOPS, *_FUNCTIONS)
-_UNKNOWN: Final = object()
 
 
 def accumulates_gradients() -> bool:
@@ -73,34 +65,13 @@ def _reads(frame: FrameType, called: Sequence[FrameType]) -> bool | None:
         called: Those between it and the model.
     """
     line, inner = frame.f_lineno, None
-    for scope in _scopes(frame.f_code.co_filename, line):
+    for scope in scopes(frame.f_code.co_filename, line):
         if steps := _steps(scope, frame):
             if inner is not None:
                 return _repeats(inner, frame, called)
             return all(_is_at_times(step, scope, line, frame) for step in steps)
         inner = scope
     return None
-
-
-def _scopes(file: str, line: int) -> list[ast.AST]:
-    """The loops around a line, the innermost first, and the function or module that they are in."""
-    tree = _tree(file)
-    around = [node for node in ast.walk(tree) if isinstance(node, _SCOPES) and node.lineno <= line <= _end(node)]
-    around.sort(key=lambda node: (_end(node), -node.lineno, -node.col_offset))
-    loops = list(itertools.takewhile(lambda node: isinstance(node, _LOOPS), around))
-    return [*loops, around[len(loops)] if len(loops) < len(around) else tree]
-
-
-@functools.lru_cache(maxsize=16)
-def _tree(file: str) -> ast.Module:
-    try:
-        return ast.parse("".join(linecache.getlines(file)))
-    except (SyntaxError, ValueError):  # no Python, or another one's
-        return ast.Module([], [])
-
-
-def _end(node: ast.stmt) -> int:
-    return node.end_lineno or node.lineno
 
 
 def _steps(scope: ast.AST, frame: FrameType) -> list[ast.Call]:
@@ -110,29 +81,20 @@ def _steps(scope: ast.AST, frame: FrameType) -> list[ast.Call]:
 
 
 def _calls(scope: ast.AST, name: str) -> Iterator[ast.Call]:
-    for node in _inside(scope):
+    for node in inside(scope):
         if isinstance(node, ast.Call) and isinstance(node.func, ast.Attribute) and node.func.attr == name:
             yield node
 
 
-def _inside(scope: ast.AST) -> Iterator[ast.AST]:
-    """What runs with a scope: not what a function does that is defined there, and called who knows where."""
-    waiting = [scope]
-    while waiting:
-        within = [node for node in ast.iter_child_nodes(waiting.pop()) if not isinstance(node, _FUNCTIONS)]
-        waiting += within
-        yield from within
-
-
 def _holder(call: ast.Call, frame: FrameType) -> Any:
-    return _value_of(call.func.value, frame) if isinstance(call.func, ast.Attribute) else _UNKNOWN
+    return value_of(call.func.value, frame) if isinstance(call.func, ast.Attribute) else UNKNOWN
 
 
 def _is_at_times(step: ast.Call, scope: ast.AST, line: int, frame: FrameType) -> bool:
     """Whether a step comes once in several rounds, and the line that runs in each."""
     for node in ast.walk(scope):
         if isinstance(node, ast.If) and _counts(node.test, scope, frame):
-            is_inside = node.lineno <= step.lineno <= _end(node) and not node.lineno <= line <= _end(node)
+            is_inside = node.lineno <= step.lineno <= end(node) and not node.lineno <= line <= end(node)
             goes_on = any(isinstance(part, ast.Continue) for part in node.body)
             if is_inside or (goes_on and line < node.lineno < step.lineno):
                 return True
@@ -157,38 +119,12 @@ def _repeats(loop: ast.AST, frame: FrameType, called: Sequence[FrameType]) -> bo
     match loop:
         case ast.For(iter=ast.Call(func=ast.Name(id="range"), args=[count])) if not _is_several(count, frame):
             return False
-    codes = itertools.chain((one.f_code for one in called), _codes(loop, frame))
-    names = [set(code.co_names) for code in codes]  # what steps as well takes whole steps
+    run = itertools.chain((one.f_code for one in called), codes(loop, frame))
+    names = [set(code.co_names) for code in run]  # what steps as well takes whole steps
     return any(_calls(loop, "backward")) or any("backward" in one and "step" not in one for one in names)
-
-
-def _codes(loop: ast.AST, frame: FrameType) -> Iterator[CodeType]:
-    """The code of the functions and methods that a loop calls, where their names tell them."""
-    for node in _inside(loop):
-        match node:
-            case ast.Call(func=ast.Name() as name):
-                function = _value_of(name, frame)
-            case ast.Call(func=ast.Attribute(value=holder, attr=attribute)):
-                function = inspect.getattr_static(_value_of(holder, frame), attribute, None)
-            case _:
-                continue
-        if isinstance(function, FunctionType):
-            yield function.__code__
 
 
 def _is_several(count: ast.expr, frame: FrameType) -> bool:
     """Whether a number is more than one, or nobody knows it."""
-    value = _value_of(count, frame)
+    value = value_of(count, frame)
     return not isinstance(value, int) or value > 1
-
-
-def _value_of(expression: ast.expr, frame: FrameType) -> Any:
-    """The value of a number, a name, or an attribute that an object or its class holds: nothing of theirs is run."""
-    if isinstance(expression, ast.Constant):
-        return expression.value
-    if isinstance(expression, ast.Name):
-        return local_of(frame, expression.id, frame.f_globals.get(expression.id, _UNKNOWN))
-    if isinstance(expression, ast.Attribute):
-        holder = _value_of(expression.value, frame)
-        return inspect.getattr_static(holder, expression.attr, _UNKNOWN) if holder is not _UNKNOWN else _UNKNOWN
-    return _UNKNOWN

@@ -18,6 +18,7 @@ from autorecompute.backends.torch.plans_file import PlansFile, read_plans_file, 
 from autorecompute.backends.torch.refusals import refusals_of_model, unwrapped
 from autorecompute.backends.torch.roots import Roots
 from autorecompute.backends.torch.sharded import is_sharded
+from autorecompute.backends.torch.thawing import frozen_in, thawed
 from autorecompute.backends.torch.tuned import Tuned
 from autorecompute.errors import UsageError
 
@@ -25,6 +26,7 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Mapping, Sequence
 
     from torch.nn import Module
+    from torch.optim import Optimizer
 
     from autorecompute.backends.torch.switchboard import Switchboard
 
@@ -118,10 +120,23 @@ def require_model(wanted: PlansFile, model: Module) -> None:
         )
 
 
-def apply_now(wanted: PlansFile, model: Module, args: Sequence[Any], kwargs: Mapping[str, Any]) -> Tuned | None:
+def apply_now(
+    wanted: PlansFile,
+    model: Module,
+    args: Sequence[Any],
+    kwargs: Mapping[str, Any],
+    optimizers: Sequence[Optimizer] | None = None,
+) -> Tuned | None:
     """Recompute what a file of plans says, in a model that is about to be called with these arguments for training.
 
     What is switched has switches, but for a compiled model, which is run with what is on until it is gone.
+
+    Args:
+        wanted: What the file says.
+        model: The model.
+        args: The positional arguments of its call.
+        kwargs: Its keyword arguments.
+        optimizers: Those that train it; ``None`` where nobody knows.
 
     Raises:
         RefusedModelError: nothing of the model can be recomputed.
@@ -131,7 +146,11 @@ def apply_now(wanted: PlansFile, model: Module, args: Sequence[Any], kwargs: Map
     if has_compiled(model):
         _apply_compiled(wanted, model)
         return None
-    tuned = Tuned.of(model, args, kwargs)
+    with thawed(frozen_in(model, optimizers or ())):
+        tuned = Tuned.of(model, args, kwargs)
+    if optimizers is None and _missing(wanted, tuned.board):
+        with thawed(frozen_in(model, None)):
+            tuned = Tuned.of(model, args, kwargs)
     _require_offered(wanted, tuned.board)
     _tell_unmeasured(wanted)
     tuned.switch(wanted.config)
@@ -150,13 +169,17 @@ def _apply_compiled(wanted: PlansFile, model: Module) -> None:
     board.set(wanted.config.choices)
 
 
-def _require_offered(wanted: PlansFile, board: Switchboard) -> None:
-    missing = sorted(
+def _missing(wanted: PlansFile, board: Switchboard) -> list[str]:
+    """Return the choices that a model does not offer."""
+    return sorted(
         str(choice)
         for choice in wanted.config.choices
         if choice.site not in board.sites or choice.option not in board.sites[choice.site].options
     )
-    if missing:
+
+
+def _require_offered(wanted: PlansFile, board: Switchboard) -> None:
+    if missing := _missing(wanted, board):
         since = f", measured with torch {wanted.torch} and run with {torch.__version__}" if wanted.torch else ""
         others = f" and {len(missing) - MOST_NAMED} more" if len(missing) > MOST_NAMED else ""
         names = ", ".join(missing[:MOST_NAMED]) + others
@@ -179,7 +202,9 @@ class Alike:
         self._wanted, self._name = wanted, ""
         self._met: weakref.WeakSet[Module] = weakref.WeakSet()
 
-    def meet(self, root: Module, args: Sequence[Any], kwargs: Mapping[str, Any]) -> Tuned | None:
+    def meet(
+        self, root: Module, args: Sequence[Any], kwargs: Mapping[str, Any], optimizers: Sequence[Optimizer]
+    ) -> Tuned | None:
         """Apply them to a module that is about to be called, the first time; ``None`` where nothing was switched.
 
         Raises:
@@ -191,7 +216,7 @@ class Alike:
         self._met.add(root)
         name = name_of(root)
         self._name = self._name or name
-        return apply_now(self._wanted, root, args, kwargs) if name == self._name else None
+        return apply_now(self._wanted, root, args, kwargs, optimizers) if name == self._name else None
 
 
 class FirstRoots:
@@ -219,7 +244,7 @@ class FirstRoots:
         if self._has_stepped or has_compiled(root):
             self._roots.uninstall()
             self._handle.remove()
-        self._alike.meet(root, args, kwargs)
+        self._alike.meet(root, args, kwargs, self._roots.optimizers_of(root))
 
     def has_run(self, root: Module, result: Any) -> None:
         """Nothing to do."""

@@ -50,6 +50,11 @@ def is_in_reentrant_checkpoint() -> bool:
     return frame is not None
 
 
+def keeps_for_backward() -> bool:
+    """Tell whether a module that is called now keeps anything, or will when a checkpoint runs it again."""
+    return torch.is_grad_enabled() or is_in_reentrant_checkpoint()
+
+
 def local_of(frame: FrameType, name: str, default: Any = None) -> Any:
     """The value that a name has in a frame.
 

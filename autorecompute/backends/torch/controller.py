@@ -39,6 +39,12 @@ PROFILES = False
 READ_BY = "a script that calls autorecompute.apply(model) before it trains"
 CARDS = tuple(cards.CARDS)
 
+FROZEN = (
+    "an optimizer holds parameters that are frozen now: peaks are those of a step that trains them; if they stay "
+    "frozen, give the optimizer the others alone"
+)
+"""What peaks are of, where that is so."""
+
 PLANS_FILE = "plans.json"
 MODEL = "model"
 """Under this name a detection's versions say which model it was."""
@@ -185,6 +191,8 @@ def _notes(extra: TorchDetection, plans: Sequence[Plan]) -> Iterator[str]:
     yield from (
         f"{line} looks at a number that a fake tensor does not have; it was taken to be 1" for line in extra.assumed
     )
+    if extra.is_thawed:
+        yield FROZEN
     yield from extra.refusals
 
 
@@ -230,7 +238,7 @@ def memory_model(space: Space, small: StepProfiles) -> None:
     del space, small
 
 
-def memory_of(detection: Detection) -> MemoryModel | None:
+def memory_of(detection: Detection) -> TorchMemoryModel | None:
     """What the detection tells of the memory of every config; ``None`` where no step could be run on fake tensors."""
     extra = TorchDetection.of(detection)
     if extra.steps is None:

@@ -56,7 +56,7 @@ class Detected:
         batch: Samples in the batch that was looked at.
         saved: Bytes that a forward pass of that batch saves.
         values: What modules looked at in it.
-        calls: The units in the order of their calls.
+        calls: The units in the order of those of their calls that keep anything.
         operators: Names of the nodes that each unit's graph has, and the model's own, each graph once.
         repeated: Units that do what the one before them does.
         meetings: Pairs of sites that have to do with one tensor: the modules of the second are given it, and keep it
@@ -88,11 +88,17 @@ class Detected:
         return Switchboard(model, self.sites, self.programs)
 
 
-def detect(model: Module, args: Sequence[Any], kwargs: Mapping[str, Any]) -> Detected:
+def detect(model: Module, args: Sequence[Any], kwargs: Mapping[str, Any], calls: int = 1) -> Detected:
     """What can be recomputed in a model that is to be called with these arguments in training.
 
-    Nothing may be switched on in it. It is run forward once, which keeps no more than one unit's activations and leaves
-    no trace.
+    Nothing may be switched on in it. It is run forward, which keeps no more than one unit's activations and leaves no
+    trace.
+
+    Args:
+        model: The model.
+        args: The positional arguments of its call.
+        kwargs: Its keyword arguments.
+        calls: How often it is called in a step before the backward pass.
 
     Raises:
         RefusedModelError: Nothing can.
@@ -102,7 +108,7 @@ def detect(model: Module, args: Sequence[Any], kwargs: Mapping[str, Any]) -> Det
     structure = structure_of(model)
     finder = Finder(model, structure, drops=not is_sharded(model))
     with forgotten(model), eagerly():
-        seen = Probe(model, structure.units, finder.visit, compiled_paths(model)).run(args, kwargs)
+        seen = Probe(model, structure.units, finder.visit, compiled_paths(model), calls).run(args, kwargs)
     if seen.is_hooked:
         raise RefusedModelError(Refusal(Reason.OWN_HOOKS))
     if "" in seen.refused:
@@ -139,7 +145,7 @@ class _Sorting:
             batch=self._seen.batch,
             saved=sum(saved.bytes for saved in self._seen.saved.values()),
             values=self._seen.values,
-            calls=tuple(call.path for call in self._seen.calls if call.path in self._structure.units),
+            calls=tuple(call.path for call in self._seen.calls if call.keeps and call.path in self._structure.units),
             operators=self._operators_seen,
             repeated=repeated(self._links, self._programs, kept=1 if self._has_operators else 2),
             meetings=tuple(self._meetings(sites)),

@@ -158,6 +158,7 @@ class TorchDetection:
         compiled_peaks: What compiled code should take with each plan; none where nobody knows.
         trained_bytes: Bytes of the parameters that are trained.
         by_blocks: Whether its blocks are compiled, each kind once for all of them, and not the model as a whole.
+        is_thawed: Whether peaks are of a step that trains parameters which are frozen now.
     """
 
     refusals: tuple[str, ...] = ()
@@ -174,6 +175,7 @@ class TorchDetection:
     compiled_peaks: tuple[CompiledPeak, ...] = ()
     trained_bytes: Bytes = 0
     by_blocks: bool = False
+    is_thawed: bool = False
 
     @classmethod
     def of(cls, detection: Detection) -> Self:

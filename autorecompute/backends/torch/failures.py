@@ -17,6 +17,10 @@ NOTHING_TRAINED = (
     "around that call, give it the model instead."
 )
 
+TRANSFORMED = (
+    "The model is called under transforms of torch.func, such as vmap and grad, which have no backward pass that could "
+    "recompute. Tune a step that calls model(inputs) and loss.backward(), or train without recompute."
+)
 
 NO_HANDLE = ("CUBLAS_STATUS_NOT_INITIALIZED", "CUDNN_STATUS_NOT_INITIALIZED")
 """What CUDA's libraries say where they find no memory for themselves, and of other faults as well."""

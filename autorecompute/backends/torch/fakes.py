@@ -91,6 +91,7 @@ class Script:
         keeps_gradients: Whether those of the last step are held until the next forward pass is through.
         accumulates: Whether gradients of batches before it are held all through it.
         buckets: Those of ``DistributedDataParallel`` around the model; ``None`` where there is none.
+        calls: How often the model is called, with as much each time, before the backward pass through all calls.
     """
 
     args: Sequence[Any]
@@ -102,6 +103,7 @@ class Script:
     keeps_gradients: bool = False
     accumulates: bool = False
     buckets: Buckets | None = None
+    calls: int = 1
 
     @property
     def begins_with_gradients(self) -> bool:
@@ -249,7 +251,6 @@ class FakeSteps:
         makes_state: bool = False,
     ) -> FakeLiveBytes:
         fake.timeline.start()
-        self._values.rewind()
         optimizers, buckets = self._script.optimizers, self._script.buckets
         known = tensors_of(self._model, optimizers, (fake.args, fake.kwargs))
         known += buckets.tensors if buckets is not None else []
@@ -258,14 +259,11 @@ class FakeSteps:
         del known
         torch.clear_autocast_cache()  # the script's autocast is entered anew for every step
         with torch.enable_grad(), self._followed(fake.timeline, skipped), meter, collectives.followed():
-            if self._redirection is not None:  # Lightning's, under DDP, which holds for one call
-                self._model.forward = self._redirection
-            args, kwargs = exchanged((fake.args, fake.kwargs), lambda one: one)  # the forward may write to them
-            result = self._model(*args, **kwargs)
-            loss = self._script.loss(result)
-            self.has_loss = is_loss(result)
+            results = [self._call(fake) for _ in range(self._script.calls)]
+            loss = sum(self._script.loss(result) for result in results)
+            self.has_loss = all(map(is_loss, results))
             if not self._script.holds_result:
-                del result
+                results.clear()
             if self._script.keeps_gradients and not self._script.accumulates:
                 self._model.zero_grad()
             with out_of_autocast():
@@ -284,6 +282,14 @@ class FakeSteps:
                     self._model.zero_grad()
         meter.kinds = collectives.kinds
         return meter
+
+    def _call(self, fake: _Fake) -> Any:
+        """One call of the model, in which it looks at the values that the probe's first call has seen."""
+        self._values.rewind()
+        if self._redirection is not None:  # Lightning's, under DDP, which holds for one call
+            self._model.forward = self._redirection
+        args, kwargs = exchanged((fake.args, fake.kwargs), lambda one: one)  # the forward may write to them
+        return self._model(*args, **kwargs)
 
 
 @dataclasses.dataclass(frozen=True)

@@ -47,6 +47,7 @@ def check_gradients(  # noqa: PLR0913  (a call, what is recomputed in it, and wh
     kwargs: Mapping[str, Any],
     *,
     blocks: Mapping[str, Module] = MappingProxyType({}),
+    calls: int = 1,
 ) -> GradientCheck:
     """Compares choices with no recompute; training goes on bit for bit as if nothing had been run.
 
@@ -62,8 +63,9 @@ def check_gradients(  # noqa: PLR0913  (a call, what is recomputed in it, and wh
         args: The positional arguments of the call, with few samples.
         kwargs: Its keyword arguments, likewise.
         blocks: The repeated modules of the model by their paths, none of them inside another one.
+        calls: How often it is called in a step before the backward pass.
     """
-    before, choices, step = board.choices, list(choices), Step(model, args, kwargs)
+    before, choices, step = board.choices, list(choices), Step(model, args, kwargs, calls=calls)
     try:
         if is_sharded(model):
             # All ranks take the same steps, whoever has how much memory left.

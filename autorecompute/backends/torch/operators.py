@@ -92,6 +92,8 @@ class Finder:
     def visit(self, seen: Observation, call: Call, result: Any, storages: Storages) -> None:
         """Find what can be dropped in a unit that has just returned."""
         self._seen = seen
+        if not call.keeps:
+            return
         units = tuple(self._units)
         self._units.append(call)
         own = [one for one in seen.calls if seen.refused.get(one.path) in NOT_OURS]

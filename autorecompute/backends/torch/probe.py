@@ -17,7 +17,7 @@ from torch.autograd.graph import saved_tensors_hooks
 
 from autorecompute.backends.common.batches import observe_batch
 from autorecompute.backends.torch import attention
-from autorecompute.backends.torch.callers import is_in_reentrant_checkpoint
+from autorecompute.backends.torch.callers import is_in_reentrant_checkpoint, keeps_for_backward
 from autorecompute.backends.torch.interception import can_be_intercepted, put_around, release
 from autorecompute.backends.torch.key_values import can_have_its_own
 from autorecompute.backends.torch.refusals import Reason, Refusal, RefusedModelError, has_gradient, is_hooked
@@ -44,13 +44,15 @@ class Call:
         path: The module's path; for attention ``path/scaled_dot_product_attention``.
         first: The number that autograd gives the first node made in it.
         end: The number of the first node made after it.
-        inputs: Storages of the tensors that it was given.
+        inputs: Storages of the tensors that it was given; none of a call that keeps nothing.
+        keeps: Whether it keeps anything for the backward pass, as one without gradients does not.
     """
 
     path: str
     first: int
     end: int = 0
     inputs: frozenset[int] = frozenset()
+    keeps: bool = True
 
 
 @dataclasses.dataclass
@@ -122,14 +124,21 @@ class Probe:
         visit: Called when a unit, and at the end the model, has returned, with what was seen, the call and its result.
             What it saved can still be read from the nodes of the graph.
         compiled: Paths of compiled parts, which are left as they are.
+        calls: How often the model is called in a step before the backward pass.
     """
 
     def __init__(
-        self, model: Module, units: Sequence[str], visit: Visit | None = None, compiled: Sequence[str] = ()
+        self,
+        model: Module,
+        units: Sequence[str],
+        visit: Visit | None = None,
+        compiled: Sequence[str] = (),
+        calls: int = 1,
     ) -> None:
         self._model = model
         self._paths = {id(module): path for path, module in model.named_modules()}
         self._units, self._compiled, self._visit = set(units), compiled, visit
+        self._calls = calls
         self.storages = Storages()
         self._stack: list[str] = []
         self._kept: list[Handle] = []
@@ -142,22 +151,25 @@ class Probe:
 
         Training goes on bit for bit as if it had not been run.
         """
-        args, kwargs = copies_of((tuple(args), dict(kwargs)))
         self.seen = Observation(batch=observe_batch([*args, *kwargs.values()]))
         with untouched(self._model), self._intercepted(), torch.enable_grad():
             self._fixed = {self.storages.number(tensor) for tensor in self._tensors_of_model()}
             self.seen.is_hooked = is_hooked()
             with saved_tensors_hooks(self._pack, _unpack), Watch(self):
-                if can_be_intercepted(self._model):
-                    self._model(*args, **kwargs)
-                else:  # its forward is on the instance, as Accelerate puts it there for mixed precision
-                    self._around(self._model, self._model, *args, **kwargs)
+                for _ in range(self._calls):
+                    self._call(*copies_of((tuple(args), dict(kwargs))))
         self._kept.clear()
         # One call with gradients is enough: a model may run its blocks a first time without.
         for path in {call.path for call in self.seen.calls} & set(self._paths.values()):
             if not self._has_gradient.get(path, False):
                 self._refuse(path, Reason.OUTPUT)
         return self.seen
+
+    def _call(self, args: Sequence[Any], kwargs: Mapping[str, Any]) -> None:
+        if can_be_intercepted(self._model):
+            self._model(*args, **kwargs)
+        else:  # its forward is on the instance, as Accelerate puts it there for mixed precision
+            self._around(self._model, self._model, *args, **kwargs)
 
     @property
     def path(self) -> str:
@@ -200,6 +212,8 @@ class Probe:
         return self._called(f"{self.path}/{attention.NAME}", inputs, function, *args, **kwargs)
 
     def _numbers_of(self, given: Iterable[Tensor]) -> frozenset[int]:
+        if not keeps_for_backward():
+            return frozenset()
         found = {self.storages.number(tensor): tensor for tensor in given}
         for number, tensor in found.items():
             if number not in self._fixed and number not in self.seen.given:
@@ -209,7 +223,7 @@ class Probe:
     def _called(
         self, path: str, inputs: frozenset[int], function: Callable[..., Any], /, *args: Any, **kwargs: Any
     ) -> Any:
-        call = Call(path, _get_sequence_nr(), inputs=inputs)
+        call = Call(path, _get_sequence_nr(), inputs=inputs, keeps=keeps_for_backward())
         self.seen.calls.append(call)
         self._stack.append(path)
         outer = len(self._kept)

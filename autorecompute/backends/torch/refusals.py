@@ -55,6 +55,10 @@ class Reason(enum.Enum):
     OWN_CHECKPOINT = "{place} is recomputed by the script itself, and is kept as it is."
     OWN_HOOKS = "{place} runs under hooks of the script on saved tensors, which take the place of ours."
     OWN_GRADIENTS = "{place} takes gradients inside its forward, which goes back through what recompute would drop."
+    TRANSFORMED = (
+        "{place} is called under transforms of torch.func, such as vmap and grad, which have no backward pass that "
+        "could recompute: tune a step that calls model(inputs) and loss.backward(), or train without recompute."
+    )
     UNVERIFIED = "{place} could not be made again bit for bit, so it is not offered."
     NODES = "{place} has operators of a torch version that is not known here, so only its modules are recomputed."
 
@@ -92,6 +96,7 @@ def refusals_of_model(model: Module) -> Iterator[Refusal]:
     """What keeps the whole model from being recomputed, seen before it is run."""
     for reason, is_so in (
         (Reason.ORTMODULE, _is_named(model, "ORTModule", "onnxruntime")),
+        (Reason.TRANSFORMED, is_transformed()),
         (Reason.SCRIPTED, any(isinstance(module, torch.jit.ScriptModule) for module in model.modules())),
         (Reason.SHARDED, _is_sharded_otherwise(model)),
         (Reason.TENSOR_PARALLEL, any(_is_spread(value, model) for value in model.parameters())),
@@ -99,6 +104,11 @@ def refusals_of_model(model: Module) -> Iterator[Refusal]:
         if is_so:
             yield Refusal(reason)
             return
+
+
+def is_transformed() -> bool:
+    """Tell whether a transform of ``torch.func`` runs what is called now."""
+    return torch._C._functorch.peek_interpreter_stack() is not None
 
 
 def _is_sharded_otherwise(model: Module) -> bool:

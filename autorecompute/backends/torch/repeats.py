@@ -68,13 +68,20 @@ def repeated(links: Sequence[Link], programs: Mapping[str, Program], kept: int =
     """Paths of the units between the second and the last of a row that are alike.
 
     Args:
-        links: All calls of units, in order.
+        links: All calls of units, in order; where the model is called several times, the same each time.
         programs: For each unit how its operators are dropped.
         kept: How many at the end of a row are left. Under ``fully_shard`` two: a unit's gradients are reduced while
             those of the one behind it still are, and behind the last there is none.
     """
-    if len({link.path for link in links}) < len(links):
+    units = len({link.path for link in links})
+    calls = [links[place : place + units] for place in range(0, len(links), units or 1)]
+    if any([one.path for one in call] != [first.path for first in calls[0]] for call in calls):
         return frozenset()
+    return frozenset.intersection(*(_repeated(call, programs, kept) for call in calls)) if calls else frozenset()
+
+
+def _repeated(links: Sequence[Link], programs: Mapping[str, Program], kept: int) -> frozenset[str]:
+    """Those of one call of the model."""
     alike = [place > 0 and _is_alike(links[place - 1], link, programs) for place, link in enumerate(links)]
     chained = [place > 1 and _is_chained(*links[place - 2 : place + 1]) for place in range(len(links))]
     inner = range(2, len(links) - kept)

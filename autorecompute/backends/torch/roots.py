@@ -10,6 +10,8 @@ import torch
 from torch.nn.parallel import DistributedDataParallel
 from torch.optim import Optimizer
 
+from autorecompute.backends.torch.refusals import is_transformed
+
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping, Sequence
 
@@ -44,6 +46,8 @@ class Roots:
         self._is_inside = False
         self._on_failure: Callable[[Exception], None] = lambda _error: None
         self._is_on = False
+        self.is_transformed = False
+        """Whether a transform of ``torch.func`` has called a module with weights that no optimizer holds."""
         self._put: list[tuple[Any, str, Any, Any]] = []
 
     def install(self, on_failure: Callable[[Exception], None] | None = None) -> None:
@@ -102,6 +106,9 @@ class Roots:
         if module in self._others or torch._C._current_autograd_node() is not None:
             return False
         trained = {parameter for optimizer in self._optimizers for parameter in _parameters_of(optimizer)}
+        if trained.isdisjoint(map(id, module.parameters())) and is_transformed():
+            self.is_transformed = True
+            return False
         if isinstance(module, DistributedDataParallel) or trained.isdisjoint(map(id, module.parameters())):
             self._others.add(module)
             return False

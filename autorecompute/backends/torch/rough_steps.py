@@ -50,7 +50,10 @@ def rough_steps(found: Detected, board: Switchboard) -> Steps | None:
 def _parts(found: Detected) -> list[Part]:
     """The forward passes of all units and of the head, and their backward passes in the other order."""
     units, owners = [*found.calls, ""], [*map(found.structure.units.index, found.calls), _last(found)]
-    told = [(unit, owner, found.unit_bytes.get(unit, 0)) for unit, owner in zip(units, owners, strict=True)]
+    told = [
+        (unit, owner, found.unit_bytes.get(unit, 0) // max(1, found.calls.count(unit)))
+        for unit, owner in zip(units, owners, strict=True)
+    ]
     forward = [Part(phase=FORWARD, name=unit, owner=owner, change=size, highest=size) for unit, owner, size in told]
     backward = [Part(phase=BACKWARD, name=unit, owner=owner, change=-size, highest=0) for unit, owner, size in told]
     return [*forward, *reversed(backward)]

@@ -45,6 +45,7 @@ class Step:
         is_lean: Whether a sample of each gradient is kept, in the host's memory: something wrong shows everywhere.
         scale: What the loss is multiplied by.
         blocks: Modules that are run one by one, to hold less; none of them to run the model as a whole.
+        calls: How often the model is called before the backward pass.
     """
 
     model: Module
@@ -53,6 +54,7 @@ class Step:
     is_lean: bool = False
     scale: float = 1.0
     blocks: tuple[Module, ...] = ()
+    calls: int = 1
 
     def kept(self, tensor: Tensor) -> Tensor:
         """What is kept of a tensor to compare with."""
@@ -77,7 +79,6 @@ class Step:
 
         # Before the forward pass, in which a sharded module's weights become others.
         named = [(name, parameter) for name, parameter in self.model.named_parameters() if parameter.requires_grad]
-        args, kwargs = copies_of((tuple(self.args), dict(self.kwargs)))  # a model may change its arguments in place
         with (
             untouched(self.model) as written,
             forgotten(self.model),
@@ -85,12 +86,16 @@ class Step:
             block_by_block(self.blocks) as asked,
         ):
             torch.manual_seed(seed)
-            loss = self.scale * scalar_of(self.model(*args, **kwargs))
+            loss = self.scale * sum(scalar_of(self._call()) for _ in range(self.calls))
             with without_autocast():
                 self._show_gradients(loss, named, asked, see)
             see(LOSS, loss.detach())
             for name, buffer in (*self.model.named_buffers(), *written()):
                 see(f"{BUFFER}{name}", buffer.clone())
+
+    def _call(self) -> Any:
+        args, kwargs = copies_of((tuple(self.args), dict(self.kwargs)))  # a model may change its arguments in place
+        return self.model(*args, **kwargs)
 
     def _show_gradients(self, loss: Tensor, named: Sequence[tuple[str, Parameter]], asked: Tensor, see: _See) -> None:
         parameters = [parameter for _, parameter in named]

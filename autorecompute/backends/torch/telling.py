@@ -61,7 +61,9 @@ def surveyed(root: Module, survey: Callable[[], tuple[Steps | None, str]]) -> Su
     return Surveyed(*told, max(0, meter.held_bytes() - held_bytes))
 
 
-def tell(root: Module, tuned: Tuned, call: Call, name: str, survey: Surveyed) -> Detection:
+def tell(  # noqa: PLR0913  (all that is known of a model)
+    root: Module, tuned: Tuned, call: Call, name: str, survey: Surveyed, *, is_thawed: bool = False
+) -> Detection:
     """What was detected.
 
     Args:
@@ -70,6 +72,7 @@ def tell(root: Module, tuned: Tuned, call: Call, name: str, survey: Surveyed) ->
         call: What it is called with.
         name: What it is called.
         survey: What steps on fake tensors told.
+        is_thawed: Whether all this is of a model that trains what is frozen now.
 
     Raises:
         RefusedModelError: it lies on several devices.
@@ -89,6 +92,7 @@ def tell(root: Module, tuned: Tuned, call: Call, name: str, survey: Surveyed) ->
         compiled_peaks=found.compiled_peaks,
         trained_bytes=sum(one.nbytes for one in root.parameters() if one.requires_grad),
         by_blocks=compiles and not is_compiled(root),
+        is_thawed=is_thawed,
     )
     return Detection(
         plans=space.plans,

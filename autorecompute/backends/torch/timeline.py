@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, Any
 import torch
 from torch.autograd import _get_sequence_nr
 
+from autorecompute.backends.torch.callers import keeps_for_backward
 from autorecompute.backends.torch.live import BACKWARD, FORWARD, OUTSIDE, Segment
 
 if TYPE_CHECKING:
@@ -43,7 +44,8 @@ class Timeline:
 
     def around(self, forward: Callable[..., Any], _module: Module, /, *args: Any, **kwargs: Any) -> Any:
         """Follow one unit's call; an ``Around``."""
-        if self._phase == BACKWARD or torch._C._current_autograd_node() is not None:
+        is_forward = self._phase != BACKWARD and torch._C._current_autograd_node() is None
+        if not is_forward or not keeps_for_backward():
             return forward(*args, **kwargs)
         first, place = _get_sequence_nr(), len(self._calls)
         self._forward = Segment(FORWARD, place)

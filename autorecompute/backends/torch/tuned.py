@@ -45,8 +45,14 @@ class Tuned:
     is_compiled: bool = False
 
     @classmethod
-    def of(cls, model: Module, args: Sequence[Any], kwargs: Mapping[str, Any]) -> Self:
+    def of(cls, model: Module, args: Sequence[Any], kwargs: Mapping[str, Any], calls: int = 1) -> Self:
         """The model that is about to be called with these arguments for training.
+
+        Args:
+            model: The model.
+            args: The positional arguments of its call.
+            kwargs: Its keyword arguments.
+            calls: How often it is called in a step before the backward pass.
 
         Raises:
             RefusedModelError: nothing of it can be recomputed.
@@ -56,7 +62,7 @@ class Tuned:
 
             found, board = detect_compiled(model, args, kwargs)
             return cls(weakref.ref(original_of(model)), found, board, is_compiled=True)
-        found = detect(model, args, kwargs)
+        found = detect(model, args, kwargs, calls)
         return cls(weakref.ref(model), found, found.switchboard(model))
 
     @property

@@ -15,8 +15,10 @@ from autorecompute.backends.torch.accumulation import accumulates_gradients
 from autorecompute.backends.torch.applying import Alike, decide_elsewhere
 from autorecompute.backends.torch.batch_sizes import BatchSizes
 from autorecompute.backends.torch.callers import calling_frame, keeps_gradients, keeps_result
+from autorecompute.backends.torch.calls import calls_before_backward
 from autorecompute.backends.torch.collectives import buckets_around, require_group
 from autorecompute.backends.torch.compiled.forms import MEASURED, CompiledRun
+from autorecompute.backends.torch.controller import FROZEN, memory_of
 from autorecompute.backends.torch.extra import TorchDetection
 from autorecompute.backends.torch.fake_machine import FakeMachine
 from autorecompute.backends.torch.fake_mode import LargeTensorsAreFake
@@ -32,6 +34,7 @@ from autorecompute.backends.torch.sharded import is_sharded
 from autorecompute.backends.torch.storages import tensors_in
 from autorecompute.backends.torch.survey import bytes_of, survey_steps
 from autorecompute.backends.torch.telling import surveyed, tell
+from autorecompute.backends.torch.thawing import LaterLive, frozen_in, thaw, thawed
 from autorecompute.backends.torch.tuned import Tuned
 from autorecompute.errors import ScriptError, first_line
 from autorecompute.measurement import UNCOMPARED
@@ -39,16 +42,17 @@ from autorecompute.plans import Config
 from autorecompute.plans.dimensions import BATCH
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterator, Mapping, Sequence
+    from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
     from pathlib import Path
 
     from torch import Tensor
-    from torch.nn import Module
+    from torch.nn import Module, Parameter
     from torch.optim import Optimizer
 
     from autorecompute.backends.interface import LiveMeter
     from autorecompute.backends.listener import Listener
     from autorecompute.backends.torch.extra import Steps
+    from autorecompute.backends.torch.forecast import TorchMemoryModel
     from autorecompute.measurement import GradientCheck, Outcome
     from autorecompute.training_job import Detection
 
@@ -87,6 +91,12 @@ class TorchBackend:
         self._has_told = False
         self._emitted: Alike | None = None  # in a process that nobody asks what there is
         self._open: set[object] = set()
+        self._calls, self._read_calls = 1, 0  # nothing is read where nothing is detected
+        self._waiting: weakref.WeakKeyDictionary[Module, weakref.WeakSet[Callable[..., None]]] = (
+            weakref.WeakKeyDictionary()
+        )
+        self._frozen: list[weakref.ref[Parameter]] = []
+        self._later: TorchMemoryModel | None = None
         self._ran: weakref.WeakSet[Module] = weakref.WeakSet()
         self._batch: list[weakref.ref[Tensor]] = []
         self._sizes = BatchSizes()
@@ -141,15 +151,19 @@ class TorchBackend:
 
     def has_run(self, root: Module, result: Any) -> None:
         """A module was called in training: its forward is open until gradients come back."""
-        del root
         self._open.add(mark := object())
+        waiting = self._waiting.setdefault(root, weakref.WeakSet())
 
         def close(_gradient: Tensor) -> None:
             self._open.discard(mark)
+            waiting.discard(close)
 
         for tensor in tensors_in(result):
             if tensor.grad_fn is not None:  # a hook on a weight that is returned would stay there
                 tensor.register_hook(close)
+                waiting.add(close)  # until then, or until its graph is gone
+        if root in self._tuned:
+            self._calls = max(self._calls, len(waiting))
 
     def switch(self, config: Config, *, profiles: bool = False) -> None:
         """Trains with another config from the next forward on."""
@@ -164,7 +178,21 @@ class TorchBackend:
         if any(one.device.type != "cpu" for root in roots for one in root.parameters()):
             return None
         known = functools.partial(self._tensors, roots)
-        return self._compiled.live_meter(known) if self._compiled is not None else StepLive(known)
+        if self._compiled is not None:
+            return self._compiled.live_meter(known)
+        return StepLive(known) if self._later is None else LaterLive(StepLive(known), self._forecast_later, known)
+
+    def _forecast_later(self) -> tuple[int, int]:
+        """The live bytes of a step that trains what is frozen, and what is there before it; 0 once it is trained."""
+        if self._later is None or not self._still_frozen():
+            return 0, 0
+        forecast = self._later.forecast(self._config, self._later.dims)
+        return forecast.live_bytes, self._later.steps.later_bytes
+
+    def _still_frozen(self) -> list[Parameter]:
+        """What was frozen when the model trained for the first time, and an optimizer holds."""
+        found = (reference() for reference in self._frozen)
+        return [parameter for parameter in found if parameter is not None and not parameter.requires_grad]
 
     def take_compile_seconds(self) -> float:
         """Seconds since the last call in which ``torch.compile`` was at work on a model that is tuned."""
@@ -181,8 +209,16 @@ class TorchBackend:
     def end_step(self) -> tuple[str, ...]:
         """Told that a step has ended; what the script has done so far that recompute does not bear."""
         self._open.clear()
+        self._waiting.clear()
         self._ran.clear()
-        return (*self._told_of_missed(), *self._sizes.told())
+        return (*self._told_of_missed(), *self._told_of_calls(), *[FROZEN] * bool(self._frozen), *self._sizes.told())
+
+    def _told_of_calls(self) -> Iterator[str]:
+        if self._calls > self._read_calls > 0:
+            yield (
+                f"the script calls the model {self._calls} times before a backward pass, and forecasts know of "
+                f"{self._read_calls}: go by measured peaks"
+            )
 
     def _told_of_missed(self) -> Iterator[str]:
         missed = sorted({path for tuned in self._tuned.values() for path in tuned.missed})
@@ -192,7 +228,7 @@ class TorchBackend:
 
     def why_nothing_trained(self) -> str:
         """Why a script may never have come to training, and what to do about it, in sentences."""
-        return failures.NOTHING_TRAINED
+        return failures.TRANSFORMED if self._roots.is_transformed else failures.NOTHING_TRAINED
 
     def classify(self, error: BaseException) -> tuple[Outcome, str]:
         """What the exception that ended the script means, and a sentence about it."""
@@ -201,13 +237,29 @@ class TorchBackend:
     def _welcome(self, root: Module, args: Sequence[Any], kwargs: Mapping[str, Any]) -> None:
         """A module that is to be tuned trains for the first time."""
         assert self._listener is not None, "nothing is followed before install()"
+        frozen = frozen_in(root, self._roots.optimizers_of(root))
+        self._frozen += map(weakref.ref, frozen)
         if self._has_told:  # the first one may be gone
-            self._tuned[root] = tuned = Tuned.of(root, args, kwargs)
+            with thawed(frozen):
+                self._tuned[root] = tuned = Tuned.of(root, args, kwargs)
             tuned.switch(self._config)
-            return
-        self._has_told = True
+        else:
+            self._has_told = True
+            self._begin(self._listener, root, args, kwargs, frozen)
+        if self._listener.is_trial:  # what is measured in it is to hold for later steps
+            thaw(frozen)
+
+    def _begin(
+        self,
+        listener: Listener,
+        root: Module,
+        args: Sequence[Any],
+        kwargs: Mapping[str, Any],
+        frozen: Collection[Parameter],
+    ) -> None:
         detect = self._detect if self._fakes is None else functools.partial(self._detect_on, self._fakes)
-        config = self._listener.on_session(functools.partial(detect, root, args, kwargs))
+        with thawed(frozen):
+            config = listener.on_session(functools.partial(detect, root, args, kwargs))
         if root in self._tuned:
             self.switch(config)
         else:
@@ -215,7 +267,7 @@ class TorchBackend:
             self._apply(self._emitted, root, args, kwargs)
 
     def _apply(self, emitted: Alike, root: Module, args: Sequence[Any], kwargs: Mapping[str, Any]) -> None:
-        if (tuned := emitted.meet(root, args, kwargs)) is not None:
+        if (tuned := emitted.meet(root, args, kwargs, self._roots.optimizers_of(root))) is not None:
             self._tuned[root] = tuned
 
     def _detect_on(
@@ -242,9 +294,12 @@ class TorchBackend:
         return self._listener.fake_ranks if self._listener is not None else 0
 
     def _detect(self, root: Module, args: Sequence[Any], kwargs: Mapping[str, Any]) -> Detection:
-        tuned = self._tuned[root] = Tuned.of(root, args, kwargs)
+        self._calls = self._read_calls = calls_before_backward()
+        tuned = self._tuned[root] = Tuned.of(root, args, kwargs, self._calls)
         told = surveyed(root, functools.partial(self._survey, root, tuned, args, kwargs))
-        return tell(root, tuned, (args, kwargs), self._name, told)
+        detection = tell(root, tuned, (args, kwargs), self._name, told, is_thawed=bool(self._frozen))
+        self._later = memory_of(detection) if self._frozen else None
+        return detection
 
     def _survey(
         self, root: Module, tuned: Tuned, args: Sequence[Any], kwargs: Mapping[str, Any]
@@ -279,6 +334,7 @@ class TorchBackend:
             keeps_gradients=keeps_gradients(),
             accumulates=accumulates_gradients(),
             buckets=buckets_around(root) if self._fakes is not None else None,  # else among what is held at rest
+            calls=self._calls,
         )
 
     def _tensors(self, roots: Sequence[Module]) -> list[Tensor]:
@@ -289,9 +345,17 @@ class TorchBackend:
     def _check(
         self, root: Module, batch: int, call: tuple[Any, Any], config: Config, *, compares: bool = True
     ) -> GradientCheck:
+        with thawed(self._still_frozen()):
+            return self._compare(root, batch, call, config, compares=compares)
+
+    def _compare(
+        self, root: Module, batch: int, call: tuple[Any, Any], config: Config, *, compares: bool
+    ) -> GradientCheck:
         (args, kwargs), tuned, check = call, self._tuned[root], UNCOMPARED
         if compares:
-            compare = functools.partial(check_gradients, root, tuned.board, config.choices, blocks=tuned.blocks)
+            compare = functools.partial(
+                check_gradients, root, tuned.board, config.choices, blocks=tuned.blocks, calls=self._calls
+            )
             check = on_few_samples(compare, args, kwargs, batch, self.classify)
         if not check.agrees or self._no_fakes(root):
             return check

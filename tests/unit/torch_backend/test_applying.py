@@ -70,6 +70,21 @@ def test_without_a_path_the_environment_names_the_file(file_of, monkeypatch):
     assert around_of(training.model.transformer.h[0])
 
 
+def test_plans_of_blocks_that_are_trained_later_are_on_from_the_first_step(file_of):
+    """They were made for the step that trains them, and nothing tells here that an optimizer holds them."""
+    training = make("gpt2")
+    training.model.transformer.requires_grad_(False)
+    training.model.lm_head.weight = nn.Parameter(training.model.lm_head.weight.detach().clone())
+    plans = Config.parse(["transformer.h.*:checkpoint"])
+    applying.apply(training.model, file_of(plans, training.model))
+    training.gradients()
+    assert not any(parameter.requires_grad for parameter in training.model.transformer.parameters())
+    training.model.requires_grad_(True)
+    expected = copy.deepcopy(training).gradients()
+    assert all(map(around_of, training.model.transformer.h))
+    assert differences(training.gradients(), expected) == []
+
+
 def test_another_model_is_told_that_the_plans_are_not_for_it(file_of):
     file = file_of(PLANS, make("gpt2").model)
     message = r"another model \(GPT2LMHeadModel .*\) than this one \(GPT2LMHeadModel .*Tune"

@@ -220,3 +220,34 @@ def test_a_mask_that_is_divided_by_a_tensor_is_no_mask_of_one_number():
 
     training = four_blocks(Masked)
     assert differences_when_all_is_dropped(training, detect_in(training), learn) == []
+
+
+class Equilibrium(nn.Module):
+    """Calls its blocks without gradients until little changes, and once more with them."""
+
+    def __init__(self, warm_up):
+        super().__init__()
+        self.warm_up = warm_up
+        self.blocks = nn.ModuleList(nn.Sequential(nn.Linear(8, 32), nn.Tanh(), nn.Linear(32, 8)) for _ in range(3))
+
+    def forward(self, x):
+        z = torch.zeros_like(x)
+        with torch.no_grad():
+            for _ in range(self.warm_up):
+                z = self.step(z, x)
+        return self.step(z, x)
+
+    def step(self, z, x):
+        for block in self.blocks:
+            z = block(z + x)
+        return z
+
+
+def test_calls_without_gradients_hold_nothing():
+    def found(warm_up):
+        return detect(Equilibrium(warm_up), (torch.randn(16, 8),), {})
+
+    plain, warmed_up = found(0), found(9)
+    assert plain.savings["blocks.*"].at(16) > 0
+    assert warmed_up.savings == plain.savings
+    assert (warmed_up.calls, warmed_up.repeated) == (plain.calls, plain.repeated)

@@ -13,12 +13,14 @@ from torch.nn import functional
 
 from autorecompute.backends.torch.detection import detect
 from autorecompute.backends.torch.fakes import FakeSteps, Script
+from autorecompute.backends.torch.forecast import TorchMemoryModel
 from autorecompute.backends.torch.live import LiveBytes, Segment, tensors_of
 from autorecompute.backends.torch.options import CHECKPOINT, DROP, KEEP_MATMUL
 from autorecompute.backends.torch.repeats import DifferentStepsError, Row
 from autorecompute.backends.torch.segments import Extent, Piece
+from autorecompute.backends.torch.space import space_of
 from autorecompute.backends.torch.survey import survey_steps
-from autorecompute.plans import Choice
+from autorecompute.plans import Choice, Config
 from stand_ins.surveyed import Surveyed, detect_in
 from tiny_models import Training, call_of, differences, make
 
@@ -321,3 +323,29 @@ def test_a_step_with_a_segment_missing_or_twice_does_not_stand_for_a_whole_one()
     for wrong in (pieces[1:], pieces[:-1], [*pieces, pieces[1]]):
         with pytest.raises(DifferentStepsError):
             row.whole(order, wrong)
+
+
+@pytest.mark.parametrize("choices", [[], [Choice("*", CHECKPOINT)]], ids=["plain", "blocks"])
+def test_all_calls_of_a_step_are_in_the_forecast(choices):
+    """Two views of a batch, whose activations are alive together."""
+    model = nn.Sequential(*(nn.Sequential(nn.Linear(32, 64), nn.Tanh(), nn.Linear(64, 32)) for _ in range(5)))
+    optimizer, x = torch.optim.AdamW(model.parameters()), torch.randn(64, 32)
+    found = detect(model, (x,), {}, calls=2)
+    board = found.switchboard(model)
+    script = Script((x,), {}, (optimizer,), loss=torch.sum, holds_result=True, calls=2)
+    surveyed = survey_steps(model, found, board, script)
+    memory = TorchMemoryModel(space_of(found, board, surveyed), surveyed, resting_bytes=0, sizes={})
+    board.set(choices)
+    for _ in range(2):
+        views = [x.clone(), x.clone()]
+        meter = LiveBytes(tensors_of(model, [optimizer], views))
+        with meter:
+            one, two = map(model, views)
+            loss = one.sum() + two.sum()
+            loss.backward()
+            optimizer.step()
+            optimizer.zero_grad()
+        del one, two, loss
+    forecast = memory.forecast(Config(frozenset(choices)), memory.dims)
+    assert forecast.live_bytes == meter.peak - meter.base
+    assert found.repeated  # the same in each call

@@ -181,3 +181,24 @@ def test_a_call_that_cannot_be_cut_is_compared_as_it_is():
     compare = functools.partial(check_gradients, model, board, [Choice("encoder.layers.*", "checkpoint")])
     found = on_few_samples(compare, args, kwargs, 12, classify)
     assert (found.agrees, found.worst, found.steps) == (True, 0.0, 2)
+
+
+class OftenCalled(nn.Module):
+    """Wrong in its second call of a step where it is recomputed."""
+
+    is_recomputed = False
+
+    def __init__(self):
+        super().__init__()
+        self.weight, self.waiting = nn.Parameter(torch.ones(8)), 0
+
+    def forward(self, x):
+        self.waiting += 1
+        wrong = self.is_recomputed and self.waiting > 1
+        return (x * self.weight).sum() * (2 if wrong else 1)
+
+
+@pytest.mark.parametrize(("calls", "agrees"), [(1, True), (2, False)])
+def test_a_step_that_calls_the_model_several_times_is_compared_as_such(calls, agrees):
+    model = OftenCalled()
+    assert check_gradients(model, Board(model), [Choice("*", "checkpoint")], (X,), {}, calls=calls).agrees is agrees

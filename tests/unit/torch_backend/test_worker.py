@@ -23,7 +23,7 @@ from tiny_models import Training, differences, make
 
 
 class Listener:
-    fake_card, fake_ranks, on_failure = None, 0, None
+    fake_card, fake_ranks, on_failure, is_trial = None, 0, None, False
 
     def __init__(self, config, *, looks, batch):
         self.config, self.looks, self.target_batch = config, looks, batch
@@ -331,6 +331,96 @@ def test_a_model_that_cannot_be_run_on_fake_tensors_has_plans_without_a_forecast
     assert "fake tensors" in extra.no_steps
     backend.switch(detection.space.all_on)
     model(torch.ones(64, 4)).sum().backward()
+
+
+def test_calls_that_the_code_hides_are_told_and_looked_at_from_the_next_step_on(begin):
+    listener, backend = begin()
+    model = nn.Sequential(*(nn.Sequential(nn.Linear(32, 64), nn.Tanh(), nn.Linear(64, 32)) for _ in range(3)))
+    optimizer, by_another_name, told = sgd(model), model, []
+    for step in range(2):
+        listener.wanted = [Config()] * step
+        loss = model(torch.ones(64, 32)).sum()
+        listener.wanted = []
+        loss = loss + by_another_name(torch.ones(64, 32)).sum()
+        loss.backward()
+        optimizer.step()
+        optimizer.zero_grad()
+        told.append(backend.end_step())
+    (detection,), (check,) = listener.detections, listener.checks
+    of_one_call = memory_of(detection).forecast(Config(), detection.dims)
+    assert check.step_bytes - of_one_call.live_bytes >= 0.8 * of_one_call.stash_bytes
+    assert all("calls the model 2 times" in sentence for (sentence,) in told)
+
+
+def thawing():
+    """A model of four blocks, of which an optimizer holds all and all but the last are frozen."""
+    torch.manual_seed(0)
+    model = nn.Sequential(*(nn.Sequential(nn.Linear(32, 128), nn.Tanh(), nn.Linear(128, 32)) for _ in range(4)))
+    model[:3].requires_grad_(False)
+    return model, torch.optim.AdamW(model.parameters())
+
+
+def test_a_model_that_is_frozen_in_part_is_forecast_as_it_will_be_trained(begin):
+    """The optimizer holds what is frozen."""
+    listener, backend = begin()
+    (model, optimizer), x = thawing(), torch.ones(64, 32)
+
+    def step():
+        model(x).sum().backward()
+        optimizer.step()
+        optimizer.zero_grad()
+
+    step()
+    listener.wanted = [Config()]
+    step()
+    assert [parameter.requires_grad for parameter in model.parameters()] == [False] * 12 + [True] * 4
+    (told,) = backend.end_step()
+    (detection,), (check,) = listener.detections, listener.checks
+    forecast = memory_of(detection).forecast(Config(), detection.dims)
+    assert "*" in {choice.site for plan in detection.plans for choice in plan.choices}
+    assert "frozen" in told
+    assert TorchDetection.of(detection).is_thawed
+    assert check.agrees
+    assert check.step_bytes == forecast.live_bytes
+
+    def measured():
+        meter = backend.live_meter()
+        held_bytes = meter.held_bytes(0)
+        meter.start()
+        step()
+        return held_bytes, meter.stop()
+
+    state_bytes = sum(2 * one.nbytes + torch.tensor(1.0).nbytes for one in model[:3].parameters())
+    assert measured() == (state_bytes, forecast.live_bytes)
+    model.requires_grad_(True)
+    measured()
+    assert measured()[0] == 0
+
+
+def test_a_process_that_is_there_to_be_measured_trains_what_is_frozen(begin, monkeypatch):
+    monkeypatch.setattr(Listener, "is_trial", True)
+    begin()
+    model, optimizer = thawing()
+    model(torch.ones(64, 32)).sum().backward()
+    assert all(parameter.grad is not None for parameter in model.parameters())
+    optimizer.step()
+
+
+def test_gradients_of_each_sample_by_transforms_are_refused_in_words_that_help(begin):
+    listener, backend = begin()
+    model = nn.Sequential(nn.Linear(4, 4), nn.Tanh(), nn.Linear(4, 1))
+    optimizer = sgd(model)
+
+    def loss(weights, x):
+        return torch.func.functional_call(model, weights, (x[None],)).sum()
+
+    weights = {name: parameter.detach() for name, parameter in model.named_parameters()}
+    torch.func.vmap(torch.func.grad(loss), in_dims=(None, 0))(weights, torch.ones(8, 4))
+    optimizer.step()
+    assert not listener.detections
+    assert "torch.func" in backend.why_nothing_trained()
+    with pytest.raises(RefusedModelError, match=r"torch\.func"):
+        torch.func.vmap(model)(torch.ones(8, 4))
 
 
 class Watcher:
