@@ -150,7 +150,7 @@ def test_a_module_that_returns_no_tensor_is_refused():
         (lambda: type("FSDPModule", (nn.Linear,), {"__module__": "torch.distributed.fsdp"})(2, 2), Reason.SHARDED),
     ],
 )
-@pytest.mark.filterwarnings("ignore:.*torch.jit.*:DeprecationWarning")
+@pytest.mark.filterwarnings("ignore:.*torch.jit.*:DeprecationWarning", "ignore:.*torch.jit.*:FutureWarning")
 def test_a_model_that_others_run_is_refused_whole(make_model, reason):
     model = make_model()
     assert [refusal.reason for refusal in refusals_of_model(model)] == [reason]
