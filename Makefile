@@ -127,7 +127,7 @@ THREE = $(PYTEST) --numprocesses 3
 
 # One tuning of each backend, one training, one study that two workers share; and commands that train nothing.
 test-smoke: install
-	$(VENV)/bin/python $(THREE) tests/integration/smoke tests/commands "tests/workers/test_workers.py::$(SHARED)[journal]"
+	$(VENV)/bin/python $(THREE) tests/integration/smoke tests/commands "tests/workers/test_workers.py::$(SHARED)[sqlite]"
 SHARED = test_workers_share_the_trials_and_agree_and_a_later_one_has_the_answer_at_once
 
 test-plain test-train test-ranks test-ortmodule: install
@@ -139,7 +139,7 @@ test-compiled: install
 	$(VENV)/bin/python $(PYTEST) --dist load -m cpp tests/unit/torch_backend
 	$(RECORD)
 
-# Several workers on one study, over a journal and a real PostgreSQL, which the tests start and break.
+# Several workers on one study, over SQLite and a real PostgreSQL, which the tests start and break.
 test-workers: install system
 	$(VENV)/bin/python $(PYTEST) tests/workers
 	$(RECORD)

@@ -28,7 +28,7 @@ def search_seconds(server, folder, count, trials, trial_seconds):
     for worker in workers:
         worker.answer()
     assert_nothing_is_lost_or_doubled(storage, workers)
-    kept = [trial for trial in stored(storage) if "trial" in trial.user_attrs]
+    kept = [trial for trial in stored(storage) if "outcome" in trial.user_attrs]
     begun = min(trial.datetime_start for trial in kept)
     return (max(trial.datetime_complete for trial in kept) - begun).total_seconds()
 

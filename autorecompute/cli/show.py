@@ -116,7 +116,7 @@ def _print(folder: StudyFolder, tuned: Tuned) -> None:
     from autorecompute.reports.screen import print_result, print_trials
     from autorecompute.studies.batch_studies import trials_of_answer
     from autorecompute.studies.records import trials_of
-    from autorecompute.studies.sharing.mirror import place_of
+    from autorecompute.studies.shared_folder import place_of
 
     # All is read before anything is printed: what cannot be read ends in a sentence alone.
     trials, result, place = trials_of(folder), folder.result(), place_of(folder)
@@ -138,7 +138,7 @@ def _print(folder: StudyFolder, tuned: Tuned) -> None:
 
 
 def _describe_unanswered(folder: StudyFolder) -> str:
-    from autorecompute.studies.sharing.mirror import describe_missing, place_of
+    from autorecompute.studies.shared_folder import describe_missing, place_of
 
     again = (
         "run its tune command again" if place_of(folder) is None else "run its tune command again, with its --storage,"

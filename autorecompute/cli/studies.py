@@ -103,7 +103,7 @@ def run_export(args: argparse.Namespace) -> int:
 
 
 def _require_whole(folder: StudyFolder) -> None:
-    from autorecompute.studies.sharing.mirror import describe_missing
+    from autorecompute.studies.shared_folder import describe_missing
 
     if missing := describe_missing(folder):
         raise UsageError(f"{missing} Wait for that, or run its tune command again with its --storage.")

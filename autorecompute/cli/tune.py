@@ -48,7 +48,7 @@ def register(subparsers: argparse._SubParsersAction[argparse.ArgumentParser]) ->
     parser.add_argument(
         "--storage",
         metavar="URL",
-        help="share the study with other workers: journal:PATH or postgresql://USER@HOST/DATABASE "
+        help="share the study with other workers: a database of Optuna, such as postgresql://USER@HOST/DATABASE "
         f"(default: {STORAGE_VARIABLE}, else a file in the study's folder)",
     )
     parser.add_argument(

@@ -12,7 +12,7 @@ from rich.text import Text
 from autorecompute.errors import AutorecomputeError
 from autorecompute.reports.console import make_console
 from autorecompute.studies.records import require_database
-from autorecompute.studies.sharing.mirror import shared_from
+from autorecompute.studies.shared_folder import shared_from
 from autorecompute.verdict import Verdict
 
 if TYPE_CHECKING:

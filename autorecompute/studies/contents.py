@@ -11,7 +11,7 @@ from autorecompute.files import DRAFT, walk
 from autorecompute.studies import analysis, batch_studies, detected, race_record
 from autorecompute.studies.confirmed_here import CHECKED
 from autorecompute.studies.folder import CONFIRMED, IN_PROGRESS, PAGE, REJECTED, STUDY
-from autorecompute.studies.sharing.mirror import SHARED
+from autorecompute.studies.shared_folder import SHARED
 from autorecompute.studies.use import LOCK
 from autorecompute.units import printable
 

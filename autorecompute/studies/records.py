@@ -17,7 +17,7 @@ from autorecompute.studies.analysis import Analysis
 from autorecompute.studies.batch_studies import BatchRecord
 from autorecompute.studies.problem import SEVERAL_BATCHES, Head
 from autorecompute.studies.race_record import RaceRecord
-from autorecompute.studies.sharing.mirror import shared_from
+from autorecompute.studies.shared_folder import shared_from
 from autorecompute.studies.storage import SECONDS_ATTRIBUTE, TrialStore, read_trials
 from autorecompute.training_job import Detection
 

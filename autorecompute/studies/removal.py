@@ -14,7 +14,7 @@ from autorecompute.studies import batch_studies
 from autorecompute.studies.contents import logs_of, require_no_strangers, strangers_in
 from autorecompute.studies.folder import PAGE, STUDIES, list_studies
 from autorecompute.studies.importing import DRAFT_PREFIX, drafting
-from autorecompute.studies.sharing.mirror import shared_from
+from autorecompute.studies.shared_folder import shared_from
 from autorecompute.studies.storage import read_trials
 from autorecompute.studies.use import find_user, require_unused
 from autorecompute.studies.writing import saying_what_fails

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Protocol
 
 from autorecompute.errors import SetupError, UsageError
 from autorecompute.measurement import Measurement, Outcome, Trial
-from autorecompute.studies.sharing.mirror import shared_from
+from autorecompute.studies.shared_folder import shared_from
 from autorecompute.studies.storage import TrialStore
 from autorecompute.studies.tuned import bind
 

@@ -14,8 +14,8 @@ from autorecompute.result import Result
 from autorecompute.studies import StudyFolder
 from autorecompute.studies.batch_studies import require_names_of_batches
 from autorecompute.studies.plain import require_plain
+from autorecompute.studies.shared_folder import required_of
 from autorecompute.studies.sharing import SharedStudy, StorageUrl
-from autorecompute.studies.sharing.mirror import required_of
 from autorecompute.studies.tuned import require_own
 from autorecompute.studies.use import using
 from autorecompute.studies.writing import make_folder
@@ -121,7 +121,8 @@ class TuningSession:
             return
         require_plain(folder)
         # Before there is anything in the folder, which other workers may have, too: a failure leaves nothing behind.
-        shared = SharedStudy(self.storage, folder.name, note, founding=required_of(folder))
+        shared = SharedStudy(self.storage, folder.name)
+        shared.require(required_of(folder))
         folder.prepare()
         note(f"study {folder.path}")
         note(f"shared in {shared.place}: {_describe_state(shared)}")
@@ -149,7 +150,6 @@ def default_name(job: Job, batch: int | str | None, limit_bytes: int | None, gra
 
 
 def _describe_state(shared: SharedStudy) -> str:
-    view = shared.refresh()
     if shared.answer is not None:
         return "answered"
-    return "new" if view.tuned is None else f"{format_count(len(view.trials), 'trial')} so far"
+    return "new" if shared.tuned is None else f"{format_count(len(shared.trials), 'trial')} so far"

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 import time
 from contextlib import contextmanager, suppress
 from dataclasses import replace
@@ -10,13 +11,11 @@ from typing import TYPE_CHECKING
 from autorecompute import codec
 from autorecompute.errors import SetupError, UsageError
 from autorecompute.studies.race_record import FILE, RaceRecord
-from autorecompute.studies.sharing import PublishedAnswer
-from autorecompute.studies.sharing.messages import Stage
-from autorecompute.studies.sharing.mirror import required_of, share, write_mirror
+from autorecompute.studies.shared_folder import keep_trials, required_of, share
+from autorecompute.studies.sharing import GRACE_SECONDS, PublishedAnswer
 from autorecompute.studies.tuned import bind
-from autorecompute.tuning.peers import Peers
 from autorecompute.tuning.resources import RESERVE_BYTES, available_bytes
-from autorecompute.units import format_bytes
+from autorecompute.units import format_bytes, format_count
 from autorecompute.waiting import pause
 
 if TYPE_CHECKING:
@@ -33,6 +32,9 @@ if TYPE_CHECKING:
 POLL_SECONDS = 0.5
 """Between two looks at what the others do, for one who waits."""
 
+QUIET_SECONDS = 5.0
+"""A wait that is over before needs no word."""
+
 LESS_BYTES = RESERVE_BYTES // 2
 """A device may have so much less to give than that of the first worker, out of what is left free on each card."""
 
@@ -40,8 +42,8 @@ LESS_BYTES = RESERVE_BYTES // 2
 class SharedLedger:
     """A ledger (``ledger.py``) that several tunings write.
 
-    All who find nothing left to measure wait until that holds for each of them. The one whose session comes first by
-    name then makes the answer, or the next one should it die, and the others take it into their own folders.
+    A worker that finds nothing left to measure waits while others measure. The first one that finds none of them at it
+    claims the answer as it would a config, and the others take it into their own folders.
 
     Args:
         context: What the tuning works with.
@@ -52,38 +54,35 @@ class SharedLedger:
 
     def __init__(self, context: TuningContext, shared: SharedStudy) -> None:
         self._context, self._shared, self._folder = context, shared, context.folder
-        self._peers = Peers(shared, context.note)
         self._began_seconds = time.monotonic()
-        self._is_bound = False
+        self._is_bound = self._has_answered = False
         self._known: PublishedAnswer | None = None
         self._seen: set[int] = set()
-        self._is_waiting = False
 
     @property
     def trials(self) -> list[Trial]:
         """Those of all workers, by their numbers."""
-        return list(self._shared.view.trials)
+        return list(self._shared.trials)
 
     @property
     def claimed(self) -> Collection[Config]:
         """What others measure."""
-        claims = self._shared.view.running.values()
-        return {claim.config for claim in claims if claim.session != self._shared.session}
+        return {claim.trial.config for claim in self._shared.others.values() if claim.trial is not None}
 
     @property
     def others(self) -> int:
-        """Workers that are alive."""
-        return len(self._shared.others)
+        """Workers that measure or confirm at this moment."""
+        return len({claim.session for claim in self._shared.others.values()})
 
     @property
     def is_closing(self) -> bool:
         """Whether one of them makes the answer, or has made it."""
-        return self._is_answered or Stage.CONFIRMING in self._shared.others.values()
+        return self._is_answered or any(claim.trial is None for claim in self._shared.others.values())
 
     @property
     def is_confirming(self) -> bool:
-        """Whether its turn to make the answer has come."""
-        return self._phase is Stage.CONFIRMING
+        """Whether it has claimed the answer, or made it."""
+        return self._has_answered or self._shared.is_confirming
 
     @property
     def seconds(self) -> float:
@@ -110,7 +109,8 @@ class SharedLedger:
         self._require_memory()
         self._bind()
         self._seen = {trial.number for trial in self.trials}
-        self._peers.note_others()
+        if self.others:
+            self._context.note(f"shares the study with {format_count(self.others, 'other worker')}")
         return []
 
     def refresh(self) -> list[Trial]:
@@ -123,46 +123,43 @@ class SharedLedger:
     @contextmanager
     def claim(self, proposal: Proposal, description: str) -> Iterator[int | None]:
         """Gives the claim back where the block raises."""
-        claim = self._shared.new_claim(proposal.config, description, proposal.reason)
-        number = self._shared.claim(claim, self._context.detection.space, self._context.settings.max_trials)
+        del description  # the space tells it
+        space, most = self._context.detection.space, self._context.settings.max_trials
+        number = self._shared.claim(proposal.config, proposal.reason, space, most=most)
         try:
             yield number
         except BaseException:
             with suppress(SetupError):
-                self._shared.give_up(patience_seconds=0.0)
+                self._shared.give_up()
             raise
 
     def keep(self, trial: Trial) -> Trial | None:
-        """Ends the claim; who was taken for dead meanwhile claims anew, unless another one did."""
-        while not self._shared.end(trial, self._context.problem.limit_bytes):
-            claim = self._shared.new_claim(trial.config, trial.description, trial.reason)
-            number = self._shared.claim(claim, self._context.detection.space)
-            if number is None:
-                self._context.note(f"{trial.description} was given to another worker meanwhile")
-                return None
-            trial = replace(trial, number=number)
+        """Ends the claim."""
+        if not self._shared.end(trial, self._context.problem.limit_bytes):
+            self._context.note(f"{trial.description} was given up meanwhile: no heartbeat reached the storage")
+            return None
         self._seen.add(trial.number)
         return trial
 
     def wait(self) -> bool:
-        """Until the others come to something, or are through as well."""
+        """Until the others come to something, or none of them measures."""
         if self.is_confirming:
             return False
-        before, was_closing = self._state, self.is_closing
-        self._shared.enter(Stage.DONE)
+        before, awaited, since = self._state, frozenset[int](), time.monotonic()
         while True:
             self._shared.refresh()
             if self._is_answered:
                 return False
-            # A worker that made the answer and ended may have left something to search for.
-            if (self._state != before or was_closing) and not self.is_closing:
-                self._shared.enter(Stage.SEARCHING)
+            # A worker that was to make the answer and ended may have left something to search for.
+            if self._state != before and not self.is_closing:
                 return True
-            was_closing = self.is_closing
-            if self._takes_turn():
+            if not self._shared.others and self._shared.claim_answer():
                 return False
-            self._note_waiting()
-            self._peers.note_awaited()
+            if (running := frozenset(self._shared.others)) != awaited:
+                awaited, since = running, time.monotonic()
+            elif running and time.monotonic() - since > QUIET_SECONDS:
+                self._note_awaited(running)
+                since = math.inf
             pause(POLL_SECONDS)
 
     def published_answer(self) -> Result | None:
@@ -170,15 +167,15 @@ class SharedLedger:
         return self._take(self._shared.answer) if self._is_answered and self._shared.answer is not None else None
 
     def resume(self) -> None:
-        """The worker that published the answer is waited for if it is still alive."""
+        """The next answer is another one."""
         self._known = self._shared.answer
-        self._shared.enter(Stage.SEARCHING)
 
     def publish(self, result: Result) -> Result:
-        """With all that other folders need. A worker that was taken for dead gets the published answer instead."""
+        """With all that other folders need. A worker that was given up for dead gets the published answer instead."""
         self._shared.refresh()
         if (published := self.published_answer()) is not None:
             return published
+        self._has_answered = True
         self._shared.publish(
             PublishedAnswer(
                 result=result,
@@ -191,10 +188,10 @@ class SharedLedger:
 
     def close(self) -> None:
         """Leaves the others, and writes the trials of all into the own folder."""
-        self._shared.leave()
+        self._shared.close()
         if self._is_bound:
             space, problem = self._context.detection.space, self._context.problem
-            write_mirror(self._folder, self.trials, space, problem, self._shared.session)
+            keep_trials(self._folder, self.trials, space, problem, self._shared.session)
 
     @property
     def _is_limit_free(self) -> bool:
@@ -216,47 +213,25 @@ class SharedLedger:
             )
 
     @property
-    def _phase(self) -> Stage | None:
-        return self._shared.phases.get(self._shared.session)
-
-    @property
     def _state(self) -> tuple[frozenset[int], frozenset[int]]:
-        """What a search depends on: which trials ended, and which run."""
-        return frozenset(trial.number for trial in self.trials), frozenset(self._shared.view.running)
+        """What a search depends on: which trials ended, and what others claim."""
+        return frozenset(trial.number for trial in self.trials), frozenset(self._shared.others)
 
     @property
     def _is_answered(self) -> bool:
         return self._shared.answer is not None and self._shared.answer != self._known
 
-    def _takes_turn(self) -> bool:
-        if not self._is_my_turn():
-            return False
-        # A worker that begins to search now sees this phase, or is seen by the look that follows.
-        self._shared.enter(Stage.CONFIRMING)
-        self._shared.refresh()
-        if self._is_my_turn():
-            return True
-        self._shared.enter(Stage.DONE)
-        return False
-
-    def _is_my_turn(self) -> bool:
-        others = self._shared.others
-        are_through = all(phase is Stage.DONE for phase in others.values()) and not self._shared.view.running
-        return are_through and all(self._shared.session < session for session in others)
-
-    def _note_waiting(self) -> None:
-        is_over = self.is_closing
-        if is_over and not self._is_waiting:
-            # Nothing is left to measure here, unless the one who confirms should die.
-            self._context.bench.close()
-            self._context.note("nothing left to measure: waiting for the last worker's confirmation")
-        self._is_waiting = is_over
+    def _note_awaited(self, running: Collection[int]) -> None:
+        trials = " and ".join(f"trial {number}" for number in sorted(running))
+        self._context.note(
+            f"waiting for {trials} of other workers: ended by them, or given up {GRACE_SECONDS} s after the last "
+            "heartbeat"
+        )
 
     def _bind(self) -> None:
         founding = self._shared.founding
         assert founding is not None, "the study has a first trial"
-        if (required := required_of(self._folder)) is not None:
-            self._shared.require(required)
+        self._shared.require(required_of(self._folder))
         share(self._folder, founding, self._shared.place)
         bind(self._folder, self._context.tuned, self._context.note)
         self._is_bound = True

@@ -141,13 +141,18 @@ WORDS = [
     *("sequence=9999999999999999999999", "5GiB", "1s", "--", "-", "x" * 300, f"{'x' * 300}.py", "x/" * 3000),
     *(TUNED, f"{TUNED}/", f"studies/{TUNED}", f"studies/{TUNED}/study.json", ARCHIVE, "studies", f"{SCRIPT}/x"),
     *("loop", "loop/x.html", "pipe", "missing/x.html", "/dev/zero", "/dev/full"),
-    *("journal:~nouser/x", "journal:pipe", "journal:loop", "journal:studies", f"journal:{SCRIPT}", "journal:"),
-    *("postgresql://me:secret@localhost:port/base", "postgresql://", "postgresql://me:secret@[::1", "mysql://me:s@h/b"),
+    *("sqlite:///pipe", "sqlite:///loop", "sqlite:///studies", f"sqlite:///{SCRIPT}", "sqlite://", "oracle://me:s@h/b"),
+    *(
+        "postgresql://me:secret@localhost:port/base",
+        "postgresql://",
+        "postgresql://me:secret@[::1",
+        "mysql+x://me:s@h/b",
+    ),
 ]
 
 VARIABLES = {
     "COLUMNS": ("0", "1", "-5", "9" * 30, "x"),
-    "AUTORECOMPUTE_STORAGE": tuple(word for word in WORDS if word.startswith(("journal:", "postgresql:"))),
+    "AUTORECOMPUTE_STORAGE": tuple(word for word in WORDS if word.startswith(("sqlite:", "postgresql:"))),
     "ORTMODULE_LOG_LEVEL": ("", "FOO", "VERBOSE", ESCAPES),
     "ORTMODULE_MEMORY_OPT_LEVEL": ("7", "", ESCAPES),
     "ORTMODULE_MEMORY_OPT_CONFIG": ("pipe", "/dev/zero", "loop", ESCAPES),

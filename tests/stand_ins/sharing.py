@@ -2,7 +2,8 @@
 
 import functools
 import threading
-import time
+
+import sqlalchemy
 
 from autorecompute.studies.storage import read_trials
 from autorecompute.units import MIB
@@ -10,30 +11,19 @@ from autorecompute.units import MIB
 LIMIT = 600 * MIB
 
 
-def shorten_lives(monkeypatch):
-    """Has workers beat often, and takes them for dead soon."""
-    monkeypatch.setattr("autorecompute.studies.sharing.pulse.BEAT_SECONDS", 0.05)
-    monkeypatch.setattr("autorecompute.studies.sharing.pulse.DEAD_SECONDS", 0.5)
-
-
-def claim(worker, config, space):
-    """The number under which a worker may measure a config."""
-    return worker.claim(worker.new_claim(config, space.describe(config), "why"), space)
+def lose_heartbeat(worker):
+    """No heartbeat of a worker has reached the storage for a long time."""
+    worker._is_over.set()
+    stop = sqlalchemy.text("UPDATE trial_heartbeats SET heartbeat = '2000-01-01 00:00:00' WHERE trial_id = :held")
+    with worker._storage.engine.begin() as connection:
+        for held in worker._held.values():
+            connection.execute(stop, {"held": held})
 
 
 def die(worker):
-    """Ends a worker as a kill would: its pulse stops, and it says nothing more."""
-    worker._pulse.stop()
-    worker.phases.clear()
-    worker._held = None
-
-
-def wait_until(condition, seconds=10.0):
-    """Waits for what another worker's clock has to see."""
-    end = time.monotonic() + seconds
-    while not condition():
-        assert time.monotonic() < end, "it never came"
-        time.sleep(0.05)
+    """Ends a worker as a kill would, a while ago."""
+    lose_heartbeat(worker)
+    worker._held.clear()
 
 
 def run_all(tunings):

@@ -6,6 +6,8 @@ import os
 import resource
 import shutil
 import subprocess
+import tempfile
+from pathlib import Path
 
 import pytest
 
@@ -262,7 +264,7 @@ def build_result(best=None, *, of_best=(), **changes):
 
 
 @pytest.fixture(scope="session", autouse=True)
-def _copied_databases(tmp_path_factory):
+def empty_database(tmp_path_factory):
     """A new study begins with a copy of an empty database: making its tables takes longer than most tests."""
     empty, own = tmp_path_factory.mktemp("database") / "empty.db", database._open
     own(empty, {"uri": "true"}).remove_session()
@@ -275,7 +277,7 @@ def _copied_databases(tmp_path_factory):
 
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(database, "_open", _open)
-        yield
+        yield empty
 
 
 @pytest.fixture(scope="session", autouse=True)
@@ -306,6 +308,15 @@ def list_configs():
         for count in range(len(space.plans) + 1)
         for plans in itertools.combinations(space.plans, count)
     ]
+
+
+@pytest.fixture(scope="session")
+def make_root():
+    """Makes folders in memory where there are any: a storage waits for its disk at every trial."""
+    with contextlib.ExitStack() as roots:
+        memory = Path("/dev/shm")
+        place = memory if memory.is_dir() else None
+        yield lambda: Path(roots.enter_context(tempfile.TemporaryDirectory(prefix="autorecompute-test-", dir=place)))
 
 
 @pytest.fixture

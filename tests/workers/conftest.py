@@ -31,14 +31,13 @@ def proxy(server):
     """A connection to the server that can be lost."""
     proxy = Proxy(server.port)
     yield proxy
-    proxy.release()
     proxy.cut()
 
 
 @pytest.fixture
-def journal(tmp_path):
-    """The URL of a journal that is not there yet."""
-    return f"journal:{tmp_path / 'journal.log'}"
+def sqlite(tmp_path):
+    """The URL of a database that is not there yet."""
+    return f"sqlite:///{tmp_path / 'shared.db'}"
 
 
 @pytest.fixture
@@ -47,13 +46,13 @@ def database_url(server, database):
 
 
 class Storages:
-    """The URL of a storage of each kind; no server is started for a test that has a journal."""
+    """The URL of a storage of each kind; no server is started for a test that has a file."""
 
     def __init__(self, request):
         self._request = request
 
     def __getitem__(self, kind):
-        return self._request.getfixturevalue({"journal": "journal", "postgresql": "database_url"}[kind])
+        return self._request.getfixturevalue({"sqlite": "sqlite", "postgresql": "database_url"}[kind])
 
 
 @pytest.fixture

@@ -5,11 +5,8 @@ import sys
 import time
 from pathlib import Path
 
-from optuna.storages import RDBStorage
+import optuna
 from optuna.trial import TrialState
-
-from autorecompute.studies.sharing import parse_storage
-from autorecompute.studies.sharing.opening import open_study
 
 SCRIPT = Path(__file__).with_name("replayed.py")
 ROOT = Path(__file__).parents[2]
@@ -83,7 +80,7 @@ class Worker:
         return json.loads(self._out.read_text())
 
     def tell(self, word):
-        """Has it ``go`` on where it is held, or ``hurry``."""
+        """Has it ``go`` on where it is held."""
         self.folder.mkdir(exist_ok=True)
         (self.folder / word).touch()
 
@@ -115,11 +112,10 @@ def measured(workers):
 
 
 def stored(storage):
-    study, opened = open_study(parse_storage(storage), STUDY)
-    trials = study.get_trials(deepcopy=False)
-    if isinstance(opened, RDBStorage):
-        opened.remove_session()
-        opened.engine.dispose()
+    opened = optuna.storages.RDBStorage(storage.replace("postgresql://", "postgresql+psycopg://"))
+    trials = optuna.load_study(study_name=STUDY, storage=opened).get_trials(deepcopy=False)
+    opened.remove_session()
+    opened.engine.dispose()
     return trials
 
 
@@ -136,10 +132,11 @@ def assert_nothing_is_lost_or_doubled(storage, workers, *, interrupted=0):
     trials = stored(storage)
     assert [trial.number for trial in trials] == list(range(len(trials)))
     assert all(trial.state.is_finished() for trial in trials)
-    kept = [trial for trial in trials if "trial" in trial.user_attrs]
+    told = [trial for trial in trials if trial.user_attrs.get("trial") is not None]
+    kept = [trial for trial in told if "outcome" in trial.user_attrs]
     assert sorted(hash_of(trial) for trial in kept) == sorted({hash_of(trial) for trial in kept})
     assert len(kept) == len(configs)
-    lost = [trial for trial in trials if trial not in kept and "given up" not in trial.user_attrs]
+    lost = [trial for trial in told if trial not in kept]
     assert len(lost) == interrupted
     assert all(trial.state is TrialState.FAIL for trial in lost)
 

@@ -6,22 +6,19 @@ CHUNK_BYTES = 1 << 16
 
 
 class Proxy:
-    """Passes on what comes in at its port, until it is cut or held.
+    """Passes on what comes in at its port, until it is cut.
 
     Args:
         target_port: Where it passes everything on to, on the loopback.
 
     Attributes:
         port: Where it listens, also after it was cut.
-        held: Pieces that came in while it was held.
     """
 
     def __init__(self, target_port):
         self._target_port = target_port
-        self._flows = threading.Event()
-        self._flows.set()
         self._ends = set()
-        self.port = self.held = 0
+        self.port = 0
         self.mend()
 
     def cut(self):
@@ -37,13 +34,6 @@ class Proxy:
         self._listener = socket.create_server(("127.0.0.1", self.port))
         self.port = self._listener.getsockname()[1]
         threading.Thread(target=self._accept, args=(self._listener,), daemon=True).start()
-
-    def hold(self):
-        """Passes nothing on and says nothing of it, as a cable that was pulled."""
-        self._flows.clear()
-
-    def release(self):
-        self._flows.set()
 
     def _accept(self, listener):
         while True:
@@ -63,8 +53,6 @@ class Proxy:
     def _pass_on(self, source, sink):
         with contextlib.suppress(OSError):
             while chunk := source.recv(CHUNK_BYTES):
-                self.held += not self._flows.is_set()
-                self._flows.wait()
                 sink.sendall(chunk)
         for end in (source, sink):
             self._ends.discard(end)

@@ -1,9 +1,9 @@
 """One worker of a study whose trials are looked up in a recorded table: ``tune`` but for the training.
 
-``python tests/workers/replayed.py --storage journal:PATH --study NAME --folder DIR`` prints the answer as ``tune
+``python tests/workers/replayed.py --storage sqlite:///PATH --study NAME --folder DIR`` prints the answer as ``tune
 --json`` does, and keeps what it measured as lines of ``measured.jsonl`` in its folder. Several of them are several
-workers, each with a device of its own. However busy the machine is, none takes another one for dead, until it finds a
-file ``hurry`` in its folder.
+workers, each with a device of its own. None takes another one for dead that has beaten within ``--grace`` seconds: half
+an hour, however busy the machine is.
 """
 
 import argparse
@@ -13,7 +13,6 @@ import json
 import os
 import random
 import sys
-import threading
 import time
 from pathlib import Path
 
@@ -28,9 +27,8 @@ from autorecompute.measurement import GradientCheck, Measurement, Outcome  # noq
 from autorecompute.plans import Config  # noqa: E402
 from autorecompute.reports.answer_json import Answer  # noqa: E402
 from autorecompute.reports.live import LiveView  # noqa: E402
-from autorecompute.studies import StudyFolder  # noqa: E402
+from autorecompute.studies import StudyFolder, sharing  # noqa: E402
 from autorecompute.studies.analysis import keep_analysis  # noqa: E402
-from autorecompute.studies.sharing import SharedStudy, opening, parse_storage, pulse  # noqa: E402
 from autorecompute.studies.storage import read_trials  # noqa: E402
 from autorecompute.trials import Job  # noqa: E402
 from autorecompute.tuning.context import TuningContext, TuningSettings  # noqa: E402
@@ -41,7 +39,7 @@ from tables import SUFFIX, TABLES, load  # noqa: E402
 
 REFERENCE_SECONDS = 0.1
 LOOK_SECONDS = 0.02
-PATIENT, HURRIED = 30, 1 / 8
+PATIENT_SECONDS = 1800
 TABLE, SHARE = "gpt2_clm", 0.4
 """What is tuned, and how far the limit is from the least peak to that of no recompute."""
 
@@ -147,28 +145,9 @@ def read_arguments():
     parser.add_argument("--trial-seconds", type=float, default=0.2)
     parser.add_argument("--limit-offset", type=int, default=0, help="bytes that are added to the limit")
     parser.add_argument("--hold", help="a note and its number, such as begins:2, after which a file go is waited for")
+    parser.add_argument("--grace", type=int, default=PATIENT_SECONDS, help="seconds from a last beat to death")
     parser.add_argument("--device", default="", help="what the name of the device ends with")
     return parser.parse_args()
-
-
-def set_pace(folder):
-    """Makes all that is waited for take long, and short once there is a file ``hurry``."""
-    own = [(pulse, name) for name in ("BEAT_SECONDS", "DEAD_SECONDS", "BLIND_SECONDS", "RETRY_SECONDS")]
-    real = {(module, name): getattr(module, name) for module, name in [*own, (opening, "PAUSE_SECONDS")]}
-    waits = opening.Patience.__call__.__kwdefaults__
-    real_patience_seconds = waits["patience_seconds"]
-    pulse.DEAD_SECONDS *= PATIENT
-    waits["patience_seconds"] *= PATIENT
-
-    def hurry():
-        while not (folder / "hurry").exists():
-            time.sleep(LOOK_SECONDS)
-        for (module, name), seconds in real.items():
-            setattr(module, name, seconds * HURRIED)
-        waits["patience_seconds"] = real_patience_seconds * HURRIED
-        (folder / "hurry").unlink()
-
-    threading.Thread(target=hurry, daemon=True).start()
 
 
 def tune(args, view):
@@ -180,7 +159,7 @@ def tune(args, view):
     keep_analysis(folder, dataclasses.replace(small, profiles=kept))
     script = args.folder / "train.py"
     script.touch()
-    shared = SharedStudy(parse_storage(args.storage), args.study, view.note)
+    shared = sharing.SharedStudy(sharing.parse_storage(args.storage), args.study)
     bench = ReplayedBench(replay, args.folder / "measured.jsonl", args.trial_seconds, args.hold, args.device)
     settings = TuningSettings(
         limit_bytes=replay.limit_bytes(SHARE) + args.limit_offset,
@@ -199,7 +178,7 @@ def main():
     """Ends as ``autorecompute`` would."""
     args = read_arguments()
     args.folder.mkdir(parents=True, exist_ok=True)
-    set_pace(args.folder)
+    sharing.HEARTBEAT_SECONDS, sharing.GRACE_SECONDS = 1, args.grace
     try:
         with interruptible(), LiveView() as view:
             result, folder = tune(args, view)

@@ -36,7 +36,7 @@ def tune(tmp_path):
         (lambda url: url.rpartition(":")[0] + f":{free_port()}/nothing", "refused"),
         (lambda url: url.replace("127.0.0.1", "nowhere.invalid"), "nowhere.invalid"),
         (lambda url: url + "?no_such_option=1", "no_such_option"),
-        (lambda url: url.replace("postgresql", "mysql"), "--storage"),
+        (lambda url: url.replace("postgresql", "oracle"), "--storage"),
     ],
     ids=["wrong password", "no database", "no port", "no server", "no host", "no option", "no dialect"],
 )

@@ -9,7 +9,7 @@ TRIALS = 14
 LIMITED = ("--max-trials", TRIALS)
 
 
-@pytest.mark.parametrize("kind", ["journal", "postgresql"])
+@pytest.mark.parametrize("kind", ["sqlite", "postgresql"])
 def test_workers_share_the_trials_and_agree_and_a_later_one_has_the_answer_at_once(storages, tmp_path, kind):
     """No config is measured twice, all trials together are as many as asked for, and one worker confirms for all."""
     first = Worker(storages[kind], tmp_path / "first", *LIMITED, "--hold", "begins:2")
@@ -45,7 +45,7 @@ def assert_folders_tell_the_study(workers, answers):
 
 def assert_dashboard_shows(storage, answer):
     """Every trial that was measured has its constraint and peak; one that a worker gave up has neither."""
-    with dashboard(storage.removeprefix("journal:").replace("postgresql://", "postgresql+psycopg://")) as page:
+    with dashboard(storage.replace("postgresql://", "postgresql+psycopg://")) as page:
         shown = detail_of(page)
     assert shown["objective_names"] == ["samples/s"]
     kept = [trial for trial in shown["trials"] if trial["constraints"]]
@@ -56,9 +56,9 @@ def assert_dashboard_shows(storage, answer):
 
 
 @pytest.mark.parametrize(("part", "option"), [("device", ("--device", " B")), ("limit", ("--limit-offset", 1 << 20))])
-def test_another_problem_is_refused(journal, tmp_path, part, option):
-    assert Worker(journal, tmp_path / "first", "--max-trials", 1).wait() in {0, 4}
-    refused = Worker(journal, tmp_path / "refused", *option)
+def test_another_problem_is_refused(sqlite, tmp_path, part, option):
+    assert Worker(sqlite, tmp_path / "first", "--max-trials", 1).wait() in {0, 4}
+    refused = Worker(sqlite, tmp_path / "refused", *option)
     assert refused.wait() == 2
     last = refused.talk.splitlines()[-1]
     assert part in last

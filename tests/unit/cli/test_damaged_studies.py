@@ -20,7 +20,7 @@ from autorecompute.studies import Problem, Sizes, StudyFolder
 from autorecompute.studies.analysis import FILE as ANALYSIS
 from autorecompute.studies.batch_studies import BatchRecord, keep_batches
 from autorecompute.studies.race_record import FILE as RACE
-from autorecompute.studies.sharing.mirror import share
+from autorecompute.studies.shared_folder import share
 from autorecompute.studies.storage import TrialStore
 from autorecompute.units import MIB
 from stand_ins.printed import has_no_data
@@ -220,5 +220,5 @@ def test_a_damaged_file_is_told_by_those_who_read_it(folder, call, damage):
 def test_what_lies_among_the_trials_under_another_name_is_no_trial(folder, call):
     (folder.path / "trials" / "abc").mkdir()
     (folder.path / "trials" / "abc" / "result.json").write_text("{}")
-    share(folder, "token", "journal:/shared/bert")
+    share(folder, "token", "sqlite:////shared/bert")
     assert [call(*verb.split())[0] for verb in (SHOW, EXPORT, REPORT)] == [0, 0, 0]

@@ -18,12 +18,11 @@ VERBS = [*(f"{verb} --force -o" for verb in WRITING), "plans train.py --picture"
 @pytest.fixture
 def place(tmp_path, begin, make_result):
     begin(result=make_result(trials=0))
-    (tmp_path / "train.py").write_text("no journal\n")
+    (tmp_path / "train.py").write_text("no database\n")
     os.mkfifo(tmp_path / "pipe.png")
     (tmp_path / "loop.png").symlink_to("loop.png")
     (tmp_path / "to-pipe").symlink_to("pipe.png")
     (tmp_path / "folder").mkdir()
-    (tmp_path / "taken.lock").mkdir()
     return tmp_path
 
 
@@ -55,18 +54,13 @@ def test_a_file_of_the_users_is_replaced_by_force_alone(call, place, verb):
     assert "bert" in mine.read_text()
 
 
-@pytest.mark.parametrize(
-    ("storage", "code"),
-    [
-        ("~nouser/x", UsageError.exit_code),
-        *((path, SetupError.exit_code) for path in (*NO_FILES, "to-pipe", "/dev/zero", "taken", "train.py")),
-    ],
-)
-def test_a_journal_that_is_none_is_told_on_one_line(call, place, storage, code):
-    ended, out, err = call("tune", "train.py", "--study", "new", "--storage", f"journal:{storage}")
-    assert (ended, out, len(err.splitlines())) == (code, "", 1)
+@pytest.mark.parametrize("storage", [*NO_FILES, "to-pipe", "/dev/zero", "train.py"])
+def test_a_database_that_is_none_is_told_on_one_line(call, place, storage):
+    code, out, err = call("tune", "train.py", "--study", "new", "--storage", f"sqlite:///{storage}")
+    assert (out, len(err.splitlines())) == ("", 1)
+    assert code in {UsageError.exit_code, SetupError.exit_code}
     assert not (place / "studies" / "new").exists()
-    assert (place / "train.py").read_text() == "no journal\n"
+    assert (place / "train.py").read_text() == "no database\n"
 
 
 def test_a_working_folder_that_is_gone_is_told(tmp_path):

@@ -10,7 +10,7 @@ import pytest
 
 from autorecompute.errors import SetupError, UsageError
 from autorecompute.studies.importing import DRAFT_PREFIX
-from autorecompute.studies.sharing.mirror import share
+from autorecompute.studies.shared_folder import share
 from stand_ins import program
 from stand_ins.printed import has_no_data
 
@@ -197,22 +197,22 @@ def test_pruning_leaves_what_reuse_needs(keep, call):
 def test_a_shared_study_whose_worker_was_killed_is_neither_exported_nor_pruned(keep, call, make_trial):
     """What it measured is in the storage."""
     folder = keep(trials=0, is_finished=False)
-    share(folder, "token", "journal:/shared/bert")
+    share(folder, "token", "sqlite:////shared/bert")
     folder.keep_trial(make_trial(), ["python", "train.py"], {}, "step 1\n")
     out = call("show", "bert")[1]
-    assert "its trials are in journal:/shared/bert" in out
+    assert "its trials are in sqlite:////shared/bert" in out
     assert "with its --storage" in out
     assert "no answer yet; shared" in call("show", "--json")[1]
     code, out, err = call("studies", "export", "bert")
     assert (code, out) == (UsageError.exit_code, "")
-    assert "its trials are in journal:/shared/bert" in err
+    assert "its trials are in sqlite:////shared/bert" in err
     assert call("studies", "prune")[:2] == (0, "")
     assert folder.trial(0).is_dir()
 
 
 def test_a_shared_study_whose_worker_has_ended_says_where_else_it_is(keep, call):
-    share(keep(), "token", "journal:\x1b]0;title\x07\nno answer yet")
+    share(keep(), "token", "sqlite:///\x1b]0;title\x07\nno answer yet")
     out = call("show", "bert")[1]
-    assert "shared in journal:\\x1b]0;title\\x07\\nno answer yet\n" in out
+    assert "shared in sqlite:///\\x1b]0;title\\x07\\nno answer yet\n" in out
     assert "its trials are in" not in out
     assert call("studies", "export", "bert")[0] == 0

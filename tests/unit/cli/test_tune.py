@@ -3,16 +3,14 @@ import signal
 import sys
 from pathlib import Path
 
-import optuna
 import pytest
 
 from autorecompute.cli import tune
 from autorecompute.cli.tune import STORAGE_VARIABLE
 from autorecompute.errors import SetupError, UsageError
 from autorecompute.studies import Problem, Sizes, StudyFolder
+from autorecompute.studies.shared_folder import share
 from autorecompute.studies.sharing import SharedStudy, parse_storage
-from autorecompute.studies.sharing.journal import open_journal
-from autorecompute.studies.sharing.mirror import share
 from autorecompute.studies.tuned import Tuned
 from autorecompute.tuning import session
 
@@ -25,9 +23,9 @@ def _script(tmp_path):
 @pytest.mark.parametrize(
     ("options", "words"),
     [
-        (["--storage", "mysql://ada:s3cr3t@host/db"], "journal:PATH or postgresql://"),
+        (["--storage", "oracle://ada:s3cr3t@host/db"], "knows postgresql://USER@HOST/DATABASE"),
         (["--storage", "postgresql://ada:s3cr3t@127.0.0.1:1/db"], "postgresql://ada@127.0.0.1:1/db cannot be used"),
-        (["--storage", "journal:log", "--batches", "1,2"], "Leave --storage away"),
+        (["--storage", "sqlite:///log", "--batches", "1,2"], "Leave --storage away"),
     ],
     ids=["another database", "no server", "batches"],
 )
@@ -43,30 +41,29 @@ def test_a_storage_that_cannot_be_shared_is_told_without_its_password(call, tmp_
 def test_a_folder_of_another_study_is_refused_before_anything_is_begun(call, begin, tmp_path, is_shared):
     folder = begin()
     if is_shared:
-        share(folder, "token", "journal:/elsewhere")
-    code, _, err = call("tune", "train.py", "--study", "bert", "--storage", "journal:log")
+        share(folder, "token", "sqlite:////elsewhere")
+    code, _, err = call("tune", "train.py", "--study", "bert", "--storage", "sqlite:///log")
     assert code == UsageError.exit_code
     assert "not the one in the storage" in err
     assert not (tmp_path / "ran").exists()
-    assert optuna.get_all_study_names(open_journal(tmp_path / "log")) == []
 
 
 def test_what_a_worker_finds_is_told(call, tmp_path, make_detection, make_space):
-    arguments = ("tune", "train.py", "--study", "bert", "--storage", "journal:log")
-    assert f"shared in journal:{tmp_path}/log: new" in call(*arguments)[2]
-    worker = SharedStudy(parse_storage(f"journal:{tmp_path}/log"), "bert", pytest.fail)
+    arguments = ("tune", "train.py", "--study", "bert", "--storage", "sqlite:///log")
+    assert f"shared in sqlite:///{tmp_path}/log: new" in call(*arguments)[2]
+    worker = SharedStudy(parse_storage(f"sqlite:///{tmp_path}/log"), "bert")
     problem, sizes = Problem.of(make_detection(), 2**30), Sizes.of(make_detection())
     tuned = Tuned(problem=problem, sizes=sizes, command=("python", "train.py"))
     worker.join(tuned, make_space(), is_limit_free=False)
-    worker.leave()
+    worker.close()
     assert "/log: 0 trials so far" in call(*arguments)[2]
 
 
 @pytest.mark.parametrize(
     ("value", "options", "words"),
     [
-        ("journal:log", ["--knobs"], "Unset AUTORECOMPUTE_STORAGE"),
-        ("mysql://host/db", [], "AUTORECOMPUTE_STORAGE knows"),
+        ("sqlite:///log", ["--knobs"], "Unset AUTORECOMPUTE_STORAGE"),
+        ("oracle://host/db", [], "AUTORECOMPUTE_STORAGE knows"),
         ("postgresql://ada:s3cr3t@127.0.0.1:1/db", [], "postgresql://ada@127.0.0.1:1/db cannot be used"),
         ("", ["--launcher", "no-such-launcher"], "no-such-launcher"),
     ],

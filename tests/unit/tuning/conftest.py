@@ -1,8 +1,6 @@
-import contextlib
 import functools
 import tempfile
 import time
-from pathlib import Path
 from types import SimpleNamespace
 
 import pytest
@@ -46,15 +44,6 @@ def tune_in(make_bench):
         return Tuning(root, bench or make_bench(detection), **settings)
 
     return tune_in
-
-
-@pytest.fixture(scope="session")
-def make_root():
-    """Makes folders in memory where there are any: a storage waits for its disk at every trial."""
-    with contextlib.ExitStack() as roots:
-        memory = Path("/dev/shm")
-        place = memory if memory.is_dir() else None
-        yield lambda: Path(roots.enter_context(tempfile.TemporaryDirectory(prefix="autorecompute-test-", dir=place)))
 
 
 @pytest.fixture

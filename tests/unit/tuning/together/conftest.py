@@ -1,5 +1,6 @@
 import contextlib
 import dataclasses
+import shutil
 
 import pytest
 
@@ -9,19 +10,21 @@ from autorecompute.studies.tuned import Tuned
 from autorecompute.training_job import Device
 from autorecompute.units import GIB, MIB
 from autorecompute.waiting import OutOfTime
-from stand_ins.sharing import LIMIT, shorten_lives
+from stand_ins.sharing import LIMIT
 
 
 @pytest.fixture
-def root(make_root):
-    """Where the journal is, and a folder for each worker."""
-    return make_root()
+def root(make_root, empty_database):
+    """Where the database is, and a folder for each worker."""
+    root = make_root()
+    shutil.copy(empty_database, root / "shared.db")
+    return root
 
 
 @pytest.fixture
 def open_shared(root):
     """Opens the study for one more worker."""
-    return lambda: SharedStudy(parse_storage(f"journal:{root}/journal"), "bert", lambda _: None)
+    return lambda: SharedStudy(parse_storage(f"sqlite:///{root}/shared.db"), "bert")
 
 
 @pytest.fixture
@@ -47,7 +50,7 @@ def begin_other(open_shared, make_detection, make_space):
 
         def begin_other():
             worker, detection = open_shared(), make_detection(resting_bytes=100 * MIB)
-            workers.callback(worker.leave)
+            workers.callback(worker.close)
             problem = Problem.of(detection, LIMIT)
             tuned = Tuned(problem=problem, sizes=Sizes.of(detection), command=("python", "train.py"))
             worker.join(tuned, make_space(), is_limit_free=False)
@@ -76,8 +79,3 @@ def end_wait(monkeypatch):
             monkeypatch.setattr(f"autorecompute.{module}.pause", pause)
 
     return end_wait
-
-
-@pytest.fixture
-def short_lives(monkeypatch):
-    shorten_lives(monkeypatch)

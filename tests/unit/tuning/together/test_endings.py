@@ -2,32 +2,30 @@ import dataclasses
 import fcntl
 import functools
 import threading
-import time
 
 import pytest
 
 from autorecompute.errors import LeftToOthers, NothingFitsError, ScriptError, SetupError, TooLittleTimeError
 from autorecompute.measurement import Outcome
 from autorecompute.result import SearchEnd
-from autorecompute.studies.sharing.messages import Stage
 from autorecompute.trials.lock import lock_file
 from autorecompute.tuning.answer.judgement import CONFIRMATIONS
 from autorecompute.waiting import OutOfTime
 from stand_ins.emitted import choices_of
 from stand_ins.formula import instead, stop
-from stand_ins.sharing import measured, run_together, wait_until
+from stand_ins.sharing import die, lose_heartbeat, measured, run_together
 
 
 def test_an_interruption_gives_the_trial_back(work_in, open_shared):
     tuning = stop(work_in("mine"), interrupt_at=3)
-    view = open_shared().refresh()
-    assert view.running == {}
-    assert all(trial.measurement.outcome is not Outcome.LOST for trial in view.trials)
-    assert measured(tuning) == list(view.trials)
+    shared = open_shared()
+    assert shared.running == {}
+    assert all(trial.measurement.outcome is not Outcome.LOST for trial in shared.trials)
+    assert measured(tuning) == shared.trials
 
 
 def test_who_has_no_time_left_leaves_the_rest_to_others_and_is_no_failure(work_in, partner, end_wait):
-    assert partner.view.running
+    assert partner.running
     end_wait(3)
     tuning, told = work_in("mine"), "1 other worker goes on with study 'bert', and the last one confirms"
     with pytest.raises(LeftToOthers, match=told) as left:
@@ -84,19 +82,17 @@ def test_who_confirmed_in_time_has_an_answer_for_all(work_in, begin_other):
 
 def test_who_has_more_time_goes_on_from_an_answer(work_in):
     short, long, answers = work_in("short"), work_in("long"), []
-    shared = short.tuner._context.shared
-    other = threading.Thread(target=lambda: answers.append(long.run()))
+    other, has_begun = threading.Thread(target=lambda: answers.append(long.run())), threading.Event()
 
     def watch_once(watch, *args):
         if not short.bench.watched:
             return watch(*args)
         other.start()
-        while not shared.others:
-            time.sleep(0.02)
-            shared.refresh()
+        has_begun.wait()
         raise OutOfTime
 
     instead(short.bench, "watch", watch_once)
+    instead(long.bench, "detect", lambda detect: has_begun.set() or detect())
     first = short.run()
     other.join()
     assert (first.search_end, first.rival) == (SearchEnd.TIME, None)
@@ -113,7 +109,7 @@ def test_who_is_out_of_time_looks_whether_others_are_there(work_in, begin_other)
         if len(tuning.tried) == 2 and not others:
             others.append(begin_other())
         if len(tuning.tried) == 4:
-            others[0].leave()
+            others[0].close()
             raise OutOfTime
         return measure(*args)
 
@@ -122,13 +118,12 @@ def test_who_is_out_of_time_looks_whether_others_are_there(work_in, begin_other)
         tuning.run()
 
 
-@pytest.mark.usefixtures("short_lives")
 def test_who_was_taken_for_dead_while_it_confirmed_is_told(work_in):
     late, answers = work_in("late"), []
 
     def watch_while_another_one_answers(watch, *args):
         if not answers:
-            late.tuner._context.shared._pulse.stop()
+            lose_heartbeat(late.tuner._context.shared)
             answers.append(work_in("other").run())
         return watch(*args)
 
@@ -143,8 +138,7 @@ def test_the_answer_is_kept_where_the_storage_breaks_at_the_end(work_in, root):
     tuning = work_in("mine")
 
     def watch_and_break(watch, *args):
-        with (root / "journal").open("a") as journal:
-            journal.write("not a log\n" * 2)
+        (root / "shared.db").write_bytes(b"no database" * 4096)
         return watch(*args)
 
     instead(tuning.bench, "watch", watch_and_break)
@@ -162,9 +156,8 @@ def test_a_confirmation_has_plans_of_its_own(work_in):
     assert choices_of(folder) == best.config.texts
 
 
-@pytest.mark.usefixtures("short_lives")
 def test_what_the_dead_were_measuring_is_measured_by_another(work_in, partner):
-    partner._pulse.stop()
+    die(partner)
     tuning = work_in("mine")
     assert tuning.run().best is not None
     assert [trial.measurement.outcome for trial in measured(tuning) if trial.config.is_none] == [
@@ -173,11 +166,10 @@ def test_what_the_dead_were_measuring_is_measured_by_another(work_in, partner):
     ]
 
 
-@pytest.mark.usefixtures("short_lives")
 def test_another_one_confirms_where_the_first_dies(work_in, partner):
     partner.give_up()
-    partner.enter(Stage.CONFIRMING)
-    partner._pulse.stop()
+    partner.claim_answer()
+    die(partner)
     assert work_in("mine").run().best.confirmed
 
 
@@ -190,7 +182,7 @@ def test_another_one_confirms_where_the_first_dies(work_in, partner):
 )
 def test_who_held_a_device_that_was_not_free_in_time_is_told(work_in, root, end_wait, is_same, words):
     end_wait(3)
-    tuning, study = work_in("mine"), f"study 'bert' in journal:{root}/journal"
+    tuning, study = work_in("mine"), f"study 'bert' in sqlite:///{root}/shared.db"
     with lock_file(tuning.bench.detection.device).open("a") as lock:
         fcntl.flock(lock, fcntl.LOCK_EX)
         lock.write(f"process 7 ({study if is_same else 'study /elsewhere/bert'})")
@@ -206,30 +198,16 @@ def test_the_lock_of_a_device_says_which_study_it_is_held_for(work_in, root):
     lock = lock_file(tuning.bench.detection.device)
     instead(tuning.bench, "watch", lambda watch, *args: told.append(lock.read_text()) or watch(*args))
     tuning.run()
-    assert f"(study 'bert' in journal:{root}/journal)" in told[0]
+    assert f"(study 'bert' in sqlite:///{root}/shared.db)" in told[0]
 
 
-def test_a_trial_that_is_waited_for_is_named_once_and_who_was_not_seen_to_beat_is_no_worker(
-    work_in, partner, monkeypatch, end_wait
-):
-    monkeypatch.setattr("autorecompute.tuning.peers.QUIET_SECONDS", -1.0)
-    end_wait(3)
+def test_who_else_is_there_and_what_is_waited_for_is_told_once(work_in, partner, monkeypatch, end_wait):
+    monkeypatch.setattr("autorecompute.tuning.shared_ledger.QUIET_SECONDS", -1.0)
+    end_wait(4)
     tuning = work_in("mine")
     with pytest.raises(LeftToOthers):
         tuning.run()
     notes = tuning.watcher.notes
     assert sum(note.startswith("waiting for trial 0 of other workers") for note in notes) == 1
-    assert "1 other worker may be there or gone: no sign of life was seen yet" in notes
-    assert partner.view.running
-
-
-def test_a_worker_that_was_seen_to_beat_is_counted(work_in, begin_other, monkeypatch):
-    monkeypatch.setattr("autorecompute.studies.sharing.pulse.BEAT_SECONDS", 0.05)
-    partner, tuning = begin_other(), work_in("mine")
-    shared = tuning.tuner._context.shared
-    wait_until(lambda: shared.refresh() and shared.seen)
-    partner.give_up()
-    instead(tuning.bench, "measure", lambda measure, *args: partner.leave() or measure(*args))
-    tuning.run()
-    assert "shares the study with 1 other worker" in tuning.watcher.notes
-    assert not any("no sign of life" in note for note in tuning.watcher.notes)
+    assert notes.count("shares the study with 1 other worker") == 1
+    assert partner.running

@@ -1,4 +1,4 @@
-"""The trials of a shared study in the database of one worker's folder, where all that reads a study finds them."""
+"""What a worker's folder knows of the study that it shares: where it is and, at the end, the trials of all."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ FOUNDING, PLACE = "study", "storage"
 
 
 def share(folder: StudyFolder, founding: str, place: str) -> None:
-    """Writes down which shared study a folder belongs to, and where that is.
+    """Write down which shared study a folder belongs to, and where that is.
 
     Raises:
         SetupError: it cannot be written.
@@ -31,13 +31,13 @@ def share(folder: StudyFolder, founding: str, place: str) -> None:
 
 
 def shared_from(folder: StudyFolder) -> str | None:
-    """The shared study that a folder belongs to; ``None`` for a study of its own."""
+    """Return the shared study that a folder belongs to; ``None`` for a study of its own."""
     known = folder.read(SHARED, dict[str, str])
     return None if known is None else known.get(FOUNDING, "")
 
 
 def required_of(folder: StudyFolder) -> str | None:
-    """The founding that a storage's study must have to be the folder's, which none has where that is not shared.
+    """Return the founding of the folder's study, which no storage has where that is not shared.
 
     ``None`` where no study was begun in the folder, and any will do.
     """
@@ -45,13 +45,13 @@ def required_of(folder: StudyFolder) -> str | None:
 
 
 def place_of(folder: StudyFolder) -> str | None:
-    """The storage that a folder's study is shared in, in words; ``None`` for a study of its own."""
+    """Return the storage that a folder's study is shared in, in words; ``None`` for a study of its own."""
     known = folder.read(SHARED, dict[str, str])
     return None if known is None else printable(known.get(PLACE, "a storage"), keeps="")
 
 
 def describe_missing(folder: StudyFolder) -> str:
-    """A sentence on trials that a folder does not have, for its worker has not ended; empty where it has all."""
+    """Return a sentence on trials that a folder lacks, for its worker has not ended; empty where it has all."""
     place = place_of(folder)
     if place is None:
         return ""
@@ -63,8 +63,8 @@ def describe_missing(folder: StudyFolder) -> str:
     )
 
 
-def write_mirror(folder: StudyFolder, trials: Sequence[Trial], space: Space, problem: Problem, session: str) -> None:
-    """Writes the database of a folder anew: whole or not at all, for other workers may have the same folder.
+def keep_trials(folder: StudyFolder, trials: Sequence[Trial], space: Space, problem: Problem, session: str) -> None:
+    """Write the database of a folder anew: whole or not at all, for other workers may have the same folder.
 
     Raises:
         SetupError: it cannot be written.
