@@ -97,7 +97,7 @@ def test_only_verbs_that_start_a_script_speak_of_its_arguments(call, command):
     [
         *("studies list --storage {}", "studies list --storage={}", "tune train.py --storag {}", "tune train.py {}"),
         *("tune train.py --storag={}", "tune --storage train.py {}", "tune train.py --max-trials {}"),
-        *("tune train.py --storage sqlite:///{}", "show {}", "{}"),
+        *("tune train.py --storage oracle://{}", "show {}", "{}"),
     ],
 )
 def test_an_address_in_the_wrong_place_is_not_repeated(call, tmp_path, command):

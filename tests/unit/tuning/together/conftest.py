@@ -5,7 +5,7 @@ import shutil
 import pytest
 
 from autorecompute.studies import Problem, Sizes
-from autorecompute.studies.sharing import SharedStudy, parse_storage
+from autorecompute.studies.shared_study import SharedStudy, parse_storage
 from autorecompute.studies.tuned import Tuned
 from autorecompute.training_job import Device
 from autorecompute.units import GIB, MIB
