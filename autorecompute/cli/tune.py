@@ -16,7 +16,7 @@ from autorecompute.units import MIB, parse_bytes, parse_seconds
 if TYPE_CHECKING:
     from autorecompute.result import Result
     from autorecompute.studies import StudyFolder
-    from autorecompute.studies.sharing import StorageUrl
+    from autorecompute.studies.shared_study import StorageUrl
     from autorecompute.tuning.session import TuningSession
 
 SAMPLERS = ("model", "greedy", "tpe", "gp", "random")
@@ -136,7 +136,7 @@ def parse_limit(text: str) -> int:
 
 def _storage(args: argparse.Namespace, *, is_for_one: bool) -> StorageUrl | None:
     """Where the study is shared; ``None`` where it is not. An empty variable is as good as none."""
-    from autorecompute.studies.sharing import parse_storage
+    from autorecompute.studies.shared_study import parse_storage
 
     source, text = "--storage", args.storage
     if text is None:

@@ -13,7 +13,7 @@ from autorecompute.figures import Figures
 from autorecompute.plans.dimensions import BATCH
 from autorecompute.search.choice import MODEL
 from autorecompute.studies import Problem, Sizes, StudyFolder
-from autorecompute.studies.sharing import SharedStudy
+from autorecompute.studies.shared_study import SharedStudy
 from autorecompute.studies.tuned import Tuned
 from autorecompute.studies.writing import write_files
 from autorecompute.training_job import Detection

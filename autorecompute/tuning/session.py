@@ -15,7 +15,7 @@ from autorecompute.studies import StudyFolder
 from autorecompute.studies.batch_studies import require_names_of_batches
 from autorecompute.studies.plain import require_plain
 from autorecompute.studies.shared_folder import required_of
-from autorecompute.studies.sharing import SharedStudy, StorageUrl
+from autorecompute.studies.shared_study import SharedStudy, StorageUrl
 from autorecompute.studies.tuned import require_own
 from autorecompute.studies.use import using
 from autorecompute.studies.writing import make_folder

@@ -12,7 +12,7 @@ from autorecompute import codec
 from autorecompute.errors import SetupError, UsageError
 from autorecompute.studies.race_record import FILE, RaceRecord
 from autorecompute.studies.shared_folder import keep_trials, required_of, share
-from autorecompute.studies.sharing import GRACE_SECONDS, PublishedAnswer
+from autorecompute.studies.shared_study import GRACE_SECONDS, PublishedAnswer
 from autorecompute.studies.tuned import bind
 from autorecompute.tuning.resources import RESERVE_BYTES, available_bytes
 from autorecompute.units import format_bytes, format_count
@@ -26,7 +26,7 @@ if TYPE_CHECKING:
     from autorecompute.result import Result
     from autorecompute.search import Proposal
     from autorecompute.studies import Problem
-    from autorecompute.studies.sharing import SharedStudy
+    from autorecompute.studies.shared_study import SharedStudy
     from autorecompute.tuning.context import TuningContext
 
 POLL_SECONDS = 0.5

@@ -27,7 +27,7 @@ from autorecompute.measurement import GradientCheck, Measurement, Outcome  # noq
 from autorecompute.plans import Config  # noqa: E402
 from autorecompute.reports.answer_json import Answer  # noqa: E402
 from autorecompute.reports.live import LiveView  # noqa: E402
-from autorecompute.studies import StudyFolder, sharing  # noqa: E402
+from autorecompute.studies import StudyFolder, shared_study  # noqa: E402
 from autorecompute.studies.analysis import keep_analysis  # noqa: E402
 from autorecompute.studies.storage import read_trials  # noqa: E402
 from autorecompute.trials import Job  # noqa: E402
@@ -159,7 +159,7 @@ def tune(args, view):
     keep_analysis(folder, dataclasses.replace(small, profiles=kept))
     script = args.folder / "train.py"
     script.touch()
-    shared = sharing.SharedStudy(sharing.parse_storage(args.storage), args.study)
+    shared = shared_study.SharedStudy(shared_study.parse_storage(args.storage), args.study)
     bench = ReplayedBench(replay, args.folder / "measured.jsonl", args.trial_seconds, args.hold, args.device)
     settings = TuningSettings(
         limit_bytes=replay.limit_bytes(SHARE) + args.limit_offset,
@@ -178,7 +178,7 @@ def main():
     """Ends as ``autorecompute`` would."""
     args = read_arguments()
     args.folder.mkdir(parents=True, exist_ok=True)
-    sharing.HEARTBEAT_SECONDS, sharing.GRACE_SECONDS = 1, args.grace
+    shared_study.HEARTBEAT_SECONDS, shared_study.GRACE_SECONDS = 1, args.grace
     try:
         with interruptible(), LiveView() as view:
             result, folder = tune(args, view)

@@ -5,7 +5,7 @@ from pathlib import Path
 
 import optuna
 
-from autorecompute.studies.sharing import SharedStudy, parse_storage
+from autorecompute.studies.shared_study import SharedStudy, parse_storage
 from workers.server import PASSWORD, USER
 
 OPTUNA = Path(sys.executable).with_name("optuna")

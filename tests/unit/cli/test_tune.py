@@ -10,7 +10,7 @@ from autorecompute.cli.tune import STORAGE_VARIABLE
 from autorecompute.errors import SetupError, UsageError
 from autorecompute.studies import Problem, Sizes, StudyFolder
 from autorecompute.studies.shared_folder import share
-from autorecompute.studies.sharing import SharedStudy, parse_storage
+from autorecompute.studies.shared_study import SharedStudy, parse_storage
 from autorecompute.studies.tuned import Tuned
 from autorecompute.tuning import session
 

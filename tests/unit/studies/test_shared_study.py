@@ -15,7 +15,7 @@ from autorecompute.plans import Config, Space
 from autorecompute.studies import Problem, Sizes
 from autorecompute.studies.frozen import CONSTRAINT
 from autorecompute.studies.race_record import RaceRecord
-from autorecompute.studies.sharing import PublishedAnswer, SharedStudy, parse_storage
+from autorecompute.studies.shared_study import PublishedAnswer, SharedStudy, parse_storage
 from autorecompute.studies.tuned import Tuned
 from stand_ins.sharing import LIMIT, die, lose_heartbeat
 
@@ -265,7 +265,7 @@ def test_what_a_killed_worker_measured_is_given_up_and_what_the_living_measure_i
 
 
 def test_a_heartbeat_goes_on_by_itself(join, monkeypatch):
-    monkeypatch.setattr("autorecompute.studies.sharing.HEARTBEAT_SECONDS", 0.001)
+    monkeypatch.setattr("autorecompute.studies.shared_study.HEARTBEAT_SECONDS", 0.001)
     worker, beats = join(), []
     held = worker._held[0]
     monkeypatch.setattr(worker._storage, "record_heartbeat", beats.append)
