@@ -96,7 +96,7 @@ def test_who_has_more_time_goes_on_from_an_answer(work_in):
     first = short.run()
     other.join()
     assert (first.search_end, first.rival) == (SearchEnd.TIME, None)
-    assert (answers[0].search_end, answers[0].best.config) == (SearchEnd.NOTHING_LEFT, first.best.config)
+    assert (answers[0].search_end, answers[0].best.config) == (SearchEnd.TRIALS, first.best.config)
     assert answers[0].rival is not None
     assert long.folder.result() == answers[0]
     assert work_in("later").run().rival == answers[0].rival

@@ -7,15 +7,11 @@ import threading
 import pytest
 
 from autorecompute.errors import NothingFitsError, UsageError
-from autorecompute.plans import Config
 from autorecompute.units import GIB, MIB
-from fake_backend.space import BLOCKS, SPACE
-from stand_ins.blocks import CHEAP_BLOCKS, BlocksBench, limit_for
 from stand_ins.emitted import choices_of
 from stand_ins.formula import stop
 from stand_ins.sharing import LIMIT, measured, run_all
 
-OF_FIVE = limit_for(14 * MIB * 5 // BLOCKS)
 HANGING_SECONDS = 600
 
 
@@ -56,20 +52,6 @@ def test_no_config_is_measured_twice_and_all_come_to_one_answer(work_in, answers
     first, *others = (dataclasses.replace(answer, best=None) for answer in answers)
     assert others == [first, first]
     assert len({answer.best.config for answer in answers}) == 1
-
-
-@pytest.mark.parametrize("sampler", ["greedy", "model", "tpe"])
-def test_no_count_of_a_plan_is_measured_twice(work_in, answers_of, sampler):
-    settings = {"sampler": sampler, "limit_bytes": OF_FIVE, "max_trials": 20}
-    tunings = [work_in(place, BlocksBench(CHEAP_BLOCKS), **settings) for place in range(2)]
-    answers = answers_of(tunings)
-    configs = [trial.config for trial in measured(tunings[0])]
-    assert len(configs) == len(set(configs)) <= 20
-    assert configs == [SPACE.normalize(config) for config in configs]
-    assert measured(tunings[0]) == measured(tunings[1])
-    assert answers[0].best.config == answers[1].best.config
-    if sampler != "tpe":
-        assert answers[0].best.config == Config.parse(["blocks.*:checkpoint:5"])
 
 
 def test_each_folder_has_the_whole_study_and_one_worker_confirms(work_in):
