@@ -70,7 +70,8 @@ def two_systems(tmp_path, monkeypatch):
     before = list(sys.meta_path)
     plain, other, trained = Stand(), Stand(), []
     auto = AutoBackend(plain, {IMPORTED: other}, lambda _: other)
-    auto.install(SimpleNamespace(on_session=lambda detect: trained.append(detect()) or Config()))
+    on_session = lambda detect: trained.append(detect()) or Config()  # noqa: E731
+    auto.install(SimpleNamespace(on_session=on_session, replaces_checkpointing=False))
     yield plain, other, auto, trained, lambda: importlib.import_module(IMPORTED)
     sys.meta_path[:] = before
     sys.modules.pop(IMPORTED, None)
