@@ -180,14 +180,9 @@ def test_an_answer_is_for_all_and_its_claim_for_one(join, make_result):
     assert second.claim_answer()
 
 
-def test_the_first_claims_the_run_without_recompute(join, space):
-    first, second = join(), join()
-    assert second.claim(Config(), "why", space) is None
-    assert first.claim(Config(), "why", space) == 0
-
-
 def test_no_config_is_claimed_twice(join, space, make_trial):
     workers = [join() for _ in range(2)]
+    assert [worker.claim(Config(), "why", space) for worker in workers] == [0, None]
     configs = [Config.of([plan]) for plan in space.plans]
     won = []
 
