@@ -58,6 +58,7 @@ def test_a_file_is_found_from_anywhere(tmp_path, monkeypatch):
         ("postgresql://ada:fir5t@s3cr3t@host/db", "as %40"),
         ("postgresql://ada:fir5t@9/db?s3cr3t@host/db", "as %40"),
         ("postgresql://ada:s3cr3t:/?#%@host:/db", "as %2F"),
+        ("sqlite:///postgresql://ada:s3cr3t@host/db", "more than one URL"),
     ],
 )
 def test_what_is_no_address_is_not_repeated_but_told_how_to_write(text, words):
