@@ -133,6 +133,8 @@ def parse_storage(text: str, source: str = "--storage") -> StorageUrl:
     """
     if not text:
         raise UsageError(f"{source} is empty. Give {FORMS}, or leave it away to tune alone.")
+    if text.count("://") > 1:
+        raise UsageError(f"{source} holds more than one URL. Give the one of the database alone.")
     if text.count("@") > 1:
         # Where the password ends is anybody's guess: a part of it would be taken for the host, and told.
         raise UsageError(f"{source} has more than one @. Write the one before the host as it is, and any other as %40.")

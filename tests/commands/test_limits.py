@@ -42,11 +42,3 @@ def test_a_script_that_is_long_enough_for_one_trial_is_started_again_for_each(se
     study = place.study()
     assert {trial["measurement"]["outcome"] for trial in study.trials} == {"over_limit"}
     assert len(study.logs) > 1
-
-
-def test_a_limit_that_is_no_quantity_is_refused_before_anything_starts(desk):
-    refused = desk.tune("--memory-limit", "40 gigs")
-    assert refused.code == 2
-    assert "'40 gigs'" in refused.complaint
-    assert "40GiB" in refused.complaint
-    assert not (desk.path / "studies").exists()

@@ -3,7 +3,6 @@ import fcntl
 import functools
 import json
 import os
-import re
 import shutil
 import sys
 import tempfile
@@ -12,7 +11,6 @@ from pathlib import Path
 
 import pytest
 
-from autorecompute.units import MIB, parse_bytes
 from training_scripts import STAND_IN
 from warm import start_server
 from workplace import FREED_AT_ONCE, OWN_TRAINING, PLAIN_BATCH, SCRIPTS, Finished, Workplace
@@ -176,12 +174,6 @@ def tuned(once, shared, road, tune_transformer, limit_bytes):
 
 
 @pytest.fixture(scope="session")
-def make_copy(copy_limited, tuned):
-    assert tuned.code == 0, tuned.stderr
-    return functools.partial(copy_limited, "limited")
-
-
-@pytest.fixture(scope="session")
 def plain_road(share_workplace):
     return share_workplace("plain-road")
 
@@ -231,12 +223,6 @@ def make_plain_copy(copy_limited, plain_tuned):
 def below_rest(once, plain_road):
     command = (*PLAIN, "--target-batch", "64", "--memory-limit", "64MiB", "--study", "below-rest")
     return once("below-rest", lambda: plain_road.tune(*command))
-
-
-@pytest.fixture(scope="session")
-def hopeless(below_rest):
-    resting_bytes = parse_bytes(re.search(r"holds (\S+ .iB)", below_rest.complaint)[1])
-    return (*PLAIN, "--target-batch", "64", "--memory-limit", str(resting_bytes + 8 * MIB))
 
 
 @pytest.fixture(scope="session")

@@ -1,7 +1,6 @@
 import math
 import os
 import signal
-import threading
 
 import pytest
 
@@ -112,13 +111,3 @@ def test_the_earlier_of_two_deadlines_counts(clock, outer, inner):
         with ending_at(clock.now + inner):
             assert left_seconds() == 1000
         assert left_seconds() == outer
-
-
-def test_a_deadline_is_that_of_one_thread(clock):
-    """A thread that keeps a worker alive in its storage does not end with the time of a wait elsewhere."""
-    seen = []
-    thread = threading.Thread(target=lambda: seen.append(left_seconds()))
-    with ending_at(clock.now - 1):
-        thread.start()
-        thread.join()
-    assert seen == [math.inf]

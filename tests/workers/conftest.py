@@ -2,7 +2,6 @@ import itertools
 
 import pytest
 
-from workers.proxy import Proxy
 from workers.server import PASSWORD, QUOTED_PASSWORD, Server, url_of
 
 
@@ -27,14 +26,6 @@ def database(server):
 
 
 @pytest.fixture
-def proxy(server):
-    """A connection to the server that can be lost."""
-    proxy = Proxy(server.port)
-    yield proxy
-    proxy.cut()
-
-
-@pytest.fixture
 def sqlite(tmp_path):
     """The URL of a database that is not there yet."""
     return f"sqlite:///{tmp_path / 'shared.db'}"
@@ -45,19 +36,10 @@ def database_url(server, database):
     return url_of(database, server.port)
 
 
-class Storages:
+@pytest.fixture(params=["sqlite", "database_url"], ids=["sqlite", "postgresql"])
+def storage(request):
     """The URL of a storage of each kind; no server is started for a test that has a file."""
-
-    def __init__(self, request):
-        self._request = request
-
-    def __getitem__(self, kind):
-        return self._request.getfixturevalue({"sqlite": "sqlite", "postgresql": "database_url"}[kind])
-
-
-@pytest.fixture
-def storages(request):
-    return Storages(request)
+    return request.getfixturevalue(request.param)
 
 
 @pytest.fixture(autouse=True)

@@ -52,17 +52,16 @@ class ReplayedBench:
         journal: File that takes a line for each trial that was measured.
         trial_seconds: What a trial takes.
         hold: A note and its number, such as ``begins:2``, after which it waits for a file ``go``.
-        device: What the name of the device ends with.
     """
 
-    def __init__(self, replay, journal, trial_seconds, hold, device):
+    def __init__(self, replay, journal, trial_seconds, hold):
         self._replay, self._journal, self._trial_seconds = replay, journal, trial_seconds
         self._hold, self._noted = hold, collections.Counter()
         table = replay.table
         self._known = {choice for plan in table.space.plans for choice in plan.choices}
         found = dataclasses.replace(table.detection, batch=table.plain["batch"])
         # A card of its own for each worker, for one of them at a time measures on a card.
-        card = dataclasses.replace(found.device, name=found.device.name + device, uuid=f"worker-{os.getpid()}")
+        card = dataclasses.replace(found.device, uuid=f"worker-{os.getpid()}")
         self.detection = dataclasses.replace(found, device=card)
         self.log = Path("00.log")
         self.is_live = self.can_change_batch = True
@@ -143,10 +142,8 @@ def read_arguments():
     parser.add_argument("--folder", type=Path, required=True)
     parser.add_argument("--max-trials", type=int, default=40)
     parser.add_argument("--trial-seconds", type=float, default=0.2)
-    parser.add_argument("--limit-offset", type=int, default=0, help="bytes that are added to the limit")
     parser.add_argument("--hold", help="a note and its number, such as begins:2, after which a file go is waited for")
     parser.add_argument("--grace", type=int, default=PATIENT_SECONDS, help="seconds from a last beat to death")
-    parser.add_argument("--device", default="", help="what the name of the device ends with")
     return parser.parse_args()
 
 
@@ -160,9 +157,9 @@ def tune(args, view):
     script = args.folder / "train.py"
     script.touch()
     shared = shared_study.SharedStudy(shared_study.parse_storage(args.storage), args.study)
-    bench = ReplayedBench(replay, args.folder / "measured.jsonl", args.trial_seconds, args.hold, args.device)
+    bench = ReplayedBench(replay, args.folder / "measured.jsonl", args.trial_seconds, args.hold)
     settings = TuningSettings(
-        limit_bytes=replay.limit_bytes(SHARE) + args.limit_offset,
+        limit_bytes=replay.limit_bytes(SHARE),
         max_trials=args.max_trials,
         timeout_seconds=None,
         began_seconds=time.monotonic(),

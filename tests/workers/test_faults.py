@@ -1,23 +1,18 @@
-import pytest
-
 from workers.processes import BEGINS, CONFIRMS, MEASURED, Worker, assert_nothing_is_lost_or_doubled
-from workers.server import url_of
 
 FEW = ("--max-trials", 10)
-KINDS = ["sqlite", "postgresql"]
 SOON = ("--grace", 3)
 
 
-@pytest.mark.parametrize("kind", KINDS)
-def test_the_trial_of_a_killed_worker_is_measured_by_another(storages, tmp_path, kind):
-    killed = Worker(storages[kind], tmp_path / "killed", *FEW, "--hold", "begins:2")
+def test_the_trial_of_a_killed_worker_is_measured_by_another(storage, tmp_path):
+    killed = Worker(storage, tmp_path / "killed", *FEW, "--hold", "begins:2")
     killed.await_note(BEGINS, times=2)
     killed.kill()
-    other = Worker(storages[kind], tmp_path / "other", *FEW, *SOON)
+    other = Worker(storage, tmp_path / "other", *FEW, *SOON)
     assert other.answer()["best"]["confirmed"]
     (unfinished,) = set(killed.configs(BEGINS)) - set(killed.configs(MEASURED))
     assert unfinished in other.configs(MEASURED)
-    assert_nothing_is_lost_or_doubled(storages[kind], [killed, other], interrupted=1)
+    assert_nothing_is_lost_or_doubled(storage, [killed, other], interrupted=1)
 
 
 def test_another_confirms_when_the_one_who_did_is_killed(database_url, tmp_path):
@@ -40,18 +35,19 @@ def test_a_server_that_is_away_between_two_requests_is_not_noticed(server, datab
     assert_nothing_is_lost_or_doubled(database_url, [worker])
 
 
-def test_a_server_that_is_lost_ends_the_work_with_a_sentence_and_the_next_session_goes_on(database, proxy, tmp_path):
-    storage = url_of(database, proxy.port)
-    worker = Worker(storage, tmp_path / "worker", *FEW, "--hold", "begins:3")
+def test_a_server_that_is_lost_ends_the_work_with_a_sentence_and_the_next_session_goes_on(
+    server, database_url, tmp_path
+):
+    worker = Worker(database_url, tmp_path / "worker", *FEW, "--hold", "begins:3")
     worker.await_note(BEGINS, times=3)
-    proxy.cut()
+    server.stop()
     worker.tell("go")
     assert worker.wait() == 3
     assert "Traceback" not in worker.talk
     assert "run the same command again" in worker.talk.splitlines()[-1]
     before = worker.configs(MEASURED)
-    proxy.mend()
-    again = Worker(storage, tmp_path / "worker", *FEW, *SOON)
+    server.start()
+    again = Worker(database_url, tmp_path / "worker", *FEW, *SOON)
     assert again.answer()["best"]["confirmed"]
     # What could not be written down at the end is all that is measured again.
     measured_now = again.configs(MEASURED)[len(before) :]

@@ -1,5 +1,3 @@
-import pytest
-
 from autorecompute.studies import StudyFolder
 from autorecompute.studies.storage import read_trials
 from browser.dashboard import dashboard, detail_of
@@ -9,27 +7,26 @@ TRIALS = 14
 LIMITED = ("--max-trials", TRIALS)
 
 
-@pytest.mark.parametrize("kind", ["sqlite", "postgresql"])
-def test_workers_share_the_trials_and_agree_and_a_later_one_has_the_answer_at_once(storages, tmp_path, kind):
+def test_workers_share_the_trials_and_agree_and_a_later_one_has_the_answer_at_once(storage, tmp_path):
     """No config is measured twice, all trials together are as many as asked for, and one worker confirms for all."""
-    first = Worker(storages[kind], tmp_path / "first", *LIMITED, "--hold", "begins:2")
+    first = Worker(storage, tmp_path / "first", *LIMITED, "--hold", "begins:2")
     first.await_note(BEGINS, times=2)
     # The other one would have waited for the first trial.
-    second = Worker(storages[kind], tmp_path / "second", *LIMITED, "--hold", "begins:1")
+    second = Worker(storage, tmp_path / "second", *LIMITED, "--hold", "begins:1")
     second.await_note(BEGINS)
     workers = [first, second]
     for worker in workers:
         worker.tell("go")
     answers = [worker.answer() for worker in workers]
-    assert_nothing_is_lost_or_doubled(storages[kind], workers)
+    assert_nothing_is_lost_or_doubled(storage, workers)
     assert len(measured(workers)) == answers[0]["trials"] == TRIALS
     assert sum(bool(worker.configs(CHECKED)) for worker in workers) == 1
-    late = Worker(storages[kind], tmp_path / "late", *LIMITED)
+    late = Worker(storage, tmp_path / "late", *LIMITED)
     assert all(essence(answer) == essence(answers[0]) for answer in [*answers, late.answer()])
     assert late.notes == []
     assert answers[0]["best"]["confirmed"]
     assert_folders_tell_the_study(workers, answers)
-    assert_dashboard_shows(storages[kind], answers[0])
+    assert_dashboard_shows(storage, answers[0])
 
 
 def assert_folders_tell_the_study(workers, answers):
@@ -53,14 +50,3 @@ def assert_dashboard_shows(storage, answer):
     assert [trial["constraints"][0] <= 0 for trial in kept] == [trial["outcome"] == "ok" for trial in told]
     assert len(kept) == answer["trials"]
     assert all(float(trial["peak_gib"]) > 0 for trial in told)
-
-
-@pytest.mark.parametrize(("part", "option"), [("device", ("--device", " B")), ("limit", ("--limit-offset", 1 << 20))])
-def test_another_problem_is_refused(sqlite, tmp_path, part, option):
-    assert Worker(sqlite, tmp_path / "first", "--max-trials", 1).wait() in {0, 4}
-    refused = Worker(sqlite, tmp_path / "refused", *option)
-    assert refused.wait() == 2
-    last = refused.talk.splitlines()[-1]
-    assert part in last
-    assert "--study" in last
-    assert refused.notes == []

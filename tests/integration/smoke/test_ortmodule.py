@@ -1,6 +1,5 @@
 import json
 import re
-from numbers import Real
 
 import pytest
 
@@ -36,12 +35,6 @@ def test_a_batch_that_fits_needs_no_recompute(unlimited, road):
     assert road.study("unlimited").count_rows() == 1
 
 
-def test_what_was_not_measured_is_null(unlimited):
-    assert unlimited.answer["presets"]
-    for figures in unlimited.answer["presets"].values():
-        assert set(figures.values()) == {None}
-
-
 def test_a_config_that_fits_is_found_and_confirmed(tuned, limit_bytes):
     assert tuned.code == 0, tuned.stderr
     answer = tuned.answer
@@ -50,28 +43,7 @@ def test_a_config_that_fits_is_found_and_confirmed(tuned, limit_bytes):
     assert answer["best"]["limit_bytes"] == limit_bytes
     assert answer["best"]["peak_bytes"] <= limit_bytes < answer["baseline"]["peak_bytes"]
     assert answer["verdict"] in {"recompute_pays", "does_not_pay", "undecided"}
-
-
-def test_stdout_holds_the_contract_and_nothing_else(tuned):
-    answer = tuned.answer
-    kinds = {
-        "study": str,
-        "problem": str,
-        "best": dict,
-        "baseline": dict,
-        "presets": dict,
-        "trials": int,
-        "wall_seconds": Real,
-        "verdict": str,
-    }
-    assert {name: type(answer[name]) for name in kinds if not isinstance(answer[name], kinds[name])} == {}
-    best = answer["best"]
-    kinds = {"config": list, "env": dict, "batch": int, "samples_per_second": Real, "peak_bytes": int}
-    assert {name: type(best[name]) for name in kinds if not isinstance(best[name], kinds[name])} == {}
-    assert best["batch"] == 192
-    assert answer["command"][-2:] == ["--bs", "192"]
-    assert best["samples_per_second"] > 0
-    assert answer["wall_seconds"] > 0
+    assert (answer["best"]["batch"], answer["command"][-2:]) == (192, ["--bs", "192"])
 
 
 def test_stderr_has_a_line_for_each_trial(tuned):
@@ -123,12 +95,9 @@ def test_a_swap_changes_what_is_held(tuned, road, trained, trained_without):
     assert peaks[()] - peaks[tuple(best)] > saved / 2
 
 
-def test_the_emitted_environment_gives_the_reported_peak(tuned, trained):
+def test_the_emitted_environment_saves_memory_and_gives_the_reported_peak(tuned, trained, trained_without, limit_bytes):
     assert trained.code == 0, trained.stderr
     assert tuned.answer["best"]["peak_bytes"] == pytest.approx(trained.printed_peak_bytes, rel=NEAR)
-
-
-def test_the_emitted_environment_saves_memory(trained, trained_without, limit_bytes):
     assert limit_bytes < trained_without.printed_peak_bytes
     assert trained.printed_peak_bytes < trained_without.printed_peak_bytes
     assert trained.printed_peak_bytes <= (1 + HEAP) * limit_bytes

@@ -58,6 +58,7 @@ def test_a_file_is_found_from_anywhere(tmp_path, monkeypatch):
         ("postgresql://ada:fir5t@s3cr3t@host/db", "as %40"),
         ("postgresql://ada:fir5t@9/db?s3cr3t@host/db", "as %40"),
         ("postgresql://ada:s3cr3t:/?#%@host:/db", "as %2F"),
+        ("sqlite:///postgresql://ada:s3cr3t@host/db", "more than one URL"),
     ],
 )
 def test_what_is_no_address_is_not_repeated_but_told_how_to_write(text, words):
@@ -180,14 +181,9 @@ def test_an_answer_is_for_all_and_its_claim_for_one(join, make_result):
     assert second.claim_answer()
 
 
-def test_the_first_claims_the_run_without_recompute(join, space):
-    first, second = join(), join()
-    assert second.claim(Config(), "why", space) is None
-    assert first.claim(Config(), "why", space) == 0
-
-
 def test_no_config_is_claimed_twice(join, space, make_trial):
     workers = [join() for _ in range(2)]
+    assert [worker.claim(Config(), "why", space) for worker in workers] == [0, None]
     configs = [Config.of([plan]) for plan in space.plans]
     won = []
 

@@ -41,29 +41,22 @@ def answers_of(monkeypatch):
 
 
 @pytest.mark.parametrize("sampler", ["greedy", "tpe"])
-def test_no_config_is_measured_twice_and_all_come_to_one_answer(work_in, answers_of, sampler):
-    tunings = [work_in(place, sampler=sampler, max_trials=15) for place in range(3)]
+def test_no_config_is_measured_twice_and_all_come_to_one_answer_that_one_confirmed(work_in, answers_of, sampler):
+    tunings = [work_in(place, sampler=sampler) for place in range(2)]
     answers = answers_of(tunings)
     trials = measured(tunings[0])
-    assert len({trial.config for trial in trials}) == len(trials) <= 15
+    assert len({trial.config for trial in trials}) == len(trials) <= 10
     files = [path for tuning in tunings for path in tuning.folder.path.glob("trials/*/result.json")]
     assert sorted(int(file.parent.name) for file in files) == [trial.number for trial in trials]
     assert all(tuning.tried for tuning in tunings)
     first, *others = (dataclasses.replace(answer, best=None) for answer in answers)
-    assert others == [first, first]
+    assert others == [first]
     assert len({answer.best.config for answer in answers}) == 1
-
-
-def test_each_folder_has_the_whole_study_and_one_worker_confirms(work_in):
-    tunings = [work_in(place) for place in range(2)]
-    answers = run_all(tunings)
-    assert measured(tunings[0]) == measured(tunings[1])
     assert sum(len(tuning.bench.watched) > 0 for tuning in tunings) == 1
     for tuning, answer in zip(tunings, answers, strict=True):
+        assert measured(tuning) == trials
         assert choices_of(tuning.folder) == answer.best.config.texts
         assert tuning.folder.result() == answer
-        numbers = {int(path.parent.name) for path in tuning.folder.path.glob("trials/*/result.json")}
-        assert numbers <= {trial.number for trial in measured(tuning)}
 
 
 def test_who_comes_later_is_answered_at_once_for_its_own_folder(work_in):
