@@ -260,6 +260,7 @@ bench-torch-overheads: install
 
 bench-harmless: install
 	PYTHONPATH=tests $(VENV)/bin/python benchmarks/harmless.py
+	OMP_NUM_THREADS=1 $(VENV)/bin/python benchmarks/harmless_plans.py
 
 bench-own-cost: install
 	OMP_NUM_THREADS=1 $(VENV)/bin/python benchmarks/own_cost.py

@@ -18,7 +18,7 @@ def bits_of(tensor: Tensor) -> Tensor:
 
     Two tensors are compared by it if they lie in memory alike: where it can be, eight bytes are one number.
     """
-    plain = torch.view_as_real(tensor.detach()) if tensor.is_complex() else tensor.detach()
+    plain = real_of(tensor)
     if not plain.is_contiguous():
         plain = plain[tuple([slice(0, 1) if stride == 0 else slice(None) for stride in plain.stride()])]
         plain = plain.permute(sorted(range(plain.dim()), key=plain.stride, reverse=True))
@@ -31,6 +31,14 @@ def bits_of(tensor: Tensor) -> Tensor:
     except RuntimeError:  # words would begin within elements
         return _sum(plain)
     return total if whole is None or whole == plain.shape[0] else total + _sum(plain[whole:])
+
+
+def real_of(tensor: Tensor) -> Tensor:
+    """Return the numbers of a tensor as they lie in memory: those of ``conj`` and ``imag`` may be marked as others."""
+    plain = tensor.detach()
+    plain = torch._neg_view(plain) if plain.is_neg() else plain
+    plain = plain.conj() if plain.is_conj() else plain
+    return torch.view_as_real(plain) if plain.is_complex() else plain
 
 
 def _sum(tensor: Tensor) -> Tensor:

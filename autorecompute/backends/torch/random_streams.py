@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, Any
 import torch
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterable, Iterator
+    from collections.abc import Callable, Iterable, Iterator, Mapping
 
 MOST_FUNCTIONS = 200
 """So many functions are read to see whether a forward comes to draw: what is longer is no part of a forward."""
@@ -57,26 +57,40 @@ def streams_in(functions: Iterable[tuple[Any, type]]) -> list[Any]:
     To read the state of such a generator takes longer than all else that is kept of a module, so it is to be done where
     a forward names it, or a function of the script that the forward calls.
     """
-    waiting, found = list(functions), dict[int, Any]()
-    seen: set[tuple[CodeType, type]] = set()
-    for function, kind in waiting:
-        code = getattr(inspect.unwrap(function), "__code__", None)
-        if code is None or (code, kind) in seen or len(seen) == MOST_FUNCTIONS:
-            continue
-        seen.add((code, kind))
-        for value in _values_in(inspect.unwrap(function), kind):
-            if isinstance(value, FunctionType) and not _is_of_others(value):
-                waiting.append((value, kind))
-            elif way_of(value) is not None:
-                found[id(value)] = value
+    found: dict[int, Any] = {}
+    for function, kind in _reached_from(functions):
+        found |= {id(value): value for value in _values_in(function, kind) if way_of(value) is not None}
     return list(found.values())
 
 
-def changing_in(function: Any) -> set[str]:
-    """The names of globals in a function that may be another generator later: not functions, classes and modules."""
-    known = getattr(function, "__globals__", {})
-    names = names_in(getattr(function, "__code__", None)) & known.keys()
-    return {name for name in names if not isinstance(known[name], FunctionType | type | ModuleType)}
+def changing_in(functions: Iterable[tuple[Any, type]]) -> list[tuple[Mapping[str, Any], str]]:
+    """Return where generators stand, and under which names, that may be other ones later.
+
+    Those are globals, and attributes of classes, that functions name or those that these call.
+    """
+    found: dict[tuple[int, str], tuple[Mapping[str, Any], str]] = {}
+    for function, kind in _reached_from(functions):
+        names = names_in(function.__code__)
+        holders = [(function.__globals__, function.__globals__), *((base, vars(base)) for base in kind.__mro__)]
+        for owner, holder in holders:
+            for name in names & holder.keys():
+                if holder[name] is None or way_of(holder[name]) is not None:
+                    found[id(owner), name] = holder, name
+    return list(found.values())
+
+
+def _reached_from(functions: Iterable[tuple[Any, type]]) -> Iterator[tuple[FunctionType, type]]:
+    """Give functions of classes, and those of the script that they call."""
+    waiting, seen = list(functions), set[tuple[CodeType, type]]()
+    for wrapped, kind in waiting:
+        function = inspect.unwrap(wrapped)
+        code = getattr(function, "__code__", None)
+        if code is None or (code, kind) in seen or len(seen) == MOST_FUNCTIONS:
+            continue
+        seen.add((code, kind))
+        yield function, kind
+        called = (value for value in _values_in(function, kind) if isinstance(value, FunctionType))
+        waiting += [(value, kind) for value in called if not _is_of_others(value)]
 
 
 @functools.cache

@@ -23,7 +23,7 @@ from torch.optim.optimizer import register_optimizer_step_post_hook, register_op
 from torch.utils import checkpoint
 
 from autorecompute.backends.common.gradients import TOLERANCES
-from autorecompute.backends.torch.checksums import bits_of
+from autorecompute.backends.torch.checksums import bits_of, real_of
 from autorecompute.backends.torch.sharded import is_sharded
 from autorecompute.errors import UsageError
 from autorecompute.evidence import add_evidence
@@ -121,7 +121,7 @@ class Sums(NamedTuple):
 
     Attributes:
         bits: The sum of its bits.
-        total: The sum of its elements; none of integers.
+        total: The sum of its elements; none of integers and of 8 bits.
         like: How it lies in memory, on which the sum of the bits depends.
     """
 
@@ -136,20 +136,17 @@ class Sums(NamedTuple):
 
 
 def _like(tensor: Tensor) -> tuple[Any, ...]:
-    return tensor.shape, tensor.stride(), tensor.dtype, tensor.storage_offset()
+    marks = tensor.is_conj(), tensor.is_neg()
+    return tensor.shape, tensor.stride(), tensor.dtype, tensor.storage_offset(), marks
 
 
 def _total(tensor: Tensor) -> Tensor | None:
-    if not (tensor.is_floating_point() or tensor.is_complex()):
+    if not (tensor.is_floating_point() or tensor.is_complex()) or tensor.element_size() == 1:  # 8 bits have no sum
         return None
-    plain = _real(tensor)
+    plain = real_of(tensor)
     # On a CPU the sum in another type would make a copy of the tensor.
     is_narrow = plain.device.type != "cpu" and plain.dtype in {torch.float16, torch.bfloat16}
     return plain.sum(dtype=torch.float32 if is_narrow else None)
-
-
-def _real(tensor: Tensor) -> Tensor:
-    return torch.view_as_real(tensor.detach()) if tensor.is_complex() else tensor.detach()
 
 
 def _off(total: Tensor | None, again: Tensor) -> Tensor:
@@ -160,7 +157,7 @@ def _off(total: Tensor | None, again: Tensor) -> Tensor:
     total_again = _total(again)
     if total is None or total_again is None:
         return torch.zeros((), dtype=torch.float64, device=again.device)
-    norm = torch.linalg.vector_norm(_real(again), dtype=torch.float64)
+    norm = torch.linalg.vector_norm(real_of(again), dtype=torch.float64)
     return (total.double() - total_again.double()).abs() / norm
 
 

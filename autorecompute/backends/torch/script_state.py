@@ -158,15 +158,11 @@ class Generators:
         known = {id(value): value for value in (*_within_reach(modules), *streams_in(functions))}
         self._known = {key: value for key, value in known.items() if way_of(value) is not None}
         self._ways = [way for value in self._known.values() if (way := way_of(value)) is not None]
-        self._changing = {
-            (id(function.__globals__), name): function.__globals__
-            for function, _ in functions
-            for name in changing_in(function)
-        }
+        self._changing = changing_in(functions)
 
     def are_all(self, own: Iterable[Any]) -> bool:
-        """Whether there is no other one among the modules' own, which are given, and globals of the script."""
-        now = [known.get(name) for (_, name), known in self._changing.items()]
+        """Whether there is no other one among the modules' own, which are given, and what functions name."""
+        now = [holder.get(name) for holder, name in self._changing]
         return all(id(value) in self._known for value in (*own, *now) if way_of(value) is not None)
 
     def states(self) -> list[Any]:

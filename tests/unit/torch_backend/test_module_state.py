@@ -234,6 +234,16 @@ class ByGlobal(Noisy):
         return torch.sin(self.linear(x) * (1 + torch.rand((), generator=GENERATOR)))
 
 
+class ByClass(Noisy):
+    generator = GENERATOR
+
+    def forward(self, x):
+        return torch.sin(self.linear(x) * self.factor())
+
+    def factor(self):
+        return 1 + torch.rand((), generator=type(self).generator)
+
+
 @pytest.mark.parametrize("kind", [*NOISY.values(), ByHook], ids=[*NOISY, "a hook"])
 def test_a_block_draws_the_same_numbers_of_python_again_and_none_of_those_that_come_after(kind):
     assert_same(kind())
@@ -266,6 +276,10 @@ def set_global(_block, epoch):
     globals()["GENERATOR"] = torch.Generator().manual_seed(epoch)
 
 
+def set_of_class(_block, epoch):
+    ByClass.generator = torch.Generator().manual_seed(epoch)
+
+
 def put_norm_in(block, epoch):
     if epoch == 1:
         block.linear = nn.Sequential(nn.BatchNorm1d(4), block.linear)
@@ -273,7 +287,8 @@ def put_norm_in(block, epoch):
 
 
 @pytest.mark.parametrize(
-    ("kind", "setting"), [(Noisy, set_noise), (ByGlobal, set_global), (Noisy, set_system), (Noisy, put_norm_in)]
+    ("kind", "setting"),
+    [(Noisy, set_noise), (ByGlobal, set_global), (ByClass, set_of_class), (Noisy, set_system), (Noisy, put_norm_in)],
 )
 def test_a_generator_or_a_module_of_a_later_epoch_is_put_back(kind, setting):
     """But for one of the system, which nobody can draw again; statistics of a norm are written once."""

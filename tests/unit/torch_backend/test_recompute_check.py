@@ -317,3 +317,23 @@ def test_sums_tell_tensors_apart_that_differ_in_one_number(tensor):
     assert before == int(bits_of(tensor.detach()))
     tensor[last] = ~tensor[last] if tensor.dtype == torch.bool else tensor[last] * 2 + 1
     assert before != int(bits_of(tensor))
+
+
+@pytest.mark.parametrize(
+    "tensor",
+    [
+        torch.randn(3, 2, dtype=torch.complex64).conj(),
+        torch.randn(3, 2, dtype=torch.complex64).conj().imag,
+        torch.randn(5).to(torch.float8_e4m3fn),
+    ],
+    ids=["conjugated", "negated", "8 bits"],
+)
+def test_numbers_that_are_marked_as_others_or_have_no_sum_are_compared(tensor):
+    """Training went on without the check, and ended with it."""
+    check = recompute_check.RecomputeCheck(nn.Identity(), Mode.ALL)
+    sums = recompute_check.Sums.of(tensor)
+    check.compare("a site", "a module", sums, tensor)
+    assert not check.differences
+    tensor[-1] = 3.0
+    check.compare("a site", "a module", sums, tensor)
+    assert check.differences
