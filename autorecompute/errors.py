@@ -30,7 +30,7 @@ class WrongBatchError(UsageError):
 
 
 class OwnCheckpointingError(UsageError):
-    """The script's own checkpointing was to be replaced, and cannot be."""
+    """The script's own checkpointing cannot be switched off, as ``--replace-checkpointing`` asks."""
 
 
 class SetupError(AutorecomputeError):

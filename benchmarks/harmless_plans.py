@@ -187,7 +187,7 @@ def hold(name):
 
 
 def main():
-    """One line for each case."""
+    """Print one line for each case."""
     warnings.filterwarnings("ignore")
     logging.getLogger("autorecompute").propagate = False
     torch.set_num_threads(1)

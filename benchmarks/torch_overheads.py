@@ -176,7 +176,7 @@ def rewrite(training, board, units, operators, rounds):
 
 
 def checked(training, board, choices, mode):
-    """Which share of steps goes into the check of what is made again, in seconds of the thread, and how often it looks.
+    """Return which share of steps the check of each recompute takes, in seconds of the thread, and how often it looks.
 
     Pairs of steps with it and without would need hundreds of rounds to tell so little.
     """

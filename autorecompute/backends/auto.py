@@ -68,11 +68,11 @@ class AutoBackend:
         return self._current.has_open_forward
 
     def end_step(self) -> tuple[str, ...]:
-        """As the one that trains says."""
+        """Ask the backend that trains."""
         return self._current.end_step()
 
     def wrong_recompute(self) -> str:
-        """As the one that trains says."""
+        """Ask the backend that trains."""
         return self._current.wrong_recompute()
 
     def why_nothing_trained(self) -> str:

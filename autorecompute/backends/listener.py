@@ -29,11 +29,11 @@ class Listener(Protocol):
 
     @property
     def replaces_checkpointing(self) -> bool:
-        """Whether the checkpoints that the script makes itself are to be switched off."""
+        """Tell whether the checkpoints that the script makes itself are to be switched off."""
 
     @property
     def is_trial(self) -> bool:
-        """Whether the process is there to be measured: its training leads nowhere."""
+        """Tell whether the process is there to be measured: its training leads nowhere."""
 
     def on_session(self, detect: Callable[[], Detection]) -> Config:
         """A training session exists and no step has run in it; the answer is the config to train with."""

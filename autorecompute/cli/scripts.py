@@ -35,7 +35,7 @@ def add_script_arguments(parser: argparse.ArgumentParser) -> None:
 
 
 def add_replacement(parser: argparse.ArgumentParser) -> None:
-    """Adds what switches the script's own checkpointing off."""
+    """Add what switches the script's own checkpointing off."""
     parser.add_argument(
         "--replace-checkpointing",
         action="store_true",

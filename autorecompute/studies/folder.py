@@ -198,14 +198,14 @@ class StudyFolder:
         self.write(REJECTED, {IN_REJECTED: codec.to_plain(rejections)})
 
     def rejections(self) -> list[Rejection]:
-        """The configs that were not confirmed, and those that trainings have disproved since."""
+        """Return the configs that were not confirmed, and those that trainings have disproved since."""
         known = self.read(REJECTED, dict[str, list[Rejection]])
         own = known.get(IN_REJECTED, []) if known is not None else []
         return [*own, *(one for one in self.disproved() if all(one.config != other.config for other in own))]
 
     @property
     def evidence(self) -> Path:
-        """The file in which trainings tell what they found out about a config."""
+        """Return the file in which trainings tell what they found out about a config."""
         return self.path / EVIDENCE
 
     def disproved(self) -> list[Rejection]:
@@ -256,7 +256,7 @@ class StudyFolder:
         self.write("result.json", codec.to_plain(result))
 
     def result(self) -> Result | None:
-        """The answer, once there is one, under the name that the folder has now, with what trainings say against it."""
+        """Return the answer, once there is one, under the folder's name of now, with what trainings say against it."""
         result = self.read("result.json", Result)
         if result is None:
             return None

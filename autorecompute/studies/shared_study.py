@@ -234,7 +234,7 @@ class SharedStudy:
 
     @property
     def others(self) -> dict[int, Claim]:
-        """The claims of other workers, by their numbers."""
+        """Return the claims of other workers, by their numbers."""
         return {number: claim for number, claim in self.running.items() if claim.session != self.session}
 
     @property
@@ -461,7 +461,7 @@ class SharedStudy:
                 self.answer = content
 
     def _own(self, *, is_answer: bool) -> dict[int, Trial | None]:
-        """The claims of this worker of one kind."""
+        """Return the claims of this worker of one kind."""
         claims = {number: claim.trial for number, claim in self.running.items() if number in self._held}
         return {number: trial for number, trial in claims.items() if (trial is None) == is_answer}
 
@@ -515,7 +515,7 @@ def _quiet() -> Iterator[None]:
 
 
 def _content_of(frozen: FrozenTrial) -> Trial | PublishedAnswer | None:
-    """What a stored trial holds; ``None`` for a claim that was given up."""
+    """Return what a stored trial holds; ``None`` for a claim that was given up."""
     if (plain := frozen.user_attrs.get(ANSWER)) is not None:
         return codec.from_plain(plain, PublishedAnswer)
     if (plain := frozen.user_attrs.get(TRIAL_ATTRIBUTE)) is not None:

@@ -161,7 +161,7 @@ class LocalLedger:
         return is_new
 
     def known_answer(self) -> Result | None:
-        """That of an earlier session; none where a training has disproved it."""
+        """Return the answer of an earlier session; none where a training has disproved it."""
         result = self._folder.result()
         disproved = {rejection.config for rejection in self._folder.disproved()}
         return None if result is not None and result.best and result.best.config in disproved else result

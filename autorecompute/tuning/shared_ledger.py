@@ -71,7 +71,7 @@ class SharedLedger:
 
     @property
     def others(self) -> int:
-        """Workers that measure or confirm at this moment."""
+        """Return the workers that measure or confirm at this moment."""
         return len({claim.session for claim in self._shared.others.values()})
 
     @property
@@ -81,7 +81,7 @@ class SharedLedger:
 
     @property
     def is_confirming(self) -> bool:
-        """Whether it has claimed the answer, or made it."""
+        """Tell whether it has claimed the answer, or made it."""
         return self._has_answered or self._shared.is_confirming
 
     @property
@@ -134,7 +134,7 @@ class SharedLedger:
             raise
 
     def keep(self, trial: Trial) -> Trial | None:
-        """Ends the claim."""
+        """End the claim."""
         if not self._shared.end(trial, self._context.problem.limit_bytes):
             self._context.note(f"{trial.description} was given up meanwhile: no heartbeat reached the storage")
             return None
@@ -167,7 +167,7 @@ class SharedLedger:
         return self._take(self._shared.answer) if self._is_answered and self._shared.answer is not None else None
 
     def resume(self) -> None:
-        """The next answer is another one."""
+        """Begin another answer."""
         self._known = self._shared.answer
 
     def publish(self, result: Result) -> Result:
@@ -214,7 +214,7 @@ class SharedLedger:
 
     @property
     def _state(self) -> tuple[frozenset[int], frozenset[int]]:
-        """What a search depends on: which trials ended, and what others claim."""
+        """Return what a search depends on: which trials ended, and what others claim."""
         return frozenset(trial.number for trial in self.trials), frozenset(self._shared.others)
 
     @property

@@ -81,12 +81,12 @@ class Agent:
 
     @property
     def replaces_checkpointing(self) -> bool:
-        """Whether the checkpoints that the script makes itself are to be switched off."""
+        """Tell whether the checkpoints that the script makes itself are to be switched off."""
         return self._settings.replaces_checkpointing
 
     @property
     def is_trial(self) -> bool:
-        """Whether the process is there to be measured: it always is."""
+        """Return True: the process is there to be measured."""
         return True
 
     @property

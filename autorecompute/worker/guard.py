@@ -65,7 +65,7 @@ class Guard:
 
     @property
     def replaces_checkpointing(self) -> bool:
-        """Whether the checkpoints that the script makes itself are to be switched off."""
+        """Tell whether the checkpoints that the script makes itself are to be switched off."""
         return self._settings.replaces_checkpointing
 
     @property

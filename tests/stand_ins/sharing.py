@@ -12,7 +12,7 @@ LIMIT = 600 * MIB
 
 
 def lose_heartbeat(worker):
-    """No heartbeat of a worker has reached the storage for a long time."""
+    """Have no heartbeat of a worker reach the storage for a long time."""
     worker._is_over.set()
     stop = sqlalchemy.text("UPDATE trial_heartbeats SET heartbeat = '2000-01-01 00:00:00' WHERE trial_id = :held")
     with worker._storage.engine.begin() as connection:
@@ -21,7 +21,7 @@ def lose_heartbeat(worker):
 
 
 def die(worker):
-    """Ends a worker as a kill would, a while ago."""
+    """End a worker as a kill would, a while ago."""
     lose_heartbeat(worker)
     worker._held.clear()
 

@@ -56,7 +56,7 @@ def calls_before_backward() -> int:
 
 
 def _own_frames() -> Iterator[tuple[FrameType, tuple[int, int]]]:
-    """The script's own frames up to a library's, the innermost first, each with the end of the call that runs there.
+    """Yield the script's own frames up to a library's, the innermost first, each with the end of its running call.
 
     A comprehension is a part of the function that it is in.
     """
@@ -73,7 +73,7 @@ def _own_frames() -> Iterator[tuple[FrameType, tuple[int, int]]]:
 
 
 def _end_of_call(frame: FrameType) -> tuple[int, int] | None:
-    """Where the expression ends that a frame is computing; ``None`` where nobody knows."""
+    """Return where the expression ends that a frame is computing; ``None`` where nobody knows."""
     _, line, _, column = list(frame.f_code.co_positions())[frame.f_lasti // 2]
     return (line, column) if line is not None and column is not None else None
 
@@ -98,7 +98,7 @@ def _count(frame: FrameType, end: tuple[int, int]) -> tuple[int, bool]:
 
 
 def _end(node: ast.expr) -> tuple[int | None, int | None]:
-    """Where an expression ends: no two calls end at one place, whatever lies in them."""
+    """Return where an expression ends: no two calls end at one place, whatever lies in them."""
     return node.end_lineno, node.end_col_offset
 
 
@@ -149,7 +149,7 @@ class _Reader:
                 yield from self.events(ast.iter_child_nodes(node))
 
     def _branch(self, node: ast.If | ast.IfExp) -> list[_Event]:
-        """That which runs or will run, where it is known; else the one with more calls."""
+        """Return the branch that runs or will run, where it is known; else the one with more calls."""
         branches = [list(self.events(part if isinstance(part, list) else [part])) for part in (node.body, node.orelse)]
         value = value_of(node.test, self._frame)
         if type(value) in {bool, int, type(None)}:
@@ -171,18 +171,18 @@ class _Reader:
 
 
 def _may_end(loop: ast.For) -> bool:
-    """Whether a loop may end before its last round."""
+    """Tell whether a loop may end before its last round."""
     return any(isinstance(node, (ast.Break, ast.Return)) for node in inside(loop))
 
 
 def _is_without(items: Iterable[ast.withitem]) -> bool:
-    """Whether a context is one without gradients."""
+    """Tell whether a context is one without gradients."""
     names = [ast.dump(item.context_expr) for item in items]
     return any("no_grad" in name or "inference_mode" in name for name in names)
 
 
 def _rounds(expression: ast.expr, frame: FrameType) -> int:
-    """How often a loop over something runs; 1 where nobody knows."""
+    """Return how often a loop over something runs; 1 where nobody knows."""
     match expression:
         case ast.Tuple(elts=parts) | ast.List(elts=parts):
             return max(1, len(parts))

@@ -9,8 +9,8 @@ from autorecompute.backends.interface import Emission, ImportHook, Knob
 from autorecompute.backends.torch import cards
 from autorecompute.backends.torch.compiled.needs import code_of_blocks
 from autorecompute.backends.torch.compiled.peaks import CompiledPeaks
-from autorecompute.backends.torch.extra import TorchDetection, describe_own
-from autorecompute.backends.torch.forecast import ROUGH_ERROR, TorchMemoryModel
+from autorecompute.backends.torch.extra import FROZEN, TorchDetection, describe_own
+from autorecompute.backends.torch.forecast import TorchMemoryModel
 from autorecompute.backends.torch.options import DROP
 from autorecompute.backends.torch.plans_file import VARIABLE, PlansFile, requested
 from autorecompute.backends.torch.script import write_script
@@ -40,12 +40,6 @@ USED_BY = ""
 PROFILES = False
 READ_BY = "a script that calls autorecompute.apply(model) before it trains"
 CARDS = tuple(cards.CARDS)
-
-FROZEN = (
-    "an optimizer holds parameters that are frozen now: peaks are those of a step that trains them; if they stay "
-    "frozen, give the optimizer the others alone"
-)
-"""What peaks are of, where that is so."""
 
 PLANS_FILE = "plans.json"
 SWITCHED_OFF = "was off while this was measured; the plans file switches it off, in whichever script reads that"
@@ -262,26 +256,10 @@ def memory_model(space: Space, small: StepProfiles) -> None:
 
 
 def memory_of(detection: Detection) -> TorchMemoryModel | None:
-    """What the detection tells of the memory of every config; ``None`` where no step could be run on fake tensors."""
-    extra = TorchDetection.of(detection)
-    if extra.steps is None:
-        return None
-    sizes = {name: size for name, size in detection.dims.items() if name != BATCH}
-    return TorchMemoryModel(
-        space=detection.space,
-        steps=extra.steps,
-        resting_bytes=detection.resting_bytes,
-        sizes=sizes,
-        on_card=extra.on_card,
-        of_rank=extra.of_rank,
-        machine=extra.machine,
-    )
+    """Return the memory of every config; ``None`` where no step could be run on fake tensors."""
+    return TorchMemoryModel.of(detection)
 
 
 def rough_memory_of(detection: Detection) -> MemoryModel | None:
-    """What one forward pass tells of the memory of every config; ``None`` where it tells nothing."""
-    steps = TorchDetection.of(detection).rough_steps
-    if steps is None:
-        return None
-    sizes = {name: size for name, size in detection.dims.items() if name != BATCH}
-    return TorchMemoryModel(detection.space, steps, detection.resting_bytes, sizes, likely_error=ROUGH_ERROR)
+    """Return what one forward pass tells of the memory of every config; ``None`` where it tells nothing."""
+    return TorchMemoryModel.roughly_of(detection)

@@ -246,7 +246,7 @@ class _Sorting:
         return sorted(paths, key=lambda path: next(i for i, call in enumerate(self._seen.calls) if call.path == path))
 
     def _trained(self, paths: Sequence[str]) -> tuple[str, ...]:
-        """Those that gradients go back through and that the script does not checkpoint itself.
+        """Return the blocks that gradients go back through and that the script does not checkpoint itself.
 
         Others may be frozen, and everything in front of them.
         """

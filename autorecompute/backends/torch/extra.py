@@ -189,6 +189,12 @@ class TorchDetection:
         return codec.from_plain(detection.extra, cls)
 
 
+FROZEN = (
+    "an optimizer holds parameters that are frozen now: peaks are those of a step that trains them; if they stay "
+    "frozen, give the optimizer the others alone"
+)
+"""What peaks are of, where that is so."""
+
 MOST_PLACES = 3
 """So many places are named."""
 

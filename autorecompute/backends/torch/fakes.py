@@ -281,7 +281,7 @@ class FakeSteps:
         return meter
 
     def _call(self, fake: _Fake) -> Any:
-        """One call of the model, in which it looks at the values that the probe's first call has seen."""
+        """Call the model once, so that it looks at the values that the probe's first call has seen."""
         self._values.rewind()
         if self._redirection is not None:  # Lightning's, under DDP, which holds for one call
             self._model.forward = self._redirection

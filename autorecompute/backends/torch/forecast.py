@@ -11,14 +11,14 @@ from __future__ import annotations
 import bisect
 from collections.abc import Mapping
 from dataclasses import dataclass
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Self
 
 import numpy as np
 
 from autorecompute.backends.torch.amounts import Amount
 from autorecompute.backends.torch.columns import columns_of
 from autorecompute.backends.torch.drawing import draw
-from autorecompute.backends.torch.extra import OnCard, Steps
+from autorecompute.backends.torch.extra import OnCard, Steps, TorchDetection
 from autorecompute.backends.torch.options import CALL_SECONDS
 from autorecompute.memory import Estimate, Machine, RankPeak
 from autorecompute.memory.model import STEP_ERROR, Effect, Forecast, Simulated
@@ -29,6 +29,7 @@ if TYPE_CHECKING:
     from collections.abc import Collection, Iterable, Sequence
 
     from autorecompute.memory import Timeline
+    from autorecompute.training_job import Detection
 
 LIKELY_ERROR = 0.01
 WORST_ERROR = 0.12
@@ -125,6 +126,10 @@ def _scaled(parts: Sequence[tuple[int, int]], scale: float) -> np.ndarray:
     return at_scale
 
 
+def _sizes(detection: Detection) -> dict[str, int]:
+    return {name: size for name, size in detection.dims.items() if name != BATCH}
+
+
 @dataclass(frozen=True)
 class TorchMemoryModel:
     """What a process that trains on PyTorch takes under every config.
@@ -148,6 +153,30 @@ class TorchMemoryModel:
     of_rank: tuple[RankPeak, ...] = ()
     machine: Machine | None = None
     likely_error: float = LIKELY_ERROR
+
+    @classmethod
+    def of(cls, detection: Detection) -> Self | None:
+        """Return that of every config of a detection; ``None`` where no step could be run on fake tensors."""
+        extra = TorchDetection.of(detection)
+        if extra.steps is None:
+            return None
+        return cls(
+            space=detection.space,
+            steps=extra.steps,
+            resting_bytes=detection.resting_bytes,
+            sizes=_sizes(detection),
+            on_card=extra.on_card,
+            of_rank=extra.of_rank,
+            machine=extra.machine,
+        )
+
+    @classmethod
+    def roughly_of(cls, detection: Detection) -> Self | None:
+        """Return what one forward pass tells of every config; ``None`` where it tells nothing."""
+        steps = TorchDetection.of(detection).rough_steps
+        if steps is None:
+            return None
+        return cls(detection.space, steps, detection.resting_bytes, _sizes(detection), likely_error=ROUGH_ERROR)
 
     @property
     def dims(self) -> dict[str, int]:

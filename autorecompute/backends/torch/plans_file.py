@@ -51,7 +51,7 @@ class PlansFile:
 
     @property
     def does_nothing(self) -> bool:
-        """Whether a script trains with it as without."""
+        """Tell whether a script trains with it as without."""
         return self.config.is_none and not self.replaces_checkpointing
 
     @property

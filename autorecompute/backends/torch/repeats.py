@@ -81,7 +81,7 @@ def repeated(links: Sequence[Link], programs: Mapping[str, Program], kept: int =
 
 
 def _repeated(links: Sequence[Link], programs: Mapping[str, Program], kept: int) -> frozenset[str]:
-    """Those of one call of the model."""
+    """Return the repeats of one call of the model."""
     alike = [place > 0 and _is_alike(links[place - 1], link, programs) for place, link in enumerate(links)]
     chained = [place > 1 and _is_chained(*links[place - 2 : place + 1]) for place in range(len(links))]
     inner = range(2, len(links) - kept)

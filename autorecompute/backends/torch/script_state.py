@@ -161,7 +161,7 @@ class Generators:
         self._changing = changing_in(functions)
 
     def are_all(self, own: Iterable[Any]) -> bool:
-        """Whether there is no other one among the modules' own, which are given, and what functions name."""
+        """Tell whether there is no other one among the modules' own, which are given, and what functions name."""
         now = [holder.get(name) for holder, name in self._changing]
         return all(id(value) in self._known for value in (*own, *now) if way_of(value) is not None)
 

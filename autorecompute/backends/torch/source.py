@@ -23,7 +23,7 @@ UNKNOWN: Final = object()
 
 
 def scopes(file: str, line: int) -> list[ast.AST]:
-    """The loops around a line, the innermost first, and the function or module that they are in."""
+    """Return the loops around a line, the innermost first, and the function or module that they are in."""
     tree = _tree(file)
     around = [node for node in ast.walk(tree) if isinstance(node, _SCOPES) and node.lineno <= line <= end(node)]
     around.sort(key=lambda node: (end(node), -node.lineno, -node.col_offset))
@@ -40,12 +40,12 @@ def _tree(file: str) -> ast.Module:
 
 
 def end(node: ast.stmt) -> int:
-    """The last line of a statement."""
+    """Return the last line of a statement."""
     return node.end_lineno or node.lineno
 
 
 def inside(scope: ast.AST) -> Iterator[ast.AST]:
-    """What runs with a scope: not what a function does that is defined there, and called who knows where."""
+    """Yield what runs with a scope: not what a function does that is defined there, and called who knows where."""
     waiting = [scope]
     while waiting:
         within = [node for node in ast.iter_child_nodes(waiting.pop()) if not isinstance(node, FUNCTIONS)]
@@ -54,7 +54,7 @@ def inside(scope: ast.AST) -> Iterator[ast.AST]:
 
 
 def codes(loop: ast.AST, frame: FrameType) -> Iterator[CodeType]:
-    """The code of the functions and methods that a loop calls, where their names tell them."""
+    """Yield the code of the functions and methods that a loop calls, where their names tell them."""
     for node in inside(loop):
         match node:
             case ast.Call(func=ast.Name() as name):
@@ -68,7 +68,7 @@ def codes(loop: ast.AST, frame: FrameType) -> Iterator[CodeType]:
 
 
 def value_of(expression: ast.expr, frame: FrameType) -> Any:
-    """The value of a number, a name, or an attribute that an object or its class holds: nothing of theirs is run."""
+    """Return the value of a number, a name, or an attribute in an object or its class; run nothing of theirs."""
     if isinstance(expression, ast.Constant):
         return expression.value
     if isinstance(expression, ast.Name):

@@ -67,16 +67,16 @@ class LaterLive:
         self._meter, self._later, self._known = meter, later, known
 
     def start(self) -> None:
-        """A step begins."""
+        """Begin a step."""
         self._meter.start()
 
     def stop(self) -> int:
-        """The most bytes alive beyond those that were at the start, in this step or in the later one."""
+        """Return the most bytes alive beyond those that were at the start, in this step or in the later one."""
         live_bytes, _ = self._later()
         return max(self._meter.stop(), live_bytes)
 
     def held_bytes(self, measured_bytes: int) -> int:
-        """What is held before the later step: the optimizer has made its state for all parameters."""
+        """Return the bytes held before the later step: the optimizer has made its state for all parameters."""
         _, wanted_bytes = self._later()
         there_bytes: int = sum(one.nbytes for one in self._known() if not isinstance(one, Parameter))
         return self._meter.held_bytes(measured_bytes) + max(0, wanted_bytes - there_bytes)

@@ -18,11 +18,11 @@ from autorecompute.backends.torch.callers import calling_frame, keeps_gradients,
 from autorecompute.backends.torch.calls import calls_before_backward
 from autorecompute.backends.torch.collectives import buckets_around, require_group
 from autorecompute.backends.torch.compiled.forms import MEASURED, CompiledRun
-from autorecompute.backends.torch.controller import FROZEN, memory_of
-from autorecompute.backends.torch.extra import TorchDetection, describe_own
+from autorecompute.backends.torch.extra import FROZEN, TorchDetection, describe_own
 from autorecompute.backends.torch.fake_machine import FakeMachine
 from autorecompute.backends.torch.fake_mode import LargeTensorsAreFake
 from autorecompute.backends.torch.fakes import Script
+from autorecompute.backends.torch.forecast import TorchMemoryModel
 from autorecompute.backends.torch.gradients import check_gradients
 from autorecompute.backends.torch.identity import name_of
 from autorecompute.backends.torch.live import StepLive, tensors_of
@@ -52,7 +52,6 @@ if TYPE_CHECKING:
     from autorecompute.backends.interface import LiveMeter
     from autorecompute.backends.listener import Listener
     from autorecompute.backends.torch.extra import Steps
-    from autorecompute.backends.torch.forecast import TorchMemoryModel
     from autorecompute.measurement import GradientCheck, Outcome
     from autorecompute.training_job import Detection
 
@@ -189,14 +188,14 @@ class TorchBackend:
         return StepLive(known) if self._later is None else LaterLive(StepLive(known), self._forecast_later, known)
 
     def _forecast_later(self) -> tuple[int, int]:
-        """The live bytes of a step that trains what is frozen, and what is there before it; 0 once it is trained."""
+        """Return the live bytes of a step that trains what is frozen, and those before it; 0 once it is trained."""
         if self._later is None or not self._still_frozen():
             return 0, 0
         forecast = self._later.forecast(self._config, self._later.dims)
         return forecast.live_bytes, self._later.steps.later_bytes
 
     def _still_frozen(self) -> list[Parameter]:
-        """What was frozen when the model trained for the first time, and an optimizer holds."""
+        """Return what was frozen when the model trained for the first time, and an optimizer holds."""
         found = (reference() for reference in self._frozen)
         return [parameter for parameter in found if parameter is not None and not parameter.requires_grad]
 
@@ -317,7 +316,7 @@ class TorchBackend:
         self._told = tuple(describe_own(tuned.found.checkpointed, is_replaced=own_checkpoints.is_replaced()))
         told = surveyed(root, functools.partial(self._survey, root, tuned, args, kwargs))
         detection = tell(root, tuned, (args, kwargs), self._name, told, is_thawed=bool(self._frozen))
-        self._later = memory_of(detection) if self._frozen else None
+        self._later = TorchMemoryModel.of(detection) if self._frozen else None
         return detection
 
     def _survey(

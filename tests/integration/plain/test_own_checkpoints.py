@@ -1,5 +1,6 @@
 """What a worker says of a script that checkpoints itself, and with what exit code a verb ends."""
 
+import inspect
 import json
 
 import pytest
@@ -8,6 +9,7 @@ from autorecompute.backends import registry
 from autorecompute.errors import UsageError
 from autorecompute.plans import Config
 from autorecompute.trials import Bench, Job
+from stand_ins.other_checkpoint import Recomputed
 
 SCRIPT = """\
 import torch
@@ -15,20 +17,7 @@ from torch import nn
 from torch.utils.checkpoint import checkpoint
 
 
-class Recomputed(torch.autograd.Function):
-    @staticmethod
-    def forward(ctx, function, x):
-        ctx.function = function
-        ctx.save_for_backward(x)
-        return function(x)
-
-    @staticmethod
-    def backward(ctx, gradient):
-        x = ctx.saved_tensors[0].detach().requires_grad_()
-        with torch.enable_grad():
-            ctx.function(x).backward(gradient)
-        return None, x.grad
-
+RECOMPUTED
 
 class Model(nn.Module):
     def __init__(self):
@@ -54,7 +43,7 @@ while True:
 def bench_of(tmp_path):
     def make(call):
         script = tmp_path / "train.py"
-        script.write_text(SCRIPT.replace("CALL", call))
+        script.write_text(SCRIPT.replace("RECOMPUTED", inspect.getsource(Recomputed)).replace("CALL", call))
         return Bench(Job(script=script, replaces_checkpointing=True), None, tmp_path)
 
     return make

@@ -1,37 +1,20 @@
 """Whether a loop goes through several batches for a step of its optimizer."""
 
-import linecache
-import textwrap
 from types import SimpleNamespace
 
 import pytest
 import torch
-from torch import nn
 
 from autorecompute.backends.torch.accumulation import accumulates_gradients
-
-
-class Asking(nn.Module):
-    def __init__(self):
-        super().__init__()
-        self.weight = nn.Parameter(torch.ones(2))
-        self.found = None
-
-    def forward(self, x):
-        if self.found is None:
-            self.found = accumulates_gradients()
-        return (self.weight * x).sum()
+from stand_ins.asking import Asking, run_script
 
 
 def found_in(source, tmp_path, **names):
-    file, model = tmp_path / "script.py", Asking()
-    file.write_text(textwrap.dedent(source))
-    linecache.checkcache(str(file))
+    model = Asking(accumulates_gradients)
     optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
     schedule = torch.optim.lr_scheduler.ConstantLR(optimizer)
-    given = dict(model=model, optimizer=optimizer, schedule=schedule, batches=[torch.ones(2)] * 8, torch=torch, **names)
-    exec(compile(file.read_text(), str(file), "exec"), {"__name__": "__main__", **given})  # noqa: S102
-    return model.found
+    given = {"model": model, "optimizer": optimizer, "schedule": schedule, "batches": [torch.ones(2)] * 8}
+    return run_script(source, tmp_path / "script.py", given | names)
 
 
 COUNTED = {

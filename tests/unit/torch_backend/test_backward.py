@@ -13,6 +13,7 @@ from autorecompute.backends.torch.interception import put_around
 from autorecompute.backends.torch.shown_step import Step
 from autorecompute.backends.torch.structure import structure_of
 from autorecompute.plans import Choice
+from stand_ins.other_checkpoint import Recomputed
 
 X = torch.linspace(-1, 1, 64).reshape(8, 8)
 
@@ -106,29 +107,11 @@ def test_a_hook_that_steps_in_the_backward_pass_does_not_run():
     assert len(stepped) == 1
 
 
-class Offloaded(torch.autograd.Function):
-    """A checkpoint of a library's own, which does not ask who goes back through it."""
-
-    @staticmethod
-    def forward(ctx, call, x):
-        ctx.call = call
-        ctx.save_for_backward(x)
-        return call(x)
-
-    @staticmethod
-    def backward(ctx, gradient):
-        x = ctx.saved_tensors[0].detach().requires_grad_()
-        with torch.enable_grad():
-            result = ctx.call(x)
-        torch.autograd.backward(result, gradient)
-        return None, x.grad
-
-
 def test_what_goes_back_by_itself_puts_no_gradient_into_a_weight():
     """``autograd.grad`` does not keep it from that."""
     model = nn.Sequential(nn.Linear(4, 4), nn.Linear(4, 4))
     x, shown = torch.ones(2, 4), []
-    model.forward = lambda x: Offloaded.apply(model[1], model[0](x)).sum()
+    model.forward = lambda x: Recomputed.apply(model[1], model[0](x)).sum()
     Step(model, (x,), {}).run(1, lambda part, _: shown.append(part[0]))
     assert {"0.weight", "0.bias", "1.weight", "1.bias"} <= set(shown)
     assert [weight.grad for weight in model.parameters()] == [None] * 4

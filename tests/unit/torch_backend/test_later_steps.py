@@ -8,30 +8,13 @@ from torch.nn import functional
 from autorecompute.backends.torch.fakes import Script
 from autorecompute.backends.torch.interception import around_of
 from autorecompute.plans import Choice
+from stand_ins.late import WIDTH, Late, Normalized, Rerouted, add_little
 from stand_ins.surveyed import Surveyed
 
-WIDTH, STEPS, LATE, SMALLER = 8, 8, 3, 6
+STEPS, LATE, SMALLER = 8, 3, 6
 
 
-class Flagged(nn.Module):
-    """A block that does something else from a later step on."""
-
-    def __init__(self):
-        super().__init__()
-        self.first, self.second, self.is_late = nn.Linear(WIDTH, WIDTH), nn.Linear(WIDTH, WIDTH), False
-
-
-class Normalized(Flagged):
-    def __init__(self):
-        super().__init__()
-        self.norm = nn.BatchNorm1d(WIDTH)
-
-    def forward(self, x):
-        self.norm.train(not self.is_late)
-        return x + self.second(functional.gelu(self.norm(self.first(x))))
-
-
-class Frozen(Flagged):
+class Frozen(Late):
     """The bias of a norm is frozen, which no node saves."""
 
     def __init__(self):
@@ -43,7 +26,7 @@ class Frozen(Flagged):
         return x + self.second(functional.gelu(self.norm(self.first(x))))
 
 
-class Hooked(Flagged):
+class Hooked(Late):
     """The script's own hooks are around the block."""
 
     def forward(self, x):
@@ -56,11 +39,7 @@ class Hooked(Flagged):
         return x + self.second(functional.gelu(self.first(x) * torch.tanh(x)))
 
 
-def add_little(x):
-    return x + 0.01
-
-
-class Shifted(Flagged):
+class Shifted(Late):
     """Adds another number, which stands in another function."""
 
     def forward(self, x):
@@ -68,16 +47,7 @@ class Shifted(Flagged):
         return x + self.second(functional.gelu(add_little(h) if self.is_late else h + 1.0))
 
 
-class Rerouted(Flagged):
-    """Another tensor of the same kind goes into a sum."""
-
-    def forward(self, x):
-        one, other = torch.tanh(self.first(x)), torch.tanh(self.second(x))
-        added = one + (one if self.is_late else other)
-        return self.second(functional.gelu(added)) + other
-
-
-class Scaled(Flagged):
+class Scaled(Late):
     """A dropout's mask is a tensor of many numbers later."""
 
     def forward(self, x):
@@ -85,7 +55,7 @@ class Scaled(Flagged):
         return x + self.second(torch.tanh(self.first(x)) * mask)
 
 
-class Paired(Flagged):
+class Paired(Late):
     """Every sample is held against every prototype; a later batch has as many samples as there are prototypes."""
 
     def __init__(self):
@@ -97,7 +67,7 @@ class Paired(Flagged):
         return x + self.second(functional.gelu(samples * prototypes)).mean(1)
 
 
-class Averaging(Flagged):
+class Averaging(Late):
     """Writes buffers past their versions, the small one from a later step on."""
 
     def __init__(self):
@@ -113,7 +83,7 @@ class Averaging(Flagged):
         return x + y
 
 
-class Reparametrized(Flagged):
+class Reparametrized(Late):
     """The weight is made anew before each call."""
 
     def __init__(self):

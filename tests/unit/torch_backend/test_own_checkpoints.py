@@ -18,6 +18,7 @@ from autorecompute.backends.torch.plans_file import PlansFile
 from autorecompute.backends.torch.segments import cut
 from autorecompute.errors import OwnCheckpointingError
 from autorecompute.plans import Choice, Config
+from stand_ins.other_checkpoint import Recomputed
 from stand_ins.surveyed import detect_in
 from tiny_models import Training, call_of, cross_entropy, differences, make
 
@@ -190,24 +191,6 @@ class Lambdas(Model):
         for block in self.blocks:
             x = checkpoint(lambda x, block=block: block(x) + 1, x, use_reentrant=True)
         return self.head(x)
-
-
-class Recomputed(torch.autograd.Function):
-    """Another library's checkpoint."""
-
-    @staticmethod
-    def forward(ctx, function, x):
-        ctx.function = function
-        ctx.save_for_backward(x)
-        return function(x)
-
-    @staticmethod
-    def backward(ctx, gradient):
-        (x,) = (saved.detach().requires_grad_() for saved in ctx.saved_tensors)
-        with torch.enable_grad():
-            result = ctx.function(x)
-        result.backward(gradient)
-        return None, x.grad
 
 
 class Others(Model):

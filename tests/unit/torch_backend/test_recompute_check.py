@@ -14,50 +14,20 @@ from autorecompute.backends.torch.module_tensors import TensorsBefore
 from autorecompute.backends.torch.recompute_check import MOST_SHARE, TURNS, VARIABLE, Mode, RecomputeDiffersError
 from autorecompute.errors import UsageError
 from autorecompute.plans import Choice
+from stand_ins.late import WIDTH, Late, Normalized, Rerouted, add_little
 from stand_ins.watched import watched
 
-WIDTH, STEPS, LATE = 8, 24, 4
+STEPS, LATE = 24, 4
 
 
-class Block(nn.Module):
-    """A block that does something else from a later step on."""
-
-    is_late = False
-
-    def __init__(self):
-        super().__init__()
-        self.first, self.second = nn.Linear(WIDTH, WIDTH), nn.Linear(WIDTH, WIDTH)
-
-
-class Normalized(Block):
-    def __init__(self):
-        super().__init__()
-        self.norm = nn.BatchNorm1d(WIDTH)
-
-    def forward(self, x):
-        self.norm.train(not self.is_late)
-        return x + self.second(functional.gelu(self.norm(self.first(x))))
-
-
-class Shifted(Block):
+class Shifted(Late):
     def forward(self, x):
         h = self.first(x).square()
         h = add_little(h) if self.is_late else h + 1.0
         return x + self.second(torch.log(h))
 
 
-def add_little(h):
-    return h + 0.01
-
-
-class Rerouted(Block):
-    def forward(self, x):
-        one, other = torch.tanh(self.first(x)), torch.tanh(self.second(x))
-        added = one + (one if self.is_late else other)
-        return self.second(functional.gelu(added)) + other
-
-
-class Averaging(Block):
+class Averaging(Late):
     def __init__(self):
         super().__init__()
         self.register_buffer("mean", torch.zeros(WIDTH))
@@ -68,7 +38,7 @@ class Averaging(Block):
         return x + y
 
 
-class Randomized(Block):
+class Randomized(Late):
     """What RReLU draws is filled in when its node has saved it, which a recompute that stops early does not reach."""
 
     def __init__(self):
@@ -79,7 +49,7 @@ class Randomized(Block):
         return self.last(self.second(self.first(x)))
 
 
-class Carrying(Block):
+class Carrying(Late):
     """Changes an object that it is given."""
 
     def forward(self, state):
@@ -99,7 +69,7 @@ class State:
         self.x, self.calls = x, 0
 
 
-class Routed(Block):
+class Routed(Late):
     """Sends tokens to one of two layers by a count that its recompute finds changed."""
 
     def __init__(self):
@@ -256,7 +226,7 @@ def test_all_is_compared_where_that_costs_little_and_a_part_where_it_does_not(mo
     assert sum(compared[2 * TURNS :]) == 3 * TURNS / every
 
 
-class Late(Block):
+class Ending(Late):
     """Counts its calls in eval mode alone, where its recompute finds another count."""
 
     def __init__(self):
@@ -273,7 +243,7 @@ class Late(Block):
 def test_a_call_in_another_mode_is_compared_at_once(monkeypatch):
     monkeypatch.setenv(VARIABLE, "some")
     monkeypatch.setattr(recompute_check, "MOST_SHARE", 0.0)
-    model, x = nn.Sequential(*(Late() for _ in range(3))), torch.randn(6, WIDTH)
+    model, x = nn.Sequential(*(Ending() for _ in range(3))), torch.randn(6, WIDTH)
     found = detect(model, (x,), {})
     board = found.switchboard(model)
     board.set(blocks(found))
