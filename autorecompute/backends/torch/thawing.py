@@ -9,6 +9,7 @@ from torch.nn import Parameter
 
 from autorecompute.backends.torch.compiled.forms import has_compiled
 from autorecompute.backends.torch.sharded import is_sharded
+from autorecompute.backends.torch.structure import structure_of
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Collection, Iterable, Iterator
@@ -23,16 +24,25 @@ if TYPE_CHECKING:
 def frozen_in(model: Module, optimizers: Iterable[Optimizer] | None) -> list[Parameter]:
     """Return the parameters that an optimizer would train, were they not frozen; all frozen ones for ``None``.
 
-    A sharded model, and one that is compiled, are taken as they are: what surrounds their parameters was made for that.
+    Who thaws later freezes whole layers. Where each layer trains something, as with LoRA and other adapters, nothing is
+    thawed. A sharded model, and one that is compiled, are taken as they are: what surrounds their parameters was made
+    for that.
     """
     if is_sharded(model) or has_compiled(model):
         return []
     frozen = [one for one in model.parameters() if not one.requires_grad and one.dtype.is_floating_point]
     if optimizers is None:
         return frozen
+    if (units := structure_of(model).units) and not any(_is_frozen(model.get_submodule(unit)) for unit in units):
+        return []
     groups = [group["params"] for optimizer in optimizers for group in optimizer.param_groups]
     held = {id(parameter) for group in groups for parameter in group}
     return [parameter for parameter in frozen if id(parameter) in held]
+
+
+def _is_frozen(layer: Module) -> bool:
+    trains = [one.requires_grad for one in layer.parameters()]
+    return bool(trains) and not any(trains)
 
 
 def thaw(parameters: Iterable[Parameter], *, on: bool = True) -> None:

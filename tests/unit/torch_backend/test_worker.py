@@ -398,6 +398,22 @@ def test_a_model_that_is_frozen_in_part_is_forecast_as_it_will_be_trained(begin)
     assert measured()[0] == 0
 
 
+def test_adapters_leave_frozen_what_they_are_beside(begin):
+    """Of each layer something is trained, so that no layer is frozen to be thawed later."""
+    listener, backend = begin()
+    model = nn.Sequential(*(nn.Sequential(nn.Linear(32, 128), nn.Tanh(), nn.Linear(128, 32)) for _ in range(4)))
+    model.requires_grad_(False)
+    for layer in model:
+        layer[2].requires_grad_(True)
+    optimizer = torch.optim.AdamW(model.parameters())
+    model(torch.ones(64, 32)).sum().backward()
+    optimizer.step()
+    (detection,) = listener.detections
+    assert backend.end_step() == ()
+    assert not TorchDetection.of(detection).is_thawed
+    assert model[0][0].weight.grad is None
+
+
 def test_a_process_that_is_there_to_be_measured_trains_what_is_frozen(begin, monkeypatch):
     monkeypatch.setattr(Listener, "is_trial", True)
     begin()
