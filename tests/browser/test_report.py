@@ -61,14 +61,6 @@ def test_what_was_not_measured_stays_last(visit, recorded):
         assert column(page, "#")[-1] == "3"
 
 
-def test_plans_are_sorted_by_their_size(visit, report):
-    page = visit(report, **DESKTOP)
-    page.locator("#why thead").get_by_role("button", name="places", exact=True).click()
-    places = [int(text) for text in page.locator("#why tbody td:nth-child(3)").all_inner_texts()]
-    assert places == sorted(places)
-    assert len(set(places)) > 3
-
-
 def test_a_button_copies_the_line(visit, report):
     page = visit(report, **DESKTOP, permissions=["clipboard-read", "clipboard-write"])
     page.locator(".copy").first.click()

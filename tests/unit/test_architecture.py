@@ -67,7 +67,7 @@ FLOW = {
     "studies": BASE,
     "tuning": {"search.*", "trials.*", "studies.*", *REGISTRY, *BASE},
     "checking": {"trials.*", "studies.*", *BASE},
-    "reports": {"studies.*", "search.hindsight", *REGISTRY, *BASE},
+    "reports": {"studies.*", *REGISTRY, *BASE},
     "emit": {"studies.*", *REGISTRY, *BASE},
     "startup": {"backends.interface"},
     "schemas": {"cli.failure", "cli.installation", "reports.*", "emit.*", "studies.*", "structuring", *BASE},

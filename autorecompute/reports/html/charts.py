@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
@@ -20,9 +20,6 @@ WIDTH_INCHES = 5.4
 
 ROOM_ABOVE = 1.1
 """The highest marker is whole below the edge of a chart that ends at this times its value."""
-
-CLOSE = 0.04
-"""Names of points that are closer than this share of all that there is on an axis would lie on each other."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -48,16 +45,12 @@ class Plane:
 
     Attributes:
         points: What was measured.
-        frontier: What the model expects of the configs that no other beats, the lowest peak first.
-        presets: What it expects of the presets, by their names.
         best: The config to train with; ``None`` where there is none.
         limit_bytes: The memory limit.
         measure: What throughput is measured in.
     """
 
     points: Sequence[ChartPoint]
-    frontier: Sequence[ChartPoint]
-    presets: Mapping[str, ChartPoint]
     best: ChartPoint | None
     limit_bytes: int
     measure: str
@@ -79,17 +72,6 @@ def draw_plane(plane: Plane) -> str:
             )  # fmt: skip
     line = undominated(plane.points)
     axes.plot(*_xy(line), color=COLORS["fit"], linewidth=1, drawstyle="steps-post", label="measured frontier")
-    if plane.frontier:
-        axes.plot(*_xy(plane.frontier), color=COLORS["muted"], linestyle=":", linewidth=1.8, label="predicted frontier")
-    if plane.presets:
-        axes.plot(
-            *_xy(list(plane.presets.values())), "D", markersize=4.5, label="presets, predicted",
-            markerfacecolor=COLORS["paper"], markeredgecolor=COLORS["muted"],
-        )  # fmt: skip
-        for place, names in _labels(plane.presets).items():
-            axes.annotate(
-                ", ".join(names), place, xytext=(5, -9), textcoords="offset points", fontsize=7, color=COLORS["muted"]
-            )
     if plane.best is not None:
         titles["best"] = [plane.best.title]
         axes.plot(
@@ -191,17 +173,6 @@ def undominated(points: Sequence[ChartPoint]) -> list[ChartPoint]:
         if not found or point.throughput > found[-1].throughput:
             found.append(point)
     return found
-
-
-def _labels(points: Mapping[str, ChartPoint]) -> dict[tuple[float, float], list[str]]:
-    """Where the names of points are written: those that would lie on each other, side by side."""
-    places = dict(zip(points, zip(*_xy(list(points.values())), strict=True), strict=True))
-    near = [CLOSE * (max(axis) - min(axis)) for axis in zip(*places.values(), strict=True)]
-    labels: dict[tuple[float, float], list[str]] = {}
-    for name, (x, y) in places.items():
-        close = (at for at in labels if abs(at[0] - x) <= near[0] and abs(at[1] - y) <= near[1])
-        labels.setdefault(next(close, (x, y)), []).append(name)
-    return labels
 
 
 def _xy(points: Sequence[ChartPoint]) -> tuple[list[float], list[float]]:

@@ -15,7 +15,6 @@ from autorecompute.plans import Choice, Config, Plan, Space
 from autorecompute.reports.answer import answer_lines, answer_sentences, lines_to_paste
 from autorecompute.reports.html.charts import draw_predictions
 from autorecompute.reports.html.svg import style
-from autorecompute.reports.html.why import format_change
 from autorecompute.studies.analysis import keep_analysis
 from autorecompute.studies.detected import keep_detection
 from autorecompute.units import MIB, printable
@@ -125,14 +124,6 @@ def test_settings_to_try_are_told_where_there_are_any(known, page, read, monkeyp
     assert "Other settings" not in read(known).text
 
 
-def test_a_plan_says_at_how_many_of_its_places_it_is_on(keep, read, trials, answer, make_space):
-    some, whole, off, *_ = make_space().plans
-    (choice,) = some.choices
-    config = Config(frozenset({dataclasses.replace(choice, count=2), *whole.choices}))
-    page = read(keep(trials, dataclasses.replace(answer, best=dataclasses.replace(answer.best, config=config))))
-    assert f"{some.label} 2 of 6 {whole.label} on {off.label} off" in page.text
-
-
 def test_a_missing_library_is_named_with_the_command_that_installs_it(keep, read, trials, monkeypatch):
     monkeypatch.setitem(__import__("sys").modules, "jinja2", None)
     folder = keep(trials)
@@ -166,12 +157,9 @@ def test_a_study_with_two_profiled_steps_is_explained(keep, read, graph, make_tr
     profiles = {Config(): graph.run(), space.all_on: graph.run(space.all_on)}
     keep_analysis(folder, StepProfiles(peak_bytes=100 * MIB, held_bytes=40 * MIB, profiles=profiles))
     page = read(folder)
-    assert "predicted frontier" in page.text
+    assert "measured frontier" in page.text
     assert "after: the config" in page.text
     assert "What each layer keeps" not in page.text  # its operations are no layers
-    assert f"{2 ** len(space.plans)} configs as the model expects" in page.text
-    for plan in space.plans:
-        assert re.search(rf"{re.escape(plan.label)} (on|off) 1 [+-]", page.text)
 
 
 @pytest.fixture
@@ -203,26 +191,17 @@ def keep_torch(keep, make_trial, make_detection, make_result):
     return keep_torch
 
 
-def test_a_study_of_plain_pytorch_is_explained(keep_torch, read):
-    page = read(keep_torch())
-    assert "predicted frontier" in page.text
-    assert "after: the config" in page.text
-    assert re.search(r"h\.\* (on|off) 2 -", page.text)
-    assert "presets, predicted" in page.text
-    assert {"none", "blocks"} <= {text.strip() for texts in page.texts for text in texts.split(",")}
-
-
 @pytest.mark.parametrize(
-    ("count", "filled", "told"),
+    ("count", "told"),
     [
-        (1, ["on", None], "h.0 10 MiB 0 MiB all of it h.1 10 MiB 10 MiB -"),
-        (None, ["on", "on"], "h.0 to h.1 10 MiB 0 MiB all of it"),
+        (1, "h.0 10 MiB 0 MiB all of it h.1 10 MiB 10 MiB -"),
+        (None, "h.0 to h.1 10 MiB 0 MiB all of it"),
     ],
 )
-def test_each_layer_is_shown_with_what_it_keeps(keep_torch, read, count, filled, told):
-    page = read(keep_torch(count=count))
-    assert [attributes.get("class") for tag, attributes in page.elements if tag == "i"] == filled
-    assert told in page.text
+def test_each_layer_is_shown_with_what_it_keeps(keep_torch, read, count, told):
+    text = read(keep_torch(count=count)).text
+    assert "after: the config" in text
+    assert told in text
 
 
 def test_the_memory_over_a_step_has_a_stripe_for_each_layer(keep_torch, read):
@@ -236,11 +215,3 @@ def test_the_memory_over_a_step_has_a_stripe_for_each_layer(keep_torch, read):
 def test_a_detection_that_describes_no_step_is_told(keep_torch, read):
     with pytest.raises(SetupError, match=r"detection\.json cannot be read: it .*steps"):
         read(keep_torch(steps={"parts": "none"}))
-
-
-@pytest.mark.parametrize(
-    ("change_bytes", "text"), [(-1023 * 1024, "-1 MiB"), (MIB, "+1 MiB"), (-12 * 1024, "-12 KiB"), (0, "+0 MiB")]
-)
-def test_changes_side_by_side_are_in_one_unit(change_bytes, text):
-    """1023 KiB beside 1 MiB would look like more."""
-    assert format_change(change_bytes) == text
