@@ -189,7 +189,7 @@ def plain_forecasts(once, plain_road):
 
 @pytest.fixture(scope="session")
 def plain_limit_bytes(plain_forecasts):
-    return (2 * plain_forecasts["none"] + min(plain_forecasts.values())) // 3
+    return (plain_forecasts["none"] + min(plain_forecasts.values())) // 2
 
 
 @pytest.fixture(scope="session")
