@@ -235,6 +235,39 @@ def test_an_operator_is_known_by_the_call_that_made_its_node(name):
     assert same(gradients(model, x), expected)
 
 
+@torch.library.custom_op("tests::doubled", mutates_args=())
+def doubled(x: torch.Tensor) -> torch.Tensor:
+    return x * 2
+
+
+doubled.register_autograd(
+    lambda ctx, gradient: gradient * 2 + 0 * ctx.saved_tensors[0],
+    setup_context=lambda ctx, inputs, output: ctx.save_for_backward(output),  # noqa: ARG005
+)
+
+
+class Doubled(torch.autograd.Function):
+    @staticmethod
+    def forward(context, x):
+        y = torch.sin(x) * 2
+        context.save_for_backward(y)
+        return y
+
+    @staticmethod
+    def backward(context, gradient):
+        return gradient * context.saved_tensors[0]
+
+
+@pytest.mark.parametrize("operator", [doubled, Doubled.apply])
+def test_an_operator_of_the_users_own_is_left_alone(operator):
+    """Nobody knows what it reads and writes; operators inside it are not taken for what made its node."""
+    model = nn.Sequential(*(Through(lambda x: operator(functional.gelu(torch.sin(x)))) for _ in range(2)))
+    x = torch.randn(3, 2, 4, 4)
+    expected = gradients(model, x)
+    assert {site.rpartition("/")[2] for site in switched(model, x).sites if "/" in site} == {"sin"}
+    assert same(gradients(model, x), expected)
+
+
 class Shifted(nn.Module):
     """Adds a number that stands in the code, or one that the script may change."""
 
