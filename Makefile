@@ -33,6 +33,7 @@
 # make bench-fake-ranks  a Llama of 70B as one of 64 ranks on fake tensors, and torch's memory trackers beside ours
 # make bench-fake  holds what plans --fake tells against real steps, and runs a Llama of 7B on fake tensors
 # make bench-estimators  holds plans --fake and other tools' estimates of memory beside real steps
+# make bench-droppable  tells how much of what models save single operators can drop
 # make bench-harmless  trains every script of the tests with configs that are swapped, and compares all bits
 # make bench-own-cost  measures what a training pays for being followed once its search is over, and during it
 # make bench-own-cost-ranks  does so in two ranks, with DDP and with FSDP2
@@ -54,7 +55,7 @@ PYTEST = -m pytest --numprocesses 2 --dist loadfile --durations 25
 LANES = $(PYTHON) .ci/lanes.py
 RECORD = $(LANES) record $(@:test-%=%)
 
-.PHONY: install install-torch26 system tune test lint test-unit test-fuzz fuzz test-torch26 test-ort-versions test-gpu golden-plans golden-plans-check bench bench-all bench-noise bench-load bench-hooks bench-search bench-live bench-anchors record-tables record-torch-tables bench-forecast bench-forecast-torch bench-fake bench-fake-ranks bench-estimators bench-by-hand bench-peers bench-compiled bench-outside-loss bench-torch-overheads bench-card bench-harmless bench-own-cost bench-own-cost-ranks clean docs docs-serve test-browser test-workers bench-reuse bench-workers dashboard-picture pictures test-all lanes test-lint test-first-tuning test-smoke test-plain test-train test-ranks test-compiled test-ortmodule test-wheel test-pages
+.PHONY: install install-torch26 system tune test lint test-unit test-fuzz fuzz test-torch26 test-ort-versions test-gpu golden-plans golden-plans-check bench bench-all bench-noise bench-load bench-hooks bench-search bench-live bench-anchors record-tables record-torch-tables bench-forecast bench-forecast-torch bench-fake bench-fake-ranks bench-estimators bench-by-hand bench-peers bench-compiled bench-outside-loss bench-torch-overheads bench-card bench-droppable bench-harmless bench-own-cost bench-own-cost-ranks clean docs docs-serve test-browser test-workers bench-reuse bench-workers dashboard-picture pictures test-all lanes test-lint test-first-tuning test-smoke test-plain test-train test-ranks test-compiled test-ortmodule test-wheel test-pages
 
 # Python compiles what is imported, of ten times as many files: that is most of the time of an installation.
 QUICKLY = --quiet --no-compile
@@ -257,6 +258,9 @@ bench-outside-loss: install
 
 bench-torch-overheads: install
 	$(VENV)/bin/python benchmarks/torch_overheads.py
+
+bench-droppable: install
+	$(VENV)/bin/python benchmarks/droppable.py
 
 bench-harmless: install
 	PYTHONPATH=tests $(VENV)/bin/python benchmarks/harmless.py

@@ -87,8 +87,9 @@ def train(kind, plans=None, looks=None):
         error = "".join(traceback.format_exception_only(raised)).strip()
     finally:
         logger.removeHandler(told)
+        is_on = any(around_of(one) for one in model.modules())
         release(model)
-    if plans and not error and not any(around_of(one) for one in model.modules()):
+    if plans and not error and not is_on:
         error = "nothing was on"
     state = [*model.named_parameters(), *model.named_buffers(), torch.get_rng_state(), random.getstate()]
     return Trained(losses, [*state, np.random.get_state(), case.state()], error, tuple(told.steps))

@@ -14,21 +14,11 @@ from autorecompute.backends.torch.graphs import Graph, Plan, graph_of, sequence_
 from autorecompute.backends.torch.identity import name_of
 from autorecompute.backends.torch.module_state import modes_of
 from autorecompute.backends.torch.probe import Handle
-from autorecompute.backends.torch.recipes import (
-    SAME_ELEMENTS,
-    SAME_MEMORY,
-    Cook,
-    Edge,
-    Numbers,
-    Recipe,
-    Slot,
-    edges_of,
-    noted_of,
-)
+from autorecompute.backends.torch.recipes import Cook, Edge, Recipe, Slot, noted_of
+from autorecompute.backends.torch.recorded import SAME_ELEMENTS, SAME_MEMORY, Calls
 from autorecompute.backends.torch.refusals import Reason
 from autorecompute.backends.torch.repeats import Link, forms_of
 from autorecompute.backends.torch.rewriting import Drop, Layout, Mask, Program, State, made
-from autorecompute.backends.torch.rules import EPSILONS, RULES
 from autorecompute.backends.torch.storages import tensors_in
 from autorecompute.backends.torch.structure import is_within
 
@@ -44,6 +34,9 @@ if TYPE_CHECKING:
     from autorecompute.backends.torch.structure import Structure
 
 MASK = "dropout_mask"
+
+_RESULTS = frozenset({"result", "output"})
+"""Names under which a node saves what its operator made; others are numbered, and small."""
 
 NOT_OURS = {Reason.OWN_CHECKPOINT, Reason.COMPILED}
 """Why nothing is looked at inside a module: others decide there what is kept."""
@@ -112,7 +105,7 @@ class Finder:
             if any(one.first <= sequence_of(node) < one.end for one in (*own, *units))
         }
         modules = modes_of(self._model.get_submodule(call.path))
-        unit = _Unit(graph, hidden, self._epsilons(call.path), storages, seen)
+        unit = _Unit(Calls(graph, seen.recorded, storages), hidden, storages, seen)
         candidates = [
             _Candidate(found, self._site_of(graph, found), self._touched(graph, found), unit.state_of(found, modules))
             for found in unit.found()
@@ -124,11 +117,6 @@ class Finder:
         kind = name_of(self._model.get_submodule(call.path))
         outputs = frozenset(map(storages.number, tensors_in(result)))
         return Link(call.path, kind, plan, forms_of(result), call.inputs, outputs)
-
-    def _epsilons(self, path: str) -> list[float]:
-        modules = self._model.get_submodule(path).modules()
-        own = (value for module in modules for name, value in vars(module).items() if "eps" in name)
-        return list(dict.fromkeys([*(value for value in own if isinstance(value, float)), *EPSILONS]))
 
     def _site_of(self, graph: Graph, found: Found) -> str:
         node = graph.nodes[found.maker]
@@ -203,22 +191,21 @@ def _merged(candidates: Sequence[_Candidate]) -> Iterator[Drop]:
 def operator_of(node: Node) -> str:
     """What people call the operator that made a node: ``NativeLayerNormBackward0`` is ``layer_norm``."""
     name = re.sub(r"(Backward)?\d*$", "", type(node).__name__).removeprefix("Native").removeprefix("Fused")
-    return re.sub(r"(?<=[a-z0-9])(?=[A-Z])", "_", name).lower()
+    return re.sub(r"(?<=[a-z])(?=[A-Z])", "_", name).lower()
 
 
 class _Unit:
     """The graph of one unit, while its tensors can be read."""
 
-    def __init__(
-        self, graph: Graph, hidden: set[int], epsilons: Sequence[float], storages: Storages, seen: Observation
-    ) -> None:
+    def __init__(self, calls: Calls, hidden: set[int], storages: Storages, seen: Observation) -> None:
         self.unverified: set[int] = set()
-        self._graph = graph
+        self._calls, self._graph = calls, calls.graph
+        graph = calls.graph
         self._nodes = dict(enumerate(graph.nodes))
         self._hidden, self._masks = hidden, seen.masks
         self._saved: dict[int, dict[Slot, Tensor]] = collections.defaultdict(dict)
         holders: dict[int, list[tuple[Slot, tuple[Edge, ...]]]] = collections.defaultdict(list)
-        self._cook = Cook(graph, RULES, Numbers(epsilons, seen.literals), holders, hidden)
+        self._cook = Cook(calls, holders, hidden)
         for slot, tensor in self._slots():
             self._saved[storages.number(tensor)][slot] = tensor
             way = self._way(slot, SAME_ELEMENTS)
@@ -240,15 +227,14 @@ class _Unit:
 
     def _way(self, slot: Slot, through: frozenset[str]) -> tuple[Edge, ...]:
         """Return the edges from what made a slot's tensor to its node; none where that is the node itself."""
-        edge = edges_of(self._graph.nodes[slot.place]).get(slot.name)
+        edge = self._calls.edges(slot.place).get(slot.name)
         return () if edge is None else self._cook.way(slot.place, edge, through)
 
     def _source(self, slot: Slot, way: tuple[Edge, ...]) -> int | None:
         """Return the place of the node that made a slot's tensor."""
-        edges = edges_of(self._graph.nodes[slot.place])
         if way:
             return way[0].source
-        return slot.place if slot.name in edges and edges[slot.name] is None else None
+        return slot.place if slot.name in _RESULTS else None
 
     def found(self) -> Iterator[Found]:
         """What can be made again bit for bit."""
@@ -292,7 +278,7 @@ class _Unit:
     def _mask(self, storage: int, slots: Mapping[Slot, Tensor]) -> Found | None:
         """The mask of a dropout on the CPU: saved once, as the factor of a product, drawn as zeros and ones."""
         (slot, tensor), *others = slots.items()
-        is_factor = type(self._graph.nodes[slot.place]).__name__ == "MulBackward0" and slot.name == "other"
+        is_factor = self._calls.is_one(slot.place, {torch.ops.aten.mul}) and slot.name == "other"
         if others or not is_factor or tensor.dim() == 0 or storage not in self._masks or self._is_made(slot):
             return None
         is_mask = is_fake(tensor) or torch.equal(Mask.of(tensor).tensor(), tensor)

@@ -21,6 +21,7 @@ from autorecompute.backends.torch.callers import is_in_autograd_function, keeps_
 from autorecompute.backends.torch.interception import can_be_intercepted, put_around, release
 from autorecompute.backends.torch.key_values import can_have_its_own
 from autorecompute.backends.torch.own_checkpoints import covered, followed
+from autorecompute.backends.torch.recorded import Recorded
 from autorecompute.backends.torch.refusals import Reason, Refusal, RefusedModelError, has_gradient, is_hooked
 from autorecompute.backends.torch.sharded import gathered, is_sharded
 from autorecompute.backends.torch.storages import Storages, storage_of, tensors_in
@@ -84,7 +85,7 @@ class Observation:
         given: What modules were given, likewise.
         changed: Matrix products whose result was changed in place, with the path of the module in which it was.
         masks: Storages that were filled with zeros and ones by chance, as the mask of a dropout is.
-        literals: For numbers of nodes that add a number, those that stand in the expression.
+        recorded: The operator that made each node, by the number of the node; none where it cannot be called again.
         refused: Modules that are left as they are, by path.
         values: What modules looked at.
         is_hooked: Whether the script has hooks of its own on all saved tensors.
@@ -98,7 +99,7 @@ class Observation:
     given: dict[int, Saved] = dataclasses.field(default_factory=dict)
     changed: set[tuple[str, torch._ops.OpOverload]] = dataclasses.field(default_factory=set)
     masks: set[int] = dataclasses.field(default_factory=set)
-    literals: dict[int, frozenset[float]] = dataclasses.field(default_factory=dict)
+    recorded: dict[int, Recorded | None] = dataclasses.field(default_factory=dict)
     refused: dict[str, Reason] = dataclasses.field(default_factory=dict)
     values: Values = dataclasses.field(default_factory=Values)
     is_hooked: bool = False

@@ -7,66 +7,36 @@ something else costs a plan, never a gradient.
 
 from __future__ import annotations
 
-import contextlib
 import dataclasses
-from collections.abc import Callable
+import functools
+import itertools
 from typing import TYPE_CHECKING, Any, NamedTuple, Protocol
 
 import torch
 from torch import Tensor
+from torch._ops import OpOverload
 
 from autorecompute.backends.torch.graphs import sequence_of
+from autorecompute.backends.torch.recorded import SAME_ELEMENTS, Operand, run
 
 if TYPE_CHECKING:
     from collections.abc import Collection, Container, Iterable, Iterator, Mapping, Sequence
 
+    from torch._ops import OpOverloadPacket
     from torch.autograd.graph import Node
 
-    from autorecompute.backends.torch.graphs import Graph
-
-    Rule = Callable[["Cook", int, Node, int], Iterator["Recipe"]]
+    from autorecompute.backends.torch.recorded import Calls, Recorded
 
 _DEEPEST = 12
-EXPAND = "ExpandBackward0"
+_MOST = 8
+"""So many ways to make an operand again are looked at."""
+
+_SMALL = 8
+"""A result that has so many times fewer elements than what it is made of is kept: to make it again costs more."""
+
+_EXPAND = frozenset({torch.ops.aten.expand})
 COMPUTED = "computed"
 """Stands for a parameter where another tensor went in."""
-
-
-# Nodes that hand a tensor on with its elements in the same order; a cast changes the type alone.
-SAME_ELEMENTS = frozenset(
-    {
-        "AliasBackward0",
-        EXPAND,
-        "ReshapeAliasBackward0",
-        "SqueezeBackward0",
-        "SqueezeBackward1",
-        "ToCopyBackward0",
-        "UnsafeViewBackward0",
-        "UnsqueezeBackward0",
-        "ViewBackward0",
-    }
-)
-# Nodes that hand it on in the same memory, the dimensions in any order.
-SAME_MEMORY = SAME_ELEMENTS | {"PermuteBackward0", "TBackward0", "TransposeBackward0"}
-
-# The edge over which a saved tensor came to a node; None for what the node made itself.
-_EDGES = {
-    "self": 0,
-    "input": 0,
-    "query": 0,
-    "key": 1,
-    "value": 2,
-    "other": 1,
-    "mat2": 1,
-    "result": None,
-    "output": None,
-}
-_EDGES_OF: dict[str, dict[str, int | None]] = {"AddmmBackward0": {"mat1": 1, "mat2": 2}}
-
-
-def edges_of(node: Node) -> Mapping[str, int | None]:
-    """For the names of saved tensors the edge over which they came."""
-    return _EDGES_OF.get(type(node).__name__, _EDGES)
 
 
 class Edge(NamedTuple):
@@ -230,25 +200,79 @@ class Viewed:
 
 
 @dataclasses.dataclass(frozen=True)
-class Made:
-    """A tensor that a function makes.
+class Kept:
+    """An argument, no tensor, that a node keeps. It is read in every step, as a script may change it.
 
     Attributes:
-        function: Takes the tensors, then the constants, then what nodes keep.
-        inputs: The tensors.
-        constants: Numbers that no node keeps.
-        kept: Arguments that nodes keep. They are read in every step, as a script may change them.
+        slot: Where.
     """
 
-    function: Callable[..., Tensor]
-    inputs: tuple[Recipe, ...]
-    constants: tuple[float, ...] = ()
-    kept: tuple[Slot, ...] = ()
+    slot: Slot
+
+    def value(self, noted: Noted) -> Any:
+        """Return it as it was noted, dimensions that are counted from the end as numbers below zero."""
+        value = noted[self.slot]
+        if isinstance(value, (list, tuple)):
+            return [_signed(one) for one in value]
+        return _signed(value)
+
+
+def _signed(value: Any) -> Any:
+    # Nodes show a dimension as a number of 64 bits without a sign.
+    return value - 2**64 if type(value) is int and value >= 2**63 else value
+
+
+@dataclasses.dataclass(frozen=True)
+class Constant:
+    """An argument that no node keeps, as the probe saw it.
+
+    Attributes:
+        value: The argument.
+        may_change: Whether a script may give another one in a later step, as far as such arguments are known.
+    """
+
+    value: Any
+    may_change: bool = False
+
+
+@dataclasses.dataclass(frozen=True)
+class Made:
+    """A tensor that an operator makes.
+
+    Attributes:
+        operator: The operator; the product with a mask stands for a dropout that keeps one.
+        arguments: The arguments in the order of the operator's schema.
+    """
+
+    operator: OpOverload | None
+    arguments: tuple[Recipe | Kept | Constant, ...]
+
+    @functools.cached_property
+    def inputs(self) -> tuple[Recipe, ...]:
+        """Return the tensors."""
+        return tuple(one for one in self.arguments if not isinstance(one, (Kept, Constant)))
+
+    @functools.cached_property
+    def kept(self) -> tuple[Slot, ...]:
+        """Return the slots of what nodes keep."""
+        return tuple(one.slot for one in self.arguments if isinstance(one, Kept))
+
+    @functools.cached_property
+    def has_rows(self) -> bool:
+        """Tell whether it has an argument that may change unseen, and gives each row of its result by itself."""
+        if not any(isinstance(one, Constant) and one.may_change for one in self.arguments):
+            return False
+        is_pointwise = self.operator is not None and torch.Tag.pointwise in self.operator.tags
+        return is_pointwise or any(slot.name == "normalized_shape" for slot in self.kept)
 
     def read(self, nodes: Mapping[int, Node], noted: Noted) -> Tensor:
         """Return the tensor."""
-        values = [recipe.read(nodes, noted) for recipe in self.inputs]
-        return self.function(*values, *self.constants, *(noted[slot] for slot in self.kept))
+        return self._make([_value_of(one, nodes, noted) for one in self.arguments])
+
+    def _make(self, values: Sequence[Any]) -> Tensor:
+        made = run(self.operator, values) if self.operator is not None else _drop_out(*values)
+        first: Tensor = made[0] if isinstance(made, (tuple, list)) else made
+        return first
 
     def read_row(self, nodes: Mapping[int, Node], noted: Noted, result: Tensor, end: int) -> tuple[Tensor, Tensor]:
         """Return the first or the last row as it is made again, and that of the result itself.
@@ -259,11 +283,11 @@ class Made:
             result: What is made, in its own shape.
             end: 0 for the first row, -1 for the last one.
         """
-        kept = {slot.name: noted[slot] for slot in self.kept}
-        row = (end,) * (result.dim() - len(kept.get("normalized_shape", (0,))))
-        values = [recipe.read(nodes, noted) for recipe in self.inputs]
-        rows = [value[row] if value is not None and value.shape == result.shape else value for value in values]
-        return self.function(*rows, *self.constants, *kept.values()), result[row]
+        normalized = next((noted[slot] for slot in self.kept if slot.name == "normalized_shape"), (0,))
+        row = (end,) * (result.dim() - len(normalized))
+        values = [_value_of(one, nodes, noted) for one in self.arguments]
+        rows = [value[row] if isinstance(value, Tensor) and value.shape == result.shape else value for value in values]
+        return self._make(rows), result[row]
 
     def places(self) -> Iterator[int]:
         """Give the places of the nodes that are read."""
@@ -285,6 +309,16 @@ class Made:
         """Give those of the inputs."""
         for recipe in self.inputs:
             yield from recipe.slots()
+
+
+def _value_of(argument: Recipe | Kept | Constant, nodes: Mapping[int, Node], noted: Noted) -> Any:
+    match argument:
+        case Kept():
+            return argument.value(noted)
+        case Constant(value):
+            return value
+        case _:
+            return argument.read(nodes, noted)
 
 
 def shape_over(node: Node, edge: int) -> torch.Size:
@@ -311,54 +345,38 @@ Noted = dict[Note, Any]
 """Notes of a step: for edges the shape of what went over them, for slots and leaves what they hold."""
 
 
-class Numbers(NamedTuple):
-    """Numbers that nodes do not keep.
-
-    Attributes:
-        epsilons: Those of norms; to be tried.
-        literals: For the numbers of nodes, what stands in the expression that made them.
-    """
-
-    epsilons: Sequence[float]
-    literals: Mapping[int, Collection[float]]
-
-
 class Cook:
     """Finds recipes in a graph.
 
     Args:
-        graph: The graph.
-        rules: For classes of nodes, what gives recipes for what such a node made.
-        numbers: Those that nodes do not keep.
+        calls: The graph, with the operators that made its nodes.
         holders: For places of nodes, the slots that hold what the node made, and how it came to them.
         hidden: Places of nodes whose tensors cannot be read.
     """
 
     def __init__(
         self,
-        graph: Graph,
-        rules: Mapping[str, Rule],
-        numbers: Numbers,
+        calls: Calls,
         holders: Mapping[int, Sequence[tuple[Slot, tuple[Edge, ...]]]],
         hidden: Container[int] = (),
     ) -> None:
-        self.epsilons = numbers.epsilons
-        self._literals = numbers.literals
-        self._graph = graph
-        self._rules = rules
+        self._calls, self._graph = calls, calls.graph
         self._holders = holders
         self._hidden = hidden
         self._avoided: Container[Slot] = ()
         self._end = 0
 
     def recipes(self, place: int, avoided: Collection[Slot]) -> Iterator[Recipe]:
-        """Recipes for what a node made, which is in the slots to be avoided.
+        """Give recipes for what a node made, which is in the slots to be avoided.
 
         They read nodes alone that are older than those of the slots: the slots' hooks hold the nodes that are read, and
         what is younger may hold the hooks.
         """
         self._avoided = avoided
         self._end = min(self._sequence(slot.place) for slot in avoided)
+        call = self._calls.at(place)
+        if call is None or call.elements * _SMALL < max((one.elements for one in call.operands), default=0):
+            return
         for recipe in self._made(place, 0):
             if all(self._sequence(read) < self._end for read in recipe.places()):
                 yield recipe
@@ -367,31 +385,62 @@ class Cook:
         return sequence_of(self._graph.nodes[place])
 
     def _made(self, place: int, depth: int) -> Iterator[Recipe]:
-        node = self._graph.nodes[place]
-        rule = self._rules.get(type(node).__name__)
-        if rule is not None and place not in self._hidden and depth < _DEEPEST:
-            with contextlib.suppress(AttributeError):  # a node that keeps something else in this version of torch
-                yield from rule(self, place, node, depth + 1)
+        call = self._calls.at(place)
+        if call is None or place in self._hidden or depth >= _DEEPEST:
+            return
+        if call.function.overloadpacket is torch.ops.aten.native_dropout:  # its mask is kept
+            given = self._operand(place, "input", depth + 1)
+            kept = Slot(place, "result1"), Kept(Slot(place, "p"))
+            yield from (Made(None, (recipe, *kept)) for recipe in given)
+        elif call.is_cheap:
+            schema = zip(call.function._schema.arguments, call.values, strict=True)
+            options = [self._argument(place, call, argument, value, depth + 1) for argument, value in schema]
+            for chosen in itertools.product(*(itertools.islice(option, _MOST) for option in options)):
+                yield Made(call.function, chosen)
 
-    def literals(self, place: int) -> Collection[float]:
-        """Numbers that stand in the expression that made a node: every step has the same."""
-        return self._literals.get(self._sequence(place), ())
+    def _argument(
+        self, place: int, call: Recorded, argument: Any, value: Any, depth: int
+    ) -> Iterator[Recipe | Kept | Constant]:
+        """Give ways to have an argument in a later step."""
+        name: str = argument.name
+        if isinstance(value, Operand):
+            yield from self._operand(place, name, depth)
+        elif "Tensor" in str(argument.type):
+            yield from self._number_or_none(place, call, name, value)
+        elif self._keeps(place, name):
+            yield Kept(Slot(place, name))
+        elif call.is_constant(argument, value):
+            yield Constant(value, may_change=call.is_epsilon(argument))
 
-    def operand(self, place: int, name: str | None, edge: int, depth: int) -> Iterator[Recipe]:
-        """Recipes for what went into a node: what it saved, what an older node holds, or made again."""
-        slot = Slot(place, name) if name else None
-        if slot and slot not in self._avoided and self._is_saved(slot):
+    def _number_or_none(self, place: int, call: Recorded, name: str, value: Any) -> Iterator[Recipe | Constant]:
+        """Give ways to have what stands in the place of a tensor."""
+        edge = self._calls.edges(place).get(name)
+        if value is None and edge is not None:
+            yield Leaf(place, edge)
+        elif self._keeps(place, name):
+            yield Slot(place, name)
+        elif value is None or value in call.literals:
+            yield Constant(value, may_change=value is not None)
+
+    def _operand(self, place: int, name: str, depth: int) -> Iterator[Recipe]:
+        """Give recipes for a tensor that went into a node: what it saved, what an older node holds, or made again."""
+        slot, edge = Slot(place, name), self._calls.edges(place).get(name)
+        if slot not in self._avoided and self._is_saved(slot):
             yield slot
             return
+        if edge is None:
+            return
+        if name == "bias" and is_leaf(self._graph.nodes[place], edge):  # no gradient needs it, so no node saves it
+            yield Leaf(place, edge)
         way = self.way(place, edge, SAME_ELEMENTS)
         if way and way[0].source not in self._hidden:
-            expanding = frozenset(one.source for one in way if self._kind(one.source) == EXPAND)
+            expanding = frozenset(one.source for one in way if self._calls.is_one(one.source, _EXPAND))
             for slot_held, held in self._held(way[0].source):
                 yield Viewed(slot_held, way, expanding, held)
             for recipe in self._made(way[0].source, depth):
                 yield Viewed(recipe, way, expanding)
 
-    def way(self, place: int, edge: int, through: Container[str]) -> tuple[Edge, ...]:
+    def way(self, place: int, edge: int, through: Container[OpOverloadPacket]) -> tuple[Edge, ...]:
         """Return the edges from the node that made what went in over an edge, through views and casts.
 
         The first comes from that node. There are none where something else made it.
@@ -399,13 +448,13 @@ class Cook:
         way: list[Edge] = []
         while (source := self._graph.before(place, edge)) is not None:
             way.insert(0, Edge(place, edge, source))
-            if self._kind(source) not in through:
+            if not self._calls.is_one(source, through):
                 return tuple(way)
             place, edge = source, 0
         return ()
 
-    def _kind(self, place: int) -> str:
-        return type(self._graph.nodes[place]).__name__
+    def _keeps(self, place: int, name: str) -> bool:
+        return hasattr(type(self._graph.nodes[place]), f"_saved_{name}")
 
     def _is_saved(self, slot: Slot) -> bool:
         return getattr(self._graph.nodes[slot.place], f"_saved_{slot.name}", None) is not None
@@ -414,3 +463,13 @@ class Cook:
         for slot, way in self._holders.get(source, ()):
             if slot not in self._avoided and self._sequence(slot.place) < self._end:
                 yield slot, way
+
+
+def is_leaf(node: Node, edge: int) -> bool:
+    """Tell whether a parameter comes over an edge of a node."""
+    source = node.next_functions[edge][0]
+    return source is not None and hasattr(source, "variable")
+
+
+def _drop_out(x: Tensor, mask: Tensor, probability: float) -> Tensor:
+    return x * mask * (1 / (1 - probability) if probability < 1 else 0.0)

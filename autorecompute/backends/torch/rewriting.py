@@ -260,7 +260,7 @@ class Dropping:
             end: 0 for the first row, -1 for the last one.
         """
         recipe, tensor = self.drop.recipe, self.tensors[0][0]
-        if not isinstance(recipe, Made) or not recipe.constants or tensor.device.type != "cpu":
+        if not isinstance(recipe, Made) or not recipe.has_rows or tensor.device.type != "cpu":
             return True
         shape = shape_of(self.nodes[self.drop.maker])
         if tensor.shape != shape or not tensor.numel():

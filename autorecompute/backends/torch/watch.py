@@ -5,13 +5,12 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Any
 
 import torch
-from torch import Tensor
 from torch._ops import HigherOrderOperator
 from torch.autograd import _get_sequence_nr
 from torch.utils._python_dispatch import TorchDispatchMode
 
-from autorecompute.backends.torch.callers import calling_frame, literals_of
 from autorecompute.backends.torch.checkpoints import MATMULS
+from autorecompute.backends.torch.recorded import Recorded
 from autorecompute.backends.torch.storages import changed_by, tensors_in
 from autorecompute.backends.torch.values import looks_at_values
 
@@ -20,7 +19,7 @@ if TYPE_CHECKING:
 
 
 class Watch(TorchDispatchMode):  # type: ignore[misc]
-    """Sees each operator: which looks at values, adds a number, or changes a product of matrices in place.
+    """Sees each operator: what it is given, which looks at values, or changes a product of matrices in place.
 
     A product that is kept would be changed again where its block is made again, and torch does not always notice.
 
@@ -38,14 +37,17 @@ class Watch(TorchDispatchMode):  # type: ignore[misc]
     def __torch_dispatch__(
         self, function: Any, types: Any, args: tuple[Any, ...] = (), kwargs: dict[str, Any] | None = None
     ) -> Any:
-        result = function(*args, **(kwargs or {}))
         if isinstance(function, HigherOrderOperator):  # such as FlexAttention, which is one operator in compiled code
-            return result
-        storages = self._probe.storages
+            return function(*args, **(kwargs or {}))
+        storages, recorded, number = self._probe.storages, self._probe.seen.recorded, _get_sequence_nr() - 1
+        # A node is made right before its operator runs; what runs after that, without a node, has the same number.
+        is_first = number not in recorded and function.namespace != "prim"
+        call = Recorded.of(function, args, kwargs or {}, storages) if is_first else None
+        result = function(*args, **(kwargs or {}))
+        if is_first:
+            recorded[number] = call.returning(result) if call is not None else None
         if looks_at_values(function, args):
             self._probe.seen.values.record(self._probe.path.partition("/")[0], function, result)
-        if function in {torch.ops.aten.add.Tensor, torch.ops.aten.sub.Tensor} and not isinstance(args[1], Tensor):
-            self._probe.seen.literals[_get_sequence_nr() - 1] = literals_of(calling_frame())
         if function is torch.ops.aten.bernoulli_.float:
             self._probe.seen.masks.add(storages.number(result))
         if function in MATMULS:

@@ -7,7 +7,7 @@ import torch
 from torch import nn
 from torch.nn import functional
 
-from autorecompute.backends.torch import recompute_check, rewriting, rules
+from autorecompute.backends.torch import recipes, recompute_check, rewriting
 from autorecompute.backends.torch.checksums import bits_of
 from autorecompute.backends.torch.detection import detect
 from autorecompute.backends.torch.module_tensors import TensorsBefore
@@ -87,10 +87,9 @@ Routed.counts = {"calls": 0}
 
 def nothing_is_read_again(monkeypatch):
     """Put back what drops were: what was verified in the first step is trusted in all later ones."""
-    normalize = rules._normalize_batch
     monkeypatch.setattr(rewriting.Rewrite, "_can_be_made_again", lambda *_: True)
     monkeypatch.setattr(rewriting.Drop, "edges", frozenset())
-    monkeypatch.setattr(rules, "_normalize_batch", lambda *given: normalize(*given[:5], True, given[6]))
+    monkeypatch.setattr(recipes.Kept, "value", lambda kept, noted: kept.slot.name == "training" or noted[kept.slot])
 
 
 def versions_tell_all(monkeypatch):
