@@ -66,15 +66,17 @@ class Desk(Workplace):
         return self.finish(process)
 
 
-@pytest.fixture(scope="session", autouse=True)
-def _warm_python():
-    """Have commands and workers forked from a process that has imported what they need."""
-    with (
-        tempfile.TemporaryDirectory(prefix="warm-") as folder,
-        start_server(Path(folder), WARM) as python,
-        pytest.MonkeyPatch.context() as patch,
-    ):
-        patch.setattr(sys, "executable", str(python))
+@pytest.fixture(scope="session")
+def warm_executable():
+    """An interpreter whose processes are forked from one that has imported what commands and workers need."""
+    with tempfile.TemporaryDirectory(prefix="warm-") as folder, start_server(Path(folder), WARM) as python:
+        yield str(python)
+
+
+@pytest.fixture(scope="module", autouse=True)
+def _warm_python(warm_executable):
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(sys, "executable", warm_executable)
         yield
 
 
