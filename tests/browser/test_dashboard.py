@@ -1,7 +1,7 @@
 import pytest
 
 from autorecompute.measurement import Outcome
-from browser.dashboard import DRAWN, PATIENCE_SECONDS, dashboard, detail_of
+from browser.dashboard import DRAWN, PATIENCE_SECONDS, dashboard
 
 HAS_TRIALS = "chart => document.querySelector(chart).data.some(({name, x}) => name.startsWith('Best') && x.length > 0)"
 
@@ -29,15 +29,3 @@ def test_the_chart_names_its_value_and_marks_what_does_not_fit(chromium, address
     assert apart == [[t.number for t in recorded.trials if t.measurement.outcome is Outcome.OVER_LIMIT]]
     (best,) = (max(drawn["y"]) for drawn in chart["drawn"] if drawn["name"].startswith("Best"))
     assert best == max(t.measurement.samples_per_second for t in recorded.trials if t.fits)
-
-
-def test_a_trial_says_what_it_was(address, recorded):
-    shown = detail_of(address)
-    assert shown["objective_names"] == ["samples/s"]
-    for trial, as_shown in zip(recorded.trials, shown["trials"], strict=True):
-        attributes = {attribute["key"]: attribute["value"] for attribute in as_shown["user_attrs"]}
-        assert attributes["config"] == trial.description
-        assert attributes["outcome"] == trial.measurement.outcome
-        assert attributes["reason"] == trial.reason
-        assert float(attributes["peak_gib"]) == pytest.approx(trial.measurement.peak_bytes / 2**30, abs=0.001)
-        assert as_shown["datetime_start"] < as_shown["datetime_complete"]

@@ -2,6 +2,7 @@
 
 import contextlib
 import functools
+import sys
 import tempfile
 from pathlib import Path
 
@@ -9,8 +10,27 @@ import pytest
 
 from fake_backend import program
 from fake_backend.clock import VARIABLE, Clock, wind
-from fake_backend.trainer import LAUNCHER
+from fake_backend.trainer import launcher
+from warm import start_server
 from workplace import QUICK, Workplace
+
+PYTHON = sys.executable
+WARM = (
+    "autorecompute.cli",
+    "autorecompute.reports.answer_json",
+    "autorecompute.reports.live",
+    "autorecompute.reports.screen",
+    "autorecompute.structuring",
+    "autorecompute.tuning.session",
+    "autorecompute.backends.ortmodule.controller",
+    "autorecompute.backends.torch.controller",
+    "alembic.command",
+    "optuna.storages._rdb.storage",
+    "sqlalchemy.dialects.sqlite",
+    "fake_backend.controller",
+    "fake_backend.trainer",
+)
+"""A command of these tests imports for seconds, and works for some tenths of one."""
 
 
 class Desk(Workplace):
@@ -25,7 +45,7 @@ class Desk(Workplace):
     @staticmethod
     def tuning(*options, arguments=()):
         rest = ["--", *arguments] if arguments else []
-        return [program.__file__, "tune", "train.py", "--launcher", LAUNCHER, *QUICK, *options, *rest]
+        return [program.__file__, "tune", "train.py", "--launcher", launcher(), *QUICK, *options, *rest]
 
     def begin(self, *words, **variables):
         return self.start(program.__file__, *words, **variables)
@@ -44,6 +64,28 @@ class Desk(Workplace):
 
         self.wait_until(ends)
         return self.finish(process)
+
+
+@pytest.fixture(scope="session")
+def warm_executable():
+    """An interpreter whose processes are forked from one that has imported what commands and workers need."""
+    with tempfile.TemporaryDirectory(prefix="warm-") as folder, start_server(Path(folder), WARM) as python:
+        yield str(python)
+
+
+@pytest.fixture(scope="module", autouse=True)
+def _warm_python(warm_executable):
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(sys, "executable", warm_executable)
+        yield
+
+
+@pytest.fixture(scope="module")
+def cold_python():
+    """What the tests start are processes of their own from their start on, and no others stand for them."""
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(sys, "executable", PYTHON)
+        yield
 
 
 @pytest.fixture(scope="session")

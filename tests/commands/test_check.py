@@ -2,7 +2,7 @@
 
 import pytest
 
-from fake_backend.trainer import LAUNCHER
+from fake_backend.trainer import launcher
 
 TRAINING = ("./launch", "train.py")
 
@@ -11,7 +11,7 @@ TRAINING = ("./launch", "train.py")
 def place(make_desk):
     place = make_desk()
     launch = place.path / "launch"
-    launch.write_text(f'#!/bin/sh\nexec {LAUNCHER} "$@"\n')
+    launch.write_text(f'#!/bin/sh\nexec {launcher()} "$@"\n')
     launch.chmod(0o755)
     tuned = place.tune("--memory-limit", "750MiB", "--max-trials", "4", "--study", "limited", arguments=("--bs", "32"))
     assert tuned.code == 0, tuned.stderr

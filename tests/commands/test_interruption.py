@@ -6,6 +6,8 @@ from dataclasses import dataclass
 
 import pytest
 
+pytestmark = pytest.mark.usefixtures("cold_python")
+
 SEARCH = ("--memory-limit", "410MiB", "--sampler", "greedy", "--max-trials", "5", "--json")
 """Nothing fits, and the search does not see it coming."""
 

@@ -12,8 +12,10 @@ from pathlib import Path
 import pytest
 
 from autorecompute.units import MIB
-from fake_backend.trainer import LAUNCHER
+from fake_backend.trainer import launcher
 from workplace import QUICK
+
+pytestmark = pytest.mark.usefixtures("cold_python")
 
 IN_GROUP = str(Path(__file__).with_name("in_group.py"))
 PYTHON = sys.executable
@@ -92,8 +94,8 @@ def remove(group):
 @pytest.fixture
 def search(start_in):
     """What follows ``tune`` for a search whose script has a control group of its own."""
-    launcher = shlex.join([PYTHON, *start_in(GROUP_BYTES), *shlex.split(LAUNCHER)])
-    return ("--launcher", launcher, "--memory-limit", "750MiB", "--sampler", "random", "--max-trials", "3")
+    grouped = shlex.join([PYTHON, *start_in(GROUP_BYTES), *shlex.split(launcher())])
+    return ("--launcher", grouped, "--memory-limit", "750MiB", "--sampler", "random", "--max-trials", "3")
 
 
 def test_a_worker_that_the_kernel_kills_is_out_of_memory_and_the_next_one_lives(desk, search):

@@ -101,14 +101,6 @@ def test_another_batch_starts_from_what_was_found(mine, tune, place):
     assert (second["config"], second["reason"]) == (mine[1].answer["best"]["config"], f"answer of study {source}")
 
 
-def test_a_fresh_study_takes_nothing_over(mine, tune):
-    assert mine[1].answer["trials"]
-    fresh = tune("fresh", 10, "--fresh")
-    assert fresh.code == 0, fresh.stderr
-    assert len(fresh.trial_lines) == fresh.answer["trials"]
-    assert fresh.answer["transferred_from"] is None
-
-
 @pytest.fixture
 def small_disk(desk):
     """A working directory on a disk of two MiB."""

@@ -42,7 +42,6 @@ from autorecompute.worker.protocol import (  # noqa: E402
 from fake_backend.clock import clock_in_use  # noqa: E402
 from fake_backend.space import SPACE  # noqa: E402
 
-LAUNCHER = shlex.join([sys.executable, __file__])
 RESTING, SAMPLE = 100 * MIB, 25 * MIB
 SAVINGS = {plan: plan.saving_bytes // 32 for plan in SPACE.plans}  # of a sample's memory
 COSTS = dict(zip(SPACE.plans, (0.3, 0.2, 0.08, 0.03, 0.01), strict=True))  # shares of a step
@@ -61,6 +60,11 @@ FAULTY = {
     "diverge": Failed(outcome=Outcome.DIVERGED, message="the loss is nan"),
     "leave": Ended(steps=2, exit_code=1, message="the data lies nowhere: set DATA"),
 }
+
+
+def launcher():
+    """Make what ``--launcher`` is given, with the interpreter of the moment."""
+    return shlex.join([sys.executable, __file__])
 
 
 class Trainer:

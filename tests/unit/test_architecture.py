@@ -245,30 +245,3 @@ def test_no_decision_is_taken_by_a_clock_that_jumps(module):
 @pytest.mark.parametrize("module", MODULES)
 def test_a_file_can_be_read_at_one_sitting(module):
     assert 1 <= len(MODULES[module].read_text().splitlines()) <= 600
-
-
-# Each training system has the same two halves, and the parts of plain PyTorch are named like those of ORT.
-HALVES = {"controller", "worker", "__init__", "__main__"}
-NAMESAKES = "backends.torch."
-
-
-def places_of(names_of):
-    places = {}
-    for module, file in MODULES.items():
-        if not module.startswith(NAMESAKES):
-            for name in names_of(module, file):
-                places.setdefault(name, []).append(module)
-    return places
-
-
-def test_no_two_files_have_one_name():
-    places = places_of(lambda _, file: {file.stem} - HALVES)
-    assert {name: modules for name, modules in places.items() if len(modules) > 1} == {}
-
-
-def test_no_two_classes_have_one_name():
-    def classes_of(_, file):
-        tree = ast.parse(file.read_text())
-        return {node.name for node in ast.walk(tree) if isinstance(node, ast.ClassDef)}
-
-    assert {name: modules for name, modules in places_of(classes_of).items() if len(modules) > 1} == {}

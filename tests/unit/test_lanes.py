@@ -131,24 +131,3 @@ def test_a_change_makes_a_lane_due(checkout, file, is_committed):
     if is_committed:
         commit(checkout)
     assert reason(checkout).startswith(f"{file} changed since ")
-
-
-def test_a_lane_is_due_when_it_has_passed_long_ago(checkout, monkeypatch):
-    monkeypatch.setattr(lanes, "MOST_COMMITS", 2)
-    lanes.record(checkout, "deep")
-    commit(checkout)
-    commit(checkout)
-    assert reason(checkout) is None
-    commit(checkout)
-    assert reason(checkout) == "passed 3 commits ago"
-
-
-def test_a_commit_of_another_history_is_none(checkout):
-    (checkout / lanes.PASSED).write_text(f'deep = "{"0" * 40}"\n')
-    assert "not in this history" in reason(checkout)
-
-
-def test_what_is_not_committed_has_not_passed(checkout):
-    (checkout / "src" / "new.py").touch()
-    assert lanes.record(checkout, "deep").endswith("not recorded: src/new.py is not committed")
-    assert reason(checkout) == "has never passed"

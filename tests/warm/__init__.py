@@ -19,8 +19,13 @@ FOLDER = Path(__file__).parent
 
 
 @contextlib.contextmanager
-def start_server(folder):
-    """Run the server as long as the context lasts; give the path of the executable."""
+def start_server(folder, modules=()):
+    """Run the server as long as the context lasts; give the path of the executable.
+
+    Args:
+        folder: An empty one.
+        modules: What a fork has imported already, in place of what trains with torch.
+    """
     address = folder / "warm.sock"
     python = folder / "python"
     started = {name: os.environ[name] for name in os.environ if name.startswith(client.AT_START)}
@@ -29,7 +34,9 @@ def start_server(folder):
     python.write_text(head + (FOLDER / "client.py").read_text())
     python.chmod(0o755)
     environment = {name: value for name, value in os.environ.items() if name != "PYTHONPATH"}
-    command = [sys.executable, str(FOLDER / "server.py"), str(address), str(python)]
+    if modules:
+        environment["PYTHONPATH"] = os.pathsep.join(map(str, (FOLDER.parents[1], FOLDER.parent)))
+    command = [sys.executable, str(FOLDER / "server.py"), str(address), str(python), *modules]
     server = subprocess.Popen(command, env=environment, stdin=subprocess.PIPE)
     while not address.exists():
         assert server.poll() is None

@@ -1,4 +1,4 @@
-"""Forks processes that have imported torch already: ``server.py ADDRESS EXECUTABLE``."""
+"""Forks processes that have imported torch, or these modules: ``server.py ADDRESS EXECUTABLE [MODULE...]``."""
 
 import array
 import ctypes
@@ -190,11 +190,13 @@ def run(arguments, path):
         exec(code, main.__dict__)  # noqa: S102
 
 
-def main(address, executable):
+def main(address, executable, *modules):
     listener = socket.socket(socket.AF_UNIX)
     listener.bind(address)
     listener.listen(64)  # who calls before all is imported waits
-    hidden = import_all()
+    hidden = {} if modules else import_all()
+    for name in modules:
+        importlib.import_module(name)
     path = list(sys.path[1:])  # without the folder of this file
     gc.freeze()
     client = serve(listener)

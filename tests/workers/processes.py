@@ -20,8 +20,8 @@ ENVIRONMENT = {
 HANG_SECONDS = 1200
 SLEEP_SECONDS = 0.02
 
-BEGINS, MEASURED, CHECKED, CONFIRMS = "begins", "ended", "checked", "confirms"
-"""What a worker writes down of a config: a trial begins and is over, gradients are compared, a confirmation begins."""
+BEGINS, MEASURED, CHECKED = "begins", "ended", "checked"
+"""What a worker writes down of a config: a trial begins and is over, gradients are compared."""
 
 
 class Worker:

@@ -92,9 +92,7 @@ class ReplayedBench:
         """A whole process of the config that the variables name."""
         path = environment.get("ORTMODULE_MEMORY_OPT_CONFIG")
         config = Config.parse(json.loads(Path(path).read_text())) if path else Config()
-        self._note(config, "confirms")
         pause(self._trial_seconds)
-        self._note(config, "confirmed")
         measured = self._look_up(config, effort.steps)
         # What is not held anyway grows with the samples, and so does the time.
         share, resting = (batch or self.detection.batch) / self.detection.batch, self.detection.resting_bytes

@@ -1,4 +1,4 @@
-from workers.processes import BEGINS, CONFIRMS, MEASURED, Worker, assert_nothing_is_lost_or_doubled
+from workers.processes import BEGINS, MEASURED, Worker, assert_nothing_is_lost_or_doubled
 
 FEW = ("--max-trials", 10)
 SOON = ("--grace", 3)
@@ -13,16 +13,6 @@ def test_the_trial_of_a_killed_worker_is_measured_by_another(storage, tmp_path):
     (unfinished,) = set(killed.configs(BEGINS)) - set(killed.configs(MEASURED))
     assert unfinished in other.configs(MEASURED)
     assert_nothing_is_lost_or_doubled(storage, [killed, other], interrupted=1)
-
-
-def test_another_confirms_when_the_one_who_did_is_killed(database_url, tmp_path):
-    confirming = Worker(database_url, tmp_path / "confirming", *FEW, "--hold", "confirms:1")
-    confirming.await_note(CONFIRMS)
-    confirming.kill()
-    survivor = Worker(database_url, tmp_path / "survivor", *FEW, *SOON)
-    assert survivor.answer()["best"]["confirmed"]
-    assert survivor.configs(CONFIRMS)
-    assert_nothing_is_lost_or_doubled(database_url, [confirming, survivor])
 
 
 def test_a_server_that_is_away_between_two_requests_is_not_noticed(server, database_url, tmp_path):

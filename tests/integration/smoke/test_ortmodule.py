@@ -42,7 +42,7 @@ def test_a_config_that_fits_is_found_and_confirmed(tuned, limit_bytes):
     assert answer["best"]["confirmed"] is True
     assert answer["best"]["limit_bytes"] == limit_bytes
     assert answer["best"]["peak_bytes"] <= limit_bytes < answer["baseline"]["peak_bytes"]
-    assert answer["verdict"] in {"recompute_pays", "does_not_pay", "undecided"}
+    assert answer["verdict"] == "undecided"
     assert (answer["best"]["batch"], answer["command"][-2:]) == (192, ["--bs", "192"])
 
 
@@ -110,7 +110,7 @@ def test_recompute_leaves_the_losses_as_they_are(trained, trained_without):
 
 def test_swapping_leaves_the_losses_as_they_are(tuned, road, trained_without):
     assert tuned.code == 0, tuned.stderr
-    # The first worker gives way to one at a small batch, as this script takes its batch from its command line.
+    # The first worker gives way to one at a small batch.
     swapped = max(map(losses_in, road.study("limited").logs), key=len)
     assert len(road.study("limited").trials) > 2
     assert swapped[:12] == pytest.approx(losses_in(trained_without.stdout), rel=LOSS)

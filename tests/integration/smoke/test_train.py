@@ -5,7 +5,8 @@ import pytest
 
 from autorecompute.backends.torch.plans_file import VARIABLE
 from autorecompute.tuning.while_training import NEXT_START
-from workplace import LONG_TRAINING
+
+TRAINING = ("--steps", "44", "--dropout", "0.1", "--code", "7")
 
 pytestmark = pytest.mark.usefixtures("warm_python")
 
@@ -17,11 +18,11 @@ def place(make_workplace):
 
 @pytest.fixture(scope="module")
 def trained(place, begin):
-    return place.finish(begin(place, "trained", *LONG_TRAINING))
+    return place.finish(begin(place, "trained", *TRAINING))
 
 
 def test_a_training_is_the_same_bit_for_bit(trained, train_plainly):
-    plain = train_plainly(*LONG_TRAINING)
+    plain = train_plainly(*TRAINING)
     assert plain.code == trained.code == 7, trained.stderr
     assert plain.stdout == trained.stdout
     assert plain.stderr == ""
@@ -41,9 +42,9 @@ def test_its_steps_were_trials_and_one_line_says_what_is_on(trained, place, limi
 
 def test_the_next_start_answers_from_the_study(trained, place, begin, train_plainly):
     trials = place.study("trained").trials
-    again = place.finish(begin(place, "trained", *LONG_TRAINING))
+    again = place.finish(begin(place, "trained", *TRAINING))
     assert again.code == trained.code
-    assert again.stdout == train_plainly(*LONG_TRAINING).stdout
+    assert again.stdout == train_plainly(*TRAINING).stdout
     assert place.study("trained").trials[: len(trials)] == trials
     if NEXT_START not in trained.said[0]:  # on a busy machine the steps may be too few to compare all
         assert re.search(r"from step 1 on: .* as study trained has it", again.said[0])

@@ -8,7 +8,6 @@ import sqlite3
 
 import pytest
 
-from autorecompute import codec
 from autorecompute.errors import SetupError
 from autorecompute.figures import KnobFigures
 from autorecompute.measurement import Outcome
@@ -16,48 +15,34 @@ from autorecompute.plans import Config
 from autorecompute.prediction import Prediction
 from autorecompute.ranking import RaceEnd, Ranking
 from autorecompute.result import Rejection
-from autorecompute.studies import Problem, Sizes, StudyFolder
+from autorecompute.studies import StudyFolder
 from autorecompute.studies.analysis import FILE as ANALYSIS
-from autorecompute.studies.batch_studies import BatchRecord, keep_batches
 from autorecompute.studies.race_record import FILE as RACE
 from autorecompute.studies.shared_folder import share
-from autorecompute.studies.storage import TrialStore
 from autorecompute.units import MIB
 from stand_ins.printed import has_no_data
+from stand_ins.studies import keep_more, keep_study
 
 LIMIT = 900 * MIB
 DEEP = "[" * 200_000
-ROUND = {"step_seconds": [0.5], "reference_seconds": [0.4], "marks": []}
 SHOW, JSON, REPORT, EMIT = "show bert", "show bert --json", "report bert", "emit bert"
 EXPORT = "studies export bert"
 VERBS = (SHOW, JSON, REPORT, EMIT, EXPORT)
 
 
 @pytest.fixture(scope="module")
-def whole(tmp_path_factory, make_detection, make_space, make_trial, make_result, make_step):  # noqa: PLR0917
-    root = tmp_path_factory.mktemp("whole")
+def whole(tmp_path_factory, make_detection, make_trial, make_result, make_step):
+    root, gelu = tmp_path_factory.mktemp("whole"), Config.parse(["blocks.*/gelu:drop"])
+    expected = Prediction(peak_bytes=9, peak_low=-1, peak_high=9, step=1.1, step_low=1, step_high=1.2, fits=0.5)
+    second = dataclasses.replace(make_trial(gelu, number=1, reference_seconds=0.4), prediction=expected)
+    ranking = Ranking(end=RaceEnd.TIE, rounds=4, confidence=0.99, rivals=("blocks.*/gelu",))
+    knob = KnobFigures(name="arena", outcome=Outcome.OK, peak_bytes=9)
+    result = make_result(trials=2, knobs=(knob,), raced={gelu.hash: 0.9}, of_best={"ranking": ranking})
+    kept = {"limit_bytes": LIMIT, "trials": (make_trial(outcome=Outcome.OVER_LIMIT), second), "result": result}
     for name in ("bert", "other"):
-        detection, folder = make_detection(), StudyFolder(name, root)
-        folder.prepare()
-        folder.begin(Problem.of(detection, LIMIT), ["python", "train.py"], Sizes.of(detection))
-        store, gelu = TrialStore(folder.database, name, make_space(), LIMIT), Config.parse(["blocks.*/gelu:drop"])
-        expected = Prediction(peak_bytes=9, peak_low=-1, peak_high=9, step=1.1, step_low=1, step_high=1.2, fits=0.5)
-        second = dataclasses.replace(make_trial(gelu, number=1, reference_seconds=0.4), prediction=expected)
-        for trial in (make_trial(outcome=Outcome.OVER_LIMIT), second):
-            store.add(trial)
-            folder.keep_trial(trial, ["python", "train.py"], {}, "step 1\n")
-        ranking = Ranking(end=RaceEnd.TIE, rounds=4, confidence=0.99, rivals=("blocks.*/gelu",))
-        knob = KnobFigures(name="arena", outcome=Outcome.OK, peak_bytes=9)
-        result = dataclasses.replace(make_result(trials=2), study=name, knobs=(knob,), raced={gelu.hash: 0.9})
-        best = dataclasses.replace(result.best, ranking=ranking)
+        folder = keep_study(root, make_detection(), name=name, **kept)
         folder.keep_rejections([Rejection(config=gelu, outcome=Outcome.CRASH, reason="see", excess_bytes=5)])
-        folder.keep_confirmed([best])
-        standing = {"trial": 1, "description": "blocks.*/gelu", "peak_bytes": 700 * MIB, "rounds": [ROUND]}
-        folder.write(RACE, {"ranking": None, "standings": [standing], "over_limit": [], "failed": [], "trials": 2})
-        keep_batches(folder, BatchRecord(asked=(16, 32)))
-        profiled = {"config": codec.to_plain(Config()), "profile": codec.to_plain(make_step("flb", ("a", 0, 2, "8")))}
-        folder.write(ANALYSIS, {"peak_bytes": 9, "held_bytes": 5, "profiles": [profiled]})
-        folder.finish(dataclasses.replace(result, best=best))
+        keep_more(folder, make_step("flb", ("a", 0, 2, "8")))
     return root
 
 

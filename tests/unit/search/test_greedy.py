@@ -126,33 +126,12 @@ def test_only_ratios_of_step_times_count(make_limited, reference_seconds):
     assert configs_of(bench.run(reference_seconds=reference_seconds)) == configs_of(bench.run())
 
 
-@pytest.mark.parametrize("seed", SEEDS)
-def test_a_search_survives_running_out_of_memory(make_limited, seed):
-    bench = make_limited(seed=seed, runs_out=True)
-    assert bench.found_share(bench.run()) > 0.9
-
-
 def test_plans_alone_that_run_out_of_memory_give_way(make_limited):
     """After three of them tell nothing the opening goes on with the configs that leave one out."""
     bench = make_limited(plans=13, seed=1, runs_out=True)
     opening = steps_before(bench.run())
     assert sum(map(is_alone, opening)) == 3
     assert sum(map(is_all_but, opening)) == 13
-
-
-def test_plans_alone_that_can_be_measured_are_all_tried(make_limited):
-    bench = make_limited(plans=13, seed=0, share=0.6, runs_out=True)
-    first = bench.run()[2:15]
-    assert all(map(is_alone, first))
-    assert [trial.measurement.outcome for trial in first].count(Outcome.OOM) > 3
-
-
-def test_nothing_fits_at_all(make_bench):
-    bench = make_bench(runs_out=True)
-    bench.limit_bytes = 0
-    trials = bench.run()
-    assert len(trials) == 28
-    assert {trial.measurement.outcome for trial in trials} == {Outcome.OOM}
 
 
 @pytest.mark.parametrize("seed", [1, 2])

@@ -79,14 +79,6 @@ def test_asking_goes_on_by_chance(make_bench, make_study, objective):
     assert len(set(configs)) > 1
 
 
-def test_trials_that_run_at_once_measure_different_configs(bench, make_study):
-    study, sampler = make_study(bench)
-    asked = [study.ask() for _ in range(2)]
-    configs = [sampler.suggest(trial) for trial in (*asked, study.ask())]
-    assert configs[0].is_none
-    assert len(set(configs)) == 3
-
-
 def test_threads_measure_different_configs(bench, make_study, objective):
     (study, sampler), configs = make_study(bench), []
     start = threading.Barrier(3)

@@ -53,11 +53,11 @@ def propose(make_bench):
 @pytest.mark.parametrize("runs_out", [False, True])
 def test_presets_come_first_and_nothing_twice(make_bench, search, name, runs_out):
     bench = make_bench(plans=7, has_opaque=True, compromises=3, runs_out=runs_out)
-    trials = search(bench, name, 16)
+    trials = search(bench, name, 12)
     presets = list(dict.fromkeys(bench.space.presets.values()))
     configs = [trial.config for trial in trials]
     assert configs[: len(presets)] == presets
-    assert len(set(configs)) == len(configs) == 16
+    assert len(set(configs)) == len(configs) == 12
 
 
 @pytest.mark.parametrize("name", SAMPLERS)
@@ -77,7 +77,7 @@ def test_a_batch_that_fits_as_it_is_needs_no_search(make_bench, search, name):
 @pytest.mark.parametrize("name", SAMPLERS)
 def test_the_trials_and_the_seed_decide(make_bench, search, name):
     bench = make_bench(plans=9)
-    first, again, other = (search(bench, name, 15, seed=seed) for seed in (1, 1, 2))
+    first, again, other = (search(bench, name, 12, seed=seed) for seed in (1, 1, 2))
     assert [trial.config for trial in first] == [trial.config for trial in again]
     assert [trial.config for trial in first] != [trial.config for trial in other]
 

@@ -13,7 +13,6 @@ from autorecompute.errors import SetupError, UsageError
 from autorecompute.measurement import Outcome
 from autorecompute.plans import Config, Space
 from autorecompute.studies import Problem, Sizes
-from autorecompute.studies.frozen import CONSTRAINT
 from autorecompute.studies.race_record import RaceRecord
 from autorecompute.studies.shared_study import PublishedAnswer, SharedStudy, parse_storage
 from autorecompute.studies.tuned import Tuned
@@ -229,22 +228,6 @@ def test_a_claim_on_the_answer_gives_way_to_a_trial_that_came_first(join, space,
     assert not second.claim_answer()
     first.refresh()
     assert [claim.session for claim in first.running.values()] == [first.session]
-
-
-def test_optuna_sees_what_a_study_of_one_worker_shows(file, join, space, config, make_trial):
-    worker = join()
-    number = worker.claim(config, "why", space)
-    trial = make_trial(config, number=number, peak_bytes=LIMIT + 5, outcome=Outcome.OVER_LIMIT)
-    assert worker.end(trial, LIMIT)
-    assert worker.trials == [trial]
-    study = optuna.load_study(study_name="bert", storage=f"sqlite:///{file}")
-    seen = study.trials[number]
-    assert seen.constraints[CONSTRAINT] == 5.0
-    assert seen.system_attrs["constraints"] == [5.0]
-    assert seen.value == pytest.approx(64.0)
-    assert seen.params[space.plans[0].id] == 1
-    assert seen.user_attrs["outcome"] == "over_limit"
-    assert study.metric_names == ["samples/s"]
 
 
 def test_what_a_killed_worker_measured_is_given_up_and_what_the_living_measure_is_not(join, space, config):

@@ -64,16 +64,6 @@ COUNTED = {
                 go_through(batch)
             optimizer.step()
     """,
-    "goes back in a function behind the model": """
-        def go_back(loss):
-            loss.backward()
-
-        for batch in batches:
-            for _ in range(args.accumulation):
-                loss = model(batch)
-                go_back(loss)
-            optimizer.step()
-    """,
     "goes back in a method": """
         class Learner:
             def go_back(self, loss):

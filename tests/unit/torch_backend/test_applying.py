@@ -2,7 +2,6 @@
 
 import copy
 import json
-import os
 
 import pytest
 import torch
@@ -12,7 +11,7 @@ from autorecompute.backends.torch import applying
 from autorecompute.backends.torch.controller import render, unmeasured
 from autorecompute.backends.torch.identity import name_of
 from autorecompute.backends.torch.interception import around_of
-from autorecompute.backends.torch.plans_file import VARIABLE, PlansFile, read_plans_file
+from autorecompute.backends.torch.plans_file import VARIABLE, read_plans_file
 from autorecompute.errors import UsageError
 from autorecompute.plans import Config
 from tiny_models import differences, make
@@ -99,14 +98,6 @@ def test_a_plan_that_the_model_does_not_offer_is_named(file_of):
         training.gradients()
 
 
-def test_plans_of_a_model_are_not_for_it_when_it_is_compiled(file_of):
-    model = nn.Linear(2, 2)
-    file = file_of(PLANS, model)
-    model.compile(backend="eager")
-    with pytest.raises(UsageError, match=r"than this one \(Linear \w+ compiled\).*torch\.compile"):
-        applying.apply(model, file)
-
-
 @pytest.mark.parametrize(
     "text",
     [
@@ -125,18 +116,6 @@ def test_a_file_that_is_none_is_refused(tmp_path, text):
     file.write_text(text)
     with pytest.raises(UsageError, match="file of plans"):
         read_plans_file(file)
-
-
-def test_a_pipe_is_not_waited_for(tmp_path):
-    os.mkfifo(tmp_path / "plans.json")
-    with pytest.raises(UsageError, match="file of plans"):
-        read_plans_file(tmp_path / "plans.json")
-
-
-def test_a_file_says_what_was_written(tmp_path):
-    file, content = tmp_path / "plans.json", PlansFile(config=PLANS, model="Net 12", torch="2.13.0")
-    file.write_text(content.text)
-    assert read_plans_file(file) == content
 
 
 def test_nothing_is_written_where_nothing_is_recomputed(tmp_path):

@@ -56,12 +56,6 @@ def test_settings_that_are_not_modelled_are_refused(text):
         AllocatorSettings.of({"PYTORCH_CUDA_ALLOC_CONF": text})
 
 
-@pytest.mark.parametrize(("size", "allocated"), [(1, 512), (512, 512), (513, 1024), (0, 0)])
-def test_a_request_is_rounded_up_to_512_bytes(size, allocated):
-    now = after([size / MIB]).now
-    assert (now.allocated, now.requested) == (allocated, size)
-
-
 ONE, REST = 1 / MIB, 512 / MIB
 
 
@@ -116,31 +110,6 @@ def test_a_free_block_is_split_where_enough_is_left(cached, settings, size, now)
     assert found == AllocatorStats(int(now[0] * MIB), int(size * MIB), now[1] * MIB)
 
 
-def test_the_smallest_block_that_holds_a_request_is_taken():
-    assert after([30, 14], [0, 1], [12, 30]).now.reserved == 44 * MIB
-
-
-@pytest.mark.parametrize(
-    ("requests", "freed", "size", "settings", "taken"),
-    [
-        pytest.param([4] * 5, [3, 1], 4, FIXED, 1, id="of blocks"),
-        pytest.param([32] * 3, [0, 1, 2], 32, FIXED, 2, id="of segments"),
-        # A driver gives ranges of 32 MiB from above, and fills each from below: the third of 12 MiB begins another one.
-        pytest.param([12] * 3, [0, 1, 2], 12, FIXED, 2, id="of segments in two ranges"),
-        pytest.param([10] * 3, [0, 1, 2], 10, FIXED, 0, id="of segments in one range"),
-        pytest.param([14, 20], [0], 5, GROWING, 0, id="a hole before the end that can grow"),
-    ],
-)
-def test_the_lowest_address_is_taken(requests, freed, size, settings, taken):
-    address = after(requests, settings=settings).blocks[taken].address
-    assert after(requests, freed, [size], settings).blocks[-1].address == address
-
-
-def test_a_free_block_joins_both_its_free_neighbours():
-    assert [block.size for block in after([4] * 3, [0, 2]).pools[1].free_blocks] == [4 * MIB, 12 * MIB]
-    assert [block.size for block in after([4] * 3, [0, 2, 1]).pools[1].free_blocks] == [20 * MIB]
-
-
 @pytest.mark.parametrize(
     ("cached", "settings", "limit", "size", "now"),
     [
@@ -184,14 +153,6 @@ def test_whole_pages_of_free_blocks_go_back(requests, freed, reserved):
     allocator = after(requests, freed, settings=GROWING)
     allocator.empty_cache()
     assert allocator.now.reserved == reserved * MIB
-
-
-def test_pages_come_back_at_the_lowest_address_with_room():
-    allocator = after([20, 20], [0], settings=GROWING)
-    allocator.empty_cache()
-    allocator.answer([Request(2, 40 * MIB), Request(3, 20 * MIB)])
-    assert [block.address // MIB for block in allocator.blocks] == [20, 40, 0]
-    assert allocator.now.reserved == 80 * MIB
 
 
 def check(allocator):

@@ -29,7 +29,7 @@ WIDE = 1024
 """A square matrix of floats of this width takes 4 MiB: more than what is real."""
 
 
-@pytest.fixture(scope="module", params=["gpt2", "llama", "resnet"])
+@pytest.fixture(scope="module", params=["llama", "resnet"])
 def surveyed(request):
     return Surveyed.of(request.param, layers=2)
 
@@ -117,7 +117,8 @@ def test_what_is_found_with_a_cards_kernels_is_there_in_its_steps():
             steps = survey_steps(training.model, tuned.found, tuned.board, script)
             space = space_of(tuned.found, tuned.board, steps)
             whole = FakeSteps(training.model, tuned.found.structure.units, script, tuned.found.values)
-            meters = {config: whole.run(tuned.board, config.choices) for config in space.presets.values()}
+            configs = [space.presets[name] for name in ("none", "blocks", "all_on")]
+            meters = {config: whole.run(tuned.board, config.choices) for config in configs}
             held = reserve(training.model, tuned, script, meters)
     assert tuned.missed == ()
     memory = TorchMemoryModel(space, steps, 0, {}, held)

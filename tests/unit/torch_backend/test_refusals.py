@@ -6,7 +6,6 @@ from torch import nn
 from torch.distributed.fsdp import fully_shard
 from torch.distributed.tensor.parallel import ColwiseParallel, parallelize_module
 from torch.nn import functional
-from torch.utils.checkpoint import checkpoint
 from transformers import DynamicCache, StaticCache
 
 from autorecompute.backends.torch.detection import detect
@@ -64,9 +63,9 @@ class Own(nn.Module):
 
 
 class Halves(nn.Module):
-    def __init__(self, kind_of_first=Block):
+    def __init__(self):
         super().__init__()
-        self.first, self.second = Own(kind_of_first), Own()
+        self.first, self.second = Own(), Own()
 
     def forward(self, x):
         return self.second(self.first(x)[:, :8])
@@ -75,18 +74,6 @@ class Halves(nn.Module):
 def own(make_model=Own):
     torch.manual_seed(0)
     return Training(make_model(), {"x": torch.randn(4, 8), "y": torch.randint(0, 10, (4,))}, cross_entropy)
-
-
-def test_the_blocks_that_a_script_recomputes_itself_are_kept():
-    class Checkpointed(Block):
-        def forward(self, x):
-            return checkpoint(super().forward, x, use_reentrant=False)
-
-    training = own(lambda: Halves(Checkpointed))
-    found = detect_in(training)
-    assert reason_of(found, "first.blocks.*.up") is Reason.OWN_CHECKPOINT
-    assert not any(name.startswith("first.blocks.*.") for name in names_of(found))
-    assert_same_gradients(training, found, drops_in(found))
 
 
 class Prefixed(nn.Module):
@@ -223,16 +210,6 @@ def test_a_compiled_part_is_kept_and_the_rest_is_not():
     assert reason_of(found, "first") is Reason.COMPILED
     assert not any(name.startswith("first") for name in names_of(found))
     assert_same_gradients(training, found, drops_in(found), [Choice("second.blocks.*", CHECKPOINT)])
-
-
-@pytest.mark.parametrize("use_reentrant", [True, False])
-def test_the_checkpoints_that_transformers_switches_on_are_kept(use_reentrant):
-    training = make("gpt2")
-    training.model.gradient_checkpointing_enable({"use_reentrant": use_reentrant})
-    found = detect_in(training)
-    assert reason_of(found, "transformer.h.*") is Reason.OWN_CHECKPOINT
-    assert not any(name.startswith("transformer.h.*") for name in names_of(found))
-    assert_same_gradients(training, found, [Choice(site.name, site.options[0]) for site in found.sites])
 
 
 def test_frozen_blocks_are_left_out_and_those_behind_them_are_not():

@@ -54,25 +54,6 @@ def test_a_busy_host_is_marked_on_the_measurement(make_bench, monkeypatch):
     assert mark == "host busy: 5 % of the cores by others"
 
 
-@pytest.mark.parametrize(
-    ("end", "outcome", "words"),
-    [
-        ("order signal:SIGKILL", Outcome.LOST, "from outside"),
-        ("order failed:oom:no_room", Outcome.OOM, "no_room"),
-        ("order ended:9:1", Outcome.SCRIPT_ERROR, "exit code 1"),
-        ("order detect", Outcome.CRASH, "a Detection"),
-    ],
-)
-def test_a_worker_that_breaks_costs_one_trial(make_bench, end, outcome, words):
-    measured = make_bench(f"detect measure {end} then detect forever")
-    assert measured.measure(Config(), EFFORT).outcome is Outcome.OK
-    broken = measured.measure(CONFIG, EFFORT)
-    assert broken.outcome is outcome
-    assert words in broken.message
-    assert not broken.step_seconds
-    assert seen(measured.measure(CONFIG, EFFORT))["start"] == 2
-
-
 def test_a_config_that_nothing_can_be_given_is_not_tried(make_bench):
     measured = make_bench("detect forever")
     assert measured.measure(Config(), EFFORT).outcome is Outcome.OK
@@ -291,15 +272,3 @@ def test_output_is_given_out_once(make_bench):
         measured.measure(CONFIG, EFFORT)
         assert measured.take_output() == printed
         assert measured.take_output() == ""
-
-
-def test_leaving_the_bench_ends_its_worker(make_bench, is_gone):
-    def fail():
-        with make_bench("child detect forever") as measured:
-            measured.detect()
-            raise RuntimeError
-
-    with pytest.raises(RuntimeError):
-        fail()
-    assert is_gone()
-    assert is_gone("child")

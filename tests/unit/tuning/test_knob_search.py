@@ -1,5 +1,3 @@
-import random
-
 import pytest
 
 from autorecompute.errors import ScriptError, SetupError
@@ -131,15 +129,6 @@ def test_a_gain_alone_that_noise_may_have_made_is_measured_again_and_not_kept(tu
     tuning, result = turn({FAST: Turned(speeds=iter(speeds))})
     assert sum(FAST in environment for environment in tuning.bench.environments) == pairs
     assert not by_name(result)["fast_allocator"].kept
-
-
-def test_noise_alone_is_hardly_ever_a_gain(finished, offer):
-    chance = random.Random(0)
-    names = [f"NOTHING_{number}" for number in range(60)]
-    offer(*names)
-    noise = iter(lambda: chance.lognormvariate(0, 0.14), None)
-    result = finished({name: Turned(speeds=noise) for name in names}).run()
-    assert sum(figures.kept for figures in result.knobs) <= 3
 
 
 def test_wrong_gradients_under_a_knob_are_found_before_it_is_timed(turn, plain, make_space):

@@ -1,5 +1,4 @@
 import dataclasses
-import itertools
 import random
 
 import numpy as np
@@ -129,28 +128,6 @@ def test_a_blueprint_is_drawn_from_none_and_all_on(layers):
     assert model.blueprint.plain == model.profiles[Config()]
 
 
-def test_figures_are_those_worked_out_on_paper(layers):
-    """One plan alone saves; with both a chain runs through all layers, and keeps more than there was to save.
-
-    Three masks of 2 stay; so do three results of 10 and three sums of 4, of which recompute leaves the last. Without
-    recompute the first gradients (4 and 3, then 4 in place of the last sum) come on top. What a Dropout makes again
-    lives for one layer, together with the masks made until then: most of it in the last one. The sums made again are as
-    large as those kept. With both plans, all of the three layers is there a second time. Two of the seven operations
-    that a layer has in both passes belong to each plan.
-    """
-    configs = [Config(), Config(frozenset([DROPOUT])), Config(frozenset([ADD])), Config(frozenset([DROPOUT, ADD]))]
-    one, three = (simulate(layers, configs, batch=batch) for batch in (1, 3))
-    assert list(one.stash_bytes) == [6 + 30 + 12, 6 + 12, 6 + 30 + 4, 6 + 4]
-    none = 48 + 4 + 3
-    dropout = 6 + 3 * 3 + 4 + 4 + 10 + 3 * 2
-    add = 40 - 4 + 12 + 4 + 3
-    both = 6 + 4 + 3 * (10 + 2 + 4) + 3
-    assert list(one.peak_bytes) == [none, dropout, add, both]
-    assert one.recompute_share == pytest.approx([0, 2 / 7, 2 / 7, 4 / 7])
-    assert list(three.peak_bytes) == list(3 * one.peak_bytes)
-    assert list(three.stash_bytes) == list(3 * one.stash_bytes)
-
-
 def test_configs_that_are_simulated_in_parts_are_none_lost_or_moved(layers, monkeypatch):
     simulator = OrtSimulator(blueprint_of(layers), {}, [DROPOUT, ADD])
     monkeypatch.setattr("autorecompute.backends.ortmodule.memory.simulator.CHUNK", 3)
@@ -193,17 +170,3 @@ def test_an_operation_that_lost_its_core_takes_what_its_like_take(layers, distur
             assert operation.seconds == USUAL.get(operation.operator, 1.0)
     blueprint = draw_blueprint(plain, full)
     assert {op.operator: op.seconds for op in blueprint.repeatable} == USUAL
-
-
-def test_operations_of_other_sizes_are_told_apart(make_node, make_graph):
-    forward = [
-        make_node("Wide", ("input",), {"wide": 40}, again=True),
-        make_node("Reshape", ("wide",), {"flat": 0}, again=True, shares=True),
-        make_node("Gemm", ("flat",), {"down": 10}, again=True),
-        make_node("Gemm", ("down",), {"out": 10}, again=True),
-    ]
-    graph = make_graph(forward, ["out"], [make_node("Grad", ("wide", "out", "dout"), {"gradient": 10})])
-    counter = itertools.count(1)
-    profile = timed(graph.run(), lambda *_: float(next(counter)))
-    (found,) = settle_durations([profile])
-    assert [operation.seconds for operation in found.operations] == [op.seconds for op in profile.operations]

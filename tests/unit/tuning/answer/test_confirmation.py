@@ -120,17 +120,6 @@ def test_little_time_goes_to_the_leanest_where_the_guess_left_room_for_nothing(m
     assert [config for config, _ in bench.watched] == [best.config]
 
 
-def test_one_process_that_held_more_by_chance_says_nothing_of_the_others(make_bench, begin_holding):
-    """The leanest breaks the limit and the next one holds it: of what then fits the fastest is the answer."""
-    bench = make_bench(savings=SAVINGS, costs=(0.04, 0.03, 0.05, 0.1, 0.01))
-    tuning, leanest = begin_holding(70 * MIB, 3 * MIB, bench, limit_bytes=495 * MIB), bench.detection.space.all_on
-    bench.life_bytes[leanest] = 27 * MIB
-    best = tuning.run().best
-    assert [known.config for known in tuning.folder.rejections()] == [leanest]
-    able = [config for config in tuning.tried if bench.peak_bytes(config, 32) + 3 * MIB <= best.limit_bytes]
-    assert best.config == min({*able} - {leanest}, key=lambda config: bench.seconds(config, 32))
-
-
 def test_a_worker_that_has_ended_is_not_started_for_a_config_that_needs_too_much(make_tuning):
     tuning = make_tuning(max_trials=12)
     tuning.bench.every_life_bytes = 100 * MIB
@@ -251,11 +240,6 @@ def test_who_leaves_too_little_is_no_runner_up_and_told_once(told):
     sentences = [sentence for sentence in answer_sentences(result, trials) if "beyond its tensors" in sentence]
     who = f"{len(short)} configs, no recompute among them: within the limit, with less than 25 MiB left"
     assert sentences == [f"not taken: {who} for what a process holds beyond its tensors"]
-
-
-def test_no_recompute_alone_is_named(told):
-    result = replace(told[0], short_of_reserve=(Config().hash,))
-    assert any(sentence.startswith("not taken: no recompute: within") for sentence in answer_sentences(result, []))
 
 
 def test_a_batch_whose_answer_recomputes_does_not_fit_without(told):

@@ -1,20 +1,14 @@
 import functools
-import itertools
 from dataclasses import replace
-from types import SimpleNamespace
 
 import pytest
 
 from autorecompute.errors import NothingFitsError, TooLittleTimeError
-from autorecompute.figures import Comparison, Figures
-from autorecompute.measurement import Measurement, Outcome
+from autorecompute.measurement import Outcome
 from autorecompute.plans import Config
 from autorecompute.ranking import RaceEnd
 from autorecompute.result import Rejection, SearchEnd
-from autorecompute.tuning.answer.early import GROWTH, EarlyAnswer
-from autorecompute.tuning.answer.finalists import Finalist
-from autorecompute.tuning.answer.rivals import Rival, recall_rival
-from autorecompute.tuning.budget import Budget, Task
+from autorecompute.tuning.answer.early import GROWTH
 from autorecompute.units import MIB
 from stand_ins.emitted import choices_of
 from stand_ins.formula import RESTING, instead, stop
@@ -112,16 +106,6 @@ def test_one_process_that_held_more_by_chance_does_not_rule_the_search(begin_gue
     assert peaks[best.config] > best.limit_bytes - 35 * MIB
 
 
-def test_where_whole_processes_fail_few_are_run_to_learn_from(begin_guessing):
-    tuning = begin_guessing()
-    taken = Measurement(outcome=Outcome.SCRIPT_ERROR, message="the port is taken")
-    instead(tuning.bench, "watch", lambda watch, *args: watch(*args) and taken)
-    with pytest.raises(NothingFitsError):
-        tuning.run()
-    searching = itertools.takewhile(lambda note: "racing" not in note, tuning.watcher.notes)
-    assert sum("confirming in a fresh process" in note for note in searching) <= 2
-
-
 def test_whoever_stops_after_a_confirmation_has_an_answer(begin_slow, undisturbed):
     first, *_, end = undisturbed[1]
     for share in (0.0, 0.6, 1.0):
@@ -183,21 +167,6 @@ def test_no_time_to_compare_leaves_nothing_that_is_of_another_winner(make_slow, 
     assert (result.comparison, result.compared, result.search_end) == (None, False, SearchEnd.TIME)
 
 
-@pytest.mark.parametrize(
-    ("batch", "is_known"), [(None, True), (20, True), (19, False)], ids=["no rival yet", "the same", "another"]
-)
-def test_only_the_same_rival_counts(make_result, batch, is_known):
-    fits = Figures(outcome=Outcome.OK, batch=20, samples_per_second=40.0, peak_bytes=600 * MIB)
-    comparison = Comparison(ratio=1.1, low=1.05, high=1.15, pairs=2, is_clear=True)
-    earlier = make_result(rival=fits, comparison=comparison)
-    rival = Rival(replace(fits, batch=batch) if batch else None, is_complete=False)
-    expected = Rival(fits, comparison) if is_known else rival
-    assert recall_rival(earlier, earlier.best, rival) == expected
-    unconfirmed = replace(earlier, best=replace(earlier.best, confirmed=False))
-    assert recall_rival(unconfirmed, earlier.best, rival) == rival
-    assert recall_rival(earlier, earlier.best, Rival(none_fits=True)) == Rival(none_fits=True)
-
-
 @pytest.fixture
 def trained(make_tuning):
     """What a training found, which no fresh process has confirmed; its study lies there to be tuned."""
@@ -240,26 +209,6 @@ def test_what_a_training_found_is_no_answer_where_the_device_is_free_too_late(tr
     assert (tuning.tuner.so_far, tuning.folder.result()) == (None, trained)
 
 
-@pytest.mark.parametrize(("speed", "expected"), [(0.9, []), (1.01, []), (1.1, [7])])
-def test_without_a_reference_samples_per_second_say_what_is_worth_a_confirmation(
-    make_slow, make_result, make_trial, speed, expected
-):
-    result, trial, asked = make_result(), make_trial(Config.parse(["blocks.*/gelu:drop"]), number=7), []
-    tuning = make_slow()
-    confirmed_speed = trial.measurement.samples_per_second / speed
-    best = replace(result.best, relative_throughput=None, samples_per_second=confirmed_speed)
-    confirming = SimpleNamespace(
-        best=best,
-        needs=lambda _config: (Task.CONFIRMATION,),
-        confirm=lambda finalist: asked.append(finalist.trial.number) or best,
-    )
-    context = SimpleNamespace(folder=tuning.folder, budget=Budget(None, tuning.bench.clock.now))
-    early = EarlyAnswer(context, confirming, lambda: result)
-    tuning.bench.clock.advance(1000)
-    early.confirm_if_due(Finalist(trial=trial), reserve_seconds=0.0)
-    assert asked == expected
-
-
 NO_REFERENCE = {"oom_bytes": 800 * MIB}  # the batch does not run without recompute
 
 
@@ -299,15 +248,6 @@ def test_who_won_a_tie_stays_the_answer_though_its_comparison_is_stopped(begin_t
     assert all(best.peak_bytes > left.best.peak_bytes for best in others)
     assert stop(begin_tie(max_trials=40), after=7.0).folder.result().best == left.best
     assert begin_tie(max_trials=16).run().best.config == left.best.config
-
-
-def test_an_answer_stays_where_nothing_better_was_confirmed_since(begin_tie):
-    answer = begin_tie(max_trials=16).run()
-    again = begin_tie(max_trials=40)
-    assert len(again.folder.confirmed()) > 1
-    kept = stop(again, after=7.0).folder.result()
-    assert (kept.best, kept.verdict, kept.comparison) == (answer.best, answer.verdict, answer.comparison)
-    assert (kept.compared, kept.search_end) == (True, SearchEnd.INTERRUPTED)
 
 
 def test_what_was_confirmed_early_is_known_by_the_race_from_then_on(make_slow, make_space):

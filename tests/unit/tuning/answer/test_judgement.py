@@ -159,12 +159,6 @@ def test_an_early_end_names_what_went_wrong_last_and_who_is_next(make_trial, mak
     assert "time was over" not in text
 
 
-def test_an_early_end_after_a_race_names_who_won_it(make_trial, make_detection, plans):
-    first, second = (make_trial(Config.of([plan]), peak_bytes=580 * MIB) for plan in plans[:2])
-    text = explain_early_end([first, second], make_detection(), LIMIT, winner=second)
-    assert f"not confirmed: {second.description}." in text
-
-
 @pytest.mark.parametrize("peak_bytes", [900 * MIB, None])
 def test_no_fit_of_a_model_with_nothing_to_recompute_says_so(no_fit, plans, peak_bytes):
     assert no_fit((NONE, peak_bytes), plans=()).count("Nothing is worth recomputing") == 1

@@ -41,13 +41,6 @@ class Ring:
         return comparison.run(first, are_neighbours=are_neighbours)
 
 
-def run_through(ratios):
-    """The comparison whose pairs have these ratios."""
-    rest = iter(ratios[1:])
-    comparison = PairedComparison(lambda: next(rest), lambda: 1.0, least_ratio=LEAST_RATIO)
-    return comparison.run(ratios[0], are_neighbours=True)
-
-
 @pytest.mark.parametrize("least_ratio", [LEAST_RATIO, 1.02])
 @pytest.mark.parametrize("noise", [0.0, 0.01, 0.1, 1.0])
 def test_no_verdict_disagrees_with_its_interval(least_ratio, noise):
@@ -143,26 +136,6 @@ def test_what_stays_unclear_is_said_to_be_after_a_few_pairs():
     assert (ring.order, found.pairs, found.is_clear) == ("ABBAAB", LEAST_TO_GIVE_UP, False)
     assert found.low < LEAST_RATIO < found.high
     assert "too close to be sure" in found.sentence
-
-
-def test_giving_up_early_takes_fewer_pairs_and_decides_as_often():
-    """Beside comparisons that measure all pairs unless they are clear, on machines that swing by a tenth."""
-    patient, sparing = [], []
-    for seed in range(2000):
-        chance = random.Random(seed)
-        ratios = [LEAST_RATIO * math.exp(chance.gauss(chance.choice([0.0, 0.1]), 0.1)) for _ in range(PAIRS)]
-        growing = [compare(ratios[:pairs], LEAST_RATIO) for pairs in range(1, PAIRS + 1)]
-        patient.append(next((found for found in growing if found.is_clear), growing[-1]))
-        sparing.append(run_through(ratios))
-    assert sum(found.is_clear for found in sparing) >= 0.97 * sum(found.is_clear for found in patient)
-    assert sum(found.pairs for found in sparing) <= 0.87 * sum(found.pairs for found in patient)
-
-
-def test_at_the_margin_itself_chance_decides_in_less_than_three_of_ten_cases():
-    """An interval after each pair has more than one chance to miss, so that it is more than one case of ten."""
-    chance = random.Random(0)
-    draws = ([LEAST_RATIO * math.exp(chance.gauss(0, 0.1)) for _ in range(PAIRS)] for _ in range(2000))
-    assert 200 < sum(run_through(ratios).is_clear for ratios in draws) < 600
 
 
 def test_processes_that_ran_minutes_apart_are_no_pair():

@@ -124,14 +124,6 @@ def test_no_place_in_the_round_belongs_to_anyone(make_bench, make_standings):
     assert all(len(set(order)) == 4 for order in (first, second, third))
 
 
-def test_all_samples_are_kept(make_bench, make_standings):
-    bench = make_bench()
-    raced = race(bench, make_standings(3, 2, 2), has_reference=True)
-    steps = sum(effort.steps for config, effort in bench.measured if not config.is_none)
-    assert sum(len(run.step_seconds) for entry in raced.standings for run in entry.rounds) == steps
-    assert all(run.reference_seconds for entry in raced.standings for run in entry.rounds)
-
-
 def test_a_race_that_was_stopped_goes_on_as_it_was(make_costly, make_standings, configs, make_measurement):
     told, bench = [], make_uneasy(make_costly(0, 0.02, 1), 0.01)
     bench.broken[Config()] = make_measurement(Outcome.CRASH)
@@ -163,13 +155,6 @@ def test_a_host_that_is_always_busy_leaves_the_race_undecided(make_bench, make_s
     assert order_of(raced) == [1, 0, 2]
     assert raced.standings[0].relative_throughput == pytest.approx(1 / (1 + COSTS[1]))
     assert f"{MOST_ROUNDS} of {MOST_ROUNDS} rounds were disturbed" in raced.ranking.sentence
-
-
-def test_marks_are_kept_with_their_round(make_bench, make_standings, configs, make_measurement):
-    bench = make_bench()
-    bench.broken[configs[1]] = make_measurement(marks=("host busy",))
-    raced = race(bench, make_standings(2, 2), has_reference=True)
-    assert {entry.trial.number: entry.rounds[0].marks for entry in raced.standings} == {0: (), 1: ("host busy",)}
 
 
 def test_a_reference_that_fails_does_not_stop_the_race(make_bench, make_standings, make_measurement):

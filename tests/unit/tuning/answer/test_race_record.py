@@ -74,14 +74,6 @@ def test_who_came_second_is_not_raced_again(confirming, make_tuning):
     assert (best.config, best.ranking) == (config_of[second], None)
 
 
-def test_a_race_of_an_earlier_version_is_raced_again(confirming, make_tuning):
-    race = kept(confirming)
-    confirming.folder.write(FILE, {name: race[name] for name in ("ranking", "standings")})
-    tuning = make_tuning()
-    tuning.run()
-    assert rounds_run(tuning)
-
-
 def test_what_fits_best_so_far_is_who_won_the_race(confirming):
     trials = trials_of(confirming)
     fastest, other = fitting_finalists(trials)[:2]

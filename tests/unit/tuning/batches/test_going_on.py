@@ -77,18 +77,6 @@ def test_the_answer_to_another_list_is_not_taken_for_an_answer_and_stays(begin):
         assert stopped.folder.result() == old
 
 
-def test_a_timeout_before_any_batch_of_another_list_is_told(begin_timed):
-    begin_timed((8, 16)).run()
-    with pytest.raises(NothingFitsError, match="--timeout"):
-        begin_timed((24, 32), timeout_seconds=30.0).run()
-
-
-def test_what_fits_of_another_list_is_no_answer(begin):
-    begin((8, 16)).run()
-    with pytest.raises(NothingFitsError, match="from 48 on"):
-        begin((48, 64), max_trials=8).run()
-
-
 def test_a_limit_that_only_whole_processes_break_is_told_as_such(begin):
     def live_long(bench):
         bench.every_life_bytes = 600 * MIB
