@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import functools
+import inspect
 import weakref
 from typing import TYPE_CHECKING, Any
 
@@ -31,6 +32,11 @@ if TYPE_CHECKING:
 
 _ATEN = torch.ops.aten
 MATMULS = (_ATEN.mm.default, _ATEN.addmm.default, _ATEN.bmm.default, _ATEN.baddbmm.default, _ATEN.convolution.default)
+
+_PAST_HOOKS: dict[str, Any] = dict.fromkeys(
+    {"respect_saved_tensors_hooks"} & inspect.signature(checkpoint).parameters.keys(), False
+)
+"""What is kept of a block passes by hooks of the script's own, as before torch 2.14, which warns if nobody says so."""
 
 
 def keeping(operators: Iterable[torch._ops.OpOverload]) -> Callable[[], tuple[Context, Context]]:
@@ -113,10 +119,9 @@ def checkpointed(  # noqa: PLR0913  (a call, and what is known of it)
     inputs = tuple([(one.requires_grad, one.dtype, one.shape) for one in tensors])
     modes = None if module is None else (modes_of(module), tuple([one.requires_grad for one in weights]))
     saved = SavedTensors(watch, (*tensors, *weights)) if watch.begins((inputs, modes)) else None
-    with known_to_torch(saved) as determinism_check:
-        result = checkpoint(
-            as_ours(run), *tensors, use_reentrant=False, context_fn=context_fn, determinism_check=determinism_check
-        )
+    with known_to_torch(saved) as check:
+        known = {**_PAST_HOOKS, "context_fn": context_fn, "determinism_check": check}
+        result = checkpoint(as_ours(run), *tensors, use_reentrant=False, **known)
     if saved is not None:
         saved.end()
     return result
