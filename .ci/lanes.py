@@ -124,7 +124,7 @@ def record(root: Path, name: str) -> str:
 
 
 def is_run(lane: Lane, reason: str | None) -> bool:
-    """Whether ``run`` runs a lane for this reason."""
+    """Tell whether ``run`` runs a lane for this reason."""
     return reason is not None and not lane.by_hand
 
 
@@ -134,7 +134,7 @@ def why_not(lane: Lane, reason: str | None, passed: dict[str, str]) -> str:
 
 
 def make(*targets: str, output: object = None) -> bool:
-    """Whether these targets could be made."""
+    """Tell whether these targets could be made."""
     command = ["make", "--no-print-directory", "--keep-going", *targets]
     done = subprocess.run(command, cwd=ROOT, stdin=subprocess.DEVNULL, stdout=output, stderr=output, check=False)
     return done.returncode == 0

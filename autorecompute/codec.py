@@ -27,12 +27,12 @@ _UNKNOWN = "unknown field "
 
 
 def to_plain(value: object) -> Any:
-    """The value as dicts, lists, strings and numbers."""
+    """Return the value as dicts, lists, strings and numbers."""
     return _converter().unstructure(value)
 
 
 def from_plain(plain: Any, kind: type[T]) -> T:
-    """The value of that kind which ``to_plain`` made ``plain`` of.
+    """Return the value of that kind which ``to_plain`` made ``plain`` of.
 
     Raises:
         UnreadableError: the plain value does not describe one.
@@ -46,12 +46,12 @@ def from_plain(plain: Any, kind: type[T]) -> T:
 
 
 def encode(value: object) -> bytes:
-    """The value as JSON."""
+    """Return the value as JSON."""
     return jsontext.write(to_plain(value)).encode()
 
 
 def decode(text: bytes | str, kind: type[T]) -> T:
-    """The value of that kind which ``encode`` wrote.
+    """Return the value of that kind which ``encode`` wrote.
 
     Raises:
         UnreadableError: the text does not describe one.
@@ -60,12 +60,12 @@ def decode(text: bytes | str, kind: type[T]) -> T:
 
 
 def dumps(document: object) -> str:
-    """The document as verbs print it, for people and programs; what is no finite number is null."""
+    """Return the document as verbs print it, for people and programs; what is no finite number is null."""
     return jsontext.write(to_plain(document), indent=2, keeps_not_finite=False)
 
 
 def _describe(error: Exception, kind: str) -> str:
-    """Which record is not described, and which of its fields, as far as that can be told."""
+    """Return which record is not described, and which of its fields, as far as that can be told."""
     from cattrs import transform_error
 
     what, _, place = transform_error(error, format_exception=_say)[0].rpartition(" @ $")

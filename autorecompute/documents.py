@@ -60,7 +60,7 @@ class Entry:
 
 
 def entries_of(kind: type[Any]) -> Iterator[Entry]:
-    """The fields of a record, in their order."""
+    """Yield the fields of a record, in their order."""
     types = get_type_hints(kind, include_extras=True)
     for field in dataclasses.fields(kind):
         told = types[field.name]
@@ -69,7 +69,7 @@ def entries_of(kind: type[Any]) -> Iterator[Entry]:
 
 
 def register(converter: Converter) -> None:
-    """Has the converter write documents this way."""
+    """Have the converter write documents this way."""
     converter.register_unstructure_hook_factory(_is_document, lambda kind: _hook(converter, kind))
 
 

@@ -78,7 +78,7 @@ class InterruptedByUser(AutorecomputeError):  # noqa: N818  (an interruption is 
 
 
 def chain_of(error: BaseException) -> list[BaseException]:
-    """The error, and all that it was raised from or in the handling of, the nearest first and each once."""
+    """Return the error, and all that it was raised from or in the handling of, the nearest first and each once."""
     links: list[BaseException] = []
     waiting: list[BaseException | None] = [error]
     for link in waiting:
@@ -89,6 +89,6 @@ def chain_of(error: BaseException) -> list[BaseException]:
 
 
 def first_line(error: BaseException) -> str:
-    """The first line of its text, without a full stop; its type where there is none."""
+    """Return the first line of its text, without a full stop; its type where there is none."""
     lines = str(error).strip().splitlines()
     return lines[0].rstrip(".") if lines else type(error).__name__

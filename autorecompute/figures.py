@@ -47,7 +47,7 @@ class Figures:
 
     @classmethod
     def of(cls, trial: Trial | None) -> Figures:
-        """The figures of a trial, all ``None`` without one."""
+        """Return the figures of a trial, all ``None`` without one."""
         if trial is None:
             return cls()
         return cls(
@@ -79,7 +79,7 @@ class Comparison:
 
     @property
     def sentence(self) -> str:
-        """The same in a line."""
+        """Return the same in a line."""
         spread = "" if self.low is None or self.high is None else f" ({self.low:.2f}-{self.high:.2f})"
         doubt = "" if self.is_clear else ": not sure" if self.pairs == 1 else ": too close to be sure"
         if not self.pairs:
@@ -123,12 +123,12 @@ class CurvePoint:
 
     @property
     def fits_without(self) -> bool:
-        """Whether the batch trains within the limit without recompute."""
+        """Tell whether the batch trains within the limit without recompute."""
         return self.without.outcome is Outcome.OK
 
     @property
     def fits_with(self) -> bool:
-        """Whether a config was confirmed that makes it fit."""
+        """Tell whether a config was confirmed that makes it fit."""
         return self.recomputed is not None and self.recomputed.config is not None
 
 
@@ -162,12 +162,12 @@ class KnobFigures:
 
     @property
     def is_open(self) -> bool:
-        """Whether it can be tried, and not all is known of it."""
+        """Tell whether it can be tried, and not all is known of it."""
         return not self.why_not and self.outcome in {None, Outcome.LOST}
 
     @property
     def sentence(self) -> str:
-        """The same in a line."""
+        """Return the same in a line."""
         if self.outcome is None:
             return f"not tried: {self.why_not}" if self.why_not else "not tried yet"
         if self.throughput_ratio is None or self.low is None or self.high is None:
@@ -185,7 +185,7 @@ class KnobFigures:
 
 
 def comparable_steps(measurements: Sequence[Measurement]) -> list[float | None]:
-    """The median steps of several measurements in seconds that can be compared; ``None`` for one without steps.
+    """Return the median steps of several measurements in seconds that can be compared; ``None`` for one without steps.
 
     Where other processes disturbed any of them, processor time is taken for all, as far as it was counted: it changes
     by a few percent with what others do, and wall time by a factor. Elsewhere wall time is taken.

@@ -22,7 +22,7 @@ OTHERS = 0o077
 
 
 def write_whole(path: Path, text: str, *, is_durable: bool = False) -> None:
-    """Writes a text file whole; on any failure what was there before stays.
+    """Write a text file whole; on any failure what was there before stays.
 
     Args:
         path: Where.
@@ -37,7 +37,7 @@ def write_whole(path: Path, text: str, *, is_durable: bool = False) -> None:
 
 
 def write_whole_bytes(path: Path, content: bytes, *, is_durable: bool = False) -> None:
-    """The same for what is no text.
+    """Write what is no text in the same way.
 
     Raises:
         OSError: the disk is full, or the place cannot be written.
@@ -67,7 +67,10 @@ def _flush(path: Path) -> None:
 
 
 def walk(folder: Path) -> Iterator[Path]:
-    """All that is no folder, in a folder and below; no link is followed, and a folder that cannot be read is told."""
+    """Yield all that is no folder, in a folder and below.
+
+    No link is followed, and a folder that cannot be read is told.
+    """
     try:
         entries = sorted(os.scandir(folder), key=lambda entry: entry.name)
     except OSError:
@@ -81,7 +84,7 @@ def walk(folder: Path) -> Iterator[Path]:
 
 
 def open_private(path: Path) -> int:
-    """Opens a file for a lock, made where there is none, that other users cannot open; gives its descriptor.
+    """Open a file for a lock, made where there is none, that other users cannot open; give its descriptor.
 
     Whoever can open a file can hold a lock on it.
 

@@ -27,7 +27,7 @@ class UnreadableError(ValueError):
 
 
 def parse(text: bytes) -> Any:
-    """What a JSON text says, as dicts, lists, strings and numbers.
+    """Return what a JSON text says, as dicts, lists, strings and numbers.
 
     Raises:
         UnreadableError: it is no JSON, larger than ``LARGEST_TEXT``, holds more than ``MOST_VALUES`` values, a number
@@ -51,12 +51,12 @@ def parse(text: bytes) -> Any:
 
 
 def count_values(text: bytes) -> int:
-    """No fewer than there are values in a JSON text, counted without reading it."""
+    """Return no fewer than there are values in a JSON text, counted without reading it."""
     return 1 + text.count(b",") + text.count(b"[") + text.count(b"{")
 
 
 def read_file(path: Path) -> Any:
-    """What a JSON file says.
+    """Return what a JSON file says.
 
     Raises:
         UnreadableError: as for :func:`parse`.
@@ -67,7 +67,7 @@ def read_file(path: Path) -> Any:
 
 
 def write(plain: object, *, indent: int | None = None, keeps_not_finite: bool = True) -> str:
-    """The plain value as JSON in ASCII.
+    """Return the plain value as JSON in ASCII.
 
     Args:
         plain: The value.

@@ -60,12 +60,12 @@ class Outcome(enum.StrEnum):
 
     @property
     def is_measured(self) -> bool:
-        """Whether the trial has a peak and step times."""
+        """Tell whether the trial has a peak and step times."""
         return self in {Outcome.OK, Outcome.OVER_LIMIT}
 
     @property
     def is_about_memory(self) -> bool:
-        """Whether the config, rather than the script or the machine, needs too much memory."""
+        """Tell whether the config, rather than the script or the machine, needs too much memory."""
         return self in {Outcome.OVER_LIMIT, Outcome.OOM}
 
 
@@ -138,12 +138,12 @@ class Measurement:
 
     @property
     def untold_bytes(self) -> int:
-        """What the process held beyond live tensors: gaps between them, and what kernels take for themselves."""
+        """Return what the process held beyond live tensors: gaps between them, and what kernels take for themselves."""
         return max(0, (self.resident_bytes or 0) - (self.peak_bytes or 0))
 
     @property
     def is_disturbed(self) -> bool:
-        """Whether other processes took so much of the processors that wall times say little."""
+        """Tell whether other processes took so much of the processors that wall times say little."""
         return bool(self.cpu_seconds) and (self.others_share or 0.0) > NEGLIGIBLE_SHARE
 
     @property
@@ -153,7 +153,7 @@ class Measurement:
         return self.samples / median if median and self.samples else None
 
     def under(self, limit_bytes: float) -> Measurement:
-        """The same steps under another limit. Only their outcome changes, and only where they were measured."""
+        """Return the same steps under another limit. Only their outcome changes, and only where they were measured."""
         excess_bytes = (self.peak_bytes or 0) - limit_bytes
         outcome, message = Outcome.OK, ""
         if excess_bytes > 0:
@@ -226,9 +226,9 @@ class Trial:
 
     @property
     def fits(self) -> bool:
-        """Whether it ran within the limit."""
+        """Tell whether it ran within the limit."""
         return self.measurement.outcome is Outcome.OK
 
     def under(self, limit_bytes: float) -> Trial:
-        """The trial as it would be under another limit: ``trial.under(limit_bytes).fits``."""
+        """Return the trial as it would be under another limit: ``trial.under(limit_bytes).fits``."""
         return replace(self, measurement=self.measurement.under(limit_bytes))

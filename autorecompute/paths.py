@@ -21,14 +21,14 @@ LONGEST_SHOWN = 120
 
 
 def shown(path: Path | str) -> str:
-    """The path as a message has it: in quotes, on one line, all of it visible, without its middle where it is long."""
+    """Return the path as a message has it: in quotes, on one line, without its middle where it is long."""
     text = "".join(sign if sign.isprintable() else sign.encode("unicode_escape").decode() for sign in str(path))
     half = LONGEST_SHOWN // 2
     return f"'{text}'" if len(text) <= LONGEST_SHOWN else f"'{text[:half]}…{text[-half:]}'"
 
 
 def is_file(path: Path) -> bool:
-    """Whether there is a regular file that can be reached; a name that is too long to be one is none."""
+    """Tell whether there is a regular file that can be reached; a name that is too long to be one is none."""
     try:
         return path.is_file()
     except OSError:
@@ -36,7 +36,7 @@ def is_file(path: Path) -> bool:
 
 
 def names_in(folder: Path) -> list[str]:
-    """The names of all that is in a folder; none where there is no folder.
+    """Return the names of all that is in a folder; none where there is no folder.
 
     Raises:
         SetupError: it cannot be read.
@@ -52,7 +52,7 @@ def names_in(folder: Path) -> list[str]:
 
 
 def open_named(file: Path, advice: str) -> io.BufferedReader:
-    """Opens a file to read it.
+    """Open a file to read it.
 
     Args:
         file: What the user named.
@@ -71,7 +71,7 @@ def open_named(file: Path, advice: str) -> io.BufferedReader:
 
 
 def require_place(file: Path, *, force: bool) -> None:
-    """Checks that a file can be made or replaced there, before anything is done for it.
+    """Check that a file can be made or replaced there, before anything is done for it.
 
     Args:
         file: What the user named.
@@ -95,7 +95,7 @@ def require_place(file: Path, *, force: bool) -> None:
 
 
 def write_named(file: Path, content: bytes, *, force: bool) -> None:
-    """Writes a file whole or not at all; where the user named a link, what it leads to.
+    """Write a file whole or not at all; where the user named a link, what it leads to.
 
     Args:
         file: What the user named.

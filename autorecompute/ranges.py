@@ -72,7 +72,7 @@ Probability = Annotated[float, Range(0, 1)]
 
 
 def require_versions(versions: Mapping[str, str], *names: str) -> None:
-    """Checks that the versions which others ask for are there.
+    """Check that the versions which others ask for are there.
 
     Raises:
         ValueError: one is missing.

@@ -46,7 +46,7 @@ class Ranking:
 
     @property
     def sentence(self) -> str:
-        """The same in a line."""
+        """Return the same in a line."""
         rounds = format_count(self.rounds, "round")
         sureness = f"at {100 * self.confidence:.0f} %"
         others = f" and {format_count(len(self.rivals) - 1, 'other')}" if len(self.rivals) > 1 else ""

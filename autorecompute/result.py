@@ -44,7 +44,7 @@ class SearchEnd(enum.StrEnum):
 
     @property
     def is_early(self) -> bool:
-        """Whether there is more to be found with more time."""
+        """Tell whether there is more to be found with more time."""
         return self in {SearchEnd.TIME, SearchEnd.INTERRUPTED, SearchEnd.TRAINING}
 
 
@@ -127,7 +127,7 @@ class Transfer:
 
     @property
     def sentence(self) -> str:
-        """The same in a line."""
+        """Return the same in a line."""
         if not self.differences:
             return f"takes over the trials and the answer of study {self.study}: the same problem"
         return f"warm start from study {self.study}: {'; '.join(self.differences)}"
@@ -210,14 +210,17 @@ class Result:
             raise ValueError(f"has {len(self.command)} words in its command, and its script at {self.script_at}")
 
     def ending(self, search_end: SearchEnd) -> Result:
-        """The answer of a search that ended so; without a config it says nothing where there was more to be tried."""
+        """Return the answer of a search that ended so.
+
+        Without a config it says nothing where there was more to be tried.
+        """
         is_open = search_end is SearchEnd.TRIALS and any(self._may_fit(name) for name in self.presets)
         if self.best is None and (search_end.is_early or is_open):
             return replace(self, search_end=search_end, verdict=None, compared=False)
         return replace(self, search_end=search_end)
 
     def _may_fit(self, preset: str) -> bool:
-        """Whether a preset was not measured, and should fit for all that is known.
+        """Tell whether a preset was not measured, and should fit for all that is known.
 
         Where nothing is forecast, one of them that was measured speaks for the others.
         """
@@ -229,14 +232,14 @@ class Result:
         return expected.fits >= HOPELESS
 
     def can_go_on(self, max_trials: int) -> bool:
-        """Whether the search that came to this ended for want of trials or time, and has some now."""
+        """Tell whether the search that came to this ended for want of trials or time, and has some now."""
         if self.search_end is SearchEnd.TRIALS:
             return self.trials < max_trials
         return self.search_end.is_early
 
     @property
     def verdict_sentence(self) -> str:
-        """The verdict in words, the same in every output."""
+        """Return the verdict in words, the same in every output."""
         return describe_verdict(
             self.verdict,
             self.comparison,

@@ -45,7 +45,7 @@ _HALVES = re.compile("[\ud800-\udc7f\udd00-\udfff]")
 
 
 def register(converter: Converter) -> None:
-    """Has the converter read records this way."""
+    """Have the converter read records this way."""
     for kind, hook in ((str, _read_text), (bool, _read_flag), (int, _read_int64), (float, _read_float)):
         converter.register_structure_hook(kind, hook)
     # An enum of texts would be read as a text: cattrs takes the hook of the nearest base class.

@@ -77,5 +77,5 @@ class Detection:
 
     @property
     def space(self) -> Space:
-        """The configs that exist for this model."""
+        """Return the configs that exist for this model."""
         return Space(plans=self.plans, own_presets=self.own_presets, covers=self.covers)

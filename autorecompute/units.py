@@ -125,7 +125,7 @@ def format_samples(samples_per_second: float | None) -> str:
 
 
 def format_rate(samples_per_second: float | None) -> str:
-    """The same with its unit, ``51.3 samples/s``."""
+    """Return the same with its unit, ``51.3 samples/s``."""
     return "-" if samples_per_second is None else f"{format_samples(samples_per_second)} samples/s"
 
 
@@ -135,7 +135,7 @@ def format_count(number: int, noun: str) -> str:
 
 
 def printable(text: str, keeps: str = "\n") -> str:
-    """The text with its control characters as Python writes them, but for those to keep."""
+    """Return the text with its control characters as Python writes them, but for those to keep."""
 
     def write_out(found: re.Match[str]) -> str:
         return found[0] if found[0] in keeps else found[0].encode("unicode_escape").decode()
@@ -148,5 +148,5 @@ def _decode(found: re.Match[str]) -> str:
 
 
 def describe_software(versions: Mapping[str, str]) -> str:
-    """The packages that train and their versions, in words."""
+    """Return the packages that train and their versions, in words."""
     return ", ".join(f"{name} {version}" for name, version in versions.items() if name not in {"python", "backend"})

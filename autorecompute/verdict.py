@@ -34,7 +34,7 @@ LEAST_RATIO = 1 / (1 + MARGIN)
 
 
 def judge(comparison: Comparison | None, least_ratio: float = LEAST_RATIO) -> Verdict:
-    """What a comparison says about recompute: undecided unless its whole interval lies on one side.
+    """Return what a comparison says about recompute: undecided unless its whole interval lies on one side.
 
     Args:
         comparison: Recompute beside none; ``None`` where nothing was compared.
@@ -111,7 +111,7 @@ def describe_verdict(  # noqa: PLR0913  (all that the words depend on)
     is_of_several: bool,
     keeps_own: bool = False,
 ) -> str:
-    """What was found out about recompute, and no more than that.
+    """Return what was found out about recompute, and no more than that.
 
     Args:
         verdict: The verdict; ``None`` without an answer.
@@ -137,7 +137,7 @@ def describe_verdict(  # noqa: PLR0913  (all that the words depend on)
 
 
 def _describe_undecided(comparison: Comparison | None, *, compared: bool, is_confirmed: bool) -> str:
-    """What is not known, and what would decide it."""
+    """Return what is not known, and what would decide it."""
     if not is_confirmed:
         return WHILE_TRAINING
     if comparison is None and compared:

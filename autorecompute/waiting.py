@@ -35,11 +35,11 @@ class _Interruption:
     is_raised: bool = False
 
     def note(self, _number: int, _frame: FrameType | None) -> None:
-        """The signal handler."""
+        """Handle the signal."""
         self.has_come = True
 
     def raise_once(self) -> None:
-        """Raises ``KeyboardInterrupt`` at the first call after a signal. Further signals say nothing new."""
+        """Raise ``KeyboardInterrupt`` at the first call after a signal. Further signals say nothing new."""
         if self.has_come and not self.is_raised:
             self.is_raised = True
             raise KeyboardInterrupt
@@ -50,7 +50,7 @@ _interruption = _Interruption()
 
 @contextmanager
 def interruptible() -> Iterator[None]:
-    """Makes SIGINT and SIGTERM raise ``KeyboardInterrupt`` at the next wait in the block, or at its end, once.
+    """Make SIGINT and SIGTERM raise ``KeyboardInterrupt`` at the next wait in the block, or at its end, once.
 
     What is done about it may wait again and is not interrupted.
     """
@@ -66,7 +66,7 @@ def interruptible() -> Iterator[None]:
 
 @contextmanager
 def ending_at(deadline_seconds: float) -> Iterator[None]:
-    """Ends each wait of this thread in the block at this time of the monotonic clock; an earlier deadline stays."""
+    """End each wait of this thread in the block at this time of the monotonic clock; an earlier deadline stays."""
     token = _deadline.set(min(deadline_seconds, _deadline.get()))
     try:
         yield
@@ -75,12 +75,12 @@ def ending_at(deadline_seconds: float) -> Iterator[None]:
 
 
 def left_seconds() -> float:
-    """How long a wait may last: infinite without a deadline, 0 when the time is over."""
+    """Return how long a wait may last: infinite without a deadline, 0 when the time is over."""
     return max(_deadline.get() - time.monotonic(), 0.0)
 
 
 def raise_if_over() -> None:
-    """Returns where the command may go on.
+    """Return where the command may go on.
 
     Raises:
         KeyboardInterrupt: the user stopped it.

@@ -47,24 +47,24 @@ class AutoBackend:
             when_imported(module, self._bring_in(controller, listener), _before(controller))
 
     def switch(self, config: Config, *, profiles: bool = False) -> None:
-        """As the one that trains does."""
+        """Do as the backend that trains does."""
         self._current.switch(config, profiles=profiles)
 
     def live_meter(self) -> LiveMeter | None:
-        """That of the one that trains."""
+        """Return that of the one that trains."""
         return self._current.live_meter()
 
     def take_profile(self) -> StepProfile | None:
-        """That of the one that trains."""
+        """Return that of the one that trains."""
         return self._current.take_profile()
 
     def take_compile_seconds(self) -> float:
-        """As the one that trains does."""
+        """Do as the backend that trains does."""
         return self._current.take_compile_seconds()
 
     @property
     def has_open_forward(self) -> bool:
-        """As the one that trains has it."""
+        """Return what the backend that trains has."""
         return self._current.has_open_forward
 
     def end_step(self) -> tuple[str, ...]:
@@ -76,14 +76,14 @@ class AutoBackend:
         return self._current.wrong_recompute()
 
     def why_nothing_trained(self) -> str:
-        """What each of those says that the script has brought in."""
+        """Return what each of those says that the script has brought in."""
         plain: str = self._plain.why_nothing_trained()
         if self._current is self._plain:
             return plain
         return f"{self._current.why_nothing_trained()} {plain}"
 
     def classify(self, error: BaseException) -> tuple[Outcome, str]:
-        """What the exception means to the one that trains, or that was brought in last."""
+        """Return what the exception means to the one that trains, or that was brought in last."""
         return self._current.classify(error)
 
     def _bring_in(self, controller: ControllerBackend, listener: Listener) -> Callable[[Any], None]:
@@ -97,7 +97,7 @@ class AutoBackend:
         return bring_in
 
     def _decide(self, backend: WorkerBackend) -> bool:
-        """Whether this is the one that trains; the first to train is."""
+        """Tell whether this is the one that trains; the first to train is."""
         if not self._is_decided:
             self._is_decided, self._current = True, backend
             if backend is not self._plain:
@@ -165,7 +165,7 @@ class _Told:
 
 
 def _before(controller: ControllerBackend) -> Callable[[], None]:
-    """What has to be called before the module of a backend is imported."""
+    """Return what has to be called before the module of a backend is imported."""
     hooks = [hook for hook in controller.import_hooks() if hook.comes_first]
 
     def call() -> None:

@@ -41,12 +41,12 @@ class Finding:
 
 
 def print_findings(look: Callable[[], list[Finding]]) -> None:
-    """Prints what a look finds as JSON, and nothing else: what libraries print while they load goes to stderr."""
+    """Print what a look finds as JSON, and nothing else: what libraries print while they load goes to stderr."""
     with os.fdopen(os.dup(1), "wb") as answer:
         os.dup2(2, 1)
         answer.write(codec.encode(look()))
 
 
 def blocking(found: list[Finding]) -> list[Finding]:
-    """Those of the findings that keep training from working."""
+    """Return those of the findings that keep training from working."""
     return [finding for finding in found if finding.status is Status.MISSING]

@@ -10,7 +10,7 @@ if TYPE_CHECKING:
 
 
 def when_imported(name: str, change: Callable[[Any], None], before: Callable[[], None] | None = None) -> None:
-    """Calls a function with a module as soon as it has been imported: now, if it has been already.
+    """Call a function with a module as soon as it has been imported: now, if it has been already.
 
     Args:
         name: The module's full name.
@@ -40,11 +40,11 @@ class ImportWatch:
         self._is_running = False
 
     def is_for(self, name: str, change: Callable[[Any], None]) -> bool:
-        """Whether it watches this module for this function."""
+        """Tell whether it watches this module for this function."""
         return (self._name, self._change) == (name, change)
 
     def find_spec(self, fullname: str, path: Any = None, target: Any = None) -> Any:
-        """What the finders behind it find of the module; leaves every other import to them."""
+        """Return what the finders behind it find of the module; leaves every other import to them."""
         if fullname != self._name or self not in sys.meta_path:
             return None
         # Those in front were asked before: one of them that asks this one in turn would never come to an end.

@@ -108,12 +108,12 @@ class ControllerBackend(Protocol):
     """A module that builds what can be built here, when it is run; empty where there is nothing to build."""
 
     def import_hooks(self) -> Sequence[ImportHook]:
-        """What a process needs that trains with an emission."""
+        """Return what a process needs that trains with an emission."""
 
     def render(
         self, config: Config, *, knobs: Collection[str] = (), versions: Mapping[str, str], folder: Path
     ) -> Emission:
-        """What switches the config and the knobs of these names on.
+        """Return what switches the config and the knobs of these names on.
 
         Args:
             config: What to recompute.
@@ -134,49 +134,55 @@ class ControllerBackend(Protocol):
         """
 
     def unmeasured(self, config: Config, versions: Mapping[str, str]) -> str:
-        """A file that switches on a config which nobody measured, with that word in it.
+        """Return a file that switches on a config which nobody measured, with that word in it.
 
         Raises:
             UsageError: the training system reads no file.
         """
 
     def planned(self, environment: Mapping[str, str]) -> Config | None:
-        """The unmeasured config that these variables switch on; ``None`` where they switch on none.
+        """Return the unmeasured config that these variables switch on; ``None`` where they switch on none.
 
         Raises:
             UsageError: they name a file that cannot be read.
         """
 
     def offer(self, detection: Detection, environment: Mapping[str, str], dims: Mapping[str, int]) -> Offer:
-        """What can be recomputed at these dimensions, under what these variables switch on.
+        """Return what can be recomputed at these dimensions, under what these variables switch on.
 
         Raises:
             UsageError: they hold what the training system cannot read.
         """
 
     def takes_turns(self, detection: Detection) -> bool:
-        """Whether a swap takes no time beside a step, so that configs can be timed in turns, a step of each."""
+        """Tell whether a swap takes no time beside a step, so that configs can be timed in turns, a step of each."""
 
     def needs_of(self, detection: Detection) -> Callable[[Config], frozenset[str]]:
-        """Tells the names of what takes time to make before a config trains, and is made once for all that need it."""
+        """Tell the names of what takes time to make before a config trains, and is made once for all that need it."""
 
     def memory_of(self, detection: Detection) -> MemoryModel | None:
-        """What a detection alone tells of the memory of every config; ``None`` where it tells nothing."""
+        """Return what a detection alone tells of the memory of every config; ``None`` where it tells nothing."""
 
     def peaks_of(self, detection: Detection) -> PeakForecaster | None:
-        """What a search may begin with where nothing is a model of all memory; ``None`` where nothing is known."""
+        """Return what a search may begin with where nothing is a model of all memory; ``None`` if nothing is known."""
 
     def rough_memory_of(self, detection: Detection) -> MemoryModel | None:
-        """The same, roughly, where :meth:`memory_of` tells nothing: real steps under safe configs tell the rest."""
+        """Return the same, roughly, where :meth:`memory_of` tells nothing.
+
+        Real steps under safe configs tell the rest.
+        """
 
     def why_not_while_training(self, detection: Detection) -> str:
-        """Why no config may be tried in the steps of a training, in a sentence with a way out; empty where it may."""
+        """Return why no config may be tried in the steps of a training, and a way out; empty if it may."""
 
     def memory_model(self, space: Space, small: StepProfiles) -> MemoryModel | None:
-        """What these profiled steps tell of the memory of every config; ``None`` of a system that profiles no steps."""
+        """Return what these profiled steps tell of the memory of every config.
+
+        ``None`` of a system that profiles no steps.
+        """
 
     def why_not(self, knob: Knob, config: Config, detection: Detection, inherited: Mapping[str, str]) -> str:
-        """Why a knob cannot be tried on a config, in words; empty where it can.
+        """Return why a knob cannot be tried on a config, in words; empty where it can.
 
         Args:
             knob: One of those that are tried.
@@ -186,7 +192,7 @@ class ControllerBackend(Protocol):
         """
 
     def plans_under(self, names: Collection[str], detection: Detection) -> Sequence[Plan]:
-        """The plans that exist under the knobs of these names.
+        """Return the plans that exist under the knobs of these names.
 
         Args:
             names: What is on.
@@ -198,13 +204,13 @@ class LiveMeter(Protocol):
     """Counts the bytes of the tensors that are alive, through one step."""
 
     def start(self) -> None:
-        """A step begins, which takes longer than others from now on."""
+        """Begin a step, which takes longer than others from now on."""
 
     def stop(self) -> int:
-        """The step has ended; the most bytes that it had alive beyond those alive at its start."""
+        """Return the step has ended; the most bytes that it had alive beyond those alive at its start."""
 
     def held_bytes(self, measured_bytes: int) -> int:
-        """What a process with this config alone would hold between two steps, where this one holds so much."""
+        """Return what a process with this config alone would hold between two steps, where this one holds so much."""
 
 
 class WorkerBackend(Protocol):
@@ -221,20 +227,20 @@ class WorkerBackend(Protocol):
         """
 
     def switch(self, config: Config, *, profiles: bool = False) -> None:
-        """Trains with another config from the next step on, between two steps; profiles them until the next switch."""
+        """Train with another config from the next step on, between two steps; profile them until the next switch."""
 
     def live_meter(self) -> LiveMeter | None:
-        """What counts the bytes of live tensors; ``None`` where the device's allocator, or nobody, does."""
+        """Return what counts the bytes of live tensors; ``None`` where the device's allocator, or nobody, does."""
 
     def take_profile(self) -> StepProfile | None:
-        """The last step of those that were profiled, once after a switch; ``None`` of a system that profiles none."""
+        """Return the last step of those  profiled, once after a switch; ``None`` of a system that profiles none."""
 
     def take_compile_seconds(self) -> float:
         """Seconds since the last call in which the model was compiled; steps of that time tell nothing of a config."""
 
     @property
     def has_open_forward(self) -> bool:
-        """Whether a training forward waits for its backward; no config can be switched then."""
+        """Tell whether a training forward waits for its backward; no config can be switched then."""
 
     def end_step(self) -> tuple[str, ...]:
         """Told that a step has ended; what the script has done so far that recompute does not bear."""
@@ -243,10 +249,10 @@ class WorkerBackend(Protocol):
         """Return in what the steps with this config differed from those without recompute; empty where in nothing."""
 
     def why_nothing_trained(self) -> str:
-        """Why a script that ends or goes on may never have come to training, and what to do about it, in sentences."""
+        """Return why a script that ends or goes on may never have come to training, and what to do, in sentences."""
 
     def classify(self, error: BaseException) -> tuple[Outcome, str]:
-        """What the exception that ended the script means, and a sentence about it."""
+        """Return what the exception that ended the script means, and a sentence about it."""
 
 
 class JoiningBackend(WorkerBackend, Protocol):
@@ -256,4 +262,4 @@ class JoiningBackend(WorkerBackend, Protocol):
         """Told of an optimizer that was made before."""
 
     def uninstall(self) -> None:
-        """Follows nothing any more."""
+        """Follow nothing any more."""

@@ -17,15 +17,15 @@ class Listener(Protocol):
 
     @property
     def target_batch(self) -> int | None:
-        """Samples that a forward is to receive; ``None`` for as many as the script gives."""
+        """Sample that a forward is to receive; ``None`` for as many as the script gives."""
 
     @property
     def fake_card(self) -> str | None:
-        """The card that tensors without data stand for, empty for the CPU; ``None`` where tensors have data."""
+        """Return the card that tensors without data stand for, empty for the CPU; ``None`` where tensors have data."""
 
     @property
     def fake_ranks(self) -> int:
-        """As one of how many ranks the script is to train on such tensors; 0 for a script as it is."""
+        """Return as one of how many ranks the script trains on such tensors; 0 for a script as it is."""
 
     @property
     def replaces_checkpointing(self) -> bool:
@@ -36,10 +36,10 @@ class Listener(Protocol):
         """Tell whether the process is there to be measured: its training leads nowhere."""
 
     def on_session(self, detect: Callable[[], Detection]) -> Config:
-        """A training session exists and no step has run in it; the answer is the config to train with."""
+        """Return a training session exists and no step has run in it; the answer is the config to train with."""
 
     def on_forward(self, batch: int, check: Callable[..., GradientCheck]) -> None:
-        """The model is about to be called for training with this many samples.
+        """Note that the model is about to be called for training with this many samples.
 
         Args:
             batch: Samples of the call.
@@ -48,13 +48,13 @@ class Listener(Protocol):
         """
 
     def on_several_models(self) -> None:
-        """A second model trains in one step."""
+        """Note that a second model trains in one step."""
 
     def on_fault(self, error: Exception) -> None:
-        """What follows the script has failed before it could say anything else; nothing of the training has."""
+        """Note that what follows the script has failed before it could say anything; nothing of the training has."""
 
     def on_failure(self, error: Exception) -> None:
-        """A training call of the model has raised this, and the script is about to get it."""
+        """Note that a training call of the model has raised this, and the script is about to get it."""
 
     def on_fallback(self, message: str) -> None:
-        """The model is about to be trained without the training system, for the reason that the sentence gives."""
+        """Note that the model is about to be trained without the training system, for the reason in the sentence."""

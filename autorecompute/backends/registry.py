@@ -28,7 +28,7 @@ PACKAGES = {"ortmodule": "autorecompute.backends.ortmodule", "torch": "autorecom
 
 
 def controller(name: str) -> ControllerBackend:
-    """The controller's half of the backend of this name.
+    """Return the controller's half of the backend of this name.
 
     Raises:
         SetupError: there is none.
@@ -37,22 +37,22 @@ def controller(name: str) -> ControllerBackend:
 
 
 def controllers() -> list[ControllerBackend]:
-    """The controller's half of every backend."""
+    """Return the controller's half of every backend."""
     return [controller(name) for name in PACKAGES]
 
 
 def plain_name() -> str:
-    """The backend that trains every script, as it is."""
+    """Return the backend that trains every script, as it is."""
     return next(backend.NAME for backend in controllers() if not backend.USED_BY)
 
 
 def known_cards() -> tuple[str, ...]:
-    """The cards whose kernels and allocator fake tensors can have."""
+    """Return the cards whose kernels and allocator fake tensors can have."""
     return tuple(card for backend in controllers() for card in backend.CARDS)
 
 
 def worker(name: str, folder: Path) -> WorkerBackend:
-    """The half inside the user's process of the backend of this name.
+    """Return the half inside the user's process of the backend of this name.
 
     Args:
         name: One of them, or ``AUTO``.
@@ -70,23 +70,23 @@ def worker(name: str, folder: Path) -> WorkerBackend:
 
 
 def plain_worker() -> JoiningBackend:
-    """The half inside the user's process of the backend that trains every script as it is."""
+    """Return the half inside the user's process of the backend that trains every script as it is."""
     return cast("JoiningBackend", worker(plain_name(), Path()))
 
 
 def is_decided() -> bool:
-    """Whether a tuner, or the environment, has decided already what this process recomputes."""
+    """Tell whether a tuner, or the environment, has decided already what this process recomputes."""
     return cast("bool", _load(plain_name(), "applying").is_decided())
 
 
 def other_in_use(name: str) -> str:
-    """The name of another backend whose training system this process has imported; empty where there is none."""
+    """Return the name of another backend whose training system this process has imported; empty where there is none."""
     others = (backend for backend in controllers() if name != backend.NAME and backend.USED_BY)
     return next((backend.NAME for backend in others if backend.USED_BY in sys.modules), "")
 
 
 def when_imported(name: str, call: Callable[[], None]) -> None:
-    """Calls a function once this process has imported torch, and again once it has a package that a backend is for.
+    """Call a function once this process has imported torch, and again once it has a package that a backend is for.
 
     Args:
         name: The backend's name, or ``AUTO`` for any of them.
@@ -99,14 +99,14 @@ def when_imported(name: str, call: Callable[[], None]) -> None:
 
 
 def _holds_class_of(packages: tuple[str, ...], module: Any) -> bool:
-    """Whether a torch module, or one in it, is of a class of these packages."""
+    """Tell whether a torch module, or one in it, is of a class of these packages."""
     if any(f"{type(module).__module__}.".startswith(f"{package}.") for package in packages):
         return True
     return any(_holds_class_of(packages, child) for child in module.children())
 
 
 def backend_of(versions: Mapping[str, str]) -> ControllerBackend:
-    """The backend that trained with these versions, as a detection or a result has them.
+    """Return the backend that trained with these versions, as a detection or a result has them.
 
     Raises:
         SetupError: this autorecompute does not know it.
@@ -115,23 +115,23 @@ def backend_of(versions: Mapping[str, str]) -> ControllerBackend:
 
 
 def variables() -> tuple[str, ...]:
-    """All environment variables that decide about recompute in any of them."""
+    """Return all environment variables that decide about recompute in any of them."""
     return tuple(dict.fromkeys(name for backend in controllers() for name in backend.VARIABLES))
 
 
 def trial_variables(name: str) -> dict[str, str]:
-    """What is set for trials of the backend of this name, or of any where it is ``AUTO``."""
+    """Return what is set for trials of the backend of this name, or of any where it is ``AUTO``."""
     chosen = controllers() if name == AUTO else [controller(name)]
     return {variable: value for backend in chosen for variable, value in backend.TRIAL_VARIABLES.items()}
 
 
 def cache_variables() -> tuple[str, ...]:
-    """All environment variables that name a folder for compiled code."""
+    """Return all environment variables that name a folder for compiled code."""
     return tuple(dict.fromkeys(name for backend in controllers() for name in backend.CACHE_VARIABLES))
 
 
 def render(config: Config, knobs: Collection[str], versions: Mapping[str, str], folder: Path) -> Emission:
-    """What makes an unmodified script train with a config; derived each time, and stored nowhere.
+    """Return what makes an unmodified script train with a config; derived each time, and stored nowhere.
 
     Args:
         config: What to recompute.
@@ -147,7 +147,7 @@ def render(config: Config, knobs: Collection[str], versions: Mapping[str, str], 
 
 
 def apply_plans(model: Any, plans: str | os.PathLike[str] | None) -> None:
-    """Has a model recompute what a file of plans says; see :func:`autorecompute.apply`.
+    """Have a model recompute what a file of plans says; see :func:`autorecompute.apply`.
 
     Raises:
         UsageError: the file cannot be read, or was measured on another model.

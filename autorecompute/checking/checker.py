@@ -56,7 +56,7 @@ class Stored:
 
     @property
     def steps_peak_bytes(self) -> int | None:
-        """The peak of the config's steps, as its trial had it; the peak of its whole process is above that."""
+        """Return the peak of the config's steps, as its trial had it; the peak of its whole process is above that."""
         peaks = [trial.measurement.peak_bytes for trial in self.trials if trial.config == self.best.config]
         return next((peak for peak in peaks if peak is not None), None)
 
@@ -79,7 +79,7 @@ class Checker:
         self._ratios: list[float] = []
 
     def run(self, command: tuple[str, ...]) -> CheckReport:
-        """What was found.
+        """Return what was found.
 
         Raises:
             ScriptError: the script fails by itself.
@@ -160,7 +160,7 @@ class Checker:
                 return
 
     def _take(self, config: Config) -> Measurement:
-        """A window of the stored config; one that fails speaks against it, whenever it comes."""
+        """Return a window of the stored config; one that fails speaks against it, whenever it comes."""
         measurement = self._bench.measure(config, self._effort)
         if measurement.outcome.is_measured:
             self._measured.append(measurement)

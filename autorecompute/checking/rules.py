@@ -38,7 +38,7 @@ BROKEN = {Outcome.CRASH, Outcome.HANG, Outcome.TIMEOUT}
 
 
 def check_plans(config: Config, detection: Detection) -> CheckLine:
-    """Whether the model still offers every choice of the config: some training systems ignore others silently."""
+    """Tell whether the model still offers every choice of the config: some training systems ignore others silently."""
     space = detection.space
     presets = [name for name, preset in space.opaque_presets.items() if preset == config]
     known = [choice for plan in space.plans for choice in plan.choices]
@@ -55,7 +55,7 @@ def check_plans(config: Config, detection: Detection) -> CheckLine:
 
 
 def check_peak(peak_bytes: int, stored_bytes: int | None, best: Best) -> CheckLine:
-    """The peak of the steps beside the limit, and beside what the config's trial had."""
+    """Return the peak of the steps beside the limit, and beside what the config's trial had."""
     stored = best.peak_bytes if stored_bytes is None else stored_bytes
     expected = peak_bytes + best.peak_bytes - stored
     verdict, note = CheckVerdict.OK, f"limit {format_bytes(best.limit_bytes)}"
@@ -75,7 +75,7 @@ def check_peak(peak_bytes: int, stored_bytes: int | None, best: Best) -> CheckLi
 
 
 def check_gradients(check: GradientCheck | Measurement) -> CheckLine:
-    """The gradients beside those without recompute, which have to be compared."""
+    """Return the gradients beside those without recompute, which have to be compared."""
     if isinstance(check, Measurement):
         verdict = CheckVerdict.FAILS if check.outcome in BROKEN else CheckVerdict.NOT_COMPARED
         return _not_compared(verdict, f"{check.outcome}: {check.message}")

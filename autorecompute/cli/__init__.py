@@ -23,7 +23,7 @@ STARTING = (tune, train, plans, run, check)
 
 
 def main(argv: list[str] | None = None) -> int:
-    """Runs one command and gives its exit code: see ``autorecompute.errors`` for what each means."""
+    """Run one command and give its exit code: see ``autorecompute.errors`` for what each means."""
     guard_output()
     arguments = sys.argv[1:] if argv is None else argv
     try:
@@ -37,7 +37,7 @@ def main(argv: list[str] | None = None) -> int:
 
 
 def _fail(error: AutorecomputeError, arguments: list[str]) -> int:
-    """Says why there is no answer, with ``--json`` on standard output, too."""
+    """Say why there is no answer, with ``--json`` on standard output, too."""
     message = printable(str(error))
     _say(f"autorecompute: {message}")
     if "--json" in arguments[: _own(arguments)] and not error.has_answer:
@@ -51,7 +51,7 @@ def _fail(error: AutorecomputeError, arguments: list[str]) -> int:
 
 
 def _own(arguments: list[str]) -> int:
-    """How many arguments are ours: what follows ``--`` is the user's own command, or arguments of the script."""
+    """Return how many arguments are ours: what follows ``--`` is the user's own command, or arguments of the script."""
     return arguments.index("--") if "--" in arguments else len(arguments)
 
 
@@ -89,7 +89,7 @@ def _say(text: str) -> None:
 
 
 def _join_flag_value(arguments: list[str]) -> list[str]:
-    """Writes ``--batch-flag --bs`` as ``--batch-flag=--bs``: argparse takes no value that looks like a flag."""
+    """Write ``--batch-flag --bs`` as ``--batch-flag=--bs``: argparse takes no value that looks like a flag."""
     joined = list(arguments)
     for index in [place for place, argument in enumerate(joined[:-1]) if argument == BATCH_FLAG][::-1]:
         joined[index : index + 2] = [f"{BATCH_FLAG}={joined[index + 1]}"]
@@ -97,7 +97,7 @@ def _join_flag_value(arguments: list[str]) -> list[str]:
 
 
 def make_parser() -> argparse.ArgumentParser:
-    """The parser of all verbs."""
+    """Return the parser of all verbs."""
     parser: argparse.ArgumentParser = Parser(
         prog="autorecompute",
         description="Finds by measurement which activations a training job should recompute so that its\nbatch fits.",

@@ -10,7 +10,7 @@ LONGEST_LABEL = 30
 
 
 def add_batch_arguments(parser: argparse.ArgumentParser) -> None:
-    """Adds the options; only one of them can be given."""
+    """Add the options; only one of them can be given."""
     group = parser.add_mutually_exclusive_group()
     group.add_argument(
         "--target-batch",
@@ -22,14 +22,14 @@ def add_batch_arguments(parser: argparse.ArgumentParser) -> None:
 
 
 def positive(text: str) -> int:
-    """A whole number from 1 on."""
+    """Return a whole number from 1 on."""
     if not text.strip().isdecimal() or int(text) < 1:
         raise argparse.ArgumentTypeError(f"'{text}' is not a positive number")
     return int(text)
 
 
 def target_batch(text: str) -> int | str:
-    """A batch, or that the best one is looked for."""
+    """Return a batch, or that the best one is looked for."""
     if text == AUTO:
         return AUTO
     if text.strip().isalpha():
@@ -47,7 +47,10 @@ def batch_list(text: str) -> tuple[int, ...]:
 
 
 def asked_batches(args: argparse.Namespace) -> tuple[int | None, tuple[int, ...] | None]:
-    """The batch to begin with, and the batches to compare: none for the best one, ``None`` for one batch alone."""
+    """Return the batch to begin with, and the batches to compare.
+
+    None for the best one, ``None`` for one batch alone.
+    """
     from autorecompute.search.fastest_batch import START
 
     if args.batches is not None:
@@ -56,5 +59,5 @@ def asked_batches(args: argparse.Namespace) -> tuple[int | None, tuple[int, ...]
 
 
 def in_a_name(batches: tuple[int, ...]) -> str:
-    """The batches in the name of a study: ``8_16_32``, or ``auto``."""
+    """Return the batches in the name of a study: ``8_16_32``, or ``auto``."""
     return "_".join(map(str, batches))[:LONGEST_LABEL] or AUTO

@@ -36,7 +36,7 @@ exit codes:
 
 
 def register(subparsers: argparse._SubParsersAction[argparse.ArgumentParser]) -> None:
-    """Adds the verb."""
+    """Add the verb."""
     parser = subparsers.add_parser(
         "check",
         help="is a study's config still valid here?",
@@ -52,7 +52,7 @@ def register(subparsers: argparse._SubParsersAction[argparse.ArgumentParser]) ->
 
 
 def run(args: argparse.Namespace) -> int:
-    """Checks the config with the command after ``--``.
+    """Check the config with the command after ``--``.
 
     What a study says of its command is not run: its folder may come from anybody, as in a repository that was cloned.
 
@@ -126,7 +126,7 @@ def as_typed(words: Sequence[str]) -> Sequence[str]:
 
 
 def job_of(command: Sequence[str]) -> Job:
-    """A command that was typed, as a worker is started with it.
+    """Return a command that was typed, as a worker is started with it.
 
     Raises:
         UsageError: no script is named in it, or there is none.

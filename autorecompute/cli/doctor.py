@@ -28,7 +28,7 @@ TAIL_LINES = 5
 
 
 def register(subparsers: argparse._SubParsersAction[Any]) -> None:
-    """Adds the verb to the command line."""
+    """Add the verb to the command line."""
     parser = subparsers.add_parser(
         "doctor",
         help="what is installed, what is missing, and the repair",
@@ -43,7 +43,7 @@ def register(subparsers: argparse._SubParsersAction[Any]) -> None:
 
 
 def run(args: argparse.Namespace) -> int:
-    """Reports on the installation of this interpreter, and returns 3 where nothing can train.
+    """Report on the installation of this interpreter, and return 3 where nothing can train.
 
     Raises:
         SetupError: the installation check did not finish.
@@ -64,13 +64,13 @@ def run(args: argparse.Namespace) -> int:
 
 
 def build(backend: ControllerBackend) -> None:
-    """Builds what the backend can build here, its progress going to stderr; whether it helped, the report will tell."""
+    """Build what the backend can build here, with its progress on stderr; the report will tell whether it helped."""
     if backend.REPAIR:
         subprocess.run([sys.executable, "-m", backend.REPAIR], stdin=subprocess.DEVNULL, stdout=2, check=False)
 
 
 def diagnose(backend: ControllerBackend) -> list[Finding]:
-    """Looks at the installation from a process of its own: torch is never imported here, and a broken one may crash.
+    """Look at the installation from a process of its own: torch is never imported here, and a broken one may crash.
 
     Raises:
         SetupError: that process died, or took longer than five minutes.
@@ -98,7 +98,7 @@ def diagnose(backend: ControllerBackend) -> list[Finding]:
 
 
 def explain_death(returncode: int, stderr: str, command: list[str]) -> str:
-    """A sentence, the last lines that the process printed, and the command that shows them all."""
+    """Return a sentence, the last lines that the process printed, and the command that shows them all."""
     end = f"ended with exit code {returncode}"
     if returncode < 0:
         end = f"crashed ({signal_name(-returncode)}): a compiled part is broken"
@@ -118,7 +118,7 @@ def as_json(found: Mapping[str, list[Finding]]) -> str:
 
 
 def print_report(found: Mapping[str, list[Finding]]) -> None:
-    """Prints a line for each finding, and below it, where something is wrong, the repair."""
+    """Print a line for each finding, and below it, where something is wrong, the repair."""
     from rich.console import Console
     from rich.text import Text
 

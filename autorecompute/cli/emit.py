@@ -19,7 +19,7 @@ EXAMPLES = """examples:
 
 
 def register(subparsers: Any) -> None:
-    """Adds the verb to the command line."""
+    """Add the verb to the command line."""
     parser = subparsers.add_parser(
         "emit",
         help="print the variables to train with",
@@ -41,7 +41,7 @@ def register(subparsers: Any) -> None:
 
 
 def run(args: argparse.Namespace) -> int:
-    """Prints or writes the study's variables, or a config that nobody measured where that is asked for.
+    """Print or write the study's variables, or a config that nobody measured where that is asked for.
 
     Raises:
         UsageError: there is no such study or config, or FILE cannot be written.

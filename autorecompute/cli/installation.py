@@ -39,11 +39,11 @@ class Installation(Document):
 
     @classmethod
     def of(cls, found: Mapping[str, Sequence[Finding]]) -> Installation:
-        """What was found, by the training system's name."""
+        """Return what was found, by the training system's name."""
         findings = (BackendFinding(backend=name, finding=each) for name, group in found.items() for each in group)
         return cls(ok=is_ready(found), findings=tuple(findings))
 
 
 def is_ready(found: Mapping[str, Sequence[Finding]]) -> bool:
-    """Whether one of the training systems has all that it needs."""
+    """Tell whether one of the training systems has all that it needs."""
     return any(not blocking(list(findings)) for findings in found.values())

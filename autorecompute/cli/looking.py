@@ -35,7 +35,7 @@ STEPS_A_CONFIG = 2
 
 
 def look(args: argparse.Namespace, level: str | None) -> tuple[list[Overview], PeakView | None]:
-    """What there is on each rank, the first one first, and what its peak is made of, if that is wanted.
+    """Return what there is on each rank, the first one first, and what its peak is made of, if that is wanted.
 
     Args:
         args: Those of the verb.
@@ -73,7 +73,7 @@ def look(args: argparse.Namespace, level: str | None) -> tuple[list[Overview], P
 
 
 def _on_fakes(job: Job, args: argparse.Namespace) -> Job:
-    """The job with the backend that runs on fake tensors."""
+    """Return the job with the backend that runs on fake tensors."""
     from autorecompute.backends.registry import plain_name
 
     plain = plain_name()
@@ -115,7 +115,7 @@ def _look_at(
 
 
 def log_variables() -> list[str]:
-    """The variables that say how much the training systems log."""
+    """Return the variables that say how much the training systems log."""
     from autorecompute.backends.registry import controllers
 
     return [backend.LOG_VARIABLE for backend in controllers() if backend.LOG_VARIABLE]
@@ -126,7 +126,7 @@ def _profiles(args: argparse.Namespace) -> bool:
 
 
 def _peak_options(args: argparse.Namespace) -> list[str]:
-    """The options among those given that need the peak of a step."""
+    """Return the options among those given that need the peak of a step."""
     given = {
         "--peak": args.peak,
         "--with": args.beside is not None,
@@ -140,7 +140,7 @@ def _peak_options(args: argparse.Namespace) -> list[str]:
 
 
 def shows_peak(args: argparse.Namespace) -> bool:
-    """Whether timelines are to be printed."""
+    """Tell whether timelines are to be printed."""
     return bool(args.peak or args.beside is not None)
 
 
@@ -168,13 +168,13 @@ def _bench(batch: int | None, job: Job, *, follows: bool, debugs: bool) -> Itera
 
 
 def _print_logs(logs: Path) -> None:
-    """What the script printed, for the folder goes; a worker that is replaced has a file of its own."""
+    """Show what the script printed, for the folder goes; a worker that is replaced has a file of its own."""
     for log in sorted(logs.iterdir()):
         sys.stderr.write(log.read_text(errors="replace"))
 
 
 def _small_batch(job: Job, args: argparse.Namespace) -> int | None:
-    """The batch that the script is run at; ``None`` for its own."""
+    """Return the batch that the script is run at; ``None`` for its own."""
     from autorecompute.tuning.step_profiles import PROFILED_BATCH
 
     if job.fakes:
@@ -236,7 +236,7 @@ def _view(
 
 
 def _require_room_at_rest(model: MemoryModel, overview: Overview, limit_bytes: int) -> None:
-    """Refuses a limit below what is held between two steps, which no recompute changes."""
+    """Refuse a limit below what is held between two steps, which no recompute changes."""
     weights = overview.detection.resting_bytes
     rest = model.base_bytes({**model.dims, **overview.dims})
     if rest > limit_bytes:

@@ -21,7 +21,7 @@ UNENCODABLE = "autorecompute.unencodable"
 
 
 def guard_output() -> None:
-    """Has whatever cannot be written to standard output end the command by the contract, and to standard error nothing.
+    """End the command by the contract where standard output cannot be written; standard error may fail.
 
     A stream that something else has taken the place of, such as a test's, is left alone.
     """
@@ -61,7 +61,7 @@ def _guarded(encoding: str) -> io.TextIOWrapper:
 
 
 def _write_out(error: UnicodeError) -> tuple[str | bytes, int]:
-    """A path that is no UTF-8 as the bytes that it is; what a terminal has no sign for as Python writes it."""
+    """Return a path that is no UTF-8 as the bytes that it is; what a terminal has no sign for as Python writes it."""
     try:
         return codecs.lookup_error("surrogateescape")(error)
     except UnicodeError:
@@ -72,7 +72,7 @@ class _Unheard(io.FileIO):
     """What is below the buffer of messages: with nobody to read them the command goes on to its answer."""
 
     def write(self, content: ReadableBuffer, /) -> int:
-        """Writes, or drops what cannot be written."""
+        """Write, or drop what cannot be written."""
         try:
             return super().write(content)
         except OSError:
@@ -83,7 +83,7 @@ class _Guarded(io.FileIO):
     """What is below the buffer, where failures are met."""
 
     def write(self, content: ReadableBuffer, /) -> int:
-        """Writes, or leads all that follows to nowhere: Python writes what it holds back once more when it ends.
+        """Write, or lead all that follows to nowhere: Python writes what it holds back once more when it ends.
 
         Raises:
             ReaderLeft: whoever read has seen enough.

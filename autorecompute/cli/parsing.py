@@ -31,7 +31,7 @@ class Parser(argparse.ArgumentParser):
         super().__init__(**options, allow_abbrev=False)
 
     def parse_known_args(self, args: Any = None, namespace: Any = None) -> tuple[Any, list[str]]:
-        """Parses. What is left over is told by the verb itself, and not by the program.
+        """Parse. What is left over is told by the verb itself, and not by the program.
 
         Raises:
             UsageError: something is left over.
@@ -43,7 +43,7 @@ class Parser(argparse.ArgumentParser):
         return found, others
 
     def _hint(self, found: argparse.Namespace, args: Sequence[str], strangers: Sequence[str]) -> str:
-        """Where arguments of the script are written; empty for a verb that takes none."""
+        """Return where arguments of the script are written; empty for a verb that takes none."""
         if REST not in found:
             return ""
         hint, script = ". Arguments of the script come after --", str(found.script)
@@ -53,7 +53,7 @@ class Parser(argparse.ArgumentParser):
         return f"{hint}: {' '.join([self.prog, shlex.quote(script), *between, '--', shlex.join(strangers)])}"
 
     def error(self, message: str) -> NoReturn:
-        """Prints how the verb is used; the message is on one line, and cut where an address begins.
+        """Print how the verb is used; the message is on one line, and cut where an address begins.
 
         Raises:
             UsageError: always.
@@ -64,12 +64,12 @@ class Parser(argparse.ArgumentParser):
 
 
 def add_rest(parser: argparse.ArgumentParser) -> None:
-    """Adds the script's arguments to the help: what follows ``--`` is taken away before the parser sees it."""
+    """Add the script's arguments to the help: what follows ``--`` is taken away before the parser sees it."""
     parser.add_argument(REST, nargs="*", default=(), metavar="-- ARGUMENT", help="arguments of the script")
 
 
 def require_values(arguments: Sequence[str]) -> None:
-    """Checks that no option is given ``--`` for a value: argparse takes that away, and the option has a list then.
+    """Check that no option is given ``--`` for a value: argparse takes that away, and the option has a list then.
 
     Raises:
         UsageError: one is.
@@ -81,7 +81,7 @@ def require_values(arguments: Sequence[str]) -> None:
 
 
 def require_no_stray_address(arguments: Sequence[str]) -> None:
-    """Checks that an address with a password stands where it is treated as one, and not, for instance, for a script.
+    """Check that an address with a password stands where it is treated as one, and not, for instance, for a script.
 
     Raises:
         UsageError: it stands elsewhere; it is not repeated.

@@ -22,7 +22,7 @@ LEVELS = ("verbose", "devinfo", "info", "warning")
 
 
 def register(subparsers: argparse._SubParsersAction[argparse.ArgumentParser]) -> None:
-    """Adds the verb."""
+    """Add the verb."""
     parser = subparsers.add_parser(
         "plans",
         help="what could be recomputed, and what it would save",
@@ -94,7 +94,7 @@ def _dimension(text: str) -> tuple[str, int]:
 
 
 def run(args: argparse.Namespace) -> int:
-    """Detects, profiles if that is wanted, and prints."""
+    """Detect, profile if that is wanted, and print."""
     from autorecompute import codec
     from autorecompute.reports.picture import save_picture
     from autorecompute.reports.plans_json import Plans

@@ -10,7 +10,7 @@ if TYPE_CHECKING:
 
 
 def register(subparsers: argparse._SubParsersAction[argparse.ArgumentParser]) -> None:
-    """Adds the verb."""
+    """Add the verb."""
     parser = subparsers.add_parser(
         "report",
         help="a study as one HTML page",
@@ -26,7 +26,7 @@ def register(subparsers: argparse._SubParsersAction[argparse.ArgumentParser]) ->
 
 
 def run(args: argparse.Namespace) -> int:
-    """Writes the page and prints its path.
+    """Write the page and print its path.
 
     Raises:
         UsageError: there is no such study, or FILE cannot be written.

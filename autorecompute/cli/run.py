@@ -29,7 +29,7 @@ cannot be prepared.
 
 
 def register(subparsers: Any) -> None:
-    """Adds the verb to the command line."""
+    """Add the verb to the command line."""
     parser = subparsers.add_parser(
         "run",
         help="train with the config of a study",
@@ -43,7 +43,7 @@ def register(subparsers: Any) -> None:
 
 
 def run(args: argparse.Namespace) -> int:
-    """Replaces this process by the command after ``--``, so it returns no exit code of its own.
+    """Replace this process by the command after ``--``, so it returns no exit code of its own.
 
     Raises:
         UsageError: there is no such study, or the command cannot be started.
@@ -78,7 +78,7 @@ def run(args: argparse.Namespace) -> int:
 
 
 def variables_of(rendered: Emission, batch: int) -> dict[str, str]:
-    """The config's variables, and the one that scripts may read the batch from."""
+    """Return the config's variables, and the one that scripts may read the batch from."""
     from autorecompute.worker.protocol import BATCH_VARIABLE
 
     return {**rendered.variables, BATCH_VARIABLE: str(batch)}
@@ -87,7 +87,7 @@ def variables_of(rendered: Emission, batch: int) -> dict[str, str]:
 def training_environment(
     inherited: Mapping[str, str], variables: Mapping[str, str], strays: Sequence[str]
 ) -> dict[str, str]:
-    """The inherited environment with these variables, without the strays, and with the folder that prepares Python."""
+    """Return the inherited environment with these variables and the folder for Python, without the strays."""
     kept = {name: value for name, value in inherited.items() if name not in strays}
     return {**kept, **variables, "PYTHONPATH": prepend_to_python_path(inherited.get("PYTHONPATH", ""))}
 
@@ -95,7 +95,7 @@ def training_environment(
 def describe_changes(
     inherited: Mapping[str, str], variables: Mapping[str, str], strays: Sequence[str]
 ) -> Iterator[str]:
-    """A sentence about each variable whose inherited value the command will not see."""
+    """Yield a sentence about each variable whose inherited value the command will not see."""
     for name, value in variables.items():
         if inherited.get(name, value) != value:
             yield f"{name}={printable(inherited[name])} of your environment is replaced by {value}."

@@ -16,7 +16,7 @@ if TYPE_CHECKING:
 
 
 def add_script_arguments(parser: argparse.ArgumentParser) -> None:
-    """Adds what every verb that starts the user's script takes."""
+    """Add what every verb that starts the user's script takes."""
     parser.add_argument("script", metavar="SCRIPT", type=Path, help="the training script")
     add_rest(parser)
     parser.add_argument("-m", dest="is_module", action="store_true", help="SCRIPT is a module, as in python -m")
@@ -45,7 +45,7 @@ def add_replacement(parser: argparse.ArgumentParser) -> None:
 
 
 def asked_job(args: argparse.Namespace) -> Job:
-    """What the arguments of every such verb ask to train.
+    """Return what the arguments of every such verb ask to train.
 
     Raises:
         UsageError: there is no such script, its launcher cannot be read, or the backend replaces no checkpointing.

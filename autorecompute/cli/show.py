@@ -19,7 +19,7 @@ if TYPE_CHECKING:
 
 
 def register(subparsers: argparse._SubParsersAction[argparse.ArgumentParser]) -> None:
-    """Adds the verb."""
+    """Add the verb."""
     parser = subparsers.add_parser(
         "show",
         help="the table of a study, or the studies there are",
@@ -31,13 +31,13 @@ def register(subparsers: argparse._SubParsersAction[argparse.ArgumentParser]) ->
 
 
 def add_show_arguments(parser: argparse.ArgumentParser) -> None:
-    """Adds how a study is to be shown."""
+    """Add how a study is to be shown."""
     parser.add_argument("--why", action="store_true", help="tell which part differs from the nearest stored study")
     parser.add_argument("--json", action="store_true", help="print one JSON object")
 
 
 def run(args: argparse.Namespace) -> int:
-    """Prints a study, or their list.
+    """Print a study, or their list.
 
     Raises:
         UsageError: there is no such study, or ``--why`` comes without one.
@@ -53,7 +53,7 @@ def run(args: argparse.Namespace) -> int:
 
 
 def run_show(args: argparse.Namespace) -> int:
-    """Prints one study."""
+    """Print one study."""
     from autorecompute.studies import StudyFolder
     from autorecompute.studies.transfer import find_most_alike
     from autorecompute.studies.tuned import Tuned
@@ -98,7 +98,7 @@ def _print_json(folder: StudyFolder, tuned: Tuned, nearest: NearestStudy | Absen
 
 
 def _answer_of(folder: StudyFolder) -> Answer | None:
-    """A study's answer with all its figures; ``None`` as long as there is none."""
+    """Return a study's answer with all its figures; ``None`` as long as there is none."""
     from autorecompute.emit.handing import hand_out_if_any
     from autorecompute.reports.answer_json import Answer
     from autorecompute.studies.batch_studies import trials_of_answer
@@ -147,7 +147,7 @@ def _describe_unanswered(folder: StudyFolder) -> str:
 
 
 def list_all(folders: list[StudyFolder], *, as_json: bool) -> None:
-    """Prints the studies there are."""
+    """Print the studies there are."""
     from autorecompute import codec
     from autorecompute.reports.listing import StudyLine, StudyList, print_studies
 

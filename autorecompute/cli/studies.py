@@ -19,7 +19,7 @@ EPILOG = "example: autorecompute studies export bert -o bert.jsonl.gz"
 
 
 def register(subparsers: argparse._SubParsersAction[argparse.ArgumentParser]) -> None:
-    """Adds the verb with its own verbs."""
+    """Add the verb with its own verbs."""
     description = "Lists, exports, imports and removes the studies in ./studies."
     parser = subparsers.add_parser("studies", help="list, move and remove studies", epilog=EPILOG)
     parser.description = description
@@ -73,7 +73,7 @@ def _add_removal(actions: argparse._SubParsersAction[argparse.ArgumentParser]) -
 
 
 def run_list(args: argparse.Namespace) -> int:
-    """Prints the studies there are."""
+    """Print the studies there are."""
     from autorecompute.studies import list_studies
 
     list_all(list_studies(), as_json=args.json)
@@ -81,7 +81,7 @@ def run_list(args: argparse.Namespace) -> int:
 
 
 def run_export(args: argparse.Namespace) -> int:
-    """Writes a study's archive.
+    """Write a study's archive.
 
     Raises:
         UsageError: there is no such study, its trials are elsewhere, or FILE exists or cannot be written.
@@ -110,7 +110,7 @@ def _require_whole(folder: StudyFolder) -> None:
 
 
 def run_import(args: argparse.Namespace) -> int:
-    """Makes a study of an archive.
+    """Make a study of an archive.
 
     Raises:
         UsageError: FILE is no archive, or the name is taken.
@@ -137,7 +137,7 @@ def _trusted() -> Trusted:
 
 
 def run_delete(args: argparse.Namespace) -> int:
-    """Removes studies, after asking on a terminal.
+    """Remove studies, after asking on a terminal.
 
     Raises:
         UsageError: one of them does not exist, is in use, or holds somebody else's files; then none is removed.
@@ -179,7 +179,7 @@ def _agrees(folders: list[StudyFolder]) -> bool:
 
 
 def run_prune(args: argparse.Namespace) -> int:
-    """Removes what reuse does not need, and prints it."""
+    """Remove what reuse does not need, and print it."""
     from autorecompute.studies.removal import find_removable, remove
     from autorecompute.units import format_bytes
 

@@ -28,7 +28,7 @@ DEFAULT_TUNING_STEPS = 100
 
 
 def register(subparsers: argparse._SubParsersAction[argparse.ArgumentParser]) -> None:
-    """Adds the verb."""
+    """Add the verb."""
     parser = subparsers.add_parser(
         "train",
         help="train, and tune in the first steps of that training",
@@ -106,7 +106,7 @@ def _become_training(job: Job, folder: StudyFolder, settings: TuningSettings, st
 
 
 def _search_beside(job: Job, folder: StudyFolder, settings: TuningSettings, steps: int) -> Settings:
-    """Starts the search, and gives what the training is told."""
+    """Start the search, and give what the training is told."""
     from autorecompute.trials.beside import start_beside
     from autorecompute.worker.protocol import Settings
 
@@ -129,7 +129,7 @@ def _search_beside(job: Job, folder: StudyFolder, settings: TuningSettings, step
 
 
 def _leave_search(job: Job, folder: StudyFolder, settings: TuningSettings, steps: int) -> Settings:
-    """What ranks are told: a launcher passes no line on to them, so the first one starts the search."""
+    """Return what ranks are told: a launcher passes no line on to them, so the first one starts the search."""
     from autorecompute.worker.protocol import SearchRequest, Settings
 
     request = SearchRequest(

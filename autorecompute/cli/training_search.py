@@ -23,7 +23,7 @@ MOST_TRIALS = 1000
 
 
 def main(descriptor: int, words: str) -> None:
-    """Searches until the training ends, or the search.
+    """Search until the training ends, or the search.
 
     Args:
         descriptor: The socket to the training.
@@ -37,7 +37,7 @@ def main(descriptor: int, words: str) -> None:
 
 
 def search(line: socket.socket, request: SearchRequest) -> None:
-    """Tunes the training at the other end; whatever stands in the way is told there."""
+    """Tune the training at the other end; whatever stands in the way is told there."""
     from autorecompute.errors import AutorecomputeError
     from autorecompute.trials.beside import TrainingBench, TrainingEndedError
     from autorecompute.tuning.context import TuningSettings
@@ -60,7 +60,7 @@ def search(line: socket.socket, request: SearchRequest) -> None:
 
 
 def _job_of(request: SearchRequest) -> Job:
-    """What runs there; what no command line can start counts as typed."""
+    """Return what runs there; what no command line can start counts as typed."""
     from autorecompute.backends import registry
     from autorecompute.errors import UsageError
     from autorecompute.trials import Job
@@ -75,7 +75,7 @@ def _job_of(request: SearchRequest) -> Job:
 
 
 def _folder_of(request: SearchRequest, job: Job, bench: TrainingBench) -> StudyFolder:
-    """The study of this name, or else the one of what is trained: a notebook trains one thing after another."""
+    """Return the study of this name, or else the one of what is trained: a notebook trains one thing after another."""
     from autorecompute.studies import StudyFolder
     from autorecompute.studies.tuned import require_own
     from autorecompute.tuning.session import default_name

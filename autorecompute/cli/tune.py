@@ -31,7 +31,7 @@ DEFAULT_WARMUP, DEFAULT_STEPS = 2, 5
 
 
 def register(subparsers: argparse._SubParsersAction[argparse.ArgumentParser]) -> None:
-    """Adds the verb."""
+    """Add the verb."""
     parser = subparsers.add_parser(
         "tune",
         help="find the config to train with",
@@ -121,7 +121,7 @@ def run(args: argparse.Namespace) -> int:
 
 
 def parse_limit(text: str) -> int:
-    """The value of ``--memory-limit`` in bytes.
+    """Return the value of ``--memory-limit`` in bytes.
 
     Raises:
         UsageError: it is no size, or one that is too small, as without its unit.
@@ -135,7 +135,7 @@ def parse_limit(text: str) -> int:
 
 
 def _storage(args: argparse.Namespace, *, is_for_one: bool) -> StorageUrl | None:
-    """Where the study is shared; ``None`` where it is not. An empty variable is as good as none."""
+    """Return where the study is shared; ``None`` where it is not. An empty variable is as good as none."""
     from autorecompute.studies.shared_study import parse_storage
 
     source, text = "--storage", args.storage

@@ -59,7 +59,7 @@ class Emitted(Document):
 
     @classmethod
     def of(cls, result: Result, rendered: Emission) -> Emitted:
-        """What a study found out, and what makes an unmodified run train so.
+        """Return what a study found out, and what makes an unmodified run train so.
 
         Raises:
             NothingFitsError: the study has no config to train with.

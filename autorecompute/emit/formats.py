@@ -50,7 +50,7 @@ def as_dotenv(result: Result, rendered: Emission) -> str:
 
 
 def as_json(result: Result, rendered: Emission) -> str:
-    """All that the other formats say, for programs: ``null`` is not measured, and units are bytes and seconds.
+    """Return all that the other formats say, for programs: ``null`` is not measured, and units are bytes and seconds.
 
     Raises:
         NothingFitsError: the study has no config to train with.

@@ -18,7 +18,7 @@ if TYPE_CHECKING:
 
 
 def hand_out(folder: StudyFolder, result: Result) -> Emission:
-    """What to train with, for whoever asks for it: the files that the variables name hold the answer's plans.
+    """Return what to train with, for whoever asks for it: the files that the variables name hold the answer's plans.
 
     Args:
         folder: The study, where it lies now.
@@ -41,7 +41,7 @@ def hand_out(folder: StudyFolder, result: Result) -> Emission:
 
 
 def hand_out_if_any(folder: StudyFolder, result: Result | None) -> Emission | None:
-    """What to train with, for whoever is told of a study; ``None`` where there is nothing that may be trained with.
+    """Return what to train with, for whoever is told of a study; ``None`` if there is nothing that may be trained with.
 
     Raises:
         SetupError: no version that is known reads the config, or a file cannot be written, or something in the

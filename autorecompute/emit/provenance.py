@@ -21,7 +21,7 @@ NOT_MEASURED = "not measured"
 
 
 def require_best(result: Result) -> Best:
-    """The config to train with.
+    """Return the config to train with.
 
     Raises:
         NothingFitsError: the study found none, or none yet.
@@ -40,12 +40,12 @@ def require_best(result: Result) -> Best:
 
 
 def stray_variables(rendered: Emission) -> list[str]:
-    """The variables of every backend that must not be set beside the config's own."""
+    """Return the variables of every backend that must not be set beside the config's own."""
     return [name for name in registry.variables() if name not in rendered.variables]
 
 
 def comment_lines(result: Result, rendered: Emission, how: Mapping[str, str] | None = None) -> list[str]:
-    """The provenance as comments, each on one line whatever its values hold.
+    """Return the provenance as comments, each on one line whatever its values hold.
 
     Args:
         result: The answer.

@@ -47,7 +47,7 @@ class Planned:
 
 
 def read_planned(file: Path, name: str) -> Planned:
-    """The config of this name in a file that ``plans --json`` printed.
+    """Return the config of this name in a file that ``plans --json`` printed.
 
     Args:
         file: The file.
@@ -73,7 +73,7 @@ def read_planned(file: Path, name: str) -> Planned:
 
 
 def render_unmeasured(planned: Planned, kind: str) -> str:
-    """The config in a format that says that it is unmeasured.
+    """Return the config in a format that says that it is unmeasured.
 
     Args:
         planned: The config.
@@ -107,7 +107,7 @@ def _read(plain: Any, key: str, kind: type[T]) -> T:
 
 
 def _listed(plain: Any) -> list[dict[str, Any]]:
-    """The forecasts in the file, those of the frontier last; none where no peak was asked for."""
+    """Return the forecasts in the file, those of the frontier last; none where no peak was asked for."""
     peak = plain.get("peak", {}) if isinstance(plain, dict) else {}
     lists = [peak.get(key, []) for key in ("forecasts", "frontier")] if isinstance(peak, dict) else []
     return [one for each in lists if isinstance(each, list) for one in each if isinstance(one, dict)]
@@ -123,7 +123,7 @@ def _best(peaks: dict[Config, dict[str, Any]]) -> Config:
 
 
 def _should_fit(one: dict[str, Any]) -> bool:
-    """Whether bytes of tensors and what a card's allocator reserves hold their limits, as far as both are told."""
+    """Tell whether bytes of tensors and what a card's allocator reserves hold their limits, as far as both are told."""
     told = [held for key in ("holds_limit", "reserved_holds_limit") if (held := one.get(key)) is not None]
     return bool(told) and all(held is True for held in told)
 

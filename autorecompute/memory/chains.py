@@ -36,7 +36,7 @@ class Chain:
 
 
 def find_chain(timeline: Timeline) -> Chain:
-    """What the step recomputes up to its peak; empty where it recomputes nothing before it."""
+    """Return what the step recomputes up to its peak; empty where it recomputes nothing before it."""
     profile = timeline.profile
     recomputed = [
         (position, operation)

@@ -54,7 +54,10 @@ class Forecast:
     rank: RankPeak | None = None
 
     def is_near(self, limit_bytes: int) -> bool:
-        """Whether the peak is as near to the limit as forecasts have been wrong: which side it is on is not sure."""
+        """Tell whether the peak is as near to the limit as forecasts have been wrong.
+
+        Which side it is on is not sure.
+        """
         return abs(self.peak_bytes - limit_bytes) < self.error_share * self.peak_bytes
 
 
@@ -93,20 +96,26 @@ class Simulator(Protocol):
 
     @property
     def call_seconds(self) -> np.ndarray:
-        """What each choice adds to a step beyond its kernels, where it is on at all its occurrences: one a column."""
+        """Return what each choice adds to a step beyond its kernels, where it is on at all its occurrences.
+
+        One a column.
+        """
         ...
 
     @property
     def step_error(self) -> np.ndarray | float:
-        """How far off what a choice adds may be, as a share of a step: standard deviations, one each or one for all."""
+        """Return how far off what a choice adds may be, as a share of a step.
+
+        Standard deviations, one each or one for all.
+        """
         ...
 
     def matrix(self, configs: Sequence[Config]) -> np.ndarray:
-        """The configs as :meth:`simulate` takes them: one line each, a column for each choice."""
+        """Return the configs as :meth:`simulate` takes them: one line each, a column for each choice."""
         ...
 
     def simulate(self, switches: np.ndarray) -> Simulated:
-        """What configs need.
+        """Return what configs need.
 
         Args:
             switches: At which share of its occurrences each choice is on, of shape ``[configs, choices]``; 0 or 1
@@ -120,11 +129,11 @@ class PeakForecaster(Protocol):
 
     @property
     def likely_error(self) -> float:
-        """By less than this share half of all forecasts were off."""
+        """Return the share that half of all forecasts were off by less than."""
         ...
 
     def simulator(self, dims: Mapping[str, int], choices: Sequence[Choice]) -> Simulator:
-        """A simulator at some dimensions, with a column for each of these choices.
+        """Return a simulator at some dimensions, with a column for each of these choices.
 
         Raises:
             KeyError: a shape depends on a dimension that is not known.
@@ -132,11 +141,11 @@ class PeakForecaster(Protocol):
         ...
 
     def base_bytes(self, dims: Mapping[str, int]) -> int:
-        """What a process needs at its peak beyond the tensors that are alive then."""
+        """Return what a process needs at its peak beyond the tensors that are alive then."""
         ...
 
     def forecasts(self, dims: Mapping[str, int]) -> list[Forecast]:
-        """All configs that were looked at, those that recompute least first."""
+        """Return all configs that were looked at, those that recompute least first."""
         ...
 
 
@@ -145,16 +154,16 @@ class MemoryModel(PeakForecaster, Protocol):
 
     @property
     def space(self) -> Space:
-        """The plans of the model."""
+        """Return the plans of the model."""
         ...
 
     @property
     def dims(self) -> dict[str, int]:
-        """The dimensions of the profiled steps."""
+        """Return the dimensions of the profiled steps."""
         ...
 
     def timeline(self, config: Config, dims: Mapping[str, int] | None = None) -> Timeline:
-        """A config's step, at other dimensions than the profiled ones where they are given.
+        """Return a config's step, at other dimensions than the profiled ones where they are given.
 
         Raises:
             KeyError: a shape depends on a dimension that is not known.
@@ -162,17 +171,17 @@ class MemoryModel(PeakForecaster, Protocol):
         ...
 
     def forecast(self, config: Config, dims: Mapping[str, int]) -> Forecast:
-        """What a config should need at these dimensions."""
+        """Return what a config should need at these dimensions."""
         ...
 
     def effects(self, dims: Mapping[str, int]) -> list[Effect]:
-        """What each plan that was looked at alone does, what saves most at the peak first."""
+        """Return what each plan that was looked at alone does, what saves most at the peak first."""
         ...
 
     def largest_batch(self, config: Config, dims: Mapping[str, int], limit_bytes: int) -> int:
-        """The largest batch whose forecast holds the limit, 0 where none does; every other dimension as given."""
+        """Return the largest batch whose forecast holds the limit, 0 if none does; every other dimension as given."""
         ...
 
     def plans_by_tensor(self) -> dict[str, Plan]:
-        """The plan that each tensor depends on, by the name of the tensor, as far as that is known."""
+        """Return the plan that each tensor depends on, by the name of the tensor, as far as that is known."""
         ...

@@ -32,6 +32,6 @@ class RankPeak:
 
     @property
     def peak_bytes(self) -> int:
-        """All of it."""
+        """Return all of it."""
         held = self.parameter_bytes + self.gradient_bytes + self.state_bytes
         return held + self.gathered_bytes + self.activation_bytes

@@ -67,7 +67,7 @@ class Operation:
 
     @property
     def key(self) -> str:
-        """What tells it from all others of a step: the first value it makes. Names occur several times."""
+        """Return what tells it from all others of a step: the first value it makes. Names occur several times."""
         return self.makes[0] if self.makes else self.name
 
 
@@ -92,7 +92,7 @@ class Tensor:
     phase: Phase | None = None
 
     def bytes_at(self, dims: Mapping[str, int]) -> int:
-        """Its size at these dimensions.
+        """Return its size at these dimensions.
 
         Raises:
             KeyError: it depends on a dimension that is not among them.
@@ -126,11 +126,11 @@ class StepProfile:
         _require_sizes(self)
 
     def phase_of(self, tensor: Tensor) -> Phase:
-        """What the tensor is for: that of the operation that made it, where it has none of its own."""
+        """Return what the tensor is for: that of the operation that made it, where it has none of its own."""
         return tensor.phase or self.operations[tensor.first].phase
 
     def layer_of(self, operation: Operation) -> str:
-        """The repeated block that an operation belongs to: ``h.0``; empty where it is in none.
+        """Return the repeated block that an operation belongs to: ``h.0``; empty where it is in none.
 
         By module, an operation is a pass of a block and called by its path, be that ``h.0``, ``0`` or ``layer1``.
         Else the name of its node tells of a numbered one.
@@ -141,7 +141,7 @@ class StepProfile:
         return match[1] if match is not None else ""
 
     def is_stashed(self, tensor: Tensor) -> bool:
-        """Whether the forward pass made the tensor, and it is still held in the backward pass."""
+        """Tell whether the forward pass made the tensor, and it is still held in the backward pass."""
         return tensor.first < self.backward <= tensor.last
 
 
@@ -161,7 +161,7 @@ class StepProfiles:
 
     @property
     def batch(self) -> int | None:
-        """Samples a forward of the profiled steps."""
+        """Sample a forward of the profiled steps."""
         return self.profiles[Config()].dims.get(BATCH)
 
 

@@ -48,12 +48,12 @@ class Timeline:
         return sum(size for tensor, size in self._sized() if self.profile.is_stashed(tensor))
 
     def alive_at(self, position: int) -> list[tuple[Tensor, int]]:
-        """The tensors that are alive during an operation, with their bytes, the largest first."""
+        """Return the tensors that are alive during an operation, with their bytes, the largest first."""
         alive = [(tensor, size) for tensor, size in self._sized() if tensor.first <= position <= tensor.last]
         return sorted(alive, key=lambda pair: (-pair[1], pair[0].name))
 
     def largest_at_peak(self) -> list[tuple[Tensor, int]]:
-        """The largest tensors at the peak, with their bytes."""
+        """Return the largest tensors at the peak, with their bytes."""
         return self.alive_at(self.peak)[:LARGEST]
 
     def live_by_phase(self) -> dict[Phase, tuple[int, ...]]:
@@ -83,7 +83,7 @@ class Timeline:
 
 
 def trace(profile: StepProfile, dims: Mapping[str, int] | None = None) -> Timeline:
-    """The timeline of a profiled step.
+    """Return the timeline of a profiled step.
 
     Args:
         profile: The step.

@@ -40,17 +40,17 @@ class PeakView:
 
     @property
     def is_predicted(self) -> bool:
-        """Whether the step was profiled at other dimensions than it is shown at."""
+        """Tell whether the step was profiled at other dimensions than it is shown at."""
         return self.dims != self.model.dims
 
     @property
     def is_by_module(self) -> bool:
-        """Whether what is known of a step are whole passes of modules, and not its single operations."""
+        """Tell whether what is known of a step are whole passes of modules, and not its single operations."""
         return self.model.timeline(Config(), self.dims).profile.by_module
 
     @property
     def none(self) -> Forecast:
-        """The step without recompute."""
+        """Return the step without recompute."""
         return self.model.forecast(Config(), self.dims)
 
     def largest_batch(self, config: Config) -> int | None:
@@ -60,37 +60,43 @@ class PeakView:
         return self.model.largest_batch(config, self.dims, self.limit_bytes)
 
     def presets_by_batch(self) -> dict[str, dict[int, Forecast]]:
-        """What each preset should need at each of the further batches, by the names of the presets."""
+        """Return what each preset should need at each of the further batches, by the names of the presets."""
         return {
             name: {batch: self.model.forecast(config, {**self.dims, BATCH: batch}) for batch in self.batches}
             for name, config in self.model.space.presets.items()
         }
 
     def largest_listed(self, peaks: Mapping[int, Forecast]) -> int | None:
-        """The largest of some batches that should hold the limit, 0 where none does; ``None`` without a limit."""
+        """Return the largest of some batches that should hold the limit, 0 if none does; ``None`` without a limit."""
         if self.limit_bytes is None:
             return None
         return max((batch for batch, found in peaks.items() if found.peak_bytes <= self.limit_bytes), default=0)
 
     @property
     def card_limit(self) -> int | None:
-        """What an allocator may reserve: the limit, or without one the card's memory; ``None`` where nobody knows."""
+        """Return what an allocator may reserve: the limit, or without one the card's memory.
+
+        ``None`` where nobody knows.
+        """
         estimate = self.none.estimate
         return self.limit_bytes or (estimate.machine.memory_bytes if estimate is not None else None)
 
     def describe(self, config: Config) -> str:
-        """The config in a few words."""
+        """Return the config in a few words."""
         return self.model.space.describe(config)
 
     def timelines(self) -> dict[str, Timeline]:
-        """Both timelines by the names of their configs, that without recompute first; one where it is the config."""
+        """Return both timelines by the names of their configs, that without recompute first.
+
+        One where it is the config.
+        """
         configs = dict.fromkeys([Config(), self.config])
         return {self.describe(config): self.model.timeline(config, self.dims) for config in configs}
 
     def effects(self) -> list[Effect]:
-        """What each plan does."""
+        """Return what each plan does."""
         return self.model.effects(self.dims)
 
     def forecasts(self) -> list[Forecast]:
-        """What each surveyed config should need."""
+        """Return what each surveyed config should need."""
         return self.model.forecasts(self.dims)

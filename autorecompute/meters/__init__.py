@@ -8,7 +8,7 @@ __all__ = ["Meter", "Reading", "kind_in_use", "meter_for"]
 
 
 def meter_for(device_kind: str) -> Meter:
-    """The meter of a device of this kind, ``cpu`` or ``cuda``."""
+    """Return the meter of a device of this kind, ``cpu`` or ``cuda``."""
     if device_kind == "cuda":
         from autorecompute.meters.cuda import CudaMeter
 
@@ -19,7 +19,7 @@ def meter_for(device_kind: str) -> Meter:
 
 
 def kind_in_use() -> str:
-    """Where a script trains that was not asked: one on the CPU leaves a card alone, though it may see one."""
+    """Return where a script trains that was not asked: one on the CPU leaves a card alone, though it may see one."""
     import torch
 
     return "cuda" if torch.cuda.is_initialized() else "cpu"

@@ -75,11 +75,11 @@ class Card:
 
     @property
     def is_instance(self) -> bool:
-        """Whether it is a MIG instance."""
+        """Tell whether it is a MIG instance."""
         return self.uuid.startswith("MIG-")
 
     def memory(self) -> CardMemory:
-        """Its memory now."""
+        """Return its memory now."""
         try:
             figures = self.nvml.ask("nvmlDeviceGetMemoryInfo", self.handle, self.nvml.constant("nvmlMemory_v2"))
         except NvmlUnsupportedError:
@@ -87,7 +87,7 @@ class Card:
         return CardMemory(total_bytes=int(figures.total), used_bytes=int(figures.used), free_bytes=int(figures.free))
 
     def clock_events(self) -> tuple[str, ...]:
-        """What holds the clocks down at this moment, in words; a MIG instance shares them with its card."""
+        """Return what holds the clocks down at this moment, in words; a MIG instance shares them with its card."""
         reasons = self._ask_clocks()
         return tuple(words for bit, words in CLOCK_EVENTS.items() if reasons & bit)
 
@@ -108,7 +108,7 @@ class Card:
         return found
 
     def neighbours(self, pid: int, held_bytes: int) -> Neighbours:
-        """What other processes use.
+        """Return what other processes use.
 
         A container has process ids of its own, and NVML tells the host's or none at all. So the list is believed where
         this process stands in it; otherwise all memory that this process does not account for is taken for others'.

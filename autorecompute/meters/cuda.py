@@ -42,29 +42,29 @@ class CudaMeter:
         self._earlier_retries = 0
 
     def limit(self, limit_bytes: int) -> None:
-        """Lets the allocator reserve no more than this, so that a smaller card is played on this one.
+        """Let the allocator reserve no more than this, so that a smaller card is played on this one.
 
         The CUDA context lies outside. A limit beyond the card's memory is none.
         """
         self._cuda.set_per_process_memory_fraction(min(limit_bytes / self._total_bytes, 1.0), self._index)
 
     def release(self) -> None:
-        """Collects garbage and hands cached blocks back to the driver."""
+        """Collect garbage and hand cached blocks back to the driver."""
         gc.collect()
         self._cuda.empty_cache()
 
     def reset(self) -> None:
-        """Sets the allocator's peaks to what is held now, and forgets what was observed."""
+        """Set the allocator's peaks to what is held now, and forget what was observed."""
         self._cuda.reset_peak_memory_stats(self._index)
         self._earlier_retries = self._count_retries() or 0
         self._clock_events.clear()
 
     def observe(self) -> None:
-        """Notes what holds the clocks down; once the device is idle, NVML would tell of that alone."""
+        """Note what holds the clocks down; once the device is idle, NVML would tell of that alone."""
         self._clock_events |= dict.fromkeys(self._ask_card(lambda card: card.clock_events()) or ())
 
     def read(self) -> Reading:
-        """The allocator's peaks; the driver's figure is what is in use now, which a cached peak keeps."""
+        """Return the allocator's peaks; the driver's figure is what is in use now, which a cached peak keeps."""
         memory, total = self._ask_card(lambda card: card.memory()), self._count_retries()
         retries = None if total is None else total - self._earlier_retries
         return Reading(
@@ -86,7 +86,7 @@ class CudaMeter:
         return max(self._total_bytes - free_bytes - self.held_bytes(), 0)
 
     def synchronize(self) -> None:
-        """Waits for all kernels of the device."""
+        """Wait for all kernels of the device."""
         self._cuda.synchronize(self._index)
 
     def _ask_card(self, ask: Callable[[Card], T]) -> T | None:
@@ -110,7 +110,7 @@ class CudaMeter:
 
 
 def _index_in_use(cuda: ModuleType) -> int:
-    """The current device, unless another one has more in its allocator, as after ``model.to("cuda:1")``."""
+    """Return the current device, unless another one has more in its allocator, as after ``model.to("cuda:1")``."""
     current = cuda.current_device()
     return max(range(cuda.device_count()), key=lambda index: (cuda.memory_reserved(index), index == current))
 

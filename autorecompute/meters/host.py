@@ -35,26 +35,26 @@ class HostMeter:
             ) from error
 
     def limit(self, limit_bytes: int) -> None:
-        """Nothing: a CPU process is not limited, its peak is held against the limit afterwards.
+        """Do nothing: a CPU process is not limited, its peak is held against the limit afterwards.
 
         Linux can limit a process's address space only, of which resident memory is a small and uncertain part.
         """
 
     def release(self) -> None:
-        """Collects garbage and hands free heap pages back; what an allocator keeps for itself stays."""
+        """Collect garbage and hand free heap pages back; what an allocator keeps for itself stays."""
         gc.collect()
         self._libc.malloc_trim(0)
 
     def reset(self) -> None:
-        """Sets the high-water mark to what is resident now (see proc(5), clear_refs)."""
+        """Set the high-water mark to what is resident now (see proc(5), clear_refs)."""
         _reset_high_water_mark()
         self._earlier_bytes = 0
 
     def observe(self) -> None:
-        """Nothing to look at."""
+        """Do nothing."""
 
     def read(self) -> Reading:
-        """The high-water mark since the last reset, or since the process began."""
+        """Return the high-water mark since the last reset, or since the process began."""
         return Reading(peak_bytes=max(self._earlier_bytes, _read_status("VmHWM")))
 
     def held_bytes(self) -> int:
@@ -65,7 +65,7 @@ class HostMeter:
         """Not known: memory that others use now may be paged out for this process, or grow."""
 
     def synchronize(self) -> None:
-        """Nothing to wait for: CPU work is done when its call returns."""
+        """Do nothing: CPU work is done when its call returns."""
 
 
 def _reset_high_water_mark() -> None:

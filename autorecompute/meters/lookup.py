@@ -16,7 +16,7 @@ VISIBLE_VARIABLE = "CUDA_VISIBLE_DEVICES"
 
 
 def all_cards(nvml: Nvml) -> list[Card]:
-    """The physical cards that the driver shows here, in its order, which is that of the PCI bus."""
+    """Return the physical cards that the driver shows here, in its order, which is that of the PCI bus."""
     found = []
     for index in range(nvml.ask("nvmlDeviceGetCount")):
         try:
@@ -29,7 +29,7 @@ def all_cards(nvml: Nvml) -> list[Card]:
 
 
 def instances(card: Card) -> list[Card]:
-    """The MIG instances of a card; empty where MIG is off, or on with none created."""
+    """Return the MIG instances of a card; empty where MIG is off, or on with none created."""
     if not _is_divided(card):
         return []
     found = []
@@ -44,7 +44,7 @@ def instances(card: Card) -> list[Card]:
 
 
 def visible_cards(nvml: Nvml, value: str | None) -> list[Card]:
-    """The cards that a CUDA process sees, in its order.
+    """Return the cards that a CUDA process sees, in its order.
 
     The list holds indices, UUIDs or their unique beginnings, and ends before the first entry that names no card; an
     entry that is there twice hides all. A card in MIG mode stands for its first instance, and one instance is all that
@@ -71,7 +71,7 @@ def visible_cards(nvml: Nvml, value: str | None) -> list[Card]:
 
 
 def find_card(nvml: Nvml, uuid: str) -> Card:
-    """The card or MIG instance with this UUID.
+    """Return the card or MIG instance with this UUID.
 
     CUDA may give the UUID of the whole card to a process that has only a MIG instance of it. Then the instance is the
     one that ``CUDA_VISIBLE_DEVICES`` names, or the first.
@@ -95,7 +95,7 @@ def find_card(nvml: Nvml, uuid: str) -> Card:
 
 
 def describe_visible(nvml: Nvml) -> str:
-    """The driver and the cards that a CUDA process started here sees, in words."""
+    """Return the driver and the cards that a CUDA process started here sees, in words."""
     value = os.environ.get(VISIBLE_VARIABLE)
     names = [f"{card.name} ({format_bytes(card.memory().total_bytes)})" for card in visible_cards(nvml, value)]
     hidden = f"none: {VISIBLE_VARIABLE}={value} hides all {len(all_cards(nvml))}" if value is not None else "none"

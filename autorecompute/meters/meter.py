@@ -29,23 +29,23 @@ class Meter(Protocol):
     """Watches the memory of the process it runs in."""
 
     def limit(self, limit_bytes: int) -> None:
-        """Makes allocations beyond the limit fail, where that can be done: a smaller device is played."""
+        """Make allocations beyond the limit fail, where that can be done: a smaller device is played."""
         ...
 
     def release(self) -> None:
-        """Gives memory that is free inside the process back to the system, so that it does not count as held."""
+        """Give memory that is free inside the process back to the system, so that it does not count as held."""
         ...
 
     def reset(self) -> None:
-        """Forgets the peak so far."""
+        """Forget the peak so far."""
         ...
 
     def observe(self) -> None:
-        """Looks at the device while it works on a timed step; must cost next to nothing."""
+        """Look at the device while it works on a timed step; must cost next to nothing."""
         ...
 
     def read(self) -> Reading:
-        """The peak since the last reset, or since the process began."""
+        """Return the peak since the last reset, or since the process began."""
         ...
 
     def held_bytes(self) -> int:
@@ -57,5 +57,5 @@ class Meter(Protocol):
         ...
 
     def synchronize(self) -> None:
-        """Waits until the device has done all work asked of it."""
+        """Wait until the device has done all work asked of it."""
         ...

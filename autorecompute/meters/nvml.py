@@ -93,7 +93,7 @@ class Nvml:
         self.ask("nvmlInit")
 
     def ask(self, function: str, *arguments: Any) -> Any:
-        """The answer of one of pynvml's functions.
+        """Return the answer of one of pynvml's functions.
 
         Raises:
             NvmlError: the one of its kinds that fits NVML's error code.
@@ -110,11 +110,11 @@ class Nvml:
 
     @property
     def driver_version(self) -> str:
-        """The driver's version, such as ``550.54.15``."""
+        """Return the driver's version, such as ``550.54.15``."""
         return str(self.ask("nvmlSystemGetDriverVersion"))
 
     def constant(self, name: str) -> int:
-        """A number that pynvml has a name for."""
+        """Return a number that pynvml has a name for."""
         return int(getattr(self._pynvml, name))
 
     def _translate(self, error: Any) -> NvmlError:

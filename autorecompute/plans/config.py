@@ -34,12 +34,12 @@ class Config:
 
     @classmethod
     def of(cls, plans: Iterable[Plan]) -> Config:
-        """The config that switches these plans on at all their occurrences."""
+        """Return the config that switches these plans on at all their occurrences."""
         return cls(frozenset(choice for plan in plans for choice in plan.choices))
 
     @classmethod
     def parse(cls, texts: Iterable[str]) -> Config:
-        """Reads choices: ``["h.*.mlp:checkpoint:5", …]``.
+        """Read choices: ``["h.*.mlp:checkpoint:5", …]``.
 
         Raises:
             UsageError: a choice cannot be read, or one site comes in two ways.
@@ -51,12 +51,12 @@ class Config:
 
     @property
     def is_none(self) -> bool:
-        """Whether nothing is recomputed."""
+        """Tell whether nothing is recomputed."""
         return not self.choices
 
     @property
     def texts(self) -> list[str]:
-        """The choices as :meth:`parse` reads them, in a fixed order."""
+        """Return the choices as :meth:`parse` reads them, in a fixed order."""
         return sorted(map(str, self.choices))
 
     @property
@@ -65,7 +65,7 @@ class Config:
         return hashlib.sha256(json.dumps(self.texts).encode()).hexdigest()[:HASH_LENGTH]
 
     def has(self, plan: Plan) -> bool:
-        """Whether the plan is on, be it at some of its occurrences only."""
+        """Tell whether the plan is on, be it at some of its occurrences only."""
         return self.count_of(plan) > 0
 
     def count_of(self, plan: Plan) -> int:
@@ -78,7 +78,7 @@ class Config:
         return self.count_of(plan) / max(plan.occurrences, 1)
 
     def without_plan(self, plan: Plan) -> Config:
-        """This config with all choices of the plan off."""
+        """Return this config with all choices of the plan off."""
         return Config(frozenset(on for on in self.choices if not any(on.covers(choice) for choice in plan.choices)))
 
     def _count(self, choice: Choice, occurrences: int) -> int:

@@ -57,7 +57,7 @@ class ExpressionError(ValueError):
 
 @functools.lru_cache(maxsize=4096)
 def read(text: str) -> ast.expr:
-    """The tree of an expression, of which every node was looked at.
+    """Return the tree of an expression, of which every node was looked at.
 
     Raises:
         ExpressionError: something other than arithmetic stands there, or more of it than any size takes.
@@ -73,7 +73,7 @@ def read(text: str) -> ast.expr:
 
 
 def evaluate_tree(tree: ast.expr, dims: Mapping[str, int]) -> Fraction:
-    """The value at these dimensions.
+    """Return the value at these dimensions.
 
     Raises:
         KeyError: it depends on a dimension that is not among them.
@@ -87,7 +87,7 @@ def evaluate_tree(tree: ast.expr, dims: Mapping[str, int]) -> Fraction:
 
 
 def as_sympy(tree: ast.expr) -> Any:
-    """The same for algebra: every name is a symbol, whatever else sympy knows by it."""
+    """Return the same for algebra: every name is a symbol, whatever else sympy knows by it."""
     import sympy
 
     def leaf(node: ast.Constant | ast.Name) -> Any:
@@ -112,7 +112,7 @@ def _work_out(node: ast.expr, leaf: Callable[..., Any], calls: Mapping[str, Call
 
 
 def _count_factors(node: ast.AST, depth: int) -> int:
-    """How many numbers and names there are when powers are written out.
+    """Return how many numbers and names there are when powers are written out.
 
     Raises:
         ExpressionError: a part is none of an expression's, or there are too many.

@@ -23,7 +23,7 @@ LARGEST_FILE = 2**24
 
 
 def choose_config(text: str, space: Space, numbered: Sequence[Plan]) -> Config:
-    """The config of this name.
+    """Return the config of this name.
 
     Args:
         text: ``all``, a preset's name such as ``none``, numbers of plans like ``1,4``, or a JSON file of choices.

@@ -32,7 +32,7 @@ class Choice:
 
     @classmethod
     def parse(cls, text: str) -> Self:
-        """Reads ``h.*.mlp:checkpoint``, or ``h.*.mlp:checkpoint:5`` for the first five; a count of -1 means all.
+        """Read ``h.*.mlp:checkpoint``, or ``h.*.mlp:checkpoint:5`` for the first five; a count of -1 means all.
 
         Raises:
             UsageError: the text is not of that form.
@@ -47,7 +47,7 @@ class Choice:
         return f"{self.site}:{self.option}" + ("" if self.count is None else f":{self.count}")
 
     def covers(self, other: Choice) -> bool:
-        """Whether both are about the same site and option, whatever their counts."""
+        """Tell whether both are about the same site and option, whatever their counts."""
         return (self.site, self.option) == (other.site, other.option)
 
 
@@ -76,28 +76,28 @@ class Plan:
 
     @property
     def id(self) -> str:
-        """The choices joined by commas; unique among the plans of a model."""
+        """Return the choices joined by commas; unique among the plans of a model."""
         return ",".join(map(str, self.choices))
 
     @property
     def option(self) -> str:
-        """How its sites are recomputed; where that differs, all the words."""
+        """Return how its sites are recomputed; where that differs, all the words."""
         return "+".join(sorted({choice.option for choice in self.choices}))
 
     @property
     def sites(self) -> frozenset[str]:
-        """The places it is about."""
+        """Return the places it is about."""
         return frozenset(choice.site for choice in self.choices)
 
     def chosen(self, count: int | None = None) -> tuple[Choice, ...]:
-        """Its choices at the first ``count`` occurrences; at all of them without a count."""
+        """Return its choices at the first ``count`` occurrences; at all of them without a count."""
         if count is None or count >= self.occurrences:
             return self.choices
         return tuple(Choice(choice.site, choice.option, count) for choice in self.choices)
 
 
 def plan_of_id(text: str) -> Plan:
-    """The plan of this id, of which nothing else is known.
+    """Return the plan of this id, of which nothing else is known.
 
     Raises:
         UsageError: the text is no id of a plan.
@@ -108,7 +108,7 @@ def plan_of_id(text: str) -> Plan:
 
 
 def parse_choices(texts: Iterable[str]) -> tuple[Choice, ...]:
-    """Reads several choices, sorted and none of them twice.
+    """Read several choices, sorted and none of them twice.
 
     Raises:
         UsageError: a text is not of the form of a choice.

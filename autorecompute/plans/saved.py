@@ -29,7 +29,7 @@ class Activation:
 
     @property
     def saved_percent(self) -> float:
-        """The share that recomputing saves."""
+        """Return the share that recomputing saves."""
         return PERCENT * self.saved_bytes / self.element_bytes
 
     @property

@@ -16,7 +16,7 @@ NEGLIGIBLE_BYTES = 2**20
 
 
 def simplify(raw: str, names: Mapping[str, str] | None = None) -> str:
-    """The expression in its shortest form; what is none stays as it is.
+    """Return the expression in its shortest form; what is none stays as it is.
 
     Args:
         raw: The expression as the training system writes it.
@@ -43,7 +43,7 @@ def evaluate(raw: str, dims: Mapping[str, int]) -> int | None:
 
 
 def explain_worthless(plans: Iterable[Plan], dims: Mapping[str, int]) -> str:
-    """Two sentences where all plans together save next to nothing; empty where they may save more.
+    """Return two sentences where all plans together save next to nothing; empty where they may save more.
 
     Args:
         plans: All that can be recomputed.

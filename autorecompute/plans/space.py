@@ -35,7 +35,7 @@ class Space:
 
     @property
     def all_on(self) -> Config:
-        """Every plan on, as far as they do not exclude each other."""
+        """Return every plan on, as far as they do not exclude each other."""
         config = Config()
         for plan in reversed(self.plans):
             config = self.with_plan(config, plan)
@@ -43,16 +43,19 @@ class Space:
 
     @property
     def presets(self) -> dict[str, Config]:
-        """What a user could switch on without measuring, by name; equal presets are equal configs."""
+        """Return what a user could switch on without measuring, by name; equal presets are equal configs."""
         return {NONE: Config(), **self.own_presets, ALL_ON: self.all_on}
 
     @property
     def opaque_presets(self) -> dict[str, Config]:
-        """The presets that are no mix of plans: the training system alone knows what they do."""
+        """Return the presets that are no mix of plans: the training system alone knows what they do."""
         return {name: config for name, config in self.own_presets.items() if not self.is_mix(config)}
 
     def excludes(self, one: Choice, other: Choice) -> bool:
-        """Whether two choices cannot be on together: one site in two ways, or nothing left for one of them to do."""
+        """Tell whether two choices cannot be on together.
+
+        One site in two ways, or nothing left for one of them to do.
+        """
         if one.site == other.site:
             return one != other
         return self._leaves_nothing(one, other) or self._leaves_nothing(other, one)
@@ -66,12 +69,12 @@ class Space:
         return max(config.share_of(plan) - max(map(self._share, around), default=0.0), 0.0)
 
     def is_mix(self, config: Config) -> bool:
-        """Whether the config is made of plans, rather than an opaque preset."""
+        """Tell whether the config is made of plans, rather than an opaque preset."""
         known = {(choice.site, choice.option) for plan in self.plans for choice in plan.choices}
         return all((on.site, on.option) in known for on in config.choices)
 
     def with_plan(self, config: Config, plan: Plan, count: int | None = None) -> Config:
-        """The config with the plan on as well; what cannot be on beside it gives way.
+        """Return the config with the plan on as well; what cannot be on beside it gives way.
 
         Args:
             config: What is on already.
@@ -85,7 +88,7 @@ class Space:
         return Config(frozenset((*kept, *added)))
 
     def normalize(self, config: Config) -> Config:
-        """The same config in the form that has one hash: no count of 0, none where it means all occurrences."""
+        """Return the same config in the form that has one hash: no count of 0, none where it means all occurrences."""
         occurrences = {choice: plan.occurrences for plan in self.plans for choice in plan.choices}
         return Config(
             frozenset(
@@ -96,11 +99,11 @@ class Space:
         )
 
     def plans_of(self, config: Config) -> tuple[Plan, ...]:
-        """The plans that the config switches on."""
+        """Return the plans that the config switches on."""
         return tuple(plan for plan in self.plans if config.has(plan))
 
     def describe(self, config: Config) -> str:
-        """The config in a few words: ``none``, ``all but Gelu+``, ``8 of 13 plans (3f2a1c)``.
+        """Return the config in a few words: ``none``, ``all but Gelu+``, ``8 of 13 plans (3f2a1c)``.
 
         Where words do not tell one config from another, the first digits of its hash do.
         """

@@ -58,12 +58,12 @@ class Line:
 
     @property
     def is_best(self) -> bool:
-        """Whether it is the config to train with."""
+        """Tell whether it is the config to train with."""
         return self.role == BEST
 
 
 def answer_lines(result: Result, trials: Sequence[Trial]) -> list[Line]:
-    """The answer's table: none, the presets, the best, who came after it, and what else it was compared with."""
+    """Return the answer's table: none, the presets, the best, who came after it, and what else it was compared with."""
     lines = [_line("baseline", "none", result.baseline)]
     for name, figures in result.presets.items():
         words, expected = name.replace("_", " "), result.expected.get(name)
@@ -77,7 +77,7 @@ def answer_lines(result: Result, trials: Sequence[Trial]) -> list[Line]:
 
 
 def runners_up(result: Result, trials: Sequence[Trial]) -> list[tuple[str, Figures]]:
-    """The fastest other configs that could have been the best, with what the race made of their relative throughput."""
+    """Return the fastest other configs that could have been the best, with their relative throughput in the race."""
     best = result.best.config if result.best is not None else None
     # No recompute has a line of its own.
     others = [trial for trial in trials if trial.fits and not trial.config.is_none and trial.config != best]
@@ -93,7 +93,7 @@ def runners_up(result: Result, trials: Sequence[Trial]) -> list[tuple[str, Figur
 
 
 def describe_dropped(result: Result, trials: Sequence[Trial]) -> list[str]:
-    """Which configs held the limit in their trial and are not the answer all the same, and why, a sentence each."""
+    """Return which configs held the limit in their trial and are not the answer, and why, a sentence each."""
     best = result.best.config.hash if result.best is not None else None
     names = {trial.config.hash: trial.description for trial in trials if trial.config.hash != best}
     # Wrong gradients are told in a sentence of their own.
@@ -104,7 +104,7 @@ def describe_dropped(result: Result, trials: Sequence[Trial]) -> list[str]:
 
 
 def describe_short(result: Result) -> str:
-    """How many configs held the limit in their trial and left too little below it; empty where none did."""
+    """Return how many configs held the limit in their trial and left too little below it; empty where none did."""
     short, none = result.short_of_reserve, Config().hash
     if not short:
         return ""
@@ -115,7 +115,7 @@ def describe_short(result: Result) -> str:
 
 
 def answer_sentences(result: Result, trials: Sequence[Trial]) -> list[str]:
-    """The verdict, and how sure it is, a sentence each."""
+    """Return the verdict, and how sure it is, a sentence each."""
     return [f"verdict: {result.verdict_sentence}", *circumstances(result), *certainties(result, trials)]
 
 
@@ -133,7 +133,7 @@ def circumstances(result: Result) -> list[str]:
 
 
 def certainties(result: Result, trials: Sequence[Trial]) -> list[str]:
-    """How sure the answer is."""
+    """Return how sure the answer is."""
     best = result.best
     sentences: list[str] = []
     if best is not None:
@@ -148,7 +148,7 @@ def certainties(result: Result, trials: Sequence[Trial]) -> list[str]:
 
 
 def describe_fragments(result: Result, trials: Sequence[Trial]) -> str:
-    """What a card's allocator reserved beyond the winner's tensors; empty where that is little.
+    """Return what a card's allocator reserved beyond the winner's tensors; empty where that is little.
 
     On an H100, a tenth of the peaks and more was such memory, with the allocator's default settings.
     """
@@ -165,7 +165,7 @@ def describe_fragments(result: Result, trials: Sequence[Trial]) -> str:
 
 
 def describe_compilations(trials: Sequence[Trial]) -> str:
-    """How long the trials of a compiled model were compiled; empty where none was."""
+    """Return how long the trials of a compiled model were compiled; empty where none was."""
     seconds = [trial.measurement.compile_seconds for trial in trials if trial.measurement.compile_seconds]
     longest = f", {format_seconds(max(seconds))} at most" if len(seconds) > 1 else ""
     whose = f"{format_count(len(seconds), 'trial')} compiled the model for {format_seconds(sum(seconds))}{longest}"
@@ -173,13 +173,13 @@ def describe_compilations(trials: Sequence[Trial]) -> str:
 
 
 def describe_disturbed(trials: Sequence[Trial]) -> str:
-    """How many trials something else on the machine disturbed; empty where none was."""
+    """Return how many trials something else on the machine disturbed; empty where none was."""
     marked = sum(bool(trial.measurement.marks) for trial in trials)
     return f"{format_count(marked, 'trial')} disturbed by something else on the machine" if marked else ""
 
 
 def lines_to_paste(result: Result, rendered: Emission | None) -> list[str]:
-    """What to do to train with the answer, commands on lines of their own; empty where there is none.
+    """Return what to do to train with the answer, commands on lines of their own; empty where there is none.
 
     Args:
         result: The answer.
@@ -193,26 +193,26 @@ def lines_to_paste(result: Result, rendered: Emission | None) -> list[str]:
 
 
 def exports(rendered: Emission) -> list[str]:
-    """The variables to train with without ``run``, as a shell sets them; empty where nothing has to be set."""
+    """Return the variables to train with without ``run``, as a shell sets them; empty where nothing has to be set."""
     return [f"export {name}={shlex.quote(value)}" for name, value in rendered.variables.items()]
 
 
 def where_exported(result: Result) -> str:
-    """In which scripts these variables have an effect, as what comes after the command of ``run``."""
+    """Return in which scripts these variables have an effect, as what comes after the command of ``run``."""
     if not result.script_at:
         return f"with this set, or call {AGAIN}"
     return f"or, in {backend_of(result.versions).READ_BY}"
 
 
 def run_command(result: Result) -> str:
-    """The command that trains with the answer; in a notebook, where no command does, the call."""
+    """Return the command that trains with the answer; in a notebook, where no command does, the call."""
     if not result.script_at:
         return "autorecompute.apply(model)"
     return f"autorecompute run {shlex.quote(result.study)} -- {shlex.join(result.command)}"
 
 
 def remarks(result: Result, rendered: Emission) -> list[str]:
-    """What else has to be done."""
+    """Return what else has to be done."""
     lines: list[str] = []
     best = result.best
     if best is None:
@@ -225,7 +225,7 @@ def remarks(result: Result, rendered: Emission) -> list[str]:
 
 
 def describe_page(folder: Path) -> str:
-    """Where the study's page is, or how to make it."""
+    """Return where the study's page is, or how to make it."""
     page, answer = folder / PAGE, folder / "result.json"
     is_current = page.is_file() and answer.is_file() and page.stat().st_mtime >= answer.stat().st_mtime
     return f"page: {page if is_current else f'autorecompute report {shlex.quote(folder.name)}'}"

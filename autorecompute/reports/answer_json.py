@@ -70,7 +70,7 @@ class Point(Document):
 
     @classmethod
     def of(cls, point: CurvePoint) -> Point:
-        """The point of an answer's curve."""
+        """Return the point of an answer's curve."""
         told = point.recomputed
         if told is None:
             return cls(batch=point.batch, without=point.without, with_=None)
@@ -119,7 +119,7 @@ class Answer(Document):
 
     @classmethod
     def of(cls, result: Result, trials: Sequence[Trial], rendered: Emission | None) -> Answer:
-        """The answer, with all figures of the last screen.
+        """Return the answer, with all figures of the last screen.
 
         Args:
             result: The answer.
@@ -155,7 +155,7 @@ class MeasuredTrial(Document):
 
     @classmethod
     def of(cls, trial: Trial) -> MeasuredTrial:
-        """A trial of a study."""
+        """Return a trial of a study."""
         return cls(
             trial=trial,
             hash=trial.config.hash,

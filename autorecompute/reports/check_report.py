@@ -31,12 +31,12 @@ class Checked(Document):
 
     @classmethod
     def of(cls, report: CheckReport) -> Checked:
-        """What a check found."""
+        """Return what a check found."""
         return cls(valid=report.is_valid, report=report)
 
 
 def print_check(report: CheckReport) -> None:
-    """Prints a line for each thing that was checked, and what they come to."""
+    """Print a line for each thing that was checked, and what they come to."""
     table = Table(box=None, pad_edge=False, header_style="dim")
     for column in ("", "stored", "here", "verdict", ""):
         table.add_column(column, overflow="fold")

@@ -20,7 +20,7 @@ WORDS = frozenset({"plan", "config", "answer"})
 
 
 def make_console() -> Console:
-    """Standard output, wide where it is no terminal: a file has no edge at which to wrap."""
+    """Return standard output, wide where it is no terminal: a file has no edge at which to wrap."""
     console = Console(highlight=False)
     if not console.is_terminal:
         console = Console(highlight=False, width=FILE_WIDTH)
@@ -29,7 +29,7 @@ def make_console() -> Console:
 
 
 def guarded(console: Console) -> Console:
-    """The console, which from now on prints control characters as they are written in Python."""
+    """Return the console, which from now on prints control characters as they are written in Python."""
     console.push_render_hook(_Guard())
     return console
 
@@ -45,7 +45,7 @@ class Guarded:
         self._inner = inner
 
     def __rich_console__(self, console: Console, options: ConsoleOptions) -> RenderResult:
-        """What rich itself says to the terminal, colours for instance, passes."""
+        """Yield what rich itself says to the terminal, colours for instance, passes."""
         for segment in console.render(self._inner, options):
             yield segment if segment.control else Segment(printable(segment.text), segment.style)
 
@@ -56,7 +56,7 @@ class _Guard(RenderHook):
 
 
 def make_table(*headings: str) -> Table:
-    """A table without lines: words to the left, figures to the right."""
+    """Return a table without lines: words to the left, figures to the right."""
     table = Table(box=None, pad_edge=False, header_style="dim")
     for heading in headings:
         table.add_column(heading, justify="left" if heading in WORDS else "right")

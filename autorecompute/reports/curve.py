@@ -28,7 +28,7 @@ def curve_table(curve: Sequence[CurvePoint], chosen: int | None) -> FittingTable
 
 
 def curve_cells(point: CurvePoint, chosen: int | None) -> tuple[str, ...]:
-    """A batch's figures as people read them: those of ``FIGURES``, the config, and the study that tuned it."""
+    """Return a batch's figures as people read them: those of ``FIGURES``, the config, and the study that tuned it."""
     return (
         f"{'* ' if point.batch == chosen else ''}{point.batch}",
         *_cells(point.without),

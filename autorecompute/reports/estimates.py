@@ -18,7 +18,7 @@ if TYPE_CHECKING:
 
 
 def print_presets(view: PeakView, console: Console | None = None) -> None:
-    """Prints what each preset takes of the machine; nothing where no machine is known."""
+    """Print what each preset takes of the machine; nothing where no machine is known."""
     estimate = view.none.estimate
     if estimate is None:
         return
@@ -38,7 +38,7 @@ def print_presets(view: PeakView, console: Console | None = None) -> None:
 
 
 def format_estimate(estimate: Estimate | None) -> str:
-    """The time of a step: ``~350 ms``, for it is no measurement."""
+    """Return the time of a step: ``~350 ms``, for it is no measurement."""
     if estimate is None:
         return "-"
     seconds = estimate.seconds
@@ -46,7 +46,7 @@ def format_estimate(estimate: Estimate | None) -> str:
 
 
 def describe_machine(machine: Machine) -> str:
-    """The machine in a few words."""
+    """Return the machine in a few words."""
     return machine.name if machine.is_measured else f"the card {machine.name}"
 
 

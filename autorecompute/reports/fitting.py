@@ -45,11 +45,11 @@ class FittingTable:
     rows: list[tuple[Text, ...]] = field(default_factory=list)
 
     def add_row(self, *cells: str | Text) -> None:
-        """Adds a row; nothing in it is read as markup."""
+        """Add a row; nothing in it is read as markup."""
         self.rows.append(tuple(cell if isinstance(cell, Text) else Text(cell) for cell in cells))
 
     def __rich_console__(self, console: Console, options: ConsoleOptions) -> Iterator[RenderableType]:
-        """The widest form that there is room for."""
+        """Yield the widest form that there is room for."""
         every = range(len(self.columns))
         fewer = [place for place in every if self.columns[place] not in self.spared]
         for places in (every, fewer):
@@ -61,7 +61,7 @@ class FittingTable:
             yield from self._entry(row, options.max_width)
 
     def _widths(self, places: Sequence[int], most: int) -> list[int]:
-        """Of each column: what it needs, and of the rest as much as it has a use for, the first one first."""
+        """Return the width of each column: what it needs, and of the rest as much as it has a use for."""
         widths = [self._least_width(place) for place in places]
         rest = most - sum(widths) - GAP * (len(widths) - 1)
         for index, place in enumerate(places):
@@ -93,7 +93,10 @@ class FittingTable:
         return table
 
     def _entry(self, row: tuple[Text, ...], width: int) -> Iterator[Text]:
-        """A row of the list: its name, and on lines of their own its figures, each with its heading and unbroken."""
+        """Yield a row of the list.
+
+        Its name, and on lines of their own its figures, each with its heading and unbroken.
+        """
         first, *others = zip(self.columns, row, strict=True)
         name = [cell.plain for column, cell in others if column == NAME and cell.plain]
         figures = [

@@ -26,7 +26,7 @@ MOST_ROWS = 12
 
 
 def print_effects(view: PeakView, console: Console | None = None) -> None:
-    """Prints what each plan does to the stash, to the peak and to the time, alone and left out of all others."""
+    """Print what each plan does to the stash, to the peak and to the time, alone and left out of all others."""
     console = console or make_console()
     none, effects = view.none, view.effects()
     if not effects:
@@ -51,7 +51,7 @@ def print_effects(view: PeakView, console: Console | None = None) -> None:
 
 
 def print_forecasts(view: PeakView, console: Console | None = None) -> None:
-    """Prints which configs should hold the limit, those that recompute least first, and up to which batch."""
+    """Print which configs should hold the limit, those that recompute least first, and up to which batch."""
     assert view.limit_bytes is not None, "without a limit everything fits"
     console = console or make_console()
     limit, found = view.limit_bytes, view.forecasts()
@@ -81,7 +81,7 @@ def print_forecasts(view: PeakView, console: Console | None = None) -> None:
 
 
 def print_frontier(view: PeakView, console: Console | None = None) -> None:
-    """Prints the configs that no other beats in both peak and recompute; a few of them where there are many."""
+    """Print the configs that no other beats in both peak and recompute; a few of them where there are many."""
     if not view.frontier:
         return
     console = console or make_console()
@@ -101,7 +101,7 @@ def print_frontier(view: PeakView, console: Console | None = None) -> None:
 
 
 def print_batches(view: PeakView, console: Console | None = None) -> None:
-    """Prints the peak of each preset at each of the batches that were asked for."""
+    """Print the peak of each preset at each of the batches that were asked for."""
     if not view.batches:
         return
     console = console or make_console()
@@ -116,7 +116,7 @@ def print_batches(view: PeakView, console: Console | None = None) -> None:
 
 
 def _spread(forecasts: Sequence[Forecast], most: int) -> list[Forecast]:
-    """So many of them, evenly spread over the peaks, the first and the last among them."""
+    """Return so many of them, evenly spread over the peaks, the first and the last among them."""
     if len(forecasts) <= most:
         return list(forecasts)
     sizes = np.array([forecast.peak_bytes for forecast in forecasts])

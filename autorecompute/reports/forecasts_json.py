@@ -33,7 +33,7 @@ class StepEstimate:
 
     @classmethod
     def of(cls, estimate: Estimate | None) -> StepEstimate | None:
-        """The same for a reader; ``None`` where there is none."""
+        """Return the same for a reader; ``None`` where there is none."""
         if estimate is None:
             return None
         return cls(
@@ -85,7 +85,7 @@ class ConfigForecast:
 
     @classmethod
     def of(cls, view: PeakView, forecast: Forecast) -> ConfigForecast:
-        """One of the view's forecasts."""
+        """Return one of the view's forecasts."""
         limit = view.limit_bytes
         return cls(
             config=view.describe(forecast.config),
@@ -127,7 +127,7 @@ class FrontierConfig:
 
     @classmethod
     def of(cls, view: PeakView, forecast: Forecast) -> FrontierConfig:
-        """One of the view's frontier."""
+        """Return one of the view's frontier."""
         return cls(
             config=view.describe(forecast.config),
             choices=forecast.config,

@@ -36,7 +36,7 @@ class NearestStudy:
 
     @classmethod
     def of(cls, tuned: Tuned, nearest: Nearest) -> NearestStudy:
-        """The study that is nearest to another one."""
+        """Return the study that is nearest to another one."""
         return cls(
             study=nearest.name,
             is_shipped=nearest.is_shipped,
@@ -46,7 +46,7 @@ class NearestStudy:
 
 
 def print_identity(digest: str, parts: Mapping[str, str]) -> None:
-    """Prints what makes two tunings the same."""
+    """Print what makes two tunings the same."""
     table = _table()
     for name, value in parts.items():
         table.add_row(name, Text(value))
@@ -56,7 +56,7 @@ def print_identity(digest: str, parts: Mapping[str, str]) -> None:
 
 
 def print_nearest(tuned: Tuned, nearest: Nearest | None) -> None:
-    """Prints which part differs from the nearest stored study, and what follows from that."""
+    """Print which part differs from the nearest stored study, and what follows from that."""
     console = make_console()
     if nearest is None:
         console.print(Text("There is no other study to start from."))

@@ -22,7 +22,7 @@ COLUMNS = ("knob", "with : without", "95 %", "peak", "change", "")
 
 
 def knob_table(knobs: Sequence[KnobFigures]) -> RenderableType:
-    """A row for each knob that was tried, and below them the others in a line each."""
+    """Return a row for each knob that was tried, and below them the others in a line each."""
     table = FittingTable(columns=COLUMNS)
     tried = [knob for knob in knobs if knob.outcome is not None]
     for knob in tried:
@@ -33,7 +33,7 @@ def knob_table(knobs: Sequence[KnobFigures]) -> RenderableType:
 
 
 def knob_cells(knob: KnobFigures) -> tuple[str, ...]:
-    """What a knob that was tried did, as people read it, under ``COLUMNS``."""
+    """Return what a knob that was tried did, as people read it, under ``COLUMNS``."""
     return (
         knob.name,
         format_relative(knob.throughput_ratio),

@@ -42,7 +42,7 @@ class StudyLine:
 
     @classmethod
     def of(cls, folder: StudyFolder) -> StudyLine:
-        """A study in a line; one that cannot be read says why instead of hiding the others."""
+        """Return a study in a line; one that cannot be read says why instead of hiding the others."""
         try:
             require_database(folder)
             head, result = folder.head(), folder.result()
@@ -79,7 +79,7 @@ def _describe(result: Result | None) -> str:
 
 
 def print_studies(studies: Sequence[StudyLine]) -> None:
-    """Prints the studies as a table, or where they would be."""
+    """Print the studies as a table, or where they would be."""
     if not studies:
         print("No study in ./studies. Begin one: autorecompute tune train.py --target-batch N")
         return

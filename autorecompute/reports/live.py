@@ -90,7 +90,7 @@ class LiveView:
         budget: int,
         deadline_seconds: float,
     ) -> None:
-        """Tells what the script trains and how far the study has come."""
+        """Tell what the script trains and how far the study has come."""
         self._say(
             f"{format_count(len(detection.plans), 'plan')} at batch {detection.batch} on "
             f"{escape(detection.device.name)}, limit {format_bytes(limit_bytes)}; "
@@ -103,13 +103,13 @@ class LiveView:
         self._deadline_seconds, self._doing = deadline_seconds, "searching"
 
     def trial_begins(self, number: int, description: str, reason: str, prediction: Prediction | None = None) -> None:
-        """Shows what is being measured, why, and what is expected of it."""
+        """Show what is being measured, why, and what is expected of it."""
         self._trial_began, self._leader, self._searches = time.monotonic(), None, True
         self._doing = f"trial {number}: {description} ({reason})"
         self._expecting = _describe(prediction) if prediction is not None else ""
 
     def trial_ended(self, trial: Trial) -> None:
-        """One line: what was measured and what came of it."""
+        """Print one line: what was measured and what came of it."""
         if self._trial_began is not None:
             self._durations.append(time.monotonic() - self._trial_began)
             self._trial_began = None  # the next one to end may be another worker's
@@ -126,11 +126,11 @@ class LiveView:
         )
 
     def leads(self, trial: Trial, relative_throughput: float | None) -> None:
-        """Shows as the best what is about to be confirmed, whatever single trials say, until the search goes on."""
+        """Show as the best what is about to be confirmed, whatever single trials say, until the search goes on."""
         self._leader = (trial, relative_throughput)
 
     def note(self, text: str) -> None:
-        """A line of its own."""
+        """Print a line of its own."""
         self._say(escape(text))
         self._doing, self._expecting, self._searches = text, "", False
 
@@ -138,7 +138,7 @@ class LiveView:
         self._console.print(f"[dim]\\[{format_seconds(time.monotonic() - self._began):>11}][/] {text}")
 
     def _render(self) -> Guarded:
-        """How it stands now, in lines that are cut at the terminal's edge, wherever that is by now."""
+        """Return how it stands now, in lines that are cut at the terminal's edge, wherever that is by now."""
         width = min(self._console.width - 1, MOST_COLUMNS)
         marks = TYPED if self._console.options.ascii_only else DRAWN
         plane = []
@@ -169,7 +169,7 @@ class LiveView:
 
 
 def _speed(measurement: Measurement, relative_throughput: float | None) -> str:
-    """As a share of no recompute; in samples/s where that did not train, as is usual on a card."""
+    """Return it as a share of no recompute; in samples/s where that did not train, as is usual on a card."""
     if relative_throughput is not None:
         return format_relative(relative_throughput)
     return format_rate(measurement.samples_per_second)

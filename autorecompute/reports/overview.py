@@ -42,7 +42,7 @@ class PlanLine:
 
     @property
     def is_on(self) -> bool:
-        """Whether anything is recomputed for it."""
+        """Tell whether anything is recomputed for it."""
         return self.recomputed > 0
 
 
@@ -64,12 +64,12 @@ class Overview:
 
     @property
     def batches(self) -> list[int]:
-        """The batches of the table around the one that was asked for, none where the model has no such dimension."""
+        """Return the batches of the table around the one asked for, none where the model has no such dimension."""
         batch = self.dims.get(BATCH)
         return [] if batch is None else sorted({max(1, int(batch * 2.0**doubling)) for doubling in DOUBLINGS})
 
     def lines(self) -> list[PlanLine]:
-        """The plans with their figures at ``dims``, largest saving first."""
+        """Return the plans with their figures at ``dims``, largest saving first."""
         plans = sorted(self.offer.plans, key=lambda plan: (-(evaluate(plan.saving, self.dims) or 0), plan.id))
         return [self._line(number, plan) for number, plan in enumerate(plans, start=1)]
 
@@ -88,7 +88,7 @@ class Overview:
 
 
 def choose_dims(detection: Detection, batch: int | None, asked: Sequence[tuple[str, int]]) -> dict[str, int]:
-    """The dimensions to evaluate at: those of the first batch, but for what was asked.
+    """Return the dimensions to evaluate at: those of the first batch, but for what was asked.
 
     Args:
         detection: What was found.

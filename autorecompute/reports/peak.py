@@ -33,7 +33,7 @@ LITTLE_OF_THE_SAVING = 0.5
 
 
 def print_peak(view: PeakView, *, is_detailed: bool, console: Console | None = None) -> None:
-    """Prints the timeline without recompute and that of the config, their figures side by side, and what explains them.
+    """Print the timeline without recompute and that of the config, their figures side by side, and what explains them.
 
     Args:
         view: What to look at.
@@ -55,7 +55,7 @@ def print_peak(view: PeakView, *, is_detailed: bool, console: Console | None = N
 
 
 def explain_chain(view: PeakView) -> list[str]:
-    """Why the config saves so little at the peak; nothing where it does not."""
+    """Return why the config saves so little at the peak; nothing where it does not."""
     none = view.model.timeline(Config(), view.dims)
     some = view.model.timeline(view.config, view.dims)
     chain = find_chain(some)
@@ -105,12 +105,12 @@ def _draw(name: str, timeline: Timeline, most: int) -> list[str]:
 
 
 def _squeeze(values: Sequence[int]) -> list[int]:
-    """The largest value in each of the columns."""
+    """Return the largest value in each of the columns."""
     return [max(values[start:end]) for start, end in _columns(len(values))]
 
 
 def _phases(operations: Sequence[Operation]) -> str:
-    """The phase of most operations in each of the columns; the loss, however short, is shown."""
+    """Return the phase of most operations in each of the columns; the loss, however short, is shown."""
     letters = []
     for start, end in _columns(len(operations)):
         phases = [operation.phase for operation in operations[start:end]]
@@ -165,7 +165,7 @@ def _alive_table(view: PeakView, timeline: Timeline) -> Table:
 
 
 def _name_layers(chain: Chain, profile: StepProfile) -> str:
-    """The layers that the chain runs through, in its order."""
+    """Return the layers that the chain runs through, in its order."""
     layers = [layer for layer in dict.fromkeys(map(profile.layer_of, chain.operations)) if layer]
     if not layers:
         return "the whole graph"

@@ -163,7 +163,7 @@ class Peak:
 
 
 def _presets(view: PeakView) -> tuple[PresetPeaks, ...]:
-    """Nothing where no batches were asked for."""
+    """Return nothing where no batches were asked for."""
     return tuple(
         PresetPeaks(
             preset=name,

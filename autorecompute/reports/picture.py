@@ -43,7 +43,7 @@ COLORS = {
 
 
 def require_picture_file(file: Path) -> None:
-    """Checks that a picture can be written there, before anything is done for it.
+    """Check that a picture can be written there, before anything is done for it.
 
     Raises:
         UsageError: the suffix is no format of a picture, or there can be no such file.
@@ -55,7 +55,7 @@ def require_picture_file(file: Path) -> None:
 
 
 def save_picture(view: PeakView, file: Path) -> None:
-    """Draws both timelines side by side on one scale, and the frontier beside them where it is known.
+    """Draw both timelines side by side on one scale, and the frontier beside them where it is known.
 
     Args:
         view: What to draw.
@@ -73,7 +73,7 @@ def save_picture(view: PeakView, file: Path) -> None:
 
 
 def draw_timeline(axes: Axes, timeline: Timeline, colors: Mapping[str, str], name: str) -> dict[str, str]:
-    """Draws what is alive during each operation, in MiB, by the phase and the layers that it was made in.
+    """Draw what is alive during each operation, in MiB, by the phase and the layers that it was made in.
 
     What the forward pass made has a stripe for each layer, or for a few in a row where there are many.
 
@@ -121,7 +121,7 @@ class _Stripe:
 
 
 def _stripes(timeline: Timeline) -> Iterator[_Stripe]:
-    """What a timeline is made of, from below."""
+    """Yield what a timeline is made of, from below."""
     layers = timeline.live_by_layer()
     outside = layers.pop("", ())
     if outside:
@@ -167,7 +167,7 @@ def _draw(view: PeakView, suffix: str) -> bytes:
 
 
 def _draw_frontier(axes: Axes, view: PeakView) -> None:
-    """Draws peak against a step's estimated time, or where there is none against recompute, and the limit."""
+    """Draw peak against a step's estimated time, or where there is none against recompute, and the limit."""
     estimate = view.none.estimate
     line = [(forecast.peak_bytes / MIB, _cost(forecast)) for forecast in view.frontier]
     axes.plot(*zip(*line, strict=True), drawstyle="steps-post", color=COLORS[str(Phase.FORWARD)], label="frontier")

@@ -42,7 +42,7 @@ TYPED = Marks(fits="o", over="x", best="*", limit=":", axis="|")
 
 
 def best_of(trials: Sequence[Trial]) -> Trial | None:
-    """The fastest trial that fits; ``None`` where none does."""
+    """Return the fastest trial that fits; ``None`` where none does."""
     fitting = [trial for trial in trials if trial.fits]
     return max(fitting, key=speed_of, default=None)
 
@@ -61,7 +61,7 @@ def draw_plane(  # noqa: PLR0913  (what is drawn, and where)
     marks: Marks,
     best: Trial | None = None,
 ) -> list[str]:
-    """The trials by peak and throughput, up and to the left is better; nothing where there is too little to draw.
+    """Return the trials by peak and throughput, up and to the left is better; nothing if there is too little to draw.
 
     Args:
         trials: What was measured.

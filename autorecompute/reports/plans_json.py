@@ -192,7 +192,7 @@ class Plans(Document):
 
     @classmethod
     def of(cls, overviews: Sequence[Overview], view: PeakView | None = None) -> Plans:
-        """The plans of the first rank with what the other ranks keep.
+        """Return the plans of the first rank with what the other ranks keep.
 
         Args:
             overviews: What each rank found.

@@ -23,7 +23,7 @@ STANDING_NOTE = "a saving is of what is kept after the forward pass, not of the 
 
 
 def print_summary(overview: Overview, console: Console | None = None) -> None:
-    """Prints what is switched on, a line for each plan, the table of batches, the notes and what to do next."""
+    """Print what is switched on, a line for each plan, the table of batches, the notes and what to do next."""
     console = console or make_console()
     lines = overview.lines()
     console.print(Text(overview.offer.summary))
@@ -41,7 +41,7 @@ def print_summary(overview: Overview, console: Console | None = None) -> None:
 
 
 def print_details(overview: Overview, console: Console | None = None, *, rank: int | None = None) -> None:
-    """Prints which activations are kept, in clusters of places that are alike, and how each could be recomputed.
+    """Print which activations are kept, in clusters of places that are alike, and how each could be recomputed.
 
     Prints nothing where the training system has no such list.
 

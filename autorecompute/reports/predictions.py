@@ -42,7 +42,7 @@ class Summary:
 
     @property
     def sentence(self) -> str:
-        """The same in a line."""
+        """Return the same in a line."""
         steps = ""
         if self.step_median_error is not None:
             held = f"{self.steps_within_interval} of {self.steps} within theirs"
@@ -57,26 +57,29 @@ class Summary:
 
 
 def expected_step_seconds(trial: Trial) -> float | None:
-    """The step time that was expected of a trial; ``None`` where none was, or relative to nothing that was measured."""
+    """Return the step time that was expected of a trial.
+
+    ``None`` where none was, or relative to nothing that was measured.
+    """
     step = trial.prediction.step if trial.prediction is not None else None
     return None if step is None or trial.reference_seconds is None else step * trial.reference_seconds
 
 
 def peak_error(trial: Trial) -> float | None:
-    """By which share the measured peak was above the expected one; ``None`` without both."""
+    """Return the share by which the measured peak was above the expected one; ``None`` without both."""
     peak = trial.measurement.peak_bytes
     return peak / trial.prediction.peak_bytes - 1 if peak is not None and trial.prediction is not None else None
 
 
 def step_error(trial: Trial) -> float | None:
-    """By which share the measured step was longer than the expected one; ``None`` without both or a reference."""
+    """Return the share by which the measured step was longer than expected; ``None`` without both or a reference."""
     relative = trial.relative_throughput
     step = trial.prediction.step if trial.prediction is not None else None
     return 1 / relative / step - 1 if relative and step else None
 
 
 def summarise(trials: Sequence[Trial]) -> Summary | None:
-    """How far off the predictions were; ``None`` where nothing was predicted."""
+    """Return how far off the predictions were; ``None`` where nothing was predicted."""
     peaks = [abs(error) for trial in trials if (error := peak_error(trial)) is not None]
     steps = [abs(error) for trial in trials if (error := step_error(trial)) is not None]
     if not peaks:
@@ -93,7 +96,7 @@ def summarise(trials: Sequence[Trial]) -> Summary | None:
 
 
 def describe_predictions(trials: Sequence[Trial]) -> str:
-    """How far off the predictions of a study were, in a line; empty where nothing was predicted."""
+    """Return how far off the predictions of a study were, in a line; empty where nothing was predicted."""
     summary = summarise(trials)
     return summary.sentence if summary is not None else ""
 

@@ -16,7 +16,7 @@ if TYPE_CHECKING:
 
 
 def print_rank(view: PeakView, console: Console | None = None) -> None:
-    """Prints what the peak of each preset is made of on one rank; nothing where one rank was not asked for."""
+    """Print what the peak of each preset is made of on one rank; nothing where one rank was not asked for."""
     forecasts = {name: view.model.forecast(config, view.dims) for name, config in view.model.space.presets.items()}
     peaks = {name: forecast.rank for name, forecast in forecasts.items() if forecast.rank is not None}
     if not peaks:

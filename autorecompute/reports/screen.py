@@ -44,7 +44,7 @@ SPARED = frozenset({"why", "expected", "step"})
 def print_result(
     result: Result, trials: Sequence[Trial], folder: Path, rendered: Emission | None, console: Console | None = None
 ) -> None:
-    """Prints the answer: the table, the verdict and the lines to paste.
+    """Print the answer: the table, the verdict and the lines to paste.
 
     Args:
         result: The answer.
@@ -69,7 +69,7 @@ def print_result(
 
 
 def print_trials(trials: Sequence[Trial], console: Console | None = None) -> None:
-    """Prints every trial of a study."""
+    """Print every trial of a study."""
     table = FittingTable(columns=TRIAL_COLUMNS, spared=SPARED)
     for trial in trials:
         measurement = trial.measurement

@@ -19,7 +19,7 @@ class Trim(RenderHook):
     """Has a console print tables, and groups with tables in them, without those blanks."""
 
     def process_renderables(self, renderables: list[ConsoleRenderable]) -> list[ConsoleRenderable]:
-        """What is printed instead."""
+        """Return what is printed instead."""
         return [Trimmed(entry) if isinstance(entry, Table | FittingTable | Group) else entry for entry in renderables]
 
 
@@ -34,7 +34,7 @@ class Trimmed:
     content: ConsoleRenderable
 
     def __rich_console__(self, console: Console, options: ConsoleOptions) -> Iterator[Segment]:
-        """Its lines."""
+        """Yield its lines."""
         for line in console.render_lines(self.content, options, pad=False):
             yield from _without_end(line)
             yield Segment.line()

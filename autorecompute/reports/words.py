@@ -17,7 +17,7 @@ EARLY_ENDS = {
 
 
 def describe_early_end(result: Result) -> str:
-    """That there is more to be found, and how; empty where there is not."""
+    """Return that there is more to be found, and how; empty where there is not."""
     if not result.search_end.is_early or result.best is None:
         return ""
     why = EARLY_ENDS[result.search_end]
@@ -30,7 +30,7 @@ def describe_early_end(result: Result) -> str:
 
 
 def shorten(text: str, width: int) -> str:
-    """The text, cut in its middle to the width: a config's name tells most at both ends."""
+    """Return the text, cut in its middle to the width: a config's name tells most at both ends."""
     if len(text) <= width:
         return text
     head = (width - 1) // 2

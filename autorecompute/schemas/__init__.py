@@ -41,7 +41,7 @@ TEXT_WHERE_NOT_FINITE: Schema = {"anyOf": [{"type": "number"}, {"enum": sorted(N
 
 
 def schema_of(name: str) -> Schema:
-    """A published schema.
+    """Return a published schema.
 
     Args:
         name: One of ``NAMES``: a verb, or ``study_archive`` for a line of what ``studies export`` writes.

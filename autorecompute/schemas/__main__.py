@@ -10,7 +10,7 @@ from autorecompute.schemas import NAMES, schema_of
 
 
 def main() -> None:
-    """Prints the schema that is named on the command line."""
+    """Print the schema that is named on the command line."""
     parser = argparse.ArgumentParser(prog="python -m autorecompute.schemas", description="Prints a JSON Schema.")
     parser.add_argument("name", choices=NAMES, metavar="NAME", help=", ".join(NAMES))
     sys.stdout.write(json.dumps(schema_of(parser.parse_args().name), indent=2) + "\n")

@@ -49,7 +49,7 @@ class Definitions:
         self._floats, self._is_closed = floats, is_closed
 
     def object_of(self, record: type[Any]) -> Schema:
-        """The schema of a record.
+        """Return the schema of a record.
 
         Raises:
             TypeError: a field has a type that no schema is known for.
@@ -64,7 +64,7 @@ class Definitions:
         return {**schema, "additionalProperties": False} if self._is_closed else schema
 
     def of(self, kind: Any) -> Schema:
-        """The schema of a type.
+        """Return the schema of a type.
 
         Raises:
             TypeError: none is known for it.
@@ -110,7 +110,7 @@ class Definitions:
 
 
 def _told(record: type[Any]) -> Iterator[tuple[str, tuple[Any, str]]]:
-    """The type of each key and its words; one that an inlined record has comes again where it is replaced."""
+    """Yield the type of each key and its words; one that an inlined record has comes again where it is replaced."""
     words = words_of(record)
     for entry in entries_of(record):
         if entry.is_inlined:
@@ -120,7 +120,7 @@ def _told(record: type[Any]) -> Iterator[tuple[str, tuple[Any, str]]]:
 
 
 def words_of(record: type[Any]) -> dict[str, str]:
-    """What the docstring says of each field, with the unit of what is counted.
+    """Return what the docstring says of each field, with the unit of what is counted.
 
     Raises:
         ValueError: it says nothing of one.
@@ -133,7 +133,7 @@ def words_of(record: type[Any]) -> dict[str, str]:
 
 
 def summary_of(kind: type[Any]) -> str:
-    """The first sentence of the docstring."""
+    """Return the first sentence of the docstring."""
     return _plain((inspect.getdoc(kind) or "").partition("\n")[0])
 
 

@@ -24,11 +24,11 @@ class BatchChooser(Protocol):
     """Chooses batches from what was measured."""
 
     def without(self, curve: Sequence[CurvePoint]) -> int | None:
-        """The next batch to measure without recompute; ``None`` when enough is known."""
+        """Return the next batch to measure without recompute; ``None`` when enough is known."""
         ...
 
     def recomputed(self, curve: Sequence[CurvePoint]) -> int | None:
-        """The next batch to tune with recompute; ``None`` when nothing is left to gain."""
+        """Return the next batch to tune with recompute; ``None`` when nothing is left to gain."""
         ...
 
     def expected(self, curve: Sequence[CurvePoint]) -> int:
@@ -36,11 +36,11 @@ class BatchChooser(Protocol):
         ...
 
     def untuned(self, curve: Sequence[CurvePoint]) -> list[int]:
-        """The batches that were asked for, that some config may hold, and that nobody has tuned."""
+        """Return the batches that were asked for, that some config may hold, and that nobody has tuned."""
         ...
 
     def may_answer(self, batch: int) -> bool:
-        """Whether this batch may be the answer, and not only what it is compared with."""
+        """Tell whether this batch may be the answer, and not only what it is compared with."""
         ...
 
 
@@ -57,7 +57,7 @@ class Listed:
     limits: Limits
 
     def without(self, curve: Sequence[CurvePoint]) -> int | None:
-        """The next larger one, as long as all before it fit and it may fit as well."""
+        """Return the next larger one, as long as all before it fit and it may fit as well."""
         points = {point.batch: point for point in curve}
         for batch in self.batches:
             if batch not in points:
@@ -67,21 +67,21 @@ class Listed:
         return None
 
     def recomputed(self, curve: Sequence[CurvePoint]) -> int | None:
-        """The next one that does not fit without."""
+        """Return the next one that does not fit without."""
         return next(iter(self._left(curve)), None)
 
     def expected(self, curve: Sequence[CurvePoint]) -> int:
-        """Those that are left."""
+        """Return those that are left."""
         return max(len(self._left(curve)), 1)
 
     def untuned(self, curve: Sequence[CurvePoint]) -> list[int]:
-        """Those that are left, below any that no config holds."""
+        """Return those that are left, below any that no config holds."""
         tuned = [point for point in curve if point.recomputed is not None]
         too_large = min((point.batch for point in tuned if not point.fits_with), default=math.inf)
         return [batch for batch in self._left(curve) if batch < too_large]
 
     def may_answer(self, batch: int) -> bool:
-        """Whether it was asked for."""
+        """Tell whether it was asked for."""
         return batch in self.batches
 
     def _left(self, curve: Sequence[CurvePoint]) -> list[int]:

@@ -51,12 +51,12 @@ class Candidates:
         return len(self.switches)
 
     def config(self, index: int) -> Config:
-        """The config in this place."""
+        """Return the config in this place."""
         shares = enumerate(self.switches[index].tolist())
         return Config(frozenset(self._chosen(column, share) for column, share in shares if share))
 
     def supersets(self, index: int) -> np.ndarray:
-        """Which configs have on all that the one in this place has, and as much of it."""
+        """Return which configs have on all that the one in this place has, and as much of it."""
         found: np.ndarray = np.logical_and.reduce([word & word[index] == word[index] for word in self._words])
         for column in self._occurrences:
             found &= self.switches[:, column] >= self.switches[index, column]
@@ -92,12 +92,12 @@ class Candidates:
 
     @functools.cached_property
     def full(self) -> int:
-        """Where the config with the most switches on stands."""
+        """Return where the config with the most switches on stands."""
         return int(self.switches.sum(axis=1).argmax())
 
 
 def choices_of(space: Space) -> tuple[Choice, ...]:
-    """The choices of a space's plans, in a fixed order."""
+    """Return the choices of a space's plans, in a fixed order."""
     return tuple(sorted({choice for plan in space.plans for choice in plan.choices}, key=str))
 
 
@@ -121,14 +121,14 @@ def _most_telling(space: Space, simulator: Simulator) -> list[Plan]:
 
 
 def _subsets(by_plan: np.ndarray) -> np.ndarray:
-    """The choices that are on in each subset of the plans."""
+    """Return the choices that are on in each subset of the plans."""
     count = len(by_plan)
     chosen = (np.arange(2**count)[:, None] >> np.arange(count)) & 1
     return (chosen @ by_plan.astype(np.int64) > 0).astype(np.float32)
 
 
 def _occurrences(plans: Sequence[Plan], choices: Sequence[Choice]) -> dict[int, int]:
-    """How many occurrences there are to choose from, by the columns of plans that count and share no choice."""
+    """Return how many occurrences there are to choose from, by the columns of plans that count and share no choice."""
     shared = [choice for plan in plans for choice in plan.choices]
     return {
         choices.index(plan.choices[0]): plan.occurrences
@@ -145,7 +145,7 @@ def _as_words(switches: np.ndarray) -> list[np.ndarray]:
 
 
 def _can_exist(switches: np.ndarray, space: Space, choices: Sequence[Choice]) -> np.ndarray:
-    """Which configs exist: no site is recomputed in two ways, and every choice has something left to do."""
+    """Return which configs exist: no site is recomputed in two ways, and every choice has something left to do."""
     same = np.array([[one.site == other.site and one != other for other in choices] for one in choices], dtype=bool)
     on = (switches > 0).astype(np.float32)
     in_two_ways = ((on @ same.reshape(len(choices), len(choices)).astype(np.float32)) * on).max(axis=1, initial=0) > 0

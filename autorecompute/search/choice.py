@@ -35,7 +35,7 @@ def make_searcher(  # noqa: PLR0913  (what any of them may want to know)
     needs: Needs = needs_nothing,
     known_trials: int = 0,
 ) -> Searcher:
-    """The searcher of that name, one of ``NAMES``; the greedy one where there is nothing to make a model of.
+    """Return the searcher of that name, one of ``NAMES``; the greedy one where there is nothing to make a model of.
 
     Args:
         name: Which.

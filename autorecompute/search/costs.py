@@ -16,7 +16,7 @@ if TYPE_CHECKING:
 
 
 def needs_nothing(config: Config) -> frozenset[str]:
-    """Of a training system whose configs are all as quickly switched to."""
+    """Return those of a training system whose configs are all as quickly switched to."""
     del config
     return frozenset()
 
@@ -36,15 +36,18 @@ class TrialCosts:
 
     @property
     def differ(self) -> bool:
-        """Whether making configs ready was seen to take any time."""
+        """Tell whether making configs ready was seen to take any time."""
         return self._seconds_of_one > 0
 
     def relative(self, config: Config) -> float:
-        """How many times as long a trial of the config should take as one that finds everything ready; 1 or more."""
+        """Return how many times as long a trial of the config should take as one that finds everything ready.
+
+        1 or more.
+        """
         return 1 + len(self._needs(config) - self._ready) * self._seconds_of_one
 
     def _learn(self, trials: Sequence[Trial]) -> float:
-        """What making one thing ready takes, in trials that find everything ready."""
+        """Return what making one thing ready takes, in trials that find everything ready."""
         made: list[float] = []
         for trial in trials:
             new = self._needs(trial.config) - self._ready

@@ -70,7 +70,7 @@ class Fastest:
         return larger if larger is not None else _beside_the_fastest(curve)
 
     def recomputed(self, curve: Sequence[CurvePoint]) -> int | None:
-        """The next larger batch that some config may hold, unless throughput has ceased to grow."""
+        """Return the next larger batch that some config may hold, unless throughput has ceased to grow."""
         tuned = [point for point in curve if point.recomputed is not None]
         largest = max((point.batch for point in curve if point.fits_without or point.fits_with), default=0)
         too_large = min((point.batch for point in tuned if not point.fits_with), default=math.inf)
@@ -83,7 +83,7 @@ class Fastest:
         return math.floor(batch)
 
     def expected(self, curve: Sequence[CurvePoint]) -> int:
-        """A few; as long as no batch fits, the next one may be all there is."""
+        """Return a few; as long as no batch fits, the next one may be all there is."""
         return SHARES if any(point.fits_without or point.fits_with for point in curve) else 1
 
     def untuned(self, _: Sequence[CurvePoint]) -> list[int]:
@@ -132,7 +132,7 @@ def _beside_the_fastest(curve: Sequence[CurvePoint]) -> int | None:
 
 
 def _has_ceased_to_grow(curve: Sequence[CurvePoint], *, has_end: bool) -> bool:
-    """Whether no larger batch is worth a try.
+    """Tell whether no larger batch is worth a try.
 
     Args:
         curve: What was measured.

@@ -41,7 +41,7 @@ class InheritedFirst(SearcherWrapper):
         self._firsts = dict(itertools.islice(_worth_trying(prior, growth, limit_bytes).items(), MOST))
 
     def propose(self, trials: Sequence[Trial], claimed: Collection[Config] = ()) -> Proposal | None:
-        """The next config to measure, or ``None`` when nothing is left to gain."""
+        """Return the next config to measure, or ``None`` when nothing is left to gain."""
         proposal = self._searcher.propose(trials, claimed)
         if proposal is None or not any(trial.config.is_none for trial in trials):
             return proposal
@@ -67,7 +67,7 @@ class PlannedFirst(SearcherWrapper):
         self._config, self._least_fit = config, least_fit
 
     def propose(self, trials: Sequence[Trial], claimed: Collection[Config] = ()) -> Proposal | None:
-        """The next config to measure, or ``None`` when nothing is left to gain."""
+        """Return the next config to measure, or ``None`` when nothing is left to gain."""
         if not trials or self._config in {*claimed, *(trial.config for trial in trials)}:
             return self._searcher.propose(trials, claimed)
         prediction = self._searcher.predict(self._config, trials)
@@ -77,7 +77,9 @@ class PlannedFirst(SearcherWrapper):
 
 
 def _worth_trying(prior: Prior, growth: float, limit_bytes: int) -> dict[Config, str]:
-    """Its answer, its finalists and its fastest within this limit, then its least peak; each with what it was there.
+    """Return its answer, its finalists and its fastest within this limit, then its least peak.
+
+    Each with what it was there.
 
     Left out is what should not fit here, be it the answer.
     """

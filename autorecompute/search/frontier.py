@@ -15,7 +15,7 @@ if TYPE_CHECKING:
 
 
 def predict_frontier(memory: MemoryModel, dims: Mapping[str, int]) -> tuple[Forecast, ...]:
-    """The forecasts of those configs among all that the search knows, the lowest peak first.
+    """Return the forecasts of those configs among all that the search knows, the lowest peak first.
 
     Args:
         memory: A model that can forecast any config.
@@ -31,7 +31,7 @@ def predict_frontier(memory: MemoryModel, dims: Mapping[str, int]) -> tuple[Fore
 
 
 def undominated(peaks: np.ndarray, costs: np.ndarray) -> list[int]:
-    """The places that no other beats in both, the lowest peak first.
+    """Return the places that no other beats in both, the lowest peak first.
 
     Args:
         peaks: Bytes, an entry for each config.

@@ -46,7 +46,10 @@ class GreedySearcher:
         self._space, self._budget, self._limit_bytes, self._needs = space, budget, limit_bytes, needs
 
     def propose(self, trials: Sequence[Trial], claimed: Collection[Config] = ()) -> Proposal | None:
-        """The next config to measure; ``None`` when the batch fits without recompute, or nothing is left to gain."""
+        """Return the next config to measure.
+
+        ``None`` when the batch fits without recompute, or nothing is left to gain.
+        """
         if any(trial.config.is_none and trial.fits for trial in trials):
             return None
         tried = {config.hash for config in (*claimed, *(trial.config for trial in trials))}
@@ -58,11 +61,11 @@ class GreedySearcher:
 
     @staticmethod
     def predict(config: Config, trials: Sequence[Trial]) -> None:
-        """Nothing: its sums have no interval."""
+        """Return nothing: its sums have no interval."""
         del config, trials
 
     def expect_steps(self, trials: Sequence[Trial]) -> Mapping[int, float]:
-        """As a sum of plans says, and never less than was measured."""
+        """Return what a sum of plans says, and never less than was measured."""
         times = TimeModel(self._space, trials)
         return {trial.number: times.expected(trial) for trial in trials if trial.measurement.step_seconds}
 
@@ -87,7 +90,7 @@ class GreedySearcher:
 
 
 def _bases(space: Space, trials: Sequence[Trial], times: TimeModel, peaks: PeakModel) -> dict[Config, Trial]:
-    """The configs a step away from the trials, each with the first trial it is a step away from."""
+    """Return the configs a step away from the trials, each with the first trial it is a step away from."""
     bases: dict[Config, Trial] = {}
     for trial in trials:
         for config in moves_from(trial.config, space, times, peaks):

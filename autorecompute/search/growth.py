@@ -33,7 +33,7 @@ class Limits:
 
 
 def per_sample_bytes(curve: Sequence[CurvePoint], limits: Limits) -> float | None:
-    """What a sample adds to the peak without recompute; ``None`` where no peak is known.
+    """Return what a sample adds to the peak without recompute; ``None`` where no peak is known.
 
     One peak alone is held against the model at rest. That leaves out what a process takes for its start, so that the
     figure is rather too large, and what is guessed from it fits.
@@ -48,7 +48,7 @@ def per_sample_bytes(curve: Sequence[CurvePoint], limits: Limits) -> float | Non
 
 
 def largest_without(curve: Sequence[CurvePoint], limits: Limits) -> int | None:
-    """The largest batch that should fit without recompute; ``None`` where no peak is known."""
+    """Return the largest batch that should fit without recompute; ``None`` where no peak is known."""
     slope = per_sample_bytes(curve, limits)
     if slope is None:
         return None
@@ -64,13 +64,13 @@ def largest_without(curve: Sequence[CurvePoint], limits: Limits) -> int | None:
 
 
 def is_hidden(curve: Sequence[CurvePoint]) -> bool:
-    """Whether the two largest batches have one peak: that of the process's start, which says nothing of samples."""
+    """Tell whether the two largest batches have one peak: that of the process's start, which says nothing."""
     peaks = [point.without.peak_bytes for point in curve if point.without.peak_bytes is not None][-POINTS_OF_A_LINE:]
     return len(peaks) == POINTS_OF_A_LINE and peaks[1] < peaks[0] * (1 + FLAT)
 
 
 def largest_with(curve: Sequence[CurvePoint], limits: Limits, share: float) -> float:
-    """The largest batch that any config should hold, going by the least peak seen; infinite before any was.
+    """Return the largest batch that any config should hold, going by the least peak seen; infinite before any was.
 
     Args:
         curve: What was measured.

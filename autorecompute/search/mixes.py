@@ -73,7 +73,7 @@ class Mixer:
         return np.unique(np.concatenate([mixes, *self._move_counts(mixes)]), axis=0)
 
     def _move_counts(self, mixes: np.ndarray) -> list[np.ndarray]:
-        """The cheapest mixes, and what is cheaper than they are with some counts moved."""
+        """Return the cheapest mixes, and what is cheaper than they are with some counts moved."""
         kept = [self._cheapest_of_fine_ranges(mixes)]
         for _ in range(MOVES):
             around = np.unique(np.concatenate([kept[-1], *self._neighbours(kept[-1])]), axis=0)
@@ -90,7 +90,7 @@ class Mixer:
         return cheapest
 
     def _neighbours(self, mixes: np.ndarray) -> list[np.ndarray]:
-        """The mixes with the count of one choice moved, by one occurrence or by a leap."""
+        """Return the mixes with the count of one choice moved, by one occurrence or by a leap."""
         found = []
         for column, most in enumerate(self._occurrences.tolist()):
             for by in {1, -1, most // LEAPS, -(most // LEAPS)} - {0}:
@@ -100,7 +100,7 @@ class Mixer:
         return found
 
     def _sets(self) -> np.ndarray:
-        """Sets of plans that are on at all occurrences: the cheapest of each range of peaks."""
+        """Set of plans that are on at all occurrences: the cheapest of each range of peaks."""
         sets = np.zeros((1, self._by_plan.shape[1]), dtype=np.float32)
         for plan in self._by_plan:
             added = np.maximum(sets, plan)
@@ -117,7 +117,7 @@ class Mixer:
         return best
 
     def _at_counts(self, first: np.ndarray, rest: np.ndarray) -> np.ndarray:
-        """The plans of ``rest`` everywhere, and those of ``first`` at each count of the first occurrences."""
+        """Return the plans of ``rest`` everywhere, and those of ``first`` at each count of the first occurrences."""
         most = int(self._occurrences.max(initial=1))
         shares = (np.rint(self._occurrences * count / most) / self._occurrences for count in range(1, most))
         parts = [np.maximum(rest, first * share) for share in shares]
@@ -125,7 +125,7 @@ class Mixer:
 
 
 def _cheapest(needs: np.ndarray, simulated: Simulated, most: int, ranges: int = RANGES) -> np.ndarray:
-    """Where the sets are that recompute least among those that need about the same."""
+    """Return where the sets are that recompute least among those that need about the same."""
     ranges = min(ranges, most)
     spread = max(float(needs.max() - needs.min()), 1.0)
     within = np.minimum((needs - needs.min()) * ranges / spread, ranges - 1).astype(int)

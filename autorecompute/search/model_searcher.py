@@ -101,7 +101,10 @@ class ModelSearcher:
         self._opaque = _forecasts_of(space.opaque_presets.values(), memory, dims)
 
     def propose(self, trials: Sequence[Trial], claimed: Collection[Config] = ()) -> Proposal | None:
-        """The next config to measure; ``None`` when the batch fits without recompute, or nothing is left to gain."""
+        """Return the next config to measure.
+
+        ``None`` when the batch fits without recompute, or nothing is left to gain.
+        """
         if any(trial.config.is_none and trial.fits for trial in trials):
             return None
         surrogate = self._learn(trials)
@@ -115,16 +118,16 @@ class ModelSearcher:
         return self._most_worth_a_trial(trials, claimed, surrogate, outlook)
 
     def predict(self, config: Config, trials: Sequence[Trial]) -> Prediction | None:
-        """As the model has it after these trials; ``None`` for a config that is no candidate."""
+        """Return what the model has after these trials; ``None`` for a config that is no candidate."""
         return self._prediction(config, self._learn(trials).outlook())
 
     def expect_steps(self, trials: Sequence[Trial]) -> Mapping[int, float]:
-        """As the model has them, which all trials together have made."""
+        """Return what the model has, which all trials together have made."""
         surrogate = self._learn(trials)
         return {trial.number: surrogate.settled_step(trial) for trial in trials if trial.measurement.step_seconds}
 
     def _presets_to_measure(self, tried: Collection[Config], outlook: Outlook, *, few: bool) -> Sequence[Config]:
-        """The presets whose figures everybody asks for; the others compete with all that there is.
+        """Return the presets whose figures everybody asks for; the others compete with all that there is.
 
         Where memory is known, or a trial takes long for its config to be made ready, these are no recompute, the
         leanest preset, which people switch on first, and the one that should be the fastest of those that should fit.
@@ -144,7 +147,7 @@ class ModelSearcher:
         return [Config(), leanest, *by_hand, *opaque]
 
     def _may_gain(self, preset: Config, outlook: Outlook) -> bool:
-        """Whether an opaque preset may fit, and no mix that is as likely to recomputes as little."""
+        """Tell whether an opaque preset may fit, and no mix that is as likely to recomputes as little."""
         forecast = self._opaque.get(preset)
         if forecast is None:
             return True
@@ -191,7 +194,7 @@ class ModelSearcher:
         return Proposal(config=config, reason=reason, prediction=self._prediction(config, outlook))
 
     def _costs(self, trials: Sequence[Trial]) -> np.ndarray:
-        """How many times as long a trial of each candidate takes as one whose config is ready."""
+        """Return how many times as long a trial of each candidate takes as one whose config is ready."""
         costs = TrialCosts(trials, self._needs)
         if not costs.differ:  # there may be a hundred thousand candidates
             return np.ones(len(self._candidates))
@@ -207,7 +210,7 @@ class ModelSearcher:
         return count_since_gain([step for step in fitting if step < math.inf]) >= patience
 
     def _least_peak(self, trials: Sequence[Trial], outlook: Outlook, allowed: np.ndarray) -> Proposal | None:
-        """The config that should need less than any that was measured, which tells what limit would do.
+        """Return the config that should need less than any that was measured, which tells what limit would do.
 
         Where that ran out of memory, too, all others would.
         """
@@ -221,7 +224,7 @@ class ModelSearcher:
         return Proposal(config=config, reason="least peak", prediction=self._prediction(config, outlook))
 
     def _allowed(self, trials: Sequence[Trial], claimed: Collection[Config]) -> np.ndarray:
-        """Which candidates are worth a thought: how likely each of those works, and 0 for others."""
+        """Return which candidates are worth a thought: how likely each of those works, and 0 for others."""
         candidates, peaks = self._candidates, self._candidates.simulated.peak_bytes
         allowed = np.ones(len(candidates), dtype=bool)
         allowed[[candidates.places[config] for config in claimed if config in candidates.places]] = False
@@ -259,13 +262,16 @@ class ModelSearcher:
 def _forecasts_of(
     configs: Collection[Config], memory: PeakForecaster, dims: Mapping[str, int]
 ) -> dict[Config, Forecast]:
-    """What is forecast of configs, without those of which nothing is known: they would seem to recompute nothing."""
+    """Return what is forecast of configs, without those of which nothing is known.
+
+    They would seem to recompute nothing.
+    """
     found = memory.forecasts(dims) if configs else []
     return {one.config: one for one in found if one.config in configs and one.recompute_share > 0}
 
 
 def count_since_gain(steps: Sequence[float]) -> int:
-    """How many trials came after the first whose step takes no more than 1 % longer than the best."""
+    """Return how many trials came after the first whose step takes no more than 1 % longer than the best."""
     as_good = (1 + WORTH_WAITING) * min(steps)
     return len(steps) - 1 - next(place for place, step in enumerate(steps) if step <= as_good)
 
@@ -279,6 +285,6 @@ def _expected_improvement(to_beat: float, outlook: Outlook) -> np.ndarray:
 
 
 def _hopeless(trials: Sequence[Trial]) -> float:
-    """How likely a config has to be to fit, where none does yet."""
+    """Return how likely a config has to be to fit, where none does yet."""
     lost = sum(trial.measurement.outcome is Outcome.OOM for trial in trials if not trial.config.is_none)
     return HOPELESS_THEN if lost >= LOST_TRIALS else HOPELESS

@@ -17,7 +17,7 @@ LEAST_COST = 0.002
 
 
 def moves_from(base: Config, space: Space, times: TimeModel, peaks: PeakModel) -> Iterator[Config]:
-    """One plan on or off, and several at once towards the limit; nothing where the peak is unknown."""
+    """Yield one plan on or off, and several at once towards the limit; nothing where the peak is unknown."""
     spare_bytes = peaks.spare_bytes(base)
     if spare_bytes is None:
         return

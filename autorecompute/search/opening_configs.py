@@ -55,7 +55,7 @@ class Opening:
         self.whole = [*self._presets, *self._alone, *self._all_but]
 
     def proposals(self, trials: Sequence[Trial]) -> list[Proposal]:
-        """The opening of a study that has come to these trials, with what they have of it."""
+        """Return the opening of a study that has come to these trials, with what they have of it."""
         alone = [] if self._tell_nothing_alone(trials) else self._alone
         proposals = [*self._presets, *alone, *self._all_but]
         if len(proposals) <= round(self._budget * WHOLE_SHARE):
@@ -65,7 +65,7 @@ class Opening:
         return [*self._presets, *in_turns][: round(self._budget * CUT_SHARE)]
 
     def count_others_after(self, trial: Trial, trials: Sequence[Trial]) -> int:
-        """How many trials came after this one that are not of the opening."""
+        """Return how many trials came after this one that are not of the opening."""
         configs = {proposal.config for proposal in self.whole}
         return sum(other.number > trial.number and other.config not in configs for other in trials)
 

@@ -38,16 +38,19 @@ class PeakModel:
         self._optimism_bytes = self._learn_optimism()
 
     def spare_bytes(self, config: Config) -> int | None:
-        """What the limit leaves beyond a config that was tried, below 0 where it is too much; ``None`` for others."""
+        """Return what the limit leaves beyond a config that was tried, below 0 where it is too much.
+
+        ``None`` for others.
+        """
         return self._limit_bytes - self._peaks[config] if config in self._peaks else None
 
     def excess_bytes(self, config: Config) -> int:
-        """How far above the limit the peak of a config should be; 0 where it should fit."""
+        """Return how far above the limit the peak of a config should be; 0 where it should fit."""
         distance = min((len(base.choices ^ config.choices) for base in self._peaks), default=0)
         return max(0, self._forecast_bytes(config) + round(distance * self._optimism_bytes) - self._limit_bytes)
 
     def saving_bytes(self, plan: Plan, near: Config) -> int:
-        """What the whole plan saves in a config like this one; the stated saving where no trial tells."""
+        """Return what the whole plan saves in a config like this one; the stated saving where no trial tells."""
         seen = self._savings[plan]
         if not seen:
             return plan.saving_bytes or 0
@@ -55,7 +58,7 @@ class PeakModel:
         return min((len(config.without_plan(plan).choices ^ others), saving) for config, saving in seen)[1]
 
     def _learn_optimism(self) -> float:
-        """What forecasts were too low by, on average, for each plan between a config and what was known of others.
+        """Return what forecasts were too low by, on average, for each plan between a config and those known.
 
         The search asks for what should just fit, so that the forecasts that err on the low side are those it follows.
         """
@@ -70,7 +73,7 @@ class PeakModel:
         return max(0.0, misses / distances) if distances else 0.0
 
     def _forecast_bytes(self, config: Config, known: Collection[Config] | None = None) -> int:
-        """The peak to expect, the highest where several trials are equally near."""
+        """Return the peak to expect, the highest where several trials are equally near."""
         distances = {base: len(base.choices ^ config.choices) for base in known or self._peaks}
         nearest = min(distances.values())
         return max(self._forecast_from(base, config) for base, distance in distances.items() if distance == nearest)
@@ -81,7 +84,7 @@ class PeakModel:
         return self._peaks[base] - round(saved)
 
     def _seen_savings(self, plan: Plan, too_large: Sequence[Config]) -> list[tuple[Config, int]]:
-        """The configs with the plan that were also tried without it, and the difference."""
+        """Return the configs with the plan that were also tried without it, and the difference."""
         seen = []
         for config, peak in self._peaks.items():
             without = config.without_plan(plan)

@@ -41,24 +41,24 @@ class Prior:
     finalists: tuple[Config, ...] = ()
 
     def growth(self, batch: int, dims: Mapping[str, int]) -> float:
-        """How many times as large an activation is at these dimensions, if it has all of them."""
+        """Return how many times as large an activation is at these dimensions, if it has all of them."""
         shared = [size / self.dims[name] for name, size in dims.items() if self.dims.get(name)]
         return math.prod(shared, start=batch / self.batch)
 
     def peak_bytes_grown(self, trial: Trial, growth: float) -> int | None:
-        """The peak of one of its trials with activations that many times as large; ``None`` where it has none."""
+        """Return the peak of one of its trials with activations that many times as large; ``None`` if it has none."""
         peak_bytes = trial.measurement.peak_bytes
         if peak_bytes is None:
             return None
         return self.resting_bytes + round((peak_bytes - self.resting_bytes) * growth)
 
     def fastest_within(self, limit_bytes: int, growth: float) -> Sequence[Trial]:
-        """Its trials that should hold a limit with activations that many times as large, the fastest first."""
+        """Return its trials that should hold a limit with activations that many times as large, the fastest first."""
         peaks = {trial.number: self.peak_bytes_grown(trial, growth) for trial in self.trials}
         fitting = [trial for trial in self.trials if (peak := peaks[trial.number]) is not None and peak <= limit_bytes]
         return sorted(fitting, key=slowness)
 
 
 def slowness(trial: Trial) -> tuple[float, float]:
-    """Orders trials, the fastest first: by their steps where no reference could run that they have a share of."""
+    """Order trials, the fastest first: by their steps where no reference could run that they have a share of."""
     return -(trial.relative_throughput or 0.0), trial.measurement.median_step_seconds or 0.0

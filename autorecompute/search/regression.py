@@ -48,7 +48,7 @@ class Beliefs:
     alike_from: int = 0
 
     def covariance(self, cases: np.ndarray, others: np.ndarray) -> np.ndarray:
-        """Of what cases (lines) should be with what others (columns) should be, but for what is their own."""
+        """Return the covariance of what cases (lines) and others (columns) should be, but for what is their own."""
         found: np.ndarray = (cases * np.square(self.deviations)) @ others.T
         if self.shared:
             left, right = cases[:, self.alike_from :], others[:, self.alike_from :]
@@ -57,7 +57,7 @@ class Beliefs:
         return found
 
     def variance(self, cases: np.ndarray) -> np.ndarray:
-        """Of what cases should be, but for what is their own."""
+        """Return the variance of what cases should be, but for what is their own."""
         found: np.ndarray = np.square(cases) @ np.square(self.deviations) + self.shared**2
         return found
 
@@ -110,7 +110,7 @@ class Regression:
         return features @ self._beliefs.means + seen @ self._weights, deviations
 
     def settle(self, features: np.ndarray, value: float, own: float = 0.0) -> float:
-        """What a case that was measured should really be: a measurement that stands out was partly luck.
+        """Return what a case that was measured should really be: a measurement that stands out was partly luck.
 
         Args:
             features: Those of the case.
@@ -124,7 +124,7 @@ class Regression:
         return mean + (value - mean) * special / (special + noise / trust)
 
     def _fit(self, values: np.ndarray, variance: np.ndarray) -> np.ndarray:
-        """Finds weights and scale, and gives back the square of what each measurement is off by."""
+        """Find weights and scale, and give back the square of what each measurement is off by."""
         beliefs, count = self._beliefs, len(values)
         common = beliefs.covariance(self._features, self._features) + self._apart
         misfit = values - self._features @ beliefs.means

@@ -49,20 +49,20 @@ class RecomputeSampler(BaseSampler):
         """What was proposed for trials that run, by their numbers: their objectives may not have asked for it yet."""
 
     def suggest(self, trial: optuna.Trial) -> Config:
-        """The config that a trial is to measure, in its canonical form."""
+        """Return the config that a trial is to measure, in its canonical form."""
         for name, distribution in self._distributions.items():
             _suggest(trial, name, distribution)
         return config_of(trial.params, self._space)
 
     def infer_relative_search_space(self, study: optuna.Study, trial: FrozenTrial) -> dict[str, BaseDistribution]:
-        """A parameter for each plan, and one for presets that are no mix of plans."""
+        """Return a parameter for each plan, and one for presets that are no mix of plans."""
         del study, trial
         return dict(self._distributions)
 
     def sample_relative(
         self, study: optuna.Study, trial: FrozenTrial, search_space: dict[str, BaseDistribution]
     ) -> dict[str, Any]:
-        """The config that the searcher proposes, as parameters; none of them when nothing is left to gain."""
+        """Return the config that the searcher proposes, as parameters; none of them when nothing is left to gain."""
         del search_space
         with _PROPOSING:
             trials, claimed = self._trials(study), self._claimed(study)
@@ -79,17 +79,17 @@ class RecomputeSampler(BaseSampler):
     def sample_independent(
         self, study: optuna.Study, trial: FrozenTrial, param_name: str, param_distribution: BaseDistribution
     ) -> Any:
-        """By chance, where the searcher proposes nothing, and for parameters that are no plans."""
+        """Choose by chance where the searcher proposes nothing, and for parameters that are no plans."""
         if param_name == PRESET:
             return ""
         return self._random.sample_independent(study, trial, param_name, param_distribution)
 
     def reseed_rng(self) -> None:
-        """Lets each of several workers draw other values."""
+        """Let each of several workers draw other values."""
         self._random.reseed_rng()
 
     def _trials(self, study: optuna.Study) -> list[Trial]:
-        """The finished trials that had a config, each beside the one without recompute where there is one."""
+        """Return the finished trials that had a config, each beside the one without recompute where there is one."""
         trials = [
             thaw(
                 frozen, self._space, limit_bytes=self._limit_bytes, step_seconds=_step_seconds(frozen, study.direction)
@@ -102,14 +102,14 @@ class RecomputeSampler(BaseSampler):
         return [trial if trial.reference_seconds else replace(trial, reference_seconds=reference) for trial in trials]
 
     def _claimed(self, study: optuna.Study) -> set[Config]:
-        """What the running trials measure, or are about to."""
+        """Return what the running trials measure, or are about to."""
         running = {trial.number: trial for trial in study.get_trials(deepcopy=False, states=(TrialState.RUNNING,))}
         self._promised = {number: config for number, config in self._promised.items() if number in running}
         known = {config_of(trial.params, self._space) for trial in running.values() if self._has_config(trial)}
         return known | set(self._promised.values())
 
     def _has_config(self, frozen: FrozenTrial) -> bool:
-        """Whether the objective came as far as asking for it."""
+        """Tell whether the objective came as far as asking for it."""
         return frozen.params.keys() >= self._distributions.keys()
 
 

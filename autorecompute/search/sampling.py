@@ -50,7 +50,7 @@ NEEDED = {"gp": ("scipy", "torch")}
 
 
 def require_installed(name: str) -> None:
-    """Checks that this sampler can run here.
+    """Check that this sampler can run here.
 
     Raises:
         SetupError: something that it imports is not installed.
@@ -83,7 +83,7 @@ class OptunaSearcher:
         self._sampler, self._seed = sampler, seed
 
     def propose(self, trials: Sequence[Trial], claimed: Collection[Config] = ()) -> Proposal | None:
-        """The next config to measure, or ``None`` when the search has ended."""
+        """Return the next config to measure, or ``None`` when the search has ended."""
         if any(trial.config.is_none and trial.fits for trial in trials):
             return None
         known = {trial.config: trial for trial in trials}
@@ -99,12 +99,12 @@ class OptunaSearcher:
 
     @staticmethod
     def predict(config: Config, trials: Sequence[Trial]) -> None:
-        """Nothing: these samplers tell nobody what they expect."""
+        """Return nothing: these samplers tell nobody what they expect."""
         del config, trials
 
     @staticmethod
     def expect_steps(trials: Sequence[Trial]) -> Mapping[int, float]:
-        """As they were measured: these samplers have no opinion that can be asked for."""
+        """Return them as measured: these samplers have no opinion that can be asked for."""
         values = _values(trials)
         return {trial.number: -values[trial.config] for trial in trials if trial.config in values}
 
@@ -119,7 +119,7 @@ class OptunaSearcher:
         return study
 
     def _ask(self, study: optuna.Study, known: Mapping[Config, Trial], claimed: Collection[Config]) -> Config | None:
-        """What the sampler wants, unless it wants what was tried however often it is told what that came to."""
+        """Return what the sampler wants, unless it wants what was tried however often it is told what that came to."""
         values = _values(list(known.values()))
         distributions = distributions_of(self._plans)
         for _ in range(ASKS):
@@ -137,7 +137,7 @@ class OptunaSearcher:
         return None
 
     def _draw(self, known: Collection[Config], chance: random.Random) -> Config | None:
-        """An untried config by chance; ``None`` where there is none."""
+        """Return an untried config by chance; ``None`` where there is none."""
         plans = self._plans.plans
         values = [range(plan.occurrences + 1 if plan.counts else 2) for plan in plans]
         drawn = ([chance.choice(of_plan) for of_plan in values] for _ in range(DRAWS))

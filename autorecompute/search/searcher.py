@@ -34,7 +34,7 @@ class Proposal:
 
 
 def preset_reason(config: Config) -> str:
-    """Why a preset is measured: no recompute is what all others are held against."""
+    """Return why a preset is measured: no recompute is what all others are held against."""
     return "baseline" if config.is_none else "preset"
 
 
@@ -42,7 +42,7 @@ class Searcher(Protocol):
     """Chooses what to measure next from what was measured."""
 
     def propose(self, trials: Sequence[Trial], claimed: Collection[Config] = ()) -> Proposal | None:
-        """The next config to measure, or ``None`` when nothing is left to gain.
+        """Return the next config to measure, or ``None`` when nothing is left to gain.
 
         The answer depends on the trials alone, so that an interrupted search goes on where it stopped.
 
@@ -54,11 +54,11 @@ class Searcher(Protocol):
         ...
 
     def predict(self, config: Config, trials: Sequence[Trial]) -> Prediction | None:
-        """What is expected of a config that somebody else chose; ``None`` where the searcher cannot tell."""
+        """Return what is expected of a config that somebody else chose; ``None`` where the searcher cannot tell."""
         ...
 
     def expect_steps(self, trials: Sequence[Trial]) -> Mapping[int, float]:
-        """What the timed trials' steps should really take, by number: who was measured fastest was lucky, as a rule.
+        """Return what the timed trials' steps should really take, by number: who was measured fastest was lucky.
 
         Only their order has a meaning.
         """
@@ -76,9 +76,9 @@ class SearcherWrapper:
         self._searcher = searcher
 
     def predict(self, config: Config, trials: Sequence[Trial]) -> Prediction | None:
-        """What the other searcher expects of a config."""
+        """Return what the other searcher expects of a config."""
         return self._searcher.predict(config, trials)
 
     def expect_steps(self, trials: Sequence[Trial]) -> Mapping[int, float]:
-        """What the other searcher expects of the timed trials."""
+        """Return what the other searcher expects of the timed trials."""
         return self._searcher.expect_steps(trials)

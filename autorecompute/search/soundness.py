@@ -19,14 +19,14 @@ if TYPE_CHECKING:
 
 
 def sound_space(space: Space, trials: Sequence[Trial]) -> Space:
-    """The space without the plans that failed alone, and not for want of memory: they would fail in any company."""
+    """Return the space without the plans that failed alone, and not for want of memory: they would fail in company."""
     outcomes = {trial.config: trial.measurement.outcome for trial in trials}
     failed = {config for config, outcome in outcomes.items() if _blames_config(outcome)}
     return replace(space, plans=tuple(plan for plan in space.plans if Config.of([plan]) not in failed))
 
 
 def chance_to_work(candidates: Candidates, trials: Sequence[Trial]) -> np.ndarray:
-    """How likely each candidate comes to its end, by those that failed, and not for want of memory.
+    """Return how likely each candidate comes to its end, by those that failed, and not for want of memory.
 
     A choice that was measured works as far as it was on. Of a config that failed one of its other choices is to blame:
     those that most of such configs have are equally likely to be the one. Where nothing else was on in it, no more than

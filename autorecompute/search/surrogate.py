@@ -135,7 +135,7 @@ class Surrogate:
         self._times = self._learn_times(known, [t for t in prior if _is_known(t.config, candidates)])
 
     def outlook(self) -> Outlook:
-        """What to expect of every candidate."""
+        """Return what to expect of every candidate."""
         peaks, peak_deviations = self._peaks.predict(self._peak_features(slice(None)))
         steps, step_deviations = self._times.predict(self._time_features(slice(None)))
         fits = normal((self._limit_bytes - peaks) / peak_deviations)
@@ -214,7 +214,7 @@ class Surrogate:
         return Regression(beliefs, features, np.array(values), extra, apart)
 
     def _covariance_elsewhere(self, places: list[int], calls: np.ndarray) -> np.ndarray:
-        """Of how step times of another problem differ from those of this one, all together and by their switches."""
+        """Return how step times of another problem vary from those of this one, all together and by their switches."""
         costs = TIME_SLOPE * self._candidates.choice_shares + calls
         offset = TIME_OF_ANOTHER if self.has_reference else UNKNOWN_OFFSET
         shares = self._candidates.shares[places]
@@ -222,7 +222,7 @@ class Surrogate:
         return found
 
     def _reference_seconds(self, trials: Sequence[Trial]) -> float:
-        """The step that all times are relative to; endless where none is known yet."""
+        """Return the step that all times are relative to; endless where none is known yet."""
         if not self.has_reference:
             return self._fastest
         references = [trial.reference_seconds for trial in trials if trial.reference_seconds]
@@ -259,6 +259,6 @@ _erf = np.vectorize(math.erf, otypes=[float])
 
 
 def normal(values: np.ndarray) -> np.ndarray:
-    """The standard normal distribution function."""
+    """Return the standard normal distribution function."""
     share: np.ndarray = 0.5 * (1 + _erf(values / math.sqrt(2)))
     return share

@@ -49,21 +49,21 @@ class TimeModel:
         self._learn([trial for trial in timed if space.is_mix(trial.config)])
 
     def measured(self, trial: Trial) -> float:
-        """The step time of a trial that has one."""
+        """Return the step time of a trial that has one."""
         return self._seconds(trial) / self._fastest
 
     def expected(self, trial: Trial) -> float:
-        """The step time of a trial without the luck of its measurement: the fastest of many was lucky, as a rule."""
+        """Return the step time of a trial without the luck of its measurement: the fastest of many was lucky."""
         return max(self.measured(trial), self.forecast(trial.config))
 
     def forecast(self, config: Config) -> float:
-        """The step time to expect of a config."""
+        """Return the step time to expect of a config."""
         return self._base + sum(
             self._costs[plan] * self._space.share(config, plan) for plan in self._space.plans_of(config)
         )
 
     def cost(self, plan: Plan) -> float:
-        """What the plan adds to the step time; below 0 where it is faster to recompute."""
+        """Return what the plan adds to the step time; below 0 where it is faster to recompute."""
         return self._costs[plan]
 
     def _seconds(self, trial: Trial) -> float:
@@ -71,7 +71,7 @@ class TimeModel:
         return 1 / relative if self._has_reference and relative else self._steps[trial.number]
 
     def _learn(self, trials: Sequence[Trial]) -> None:
-        """Fits the costs by ridge regression, which leaves what no trial can tell as it was expected.
+        """Fit the costs by ridge regression, which leaves what no trial can tell as it was expected.
 
         How far the trials may pull a cost away from there is decided by how well the costs explain them: on a noisy
         machine the trials say less. It is the posterior mean under normal noise and a normal prior (empirical Bayes).
@@ -90,7 +90,7 @@ class TimeModel:
 
 
 def _ridge(design: np.ndarray, times: np.ndarray, noise: float, spreads: Sequence[float]) -> np.ndarray:
-    """The base and the costs that explain the times best, given the variance of their noise."""
+    """Return the base and the costs that explain the times best, given the variance of their noise."""
     weights = np.array([0.0, *(noise / spread**2 for spread in spreads)])
     expected = np.full(design.shape[1], EXPECTED_COST)
     expected[0] = 0.0

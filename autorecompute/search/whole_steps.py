@@ -21,7 +21,7 @@ MOST = 8
 def missing_in(
     memory: MemoryModel, dims: Mapping[str, int], step_bytes_of: Callable[[Config], int | None]
 ) -> Callable[[Config], int]:
-    """Tells by how many bytes the forecast of a config is too low; 0 where it is not, or nobody knows.
+    """Tell by how many bytes the forecast of a config is too low; 0 where it is not, or nobody knows.
 
     Args:
         memory: Forecasts.
@@ -64,11 +64,11 @@ class WholeStepSearcher(SearcherWrapper):
 
     @property
     def gave_up(self) -> bool:
-        """Whether no further whole step is run because ``MOST`` configs turned out too large."""
+        """Tell whether no further whole step is run because ``MOST`` configs turned out too large."""
         return len(self._too_large) >= MOST
 
     def propose(self, trials: Sequence[Trial], claimed: Collection[Config] = ()) -> Proposal | None:
-        """The next config to measure, or ``None`` when nothing is left to gain."""
+        """Return the next config to measure, or ``None`` when nothing is left to gain."""
         while not self.gave_up:
             proposal = self._searcher.propose(trials, {*claimed, *self._too_large})
             if proposal is None:
@@ -84,6 +84,6 @@ class WholeStepSearcher(SearcherWrapper):
         return least[1] if least is not None else None
 
     def _peak_of(self, proposal: Proposal) -> int:
-        """What the config should need by a whole step; nothing where that is as forecast, for better or worse."""
+        """Return what the config should need by a whole step; nothing if that is as forecast, for better or worse."""
         missing_bytes = self._missing_of(proposal.config) if proposal.prediction is not None else 0
         return proposal.prediction.peak_bytes + missing_bytes if proposal.prediction and missing_bytes else 0

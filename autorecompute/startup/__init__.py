@@ -29,7 +29,7 @@ BEFORE, AFTER = "before", "after"
 
 
 def prepend_to_python_path(inherited: str) -> str:
-    """The value of ``PYTHONPATH`` that loads this folder's ``sitecustomize`` and keeps all that was there.
+    """Return the value of ``PYTHONPATH`` that loads this folder's ``sitecustomize`` and keeps all that was there.
 
     Args:
         inherited: The value so far; empty where there was none.
@@ -40,7 +40,7 @@ def prepend_to_python_path(inherited: str) -> str:
 
 
 def format_hooks(hooks: Iterable[ImportHook]) -> str:
-    """The value of ``AUTORECOMPUTE_HOOKS``: ``before MODULE FUNCTION WHAT IS MISSED``, one after the other."""
+    """Return the value of ``AUTORECOMPUTE_HOOKS``: ``before MODULE FUNCTION WHAT IS MISSED``, one after the other."""
     return ";".join(
         f"{BEFORE if hook.comes_first else AFTER} {hook.module} {hook.function} {hook.missed}" for hook in hooks
     )

@@ -32,7 +32,7 @@ class Watch:
         self.module, self.function, self.missed = module, function, missed
 
     def call(self) -> None:
-        """Calls the function, or tells on stderr why that cannot be done."""
+        """Call the function, or tell on stderr why that cannot be done."""
         name, _, attribute = self.function.partition(":")
         try:
             __import__(name)
@@ -48,7 +48,7 @@ class Before(Watch):
     """Calls just before Python looks for the module."""
 
     def find_spec(self, fullname: str, _path: object = None, _target: object = None) -> None:
-        """Finds nothing."""
+        """Find nothing."""
         if fullname == self.module:
             self.call()
 
@@ -57,7 +57,7 @@ class After(Watch):
     """Calls as soon as the module has been imported."""
 
     def find_spec(self, fullname: str, path: Any = None, target: Any = None) -> Any:
-        """What the finders behind it find of the module; leaves every other import to them."""
+        """Return what the finders behind it find of the module; leaves every other import to them."""
         if fullname != self.module or self not in sys.meta_path:
             return None
         # Those in front were asked before: one of them that asks this one in turn would never come to an end.
@@ -70,7 +70,7 @@ class After(Watch):
 
 
 def call_after_import(spec: Any, function: Callable[[], None]) -> None:
-    """Has the function called when the module of this spec has been imported."""
+    """Have the function called when the module of this spec has been imported."""
     execute = spec.loader.exec_module
 
     def execute_and_call(module: object) -> None:
@@ -84,7 +84,7 @@ KINDS: dict[str, type[Before | After]] = {"before": Before, "after": After}
 
 
 def watches(text: str) -> list[Before | After]:
-    """What the variable asks for; anything in it that is not ours is left out."""
+    """Return what the variable asks for; anything in it that is not ours is left out."""
     found: list[Before | After] = []
     for entry in filter(None, text.split(";")):
         when, module, function, missed = (entry.split(" ", 3) + [""] * 3)[:4]
@@ -94,7 +94,7 @@ def watches(text: str) -> list[Before | After]:
 
 
 def run_shadowed() -> None:
-    """Runs the ``sitecustomize`` that Python would have loaded without this folder, in its rightful place."""
+    """Run the ``sitecustomize`` that Python would have loaded without this folder, in its rightful place."""
     spec = PathFinder.find_spec(__name__, _entries_behind())
     if spec is None or spec.loader is None:
         return

@@ -53,13 +53,13 @@ class Analysis:
 
     @property
     def small(self) -> StepProfiles:
-        """The same, by config."""
+        """Return the same, by config."""
         profiles = {entry.config: entry.profile for entry in self.profiles}
         return StepProfiles(peak_bytes=self.peak_bytes, held_bytes=self.held_bytes, profiles=profiles)
 
 
 def read_analysis(folder: StudyFolder) -> StepProfiles | None:
-    """The profiled steps of a study; ``None`` where none were kept.
+    """Return the profiled steps of a study; ``None`` where none were kept.
 
     Raises:
         SetupError: the file cannot be read.
@@ -69,7 +69,7 @@ def read_analysis(folder: StudyFolder) -> StepProfiles | None:
 
 
 def keep_analysis(folder: StudyFolder, found: StepProfiles) -> None:
-    """Writes the profiled steps down.
+    """Write the profiled steps down.
 
     Raises:
         SetupError: the folder cannot be written.
@@ -80,7 +80,7 @@ def keep_analysis(folder: StudyFolder, found: StepProfiles) -> None:
 
 
 def share(known: StudyFolder, folder: StudyFolder, batch: int) -> None:
-    """Gives a study the profiled steps of another one of the same graph, where that has some that tell of any batch.
+    """Give a study the profiled steps of another one of the same graph, where that has some that tell of any batch.
 
     Those of a study whose own batch is smaller than what others profile do not: sizes that it divides by chance are
     taken for multiples of the batch, and where it is one, all of them for constants.

@@ -94,14 +94,14 @@ LINES: dict[str, type[Any]] = {"study": FirstLine, **SEVERAL, **SINGLE, "end": L
 
 
 def dump(records: StudyRecords) -> bytes:
-    """The archive of a study."""
+    """Return the archive of a study."""
     lines = [json.dumps(line, allow_nan=False, separators=(",", ":")) for line in _lines(_portable(records))]
     end = json.dumps({"end": codec.to_plain(LastLine(lines=len(lines) + 1))}, separators=(",", ":"))
     return "".join(f"{line}\n" for line in (*lines, end)).encode()
 
 
 def compress(archive: bytes) -> bytes:
-    """The archive as gzip has it, the same each time."""
+    """Return the archive as gzip has it, the same each time."""
     return gzip.compress(archive, mtime=0)
 
 
@@ -132,7 +132,10 @@ def _line(kind: str, value: Any) -> dict[str, Any]:
 
 
 def _plain(value: Any, field: str = "") -> Any:
-    """A field's value without paths; the numbers that JSON has no word for as strings, which floats are read from."""
+    """Return a field's value without paths.
+
+    The numbers that JSON has no word for as strings, which floats are read from.
+    """
     if isinstance(value, dict):
         return {name: _plain(entry, name) for name, entry in value.items()}
     if isinstance(value, list | tuple):
@@ -145,7 +148,7 @@ def _plain(value: Any, field: str = "") -> Any:
 
 
 def _portable_word(word: str) -> str:
-    """A word of a command, in which paths need no quotes around their spaces."""
+    """Return a word of a command, in which paths need no quotes around their spaces."""
     return "".join(_portable_text(_FOLDERS.sub("", part)) for part in re.split("([=,:])(?=~?/)", word))
 
 

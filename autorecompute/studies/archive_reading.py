@@ -36,7 +36,7 @@ MOST_PARAMETERS = 100_000
 
 
 def read_archive(file: Path) -> StudyRecords:
-    """The study in an archive, compressed or not.
+    """Return the study in an archive, compressed or not.
 
     Raises:
         UsageError: the file cannot be opened, or a line of it is wrong, which the message names.
@@ -53,7 +53,7 @@ def read_archive(file: Path) -> StudyRecords:
 
 
 def read_archive_head(file: Path) -> Head:
-    """What the study in an archive is about, from its first line alone.
+    """Return what the study in an archive is about, from its first line alone.
 
     Raises:
         UsageError: the file cannot be opened, or its first line is wrong.
@@ -79,7 +79,7 @@ class _Draft:
         return cast("Head", self.found["study"])
 
     def take(self, line: dict[str, Any], number: int) -> None:
-        """Adds what a line holds.
+        """Add what a line holds.
 
         Raises:
             ValueError: it holds something else.

@@ -43,13 +43,13 @@ class BatchRecord:
     is_complete: bool = False
 
     def is_answered_by(self, result: Result, max_trials: int) -> bool:
-        """Whether the answer stands for whoever allows so many trials."""
+        """Tell whether the answer stands for whoever allows so many trials."""
         more_would_help = result.search_end is SearchEnd.TRIALS and max_trials > self.max_trials
         return self.is_complete and not result.search_end.is_early and not more_would_help
 
 
 def read_batches(folder: StudyFolder, asked: Sequence[int]) -> BatchRecord:
-    """What was kept; of a study that was asked for other batches before, what was measured.
+    """Return what was kept; of a study that was asked for other batches before, what was measured.
 
     Its answer is still the one to those: ``asked`` stays as it is until there is another answer.
 
@@ -65,7 +65,7 @@ def read_batches(folder: StudyFolder, asked: Sequence[int]) -> BatchRecord:
 
 
 def keep_batches(folder: StudyFolder, record: BatchRecord) -> None:
-    """Writes the record whole or not at all.
+    """Write the record whole or not at all.
 
     Raises:
         SetupError: the folder cannot be written.
@@ -74,7 +74,7 @@ def keep_batches(folder: StudyFolder, record: BatchRecord) -> None:
 
 
 def trials_of_answer(folder: StudyFolder, result: Result) -> list[Trial]:
-    """The trials that the answer was chosen from: of several batches, those at the batch to train with.
+    """Return the trials that the answer was chosen from: of several batches, those at the batch to train with.
 
     Args:
         folder: The study.
@@ -94,12 +94,12 @@ def _study_at(folder: StudyFolder, result: Result) -> StudyFolder | None:
 
 
 def study_of_batch(folder: StudyFolder, batch: int) -> StudyFolder:
-    """The study of one of the batches: ``bert-b48`` beside ``bert``."""
+    """Return the study of one of the batches: ``bert-b48`` beside ``bert``."""
     return StudyFolder(f"{folder.name}-b{batch}", folder.path.parent)
 
 
 def require_names_of_batches(folder: StudyFolder, batches: Sequence[int]) -> None:
-    """Checks that the name of a study leaves room for those of its batches.
+    """Check that the name of a study leaves room for those of its batches.
 
     Args:
         folder: The study.

@@ -69,17 +69,17 @@ class CheckReport:
 
     @property
     def is_valid(self) -> bool:
-        """Whether the config still holds here: all that it takes was found out, and nothing speaks against it."""
+        """Tell whether the config still holds here: all that it takes was found out, and nothing speaks against it."""
         return not self.failures and not self.open
 
     @property
     def failures(self) -> tuple[CheckLine, ...]:
-        """What speaks against it."""
+        """Return what speaks against it."""
         return self._with(CheckVerdict.FAILS)
 
     @property
     def open(self) -> tuple[CheckLine, ...]:
-        """What has to be known of it, and is not."""
+        """Return what has to be known of it, and is not."""
         return self._with(CheckVerdict.NOT_COMPARED)
 
     def _with(self, verdict: CheckVerdict) -> tuple[CheckLine, ...]:

@@ -33,7 +33,7 @@ class ConfirmedHere:
 
 
 def keep_check(folder: StudyFolder, best: Best) -> None:
-    """Writes down that an answer was found valid here.
+    """Write down that an answer was found valid here.
 
     Raises:
         SetupError: the folder cannot be written.
@@ -42,7 +42,7 @@ def keep_check(folder: StudyFolder, best: Best) -> None:
 
 
 def is_confirmed_here(folder: StudyFolder, best: Best) -> bool:
-    """Whether an answer may be trained with: its study was tuned, or its config was checked.
+    """Tell whether an answer may be trained with: its study was tuned, or its config was checked.
 
     Raises:
         SetupError: the study cannot be read.
@@ -52,7 +52,7 @@ def is_confirmed_here(folder: StudyFolder, best: Best) -> bool:
 
 
 def describe_unconfirmed(name: str) -> str:
-    """What keeps an imported study from being trained with, and what to do."""
+    """Return what keeps an imported study from being trained with, and what to do."""
     study = shlex.quote(name)
     return (
         f"Study '{name}' was imported and never confirmed on this machine. Run "

@@ -42,12 +42,12 @@ _is_ours = re.compile("|".join(_OURS)).fullmatch
 
 
 def logs_of(folder: StudyFolder) -> list[Path]:
-    """The output of the study's processes; behind a link nothing is looked for."""
+    """Return the output of the study's processes; behind a link nothing is looked for."""
     return [path for path in walk(folder.path) if not path.is_symlink() and _is_log(_inner(path, folder))]
 
 
 def strangers_in(folder: StudyFolder) -> list[str]:
-    """The files and links that autorecompute did not make, as paths from the study's folder on."""
+    """Return the files and links that autorecompute did not make, as paths from the study's folder on."""
     if not folder.path.is_dir():
         return ["."]
     inner = ((_inner(path, folder), path.is_symlink()) for path in walk(folder.path))
@@ -55,7 +55,7 @@ def strangers_in(folder: StudyFolder) -> list[str]:
 
 
 def require_no_strangers(folder: StudyFolder) -> None:
-    """Checks that whoever removes the study removes nothing else; of a link to a folder, the link alone would go.
+    """Check that whoever removes the study removes nothing else; of a link to a folder, the link alone would go.
 
     Raises:
         UsageError: somebody else's files lie in its folder.

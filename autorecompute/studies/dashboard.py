@@ -22,7 +22,7 @@ CONSTRAINTS = "constraints"
 
 
 def name_value(study: optuna.Study) -> None:
-    """Names what the trials of a study are judged by, which is ``Objective 0`` otherwise."""
+    """Name what the trials of a study are judged by, which is ``Objective 0`` otherwise."""
     if study.metric_names is None:
         with warnings.catch_warnings():
             warnings.simplefilter("ignore", optuna.exceptions.ExperimentalWarning)
@@ -30,12 +30,12 @@ def name_value(study: optuna.Study) -> None:
 
 
 def constraint_of(trial: Trial, limit_bytes: int) -> dict[str, Any]:
-    """The constraint of a trial as system attributes that viewers know: above 0 it is drawn as infeasible."""
+    """Return the constraint of a trial as system attributes that viewers know: above 0 it is drawn as infeasible."""
     return {CONSTRAINTS: [violation(trial.measurement, limit_bytes)]}
 
 
 def attributes_of(trial: Trial) -> dict[str, Any]:
-    """What a viewer shows of a trial beside its parameters, and can draw it by."""
+    """Return what a viewer shows of a trial beside its parameters, and can draw it by."""
     measurement = trial.measurement
     peak = {} if measurement.peak_bytes is None else {"peak_gib": round(measurement.peak_bytes / GIB, 3)}
     return {
@@ -48,7 +48,7 @@ def attributes_of(trial: Trial) -> dict[str, Any]:
 
 
 def length_of(trial: Trial) -> timedelta:
-    """How long a trial took."""
+    """Return how long a trial took."""
     measurement = trial.measurement
     steps = measurement.warmup_seconds + sum(measurement.step_seconds)
     return timedelta(seconds=steps + (trial.overhead_seconds or 0.0))

@@ -41,7 +41,7 @@ SQLite writes the first words of a table as they stand here, whatever was typed:
 
 
 def open_to_write(database: Path) -> optuna.storages.RDBStorage:
-    """The storage in a file, which is made where there is none.
+    """Return the storage in a file, which is made where there is none.
 
     Raises:
         SetupError: the file, or one that belongs to it, is a link or no file.
@@ -55,7 +55,9 @@ def open_to_write(database: Path) -> optuna.storages.RDBStorage:
 
 
 def open_to_read(database: Path) -> optuna.storages.RDBStorage | None:
-    """The storage in a file that is not changed, but for what a killed process had begun to write; ``None`` if empty.
+    """Return the storage in a file that is not changed, but for what a killed process had begun to write.
+
+    ``None`` if empty.
 
     Raises:
         SetupError: the file, or one that belongs to it, is a link or no file.
@@ -97,7 +99,7 @@ def _require_own_journal(journal: Path) -> None:
 
 
 def _has_tables(database: Path) -> bool:
-    """Whether anything is in a file; checks that it is tables: a view computes what is read, for ever if need be."""
+    """Tell whether anything is in a file; checks that it is tables: a view computes what is read."""
     # Not to be made, but to be written: what was being written when a process was killed is rolled back here.
     uri = f"{_uri_of(database)}?mode=rw"
     with closing(sqlite3.connect(uri, uri=True, timeout=BUSY_TIMEOUT_SECONDS)) as connection:

@@ -14,7 +14,7 @@ FILE = "detection.json"
 
 
 def read_detection(folder: StudyFolder) -> Detection | None:
-    """The detection of a study; ``None`` where none was kept.
+    """Return the detection of a study; ``None`` where none was kept.
 
     Raises:
         SetupError: the file cannot be read.
@@ -23,7 +23,7 @@ def read_detection(folder: StudyFolder) -> Detection | None:
 
 
 def keep_detection(folder: StudyFolder, detection: Detection) -> None:
-    """Writes it down.
+    """Write it down.
 
     Raises:
         SetupError: the folder cannot be written.

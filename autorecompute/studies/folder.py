@@ -71,30 +71,30 @@ class StudyFolder:
 
     @property
     def database(self) -> Path:
-        """The Optuna storage."""
+        """Return the Optuna storage."""
         return self.path / "study.db"
 
     @property
     def best(self) -> Path:
-        """The folder of files that the answer's variables name."""
+        """Return the folder of files that the answer's variables name."""
         return self.path / "best"
 
     @property
     def workers(self) -> Path:
-        """The folder of the workers' output."""
+        """Return the folder of the workers' output."""
         return self.path / "workers"
 
     def trial(self, number: int) -> Path:
-        """The folder of a trial."""
+        """Return the folder of a trial."""
         return self.path / "trials" / f"{number:04d}"
 
     def exists(self) -> bool:
-        """Whether a study was begun here."""
+        """Tell whether a study was begun here."""
         return is_file(self.path / STUDY)
 
     @property
     def is_of_this_machine(self) -> bool:
-        """Whether it was begun here, and not on another machine or in an archive."""
+        """Tell whether it was begun here, and not on another machine or in an archive."""
         return not self.is_imported and self._provenance().get(MACHINE) == this_machine()
 
     @property
@@ -103,7 +103,7 @@ class StudyFolder:
         return self.head().study if self.exists() else self.name
 
     def prepare(self) -> None:
-        """Makes the folders of the study.
+        """Make the folders of the study.
 
         Raises:
             SetupError: they cannot be made, or something in the folder leads elsewhere.
@@ -117,7 +117,7 @@ class StudyFolder:
                 (self.path / ".gitignore").write_text("*\n", encoding="utf-8")
 
     def begin(self, problem: Problem, command: Sequence[str], sizes: Sizes | None = None) -> None:
-        """Writes down what the study is about, which begins now."""
+        """Write down what the study is about, which begins now."""
         head = Head(
             study=self.name,
             created=datetime.now(UTC).isoformat(timespec="seconds"),
@@ -129,11 +129,11 @@ class StudyFolder:
         self.keep_head(head)
 
     def keep_head(self, head: Head, *, is_imported: bool = False) -> None:
-        """Writes down what the study is about, and whether it comes from an archive, in ``study.json``."""
+        """Write down what the study is about, and whether it comes from an archive, in ``study.json``."""
         self.write(STUDY, codec.to_plain(_provenance_of(head, this_machine(), is_imported=is_imported)))
 
     def provenance(self) -> Provenance:
-        """What the study is about, and where it comes from.
+        """Return what the study is about, and where it comes from.
 
         Raises:
             UsageError: there is no such study, or another version of autorecompute made it.
@@ -142,7 +142,7 @@ class StudyFolder:
         return _provenance_of(self.head(), self._provenance().get(MACHINE), is_imported=self.is_imported)
 
     def head(self) -> Head:
-        """What the study is about, as ``study.json`` has it.
+        """Return what the study is about, as ``study.json`` has it.
 
         Raises:
             UsageError: there is no such study, or another version of autorecompute made it.
@@ -153,11 +153,11 @@ class StudyFolder:
 
     @property
     def is_imported(self) -> bool:
-        """Whether the study comes from an archive, which somebody else may have made."""
+        """Tell whether the study comes from an archive, which somebody else may have made."""
         return self._provenance().get(IS_IMPORTED) is True
 
     def problem(self) -> Problem:
-        """The problem the study is about."""
+        """Return the problem the study is about."""
         return self.head().problem
 
     def _provenance(self) -> dict[str, Any]:
@@ -172,7 +172,7 @@ class StudyFolder:
         return provenance
 
     def keep_trial(self, trial: Trial, command: Sequence[str], environment: Mapping[str, str], output: str) -> None:
-        """Fills the folder of a trial: what was run, under what, what it printed and what came of it."""
+        """Fill the folder of a trial: what was run, under what, what it printed and what came of it."""
         folder = self.trial(trial.number)
         make_folder(folder)
         write_atomically(folder / "command.txt", shlex.join(command) + "\n")
@@ -181,20 +181,23 @@ class StudyFolder:
         write_atomically(folder / "result.json", jsontext.write(codec.to_plain(trial), indent=2) + "\n")
 
     def begin_trial(self, unless_ended: Trial) -> None:
-        """Writes down what a trial that begins now is to be, should nobody be left to tell how it ended."""
+        """Write down what a trial that begins now is to be, should nobody be left to tell how it ended."""
         self.write(IN_PROGRESS, codec.to_plain(unless_ended))
 
     def end_trial(self) -> None:
-        """Forgets that a trial was begun."""
+        """Forget that a trial was begun."""
         with saying_what_fails(self.path):
             (self.path / IN_PROGRESS).unlink(missing_ok=True)
 
     def trial_in_progress(self) -> Trial | None:
-        """The trial that was begun and never ended; raises ``SetupError`` where what is left of it cannot be read."""
+        """Return the trial that was begun and never ended.
+
+        Raises ``SetupError`` where what is left of it cannot be read.
+        """
         return self.read(IN_PROGRESS, Trial)
 
     def keep_rejections(self, rejections: Sequence[Rejection]) -> None:
-        """Writes down which configs were not confirmed."""
+        """Write down which configs were not confirmed."""
         self.write(REJECTED, {IN_REJECTED: codec.to_plain(rejections)})
 
     def rejections(self) -> list[Rejection]:
@@ -214,22 +217,22 @@ class StudyFolder:
             return read_evidence(self.evidence)
 
     def keep_confirmed(self, confirmed: Sequence[Best]) -> None:
-        """Writes down which configs were confirmed, and what that measured."""
+        """Write down which configs were confirmed, and what that measured."""
         self.write(CONFIRMED, {IN_CONFIRMED: codec.to_plain(confirmed)})
 
     def confirmed(self) -> list[Best]:
-        """The configs that were confirmed, in the order they were."""
+        """Return the configs that were confirmed, in the order they were."""
         known = self.read(CONFIRMED, dict[str, list[Best]])
         disproved = {rejection.config for rejection in self.disproved()}
         return [best for best in (known or {}).get(IN_CONFIRMED, []) if best.config not in disproved]
 
     def kept_trials(self) -> set[int]:
-        """The numbers of the trials that have a folder with what came of them."""
+        """Return the numbers of the trials that have a folder with what came of them."""
         names = (file.parent.name for file in self.path.glob("trials/*/result.json"))
         return {int(name) for name in names if re.fullmatch("[0-9]{4,9}", name)}
 
     def require_trials(self, count: int) -> None:
-        """Checks that the storage, with ``count`` trials, still holds all that were kept here.
+        """Check that the storage, with ``count`` trials, still holds all that were kept here.
 
         Raises:
             SetupError: trials are missing there.
@@ -242,17 +245,17 @@ class StudyFolder:
             )
 
     def write(self, name: str, plain: object) -> None:
-        """Writes a JSON file whole or not at all, also where the power fails; a file that is there is replaced."""
+        """Write a JSON file whole or not at all, also where the power fails; a file that is there is replaced."""
         write_atomically(self.path / name, jsontext.write(plain, indent=2) + "\n", is_durable=True)
 
     def read(self, name: str, kind: type[T]) -> T | None:
-        """What a JSON file holds; ``None`` where there is none."""
+        """Return what a JSON file holds; ``None`` where there is none."""
         if not (self.path / name).is_file():
             return None
         return self._structure(name, self._read(name), kind)
 
     def finish(self, result: Result) -> None:
-        """Writes down the answer."""
+        """Write down the answer."""
         self.write("result.json", codec.to_plain(result))
 
     def result(self) -> Result | None:
@@ -294,13 +297,13 @@ def _provenance_of(head: Head, machine: object, *, is_imported: bool) -> Provena
 
 
 def list_studies(root: Path | None = None) -> list[StudyFolder]:
-    """The studies there are, by name."""
+    """Return the studies there are, by name."""
     names = filter(is_name, names_in(root or STUDIES))
     return [folder for name in names if (folder := StudyFolder(name, root)).exists()]
 
 
 def load_result(name: str, root: Path | None = None) -> Result:
-    """The answer of a study.
+    """Return the answer of a study.
 
     Raises:
         UsageError: there is no such study, it has no answer yet, or another version made it.

@@ -31,7 +31,9 @@ TRIAL_ATTRIBUTE = "trial"
 
 
 def distributions_of(space: Space) -> dict[str, BaseDistribution]:
-    """What each parameter can be: at how many occurrences a plan is on, or whether it is where it knows no counts.
+    """Return what each parameter can be.
+
+    At how many occurrences a plan is on, or whether it is where it knows no counts.
 
     Where there are opaque presets, one more parameter names them.
     """
@@ -42,7 +44,7 @@ def distributions_of(space: Space) -> dict[str, BaseDistribution]:
 
 
 def parameters_of(config: Config, space: Space) -> dict[str, Any]:
-    """A config as one parameter a plan, by its id, and the opaque preset where there are such."""
+    """Return a config as one parameter a plan, by its id, and the opaque preset where there are such."""
     counts: dict[str, Any] = {plan.id: min(config.count_of(plan), _most(plan)) for plan in space.plans}
     if opaque := space.opaque_presets:
         counts[PRESET] = next((name for name, preset in opaque.items() if preset == config), "")
@@ -50,7 +52,7 @@ def parameters_of(config: Config, space: Space) -> dict[str, Any]:
 
 
 def config_of(parameters: Mapping[str, Any], space: Space) -> Config:
-    """The config of these parameters; of plans that exclude each other, the preferred one is on."""
+    """Return the config of these parameters; of plans that exclude each other, the preferred one is on."""
     if preset := parameters.get(PRESET):
         return space.opaque_presets[preset]
     config = Config()
@@ -65,12 +67,12 @@ def _most(plan: Plan) -> int:
 
 
 def state_of(outcome: Outcome) -> TrialState:
-    """What Optuna calls a trial that ended so."""
+    """Return what Optuna calls a trial that ended so."""
     return _STATES.get(outcome, TrialState.FAIL)
 
 
 def violation(measurement: Measurement, limit_bytes: int) -> float:
-    """The value of the constraint: bytes above the limit, below 0 where there is room left."""
+    """Return the value of the constraint: bytes above the limit, below 0 where there is room left."""
     if measurement.peak_bytes is not None:
         return float(measurement.peak_bytes - limit_bytes)
     # Without a peak all that is known is that a config which ran out of memory is above the limit.
@@ -85,7 +87,7 @@ def freeze(
     limit_bytes: int,
     system_attrs: Mapping[str, Any] | None = None,
 ) -> FrozenTrial:
-    """The trial as Optuna keeps it.
+    """Return the trial as Optuna keeps it.
 
     Args:
         trial: What was measured.
@@ -106,7 +108,7 @@ def freeze(
 
 
 def thaw(frozen: FrozenTrial, space: Space, *, limit_bytes: int, step_seconds: float | None) -> Trial:
-    """The trial that Optuna keeps, as far as its parameters and constraint tell; as it was where we stored it.
+    """Return the trial that Optuna keeps, as far as its parameters and constraint tell; as it was where we stored it.
 
     Args:
         frozen: A finished trial.

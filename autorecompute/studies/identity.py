@@ -32,7 +32,7 @@ class Difference:
 
 
 def compare(here: Mapping[str, str], there: Mapping[str, str]) -> list[Difference]:
-    """The parts that differ, in the order they have here; one that is missing is ``-``."""
+    """Return the parts that differ, in the order they have here; one that is missing is ``-``."""
     names = dict.fromkeys([*here, *there])
     pairs = [(name, here.get(name, ABSENT), there.get(name, ABSENT)) for name in names]
     return [Difference(part=name, here=mine, there=theirs) for name, mine, theirs in pairs if mine != theirs]

@@ -38,7 +38,7 @@ class Trusted:
 
 
 def import_records(records: StudyRecords, name: str, trusted: Trusted, *, force: bool) -> StudyFolder:
-    """The study that was made.
+    """Return the study that was made.
 
     Args:
         records: What is in the archive.
@@ -90,7 +90,7 @@ def _put(made: Path, folder: StudyFolder, *, force: bool) -> None:
 
 @contextmanager
 def drafting(root: Path) -> Iterator[Path]:
-    """A folder beside the studies that goes away with all that is left in it."""
+    """Give a folder beside the studies that goes away with all that is left in it."""
     with saying_what_fails(root):
         root.mkdir(parents=True, exist_ok=True)
         drafts = Path(tempfile.mkdtemp(prefix=f"{DRAFT_PREFIX}{os.getpid()}-", dir=root))
@@ -101,7 +101,7 @@ def drafting(root: Path) -> Iterator[Path]:
 
 
 def require_trusted(records: StudyRecords, trusted: Trusted) -> None:
-    """Checks that an archive is about the training system and the settings that are known here.
+    """Check that an archive is about the training system and the settings that are known here.
 
     Raises:
         UsageError: it is about others.

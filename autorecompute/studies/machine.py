@@ -13,7 +13,7 @@ DIGEST_LENGTH = 16
 
 @functools.cache
 def this_machine() -> str:
-    """A digest that all processes on this machine have, and that tells nothing of it.
+    """Return a digest that all processes on this machine have, and that tells nothing of it.
 
     A container without an identity of its own is known by its host name.
     """

@@ -13,7 +13,7 @@ BLANK = "\u034f\u115f\u1160\u17b4\u17b5\u2800\u3164\uffa0\ufffc"
 
 
 def is_name(name: str) -> bool:
-    """Whether a study may have this name."""
+    """Tell whether a study may have this name."""
     # What is not printable is a control character, a mark that steers the direction of reading, an invisible sign, a
     # space of another width, or a byte that is no UTF-8.
     is_visible = name.isprintable() and name == name.strip() != "" and not any(sign in BLANK for sign in name)
@@ -21,7 +21,7 @@ def is_name(name: str) -> bool:
 
 
 def require_name(name: str) -> None:
-    """Checks that a study may have this name.
+    """Check that a study may have this name.
 
     Raises:
         UsageError: it leads to another place, hides the folder, cannot be seen or typed, or looks like an option.

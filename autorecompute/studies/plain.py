@@ -18,7 +18,7 @@ if TYPE_CHECKING:
 
 
 def require_plain(folder: StudyFolder) -> None:
-    """Checks that nothing in a study's folder leads elsewhere.
+    """Check that nothing in a study's folder leads elsewhere.
 
     Raises:
         SetupError: a link, a pipe or the like lies there, or the folder is a link and what it leads to is no study.

@@ -20,7 +20,7 @@ class WrongLineError(ValueError):
 
 
 def require_own_choices(config: Config, space: Space) -> None:
-    """Checks that a config switches on nothing but what the study's model offers.
+    """Check that a config switches on nothing but what the study's model offers.
 
     Raises:
         WrongLineError: it has another choice.
@@ -32,7 +32,7 @@ def require_own_choices(config: Config, space: Space) -> None:
 
 
 def require_confirmed(result: Result, confirmed: list[Best], problem: Problem, space: Space) -> None:
-    """Checks that the archive has the run that confirmed its answer.
+    """Check that the archive has the run that confirmed its answer.
 
     Raises:
         WrongLineError: it says that the answer was confirmed, and no line before it does.
@@ -47,7 +47,7 @@ def require_confirmed(result: Result, confirmed: list[Best], problem: Problem, s
 
 
 def with_own_verdict(result: Result, problem: Problem) -> Result:
-    """The answer with the verdict that its comparison bears, whatever rule it was written by.
+    """Return the answer with the verdict that its comparison bears, whatever rule it was written by.
 
     That of several batches depends on all of them, and stays.
     """

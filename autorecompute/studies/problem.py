@@ -75,7 +75,7 @@ class Problem:
 
     @classmethod
     def of(cls, detection: Detection, limit_bytes: int) -> Self:
-        """The problem that was detected, under this limit."""
+        """Return the problem that was detected, under this limit."""
         return cls(
             graph=detection.graph,
             plans=tuple(sorted(plan.id for plan in detection.plans)),
@@ -95,7 +95,7 @@ class Problem:
 
     @property
     def parts(self) -> dict[str, str]:
-        """Each part of the identity in words, by its name."""
+        """Return each part of the identity in words, by its name."""
         return {
             "graph": self.graph[:DIGEST_LENGTH],
             "plans": f"{format_count(len(self.plans), 'plan')} ({_digest(self.plans)[:SHORT_LENGTH]})",
@@ -110,20 +110,20 @@ class Problem:
 
     @property
     def software(self) -> str:
-        """What it trains with, in words."""
+        """Return what it trains with, in words."""
         return describe_software({"torch": self.torch, **self.plan_versions})
 
     def has_same_plans(self, other: Problem) -> bool:
-        """Whether the plans are the same and mean the same."""
+        """Tell whether the plans are the same and mean the same."""
         mine, theirs = ((it.plans, it.backend, it.plan_versions) for it in (self, other))
         return mine == theirs
 
     def differences(self, other: Problem) -> list[str]:
-        """The parts in which the other problem differs, in words: ``batch 32, not 16``."""
+        """Return the parts in which the other problem differs, in words: ``batch 32, not 16``."""
         return [difference.sentence for difference in compare(self.parts, self.seen_here(other).parts)]
 
     def seen_here(self, other: Problem) -> Problem:
-        """The other problem, with this device's memory if the two differ by less than a restart changes it.
+        """Return the other problem, with this device's memory if the two differ by less than a restart changes it.
 
         Digests are not adjusted: they name what was stored.
         """
@@ -151,7 +151,7 @@ class Sizes:
 
     @classmethod
     def of(cls, detection: Detection, rest_bytes: int | None = None) -> Self:
-        """Those of what was detected, with what is held between two steps where that is known."""
+        """Return those of what was detected, with what is held between two steps where that is known."""
         dims = {name: size for name, size in detection.dims.items() if name != BATCH}
         resting_bytes = detection.resting_bytes if rest_bytes is None else rest_bytes
         savings = [evaluate(plan.saving, {**dims, BATCH: SAVED_SAMPLES}) for plan in detection.plans]
@@ -160,11 +160,11 @@ class Sizes:
 
     @property
     def parts(self) -> dict[str, str]:
-        """Each dimension by its name."""
+        """Return each dimension by its name."""
         return {name: str(size) for name, size in sorted(self.dims.items())}
 
     def differences(self, other: Sizes) -> list[str]:
-        """The dimensions in which the other differs, in words: ``sequence 128, not 64``."""
+        """Return the dimensions in which the other differs, in words: ``sequence 128, not 64``."""
         return [difference.sentence for difference in compare(self.parts, other.parts)]
 
 

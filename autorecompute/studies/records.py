@@ -53,7 +53,7 @@ class StudyRecords:
 
 
 def trials_of(folder: StudyFolder) -> list[Trial]:
-    """The trials of a study, in the order they ended.
+    """Return the trials of a study, in the order they ended.
 
     Raises:
         SetupError: they cannot be read, or their file is gone.
@@ -63,7 +63,7 @@ def trials_of(folder: StudyFolder) -> list[Trial]:
 
 
 def require_database(folder: StudyFolder) -> None:
-    """Checks that a study which measured something has the file of its trials.
+    """Check that a study which measured something has the file of its trials.
 
     Raises:
         SetupError: it is gone.
@@ -81,7 +81,7 @@ def require_database(folder: StudyFolder) -> None:
 
 
 def read_records(folder: StudyFolder) -> StudyRecords:
-    """All that a study knows.
+    """Return all that a study knows.
 
     Raises:
         UsageError: there is no such study, or another version made it.
@@ -101,7 +101,7 @@ def read_records(folder: StudyFolder) -> StudyRecords:
 
 
 def write_records(records: StudyRecords, folder: StudyFolder) -> None:
-    """Fills the folder of a study that is not there yet.
+    """Fill the folder of a study that is not there yet.
 
     Args:
         records: What it is to know; names in them are those of the folder already.

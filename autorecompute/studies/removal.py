@@ -43,7 +43,7 @@ class Removable:
 
 
 def delete(folder: StudyFolder) -> int:
-    """Removes a study; how many bytes that freed.
+    """Remove a study; how many bytes that freed.
 
     Raises:
         UsageError: a process uses it, or somebody else's files lie in its folder.
@@ -54,7 +54,7 @@ def delete(folder: StudyFolder) -> int:
 
 
 def require_removable(folder: StudyFolder) -> None:
-    """Checks that a study can be removed, and nothing with it.
+    """Check that a study can be removed, and nothing with it.
 
     Raises:
         UsageError: a process uses it, or somebody else's files lie in its folder.
@@ -64,7 +64,7 @@ def require_removable(folder: StudyFolder) -> None:
 
 
 def size_of(path: Path) -> int:
-    """The bytes of a file, or of all files in a folder as far as they can be read; links count as themselves."""
+    """Return the bytes of a file, or of all files in a folder as far as they can be read; links count as themselves."""
     try:
         if path.is_symlink() or not path.is_dir():
             return path.lstat().st_size
@@ -74,7 +74,10 @@ def size_of(path: Path) -> int:
 
 
 def find_removable() -> Iterator[Removable]:
-    """What can go: the output of finished studies' processes, studies that measured nothing, and abandoned drafts."""
+    """Yield what can go.
+
+    The output of finished studies' processes, studies that measured nothing, and abandoned drafts.
+    """
     for folder in list_studies():
         # What a link leads to may be anybody's.
         if not folder.path.is_symlink() and find_user(folder) is None:
@@ -86,7 +89,7 @@ def find_removable() -> Iterator[Removable]:
 
 
 def remove(removable: Removable) -> int:
-    """Removes it; how many bytes that freed.
+    """Remove it; how many bytes that freed.
 
     Raises:
         SetupError: it cannot be removed.

@@ -26,25 +26,25 @@ class Source(Protocol):
 
     @property
     def name(self) -> str:
-        """What it is called."""
+        """Return what it is called."""
         ...
 
     @property
     def is_shipped(self) -> bool:
-        """Whether it comes with autorecompute."""
+        """Tell whether it comes with autorecompute."""
         ...
 
     @property
     def foreign(self) -> str:
-        """Why its answer is none here, though the problem may be the same, in words; empty where it is one."""
+        """Return why its answer is none here, though the problem may be the same, in words; empty where it is one."""
         ...
 
     def read_head(self) -> Head:
-        """What it is about."""
+        """Return what it is about."""
         ...
 
     def read_records(self) -> StudyRecords:
-        """All that it knows."""
+        """Return all that it knows."""
         ...
 
 
@@ -62,17 +62,17 @@ class FolderSource:
 
     @property
     def foreign(self) -> str:
-        """Whether it was imported, or was measured on another machine."""
+        """Tell whether it was imported, or was measured on another machine."""
         if self._folder.is_imported:
             return "it was imported"
         return "" if self._folder.is_of_this_machine else "it was measured on another machine"
 
     def read_head(self) -> Head:
-        """What it is about."""
+        """Return what it is about."""
         return self._folder.head()
 
     def read_records(self) -> StudyRecords:
-        """All that it knows."""
+        """Return all that it knows."""
         return read_records(self._folder)
 
 
@@ -90,16 +90,16 @@ class ArchiveSource:
         self._file, self.name = file, file.name.partition(".")[0]
 
     def read_head(self) -> Head:
-        """What it is about."""
+        """Return what it is about."""
         return read_archive_head(self._file)
 
     def read_records(self) -> StudyRecords:
-        """All that it knows."""
+        """Return all that it knows."""
         return read_archive(self._file)
 
 
 def sources_beside(folder: StudyFolder) -> Iterator[Source]:
-    """The studies in the same place, and then those that are shipped."""
+    """Yield the studies in the same place, and then those that are shipped."""
     for other in list_studies(folder.path.parent):
         if other.name != folder.name:
             yield FolderSource(other)
@@ -108,19 +108,19 @@ def sources_beside(folder: StudyFolder) -> Iterator[Source]:
 
 
 def shipped_folder() -> Path:
-    """Where the archives lie: beside the package in a clone, in it where it was installed from a wheel."""
+    """Return where the archives lie: beside the package in a clone, in it where it was installed from a wheel."""
     package = Path(__file__).parents[1]
     in_a_clone = package.parent / "studies" / "shipped"
     return in_a_clone if in_a_clone.is_dir() else package / "shipped"
 
 
 def try_head(source: Source, note: Callable[[str], None]) -> Head | None:
-    """What it is about; ``None``, with a note, where it cannot be read: the new study goes on without it."""
+    """Return what it is about; ``None``, with a note, where it cannot be read: the new study goes on without it."""
     return _try(source, source.read_head, note)
 
 
 def try_records(source: Source, note: Callable[[str], None]) -> StudyRecords | None:
-    """All that it knows; ``None``, with a note, where it cannot be read."""
+    """Return all that it knows; ``None``, with a note, where it cannot be read."""
     return _try(source, source.read_records, note)
 
 

@@ -57,12 +57,12 @@ class TrialStore:
 
     @property
     def trials(self) -> list[Trial]:
-        """All trials, in the order they ended."""
+        """Return all trials, in the order they ended."""
         return list(self._trials)
 
     @property
     def next_number(self) -> int:
-        """The number of the next trial."""
+        """Return the number of the next trial."""
         return max((trial.number for trial in self._trials), default=-1) + 1
 
     @property
@@ -71,7 +71,7 @@ class TrialStore:
         return self._earlier_seconds + time.monotonic() - self._opened
 
     def add(self, trial: Trial) -> None:
-        """Keeps a trial that just ended, and the wall time the study has taken so far.
+        """Keep a trial that just ended, and the wall time the study has taken so far.
 
         Raises:
             SetupError: the disk is full, or the file cannot be written.
@@ -82,7 +82,7 @@ class TrialStore:
         self._trials.append(trial)
 
     def set_attribute(self, name: str, value: object) -> None:
-        """Keeps something about the study beside its trials."""
+        """Keep something about the study beside its trials."""
         with saying_what_fails(self._database):
             self._study.set_user_attr(name, codec.to_plain(value))
 
@@ -101,7 +101,7 @@ class TrialStore:
 
 
 def read_trials(database: Path, name: str) -> list[Trial]:
-    """The trials of a study that is not being tuned here, in the order they ended.
+    """Return the trials of a study that is not being tuned here, in the order they ended.
 
     Raises:
         SetupError: the file cannot be read as a study, or is a link.
@@ -118,7 +118,7 @@ def read_trials(database: Path, name: str) -> list[Trial]:
 
 @contextmanager
 def saying_what_fails(database: Path) -> Iterator[None]:
-    """Turns a failure of the storage into a sentence with a next step.
+    """Turn a failure of the storage into a sentence with a next step.
 
     Raises:
         SetupError: the disk is full, the file cannot be written, or it is no study.
@@ -139,7 +139,7 @@ def saying_what_fails(database: Path) -> Iterator[None]:
 
 @contextmanager
 def _saying_what_is_wrong(database: Path) -> Iterator[None]:
-    """The same for what is read: a file that somebody else wrote may hold anything where Optuna expects its own.
+    """Say so of what is read: a file that somebody else wrote may hold anything where Optuna expects its own.
 
     Raises:
         SetupError: it is no study, or is out of reach.

@@ -52,7 +52,7 @@ class Nearest:
 
 
 def find_nearest(tuned: Tuned, folder: StudyFolder, note: Callable[[str], None]) -> Neighbour | None:
-    """The nearest study that has measured anything; ``None`` where none has the same plans.
+    """Return the nearest study that has measured anything; ``None`` where none has the same plans.
 
     Studies beside the folder come before those that are shipped, and studies that cannot be read are passed over.
 
@@ -73,7 +73,7 @@ def find_nearest(tuned: Tuned, folder: StudyFolder, note: Callable[[str], None])
 
 
 def find_most_alike(tuned: Tuned, folder: StudyFolder, note: Callable[[str], None]) -> Nearest | None:
-    """The study that a problem differs least from; ``None`` where there is no other that can be read.
+    """Return the study that a problem differs least from; ``None`` where there is no other that can be read.
 
     Args:
         tuned: What is compared.
@@ -100,7 +100,10 @@ def _ranked(
 
 
 def _distance(mine: Tuned, theirs: Tuned, source: Source) -> tuple[float, ...]:
-    """How far apart two problems are: first what changes graph or machine, then the factors by which sizes differ."""
+    """Return how far apart two problems are.
+
+    First what changes graph or machine, then the factors by which sizes differ.
+    """
     has_other_plans = float(not mine.problem.has_same_plans(theirs.problem))
     kinds = ("graph", "device", "torch", "device_bytes")
     stored = mine.problem.seen_here(theirs.problem)

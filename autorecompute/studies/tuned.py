@@ -39,21 +39,21 @@ class Tuned:
 
     @classmethod
     def of(cls, head: Head) -> Self:
-        """What a stored study is about."""
+        """Return what a stored study is about."""
         return cls(problem=head.problem, sizes=head.sizes, command=head.command)
 
     @property
     def parts(self) -> dict[str, str]:
-        """Each part of the identity in words, by its name."""
+        """Return each part of the identity in words, by its name."""
         return {**self.problem.parts, **self.sizes.parts, COMMAND: shlex.join(self.command)}
 
     def compare(self, other: Tuned) -> list[Difference]:
-        """The parts that differ."""
+        """Return the parts that differ."""
         there = replace(other, problem=self.problem.seen_here(other.problem))
         return [*self.other_amounts(other), *compare(self.parts, there.parts)]
 
     def differences(self, other: Tuned) -> tuple[str, ...]:
-        """In what the other differs, in words; nothing where one answer holds for both.
+        """Return in what the other differs, in words; nothing where one answer holds for both.
 
         The same graph can be trained by another optimizer: commands that differ are told where nothing else does.
         """
@@ -62,7 +62,7 @@ class Tuned:
         return told or ("another command",) * bool(found)
 
     def conflicts(self, stored: Tuned) -> list[str]:
-        """What makes this another problem than that of a study, in words.
+        """Return what makes this another problem than that of a study, in words.
 
         Batches of texts differ in length from start to start: with the same command, other dimensions are no conflict.
         """
@@ -73,7 +73,7 @@ class Tuned:
         ]
 
     def other_amounts(self, other: Tuned) -> list[Difference]:
-        """Where the same plans at the same dimensions go with other amounts of memory.
+        """Return where the same plans at the same dimensions go with other amounts of memory.
 
         A model of the same modules and operators may keep more: a convolution with another stride, or attention with
         more heads. With another optimizer, more is held between two steps; on a CPU, so it may be for other reasons.
@@ -91,7 +91,7 @@ class Tuned:
 
 
 def bind(folder: StudyFolder, tuned: Tuned, note: Callable[[str], None]) -> bool:
-    """Begins the study with what is tuned, or checks that it was begun with the same; whether it began.
+    """Begin the study with what is tuned, or check that it was begun with the same; tell whether it began.
 
     Args:
         folder: The study's.
@@ -117,7 +117,7 @@ def bind(folder: StudyFolder, tuned: Tuned, note: Callable[[str], None]) -> bool
 
 
 def require_own(folder: StudyFolder) -> None:
-    """Checks that a study, where there is one, was not imported: its figures are those of another machine.
+    """Check that a study, where there is one, was not imported: its figures are those of another machine.
 
     Raises:
         UsageError: it was.

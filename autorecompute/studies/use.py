@@ -22,7 +22,7 @@ LOCK = ".lock"
 
 
 def find_user(folder: StudyFolder) -> int | None:
-    """The process that has a file of the study open; ``None`` where none has that can be seen from here.
+    """Return the process that has a file of the study open; ``None`` where none has that can be seen from here.
 
     A tuning keeps its lock or its database open, and its workers their logs, waiting or not. Seen are processes of this
     machine that belong to this user.
@@ -35,7 +35,7 @@ def find_user(folder: StudyFolder) -> int | None:
 
 
 def require_unused(folder: StudyFolder) -> None:
-    """Checks that no tuning of the study is under way.
+    """Check that no tuning of the study is under way.
 
     Raises:
         UsageError: a process uses it.
@@ -47,7 +47,7 @@ def require_unused(folder: StudyFolder) -> None:
 
 @contextlib.contextmanager
 def using(folder: StudyFolder) -> Iterator[None]:
-    """Has the study to itself while the context lasts: two tunings would number their trials alike.
+    """Have the study to itself while the context lasts: two tunings would number their trials alike.
 
     The lock is the kernel's and goes with the process, however that ends. It is on a file that only this user can open:
     the folder itself could be locked by everybody who can read it.

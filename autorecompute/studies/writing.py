@@ -16,7 +16,7 @@ if TYPE_CHECKING:
 
 
 def make_folder(path: Path) -> Path:
-    """Makes a folder of a study, with those above it, where there is none; gives it.
+    """Make a folder of a study, with those above it, where there is none; give it.
 
     Raises:
         SetupError: the disk is full, or the place cannot be written.
@@ -27,7 +27,7 @@ def make_folder(path: Path) -> Path:
 
 
 def write_atomically(path: Path, text: str, *, is_durable: bool = False) -> None:
-    """Writes a text file of a study whole or not at all, also where the power fails if it is to be durable.
+    """Write a text file of a study whole or not at all, also where the power fails if it is to be durable.
 
     Raises:
         SetupError: the disk is full, or the place cannot be written.
@@ -37,12 +37,12 @@ def write_atomically(path: Path, text: str, *, is_durable: bool = False) -> None
 
 
 def stale(files: Mapping[Path, str]) -> dict[Path, str]:
-    """The files that do not hold their text."""
+    """Return the files that do not hold their text."""
     return {path: text for path, text in files.items() if not _holds(path, text)}
 
 
 def write_files(files: Mapping[Path, str]) -> None:
-    """Writes files, in folders that are made where there are none.
+    """Write files, in folders that are made where there are none.
 
     Raises:
         SetupError: the disk is full, or a place cannot be written.
@@ -65,7 +65,7 @@ def _holds(path: Path, text: str) -> bool:
 
 @contextmanager
 def saying_what_fails(path: Path) -> Iterator[None]:
-    """Turns a failure to write into a sentence with a next step.
+    """Turn a failure to write into a sentence with a next step.
 
     Raises:
         SetupError: the disk is full, or the place cannot be written.
@@ -77,7 +77,7 @@ def saying_what_fails(path: Path) -> Iterator[None]:
 
 
 def describe_write_failure(path: Path, error: OSError) -> str:
-    """What went wrong and what to do."""
+    """Return what went wrong and what to do."""
     if error.errno in {errno.ENOSPC, errno.EDQUOT}:
         return f"The disk is full at {path}. Trials so far are kept: free some space and run the same command again."
     if error.errno in {errno.ENOTDIR, errno.EEXIST}:

@@ -27,13 +27,13 @@ class Activity:
         self._seen = self._look()
 
     def has_gone_on(self) -> bool:
-        """Whether they have printed, or kept a processor busy, since this was asked last."""
+        """Tell whether they have printed, or kept a processor busy, since this was asked last."""
         (before, seconds, size), self._seen = self._seen, self._look()
         now, used, printed = self._seen
         return printed != size or used - seconds >= LEAST_SHARE * (now - before)
 
     def _look(self) -> tuple[float, float, int]:
-        """The time, the processor time that they have had, and the length of what they have printed."""
+        """Return the time, the processor time that they have had, and the length of what they have printed."""
         try:
             first = psutil.Process(self._pid)
             # Those of children that have ended are counted with who waited for them.

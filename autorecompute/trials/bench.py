@@ -83,22 +83,22 @@ class Bench:
 
     @property
     def is_live(self) -> bool:
-        """Whether a script waits for orders; where none does, the next one has to be started first."""
+        """Tell whether a script waits for orders; where none does, the next one has to be started first."""
         return self._worker is not None
 
     def close(self) -> None:
-        """Ends the live worker, if there is one."""
+        """End the live worker, if there is one."""
         if self._worker is not None:
             self._worker.close()
             self._worker = None
 
     @property
     def can_change_batch(self) -> bool:
-        """Whether the script's DataLoader is told the batch, so that it can be told another."""
+        """Tell whether the script's DataLoader is told the batch, so that it can be told another."""
         return self._batch is not None and not self._job.takes_batch
 
     def detect(self) -> Detection:
-        """What can be recomputed; starts the script up to its first training session, where it waits.
+        """Return what can be recomputed; starts the script up to its first training session, where it waits.
 
         Raises:
             ScriptError: the script fails before it trains, or never trains a model that can be tuned.
@@ -124,11 +124,14 @@ class Bench:
         return self._detection
 
     def detect_ranks(self) -> tuple[Detection, ...]:
-        """What :meth:`detect` finds on each rank, in their order; the first has the figures that stand for all."""
+        """Return what :meth:`detect` finds on each rank, in their order.
+
+        The first has the figures that stand for all.
+        """
         return (self.detect(), *self._other_detections)
 
     def measure(self, config: Config, effort: Effort) -> Measurement:
-        """Measures a config in place; a worker that breaks is replaced before the next one.
+        """Measure a config in place; a worker that breaks is replaced before the next one.
 
         Raises:
             ScriptError: the script ends before a single config was measured.
@@ -151,7 +154,7 @@ class Bench:
         raise too_short(message, effort.warmup + effort.steps, self.output_at.format(log=self.log))
 
     def check(self, config: Config) -> GradientCheck | Measurement:
-        """Compares the config's gradients with those without recompute; a measurement says why it could not.
+        """Compare the config's gradients with those without recompute; a measurement says why it could not.
 
         Raises:
             ScriptError: the script fails before it trains.
@@ -172,7 +175,7 @@ class Bench:
         return as_measurement(message)
 
     def step_bytes(self, config: Config) -> int | None:
-        """What a whole step on fake tensors takes beyond what is there before, which costs the training no step.
+        """Return what a whole step on fake tensors takes beyond what is there before, which costs the training no step.
 
         ``None`` where none can be run, and where no live worker has measured anything.
         """
@@ -187,7 +190,7 @@ class Bench:
         return message.step_bytes
 
     def watch(self, environment: Mapping[str, str], effort: Effort, batch: int | None) -> Measurement:
-        """Measures a fresh process under nothing but this environment, as a user would run it.
+        """Measure a fresh process under nothing but this environment, as a user would run it.
 
         The peak is that of the whole process. ``batch`` may differ from the target.
         """
@@ -198,7 +201,9 @@ class Bench:
         return mark_busy_host(message if isinstance(message, Measurement) else as_measurement(message))
 
     def under(self, variables: Mapping[str, str], logs: Path) -> Bench:
-        """Another bench for the same job, whose processes see these variables, too; ends the live worker of this one.
+        """Return another bench for the same job, whose processes see these variables, too.
+
+        Ends the live worker of this one.
 
         Args:
             variables: What is added to their environment.
@@ -210,7 +215,7 @@ class Bench:
         return other
 
     def take_output(self) -> str:
-        """What the live or last worker printed since this was asked last."""
+        """Return what the live or last worker printed since this was asked last."""
         if not self.log.is_file():
             return ""
         with self.log.open("rb") as log:
@@ -253,7 +258,10 @@ class Bench:
         return self._wait(watch)
 
     def _wait(self, order: Order | None) -> Message:
-        """The answer of a script that is started, or has measured nothing yet: how long its steps are is not known."""
+        """Return the answer of a script that is started, or has measured nothing yet.
+
+        How long its steps are is not known.
+        """
         assert self._worker is not None, "a script that is waited for was started"
         if self._is_debugged:
             return self._worker.receive(math.inf)

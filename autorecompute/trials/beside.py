@@ -79,7 +79,7 @@ class TrainingBench(Bench):
         self._trained_steps, self._step_seconds, self.spent_seconds = 0, 0.0, 0.0
 
     def keep_back(self, steps: int, share: float, trial: Effort) -> None:
-        """Has :attr:`is_live` say no where a trial would leave too few steps to compare what was measured in turns.
+        """Have :attr:`is_live` say no where a trial would leave too few steps to compare what was measured in turns.
 
         Args:
             steps: How many are kept back, from the third trial on.
@@ -89,12 +89,12 @@ class TrainingBench(Bench):
         self._reserve, self._next = (steps, share), trial
 
     def release(self) -> None:
-        """Keeps nothing back any more."""
+        """Keep nothing back any more."""
         self._next = None
 
     @property
     def is_live(self) -> bool:
-        """Whether the training has steps left for another trial."""
+        """Tell whether the training has steps left for another trial."""
         return not self._has_ended and self.left_steps >= self._needed
 
     @property
@@ -107,23 +107,26 @@ class TrainingBench(Bench):
 
     @property
     def spent_steps(self) -> int:
-        """How many have been: all since the training began, as each had a trial's config on, and the comparisons."""
+        """Return how many have been.
+
+        All since the training began, as each had a trial's config on, and the comparisons.
+        """
         return self._trained_steps + CHECK_STEPS * len(self.checks)
 
     @property
     def left_steps(self) -> int:
-        """How many steps may still be spent."""
+        """Return how many steps may still be spent."""
         return self._allowed - self.spent_steps
 
     def close(self) -> None:
-        """Nothing: a training is not ended from here."""
+        """Do nothing: a training is not ended from here."""
 
     def take_output(self) -> str:
-        """Nothing: what a training prints is its user's."""
+        """Return nothing: what a training prints is its user's."""
         return ""
 
     def detect(self) -> Detection:
-        """What can be recomputed; waits until the script trains.
+        """Return what can be recomputed; waits until the script trains.
 
         Raises:
             TrainingEndedError: it never does.
@@ -136,7 +139,7 @@ class TrainingBench(Bench):
         return self._detection
 
     def measure(self, config: Config, effort: Effort) -> Measurement:
-        """Measures a config in the next steps. Memory that runs out ends the training, and is a measurement.
+        """Measure a config in the next steps. Memory that runs out ends the training, and is a measurement.
 
         Where few steps may be spent, fewer are timed than the effort says.
 
@@ -162,7 +165,7 @@ class TrainingBench(Bench):
         return mark_busy_host(message)
 
     def check(self, config: Config) -> GradientCheck:
-        """Compares the config's gradients with those without recompute, once for each config.
+        """Compare the config's gradients with those without recompute, once for each config.
 
         Raises:
             TrainingEndedError: the training has ended.
@@ -180,7 +183,7 @@ class TrainingBench(Bench):
         return self.checks[config]
 
     def step_bytes(self, config: Config) -> int | None:
-        """What a whole step on fake tensors takes, which is found out where gradients are compared.
+        """Return what a whole step on fake tensors takes, which is found out where gradients are compared.
 
         ``None`` where none can be run, or no step is left for it.
 
@@ -191,7 +194,7 @@ class TrainingBench(Bench):
         return self.check(config).step_bytes if is_known or self.left_steps >= CHECK_STEPS else None
 
     def stay(self, config: Config | None, message: str) -> None:
-        """Ends the search: the training goes on with this config, or with what is on, and tells its user why.
+        """End the search: the training goes on with this config, or with what is on; tell its user why.
 
         Raises:
             TrainingEndedError: it has ended.
@@ -199,7 +202,7 @@ class TrainingBench(Bench):
         self._send(Stay(config=config, message=message))
 
     def give_up(self, reason: str) -> None:
-        """Ends the search with what is on.
+        """End the search with what is on.
 
         Raises:
             TrainingEndedError: the script has ended.
@@ -207,7 +210,7 @@ class TrainingBench(Bench):
         self.stay(None, explain_end(reason))
 
     def hang_up(self) -> None:
-        """Tells the training that nobody is here any more."""
+        """Tell the training that nobody is here any more."""
         self._line.close()
 
     def _fitted(self, effort: Effort) -> Effort:
@@ -217,7 +220,7 @@ class TrainingBench(Bench):
         return replace(effort, steps=min(effort.steps, max(timed, FEWEST_TIMED)))
 
     def _cost(self, config: Config | None, effort: Effort) -> int:
-        """The steps that a measurement takes: on a CPU one more, in which live tensors are counted."""
+        """Return the steps that a measurement takes: on a CPU one more, in which live tensors are counted."""
         observed = self.detect().device.kind == CPU
         if config in self._known and effort.warmup == 0:
             return effort.steps
@@ -225,7 +228,7 @@ class TrainingBench(Bench):
         return compared + max(effort.warmup, 1) + observed + effort.steps
 
     def _count(self, config: Config, measurement: Measurement, idle_steps: int) -> None:
-        """Adds what a trial took, and the steps before it, in which the last one's config was still on."""
+        """Add what a trial took, and the steps before it, in which the last one's config was still on."""
         idle_seconds = max(idle_steps, 0) * self._step_seconds
         self.spent_seconds += idle_seconds + measurement.warmup_seconds + sum(measurement.step_seconds)
         self._step_seconds = statistics.median(measurement.step_seconds or (0.0,))
@@ -270,7 +273,7 @@ def _outcome_of(check: GradientCheck) -> Outcome:
 
 
 def start_beside(work: Callable[[socket.socket], None]) -> socket.socket:
-    """Runs a function in a process of its own, which is nobody's child, and gives the other end of its line.
+    """Run a function in a process of its own, which is nobody's child, and give the other end of its line.
 
     It has no terminal and no output: Ctrl-C is the training's, and whoever reads the training's output waits for
     nothing else.

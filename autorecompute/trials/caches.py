@@ -18,7 +18,7 @@ DIGITS = 16
 
 
 def compiled_code_of(study: Path) -> Path:
-    """The folder for the compiled code of a study; whoever compiles makes it.
+    """Return the folder for the compiled code of a study; whoever compiles makes it.
 
     It is not in the study's own folder, which may come from elsewhere: compilers run what they find in their caches.
 
@@ -30,7 +30,7 @@ def compiled_code_of(study: Path) -> Path:
 
 
 def cache_variables(study: Path, inherited: Mapping[str, str]) -> dict[str, str]:
-    """What has compilers keep their code in a study's folder, but for those that the user has given another one.
+    """Return what has compilers keep their code in a study's folder, but for those that the user has given another one.
 
     Args:
         study: The study's own folder.
@@ -44,7 +44,7 @@ def cache_variables(study: Path, inherited: Mapping[str, str]) -> dict[str, str]
 
 
 def variables_of_known_code(study: Path, inherited: Mapping[str, str]) -> dict[str, str]:
-    """The same for a process that trains with a study's answer; nothing where the study has compiled nothing here.
+    """Return the same for a process that trains with a study's answer; nothing if the study has compiled nothing here.
 
     Raises:
         SetupError: as above.
@@ -53,7 +53,7 @@ def variables_of_known_code(study: Path, inherited: Mapping[str, str]) -> dict[s
 
 
 def forget_compiled_code(study: Path) -> None:
-    """Removes the compiled code of a study, whose own folder is gone.
+    """Remove the compiled code of a study, whose own folder is gone.
 
     Raises:
         SetupError: it cannot be removed.

@@ -28,6 +28,6 @@ class Effort:
     batch: int | None = None
 
     def order(self, config: Config, target: int | None = None) -> Order:
-        """What the worker is told, where the target batch is this."""
+        """Return what the worker is told, where the target batch is this."""
         batch = self.batch or target
         return Order(config=config, warmup=self.warmup, steps=self.steps, profiles=self.profiles, batch=batch)

@@ -45,7 +45,7 @@ LAST_WORDS_LINES = 60
 
 
 def as_measurement(message: Message) -> Measurement:
-    """What a worker said last instead of the measurement that was wanted.
+    """Return what a worker said last instead of the measurement that was wanted.
 
     Raises:
         SetupError: the installation does not allow training.
@@ -62,7 +62,7 @@ def as_measurement(message: Message) -> Measurement:
 
 
 def unwritable(config: Config, detection: Detection) -> Measurement | None:
-    """What comes of a config that no process could be given; ``None`` where one can.
+    """Return what comes of a config that no process could be given; ``None`` where one can.
 
     Raises:
         SetupError: these versions read no config at all.
@@ -75,7 +75,7 @@ def unwritable(config: Config, detection: Detection) -> Measurement | None:
 
 
 def too_short(message: Message, steps: int, where: str) -> ScriptError:
-    """The error of a script that ended by itself before it had taken the steps of one trial.
+    """Return the error of a script that ended by itself before it had taken the steps of one trial.
 
     Args:
         message: What the worker said last.
@@ -93,7 +93,7 @@ def too_short(message: Message, steps: int, where: str) -> ScriptError:
 
 
 def failure_to_start(message: Message, log: Path, output: str, where: str) -> AutorecomputeError:
-    """The error of a worker that came to no training session.
+    """Return the error of a worker that came to no training session.
 
     Args:
         message: What it said last.
@@ -126,12 +126,12 @@ def failure_to_start(message: Message, log: Path, output: str, where: str) -> Au
 
 
 def _as_failed(message: Message) -> Failed:
-    """What a worker said that was no answer to what it was asked."""
+    """Return what a worker said that was no answer to what it was asked."""
     return Failed(outcome=Outcome.CRASH, message=f"the worker spoke out of turn: it sent a {type(message).__name__}")
 
 
 def _describe_failure(failed: Failed, output: str) -> str:
-    """The script's own traceback, what the worker said of the failure, or its last words where it died of it."""
+    """Return the script's own traceback, what the worker said of the failure, or its last words where it died of it."""
     if failed.trace:
         trace = "".join(f"  {line}\n" for line in failed.trace)
         return f"The script fails before it trains. {failed.message}\n{trace}"
@@ -146,7 +146,7 @@ def _quote(output: str, lines: int) -> str:
 
 
 def mark_busy_host(measurement: Measurement) -> Measurement:
-    """The measurement with a mark where other processes had more than a negligible share of the cores meanwhile."""
+    """Return the measurement, marked where other processes had more than a negligible share of the cores."""
     share = measurement.others_share
     others = tuple(mark for mark in measurement.marks if not mark.startswith(BUSY))
     if share is None or share <= NEGLIGIBLE_SHARE:

@@ -12,7 +12,7 @@ if TYPE_CHECKING:
 
 
 def known_loader(detection: Detection | None, *, is_watched: bool) -> str:
-    """The DataLoader that is told the batch before the first step; empty where that has the script's own.
+    """Return the DataLoader that is told the batch before the first step; empty where that has the script's own.
 
     A worker that exports a model has to begin as the first one did, with the script's own batch: what the export leaves
     behind depends on it, and peaks would not be those of the same process.
@@ -28,6 +28,6 @@ def known_loader(detection: Detection | None, *, is_watched: bool) -> str:
 
 
 def begins_too_large(detection: Detection) -> bool:
-    """Whether a card's first step has more samples than the target, and may not fit where the target does."""
+    """Tell whether a card's first step has more samples than the target, and may not fit where the target does."""
     is_larger = detection.dims.get(BATCH, 0) > detection.batch
     return detection.device.kind == "cuda" and bool(known_loader(detection, is_watched=False)) and is_larger

@@ -26,7 +26,7 @@ ONE_STEP = Effort(warmup=0, steps=1)
 
 
 def takes_turns(bench: Bench) -> bool:
-    """Whether turns are worth their swaps: the training system makes them in no time, and memory allows it.
+    """Tell whether turns are worth their swaps: the training system makes them in no time, and memory allows it.
 
     The allocator of a card keeps the blocks of each config. In turns, near its limit, it would free and request them
     again in every step.
@@ -36,7 +36,7 @@ def takes_turns(bench: Bench) -> bool:
 
 
 def measure_in_turns(bench: Bench, configs: Sequence[Config], steps: int) -> dict[Config, Measurement]:
-    """Measures several configs a step at a time.
+    """Measure several configs a step at a time.
 
     A config that fails is left out from then on. Where the script ends meanwhile, it is started again, and each config
     has the steps that were timed until then, one at least.
@@ -58,7 +58,7 @@ def measure_in_turns(bench: Bench, configs: Sequence[Config], steps: int) -> dic
 
 
 def join(measurements: Sequence[Measurement]) -> Measurement:
-    """One measurement of a config's steps that were measured one by one; the last one where that failed."""
+    """Return one measurement of a config's steps that were measured one by one; the last one where that failed."""
     last = measurements[-1]
     if not last.outcome.is_measured:
         return last

@@ -72,11 +72,11 @@ class Job:
 
     @property
     def takes_batch(self) -> bool:
-        """Whether the batch is among the arguments; if not, the DataLoader is told."""
+        """Tell whether the batch is among the arguments; if not, the DataLoader is told."""
         return self.batch_flag is not None or any(PLACEHOLDER in argument for argument in self.arguments)
 
     def script_arguments(self, batch: int | None) -> list[str]:
-        """The script's arguments at this batch.
+        """Return the script's arguments at this batch.
 
         Raises:
             UsageError: the arguments want a batch and none is given.
@@ -87,18 +87,18 @@ class Job:
         return [*written, self.batch_flag, str(batch)] if self.batch_flag is not None else written
 
     def worker_command(self, batch: int | None) -> list[str]:
-        """The command that runs the script inside a worker."""
+        """Return the command that runs the script inside a worker."""
         start = shlex.split(self.launcher) or [sys.executable]
         return [*start, "-m", "autorecompute.worker", *self._words, *self.script_arguments(batch)]
 
     def training_command(self) -> list[str]:
-        """The command that runs the script to its own end, measured while it trains."""
+        """Return the command that runs the script to its own end, measured while it trains."""
         start = shlex.split(self.launcher) or [sys.executable]
         return [*start, "-m", "autorecompute.worker.training", *self._words, *self.script_arguments(None)]
 
     @classmethod
     def of_command(cls, command: Sequence[str], script_at: int) -> Self:
-        """The job of a command: what :meth:`plain_command` gives, and :attr:`script_at`.
+        """Return the job of a command: what :meth:`plain_command` gives, and :attr:`script_at`.
 
         Raises:
             UsageError: there is no such script, it is no Python, or the launcher cannot be read.
@@ -115,11 +115,11 @@ class Job:
         )
 
     def plain_command(self, batch: int | None) -> list[str]:
-        """The command a user would type, for people to read."""
+        """Return the command a user would type, for people to read."""
         return [*self._start, *self._words, *self.script_arguments(batch)]
 
     def command_of_any_batch(self) -> list[str]:
-        """The same with the place for the batch left open."""
+        """Return the same with the place for the batch left open."""
         flag = [self.batch_flag, PLACEHOLDER] if self.batch_flag is not None else []
         return [*self._start, *self._words, *self.arguments, *flag]
 
@@ -130,19 +130,19 @@ class Job:
 
     @property
     def _start(self) -> list[str]:
-        """What people type before the script."""
+        """Return what people type before the script."""
         return shlex.split(self.launcher) or [PYTHON]
 
     @property
     def _words(self) -> list[str]:
-        """What Python is told to run."""
+        """Return what Python is told to run."""
         if self.is_typed:
             return []
         return [MODULE_FLAG, str(self.script)] if self.is_module else [str(self.script)]
 
     @staticmethod
     def batch_environment(batch: int | None) -> dict[str, str]:
-        """The variable that scripts may read the batch from."""
+        """Return the variable that scripts may read the batch from."""
         return {} if batch is None else {BATCH_VARIABLE: str(batch)}
 
 

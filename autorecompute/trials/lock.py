@@ -27,7 +27,7 @@ POLL_SECONDS = 0.5
 
 @contextlib.contextmanager
 def hold_device(device: Device, purpose: str, on_wait: Callable[[str], None]) -> Iterator[None]:
-    """Holds the device while the context lasts; another tuning of this user that holds it is waited for.
+    """Hold the device while the context lasts; another tuning of this user that holds it is waited for.
 
     The lock is the kernel's, so it goes with the process that holds it, however that ends.
 
@@ -53,7 +53,7 @@ def hold_device(device: Device, purpose: str, on_wait: Callable[[str], None]) ->
 
 
 def lock_file(device: Device) -> Path:
-    """The file that stands for the device, for this user.
+    """Return the file that stands for the device, for this user.
 
     Raises:
         SetupError: there is no folder for it that belongs to this user alone.

@@ -25,12 +25,12 @@ class OomKills:
         self._groups: dict[int, dict[Path, int]] = {}
 
     def follow(self, pid: int) -> None:
-        """Watches the control group that a process is in now; a launcher may have put it into one of its own."""
+        """Watch the control group that a process is in now; a launcher may have put it into one of its own."""
         counts = {counter: _count(counter) for counter in _counters_of(pid)}
         self._groups[pid] = {counter: count for counter, count in counts.items() if count is not None}
 
     def has_risen(self) -> bool:
-        """Whether the kernel killed one of them, as far as its counters can tell."""
+        """Tell whether the kernel killed one of them, as far as its counters can tell."""
         answers = [_has_risen(counters) for counters in self._groups.values()]
         if None in answers or not answers:
             answers.append((_count(PROC / "vmstat") or 0) > self._machine)
@@ -47,7 +47,7 @@ class _Mount(NamedTuple):
 
 
 def _has_risen(counters: dict[Path, int]) -> bool | None:
-    """What the first counter says that is still there: a group may go away with its last process."""
+    """Return what the first counter says that is still there: a group may go away with its last process."""
     for counter, before in counters.items():
         now = _count(counter)
         if now is not None:
@@ -88,6 +88,6 @@ def _lines(file: Path) -> list[str]:
 
 
 def _count(counter: Path) -> int | None:
-    """Kills so far; ``None`` where nothing counts them."""
+    """Kill so far; ``None`` where nothing counts them."""
     values = [value for name, _, value in (line.partition(" ") for line in _lines(counter)) if name == FIELD]
     return int(values[0]) if values else None

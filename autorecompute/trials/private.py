@@ -15,7 +15,7 @@ OWNER_AND_NOBODY_ELSE = 0o700
 
 
 def private_folder(root: Path | None = None) -> Path:
-    """The user's own folder; made where there is none.
+    """Return the user's own folder; made where there is none.
 
     Its name is known in advance, for all processes of one user have to find the same locks. On a machine with other
     users one of them may have put something else there, so what is there is checked before it is used.
@@ -45,7 +45,7 @@ def private_folder(root: Path | None = None) -> Path:
 
 
 def make_private_folder(prefix: str, root: Path | None = None) -> Path:
-    """Makes a new folder in the user's own.
+    """Make a new folder in the user's own.
 
     Args:
         prefix: What its name begins with.
@@ -62,7 +62,7 @@ def make_private_folder(prefix: str, root: Path | None = None) -> Path:
 
 
 def temporary_directory() -> Path:
-    """The folder for temporary files, from ``TMPDIR`` or the system.
+    """Return the folder for temporary files, from ``TMPDIR`` or the system.
 
     Raises:
         SetupError: there is none that can be written.

@@ -105,17 +105,17 @@ class WorkerProcess:
 
     @property
     def pid(self) -> int:
-        """The process at the head of its group: the first rank, or the launcher of all."""
+        """Return the process at the head of its group: the first rank, or the launcher of all."""
         return self._process.pid
 
     def send(self, message: Message) -> None:
-        """Gives an order to every rank; a worker that is gone is noticed when its answer is awaited."""
+        """Give an order to every rank; a worker that is gone is noticed when its answer is awaited."""
         for connection in self._ranks:
             with contextlib.suppress(OSError):
                 connection.send_bytes(encode(message))
 
     def receive(self, timeout: float, stall: float = math.inf) -> Message:
-        """The worker's next message, merged from all ranks; the first rank's last words stand for all.
+        """Return the worker's next message, merged from all ranks; the first rank's last words stand for all.
 
         A worker that dies, takes longer than ``timeout`` seconds, or ends no step for ``stall`` seconds, answers with
         ``Failed`` all the same. One that has said nothing yet has so long again as long as it is at work: how long a
@@ -146,7 +146,7 @@ class WorkerProcess:
                 return self._describe_death(is_held=bool(self._ranks))
 
     def _hear_all(self, speakers: list[Any], said: dict[int, Message]) -> Message | None:
-        """Adds what each rank says; the first one's last words, if that is what somebody says."""
+        """Add what each rank says; the first one's last words, if that is what somebody says."""
         for speaker in speakers:
             if not isinstance(speaker, Connection):
                 self._welcome()
@@ -171,7 +171,7 @@ class WorkerProcess:
         return Failed(outcome=Outcome.HANG, message=said if came >= self._world_size else absent)
 
     def close(self) -> None:
-        """Ends the worker with everything it started."""
+        """End the worker with everything it started."""
         self._signal_group(signal.SIGTERM)
         try:
             self._process.wait(GRACE_SECONDS)
@@ -202,7 +202,7 @@ class WorkerProcess:
         return None
 
     def _listen(self, said: Container[int], until: float) -> list[Any] | None:
-        """Who has something to say, after waiting a little; ``None`` when it is late and nobody has."""
+        """Return who has something to say, after waiting a little; ``None`` when it is late and nobody has."""
         silent = [connection for connection, rank in self._ranks.items() if rank not in said]
         # Whoever was stopped and goes on is late, and hears first what was said meanwhile.
         is_late = time.monotonic() >= until
@@ -221,7 +221,7 @@ class WorkerProcess:
             return Failed(outcome=Outcome.CRASH, message=f"the worker speaks another version's language: {error}")
 
     def _describe_death(self, rank: int = 0, *, is_held: bool = False) -> Failed | Ended:
-        """What became of a worker that said nothing of its end.
+        """Return what became of a worker that said nothing of its end.
 
         Args:
             rank: Whose line it was that ended.
@@ -274,7 +274,10 @@ class WorkerProcess:
 
 
 def _start(command: list[str], environment: dict[str, str], log: Path | None) -> subprocess.Popen[bytes]:
-    """The started command: in the foreground with the terminal, or in a group of its own with its output in a log."""
+    """Return the started command.
+
+    In the foreground with the terminal, or in a group of its own with its output in a log.
+    """
     if log is None:
         # Standard output is for data: what a script prints, and its debugger, is talk.
         return subprocess.Popen(command, env=environment, stdout=STDERR)

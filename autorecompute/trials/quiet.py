@@ -29,7 +29,7 @@ FORGOTTEN = ("MLFLOW_EXPERIMENT_ID", "MLFLOW_RUN_ID")
 
 
 def quieten(environment: Mapping[str, str], folder: Path) -> dict[str, str]:
-    """The environment with every tracker switched off.
+    """Return the environment with every tracker switched off.
 
     Args:
         environment: What a worker would get.

@@ -45,11 +45,11 @@ class SocketFolder:
 
     @property
     def address(self) -> str:
-        """Where a worker calls."""
+        """Return where a worker calls."""
         return str(self.path / SOCKET)
 
     def listen(self) -> socket.socket:
-        """The socket that the worker finds at the address.
+        """Return the socket that the worker finds at the address.
 
         Raises:
             SetupError: it cannot be made.
@@ -61,7 +61,7 @@ class SocketFolder:
         return listener
 
     def remove(self) -> None:
-        """Removes the folder with all that was written there."""
+        """Remove the folder with all that was written there."""
         shutil.rmtree(self.path, ignore_errors=True)
         self._lock.close()
 

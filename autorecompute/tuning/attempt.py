@@ -68,7 +68,7 @@ class Attempt:
         self._early = EarlyAnswer(context, self._confirmer, self._compose_so_far)
 
     def run(self) -> Result:
-        """The answer; where the time is over, that so far.
+        """Return the answer; where the time is over, that so far.
 
         Raises:
             KeyboardInterrupt: the user stopped it; the answer so far was kept.
@@ -105,7 +105,7 @@ class Attempt:
         return self._give(replace(result, expected=self._expected(result, searcher, trials)), search_end)
 
     def _has_confirmed_leanest(self) -> bool:
-        """Whether the guess left no room for anything, and a whole process that holds the limit told what is needed.
+        """Tell whether the guess left no room for anything, and a whole process within the limit told what is needed.
 
         It is the likeliest to hold it, so it has its process where there is time for no other one.
         """
@@ -122,7 +122,7 @@ class Attempt:
         return False
 
     def _goes_on(self, result: Result, limit_bytes: int) -> bool:
-        """Whether another search may find what this one left out, by what whole processes were seen to need."""
+        """Tell whether another search may find what this one left out, by what whole processes were seen to need."""
         if result.best is not None:
             is_needless = self._is_needless(result.best)
             self._limit.learn()
@@ -135,13 +135,13 @@ class Attempt:
         return bool(excess_bytes) or limit_bytes < self._context.problem.limit_bytes
 
     def _is_needless(self, best: Best) -> bool:
-        """Whether no recompute should fit after all, by what a whole process was seen to need."""
+        """Tell whether no recompute should fit after all, by what a whole process was seen to need."""
         trials = self._ledger.trials
         fits = any(trial.config.is_none and trial.under(self._limit(trials)).fits for trial in trials)
         return fits and not best.config.is_none and Config() not in self._rejections.configs
 
     def _expected(self, result: Result, searcher: Searcher, trials: list[Trial]) -> dict[str, Prediction]:
-        """What the search expects of the presets that it did not measure."""
+        """Return what the search expects of the presets that it did not measure."""
         presets = self._context.detection.space.presets
         unmeasured = [name for name, figures in result.presets.items() if figures.outcome is None]
         expected = {name: searcher.predict(presets[name], trials) for name in unmeasured}
@@ -176,7 +176,7 @@ class Attempt:
         return self._ledger.publish(result) if is_for_all else result
 
     def _give_late(self) -> Result:
-        """The answer of a worker whose time is over. The one whose turn it is to give an answer gives it to all.
+        """Return the answer of a worker whose time is over. The one whose turn it is to give an answer gives it to all.
 
         Raises:
             LeftToOthers: it has none, and others go on.
@@ -189,7 +189,7 @@ class Attempt:
         return self._ledger.publish(result) if is_for_all else result
 
     def _leave_to_others(self, so_far: Result) -> Result | None:
-        """Ends here where others go on; gives the answer that they may have come to at this moment.
+        """End here where others go on; give the answer that they may have come to at this moment.
 
         Raises:
             LeftToOthers: they do.

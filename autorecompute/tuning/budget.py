@@ -64,18 +64,18 @@ class Budget:
 
     @property
     def left_seconds(self) -> float:
-        """What is left, below 0 where the time is over."""
+        """Return what is left, below 0 where the time is over."""
         return self.deadline_seconds - time.monotonic()
 
     @contextmanager
     def timing(self, task: Task) -> Iterator[None]:
-        """Learns how long a task takes from the block, unless that fails."""
+        """Learn how long a task takes from the block, unless that fails."""
         began = time.monotonic()
         yield
         self.learn(task, time.monotonic() - began)
 
     def learn(self, task: Task, seconds: float) -> None:
-        """Learns how long a task took."""
+        """Learn how long a task took."""
         self._seen[task].append(seconds)
 
     def expect(self, *tasks: Task) -> float:
@@ -83,15 +83,15 @@ class Budget:
         return sum(max(self._seen[task], default=None) or self._guess(task) for task in tasks)
 
     def allows(self, *tasks: Task, reserve_seconds: float = 0.0) -> bool:
-        """Whether these tasks should end in time, with so many seconds left after them."""
+        """Tell whether these tasks should end in time, with so many seconds left after them."""
         return self.expect(*tasks) + reserve_seconds <= self.left_seconds
 
     def allows_late(self, *tasks: Task) -> bool:
-        """Whether these tasks should end before every wait is ended, if not in time."""
+        """Tell whether these tasks should end before every wait is ended, if not in time."""
         return self.expect(*tasks) <= self.left_seconds + self._leeway_seconds
 
     def reserve_seconds(self, needed: Sequence[Task], wished: Sequence[Task]) -> float:
-        """What the end of the tuning is to be left: all that is needed, and of what is wished half the time at most.
+        """Return what the end of the tuning gets: all that is needed, and of what is wished half the time at most.
 
         Args:
             needed: Without these there is no answer.
@@ -102,7 +102,7 @@ class Budget:
         return needed_seconds + min(self.expect(*wished), max(spare_seconds / 2, 0.0))
 
     def enforced(self) -> AbstractContextManager[None]:
-        """Ends every wait in the block a little after the time is over: it raises ``OutOfTime``."""
+        """End every wait in the block a little after the time is over: it raises ``OutOfTime``."""
         return ending_at(self.deadline_seconds + self._leeway_seconds)
 
     @property

@@ -81,7 +81,7 @@ class Progress(Protocol):
         budget: int,
         deadline_seconds: float,
     ) -> None:
-        """The script reached its first training session.
+        """Tell that the script reached its first training session.
 
         Args:
             detection: What it trains.
@@ -93,15 +93,15 @@ class Progress(Protocol):
         ...
 
     def trial_begins(self, number: int, description: str, reason: str, prediction: Prediction | None) -> None:
-        """A config is about to be measured, of which so much is expected."""
+        """Tell that a config is about to be measured, of which so much is expected."""
         ...
 
     def trial_ended(self, trial: Trial) -> None:
-        """It was measured, or failed to be."""
+        """Tell that it was measured, or failed to be."""
         ...
 
     def leads(self, trial: Trial, relative_throughput: float | None) -> None:
-        """The search is over for now, and this config is the one to be confirmed.
+        """Tell that the search is over for now, and that this config is the one to be confirmed.
 
         Args:
             trial: Its trial.
@@ -148,42 +148,42 @@ class TuningContext:
 
     @property
     def logs(self) -> Path:
-        """The folder of the output of this tuning's processes. Workers that share a study may share its folder."""
+        """Return the folder of the output of this tuning's processes; workers of one study may share its folder."""
         return self.folder.workers if self.shared is None else self.folder.workers / self.shared.session
 
     @property
     def command(self) -> list[str]:
-        """The command that trains at the target batch."""
+        """Return the command that trains at the target batch."""
         return self.job.plain_command(self.settings.batch)
 
     @property
     def memory(self) -> MemoryModel | None:
-        """What the detection alone tells of the memory of every config; ``None`` where it tells nothing."""
+        """Return what the detection alone tells of the memory of every config; ``None`` where it tells nothing."""
         return backend_of(self.detection.versions).memory_of(self.detection)
 
     @property
     def rest_bytes(self) -> int:
-        """What is held between two steps: the model, and the optimizer's state as far as it is foretold."""
+        """Return what is held between two steps: the model, and the optimizer's state as far as it is foretold."""
         memory = self.memory
         return self.detection.resting_bytes if memory is None else memory.base_bytes(self.dims)
 
     @property
     def tuned(self) -> Tuned:
-        """What is tuned at the target batch."""
+        """Return what is tuned at the target batch."""
         sizes = Sizes.of(self.detection, self.rest_bytes)
         return Tuned(problem=self.problem, sizes=sizes, command=tuple(self.command))
 
     @property
     def dims(self) -> dict[str, int]:
-        """The dimensions of a step at the batch that was detected."""
+        """Return the dimensions of a step at the batch that was detected."""
         return {**self.detection.dims, BATCH: self.detection.batch}
 
     def note(self, text: str) -> None:
-        """Reports a line to whoever watches."""
+        """Report a line to whoever watches."""
         self.progress.note(text)
 
     def detect(self) -> None:
-        """Starts the script and finds what it trains, the limit and the problem.
+        """Start the script and find what it trains, the limit and the problem.
 
         Raises:
             ScriptError: the script fails by itself.
@@ -196,7 +196,7 @@ class TuningContext:
         self.problem = Problem.of(self.detection, limit_bytes)
 
     def detect_somewhere(self, open_bench: Callable[[int], Bench]) -> None:
-        """Does so at half the batch, or a half of that, where more has no room: nobody asked for the batch.
+        """Do so at half the batch, or a half of that, where more has no room: nobody asked for the batch.
 
         Args:
             open_bench: Makes a bench for a batch.
@@ -219,13 +219,13 @@ class TuningContext:
             self.detect_somewhere(open_bench)
 
     def at_batch(self, batch: int, bench: Bench) -> TuningContext:
-        """The same tuning at one of its batches, within the same time."""
+        """Return the same tuning at one of its batches, within the same time."""
         context = copy.copy(self)
         context.bench, context.settings = bench, replace(self.settings, batch=batch)
         return context
 
     def emit(self, config: Config, knobs: Collection[str] = ()) -> dict[str, str]:
-        """The variables for a fresh process that trains with a config. Files that they name are written.
+        """Return the variables for a fresh process that trains with a config. Files that they name are written.
 
         Args:
             config: What it recomputes.
@@ -240,16 +240,16 @@ class TuningContext:
         return rendered.variables
 
     def watch(self, environment: Mapping[str, str], batch: int | None) -> Measurement:
-        """Trains in a fresh process under these variables, as long as a trial measures."""
+        """Train in a fresh process under these variables, as long as a trial measures."""
         return self.bench.watch(environment, self.settings.effort, batch)
 
     def reserve_seconds(self, trials: Sequence[Trial]) -> float:
-        """What an answer takes after these trials. Where none of them fits, finding one that does comes first."""
+        """Return what an answer takes after these trials; where none of them fits, finding one comes first."""
         fits = any(trial.fits for trial in trials)
         return self.budget.reserve_seconds(NEEDED, WISHED if fits else ())
 
     def allows_trial(self, trials: Sequence[Trial]) -> bool:
-        """Whether another trial should end in time. A script that has ended is started for it.
+        """Tell whether another trial should end in time. A script that has ended is started for it.
 
         Raises:
             ScriptError: the script fails before it trains.

@@ -34,7 +34,7 @@ THRESHOLD = "MALLOC_MMAP_THRESHOLD_"
 
 
 def advise_on_glibc(kind: str) -> str:
-    """A sentence on what has a whole process hold less; empty where it is not a CPU's or where that is done.
+    """Return a sentence on what has a whole process hold less; empty where it is not a CPU's or where that is done.
 
     glibc raises its threshold with the largest block that is freed, while a model is exported or trained, and a process
     then holds more, by chance: see mallopt(3).
@@ -56,7 +56,7 @@ def explain_no_fit(  # noqa: PLR0913  (all that is known)
     *,
     memory: MemoryModel | None = None,
 ) -> str:
-    """A sentence on the least peak seen, and what it would take to fit.
+    """Return a sentence on the least peak seen, and what it would take to fit.
 
     Args:
         trials: All that was measured.
@@ -100,7 +100,7 @@ def explain_no_fit(  # noqa: PLR0913  (all that is known)
 
 
 def _smaller_batch(detection: Detection, limit_bytes: int, memory: MemoryModel | None) -> str:
-    """Which one to try where no peak was measured: half of it, or what is forecast to fit."""
+    """Return which one to try where no peak was measured: half of it, or what is forecast to fit."""
     if detection.batch == 1:
         return "Train a smaller model."
     half = f"Train with a smaller batch: --target-batch {detection.batch // 2}"
@@ -117,7 +117,7 @@ def _smaller_batch(detection: Detection, limit_bytes: int, memory: MemoryModel |
 
 
 def _enough_as_a_whole(measured: Sequence[Trial], rejections: Sequence[Rejection], limit_bytes: int) -> int:
-    """What the leanest config should need as a whole process, by what those that were confirmed needed beyond steps."""
+    """Return what the leanest config should need as a whole process, by what those  confirmed needed beyond steps."""
     excess = _excess(rejections)
     least = min(trial.measurement.peak_bytes or 0 for trial in measured)
     return max(least + excess, limit_bytes + MIB) if excess else limit_bytes * 11 // 10
@@ -128,7 +128,10 @@ def _excess(rejections: Sequence[Rejection]) -> int:
 
 
 def _needed_without(measured: Sequence[Trial], rejections: Sequence[Rejection], limit_bytes: int) -> int | None:
-    """What no recompute was measured to need, as a whole process where one ran; ``None`` if it is unknown or fits."""
+    """Return what no recompute was measured to need, as a whole process where one ran.
+
+    ``None`` if it is unknown or fits.
+    """
     peaks = [trial.measurement.peak_bytes or 0 for trial in measured if trial.config.is_none]
     own = [known for known in rejections if known.config.is_none]
     needed = max(peaks, default=0) + _excess(own or rejections)
@@ -136,7 +139,7 @@ def _needed_without(measured: Sequence[Trial], rejections: Sequence[Rejection], 
 
 
 def _higher_limit(enough: int, needed_without: int | None, or_else: str = "") -> str:
-    """Which limit to try: never more than the batch needs without any recompute."""
+    """Return which limit to try: never more than the batch needs without any recompute."""
     if needed_without is None or enough < needed_without:
         return f"Try --memory-limit {_whole_mib(enough)}{or_else}"
     return (
@@ -150,7 +153,7 @@ def _whole_mib(number_of_bytes: int) -> str:
 
 
 def explain_untuned(batches: Sequence[int], max_trials: int) -> str:
-    """That listed batches had no trials left, and what to do."""
+    """Return that listed batches had no trials left, and what to do."""
     names = ", ".join(map(str, batches))
     return (
         f"batch {names} was not tuned: {format_count(max_trials, 'trial')} were used up. Allow more with --max-trials: "
@@ -168,7 +171,7 @@ def explain_early_end(  # noqa: PLR0913  (all that is known)
     memory: MemoryModel | None = None,
     winner: Trial | None = None,
 ) -> str:
-    """The same where the same command goes on; takes what :func:`explain_no_fit` takes.
+    """Return the same where the same command goes on; takes what :func:`explain_no_fit` takes.
 
     The winner is that of a race among these trials, where there was one.
     """
@@ -192,7 +195,7 @@ def explain_early_end(  # noqa: PLR0913  (all that is known)
 def explain_too_few_trials(
     trials: int, limit_bytes: int, expected: Mapping[str, Prediction], rejections: Sequence[Rejection] = ()
 ) -> str:
-    """That more trials may find a config that fits, and the preset that should.
+    """Return that more trials may find a config that fits, and the preset that should.
 
     Args:
         trials: How many were allowed, and made.
@@ -212,7 +215,7 @@ def explain_too_few_trials(
 
 
 def explain_no_batch(result: Result, limit_bytes: int) -> str:
-    """The same for an answer of several batches."""
+    """Return the same for an answer of several batches."""
     curve = result.curve
     if not curve:
         return OUT_OF_TIME
@@ -237,7 +240,7 @@ def explain_no_batch(result: Result, limit_bytes: int) -> str:
 
 
 def explain_interruption(folder: StudyFolder, so_far: Result | None = None) -> str:
-    """What is kept of an interrupted tuning, and the best config that is known."""
+    """Return what is kept of an interrupted tuning, and the best config that is known."""
     trials = read_trials(folder.database, folder.name_in_database)
     rejected = {known.config for known in folder.rejections()}
     fitting = [entry.trial for entry in fitting_finalists(trials) if entry.trial.config not in rejected]
@@ -250,7 +253,7 @@ def explain_interruption(folder: StudyFolder, so_far: Result | None = None) -> s
 
 
 def explain_interrupted_batches(folder: StudyFolder, so_far: Result | None = None) -> str:
-    """The same of a tuning over several batches."""
+    """Return the same of a tuning over several batches."""
     best = so_far.best if so_far is not None else None
     found = f" The best so far: batch {best.batch}, {best.description}." if best is not None else ""
     return f"interrupted. What was measured is kept in {folder.path}.{found} The same command goes on from there."

@@ -48,7 +48,7 @@ class Interval:
 
 
 def interval(values: Sequence[float], miss: float) -> Interval:
-    """The interval of the values' centre, which has the estimate in it even where that is of another kind.
+    """Return the interval of the values' centre, which has the estimate in it even where that is of another kind.
 
     Args:
         values: One for each round, at least one.
@@ -63,7 +63,7 @@ def interval(values: Sequence[float], miss: float) -> Interval:
 
 
 def centre(values: Sequence[float]) -> float:
-    """The estimate alone: the median of the means of all pairs, each value paired with itself too."""
+    """Return the estimate alone: the median of the means of all pairs, each value paired with itself too."""
     return statistics.median(_pair_means(values))
 
 
@@ -96,7 +96,10 @@ def _scaled_median(values: Sequence[float], miss: float) -> tuple[float, float]:
 
 @functools.cache
 def signed_rank_quantile(miss: float, count: int) -> int:
-    """How many pair means from each end the interval of ``count`` values begins; 0 where they are too few for one."""
+    """Return how many pair means from each end the interval of ``count`` values begins.
+
+    0 where they are too few for one.
+    """
     sums = [1] + [0] * (count * (count + 1) // 2)
     for rank in range(1, count + 1):
         for total in range(len(sums) - 1, rank - 1, -1):
@@ -111,7 +114,7 @@ def signed_rank_quantile(miss: float, count: int) -> int:
 
 @functools.cache
 def student_quantile(miss: float, freedom: int) -> float:
-    """What Student's t with so many degrees of freedom exceeds with the chance ``miss``, below one half."""
+    """Return what Student's t with so many degrees of freedom exceeds with the chance ``miss``, below one half."""
     low, high = 0.0, 1.0
     while _student_tail(high, freedom) > miss:
         high *= 2

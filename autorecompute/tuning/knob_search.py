@@ -78,7 +78,7 @@ class KnobSearch:
         self._logs = context.folder.workers / "knobs"
 
     def run(self, result: Result, keep: Callable[[Result], None]) -> Result:
-        """The answer with the knobs that pay; as it is where none is wanted, or all were tried before.
+        """Return the answer with the knobs that pay; as it is where none is wanted, or all were tried before.
 
         Args:
             result: The answer, with or without knobs.
@@ -134,7 +134,7 @@ class KnobSearch:
         return figures, _with_figures(turned, [pair.other for pair in pairs]) if figures.kept else best
 
     def _turn(self, best: Best, names: tuple[str, ...], under: Detection) -> tuple[Best, str]:
-        """The config as far as its plans exist under the knobs: others might be ignored without a word."""
+        """Return the config as far as its plans exist under the knobs: others might be ignored without a word."""
         plans = self._backend.plans_under(names, under)
         choices = self._found(best.config, plans, under)
         if choices == best.config.choices:
@@ -146,7 +146,7 @@ class KnobSearch:
         return replace(best, config=config, description=description, knobs=names), f"without {lost}, not found then"
 
     def _found(self, config: Config, plans: Sequence[Plan], under: Detection) -> frozenset[Choice]:
-        """The choices that are on and offered under the knobs, each at as many places as before."""
+        """Return the choices that are on and offered under the knobs, each at as many places as before."""
         if not self._context.detection.space.is_mix(config):
             # No plan is offered for what the training system alone knows: it has its preset or has it not.
             return config.choices if config in under.own_presets.values() else frozenset()
@@ -195,7 +195,7 @@ class KnobSearch:
             return self._context.watch(environment, self._context.settings.batch)
 
     def _run_guarded(self, best: Best) -> Measurement:
-        """A knob may keep the installation from working."""
+        """Return a knob may keep the installation from working."""
         try:
             return self._run(best)
         except SetupError as error:

@@ -23,7 +23,7 @@ in a script that starts in seconds."""
 
 
 def explain_too_little_time(start_seconds: float, waited_seconds: float = 0.0, kept: str = "") -> str:
-    """That there was no time for a single trial, and how much to try.
+    """Return that there was no time for a single trial, and how much to try.
 
     Args:
         start_seconds: What a start of the script took; 0 where none came to its end.
@@ -34,7 +34,7 @@ def explain_too_little_time(start_seconds: float, waited_seconds: float = 0.0, k
 
 
 def explain_kept(folder: StudyFolder) -> str:
-    """What is kept of earlier sessions, and that it counts; empty where there is nothing."""
+    """Return what is kept of earlier sessions, and that it counts; empty where there is nothing."""
     trials = read_trials(folder.database, folder.name_in_database)
     if not trials:
         return ""
@@ -42,7 +42,10 @@ def explain_kept(folder: StudyFolder) -> str:
 
 
 def explain_unconfirmed(folder: StudyFolder) -> str:
-    """What a training found and no process has confirmed, which stays in the study; empty where there is nothing."""
+    """Return what a training found and no process has confirmed, which stays in the study.
+
+    Empty where there is nothing.
+    """
     result = folder.result()
     if result is None or result.best is None or result.best.confirmed:
         return ""
@@ -66,7 +69,7 @@ def _explain_lateness(start_seconds: float, waited_seconds: float, which: str) -
 
 
 def explain_late_batches(folder: StudyFolder, batches: Sequence[int]) -> str:
-    """That the time of a tuning over several batches was over before a batch was done, and what is kept.
+    """Return that the time of a tuning over several batches was over before a batch was done, and what is kept.
 
     Args:
         folder: The study that stands for all batches.

@@ -28,32 +28,32 @@ class Ledger(Protocol):
 
     @property
     def store(self) -> TrialStore | None:
-        """The study's own database; ``None`` where other workers add trials, too."""
+        """Return the study's own database; ``None`` where other workers add trials, too."""
         ...
 
     @property
     def trials(self) -> list[Trial]:
-        """All trials that ended, as of the last :meth:`refresh`."""
+        """Return all trials that ended, as of the last :meth:`refresh`."""
         ...
 
     @property
     def claimed(self) -> Collection[Config]:
-        """What others measure at this moment."""
+        """Return what others measure at this moment."""
         ...
 
     @property
     def others(self) -> int:
-        """How many others work on the study."""
+        """Return how many others work on the study."""
         ...
 
     @property
     def is_closing(self) -> bool:
-        """Whether another one makes the answer or has made it, so that there is nothing left to search for."""
+        """Tell whether another one makes the answer or has made it, so that there is nothing left to search for."""
         ...
 
     @property
     def is_confirming(self) -> bool:
-        """Whether the answer is for this one to make."""
+        """Tell whether the answer is for this one to make."""
         ...
 
     @property
@@ -70,7 +70,7 @@ class Ledger(Protocol):
         ...
 
     def known_answer(self) -> Result | None:
-        """The answer that there is."""
+        """Return the answer that there is."""
         ...
 
     def start(self) -> list[Trial]:
@@ -78,35 +78,35 @@ class Ledger(Protocol):
         ...
 
     def refresh(self) -> list[Trial]:
-        """Looks again; the trials of others that ended since."""
+        """Look again; the trials of others that ended since."""
         ...
 
     def claim(self, proposal: Proposal, description: str) -> AbstractContextManager[int | None]:
-        """Claims a config for the block, under a number; ``None`` where another one was first."""
+        """Claim a config for the block, under a number; ``None`` where another one was first."""
         ...
 
     def keep(self, trial: Trial) -> Trial | None:
-        """Keeps a trial, and gives it as it is kept; ``None`` where another one measured it meanwhile."""
+        """Keep a trial, and give it as it is kept; ``None`` where another one measured it meanwhile."""
         ...
 
     def wait(self) -> bool:
-        """Nothing is left to propose: whether others have changed that, after a while; if not, an answer is due."""
+        """Wait where nothing is left to propose; tell whether others have changed that, else an answer is due."""
         ...
 
     def published_answer(self) -> Result | None:
-        """The answer that another one made of this search, in this folder."""
+        """Return the answer that another one made of this search, in this folder."""
         ...
 
     def resume(self) -> None:
-        """Searches for a better answer than the one that was published."""
+        """Search for a better answer than the one that was published."""
         ...
 
     def publish(self, result: Result) -> Result:
-        """Publishes the answer. Gives the one that stands: that of another worker, if that was first."""
+        """Publish the answer. Return the one that stands: that of another worker, if that was first."""
         ...
 
     def close(self) -> None:
-        """Ends; what was claimed is given back."""
+        """End; what was claimed is given back."""
         ...
 
 
@@ -128,13 +128,13 @@ class LocalLedger:
 
     @property
     def store(self) -> TrialStore:
-        """Its database."""
+        """Return its database."""
         assert self._opened is not None, "begin() opens it"
         return self._opened
 
     @property
     def trials(self) -> list[Trial]:
-        """All trials that ended."""
+        """Return all trials that ended."""
         return self.store.trials
 
     @property
@@ -143,7 +143,7 @@ class LocalLedger:
         return self.store.seconds
 
     def begin(self) -> bool:
-        """Opens the database, too."""
+        """Open the database, too."""
         problem, detection = self._context.problem, self._context.detection
         result = self.known_answer()
         if shared_from(self._folder) is not None and (
@@ -167,7 +167,7 @@ class LocalLedger:
         return None if result is not None and result.best and result.best.config in disproved else result
 
     def start(self) -> list[Trial]:
-        """Keeps the trial that an earlier session took with it; only who holds the device knows it is over."""
+        """Keep the trial that an earlier session took with it; only who holds the device knows it is over."""
         lost = self._trial_in_progress()
         # Between the database and the folder, too, a session may have gone away.
         last = self.trials[-1:]
@@ -187,12 +187,12 @@ class LocalLedger:
             return None
 
     def refresh(self) -> list[Trial]:
-        """No other worker adds a trial."""
+        """Return no other worker adds a trial."""
         return []
 
     @contextmanager
     def claim(self, proposal: Proposal, description: str) -> Iterator[int | None]:
-        """Leaves a lost trial if this process dies before it can write down another one."""
+        """Leave a lost trial if this process dies before it can write down another one."""
         number = self.store.next_number
         with surviving_crash(self._folder, number, proposal, description):
             yield number
@@ -213,11 +213,11 @@ class LocalLedger:
         """There is no published answer to improve."""
 
     def publish(self, result: Result) -> Result:
-        """The folder has it."""
+        """Return the folder has it."""
         return result
 
     def close(self) -> None:
-        """Nothing is held."""
+        """Do nothing: nothing is held."""
 
 
 LOSSES = 2
@@ -226,7 +226,7 @@ LOSSES = 2
 
 @contextmanager
 def surviving_crash(folder: StudyFolder, number: int, proposal: Proposal, description: str) -> Iterator[None]:
-    """Leaves a trial with the outcome ``lost`` in the folder if this process dies in the block.
+    """Leave a trial with the outcome ``lost`` in the folder if this process dies in the block.
 
     Raises:
         SetupError: the folder cannot be written.
@@ -250,7 +250,7 @@ def surviving_crash(folder: StudyFolder, number: int, proposal: Proposal, descri
 
 
 def settled(trials: Sequence[Trial]) -> list[Trial]:
-    """The trials without the lost ones. A config that was lost too often keeps one lost trial."""
+    """Return the trials without the lost ones. A config that was lost too often keeps one lost trial."""
     losses: Counter[Config] = Counter()
     decided = []
     for trial in trials:

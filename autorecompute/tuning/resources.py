@@ -30,7 +30,7 @@ RESERVE_BYTES = 512 * MIB
 
 
 def choose_limit(detection: Detection, folder: StudyFolder, on_shortage: Callable[[str], None]) -> int:
-    """What is available now, or the limit that the study was begun with.
+    """Return what is available now, or the limit that the study was begun with.
 
     What is free on a card changes from one minute to the next. A study that went on under another limit than it began
     with would be another problem.
@@ -48,7 +48,7 @@ def choose_limit(detection: Detection, folder: StudyFolder, on_shortage: Callabl
 
 
 def available_bytes(detection: Detection) -> int:
-    """What the peak may reach on this device.
+    """Return what the peak may reach on this device.
 
     On a card that is its memory, less what lay outside of the allocator when the script had just put its model there
     (the CUDA context, other processes), less :data:`RESERVE_BYTES`, in whole MiB. On a CPU, and on a card that does not
@@ -63,7 +63,7 @@ def available_bytes(detection: Detection) -> int:
 
 @contextmanager
 def device_lock(context: TuningContext) -> Iterator[None]:
-    """Holds the device while the context lasts.
+    """Hold the device while the context lasts.
 
     Raises:
         TooLittleTimeError: the time was over before the device was free.

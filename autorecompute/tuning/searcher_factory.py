@@ -40,15 +40,15 @@ class SearcherFactory:
 
     @property
     def takes_steps(self) -> bool:
-        """Whether the first searcher takes steps of the script to be made."""
+        """Tell whether the first searcher takes steps of the script to be made."""
         return not self._is_analysed and backend_of(self._context.detection.versions).PROFILES
 
     def begin(self, limit: Limit) -> Searcher:
-        """A searcher under the limit that holds once there is a trial without recompute."""
+        """Return a searcher under the limit that holds once there is a trial without recompute."""
         return _BaselineFirst(self, limit)
 
     def make(self, limit_bytes: int, trials: int) -> Searcher:
-        """The searcher that was asked for; the first one takes two small steps of the script.
+        """Return the searcher that was asked for; the first one takes two small steps of the script.
 
         Args:
             limit_bytes: What trials are held against.
@@ -85,7 +85,7 @@ class SearcherFactory:
 
 
 def measure_planned(searcher: Searcher, context: TuningContext, least_fit: float = 0.0) -> Searcher:
-    """A searcher that begins with the unmeasured config that the environment switches on, where it does.
+    """Return a searcher that begins with the unmeasured config that the environment switches on, where it does.
 
     A file that cannot be read, or is of another model, is told and left out: it only is a wish.
 

@@ -60,7 +60,7 @@ class TuningSession:
     so_far: Result | None = None
 
     def require_own(self) -> None:
-        """Checks that the study, where there is one, can be read and was not imported.
+        """Check that the study, where there is one, can be read and was not imported.
 
         Raises:
             SetupError: it cannot be read.
@@ -71,7 +71,7 @@ class TuningSession:
         require_own(self.folder)
 
     def run(self, progress: Progress) -> Result:
-        """The study's answer; see :meth:`Tuner.run` and :meth:`BatchTuner.run` for what is raised."""
+        """Return the study's answer; see :meth:`Tuner.run` and :meth:`BatchTuner.run` for what is raised."""
         if self.batches is not None:
             require_names_of_batches(self.folder, self.batches)
         with self._opened(progress.note) as shared:
@@ -100,18 +100,18 @@ class TuningSession:
                 self.so_far = tuner.so_far
 
     def _enforced_bytes(self) -> int | None:
-        """What a trial may take of a card: the limit that is given, or that the study was begun with."""
+        """Return what a trial may take of a card: the limit that is given, or that the study was begun with."""
         given = self.settings.limit_bytes
         return self.folder.problem().limit_bytes if given is None and self.folder.exists() else given
 
     def explain_interruption(self) -> str:
-        """What is kept, and what there is of an answer."""
+        """Return what is kept, and what there is of an answer."""
         explain = explain_interruption if self.batches is None else explain_interrupted_batches
         return explain(self.folder, self.so_far)
 
     @contextmanager
     def _opened(self, note: Callable[[str], None]) -> Iterator[SharedStudy | None]:
-        """Has the study ready, in its folder and where it is shared."""
+        """Have the study ready, in its folder and where it is shared."""
         folder = self.folder
         if self.storage is None:
             folder.prepare()
@@ -130,7 +130,7 @@ class TuningSession:
 
 
 def default_name(job: Job, batch: int | str | None, limit_bytes: int | None, graph: str = "") -> str:
-    """A study's name, the same for the same command: ``bert_mlm-train-b32-1f3a5c``.
+    """Return a study's name, the same for the same command: ``bert_mlm-train-b32-1f3a5c``.
 
     Args:
         job: The command.

@@ -61,12 +61,12 @@ class SharedLedger:
 
     @property
     def trials(self) -> list[Trial]:
-        """Those of all workers, by their numbers."""
+        """Return those of all workers, by their numbers."""
         return list(self._shared.trials)
 
     @property
     def claimed(self) -> Collection[Config]:
-        """What others measure."""
+        """Return what others measure."""
         return {claim.trial.config for claim in self._shared.others.values() if claim.trial is not None}
 
     @property
@@ -76,7 +76,7 @@ class SharedLedger:
 
     @property
     def is_closing(self) -> bool:
-        """Whether one of them makes the answer, or has made it."""
+        """Tell whether one of them makes the answer, or has made it."""
         return self._is_answered or any(claim.trial is None for claim in self._shared.others.values())
 
     @property
@@ -86,11 +86,11 @@ class SharedLedger:
 
     @property
     def seconds(self) -> float:
-        """Of this worker: those of the others passed at the same time."""
+        """Return those of this worker: those of the others passed at the same time."""
         return time.monotonic() - self._began_seconds
 
     def begin(self) -> bool:
-        """Compares the problem with that of the others; a new study begins with :meth:`start`."""
+        """Compare the problem with that of the others; a new study begins with :meth:`start`."""
         agreed = self._shared.check(self._context.tuned, is_limit_free=self._is_limit_free)
         self._known = self._shared.answer
         if agreed is not None:
@@ -99,11 +99,11 @@ class SharedLedger:
         return agreed is None
 
     def known_answer(self) -> Result | None:
-        """What the workers came to before this one; brought into its own folder."""
+        """Return what the workers came to before this one; brought into its own folder."""
         return None if self._known is None or not self._is_bound else self._take(self._known)
 
     def start(self) -> list[Trial]:
-        """Begins the study if it is new, by a claim on the run without recompute."""
+        """Begin the study if it is new, by a claim on the run without recompute."""
         space = self._context.detection.space
         self._agree(self._shared.join(self._context.tuned, space, is_limit_free=self._is_limit_free))
         self._require_memory()
@@ -114,7 +114,7 @@ class SharedLedger:
         return []
 
     def refresh(self) -> list[Trial]:
-        """Reads the storage."""
+        """Read the storage."""
         self._shared.refresh()
         news = [trial for trial in self.trials if trial.number not in self._seen]
         self._seen |= {trial.number for trial in news}
@@ -122,7 +122,7 @@ class SharedLedger:
 
     @contextmanager
     def claim(self, proposal: Proposal, description: str) -> Iterator[int | None]:
-        """Gives the claim back where the block raises."""
+        """Give the claim back where the block raises."""
         del description  # the space tells it
         space, most = self._context.detection.space, self._context.settings.max_trials
         number = self._shared.claim(proposal.config, proposal.reason, space, most=most)
@@ -163,7 +163,7 @@ class SharedLedger:
             pause(POLL_SECONDS)
 
     def published_answer(self) -> Result | None:
-        """The answer of the one who confirmed."""
+        """Return the answer of the one who confirmed."""
         return self._take(self._shared.answer) if self._is_answered and self._shared.answer is not None else None
 
     def resume(self) -> None:
@@ -187,7 +187,7 @@ class SharedLedger:
         return result
 
     def close(self) -> None:
-        """Leaves the others, and writes the trials of all into the own folder."""
+        """Leave the others, and write the trials of all into the own folder."""
         self._shared.close()
         if self._is_bound:
             space, problem = self._context.detection.space, self._context.problem
@@ -237,7 +237,7 @@ class SharedLedger:
         self._is_bound = True
 
     def _take(self, answer: PublishedAnswer) -> Result:
-        """Writes an answer into the own folder."""
+        """Write an answer into the own folder."""
         self._folder.keep_rejections(answer.rejections)
         self._folder.keep_confirmed(answer.confirmed)
         if answer.race is not None:

@@ -41,7 +41,7 @@ def telling_configs(space: Space, wanted: Iterable[Config] = ()) -> list[Config]
 
 
 def survey(bench: Bench, configs: Iterable[Config], batch: int | None = None) -> StepProfiles:
-    """Measures a step without recompute, and profiles one of each config.
+    """Measure a step without recompute, and profile one of each config.
 
     A config that fails where others do not is left out.
 
@@ -85,7 +85,7 @@ the first that was chosen, and an answer is made of it."""
 
 
 def analyse(context: TuningContext) -> MemoryModel | None:
-    """The model of memory that the detection gives, or two profiled steps, from the study's folder where they are kept.
+    """Return the model of memory that the detection gives, or two profiled steps, from the study's folder if kept.
 
     ``None``, with a note, where they cannot be had or would take the time that is left: the search then has to learn
     from trials alone.

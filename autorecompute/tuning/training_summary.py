@@ -41,7 +41,7 @@ class SearchSummary:
 
     @property
     def sentence(self) -> str:
-        """What is on from now on, beside what the training began with, and what the trials have cost."""
+        """Return what is on from now on, beside what the training began with, and what the trials have cost."""
         return ". ".join([f"{self._describe_end()}{self._describe_refused()}", *self.notes])
 
     def _describe_end(self) -> str:
@@ -89,11 +89,11 @@ def step_seconds(entry: Finalist) -> float:
 
 
 def describe(best: Best) -> str:
-    """The config with its peak and its speed."""
+    """Return the config with its peak and its speed."""
     peak, limit = format_bytes(best.peak_bytes), format_bytes(best.limit_bytes)
     return f"{name_of(best)}, peak {peak} of {limit}, {format_rate(best.samples_per_second)}"
 
 
 def name_of(tried: Best | Trial) -> str:
-    """The config as a sentence has it."""
+    """Return the config as a sentence has it."""
     return "no recompute" if tried.config.is_none else tried.description

@@ -33,7 +33,7 @@ class TrialLimit:
         self._excess_bytes, self._guesses, self._has_told = 0, True, False
 
     def __call__(self, trials: Sequence[Trial]) -> int:
-        """What is left for live tensors after these trials."""
+        """Return what is left for live tensors after these trials."""
         limit_bytes = self._context.problem.limit_bytes
         own_bytes = self._own_bytes(trials)
         if self._excess_bytes or own_bytes is None:
@@ -44,7 +44,7 @@ class TrialLimit:
         return limit_bytes - (own_bytes if self._guesses else 0)
 
     def is_guess(self, trials: Sequence[Trial]) -> bool:
-        """Whether the limit rests on a guess, or on one whole process that held more than a guess would allow.
+        """Tell whether the limit rests on a guess, or on one whole process that held more than a guess would allow.
 
         Args:
             trials: What was measured.
@@ -59,7 +59,7 @@ class TrialLimit:
         return told < TELLING and seen_bytes > round(WHOLE_PROCESS_SHARE * limit_bytes)
 
     def stop_guessing(self) -> None:
-        """Leaves what whole processes that held the limit were seen to need, and nothing where none was."""
+        """Leave what whole processes that held the limit were seen to need, and nothing where none was."""
         self._guesses = False
 
     def learn(self) -> int:
@@ -69,7 +69,7 @@ class TrialLimit:
         return self._excess_bytes
 
     def leanest_beyond(self, trials: Sequence[Trial]) -> Trial | None:
-        """The trial of least peak where the guess leaves room for none: its whole process tells what is needed.
+        """Return the trial of least peak where the guess leaves room for none: its whole process tells what is needed.
 
         Args:
             trials: What was measured.
@@ -83,7 +83,7 @@ class TrialLimit:
         return min(fitting, key=lambda trial: trial.measurement.peak_bytes or 0, default=None)
 
     def _own_bytes(self, trials: Sequence[Trial]) -> int | None:
-        """What the process without recompute held beyond its tensors; ``None`` where nothing tells."""
+        """Return what the process without recompute held beyond its tensors; ``None`` where nothing tells."""
         # One that was lost, as some are in a study that is gone on with or shared, tells nothing, and the next one may.
         told = (trial for trial in trials if trial.config.is_none and trial.measurement.resident_bytes is not None)
         baseline = next(told, None)

@@ -46,7 +46,7 @@ class TrialRunner:
         self._warned: set[str] = set()
 
     def search(self, searcher: Searcher, limit: Limit, after_trial: Callable[[list[Trial]], None]) -> SearchEnd:
-        """Measures until no worker of the study has anything left to gain, or until trials or time are used up.
+        """Measure until no worker of the study has anything left to gain, or until trials or time are used up.
 
         Args:
             searcher: Proposes configs.
@@ -73,7 +73,7 @@ class TrialRunner:
                 after_trial([trial.under(limit_bytes) for trial in trials])
 
     def keep(self, trial: Trial) -> None:
-        """Fills the folder of a trial that ended here."""
+        """Fill the folder of a trial that ended here."""
         folder, versions = self._context.folder.trial(trial.number), self._context.detection.versions
         try:
             rendered = render(trial.config, (), versions, folder)
@@ -107,7 +107,7 @@ class TrialRunner:
         return proposal if self._context.allows_trial(held) else SearchEnd.TIME
 
     def _measure(self, proposal: Proposal, reference: Reference) -> bool:
-        """Whether the proposal became a trial; not so where another worker has its config."""
+        """Tell whether the proposal became a trial; not so where another worker has its config."""
         description = self._context.detection.space.describe(proposal.config)
         with self._ledger.claim(proposal, description) as number:
             if number is None:
@@ -203,7 +203,7 @@ class Reference:
         self._interval, self._age = 1, 0
 
     def first(self) -> Measurement | None:
-        """What comes of it here, measured now; ``None`` where that is known."""
+        """Return what comes of it here, measured now; ``None`` where that is known."""
         if self._latest is not None or not self._can_run:
             return None
         measurement = self._bench.measure(Config(), self._effort)
@@ -212,11 +212,11 @@ class Reference:
 
     @property
     def takes_turns(self) -> bool:
-        """Whether a config is timed in turns with the one without recompute, which runs."""
+        """Tell whether a config is timed in turns with the one without recompute, which runs."""
         return self._can_run and takes_turns(self._bench)
 
     def measure_in_turns(self, config: Config, effort: Effort) -> Measurement:
-        """Measures a config, each timed step between two without recompute."""
+        """Measure a config, each timed step between two without recompute."""
         first = self._bench.measure(config, replace(effort, steps=1))
         if not first.outcome.is_measured:
             return first
@@ -225,13 +225,13 @@ class Reference:
         return replace(turns[config], warmup_seconds=turns[config].warmup_seconds + _seconds_of(first))
 
     def measure_if_due(self) -> None:
-        """Measures the config without recompute, unless that is known not to run or was measured lately."""
+        """Measure the config without recompute, unless that is known not to run or was measured lately."""
         if self._can_run and (self._latest is None or not self._latest.step_seconds or self._age >= self._interval):
             self.note(self._bench.measure(Config(), self._effort))
         self._age += 1
 
     def beside(self, measurement: Measurement) -> Measurement | None:
-        """The reference for a config that was just measured; ``None`` where there is none.
+        """Return the reference for a config that was just measured; ``None`` where there is none.
 
         It is measured anew where the two do not look of one time.
         """
@@ -242,7 +242,7 @@ class Reference:
         return self._latest
 
     def note(self, measurement: Measurement) -> None:
-        """Takes a measurement without recompute."""
+        """Take a measurement without recompute."""
         ratio = _throughput_ratio(self._latest, measurement)
         self._latest = measurement
         self._can_run = measurement.outcome is not Outcome.OOM

@@ -54,7 +54,7 @@ class Tuner:
         self._ledger: Ledger = LocalLedger(context) if shared is None else SharedLedger(context, shared)
 
     def run(self) -> Result:
-        """The study's answer; measured now, or read where the identical problem was finished before.
+        """Return the study's answer; measured now, or read where the identical problem was finished before.
 
         Raises:
             KeyboardInterrupt: the user stopped it; what was confirmed until then is in ``so_far`` and in the study.
@@ -94,7 +94,7 @@ class Tuner:
             self._ledger.close()
 
     def _open_study(self) -> Result | None:
-        """Detects the problem, and takes over what this study or a similar one knows of it; the answer if known."""
+        """Detect the problem, and take over what this study or a similar one knows of it; the answer if known."""
         context = self._context
         context.detect()
         is_new = self._ledger.begin()
@@ -124,7 +124,7 @@ class Tuner:
             context.note(self._transfer.sentence)
 
     def _search_and_decide(self) -> Result:
-        """The answer by new trials; further attempts follow where another worker's answer can be improved."""
+        """Return the answer by new trials; further attempts follow where another worker's answer can be improved."""
         runner = TrialRunner(self._context, self._ledger)
         for trial in self._ledger.start():
             runner.keep(trial)
@@ -156,7 +156,7 @@ class Tuner:
             )
 
     def _can_improve(self, result: Result) -> bool:
-        """Whether another worker answered for want of time that this one has."""
+        """Tell whether another worker answered for want of time that this one has."""
         if self._ledger.is_confirming or result.best is None or result.search_end is not SearchEnd.TIME:
             return False
         self._set_answer(result)
@@ -168,7 +168,7 @@ class Tuner:
         self.so_far = result if is_answer else None
 
     def _explain_none(self, result: Result) -> str:
-        """Why there is no config to train with."""
+        """Return why there is no config to train with."""
         detection = replace(self._context.detection, resting_bytes=self._context.rest_bytes)
         limit_bytes, memory = self._context.problem.limit_bytes, self._context.memory
         trials, rejections = self._ledger.trials, self._context.folder.rejections()

@@ -29,7 +29,7 @@ BEGUN_BEFORE = "this study had begun already"
 def start_from(
     neighbour: Neighbour, folder: StudyFolder, store: TrialStore | None, *, is_new: bool
 ) -> tuple[Transfer, Prior | None]:
-    """What the nearest study has for a study; a new one takes over all of a study of the same problem.
+    """Return what the nearest study has for a study; a new one takes over all of a study of the same problem.
 
     Args:
         neighbour: The nearest study.
@@ -51,12 +51,12 @@ def start_from(
 
 
 def transfer_of(neighbour: Neighbour) -> Transfer:
-    """What the answer says of the study that a tuning starts from."""
+    """Return what the answer says of the study that a tuning starts from."""
     return Transfer(study=neighbour.name, differences=neighbour.differences)
 
 
 def prior_of(neighbour: Neighbour) -> Prior:
-    """What the search may know of the stored study."""
+    """Return what the search may know of the stored study."""
     problem, sizes = neighbour.tuned.problem, neighbour.tuned.sizes
     return Prior(
         source=neighbour.name,
@@ -71,7 +71,7 @@ def prior_of(neighbour: Neighbour) -> Prior:
 
 
 def adopt(neighbour: Neighbour, folder: StudyFolder, store: TrialStore) -> None:
-    """Takes over all that a study of the same problem knows into one that has just begun.
+    """Take over all that a study of the same problem knows into one that has just begun.
 
     Args:
         neighbour: The study of the same problem.
@@ -91,7 +91,7 @@ def adopt(neighbour: Neighbour, folder: StudyFolder, store: TrialStore) -> None:
 
 
 def _has_adopted(neighbour: Neighbour, folder: StudyFolder, store: TrialStore) -> bool:
-    """Whether an earlier session took over all that the stored study knows."""
+    """Tell whether an earlier session took over all that the stored study knows."""
     known, own = list(neighbour.records.trials), folder.kept_trials()
     # Trials that are the same may have been taken over the other way round: what was measured here has a folder.
     return store.trials[: len(known)] == known and known[0].number not in own

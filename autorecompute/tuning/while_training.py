@@ -72,7 +72,7 @@ GAVE_UP = (
 
 
 def tune_training(job: Job, folder: StudyFolder, settings: TuningSettings, bench: TrainingBench) -> None:
-    """Tunes a training to the end of the search, or of the training. Whatever fails is told to the training.
+    """Tune a training to the end of the search, or of the training. Whatever fails is told to the training.
 
     Args:
         job: What is trained.
@@ -108,7 +108,7 @@ class _Tuning:
         self._is_measured = False
 
     def run(self) -> None:
-        """Searches, decides, and leaves what was chosen on.
+        """Search, decide, and leave what was chosen on.
 
         Raises:
             AutorecomputeError: it cannot be done.
@@ -142,7 +142,7 @@ class _Tuning:
         self._bench.stay(best.config if best is not None else None, self._summarize(best, notes))
 
     def give_up(self, reason: str) -> None:
-        """Leaves the training as it is."""
+        """Leave the training as it is."""
         with suppress(TrainingEndedError):
             self._bench.give_up(reason)
 
@@ -181,7 +181,7 @@ class _Tuning:
         return end
 
     def _decide(self, searcher: WholeStepSearcher) -> Best | None:
-        """The fastest that fits, by rounds in turns as far as there are steps for them."""
+        """Return the fastest that fits, by rounds in turns as far as there are steps for them."""
         finalists = self._finalists(searcher)
         if len(finalists) > 1:
             with suppress(OutOfTime):  # the rounds so far count
@@ -199,7 +199,7 @@ class _Tuning:
         keep_race(self._context.folder, raced, len(self._trials))
 
     def _finalists(self, searcher: WholeStepSearcher) -> list[Finalist]:
-        """Those that should be the fastest, and what the training began with, to be compared with them."""
+        """Return those that should be the fastest, and what the training began with, to be compared with them."""
         trials = self._trials
         fitting = [
             entry
@@ -215,12 +215,12 @@ class _Tuning:
 
     @property
     def _first(self) -> Trial | None:
-        """The trial of what the training began with, or an earlier one."""
+        """Return the trial of what the training began with, or an earlier one."""
         return next((trial for trial in self._trials if trial.fits and trial.config not in self._refused), None)
 
     @property
     def _refused(self) -> dict[Config, str]:
-        """Why configs are not used, in words."""
+        """Return why configs are not used, in words."""
         return {config: check.message for config, check in self._bench.checks.items() if not check.agrees}
 
     def _choose(self, searcher: WholeStepSearcher) -> Best | None:
@@ -269,7 +269,7 @@ class _Tuning:
 
 
 def _goes_on(known: Result) -> bool:
-    """Whether the search that came to this is gone on with in the next training."""
+    """Tell whether the search that came to this is gone on with in the next training."""
     return known.search_end in {SearchEnd.INTERRUPTED, SearchEnd.TRAINING}
 
 

@@ -39,7 +39,7 @@ PR_SET_PDEATHSIG = 1
 
 
 def main() -> int:
-    """Runs the script under the controller's eyes and tells how it ended."""
+    """Run the script under the controller's eyes and tell how it ended."""
     _die_with_parent()
     _give_up_terminal()
     faulthandler.register(STACK_SIGNAL)
@@ -69,7 +69,7 @@ class _Worker:
         self._has_begun = False
 
     def run(self) -> int:
-        """Runs the script, tells how it ended, and gives its exit code."""
+        """Run the script, tell how it ended, and give its exit code."""
         self._children.follow(self._settings.address, self._has_trained)
         try:
             end = self._run_script()
@@ -82,7 +82,7 @@ class _Worker:
         return 1
 
     def _run_script(self) -> BaseException | None:
-        """What ended the script; ``None`` where it came to its own end."""
+        """Return what ended the script; ``None`` where it came to its own end."""
         try:
             if self._settings.fakes:
                 self._begin()  # which tells the script its rank
@@ -151,7 +151,7 @@ class _Worker:
 
 
 def _read(request: SystemExit | None) -> tuple[int, str]:
-    """The exit code that a script has asked for, and its words where it gave words instead, which are printed."""
+    """Return the exit code that a script has asked for, and the words to print where it gave words instead."""
     code = request.code if request is not None else None
     if isinstance(code, int | None):
         return code or 0, ""
@@ -160,12 +160,12 @@ def _read(request: SystemExit | None) -> tuple[int, str]:
 
 
 def _die_with_parent() -> None:
-    """Asks Linux to end this process when the tuner dies, however it dies (see prctl(2))."""
+    """Ask Linux to end this process when the tuner dies, however it dies (see prctl(2))."""
     ctypes.CDLL(None).prctl(PR_SET_PDEATHSIG, signal.SIGKILL)
 
 
 def _give_up_terminal() -> None:
-    """Leaves the terminal to the tuner: a script that asks there would be stopped, and finds none instead.
+    """Leave the terminal to the tuner: a script that asks there would be stopped, and finds none instead.
 
     One in the foreground, as for a debugger, keeps it.
     """

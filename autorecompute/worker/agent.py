@@ -66,17 +66,17 @@ class Agent:
 
     @property
     def target_batch(self) -> int | None:
-        """Samples that a forward is to receive; ``None`` where the first one tells."""
+        """Sample that a forward is to receive; ``None`` where the first one tells."""
         return self._target
 
     @property
     def fake_card(self) -> str | None:
-        """The card that tensors without data stand for, empty for the CPU; ``None`` where tensors have data."""
+        """Return the card that tensors without data stand for, empty for the CPU; ``None`` where tensors have data."""
         return self._settings.card if self._settings.fakes else None
 
     @property
     def fake_ranks(self) -> int:
-        """As one of how many ranks the script is to train; 0 for a script as it is."""
+        """Return as one of how many ranks the script is to train; 0 for a script as it is."""
         return self._settings.ranks
 
     @property
@@ -91,18 +91,18 @@ class Agent:
 
     @property
     def advice(self) -> str:
-        """Why a script may never come to training, and what to do about it, in sentences."""
+        """Return why a script may never come to training, and what to do about it, in sentences."""
         if self._backwards and not self._has_optimizer:
             return patience.NO_OPTIMIZER
         return self._backend.why_nothing_trained() + f" {STARTED}" * self.children.has_started
 
     @property
     def has_trained(self) -> bool:
-        """Whether this process has begun to train."""
+        """Tell whether this process has begun to train."""
         return self._window is not None or bool(self._batches) or self.steps > 0
 
     def on_session(self, detect: Callable[[], Detection]) -> Config:
-        """Tells what was detected and begins with the config that the controller answers."""
+        """Tell what was detected and begin with the config that the controller answers."""
         self._require_own_process()
         if self._settings.watch is not None:
             self._before_bytes = self._use_meter(kind_in_use()).read().peak_bytes
@@ -126,7 +126,7 @@ class Agent:
         return replace(detection, resting_bytes=resting_bytes, outside_bytes=meter.outside_bytes())
 
     def on_forward(self, batch: int, check: Callable[..., GradientCheck]) -> None:
-        """Notes the batch of one training forward, and looks at a config on it if that was ordered."""
+        """Note the batch of one training forward, and look at a config on it if that was ordered."""
         while (wanted := self._check) is not None:
             self._check = None
             self._look_at(wanted, check)
@@ -137,14 +137,14 @@ class Agent:
             self._give_up_batch(batch)
 
     def on_several_models(self) -> None:
-        """Nothing: the first one is tuned beside the others."""
+        """Do nothing: the first one is tuned beside the others."""
 
     def on_fault(self, error: Exception) -> None:
-        """Ends the script: a trial of it would say nothing."""
+        """End the script: a trial of it would say nothing."""
         self._end(error)
 
     def on_failure(self, error: Exception) -> None:
-        """Ends the script where memory ran out, which it may catch and skip; anything else it raises is its own."""
+        """End the script where memory ran out, which it may catch and skip; anything else it raises is its own."""
         if self._backend.classify(error)[0] is Outcome.OOM:
             self._end(error)
 
@@ -153,18 +153,18 @@ class Agent:
         self._has_optimizer = True
 
     def on_loss(self, loss: Any) -> None:
-        """Keeps the tensor that backward starts from; it is read only if the step is timed."""
+        """Keep the tensor that backward starts from; it is read only if the step is timed."""
         self._loss = loss
         self._backwards += 1
         if not self._has_optimizer and self._backwards >= patience.BACKWARDS_WITHOUT_OPTIMIZER:
             self._fail(Outcome.SCRIPT_ERROR, patience.NO_OPTIMIZER)
 
     def on_fallback(self, message: str) -> None:
-        """Ends the script: its steps would say nothing about recompute."""
+        """End the script: its steps would say nothing about recompute."""
         self._fail(Outcome.FELL_BACK, f"{patience.FELL_BACK} {message}")
 
     def on_step(self, optimizer: Any) -> None:
-        """Ends a training step; an optimizer that steps without a new forward belongs to the step before."""
+        """End a training step; an optimizer that steps without a new forward belongs to the step before."""
         self._require_own_process()
         if is_in_backward():
             self._fail(Outcome.SCRIPT_ERROR, patience.STEPS_IN_BACKWARD)
@@ -175,7 +175,7 @@ class Agent:
             self._end_step()
 
     def on_skip(self, optimizer: Any) -> None:
-        """Ends a training step in which a GradScaler found no finite gradients, and kept the optimizer back."""
+        """End a training step in which a GradScaler found no finite gradients, and kept the optimizer back."""
         self._has_skipped = True
         self.on_step(optimizer)
 

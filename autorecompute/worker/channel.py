@@ -12,11 +12,11 @@ class ControllerLine(Protocol):
     """What an agent asks of its end."""
 
     def send(self, message: Message) -> None:
-        """Says something."""
+        """Say something."""
         ...
 
     def receive_order(self) -> Order | Check:
-        """Waits for the next order."""
+        """Wait for the next order."""
         ...
 
 
@@ -29,14 +29,14 @@ class Channel:
         self._connection = connection
 
     def send(self, message: Message) -> None:
-        """Says something; a controller that is gone ends this process."""
+        """Say something; a controller that is gone ends this process."""
         try:
             self._connection.send_bytes(encode(message))
         except OSError as error:
             raise SystemExit("autorecompute: the tuner is gone") from error
 
     def receive_order(self) -> Order | Check:
-        """Waits for the next order; a controller that is gone ends this process."""
+        """Wait for the next order; a controller that is gone ends this process."""
         try:
             message = decode(self._connection.recv_bytes())
         except (EOFError, OSError) as error:

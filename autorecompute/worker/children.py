@@ -34,7 +34,7 @@ class Children:
         self.has_started = self.is_one = False
 
     def follow(self, address: str, has_trained: Callable[[], bool]) -> None:
-        """Notes each process that this one starts, and has it say so if it trains before this one does.
+        """Note each process that this one starts, and have it say so if it trains before this one does.
 
         Args:
             address: The controller's socket, which a process that was not forked calls by itself.
@@ -62,7 +62,7 @@ class Children:
 
 
 def run_followed(address: str, target: Callable[..., object], *args: object, **kwargs: object) -> None:
-    """Runs what a process was started for, and ends it at its first optimizer step, which the controller is told of.
+    """Run what a process was started for, and end it at its first optimizer step; tell the controller.
 
     A process that imports torch later than the script itself is not followed.
     """

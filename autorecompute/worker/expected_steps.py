@@ -28,7 +28,7 @@ class ExpectedSteps:
         self._schedulers: weakref.WeakSet[Any] = weakref.WeakSet()
 
     def follow(self) -> Callable[[], None]:
-        """Notes each scheduler that is made from now on; gives what ends that."""
+        """Note each scheduler that is made from now on; give what ends that."""
         from torch.optim.lr_scheduler import LRScheduler, SequentialLR
 
         # A sequence does not call the constructor of its base class.
@@ -52,7 +52,7 @@ class ExpectedSteps:
         return put_in(kind, "__init__", make_and_note)
 
     def after(self, steps: int) -> int | None:
-        """The steps of the whole training, once so many have ended; ``None`` where nobody tells.
+        """Return the steps of the whole training, once so many have ended; ``None`` where nobody tells.
 
         A scheduler that has not gone along with the steps counts something else, epochs for instance.
         """
@@ -63,7 +63,7 @@ class ExpectedSteps:
 
 
 def _parts_of(scheduler: Any) -> list[Any]:
-    """What a sequence runs one after the other: each of them tells the length of its part alone."""
+    """Return what a sequence runs one after the other: each of them tells the length of its part alone."""
     return scheduler._schedulers if hasattr(scheduler, "_milestones") else []  # noqa: SLF001
 
 
@@ -75,7 +75,7 @@ def _length_of(scheduler: Any) -> int | None:
 
 
 def _warms_up(scheduler: Any) -> bool:
-    """Whether its end is not that of the training: a ``ConstantLR``, or a ``LinearLR`` that goes up."""
+    """Tell whether its end is not that of the training: a ``ConstantLR``, or a ``LinearLR`` that goes up."""
     start = getattr(scheduler, "start_factor", None)
     return hasattr(scheduler, "factor") if start is None else start < scheduler.end_factor
 

@@ -63,7 +63,7 @@ class FollowedTraining:
         os.register_at_fork(after_in_child=self.guard.leave)
 
     def detach(self, error: BaseException | None) -> None:
-        """Follows nothing any more, and recomputes nothing, after this error or none."""
+        """Follow nothing any more, and recompute nothing, after this error or none."""
         for end in reversed(self._ends):
             end()
         self.guard.release(error)

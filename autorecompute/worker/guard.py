@@ -50,7 +50,7 @@ class Guard:
 
     @property
     def target_batch(self) -> int | None:
-        """What the first batch was."""
+        """Return what the first batch was."""
         return self._agent.target_batch
 
     @property
@@ -78,7 +78,7 @@ class Guard:
         self._is_on = False
 
     def on_session(self, detect: Callable[[], Detection]) -> Config:
-        """The config of the first step."""
+        """Return the config of the first step."""
 
         def begin() -> None:
             if other := registry.other_in_use(self._settings.backend):
@@ -89,15 +89,15 @@ class Guard:
         return self._config
 
     def on_forward(self, batch: int, check: Callable[..., GradientCheck]) -> None:
-        """The model is about to be called."""
+        """Note that the model is about to be called."""
         self._guarded(self._agent.on_forward, batch, check)
 
     def on_fallback(self, message: str) -> None:
-        """Another way of training than the one that is tuned."""
+        """Note another way of training than the one that is tuned."""
         self._guarded(self._agent.on_fallback, message)
 
     def on_several_models(self) -> None:
-        """As without the tool: what was chosen was chosen for one of them."""
+        """Train as without the tool: what was chosen was chosen for one of them."""
         self.on_unknown(SEVERAL_MODELS)
 
     def on_unknown(self, reason: str) -> None:
@@ -106,30 +106,30 @@ class Guard:
             self._let_go(reason, Config())
 
     def on_fault(self, error: Exception) -> None:
-        """What follows the script has failed."""
+        """Note that what follows the script has failed."""
         if self._is_on:
             self._let_go(first_line(error))
 
     def on_failure(self, error: Exception) -> None:
-        """A training call or a backward pass has raised this; whether the script goes on is seen later."""
+        """Note that a training call or a backward pass has raised this; whether the script goes on is seen later."""
         outcome, message = self._classify(error)
         if self._is_on and outcome is Outcome.OOM:
             self._lacked = Failed(outcome=outcome, message=message)
 
     def on_optimizer(self) -> None:
-        """The script has made an optimizer."""
+        """Note that the script has made an optimizer."""
         self._guarded(self._agent.on_optimizer)
 
     def on_loss(self, loss: Any) -> None:
-        """A backward pass begins."""
+        """Note that a backward pass begins."""
         self._guarded(self._agent.on_loss, loss)
 
     def on_step(self, optimizer: Any) -> None:
-        """An optimizer has stepped."""
+        """Note that an optimizer has stepped."""
         self._guarded(self._agent.on_step, optimizer)
 
     def on_skip(self, optimizer: Any) -> None:
-        """A GradScaler has kept it from that."""
+        """Note that a GradScaler has kept it from that."""
         self._guarded(self._agent.on_skip, optimizer)
 
     def end(self, error: BaseException | None) -> None:
@@ -149,7 +149,7 @@ class Guard:
         self._part(last)
 
     def release(self, error: BaseException | None) -> None:
-        """Ends the search, after this error or none, and recompute with it: the model trains as without the tool."""
+        """End the search, after this error or none, and recompute with it: the model trains as without the tool."""
         _, last = self._last_words(error)
         if self._is_on:
             self._part(last)
@@ -179,7 +179,7 @@ class Guard:
             return Outcome.SCRIPT_ERROR, first_line(fault)
 
     def _guarded(self, tell: Callable[..., None], *args: Any) -> None:
-        """Tells the agent while the search is on, and ends the search where that fails."""
+        """Tell the agent while the search is on, and end the search where that fails."""
         if not self._is_on:
             return
         if self._lacked is not None:
@@ -197,7 +197,7 @@ class Guard:
             self._let_go(first_line(error))
 
     def _end_without_step(self, lacked: Failed) -> None:
-        """The script has caught that memory ran out: the study is told, and what is on stays on."""
+        """Tell the study that memory ran out and the script has caught it; leave on what is on."""
         self._part(lacked)
         self._let_go(f"out of memory in step {self._agent.steps + 1}, and the script went on. {NEXT_START}")
 

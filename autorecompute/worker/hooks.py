@@ -14,7 +14,7 @@ UNSCALED = "_autorecompute_unscaled"
 
 
 def put_in(owner: Any, name: str, replacement: Any) -> Callable[[], None]:
-    """Puts a function in the place of another; what it gives puts that back, if nobody has replaced ours since."""
+    """Put a function in the place of another; what it gives puts that back, if nobody has replaced ours since."""
     original = inspect.getattr_static(owner, name)  # a static method as one
     setattr(owner, name, replacement)
 
@@ -26,14 +26,14 @@ def put_in(owner: Any, name: str, replacement: Any) -> Callable[[], None]:
 
 
 def is_in_backward() -> bool:
-    """Whether this thread runs a hook of a backward pass, as one that steps an optimizer."""
+    """Tell whether this thread runs a hook of a backward pass, as one that steps an optimizer."""
     from torch._C import _current_graph_task_id  # torch's own checkpoint asks for it, too
 
     return bool(_current_graph_task_id() != -1)
 
 
 def telling(call: Callable[..., Any], on_failure: Callable[[Exception], None]) -> Callable[..., Any]:
-    """The call, which tells ``on_failure`` what it raises before its caller gets that."""
+    """Return the call, which tells ``on_failure`` what it raises before its caller gets that."""
 
     @functools.wraps(call)
     def call_and_tell(*args: Any, **kwargs: Any) -> Any:
@@ -49,7 +49,7 @@ def telling(call: Callable[..., Any], on_failure: Callable[[Exception], None]) -
 def follow_steps(
     on_step: Callable[[Any], None], on_skip: Callable[[Any], None], on_failure: Callable[[Exception], None]
 ) -> Callable[[], None]:
-    """Calls ``on_step`` with each optimizer after its step, and ``on_skip`` where a GradScaler keeps it from one.
+    """Call ``on_step`` with each optimizer after its step, and ``on_skip`` where a GradScaler keeps it from one.
 
     What a step raises is told to ``on_failure`` before the script gets it: the first one makes an optimizer's state.
     Steps of a kind of optimizer that existed before are followed without that.
@@ -89,7 +89,7 @@ def follow_steps(
 
 
 def follow_optimizers(on_made: Callable[[], None]) -> Callable[[], None]:
-    """Calls ``on_made`` whenever an optimizer gets parameters."""
+    """Call ``on_made`` whenever an optimizer gets parameters."""
     from torch.optim import Optimizer
 
     add = Optimizer.add_param_group
@@ -103,7 +103,7 @@ def follow_optimizers(on_made: Callable[[], None]) -> Callable[[], None]:
 
 
 def follow_losses(on_loss: Callable[[Any], None], on_failure: Callable[[Exception], None]) -> Callable[[], None]:
-    """Calls ``on_loss`` with each scalar tensor that ``backward`` is called on, as it was before a GradScaler.
+    """Call ``on_loss`` with each scalar tensor that ``backward`` is called on, as it was before a GradScaler.
 
     What a backward pass raises is told to ``on_failure`` before the script gets it.
     """

@@ -66,13 +66,13 @@ class _Beside:
             _say(logging.INFO, f"looking for what to recompute{limit}, in {steps} of this training at most")
 
     def leave(self) -> None:
-        """Ends the search and its config."""
+        """End the search and its config."""
         atexit.unregister(self._end)
         self._training.detach(self._error)
 
     @property
     def _error(self) -> BaseException | None:
-        """What Python has printed since the search began."""
+        """Return what Python has printed since the search began."""
         error = _last_error()
         return None if error is self._error_before else error
 
@@ -81,12 +81,12 @@ class _Beside:
 
 
 def _say(level: int, text: str) -> None:
-    """Tells the log. Where a program has set none up, Python prints the words alone, so they say who speaks."""
+    """Tell the log. Where a program has set none up, Python prints the words alone, so they say who speaks."""
     _LOG.log(level, "%s%s", "" if _LOG.hasHandlers() else f"{_LOG.name}: ", text)
 
 
 def _last_error() -> BaseException | None:
-    """The last exception that nobody has caught: an interpreter goes on after it, and a script ends."""
+    """Return the last exception that nobody has caught: an interpreter goes on after it, and a script ends."""
     return getattr(sys, "last_value", None)
 
 
@@ -98,7 +98,7 @@ def _begin(request: SearchRequest, optimizers: list[Any]) -> None:
 
 
 def _describe_program(name: str, limit_bytes: int | None, study: str | None, steps: int) -> SearchRequest:
-    """What runs here: a script, a module, or what somebody types."""
+    """Return what runs here: a script, a module, or what somebody types."""
     main = sys.modules.get("__main__")
     file, spec = getattr(main, "__file__", None), getattr(main, "__spec__", None)
     is_module = spec is not None and file is not None
@@ -124,7 +124,7 @@ def _as_limit(memory_limit: str | int | None) -> int | None:
 
 
 def _require_trained_by(model: Any, optimizers: Any) -> list[Any]:
-    """The optimizers, as torch's own: what libraries put around them has the optimizer in it."""
+    """Return the optimizers, as torch's own: what libraries put around them has the optimizer in it."""
     import torch
 
     given: Iterable[Any] = [optimizers] if hasattr(optimizers, "param_groups") else optimizers

@@ -18,7 +18,7 @@ if TYPE_CHECKING:
 
 
 def describe_failure(error: BaseException, backend: WorkerBackend, script: str) -> Failed | Refused:
-    """What the controller is told; the whole traceback goes to the log, unless a sentence says it all.
+    """Return what the controller is told; the whole traceback goes to the log, unless a sentence says it all.
 
     Args:
         error: What ended the script, or is about to.
@@ -45,7 +45,7 @@ def describe_failure(error: BaseException, backend: WorkerBackend, script: str) 
 
 
 def with_callers(error: BaseException) -> BaseException:
-    """The error with a traceback as if nobody had caught it here, from the first frame of the process on."""
+    """Return the error with a traceback as if nobody had caught it here, from the first frame of the process on."""
     trace = error.__traceback__
     frame = trace.tb_frame.f_back if trace is not None else None
     while frame is not None:

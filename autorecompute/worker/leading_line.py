@@ -36,7 +36,7 @@ class LeadingLine(RanksLine):
         self._is_over = False
 
     def join(self) -> None:
-        """Waits until all ranks are about to train.
+        """Wait until all ranks are about to train.
 
         Raises:
             Abandon: one of them is not.
@@ -52,7 +52,7 @@ class LeadingLine(RanksLine):
             self._agree(reason.encode())
 
     def send(self, message: Message) -> None:
-        """Says something to the controller, once all ranks have."""
+        """Say something to the controller, once all ranks have."""
         if isinstance(message, Beat):
             self._tell(message)
         elif isinstance(message, Ended | Failed):
@@ -63,13 +63,13 @@ class LeadingLine(RanksLine):
             self._answers += 1
 
     def tell_fault(self, fault: Failed) -> None:
-        """Ends the search for all ranks: at once before the first step, and else when the next order is due."""
+        """End the search for all ranks: at once before the first step, and else when the next order is due."""
         self._stay = self._stay or Stay(config=None, message=explain_end(fault.message))
         if not self._orders:
             self._end(self._stay)
 
     def receive_order(self) -> Order | Check:
-        """Waits for an order before the first step.
+        """Wait for an order before the first step.
 
         Raises:
             StayError: nothing is to be measured.
@@ -83,7 +83,7 @@ class LeadingLine(RanksLine):
         return order
 
     def poll(self, seconds: float) -> Order | Check | None:
-        """The order that is due now. One that does not follow an answer at once is due when the next step ends.
+        """Return the order that is due now. One that does not follow an answer at once is due when the next step ends.
 
         Raises:
             StayError: the search is over.
@@ -97,7 +97,7 @@ class LeadingLine(RanksLine):
         return self._take()
 
     def last_words(self) -> Failed | None:
-        """What another rank ended with, if one has."""
+        """Return what another rank ended with, if one has."""
         with contextlib.suppress(Exception):  # this process ends, and the store may have gone before it
             note = self._board.read(FAULT)
             fault = decode(note) if note is not None else None
@@ -105,7 +105,7 @@ class LeadingLine(RanksLine):
         return None
 
     def wait_for_end(self) -> None:
-        """Waits a little for the controller to end."""
+        """Wait a little for the controller to end."""
         self._side.wait_for_end()
 
     def close(self) -> None:
@@ -113,7 +113,7 @@ class LeadingLine(RanksLine):
         self._side.close()
 
     def _end(self, stay: Stay) -> None:
-        """Ends the search for all ranks: what is on stays on, whatever step each of them is at."""
+        """End the search for all ranks: what is on stays on, whatever step each of them is at."""
         if not self._is_over:
             self._is_over = True
             self._offer(stay, 0)
@@ -129,7 +129,7 @@ class LeadingLine(RanksLine):
         return self._ask(seconds)
 
     def _gather(self, seconds: float) -> bool:
-        """Tells the controller what all ranks have answered, if all of them have."""
+        """Tell the controller what all ranks have answered, if all of them have."""
         keys = {rank: self._answer_key(rank) for rank in range(1, self._board.world_size)}
         if not self._board.wait(list(keys.values()), seconds, unless=FAULT):
             self._hear_fault()

@@ -16,7 +16,9 @@ if TYPE_CHECKING:
 
 
 def override_loader(settings: Settings) -> LoaderOverride | None:
-    """What follows every DataLoader of the process from now on; ``None`` where the script takes a batch, or needs none.
+    """Return what follows every DataLoader of the process from now on.
+
+    ``None`` where the script takes a batch, or needs none.
 
     Args:
         settings: What the controller said at the start.
@@ -48,7 +50,7 @@ class LoaderOverride:
         self._origins: MutableMapping[Any, str] = weakref.WeakKeyDictionary()
 
     def install(self) -> None:
-        """Follows every DataLoader of the process, from its making on."""
+        """Follow every DataLoader of the process, from its making on."""
         from torch.utils.data import BatchSampler
         from torch.utils.data.dataloader import _BaseDataLoaderIter
 
@@ -73,11 +75,11 @@ class LoaderOverride:
         BatchSampler.__iter__ = _draw_batches
 
     def change(self, batch: int) -> None:
-        """Has the model receive another batch, from the next time on that it is applied."""
+        """Have the model receive another batch, from the next time on that it is applied."""
         self._batch = batch
 
     def apply(self) -> bool:
-        """Sets the batch of the loader that served last, from its next one on; ``False`` where it draws none itself."""
+        """Set the batch of the loader that served last, from its next one on; ``False`` where it draws none itself."""
         samplers = list(_nested(self._latest))
         if not samplers:
             return False
@@ -90,7 +92,10 @@ class LoaderOverride:
 
 
 def _nested(sampler: Any) -> Iterator[Any]:
-    """The batch sampler with those inside of it: Accelerate wraps one for each rank, and asks both for their size."""
+    """Yield the batch sampler with those inside of it.
+
+    Accelerate wraps one for each rank, and asks both for their size.
+    """
     from torch.utils.data import BatchSampler
 
     while isinstance(sampler, BatchSampler):
@@ -99,7 +104,7 @@ def _nested(sampler: Any) -> Iterator[Any]:
 
 
 def _origin() -> str:
-    """The stack of the caller's caller in lines of code, the same in every process of one script."""
+    """Return the stack of the caller's caller in lines of code, the same in every process of one script."""
     frame, digest = sys._getframe(2), hashlib.sha256()  # noqa: SLF001  (a stack with source lines would read files)
     while frame is not None:
         digest.update(f"{frame.f_code.co_filename}:{frame.f_lineno}\n".encode(errors="surrogateescape"))

@@ -16,7 +16,7 @@ T = TypeVar("T", int, float)
 
 
 def merge(messages: Mapping[int, Message]) -> Message:
-    """What all ranks said, in one message.
+    """Return what all ranks said, in one message.
 
     The peak is the worst rank's, a step takes as long as on its slowest rank, and samples add up. Ranks that disagree
     on what they train, or on whether they could measure, fail together.

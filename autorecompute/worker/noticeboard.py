@@ -55,7 +55,7 @@ class Noticeboard:
         self._store: Any = distributed.PrefixStore(f"autorecompute/{next(_NUMBERS)}", own)
 
     def offer(self, key: str, note: bytes) -> bytes:
-        """Writes a note, unless another rank has written one under this key; what is there now, for everybody to read.
+        """Write a note, unless another rank has written one under this key; return what is there now.
 
         Raises:
             NoStoreError: the store does not answer.
@@ -67,7 +67,7 @@ class Noticeboard:
             raise NoStoreError(str(error)) from error
 
     def has(self, *keys: str) -> bool:
-        """Whether there is a note under each of these keys.
+        """Tell whether there is a note under each of these keys.
 
         Raises:
             NoStoreError: the store does not answer.
@@ -78,7 +78,7 @@ class Noticeboard:
             raise NoStoreError(str(error)) from error
 
     def read(self, key: str) -> bytes | None:
-        """The note under a key; ``None`` where there is none.
+        """Return the note under a key; ``None`` where there is none.
 
         Raises:
             NoStoreError: the store does not answer.
@@ -91,7 +91,7 @@ class Noticeboard:
             raise NoStoreError(str(error)) from error
 
     def wait(self, keys: Sequence[str], seconds: float, *, unless: str) -> bool:
-        """Whether all these notes come within so many seconds, and before the one that says that they will not.
+        """Tell whether all these notes come within so many seconds, and before the one that says that they will not.
 
         Raises:
             NoStoreError: the store does not answer.

@@ -95,7 +95,7 @@ class Check:
 
 
 def explain_end(reason: str) -> str:
-    """What the user is told of a search that ends with what is on, and why."""
+    """Return what the user is told of a search that ends with what is on, and why."""
     return f"no further config is tried, and the training goes on: {reason.rstrip('.')}."
 
 
@@ -229,12 +229,12 @@ _KINDS: dict[str, type[Any]] = {
 
 
 def encode(message: Message) -> bytes:
-    """The message as it travels."""
+    """Return the message as it travels."""
     return json.dumps({"kind": type(message).__name__, "value": codec.to_plain(message)}).encode()
 
 
 def decode(frame: bytes) -> Message:
-    """The message that travelled.
+    """Return the message that travelled.
 
     Raises:
         ValueError: the frame is no message of ours.

@@ -15,13 +15,13 @@ _MISSED_BY_TORCH = re.compile(r"environment variable (\w+) expected, but not set
 
 
 def is_first() -> bool:
-    """Whether this process speaks for its training: it is the first rank, or the only one."""
+    """Tell whether this process speaks for its training: it is the first rank, or the only one."""
     group = _process_group()
     return bool(group.get_rank() == 0) if group is not None else os.environ.get("RANK", "0") == "0"
 
 
 def is_alone() -> bool:
-    """Whether no other process trains with this one, as far as its launcher or its process group says."""
+    """Tell whether no other process trains with this one, as far as its launcher or its process group says."""
     group = _process_group()
     if group is not None:
         return bool(group.get_world_size() == 1)
@@ -36,7 +36,7 @@ def _process_group() -> Any:
 
 
 def explain_missing_rank(error: BaseException) -> str:
-    """Why a script fails that looks for its rank where no launcher has set one; empty for other errors.
+    """Return why a script fails that looks for its rank where no launcher has set one; empty for other errors.
 
     Args:
         error: What ended the script.
@@ -51,7 +51,7 @@ def explain_missing_rank(error: BaseException) -> str:
 
 
 def _missed_variable(error: BaseException) -> str:
-    """The environment variable for want of which the error was raised; empty where it is about something else."""
+    """Return the environment variable for want of which the error was raised; empty if it is about something else."""
     if isinstance(error, KeyError):
         frames = [frame for frame, _ in walk_tb(error.__traceback__)]
         is_of_environment = bool(frames) and frames[-1].f_globals is vars(os)

@@ -65,17 +65,17 @@ class RanksLine:
         self._step = step
 
     def _agree(self, verdict: bytes) -> None:
-        """Says whether all are here; whoever speaks first has spoken for all."""
+        """Say whether all are here; whoever speaks first has spoken for all."""
         said = self._board.offer(VERDICT, verdict)
         if said != GO:
             raise Abandon(said.decode())
 
     def _join_seconds(self) -> float:
-        """How long ranks wait for each other before the first step."""
+        """Return how long ranks wait for each other before the first step."""
         return min(JOIN_SECONDS, JOIN_SHARE * self._board.patience_seconds)
 
     def _take(self) -> Order | Check | None:
-        """The order that is due, if one is."""
+        """Return the order that is due, if one is."""
         if not self._due or self._due[0][0] > self._step:
             return None
         _, order = self._due.popleft()
@@ -84,7 +84,7 @@ class RanksLine:
         return order
 
     def _offer(self, order: Order | Check | Stay | None, step: int) -> bool:
-        """Writes down the next order, unless another rank has given up waiting for it, which then holds.
+        """Write down the next order, unless another rank has given up waiting for it, which then holds.
 
         Returns:
             Whether it is this one that holds.
@@ -103,7 +103,7 @@ class FollowingLine(RanksLine):
     """That of a rank which gets its orders from the first one."""
 
     def join(self) -> None:
-        """Waits until all ranks are about to train.
+        """Wait until all ranks are about to train.
 
         Raises:
             Abandon: one of them is not.
@@ -113,7 +113,7 @@ class FollowingLine(RanksLine):
         self._agree(b"the first rank is not followed by autorecompute")
 
     def send(self, message: Message) -> None:
-        """Says something to the first rank."""
+        """Say something to the first rank."""
         if isinstance(message, Ended):
             self.tell_fault(Failed(outcome=Outcome.LOST, message="its script has ended"))
         elif isinstance(message, Failed):
@@ -123,12 +123,12 @@ class FollowingLine(RanksLine):
             self._board.offer(self._answer_key(self._board.rank), encode(message))
 
     def tell_fault(self, fault: Failed) -> None:
-        """Says that this rank measures nothing any more."""
+        """Say that this rank measures nothing any more."""
         message = f"rank {self._board.rank}: {fault.message}"
         self._board.offer(FAULT, encode(Failed(outcome=fault.outcome, message=message)))
 
     def receive_order(self) -> Order | Check:
-        """Waits for an order before the first step.
+        """Wait for an order before the first step.
 
         Raises:
             StayError: nothing is to be measured.
@@ -143,7 +143,7 @@ class FollowingLine(RanksLine):
         return order
 
     def poll(self, seconds: float) -> Order | Check | None:
-        """The order that is due now.
+        """Return the order that is due now.
 
         Raises:
             StayError: the search is over.
@@ -157,13 +157,13 @@ class FollowingLine(RanksLine):
         return self._take()
 
     def wait_for_end(self) -> None:
-        """Nothing: the first rank waits."""
+        """Do nothing: the first rank waits."""
 
     def close(self) -> None:
-        """Nothing: others may still read what was written."""
+        """Do nothing: others may still read what was written."""
 
     def _await(self, seconds: float) -> None:
-        """Waits for what the first rank says when all have answered; nothing, where it says so too late."""
+        """Wait for what the first rank says when all have answered; nothing, where it says so too late."""
         key = f"order/{self._orders + 1}"
         if not self._board.wait([key], seconds, unless=key):
             self._offer(None, self._step)
@@ -176,7 +176,7 @@ class FollowingLine(RanksLine):
 
 
 def read_order(note: bytes) -> Due:
-    """What one rank has written down for all."""
+    """Return what one rank has written down for all."""
     step, _, frame = note.partition(b":")
     order = decode(frame) if frame else None
     assert not isinstance(order, Beat | Ended | Failed), "an order is one"

@@ -50,7 +50,7 @@ class RankAgent(TrainingAgent):
         self.has_begun, self.fault = False, ""
 
     def on_session(self, detect: Callable[[], Detection]) -> Config:
-        """Begins where all ranks do, and with the config that the first one is answered.
+        """Begin where all ranks do, and with the config that the first one is answered.
 
         Raises:
             Abandon: the ranks are not together.
@@ -62,7 +62,7 @@ class RankAgent(TrainingAgent):
         return config
 
     def fail(self, reason: str) -> None:
-        """Measures nothing any more, and switches when the others do until all have heard of it.
+        """Measure nothing any more, and switch when the others do until all have heard of it.
 
         Raises:
             NoStoreError: nobody can hear of it.
@@ -152,11 +152,11 @@ class _NoLine:
         """Nothing."""
 
     def receive_order(self) -> Order | Check:
-        """Nothing comes."""
+        """Do nothing: nothing comes."""
         raise NoStoreError("the ranks have not met")
 
     def poll(self, seconds: float) -> Order | Check | None:
-        """Nothing comes."""
+        """Do nothing: nothing comes."""
 
     def wait_for_end(self) -> None:
         """Nothing."""

@@ -21,7 +21,7 @@ TRACE_LINES = 12
 
 
 def run_as_main(script: str, arguments: list[str]) -> None:
-    """Runs the script as ``__main__``, with its folder first on the module path and its own arguments."""
+    """Run the script as ``__main__``, with its folder first on the module path and its own arguments."""
     # Not runpy: it takes the module away when the script ends, and puts its path in place of the user's in argv.
     sys.argv = [script, *arguments]
     _lead_module_path(str(Path(script).resolve().parent))
@@ -31,7 +31,7 @@ def run_as_main(script: str, arguments: list[str]) -> None:
 
 
 def run_module_as_main(name: str, arguments: list[str]) -> None:
-    """Runs a module as ``python -m`` would, with the working directory first on the module path.
+    """Run a module as ``python -m`` would, with the working directory first on the module path.
 
     Raises:
         ImportError: there is no such module, or it has nothing to run.
@@ -44,7 +44,7 @@ def run_module_as_main(name: str, arguments: list[str]) -> None:
 
 
 def find_module(name: str) -> ModuleSpec:
-    """The module of this name; of a package, the one that runs it.
+    """Return the module of this name; of a package, the one that runs it.
 
     Raises:
         ImportError: there is no such module, or it has nothing to run.
@@ -78,14 +78,14 @@ def _run(code: CodeType, **names: object) -> None:
 
 
 def _wait_for_threads() -> None:
-    """Waits for what the script's threads still do, as Python does before a process ends."""
+    """Wait for what the script's threads still do, as Python does before a process ends."""
     # Not by joining them: pools of threads wait for work until they are told that none comes.
     threading._shutdown()  # type: ignore[attr-defined]  # noqa: SLF001
 
 
 @functools.cache
 def main_file(script: str) -> str:
-    """The script's ``__file__``: Python puts the working directory in front, and changes nothing else.
+    """Return the script's ``__file__``: Python puts the working directory in front, and changes nothing else.
 
     It stays the same where the script changes that directory.
     """
@@ -93,13 +93,13 @@ def main_file(script: str) -> str:
 
 
 def last_lines(error: BaseException, script: str) -> tuple[str, ...]:
-    """The end of the traceback, from the script's first frame on."""
+    """Return the end of the traceback, from the script's first frame on."""
     text = "".join(traceback.format_exception(type(error), error, from_script(error.__traceback__, script)))
     return tuple(text.rstrip().splitlines()[-TRACE_LINES:])
 
 
 def from_script(entry: TracebackType | None, script: str) -> TracebackType | None:
-    """The traceback from the script's first frame on; nothing where it has none, as one that cannot be compiled."""
+    """Return the traceback from the script's first frame on; nothing if it has none, as one that cannot be compiled."""
     while entry is not None and entry.tb_frame.f_code.co_filename != main_file(script):
         entry = entry.tb_next
     return entry

@@ -33,7 +33,7 @@ START_SECONDS = 60.0
 
 
 def start_search(request: SearchRequest) -> SideChannel:
-    """Starts a search in a process of its own, without a terminal and without output, and gives the line to it.
+    """Start a search in a process of its own, without a terminal and without output, and give the line to it.
 
     Raises:
         SetupError: that cannot be done.

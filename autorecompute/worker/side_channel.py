@@ -42,19 +42,19 @@ class TrainingLine(Protocol):
     """What a training asks of its end."""
 
     def send(self, message: Message) -> None:
-        """Says something."""
+        """Say something."""
         ...
 
     def receive_order(self) -> Order | Check:
-        """Waits for the first order."""
+        """Wait for the first order."""
         ...
 
     def poll(self, seconds: float) -> Order | Check | None:
-        """The next order, if it comes within so many seconds."""
+        """Return the next order, if it comes within so many seconds."""
         ...
 
     def wait_for_end(self) -> None:
-        """Waits a little for the controller to end."""
+        """Wait a little for the controller to end."""
         ...
 
     def close(self) -> None:
@@ -80,7 +80,7 @@ class SideChannel:
         os.register_at_fork(after_in_child=self.close)
 
     def send(self, message: Message) -> None:
-        """Says something.
+        """Say something.
 
         Raises:
             ControllerGoneError: nobody hears it.
@@ -95,7 +95,7 @@ class SideChannel:
             raise ControllerGoneError from error
 
     def receive_order(self) -> Order | Check:
-        """Waits for the first order.
+        """Wait for the first order.
 
         Raises:
             ControllerGoneError: none comes.
@@ -107,7 +107,7 @@ class SideChannel:
         return order
 
     def poll(self, seconds: float) -> Order | Check | None:
-        """The next order, if it comes within so many seconds.
+        """Return the next order, if it comes within so many seconds.
 
         Raises:
             ControllerGoneError: the controller has ended.
@@ -126,7 +126,7 @@ class SideChannel:
         return message
 
     def wait_for_end(self) -> None:
-        """Waits a little for the controller to end, so that a command right after the script finds the study whole."""
+        """Wait a little for the controller to end, so that a command right after the script finds the study whole."""
         try:
             while self.poll(FAREWELL_SECONDS) is not None:
                 pass

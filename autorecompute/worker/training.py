@@ -23,7 +23,7 @@ if TYPE_CHECKING:
 
 
 def main() -> None:
-    """Runs the script to its own end, which is this process's end."""
+    """Run the script to its own end, which is this process's end."""
     # The script and what it starts must not take themselves for workers.
     settings = codec.decode(os.environ.pop(SETTINGS_VARIABLE).encode(), Settings)
     evidence.take(os.environ)
@@ -69,7 +69,7 @@ class _Following:
 
 
 def say(level: int, text: str) -> None:
-    """A line for the user, if there is anybody to read it."""
+    """Print a line for the user, if there is anybody to read it."""
     del level
     with contextlib.suppress(OSError, ValueError, AttributeError):
         sys.stderr.write(f"autorecompute: {text}\n")
@@ -86,7 +86,7 @@ def _run_script(script: str, arguments: list[str]) -> None:
 
 
 def _show_own_frames_alone(script: str) -> None:
-    """Has a traceback begin with the script, as it does without this tool."""
+    """Have a traceback begin with the script, as it does without this tool."""
     show = sys.excepthook
 
     def show_own(kind: type[BaseException], error: BaseException, trace: TracebackType | None) -> None:

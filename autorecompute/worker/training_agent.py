@@ -58,14 +58,14 @@ class TrainingAgent(Agent):
         self._first_check: Callable[..., GradientCheck] | None = None
 
     def stop(self) -> None:
-        """Ends the measurement that is going on."""
+        """End the measurement that is going on."""
         self._progress.close()
         if self._window is not None:
             self._window.stop()
             self._window = None
 
     def on_session(self, detect: Callable[[], Detection]) -> Config:
-        """Tells what was detected, and begins with the config that the controller answers."""
+        """Tell what was detected, and begin with the config that the controller answers."""
         try:
             config = super().on_session(detect)
         finally:
@@ -74,7 +74,7 @@ class TrainingAgent(Agent):
         return config
 
     def on_forward(self, batch: int, check: Callable[..., GradientCheck]) -> None:
-        """Notes the batch of one training forward, and looks at a config on it if that was ordered."""
+        """Note the batch of one training forward, and look at a config on it if that was ordered."""
         if not self.has_trained:
             self._first_check = check
         super().on_forward(batch, check)
@@ -123,7 +123,7 @@ class TrainingAgent(Agent):
 
 
 def _look_at(wanted: Check, check: Callable[..., GradientCheck]) -> GradientCheck:
-    """What raises while gradients are compared would have raised in a step of the training."""
+    """Return what raises while gradients are compared would have raised in a step of the training."""
     try:
         return check(wanted.config, compares=wanted.compares)
     except Exception as error:  # noqa: BLE001  (the model's own code runs there)

@@ -24,13 +24,13 @@ class TrialsBar:
                 self._bar = make(total=steps, desc="autorecompute", unit="step", leave=False, disable=None)
 
     def advance(self) -> None:
-        """A step has ended, in a trial or between two."""
+        """Count a step that has ended, in a trial or between two."""
         if self._bar is not None:
             with contextlib.suppress(Exception):
                 self._bar.update()
 
     def close(self) -> None:
-        """The search is over."""
+        """End the bar: the search is over."""
         bar, self._bar = self._bar, None
         if bar is not None:
             with contextlib.suppress(Exception):

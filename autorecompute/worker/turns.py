@@ -25,7 +25,7 @@ class Turns:
         self._others = 0
 
     def end_with(self, optimizer: Any, *, is_forward_open: bool) -> bool:
-        """Whether this optimizer's step ends a training step.
+        """Tell whether this optimizer's step ends a training step.
 
         Args:
             optimizer: The one that has stepped after at least one forward.

@@ -26,11 +26,14 @@ class Memories:
         self._kept: dict[tuple[Config, int | None], Measurement] = {}
 
     def find(self, order: Order, batch: int | None) -> Measurement | None:
-        """The measurement that an order without a warm-up relies on; ``None`` where there is none, or no need of it."""
+        """Return the measurement that an order without a warm-up relies on.
+
+        ``None`` where there is none, or no need of it.
+        """
         return self._kept.get((order.config, batch)) if order.warmup == 0 else None
 
     def keep(self, config: Config, measurement: Measurement) -> None:
-        """Notes a measurement; where batches differ in length the longest one decides."""
+        """Note a measurement; where batches differ in length the longest one decides."""
         before = self._kept.get((config, measurement.batch))
         if before is None or (measurement.peak_bytes or 0) > (before.peak_bytes or 0):
             self._kept[config, measurement.batch] = measurement
@@ -91,21 +94,21 @@ class Window:
 
     @property
     def is_complete(self) -> bool:
-        """Whether all timed steps are done."""
+        """Tell whether all timed steps are done."""
         return len(self._step_seconds) + self._lost == self.order.steps
 
     @property
     def is_timing(self) -> bool:
-        """Whether the warm-up is over."""
+        """Tell whether the warm-up is over."""
         return self._warmed_up == self.order.warmup and not self._is_observing
 
     def observe(self) -> None:
-        """Looks at the device before anything waits for it, so that it is seen at work."""
+        """Look at the device before anything waits for it, so that it is seen at work."""
         if self.is_timing:
             self._meter.observe()
 
     def end_step(self, samples: int, loss: float | None) -> None:
-        """Counts the step that ends now.
+        """Count the step that ends now.
 
         Args:
             samples: Samples of all its forwards.
@@ -125,7 +128,7 @@ class Window:
         self._begin_step()
 
     def discard_step(self) -> None:
-        """Leaves out the step that ends now: it says nothing about the config."""
+        """Leave out the step that ends now: it says nothing about the config."""
         if self._is_observing and self._extends_itself and self._live is not None:
             self._live.stop()
             self._live.start()
@@ -138,7 +141,7 @@ class Window:
             self.end_step(samples=0, loss=None)
 
     def start_over(self, compile_seconds: float) -> None:
-        """Leaves out all steps so far: the model was compiled in the one that ends now.
+        """Leave out all steps so far: the model was compiled in the one that ends now.
 
         Args:
             compile_seconds: How long that took.
@@ -155,7 +158,7 @@ class Window:
         self._begin_step()
 
     def stop(self) -> None:
-        """Ends it before its end."""
+        """End it before its end."""
         if self._is_observing and self._live is not None:
             self._live.stop()
             self._is_observing = False
@@ -197,7 +200,7 @@ class Window:
         self._warmup_seconds += elapsed
 
     def measurement(self, batch: int) -> Measurement:
-        """What the complete window measured."""
+        """Return what the complete window measured."""
         if not self._step_seconds:
             return Measurement(outcome=Outcome.WRONG_BATCH, message=f"no step had the batch of {batch}")
         is_finite = all(map(math.isfinite, self._losses))

@@ -35,7 +35,7 @@ PLAIN_STEPS = 12
 
 
 def main() -> int:
-    """Runs all parts and prints the figures."""
+    """Run all parts and print the figures."""
     args = parse_arguments()
     with tempfile.TemporaryDirectory() as folder:
         where = Path(folder)
@@ -76,13 +76,13 @@ def parse_arguments() -> argparse.Namespace:
 
 
 def holds(value: float, goal: str) -> bool:
-    """Whether a figure reaches its goal, ``<= 1`` or ``>= 10``."""
+    """Tell whether a figure reaches its goal, ``<= 1`` or ``>= 10``."""
     relation, bound = goal.split()
     return value <= float(bound) if relation == "<=" else value >= float(bound)
 
 
 def measure_starts(where: Path, batch: int, starts: int) -> dict[str, float]:
-    """What a fresh process for each config costs beyond its steps, and the memory without recompute."""
+    """Return what a fresh process for each config costs beyond its steps, and the memory without recompute."""
     job, effort, overheads, whole = Job(script=SCRIPT, arguments=ARGUMENTS), Effort(), [], []
     with Bench(job, batch, where) as bench:
         for _ in range(starts):

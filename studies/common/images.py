@@ -68,6 +68,6 @@ class Figures(Dataset):
         return {"pixel_values": picture + noise, "labels": torch.tensor(label)}
 
     def _place(self, angle: float, scale: float, left: float, top: float) -> tuple[torch.Tensor, torch.Tensor]:
-        """The picture's points, as they lie around a figure that was turned, scaled and moved."""
+        """Return the picture's points, as they lie around a figure that was turned, scaled and moved."""
         x, y = (self.columns - left) / scale, (self.rows - top) / scale
         return math.cos(angle) * x - math.sin(angle) * y, math.sin(angle) * x + math.cos(angle) * y

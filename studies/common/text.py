@@ -66,6 +66,6 @@ class MaskedByteWindows(ByteWindows):
 
 
 def read_standard_library() -> bytes:
-    """The top-level modules of the standard library, joined in the order of their names."""
+    """Return the top-level modules of the standard library, joined in the order of their names."""
     folder = Path(sysconfig.get_paths()["stdlib"])
     return b"\n".join(path.read_bytes() for path in sorted(folder.glob("*.py")))

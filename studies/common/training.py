@@ -22,7 +22,7 @@ KIB, MIB = 1024, 1024**2
 
 
 def make_parser(description: str | None) -> argparse.ArgumentParser:
-    """A parser that knows the flags of every training; a study adds the sizes of its model."""
+    """Return a parser that knows the flags of every training; a study adds the sizes of its model."""
     parser = argparse.ArgumentParser(description=description)
     parser.add_argument("--batch", type=int, default=8, help="samples a step (default 8)")
     parser.add_argument("--steps", type=int, default=10_000, help="optimizer steps to train (default 10000)")
@@ -41,7 +41,7 @@ def train(
     make_model: Callable[[argparse.Namespace], nn.Module],
     make_samples: Callable[[int], Dataset],
 ) -> None:
-    """Trains a model whose output has a ``loss``.
+    """Train a model whose output has a ``loss``.
 
     Args:
         args: Those of ``make_parser``.

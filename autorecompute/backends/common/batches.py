@@ -23,7 +23,7 @@ STATE_DIMENSIONS = 3
 
 
 def observe_batch(values: list[Any]) -> int:
-    """Samples in one call of the model: the first dimension that most of its arguments share; 1 without any tensor.
+    """Sample in one call of the model: the first dimension that most of its arguments share; 1 without any tensor.
 
     Of an argument that holds several tensors, such as the state of a recurrent layer, the size of most counts.
     """
@@ -54,7 +54,7 @@ def _parts(value: Any) -> list[Any]:
 
 
 def slice_batch(value: Any, batch: int, samples: int = COMPARED_SAMPLES) -> Any:
-    """The same structure with every tensor of ``batch`` rows cut to its first few."""
+    """Return the same structure with every tensor of ``batch`` rows cut to its first few."""
     import torch
 
     def cut(item: Any) -> Any:
@@ -83,7 +83,7 @@ def on_few_samples(
     batch: int,
     classify: Callable[[BaseException], tuple[Outcome, str]],
 ) -> GradientCheck:
-    """Compares on few samples of a call; on all of them where the model cannot be called with few.
+    """Compare on few samples of a call; on all of them where the model cannot be called with few.
 
     A mask that has as many rows as there are samples is cut with them, and a model may know how many samples there are.
 
@@ -104,7 +104,7 @@ def on_few_samples(
 
 
 def _cut_mapping(value: MutableMapping[Any, Any], cut: Callable[[Any], Any]) -> MutableMapping[Any, Any]:
-    """A copy of the same class: models read the entries of some as attributes."""
+    """Return a copy of the same class: models read the entries of some as attributes."""
     other = copy.copy(value)
     for key, item in value.items():
         other[key] = cut(item)

@@ -12,7 +12,7 @@ from autorecompute.training_job import Device
 
 
 def describe_device(device: Any) -> Device:
-    """The ``torch.device`` that the model lies on."""
+    """Return the ``torch.device`` that the model lies on."""
     if device.type == "cuda":
         import torch
 

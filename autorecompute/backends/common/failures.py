@@ -18,7 +18,7 @@ _ASKED = re.compile(r"CUDA out of memory\. Tried to allocate ([\d.]+ \w+)")
 
 
 def is_out_of_memory(error: BaseException, text: str) -> bool:
-    """Whether an exception means that memory ran out.
+    """Tell whether an exception means that memory ran out.
 
     Args:
         error: The exception.
@@ -28,12 +28,12 @@ def is_out_of_memory(error: BaseException, text: str) -> bool:
 
 
 def describe_out_of_memory(error: BaseException) -> str:
-    """What to say of an exception that means so: CUDA's own text is a paragraph about the whole card."""
+    """Return what to say of an exception that means so: CUDA's own text is a paragraph about the whole card."""
     asked = _ASKED.search(str(error))
     return f"out of memory: it asked for {asked[1]} more" if asked else f"out of memory: {last_line(error)}"
 
 
 def last_line(error: BaseException) -> str:
-    """The last line of its text that says anything; its type where there is none."""
+    """Return the last line of its text that says anything; its type where there is none."""
     lines = [line.strip() for line in str(error).splitlines() if line.strip()]
     return lines[-1] if lines else type(error).__name__

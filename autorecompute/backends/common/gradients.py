@@ -34,7 +34,7 @@ PART = 2**22
 
 
 def within(found: Mapping[str, float], kind_of: Callable[[str], str], steps: int) -> GradientCheck:
-    """Whether each gradient agrees within the tolerance of its own type.
+    """Tell whether each gradient agrees within the tolerance of its own type.
 
     Args:
         found: The largest relative difference of each, by its name.
@@ -47,7 +47,7 @@ def within(found: Mapping[str, float], kind_of: Callable[[str], str], steps: int
 
 
 def beside_noise(found: Mapping[str, float], noise: Mapping[str, float], check: GradientCheck) -> GradientCheck:
-    """What misses its tolerance, beside what two steps without recompute differ by.
+    """Return what misses its tolerance, beside what two steps without recompute differ by.
 
     The gradient of a key's bias is zero, but for rounding: what differs so much by itself tells of nothing.
 
@@ -68,7 +68,7 @@ def beside_noise(found: Mapping[str, float], noise: Mapping[str, float], check: 
 
 
 def scalar_of(outputs: Any) -> Any:
-    """One number that all differentiable outputs weigh in.
+    """Return one number that all differentiable outputs weigh in.
 
     What has one number may be a loss, or the scale of what a loss is made of. So all others weigh in beside it, about
     as much as logits do in the mean of their losses.
@@ -79,7 +79,7 @@ def scalar_of(outputs: Any) -> Any:
 
 
 def _weighed(tensor: Any, *, is_mean: bool) -> Any:
-    """The sum of all numbers, each weighed by its row and its column, which takes no memory but for its gradient.
+    """Return the sum of all numbers, each weighed by its row and column; it takes no memory but its gradient.
 
     A plain sum has no gradient behind a softmax: uneven weights have one everywhere.
     """
@@ -112,7 +112,7 @@ def _flatten(value: Any) -> list[Any]:
 
 
 def relative_difference(expected: Any, found: Any) -> float:
-    """The largest difference of two gradients, relative to the largest entry of the first; infinite where one is none.
+    """Return the largest difference of two gradients, relative to the largest entry of the first; infinite if one is.
 
     Both are compared in double precision, so that a difference is not rounded away, and in parts, as doubles of a large
     gradient may not fit. Not a number is infinitely far off, and so is a gradient where there should be none.
@@ -145,7 +145,7 @@ def relative_difference(expected: Any, found: Any) -> float:
 def differences_of(
     names: Sequence[str], expected: Sequence[Sequence[Any]], found: Iterable[Sequence[Any]]
 ) -> dict[str, float]:
-    """The largest relative difference of each parameter's gradient.
+    """Return the largest relative difference of each parameter's gradient.
 
     Args:
         names: Of the parameters.
@@ -160,7 +160,7 @@ def differences_of(
 
 
 def rounded_to(gradients: Iterable[Any]) -> str:
-    """The coarsest of the types that gradients of float32 were computed in; empty where that is their own."""
+    """Return the coarsest of the types that gradients of float32 were computed in; empty where that is their own."""
     import torch
 
     wide = [one for one in gradients if one.dtype == torch.float32 and one.numel() >= LEAST_ROUNDED]

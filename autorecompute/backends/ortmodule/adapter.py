@@ -71,7 +71,7 @@ def adapt() -> tuple[str, ...]:
 
 
 def runs_as_it_is(torch_version: str) -> bool:
-    """Whether this torch needs no repair: ``torch_interop_utils``, for custom autograd functions, builds there."""
+    """Tell whether this torch needs no repair: ``torch_interop_utils``, for custom autograd functions, builds there."""
     return parse_release(torch_version) < (2, 7)
 
 
@@ -146,4 +146,4 @@ def _export_more_operators(registry: Any) -> None:
 
 
 def _no_range(*_: object) -> None:
-    """Stands for an nvtx range where torch was built without CUDA."""
+    """Stand for an nvtx range where torch was built without CUDA."""

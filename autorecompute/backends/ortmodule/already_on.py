@@ -54,11 +54,11 @@ class Request:
 
     @property
     def is_on(self) -> bool:
-        """Whether ORT says that its memory optimizer is on; it says so even where it knows none of the plans."""
+        """Tell whether ORT says that its memory optimizer is on; it says so even where it knows none of the plans."""
         return self.level is not Level.CHOSEN or bool(self.counts)
 
     def resolve(self, plans: Sequence[Plan]) -> dict[Choice, int]:
-        """The choices that take effect, each with its count.
+        """Return the choices that take effect, each with its count.
 
         Args:
             plans: What is offered under the level, largest saving first. A level takes them in this order, and of two
@@ -71,13 +71,13 @@ class Request:
         return dict.fromkeys(last.values(), ALL_OCCURRENCES)
 
     def unknown(self, plans: Sequence[Plan]) -> list[str]:
-        """Plans that ORT ignores without a word, as the graph has none of them."""
+        """Return the plans that ORT ignores without a word, as the graph has none of them."""
         offered = {choice for plan in plans for choice in plan.choices}
         return sorted(write_row(choice) for choice in self.counts if choice not in offered)
 
 
 def make_offer(detection: Detection, request: Request, probe_config: str, dims: Mapping[str, int]) -> Offer:
-    """The plans that ORT offers under a request, and what it would recompute.
+    """Return the plans that ORT offers under a request, and what it would recompute.
 
     Args:
         detection: What was found.
@@ -109,7 +109,9 @@ def make_offer(detection: Detection, request: Request, probe_config: str, dims: 
 
 
 def count_recomputed(choice: Choice, counts: Mapping[Choice, int], clusters: Sequence[Cluster]) -> int:
-    """How many nodes ORT 1.17 to 1.19 recomputes for a choice: all it is offered for, all but one for a count of 0.
+    """Return how many nodes ORT 1.17 to 1.19 recomputes for a choice.
+
+    All it is offered for, all but one for a count of 0.
 
     Of two options for one node the first takes effect.
 

@@ -33,7 +33,7 @@ class Axis:
 
 
 def canonical_names(axes: Sequence[Axis]) -> dict[str, str]:
-    """A name for each alias; dimensions at the same place with the same value are one, and have one name.
+    """Return a name for each alias; dimensions at the same place with the same value are one, and have one name.
 
     The first dimension that most inputs share is the ``batch``, the second one of token ids the ``sequence``. Another
     keeps the alias of the first input that has it. Two that only happened to be equal in the first batch are one, too.

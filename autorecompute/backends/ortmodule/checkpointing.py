@@ -25,7 +25,7 @@ class Checkpointing:
         self.warnings: tuple[str, ...] = ()
 
     def install(self) -> None:
-        """Follows every call from now on, by whatever name it is called."""
+        """Follow every call from now on, by whatever name it is called."""
         import torch
         from torch.utils import checkpoint as module
 

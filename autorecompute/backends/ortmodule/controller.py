@@ -68,17 +68,17 @@ ADAPT = ImportHook(
 
 
 def memory_of(detection: Detection) -> None:
-    """Nothing: steps have to be profiled."""
+    """Return nothing: steps have to be profiled."""
     del detection
 
 
 def peaks_of(detection: Detection) -> None:
-    """Nothing: steps have to be profiled."""
+    """Return nothing: steps have to be profiled."""
     del detection
 
 
 def rough_memory_of(detection: Detection) -> None:
-    """Nothing: steps have to be profiled."""
+    """Return nothing: steps have to be profiled."""
     del detection
 
 
@@ -89,13 +89,13 @@ def takes_turns(detection: Detection) -> bool:
 
 
 def needs_of(detection: Detection) -> Callable[[Config], frozenset[str]]:
-    """Tells nothing that is made once: every swap makes the sessions anew, whatever the config."""
+    """Tell nothing that is made once: every swap makes the sessions anew, whatever the config."""
     del detection
     return lambda _config: frozenset()
 
 
 def why_not_while_training(detection: Detection) -> str:
-    """A training follows plain PyTorch alone, and never comes here."""
+    """Return a training follows plain PyTorch alone, and never comes here."""
     del detection
     return "only plain PyTorch is tuned while it trains: measure with 'autorecompute tune SCRIPT'"
 
@@ -111,7 +111,7 @@ def script(config: Config, versions: Mapping[str, str]) -> str:
 
 
 def unmeasured(config: Config, versions: Mapping[str, str]) -> str:
-    """Nothing: what is planned is in variables, and nothing marks those.
+    """Return nothing: what is planned is in variables, and nothing marks those.
 
     Raises:
         UsageError: always.
@@ -121,7 +121,7 @@ def unmeasured(config: Config, versions: Mapping[str, str]) -> str:
 
 
 def planned(environment: Mapping[str, str]) -> None:
-    """Nothing: variables do not say that nobody measured them."""
+    """Return nothing: variables do not say that nobody measured them."""
     del environment
 
 

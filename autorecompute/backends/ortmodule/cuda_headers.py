@@ -18,7 +18,7 @@ USUAL_TOOLKIT = Path("/usr/local/cuda")
 
 
 def obstacle(cuda: str) -> str:
-    """A sentence about the headers that are missing; empty where they are all there.
+    """Return a sentence about the headers that are missing; empty where they are all there.
 
     Args:
         cuda: The CUDA that torch was built with, such as ``12.4``.
@@ -34,7 +34,7 @@ def obstacle(cuda: str) -> str:
 
 
 def variables(cuda: str, scratch: Path) -> dict[str, str]:
-    """The environment variables that lead torch's build rules to the headers and the CUDA runtime.
+    """Return the environment variables that lead torch's build rules to the headers and the CUDA runtime.
 
     Args:
         cuda: The CUDA that torch was built with.
@@ -52,7 +52,10 @@ def variables(cuda: str, scratch: Path) -> dict[str, str]:
 
 
 def _find_toolkit(cuda: str) -> Path | None:
-    """A toolkit of torch's own CUDA: the user's choice, else the usual places, where the major version is torch's."""
+    """Return a toolkit of torch's own CUDA.
+
+    The user's choice, else the usual places, where the major version is torch's.
+    """
     if chosen := os.environ.get("CUDA_HOME") or os.environ.get("CUDA_PATH"):
         return Path(chosen)
     nvcc = shutil.which("nvcc")
@@ -66,7 +69,7 @@ def _has_headers(folder: Path) -> bool:
 
 
 def _find_wheel_includes() -> list[Path]:
-    """The ``include`` folders of NVIDIA's wheels that hold the headers between them; none where one is missing."""
+    """Return the ``include`` folders of NVIDIA's wheels that hold the headers between them; none if one is missing."""
     folders = []
     for header in HEADERS:
         found = next((path for path in _wheel_folders() if (path / "include" / header).is_file()), None)

@@ -52,7 +52,7 @@ LIBRARIES = {
 
 
 def of_build(cuda_version: str) -> Mapping[str, Origin]:
-    """What an ORT that was built for this CUDA needs; nothing where that is not known.
+    """Return what an ORT that was built for this CUDA needs; nothing where that is not known.
 
     Args:
         cuda_version: As ORT's build information has it, empty for a CPU build.
@@ -62,12 +62,12 @@ def of_build(cuda_version: str) -> Mapping[str, Origin]:
 
 
 def preload(libraries: Mapping[str, Origin]) -> tuple[str, ...]:
-    """Loads from the wheels what the loader does not find by itself; returns the names of what was loaded."""
+    """Load from the wheels what the loader does not find by itself; return the names of what was loaded."""
     return tuple(name for name in libraries if not _loads(name) and _loads(str(_file_of(name, libraries[name]))))
 
 
 def lacking(libraries: Mapping[str, Origin]) -> tuple[str, ...]:
-    """Names of the libraries that neither the loader nor the wheels have."""
+    """Name of the libraries that neither the loader nor the wheels have."""
     preload(libraries)
     return tuple(name for name in libraries if not _loads(name))
 

@@ -33,7 +33,7 @@ ID_RANK = 2
 
 
 def detect(manager: Any) -> Detection:
-    """What can be recomputed in a training session that was built without recompute.
+    """Return what can be recomputed in a training session that was built without recompute.
 
     Args:
         manager: ORT's ``TrainingManager`` whose execution agent was just created.
@@ -70,7 +70,7 @@ def _read_features() -> tuple[str, ...]:
 
 
 def name_dims(manager: Any) -> dict[str, str]:
-    """What we call each symbolic dimension, by ORT's name of it."""
+    """Return what we call each symbolic dimension, by ORT's name of it."""
     return canonical_names(_axes_of(manager))
 
 
@@ -80,7 +80,7 @@ def _axes_of(manager: Any) -> list[Axis]:
 
 
 def read_axes(values: Mapping[Any, Any], graph: Any) -> list[Axis]:
-    """The symbolic dimensions of the model's inputs.
+    """Return the symbolic dimensions of the model's inputs.
 
     Args:
         values: ORT's name of each dimension, and its size in the first batch.
@@ -99,7 +99,7 @@ def read_axes(values: Mapping[Any, Any], graph: Any) -> list[Axis]:
 def probe_plans(
     agent: Any, probe: str, names: Mapping[str, str], dims: Mapping[str, int]
 ) -> tuple[tuple[Plan, ...], tuple[Cluster, ...]]:
-    """The plans ORT finds under a probe config, and the activations they are about.
+    """Return the plans ORT finds under a probe config, and the activations they are about.
 
     Those that recompute whole subgraphs come first, then those with a compromise; each the largest saving first.
     """
@@ -129,7 +129,7 @@ def sum_up(  # noqa: PLR0913  (what ORT says of a plan, and what it is read with
     names: Mapping[str, str],
     dims: Mapping[str, int],
 ) -> Plan:
-    """A plan with the saving of all its outputs, where the clusters cover it, and otherwise with ORT's own figure."""
+    """Return a plan with the saving of all its outputs, where the clusters cover it, else with ORT's own figure."""
     stated = simplify(raw, names)
     plan = make_plan(key, occurrences=occurrences, saving_bytes=evaluate(stated, dims), saving=stated)
     summed, covered = saving_of(plan.choices[0], clusters)
@@ -142,7 +142,7 @@ def sum_up(  # noqa: PLR0913  (what ORT says of a plan, and what it is read with
 def correct_for_sharing(
     plan: Plan, plans: Sequence[Plan], clusters: tuple[Cluster, ...], dims: Mapping[str, int]
 ) -> Plan:
-    """The plan with each buffer counted once, though outputs of several plans lie in it.
+    """Return the plan with each buffer counted once, though outputs of several plans lie in it.
 
     Two plans that share are worth all that both are about; the owner of the buffers is worth less alone. Where it
     shares with several others, or the activations do not tell, the plan is left as it is.
@@ -161,7 +161,7 @@ def correct_for_sharing(
 
 
 def read_versions() -> dict[str, str]:
-    """The versions that plans and speed depend on."""
+    """Return the versions that plans and speed depend on."""
     import onnxruntime
     import torch
 

@@ -44,14 +44,17 @@ CORE = "onnxruntime_pybind11_state"
 
 
 def findings() -> list[Finding]:
-    """Every piece, in the order in which they are to be repaired."""
+    """Return every piece, in the order in which they are to be repaired."""
     found = [_check_python(), *_check_packages(probe_cuda=True)]
     found.append(_check_ortmodule() if not blocking(found) else _ORTMODULE_NOT_TRIED)
     return [*found, _check_nvml(), _check_disk()]
 
 
 def findings_for_training() -> list[Finding]:
-    """The pieces that a training process cannot start without; they cost about as much time as importing torch."""
+    """Return the pieces that a training process cannot start without.
+
+    They cost about as much time as importing torch.
+    """
     # Without a GPU, ORT loads no CUDA library either: they would only weigh on this process's memory.
     return _check_packages(probe_cuda=_count_gpus() > 0)
 
@@ -104,7 +107,10 @@ def _check_torch() -> Finding:
 
 
 def _count_gpus() -> int:
-    """The GPUs that torch sees. The count leaves CUDA uninitialised: the user's script may still choose among them."""
+    """Return the GPUs that torch sees. The count leaves CUDA uninitialised.
+
+    The user's script may still choose among them.
+    """
     try:
         return int(importlib.import_module("torch").cuda.device_count())
     except Exception:  # noqa: BLE001  (a broken torch raises anything, and is reported by its own finding)

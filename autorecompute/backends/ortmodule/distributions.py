@@ -13,7 +13,7 @@ from typing import Any
 
 
 def version_of(distribution: str) -> str | None:
-    """The version that pip recorded; ``None`` where the distribution is not installed."""
+    """Return the version that pip recorded; ``None`` where the distribution is not installed."""
     try:
         return metadata.version(distribution)
     except metadata.PackageNotFoundError:
@@ -21,26 +21,26 @@ def version_of(distribution: str) -> str | None:
 
 
 def parse_release(version: str) -> tuple[int, ...]:
-    """The major and minor number of a version such as ``2.13.0+cpu``."""
+    """Return the major and minor number of a version such as ``2.13.0+cpu``."""
     return tuple(map(int, re.findall(r"\d+", version)[:2]))
 
 
 def package_folder() -> Path | None:
-    """The folder of the installed ``onnxruntime``, which is not imported; ``None`` where there is none."""
+    """Return the folder of the installed ``onnxruntime``, which is not imported; ``None`` where there is none."""
     spec = importlib.util.find_spec("onnxruntime")
     # An uninstalled ORT leaves the extensions built into it behind: a folder without the package in it.
     return Path(spec.origin).parent if spec and spec.origin else None
 
 
 def build_information() -> dict[str, Any]:
-    """What the installed ORT says of its own build: ``package_name``, ``cuda_version``, ``rocm_version``."""
+    """Return what the installed ORT says of its own build: ``package_name``, ``cuda_version``, ``rocm_version``."""
     folder = package_folder()
     file = folder / "capi" / "build_and_package_info.py" if folder else None
     return runpy.run_path(str(file)) if file and file.is_file() else {}
 
 
 def owns_file(distribution: str, name: str, packages: Path) -> bool:
-    """Whether the file is the one that the distribution installed, and not another distribution's of the same path.
+    """Tell whether the file is the one that the distribution installed, and not another's of the same path.
 
     Args:
         distribution: An installed one.
@@ -58,7 +58,7 @@ def owns_file(distribution: str, name: str, packages: Path) -> bool:
 
 
 def pip(arguments: str) -> str:
-    """The command line that has pip do this for the running interpreter.
+    """Return the command line that has pip do this for the running interpreter.
 
     Args:
         arguments: ``install …`` or ``uninstall …``, quoted for a shell.

@@ -74,12 +74,12 @@ KNOBS = (LAYER_BOUNDARIES, MEM_EFFICIENT_GRADIENTS, NO_MODEL_COPY, EXPANDABLE_SE
 
 
 def probe_config_of(level: Level, environment: Mapping[str, str]) -> str:
-    """How ORT looks for plans under a level, and in an adapted process under a variable of ours."""
+    """Return how ORT looks for plans under a level, and in an adapted process under a variable of ours."""
     return (environment.get(PROBE_VARIABLE) or IGNORING_LAYERS) if level is Level.CHOSEN else WITHIN_LAYERS
 
 
 def render(config: Config, *, knobs: Collection[str] = (), versions: Mapping[str, str], folder: Path) -> Emission:
-    """What switches the config and the knobs of these names on; nothing where neither changes anything.
+    """Return what switches the config and the knobs of these names on; nothing where neither changes anything.
 
     Raises:
         SetupError: that version of ONNX Runtime reads no config of this form.
@@ -97,7 +97,7 @@ def render(config: Config, *, knobs: Collection[str] = (), versions: Mapping[str
 def environment_for(
     config: Config, *, knobs: Collection[str] = (), ort_version: str, plans_file: Path
 ) -> dict[str, str]:
-    """The variables that switch the config and the knobs of these names on; none where neither changes anything.
+    """Return the variables that switch the config and the knobs of these names on; none where neither changes anything.
 
     Args:
         config: What to recompute.
@@ -116,7 +116,7 @@ def environment_for(
 
 
 def levels_of(ort_version: str) -> tuple[Level, ...]:
-    """The levels that this version has.
+    """Return the levels that this version has.
 
     Raises:
         SetupError: that version reads no recompute plans of any form.
@@ -138,7 +138,7 @@ class Given(NamedTuple):
 
 
 def give(config: Config, ort_version: str, plans_file: Path) -> Given:
-    """What ORTModule of that version is given for a config.
+    """Return what ORTModule of that version is given for a config.
 
     Args:
         config: What to recompute.
@@ -164,7 +164,7 @@ def _knob_variables(names: Collection[str]) -> dict[str, str]:
 
 
 def requested_by(environment: Mapping[str, str], *, ort_version: str) -> Request:
-    """What the variables ask for, as ONNX Runtime reads them: the last of several rows for one subgraph counts.
+    """Return what the variables ask for, as ONNX Runtime reads them: the last of several rows for one subgraph counts.
 
     Raises:
         UsageError: they hold what ONNX Runtime of that version cannot read.
@@ -184,7 +184,7 @@ def requested_by(environment: Mapping[str, str], *, ort_version: str) -> Request
 
 
 def offer(detection: Detection, environment: Mapping[str, str], dims: Mapping[str, int]) -> Offer:
-    """What ORT offers to recompute at these dimensions, under what these variables switch on.
+    """Return what ORT offers to recompute at these dimensions, under what these variables switch on.
 
     Raises:
         UsageError: they hold what ONNX Runtime of that version cannot read.
@@ -211,7 +211,7 @@ def _read_plans_file(file: Path) -> list[str]:
 
 
 def plans_file_text(config: Config) -> str:
-    """What ONNX Runtime 1.19 reads from the file: a JSON array with one row to a line."""
+    """Return what ONNX Runtime 1.19 reads from the file: a JSON array with one row to a line."""
     return json.dumps(rows_of(config), indent=2) + "\n"
 
 

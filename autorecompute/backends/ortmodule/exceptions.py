@@ -41,7 +41,7 @@ _INTERNAL = ("::", "onnxruntime_src", "gradient builder")
 
 
 def classify(error: BaseException) -> tuple[Outcome, str]:
-    """The outcome that an exception stands for, and a sentence about it."""
+    """Return the outcome that an exception stands for, and a sentence about it."""
     links = chain_of(error)
     text = "\n".join(str(link) for link in links)
     if is_out_of_memory(error, text):
@@ -56,7 +56,7 @@ def classify(error: BaseException) -> tuple[Outcome, str]:
 
 
 def require_ortmodule() -> None:
-    """Checks that ORTModule can be used here.
+    """Check that ORTModule can be used here.
 
     Raises:
         SetupError: something is missing; the message holds doctor's line about it.
@@ -83,7 +83,7 @@ def _explain(error: Exception, text: str) -> str:
 
 
 def _last_words(error: Exception) -> str:
-    """What ORT says in the end, unless that is about its own source."""
+    """Return what ORT says in the end, unless that is about its own source."""
     found = _BEFORE_REASON.match(str(error))
     words = str(error)[found.end() :].strip() if found else ""
     return words if len(words) <= _LONGEST_REASON and not any(mark in words for mark in _INTERNAL) else ""

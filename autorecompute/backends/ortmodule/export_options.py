@@ -12,7 +12,7 @@ ORTMODULE = "onnxruntime.training.ortmodule"
 
 
 def add_options(options: Callable[[], Mapping[str, Any]]) -> bool:
-    """Passes more keyword arguments to ``torch.onnx.export`` wherever ORTModule calls it, over those of its own.
+    """Pass more keyword arguments to ``torch.onnx.export`` wherever ORTModule calls it, over those of its own.
 
     Args:
         options: Gives them, and is asked at each export; with the same function again, nothing more happens.

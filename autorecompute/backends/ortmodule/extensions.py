@@ -56,7 +56,7 @@ class Extension:
 
 
 def needed() -> tuple[str, ...]:
-    """The names of the extensions that ORTModule needs with the installed torch.
+    """Return the names of the extensions that ORTModule needs with the installed torch.
 
     Raises:
         ImportError: torch is not installed.
@@ -72,7 +72,7 @@ def needed() -> tuple[str, ...]:
 
 
 def examine(name: str) -> Extension:
-    """Whether the extension is there and loads into this process.
+    """Tell whether the extension is there and loads into this process.
 
     Raises:
         SetupError: onnxruntime-training is not installed.
@@ -105,7 +105,7 @@ def _try_to_load(file: Path) -> str:
 
 
 def _is_whole(file: Path) -> bool:
-    """Whether the ELF file reaches to the end of its last table: loading less can end the process with SIGBUS."""
+    """Tell whether the ELF file reaches to the end of its last table: loading less can end the process with SIGBUS."""
     with file.open("rb") as opened:
         header = opened.read(64)
     if len(header) < 64:  # noqa: PLR2004  (the size of a 64-bit ELF header)
@@ -116,7 +116,7 @@ def _is_whole(file: Path) -> bool:
 
 
 def obstacle(name: str) -> str:
-    """A sentence about what must be installed before the extension can be compiled; empty where nothing is."""
+    """Return a sentence about what must be installed before the extension can be compiled; empty where nothing is."""
     compiler = os.environ.get("CXX", "c++").split()[0]
     if shutil.which(compiler) is None:
         return f"There is no C++ compiler '{compiler}'. Install one, for example with: apt-get install g++"
@@ -129,7 +129,7 @@ def obstacle(name: str) -> str:
 
 
 def _cuda_of(name: str) -> str:
-    """The CUDA that the extension is compiled with, which is torch's and not ORT's; empty where it needs none."""
+    """Return the CUDA that the extension is compiled with, which is torch's and not ORT's; empty if it needs none."""
     import torch
 
     return str(torch.version.cuda) if SOURCES[name].startswith("cuda/") else ""
@@ -157,7 +157,7 @@ def build(name: str) -> None:
 
 
 def _compile(name: str, sources: Path) -> Path:
-    """Runs the extension's ``setup.py`` in its folder and returns the library it made."""
+    """Run the extension's ``setup.py`` in its folder and returns the library it made."""
     output, scratch = sources.parent / "output", sources.parent / "objects"
     handle, log = tempfile.mkstemp(prefix=f"autorecompute-{name}-", suffix=".log")
     command = [sys.executable, "setup.py", "build_ext", "--build-lib", str(output), "--build-temp", str(scratch)]
@@ -176,14 +176,14 @@ def _compile(name: str, sources: Path) -> Path:
 
 
 def _pick_errors(log: Path) -> str:
-    """The compiler's errors, which setuptools follows with a long traceback; without any, the log's end."""
+    """Return the compiler's errors, which setuptools follows with a long traceback; without any, the log's end."""
     lines = log.read_text(errors="replace").splitlines()
     errors = [line for line in lines if " error: " in line]
     return "\n".join(errors[:ERROR_LINES] or lines[-TAIL_LINES:])
 
 
 def _variables(name: str, scratch: Path) -> dict[str, str]:
-    """The environment that ORT's own installer gives to the ``setup.py`` of an extension."""
+    """Return the environment that ORT's own installer gives to the ``setup.py`` of an extension."""
     information, cuda = build_information(), _cuda_of(name)
     return {
         **os.environ,
@@ -206,7 +206,7 @@ def _put_in_place(built: Path, folder: Path) -> None:
 
 
 def build_missing() -> tuple[str, ...]:
-    """Builds each needed extension that does not load, with a line on stderr about each, and returns their names.
+    """Build each needed extension that does not load, with a line on stderr about each, and return their names.
 
     Raises:
         SetupError: one of them cannot be built.
@@ -227,7 +227,7 @@ def build_missing() -> tuple[str, ...]:
 
 
 def main() -> int:
-    """Builds what is missing in this interpreter; the exit code is that of the command line's contract."""
+    """Build what is missing in this interpreter; the exit code is that of the command line's contract."""
     try:
         build_missing()
     except (SetupError, ImportError) as error:

@@ -28,11 +28,11 @@ class OrtDetection:
 
     @classmethod
     def of(cls, detection: Detection) -> Self:
-        """That of what a worker told."""
+        """Return that of what a worker told."""
         return codec.from_plain(detection.extra, cls)
 
 
 def has_layer_boundaries(plans: tuple[Plan, ...], layer_plans: tuple[Plan, ...]) -> bool:
-    """Whether looking at layer boundaries changes any plan; ORT finds none in post-LN models."""
+    """Tell whether looking at layer boundaries changes any plan; ORT finds none in post-LN models."""
     # ORT's stated saving of a plan with several outputs varies between runs: its nodes are what tells plans apart.
     return {(plan.id, plan.occurrences) for plan in plans} != {(plan.id, plan.occurrences) for plan in layer_plans}

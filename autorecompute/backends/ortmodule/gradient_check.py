@@ -38,7 +38,7 @@ def check_gradients(
     forward: Callable[[], Any],
     rebuild: Callable[[Config], None],
 ) -> GradientCheck:
-    """Compares the config with no recompute over a few steps; the weights stay as they are.
+    """Compare the config with no recompute over a few steps; the weights stay as they are.
 
     The gradients without recompute are kept in the host's memory: several steps' would be more than a card has left.
 
@@ -94,7 +94,7 @@ def _seeded_dropouts(graph: Any) -> Iterator[None]:
 def _gradients(
     config: Config, parameters: list[Any], forward: Callable[[], Any], rebuild: Callable[[Config], None]
 ) -> Iterator[Sequence[Any]]:
-    """The gradients of one step after the other."""
+    """Yield the gradients of one step after the other."""
     import onnxruntime
     import torch
 

@@ -34,17 +34,17 @@ class Level(enum.IntEnum):
 
 
 def config_of_level(level: Level) -> Config:
-    """The config that leaves the choice to one of ORT's levels; none for level 0."""
+    """Return the config that leaves the choice to one of ORT's levels; none for level 0."""
     return Config() if level is Level.CHOSEN else Config(frozenset({Choice(LAYERS, str(int(level)))}))
 
 
 def level_of(config: Config) -> Level:
-    """The level that a config stands for."""
+    """Return the level that a config stands for."""
     return next((Level(int(on.option)) for on in config.choices if on.site == LAYERS), Level.CHOSEN)
 
 
 def rows_of(config: Config) -> list[str]:
-    """The plans of a config as ORT reads them, in a fixed order; none for a level."""
+    """Return the plans of a config as ORT reads them, in a fixed order; none for a level."""
     return sorted(write_row(on) for on in config.choices if on.site != LAYERS)
 
 
@@ -54,7 +54,7 @@ def write_row(choice: Choice, count: int = ALL_OCCURRENCES) -> str:
 
 
 def read_row(text: str) -> Choice:
-    """Reads ``Gelu+:1:-1``.
+    """Read ``Gelu+:1:-1``.
 
     Raises:
         UsageError: the text is not of that form, or asks for a count that ORT cannot keep.
@@ -68,7 +68,7 @@ def read_row(text: str) -> Choice:
 
 
 def read_request(text: str) -> tuple[Choice, int]:
-    """Reads ``Gelu+:1:2`` as users write it: the choice, and how many occurrences it asks for, -1 for all.
+    """Read ``Gelu+:1:2`` as users write it: the choice, and how many occurrences it asks for, -1 for all.
 
     Raises:
         UsageError: the text is not of that form.
@@ -80,7 +80,7 @@ def read_request(text: str) -> tuple[Choice, int]:
 
 
 def make_plan(key: str, *, occurrences: int, saving_bytes: int | None, saving: str, stated: str | None = None) -> Plan:
-    """The plan that ORT has this key for: rows joined by commas."""
+    """Return the plan that ORT has this key for: rows joined by commas."""
     choices = tuple(sorted({read_row(text) for text in key.split(",")}, key=str))
     return Plan(
         choices=choices,
@@ -93,7 +93,7 @@ def make_plan(key: str, *, occurrences: int, saving_bytes: int | None, saving: s
 
 
 def option_of(plan: Plan) -> str:
-    """The strongest compromise among the choices of a plan."""
+    """Return the strongest compromise among the choices of a plan."""
     return max(choice.option for choice in plan.choices)
 
 

@@ -12,21 +12,21 @@ LAST = 2**63 - 1
 
 
 def constant(g: Any, value: Any) -> Any:
-    """A tensor that is always the same."""
+    """Return a tensor that is always the same."""
     return g.op("Constant", value_t=value)
 
 
 def slice_shape(g: Any, tensor: Any, start: int, end: int) -> Any:
-    """The sizes of some of a tensor's dimensions."""
+    """Return the sizes of some of a tensor's dimensions."""
     bounds = (constant(g, torch.tensor([place])) for place in (start, end))
     return g.op("Slice", g.op("Shape", tensor), *bounds)
 
 
 def zero_like(g: Any, tensor: Any) -> Any:
-    """A zero of the tensor's type, without dimensions."""
+    """Return a zero of the tensor's type, without dimensions."""
     return constant(g, torch.zeros((), dtype=dtype_of(tensor)))
 
 
 def dtype_of(tensor: Any) -> Any:
-    """The tensor's type, as torch has it."""
+    """Return the tensor's type, as torch has it."""
     return helper._try_get_scalar_type(tensor).dtype()  # noqa: SLF001

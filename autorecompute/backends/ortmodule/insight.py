@@ -13,7 +13,7 @@ if TYPE_CHECKING:
 
 
 def merge_alike(clusters: Iterable[Cluster]) -> tuple[Cluster, ...]:
-    """The clusters with equal ones told as one, most frequent first.
+    """Return the clusters with equal ones told as one, most frequent first.
 
     ORT 1.19 writes the outputs of a node in the order of a hash table and so lists equal nodes in several rows.
     """

@@ -23,7 +23,7 @@ _ACTIVATION = re.compile(r"- Output (\d+)\s*: \[(.*)\], byte/elem: (\d+), (\d+)%
 
 
 def read_clusters(table: str, names: Mapping[str, str]) -> tuple[Cluster, ...]:
-    """The clusters of ORT's table, equal ones told as one; none where the text is no such table.
+    """Return the clusters of ORT's table, equal ones told as one; none where the text is no such table.
 
     Args:
         table: What ``get_serialized_ortmodule_memory_stat`` printed, in ORT 1.17, 1.18 or 1.19.
@@ -39,7 +39,7 @@ def read_clusters(table: str, names: Mapping[str, str]) -> tuple[Cluster, ...]:
 
 
 def _blocks(lines: Sequence[str], beginning: re.Pattern[str]) -> Iterator[list[str]]:
-    """The lines in blocks that each begin with a line in which the pattern is found."""
+    """Yield the lines in blocks that each begin with a line in which the pattern is found."""
     starts = [number for number, line in enumerate(lines) if beginning.search(line)]
     for start, end in itertools.pairwise([*starts, len(lines)]):
         yield list(lines[start:end])
@@ -70,7 +70,7 @@ def _make_activation(match: re.Match[str], names: Mapping[str, str], reuses: Map
 
 
 def _split_shape(text: str) -> list[str]:
-    """The dimensions of ``((batch)*(4)*(2*length))``, or of ``batch x 4 x 2*length x ``, as some versions write it."""
+    """Return the dimensions of ``((batch)*(4)*(2*length))``, or of ``batch x 4 x 2*length x ``."""
     if " x " in text:
         return [size.strip() for size in text.split(" x ") if size.strip()]
     if not text.startswith("("):

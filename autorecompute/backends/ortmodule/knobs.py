@@ -92,13 +92,13 @@ HINTS = (
 
 
 def why_not(knob: Knob, config: Config, detection: Detection, inherited: Mapping[str, str]) -> str:
-    """Why a knob cannot be tried on a config, in words; empty where it can."""
+    """Return why a knob cannot be tried on a config, in words; empty where it can."""
     taken = next((name for name in knob.variables if name in inherited), None)
     return _missing(knob, config, detection) or (f"{taken} is set in your environment" if taken else "")
 
 
 def plans_under(names: Collection[str], detection: Detection) -> Sequence[Plan]:
-    """The plans that exist under the knobs of these names."""
+    """Return the plans that exist under the knobs of these names."""
     return OrtDetection.of(detection).layer_plans if LAYER_BOUNDARIES.name in names else detection.plans
 
 

@@ -21,7 +21,7 @@ LOUDEST_LEVEL = "VERBOSE"
 
 
 def let_out() -> None:
-    """Leaves the process's output alone during exports, and shows the exporter's graph at the loudest level only.
+    """Leave the process's output alone during exports, and show the exporter's graph at the loudest level only.
 
     Where the environment sets no level, a script's own ``DebugOptions`` decide about the graph.
     """

@@ -64,19 +64,19 @@ class Call(NamedTuple):
     line: str = ""
 
     def __str__(self) -> str:
-        """The call in words."""
+        """Return the call in words."""
         place = f", called in {self.module}" if self.module else ""
         return f"{self.operator}{place}{f' ({self.line})' if self.line else ''}"
 
 
 def is_of_export(error: BaseException) -> bool:
-    """Whether ORTModule raised it while it made a session, and neither the model nor the script did."""
+    """Tell whether ORTModule raised it while it made a session, and neither the model nor the script did."""
     functions = {frame.f_code.co_name for frame in _frames(error)}
     return bool(functions & MAKING) and CALLING_THE_MODEL not in functions
 
 
 def find_call(error: BaseException) -> Call | None:
-    """The call of the operator that the exception is about, as far as it can be known."""
+    """Return the call of the operator that the exception is about, as far as it can be known."""
     links = chain_of(error)
     frames = [frame for link in links for frame in _frames(link)]
     text = "\n".join(str(link) for link in links)
@@ -91,7 +91,7 @@ def find_call(error: BaseException) -> Call | None:
 
 
 def explanation_of(error: BaseException) -> str:
-    """Why an operator cannot be exported, where whoever refused it says more than its name; empty otherwise."""
+    """Return why an operator cannot be exported, where whoever refused it says more than its name; empty otherwise."""
     refusals = [link for link in chain_of(error) if any(map(_is_exporter, _frames(link)))]
     if not refusals or type(refusals[0]).__name__ == "UnsupportedOperatorError":
         return ""
@@ -100,7 +100,7 @@ def explanation_of(error: BaseException) -> str:
 
 
 def uses_bfloat16(error: BaseException) -> bool:
-    """Whether anything in the model that was exported is in bfloat16."""
+    """Tell whether anything in the model that was exported is in bfloat16."""
     from onnx import TensorProto
 
     graph = _graph_of(_manager_of([frame for link in chain_of(error) for frame in _frames(link)]))
@@ -168,7 +168,7 @@ def _describe_module(names: Sequence[str], model: Any) -> str:
 
 
 def _line_of(stack: str) -> str:
-    """The innermost line of the script's own, or of a library of models, in a traced stack."""
+    """Return the innermost line of the script's own, or of a library of models, in a traced stack."""
     lines = ((Path(file), number) for file, number in _TRACED_CALL.findall(stack) if not file.startswith(_BETWEEN))
     return next((f"{file.name}:{number}" for file, number in lines), "")
 

@@ -30,16 +30,16 @@ class ForwardPairing:
 
     @property
     def warnings(self) -> tuple[str, ...]:
-        """What was seen, a sentence for each line of the script."""
+        """Return what was seen, a sentence for each line of the script."""
         return tuple(self._found.values())
 
     @property
     def has_open_forward(self) -> bool:
-        """Whether a forward of this step has had no backward so far."""
+        """Tell whether a forward of this step has had no backward so far."""
         return bool(self._open_lines)
 
     def install(self) -> None:
-        """Follows every training session of the process."""
+        """Follow every training session of the process."""
         from onnxruntime.training.ortmodule._execution_agent import TrainingAgent
 
         run_forward, run_backward = TrainingAgent.run_forward, TrainingAgent.run_backward
@@ -58,7 +58,7 @@ class ForwardPairing:
         TrainingAgent.run_forward, TrainingAgent.run_backward = forward_and_count, backward_and_count
 
     def end_step(self) -> None:
-        """Holds every forward of the step that has had no backward, or had it too late, against the script."""
+        """Hold every forward of the step that has had no backward, or had it too late, against the script."""
         if not self._open_lines:
             # Otherwise those that came later overlapped with the one that is at fault.
             self._found |= self._overlapping

@@ -19,7 +19,7 @@ OPTIONS = "onnxruntime.training.ortmodule.options"
 
 
 def install() -> bool:
-    """Has ORTModule's options read the variable, as soon as they are imported; says whether it is set.
+    """Have ORTModule's options read the variable, as soon as they are imported; say whether it is set.
 
     Calling it again is harmless.
     """
@@ -30,7 +30,7 @@ def install() -> bool:
 
 
 def read_probe_too(options: Any) -> None:
-    """Has every set of options that is made from now on read our variable after ORT's own.
+    """Have every set of options that is made from now on read our variable after ORT's own.
 
     Args:
         options: The module that defines them.

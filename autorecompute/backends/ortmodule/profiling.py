@@ -42,7 +42,7 @@ class Profiler:
         self._prefix = folder / "profile"
 
     def install(self, manager: Any, wants: Callable[[Any], bool]) -> None:
-        """Has ORT's ``TrainingManager`` ask before it makes the options of a session.
+        """Have ORT's ``TrainingManager`` ask before it makes the options of a session.
 
         Args:
             manager: The class.
@@ -62,7 +62,7 @@ class Profiler:
         manager._get_session_config = make_and_tell  # noqa: SLF001
 
     def take(self, manager: Any, names: Mapping[str, str]) -> StepProfile:
-        """The last step of the manager's session, which ends its profile.
+        """Return the last step of the manager's session, which ends its profile.
 
         Args:
             manager: ORT's ``TrainingManager`` whose session was prepared.
@@ -96,7 +96,7 @@ class Run:
 
 
 def read_halves(events: Iterable[Mapping[str, Any]]) -> tuple[list[Run], list[Run]]:
-    """The nodes of the last forward and of the last backward half, in the order they ran.
+    """Return the nodes of the last forward and of the last backward half, in the order they ran.
 
     Args:
         events: The profile's events, in any order.
@@ -112,7 +112,7 @@ def read_halves(events: Iterable[Mapping[str, Any]]) -> tuple[list[Run], list[Ru
 
 
 def _outermost(runs: Iterable[Mapping[str, Any]]) -> list[Mapping[str, Any]]:
-    """Runs that lie in no other: the branch of an ``If`` is a run within that of its graph."""
+    """Run that lie in no other: the branch of an ``If`` is a run within that of its graph."""
     found: list[Mapping[str, Any]] = []
     for run in runs:
         if not found or run["ts"] >= found[-1]["ts"] + found[-1]["dur"]:
@@ -134,7 +134,7 @@ def _read_types(values: Iterable[Mapping[str, Sequence[int]]]) -> tuple[tuple[st
 
 
 def make_profile(graph: Any, forward: Sequence[Run], backward: Sequence[Run], names: Mapping[str, str]) -> StepProfile:
-    """The step that ran, in words that are not ORT's.
+    """Return the step that ran, in words that are not ORT's.
 
     Args:
         graph: The optimized graph as ONNX.
@@ -171,7 +171,7 @@ def make_profile(graph: Any, forward: Sequence[Run], backward: Sequence[Run], na
 
 
 def _see_inputs(runs: Iterable[Run], nodes: Mapping[str, Any]) -> dict[str, tuple[int, ...]]:
-    """The shape of every value that a node has read."""
+    """Return the shape of every value that a node has read."""
     return {
         name: shape
         for run in runs
@@ -197,7 +197,7 @@ class _Lives:
         self._read: dict[str, int] = {}
 
     def run(self, position: int, node: Any, run: Run) -> None:
-        """One node, at its position in the step."""
+        """Add one node, at its position in the step."""
         for name in filter(None, node.input):
             self._read[self._owned(name)] = position
         outputs = [name for name in node.output if name]
@@ -211,11 +211,11 @@ class _Lives:
                 self._made[name] = (position, self._shapes.shape_of(name, shape), bytes_of_element(kind))
 
     def shares(self, node: Any) -> bool:
-        """Whether the node's result is its input under another shape; a result of the graph is a copy."""
+        """Tell whether the node's result is its input under another shape; a result of the graph is a copy."""
         return node.op_type in ALIASING and node.output[0] not in self._results
 
     def end(self, position: int) -> list[Tensor]:
-        """All that lived, where the step ends at this position."""
+        """Return all that lived, where the step ends at this position."""
         for name in self._results:
             self._read[self._owned(name)] = position
         # ORT frees a value when its last reader is done: one that nobody reads, such as the mask of a Dropout that is

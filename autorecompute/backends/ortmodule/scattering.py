@@ -18,7 +18,7 @@ from autorecompute.backends.ortmodule.graph_pieces import LAST, constant, dtype_
 
 
 def register(symbolics: dict[str, Any]) -> None:
-    """Puts the functions among symbolic functions.
+    """Put the functions among symbolic functions.
 
     Args:
         symbolics: By the names of operators.

@@ -108,7 +108,7 @@ class OrtModuleBackend:
         TrainingManager.forward = forward_and_tell
 
     def why_nothing_trained(self) -> str:
-        """Why a script may never have come to training, and what to do about it, in sentences."""
+        """Return why a script may never have come to training, and what to do about it, in sentences."""
         return NOTHING_TRAINED
 
     def switch(self, config: Config, *, profiles: bool = False) -> None:
@@ -121,7 +121,7 @@ class OrtModuleBackend:
         """None: ORT's arena holds the tensors of a step."""
 
     def take_profile(self) -> StepProfile:
-        """The last step that was tuned, which ends the profile of its session."""
+        """Return the last step that was tuned, which ends the profile of its session."""
         self._profiles, manager = False, self._ran()
         assert manager is not None, "it has just trained"
         return self._profiler.take(manager, name_dims(manager))
@@ -132,7 +132,7 @@ class OrtModuleBackend:
 
     @property
     def has_open_forward(self) -> bool:
-        """Whether a training forward waits for its backward; no config can be switched then."""
+        """Tell whether a training forward waits for its backward; no config can be switched then."""
         return self._pairing.has_open_forward
 
     def end_step(self) -> tuple[str, ...]:
@@ -141,11 +141,11 @@ class OrtModuleBackend:
         return (*self._pairing.warnings, *self._checkpointing.warnings)
 
     def wrong_recompute(self) -> str:
-        """Nothing: what ORT makes again is in its graph, and nobody sees it."""
+        """Return nothing: what ORT makes again is in its graph, and nobody sees it."""
         return ""
 
     def classify(self, error: BaseException) -> tuple[Outcome, str]:
-        """What the exception that ended the script means, and a sentence about it."""
+        """Return what the exception that ended the script means, and a sentence about it."""
         return exceptions.classify(error)
 
     def _check(
@@ -192,13 +192,13 @@ class OrtModuleBackend:
 
 
 def _build_of(manager: Any) -> tuple[object, ...]:
-    """The same for all modules that are built alike, whatever their weights are."""
+    """Return the same for all modules that are built alike, whatever their weights are."""
     module = manager._original_module  # noqa: SLF001
     return type(module), *((name, weight.shape) for name, weight in module.named_parameters())
 
 
 def _follow_fallbacks(listener: Listener) -> None:
-    """Tells of each call of a model that ORTModule hands back to PyTorch: a script may insist on that."""
+    """Tell of each call of a model that ORTModule hands back to PyTorch: a script may insist on that."""
     from onnxruntime.training.ortmodule._fallback import _FallbackManager
 
     fall_back = _FallbackManager.fallback
@@ -212,7 +212,7 @@ def _follow_fallbacks(listener: Listener) -> None:
 
 
 def rebuild(manager: Any, config: Config, folder: Path) -> None:
-    """Builds the manager's training session anew with the config; export and gradient graph stay as they are.
+    """Build the manager's training session anew with the config; export and gradient graph stay as they are.
 
     Raises:
         UsageError: this version of ONNX Runtime cannot be given the config.
@@ -233,7 +233,7 @@ def rebuild(manager: Any, config: Config, folder: Path) -> None:
 
 
 def give_here(config: Config, ort_version: str, folder: Path) -> Given:
-    """What a live ORTModule of this version is given for a config; a plans file is written into the folder.
+    """Return what a live ORTModule of this version is given for a config; a plans file is written into the folder.
 
     Raises:
         UsageError: it cannot be given the config.

@@ -43,7 +43,7 @@ class ShapeBook:
         self._expressions: dict[str, tuple[str, int | None]] = {}
 
     def shape_of(self, name: str, seen: Sequence[int]) -> tuple[str, ...]:
-        """The value's sizes as expressions that agree with what was seen.
+        """Return the value's sizes as expressions that agree with what was seen.
 
         Where ORT inferred nothing, a first size that the batch divides grows with the batch, and with the sequence
         where that divides the rest; every other size is constant.
@@ -73,12 +73,12 @@ class ShapeBook:
 
 
 def read_shape(value: Any) -> tuple[str, ...]:
-    """The sizes in an ONNX value's type: numbers, expressions, and nothing where one is not known."""
+    """Return the sizes in an ONNX value's type: numbers, expressions, and nothing where one is not known."""
     return tuple(size.dim_param or str(size.dim_value or "") for size in value.type.tensor_type.shape.dim)
 
 
 def read_dims(graph: Any, seen: Mapping[str, Sequence[int]], names: Mapping[str, str]) -> dict[str, int]:
-    """The symbolic dimensions of the model's inputs, as they were in one step.
+    """Return the symbolic dimensions of the model's inputs, as they were in one step.
 
     Args:
         graph: The graph as ONNX.

@@ -35,7 +35,7 @@ class Sharing:
 def find_sharing(
     choices: Sequence[Choice], occurrences: int, clusters: Sequence[Cluster], dims: Mapping[str, int]
 ) -> Sharing | None:
-    """How two plans that ORT offers together share their buffers; ``None`` where the activations do not tell.
+    """Return how two plans that ORT offers together share their buffers; ``None`` where the activations do not tell.
 
     Args:
         choices: The plans.
@@ -69,7 +69,7 @@ def _reuses(choice: Choice, clusters: Sequence[Cluster]) -> bool:
 
 
 def _kept(choice: Choice, clusters: Sequence[Cluster]) -> list[tuple[int, Activation]]:
-    """What the plan is about, each with the number of nodes that keep it."""
+    """Return what the plan is about, each with the number of nodes that keep it."""
     return [
         (cluster.occurrences, kept)
         for cluster in clusters

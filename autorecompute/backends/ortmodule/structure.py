@@ -48,7 +48,7 @@ def digest_graph(graph: Any) -> str:
 
 
 def _label_by_origin(graph: Any, leaves: dict[str, str], nodes: list[str]) -> tuple[dict[str, str], list[str]]:
-    """The labels of all values and of the nodes, refined by what each comes from."""
+    """Return the labels of all values and of the nodes, refined by what each comes from."""
     values, labels = dict(leaves), []
     for node, kind in zip(graph.node, nodes, strict=True):
         operands = [values.get(name, ABSENT) for name in _operands(node)]
@@ -59,7 +59,7 @@ def _label_by_origin(graph: Any, leaves: dict[str, str], nodes: list[str]) -> tu
 
 
 def _label_by_readers(graph: Any, values: dict[str, str], nodes: list[str]) -> tuple[dict[str, str], list[str]]:
-    """The labels of the leaves and of the nodes, refined by who reads what is made of each."""
+    """Return the labels of the leaves and of the nodes, refined by who reads what is made of each."""
     readers: dict[str, list[str]] = defaultdict(list)
     for value in graph.output:
         readers[value.name].append("whoever runs the graph")
@@ -122,7 +122,7 @@ def _describe(element_type: int, shape: Iterable[int | str]) -> str:
 
 
 def _operands(node: Any) -> Iterator[str]:
-    """What a node reads: its inputs, and what the graphs in its attributes take from around it."""
+    """Yield what a node reads: its inputs, and what the graphs in its attributes take from around it."""
     yield from node.input
     for attribute in node.attribute:
         for graph in (*attribute.graphs, *((attribute.g,) if attribute.HasField("g") else ())):

@@ -37,7 +37,7 @@ LARGEST_SHARED = 8
 
 
 def register(registry: Any) -> None:
-    """Puts the functions into ORTModule's registry of symbolic functions; a second time, it changes nothing.
+    """Put the functions into ORTModule's registry of symbolic functions; a second time, it changes nothing.
 
     Args:
         registry: The module that defines it.
@@ -177,7 +177,7 @@ def export_max_pool1d(export: Callable[..., Any], g: Any, tensor: Any, *argument
 
 
 def export_convolution(export: Callable[..., Any], g: Any, *arguments: Any) -> Any:
-    """A convolution whose padding is a word.
+    """Return a convolution whose padding is a word.
 
     Args:
         export: ORTModule's own function for it.
@@ -222,7 +222,7 @@ def _causal_mask(g: Any, query: Any, key: Any) -> Any:
 
 
 def _bias_and_hidden(g: Any, query: Any, mask: Any) -> tuple[Any, Any]:
-    """What is added to the scores for a mask, and where it hides the key."""
+    """Return what is added to the scores for a mask, and where it hides the key."""
     dtype = dtype_of(query)
     # Softmax of nothing but infinities is not a number; half of the range leaves room for the score it is added to.
     lowest = constant(g, torch.tensor(torch.finfo(dtype).min / 2, dtype=dtype))
@@ -251,7 +251,7 @@ def _swap_last(g: Any, tensor: Any) -> Any:
 
 
 def _sizes_of(shape: Any) -> list[int]:
-    """The entries of a shape, 0 for those that are known only when the graph runs."""
+    """Return the entries of a shape, 0 for those that are known only when the graph runs."""
     if not helper._is_packed_list(shape):  # noqa: SLF001
         return helper._parse_arg(shape, "is")  # type: ignore[no-any-return]  # noqa: SLF001
     numbers = (helper._maybe_get_const(entry, "i") for entry in helper._unpack_list(shape))  # noqa: SLF001

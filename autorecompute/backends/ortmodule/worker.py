@@ -11,7 +11,7 @@ if TYPE_CHECKING:
 
 
 def make_backend(folder: Path) -> OrtModuleBackend:
-    """The backend; ``registry`` asks for it.
+    """Return the backend; ``registry`` asks for it.
 
     Args:
         folder: Where it may write files.

@@ -31,7 +31,7 @@ _TOLD: Final = {
 
 
 def accumulates_gradients() -> bool:
-    """Whether who is calling a model now calls it several times for a step of the optimizer."""
+    """Tell whether who is calling a model now calls it several times for a step of the optimizer."""
     frames = list(calling_frames())
     if told := list(_told_by(frames)):
         return max(told) > 1
@@ -40,7 +40,7 @@ def accumulates_gradients() -> bool:
 
 
 def _told_by(frames: Sequence[FrameType]) -> Iterator[int]:
-    """How many batches each object of a library that is at work takes for a step."""
+    """Yield how many batches each object of a library that is at work takes for a step."""
     for frame in frames:
         name = str(frame.f_globals.get("__name__"))
         for beginning, (holder, attribute) in _TOLD.items():
@@ -52,13 +52,13 @@ def _told_by(frames: Sequence[FrameType]) -> Iterator[int]:
 
 
 def _accelerated() -> int:
-    """How many batches Accelerate was told to take for a step."""
+    """Return how many batches Accelerate was told to take for a step."""
     state = sys.modules.get("accelerate.state")
     return int(state.GradientState().num_steps) if state is not None else 1
 
 
 def _reads(frame: FrameType, called: Sequence[FrameType]) -> bool | None:
-    """What the code around the line that runs in a frame says; ``None`` where it has no step of an optimizer.
+    """Return what the code around the line that runs in a frame says; ``None`` where it has no step of an optimizer.
 
     Args:
         frame: One of the frames that call the model.
@@ -75,7 +75,7 @@ def _reads(frame: FrameType, called: Sequence[FrameType]) -> bool | None:
 
 
 def _steps(scope: ast.AST, frame: FrameType) -> list[ast.Call]:
-    """The calls inside that have an optimizer step."""
+    """Return the calls inside that have an optimizer step."""
     steps = (Optimizer, GradScaler)  # by its type: asked for its class, a proxy runs code of its own
     return [node for node in _calls(scope, "step") if issubclass(type(_holder(node, frame)), steps)]
 
@@ -91,7 +91,7 @@ def _holder(call: ast.Call, frame: FrameType) -> Any:
 
 
 def _is_at_times(step: ast.Call, scope: ast.AST, line: int, frame: FrameType) -> bool:
-    """Whether a step comes once in several rounds, and the line that runs in each."""
+    """Tell whether a step comes once in several rounds, and the line that runs in each."""
     for node in ast.walk(scope):
         if isinstance(node, ast.If) and _counts(node.test, scope, frame):
             is_inside = node.lineno <= step.lineno <= end(node) and not node.lineno <= line <= end(node)
@@ -102,7 +102,7 @@ def _is_at_times(step: ast.Call, scope: ast.AST, line: int, frame: FrameType) ->
 
 
 def _counts(test: ast.expr, scope: ast.AST, frame: FrameType) -> bool:
-    """Whether a test holds once in several rounds: it has a remainder, or a name that is made of one."""
+    """Tell whether a test holds once in several rounds: it has a remainder, or a name that is made of one."""
     names = {node.id for node in ast.walk(test) if isinstance(node, ast.Name)}
     made = [node.value for node in ast.walk(scope) if isinstance(node, ast.Assign) and _names(node) & names]
     parts = [part for whole in (test, *made) for part in ast.walk(whole)]
@@ -115,7 +115,7 @@ def _names(assignment: ast.Assign) -> set[str]:
 
 
 def _repeats(loop: ast.AST, frame: FrameType, called: Sequence[FrameType]) -> bool:
-    """Whether a loop that goes back through the model has several rounds: unless it is over a range of one."""
+    """Tell whether a loop that goes back through the model has several rounds: unless it is over a range of one."""
     match loop:
         case ast.For(iter=ast.Call(func=ast.Name(id="range"), args=[count])) if not _is_several(count, frame):
             return False
@@ -125,6 +125,6 @@ def _repeats(loop: ast.AST, frame: FrameType, called: Sequence[FrameType]) -> bo
 
 
 def _is_several(count: ast.expr, frame: FrameType) -> bool:
-    """Whether a number is more than one, or nobody knows it."""
+    """Tell whether a number is more than one, or nobody knows it."""
     value = value_of(count, frame)
     return not isinstance(value, int) or value > 1

@@ -32,12 +32,12 @@ ADDRESS_SPACE = 2**62
 
 
 def rounded_up(size: int, multiple: int) -> int:
-    """The smallest multiple that is no less than the size."""
+    """Return the smallest multiple that is no less than the size."""
     return -(-size // multiple) * multiple
 
 
 def segment_size(size: int) -> int:
-    """What the driver is asked for when no free block holds a rounded request (``get_allocation_size``)."""
+    """Return what the driver is asked for when no free block holds a rounded request (``get_allocation_size``)."""
     if size <= SMALL_SIZE:
         return SMALL_SEGMENT
     return LARGE_SEGMENT if size < MIN_LARGE_REQUEST else rounded_up(size, ROUND_LARGE)
@@ -67,16 +67,16 @@ class Block:
 
     @property
     def end(self) -> int:
-        """The first address behind it."""
+        """Return the first address behind it."""
         return self.address + self.size
 
     @property
     def is_split(self) -> bool:
-        """Whether it is a part of its segment only."""
+        """Tell whether it is a part of its segment only."""
         return self.before is not None or self.after is not None
 
     def cut(self, size: int) -> Block:
-        """Takes these bytes off its front, as a block of their own; this one is what is left."""
+        """Take these bytes off its front, as a block of their own; this one is what is left."""
         front = Block(self.address, size, is_mapped=self.is_mapped, before=self.before, after=self)
         if front.before is not None:
             front.before.after = front
@@ -105,11 +105,11 @@ class Pool(abc.ABC):
 
     @property
     def free_blocks(self) -> tuple[Block, ...]:
-        """What could be given to a request, the smallest first; of one size the lowest address."""
+        """Return what could be given to a request, the smallest first; of one size the lowest address."""
         return tuple(self._free)
 
     def find(self, size: int) -> Block | None:
-        """The smallest free block that holds a rounded request, taken out of the pool (``get_free_block``)."""
+        """Return the smallest free block that holds a rounded request, taken out of the pool (``get_free_block``)."""
         place = bisect.bisect_left(self._free, (size, 0), key=_by_size)
         if place == len(self._free):
             return None
@@ -117,7 +117,10 @@ class Pool(abc.ABC):
         return self._free.pop(place) if self._may_hold(self._free[place], size) else None
 
     def split(self, block: Block, size: int) -> Block:
-        """The part of a block for a rounded request; the rest is free where it is worth a block (``should_split``)."""
+        """Return the part of a block for a rounded request.
+
+        The rest is free where it is worth a block (``should_split``).
+        """
         if not self._is_worth_splitting(block, size):
             return block
         front = block.cut(size)
@@ -125,21 +128,21 @@ class Pool(abc.ABC):
         return front
 
     def free(self, block: Block) -> None:
-        """Takes a block back and joins it with its free neighbours (``free_block``)."""
+        """Take a block back and join it with its free neighbours (``free_block``)."""
         block.is_allocated, block.requested = False, 0
         self._join(block)
         self._put(block)
 
     @abc.abstractmethod
     def grow(self, size: int) -> Block:
-        """A free block for a rounded request from new memory, not in the pool (``alloc_block``)."""
+        """Return a free block for a rounded request from new memory, not in the pool (``alloc_block``)."""
 
     @abc.abstractmethod
     def release(self) -> None:
-        """Gives all memory back that no tensor has a part of (``release_blocks``)."""
+        """Give all memory back that no tensor has a part of (``release_blocks``)."""
 
     def release_enough(self, _size: int) -> bool:
-        """Gives some free memory back for a rounded request.
+        """Give some free memory back for a rounded request.
 
         Returns:
             Whether as much was given back as it needs.
@@ -164,7 +167,7 @@ class Pool(abc.ABC):
         del self._free[place]
 
     def _join(self, block: Block) -> None:
-        """Makes one block of this one and those beside it that are like it (``try_merge_blocks``)."""
+        """Make one block of this one and those beside it that are like it (``try_merge_blocks``)."""
         for neighbour in (block.before, block.after):
             if neighbour is None or neighbour.is_allocated or neighbour.is_mapped != block.is_mapped:
                 continue

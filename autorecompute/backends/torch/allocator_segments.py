@@ -36,7 +36,7 @@ class Driver:
         self._rests: list[tuple[int, int]] = []  # size and address
 
     def give(self, size: int) -> int:
-        """The address of a segment of so many bytes."""
+        """Return the address of a segment of so many bytes."""
         rest = min((rest for rest in self._rests if rest[0] >= size), default=None)
         if rest is not None:
             self._rests.remove(rest)
@@ -64,18 +64,18 @@ class FixedSegments(Pool):
         self._driver, self._max_split_size = driver, max_split_size
 
     def grow(self, size: int) -> Block:
-        """One more segment (``alloc_block``)."""
+        """Return one more segment (``alloc_block``)."""
         block = Block(self._driver.give(segment_size(size)), segment_size(size))
         self.reserved += block.size
         return block
 
     def release(self) -> None:
-        """Gives all free segments back (``release_blocks``)."""
+        """Give all free segments back (``release_blocks``)."""
         for block in [block for block in self._free if not block.is_split]:
             self._give_back(block)
 
     def release_enough(self, size: int) -> bool:
-        """Gives free segments back that are not split for their size, until they hold a request.
+        """Give free segments back that are not split for their size, until they hold a request.
 
         The smallest that holds it alone; else the largest ones (``release_available_cached_blocks``).
 
@@ -130,7 +130,7 @@ class GrowingSegment(Pool):
         self._gaps = [Block(0, ADDRESS_SPACE, is_mapped=False)]  # by address
 
     def grow(self, size: int) -> Block:
-        """Puts pages behind the lowest addresses that have room (``try_allocate_expandable_block``)."""
+        """Put pages behind the lowest addresses that have room (``try_allocate_expandable_block``)."""
         block = self._lowest_room(size)
         if block.is_mapped:
             self._take(block)
@@ -145,7 +145,7 @@ class GrowingSegment(Pool):
         return block
 
     def release(self) -> None:
-        """Gives all pages back that lie in free blocks as a whole (``unmap_block``)."""
+        """Give all pages back that lie in free blocks as a whole (``unmap_block``)."""
         for block in self.free_blocks:
             first, end = rounded_up(block.address, self._page), block.end // self._page * self._page
             if first < end:
@@ -171,7 +171,7 @@ class GrowingSegment(Pool):
             self._gaps.remove(block)
 
     def _lowest_room(self, size: int) -> Block:
-        """The first of the blocks without a tensor that follow each other and hold so much, one of them unmapped."""
+        """Return the first of blocks without a tensor that follow each other and hold so much, one of them unmapped."""
         for gap in self._gaps:
             first = gap.before if gap.before is not None and not gap.before.is_allocated else gap
             room, last = first.size, first.after
@@ -182,7 +182,7 @@ class GrowingSegment(Pool):
         raise AssertionError("the range of addresses does not end")
 
     def _map(self, gap: Block, size: int) -> Block:
-        """Puts memory behind the front of a gap, in whole pages, and joins it with what is free (``map_block``)."""
+        """Put memory behind the front of a gap, in whole pages, and join it with what is free (``map_block``)."""
         pages = rounded_up(size, self._page)
         if pages < gap.size:
             block = gap.cut(pages)
@@ -195,14 +195,14 @@ class GrowingSegment(Pool):
         return block
 
     def _preferred(self, place: int) -> int:
-        """A block counts as large as it could grow to, so that one that cannot grow goes first (``get_free_block``)."""
+        """Count a block as large as it could grow to, so that one that cannot grow goes first (``get_free_block``)."""
         while place + 1 < len(self._free) and _room(self._free[place + 1]) < _room(self._free[place]):
             place += 1
         return place
 
 
 def _room(block: Block) -> int:
-    """The bytes to which a free block could grow."""
+    """Return the bytes to which a free block could grow."""
     return block.size + (block.after.size if block.after is not None and not block.after.is_mapped else 0)
 
 

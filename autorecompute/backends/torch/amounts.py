@@ -30,13 +30,13 @@ class Amount:
         )
 
     def times(self, share: float) -> Self:
-        """A share of it."""
+        """Return a share of it."""
         return type(self)(
             operations=share * self.operations, moved_bytes=share * self.moved_bytes, cost=share * self.cost
         )
 
     def beyond(self, other: Amount) -> Self:
-        """What there is more of than in the other."""
+        """Return what there is more of than in the other."""
         return type(self)(
             operations=max(0.0, self.operations - other.operations),
             moved_bytes=max(0.0, self.moved_bytes - other.moved_bytes),

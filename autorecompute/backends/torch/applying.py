@@ -50,7 +50,7 @@ def decide_elsewhere() -> None:
 
 
 def is_decided() -> bool:
-    """Whether :func:`apply` does nothing in this process."""
+    """Tell whether :func:`apply` does nothing in this process."""
     return _Elsewhere.decides
 
 
@@ -105,7 +105,7 @@ def _apply_at_first_call(wanted: PlansFile, model: Module) -> None:
 
 
 def require_model(wanted: PlansFile, model: Module) -> None:
-    """Checks that a file of plans is for this model.
+    """Check that a file of plans is for this model.
 
     Raises:
         UsageError: it was measured on another one, or nothing of this one can be recomputed.
@@ -165,7 +165,7 @@ def apply_now(
 
 
 def _apply_compiled(wanted: PlansFile, model: Module) -> None:
-    """Nothing has to be looked at for it: it holds for what is compiled from now on."""
+    """Look at nothing: it holds for what is compiled from now on."""
     from autorecompute.backends.torch.compiled.detection import board_of
 
     if wanted.replaces_checkpointing:
@@ -248,7 +248,7 @@ class FirstRoots:
         self._has_stepped = True
 
     def about_to_run(self, root: Module, args: Sequence[Any], kwargs: Mapping[str, Any]) -> None:
-        """It is about to be called: switch on, and after the first step follow nothing any more."""
+        """Switch on, as it is about to be called, and after the first step follow nothing any more."""
         # Compiled code is not to see calls followed that later are not, and its plans hold for the whole process.
         if self._has_stepped or has_compiled(root):
             self._roots.uninstall()
@@ -256,7 +256,7 @@ class FirstRoots:
         self._alike.meet(root, args, kwargs, self._roots.optimizers_of(root))
 
     def has_run(self, root: Module, result: Any) -> None:
-        """Nothing to do."""
+        """Do nothing."""
 
 
 def follow_environment() -> None:

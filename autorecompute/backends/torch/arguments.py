@@ -19,7 +19,7 @@ DEEPEST = 2
 
 
 def exchanged(value: Any, exchange: Callable[[Tensor], Tensor]) -> Any:
-    """The same structure in copies of its containers and objects, with other tensors in it.
+    """Return the same structure in copies of its containers and objects, with other tensors in it.
 
     Lists, tuples, mappings, dataclasses and other objects that hold data are copied, and what is in two places is one
     object in both. Modules, functions, data sets and what cannot be copied stay themselves.
@@ -50,7 +50,7 @@ class _Exchange:
         return self._copies.get(id(leaf), leaf)
 
     def _fill(self, value: Any, other: Any, depth: int) -> None:
-        """Puts copies in place of what a copy shares with what it was made from."""
+        """Put copies in place of what a copy shares with what it was made from."""
         own = getattr(other, "__dict__", {})
         for name, part in list(own.items()):
             own[name] = self.of(part, depth)
@@ -63,7 +63,7 @@ class _Exchange:
 
 
 def _can_be_copied(value: Any) -> bool:
-    """Whether an object holds data alone, as a batch of a class of its own does."""
+    """Tell whether an object holds data alone, as a batch of a class of its own does."""
     if callable(value) or isinstance(value, Dataset | DataLoader | Optimizer) or hasattr(type(value), "__del__"):
         return False
     return bool(getattr(value, "__dict__", None))

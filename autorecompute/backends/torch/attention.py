@@ -38,7 +38,7 @@ _AROUND = _Around()
 
 
 def around_attention(call: Callable[..., Any], forward: Callable[..., Any], *args: Any, **kwargs: Any) -> Any:
-    """What ``forward`` returns while every call of attention goes through ``call(attention, *args, **kwargs)``."""
+    """Return what ``forward`` does while every call of attention goes through ``call(attention, *args, **kwargs)``."""
     before, _AROUND.call = _AROUND.call, call
     try:
         return forward(*args, **kwargs)
@@ -70,7 +70,7 @@ class AttentionCheckpoint:
         self._watch = watch
 
     def __call__(self, forward: Callable[..., Any], _module: Module, /, *args: Any, **kwargs: Any) -> Any:
-        """What the module returns."""
+        """Return what the module returns."""
         return around_attention(self._again, forward, *args, **kwargs)
 
     def _again(self, attention: Callable[..., Any], /, *args: Any, **kwargs: Any) -> Any:

@@ -68,7 +68,7 @@ CHOOSIER = (2, 12)
 
 
 def kernel_of(call: AttentionCall, capability: tuple[int, int], release: tuple[int, int] = CHOOSIER) -> Kernel:
-    """The kernel that a training step takes on a card (``select_sdp_backend``).
+    """Return the kernel that a training step takes on a card (``select_sdp_backend``).
 
     Args:
         call: What is computed.
@@ -85,7 +85,7 @@ def kernel_of(call: AttentionCall, capability: tuple[int, int], release: tuple[i
 
 
 def _is_fusable(call: AttentionCall) -> bool:
-    """Whether any kernel takes such shapes (``check_tensor_shapes``, ``check_batch_size_and_num_heads_dense``)."""
+    """Tell whether any kernel takes such shapes (``check_tensor_shapes``, ``check_batch_size_and_num_heads_dense``)."""
     shapes = (call.query, call.key, call.value)
     if any(len(shape) != 4 for shape in shapes) or not call.has_plain_strides:  # noqa: PLR2004 (batch to head size)
         return False
@@ -98,12 +98,12 @@ def _has_one_head_each(call: AttentionCall) -> bool:
 
 
 def _is_grouped(call: AttentionCall) -> bool:
-    """Whether heads of the query share those of the key (``check_grouped_query_attention``)."""
+    """Tell whether heads of the query share those of the key (``check_grouped_query_attention``)."""
     return call.is_grouped and call.key[1] == call.value[1] and call.query[1] % call.key[1] == 0
 
 
 def _prefers_cudnn(capability: tuple[int, int]) -> bool:
-    """Whether cuDNN comes first, if it is later than 9.15.0 (``check_prefer_cudnn_attention``)."""
+    """Tell whether cuDNN comes first, if it is later than 9.15.0 (``check_prefer_cudnn_attention``)."""
     return capability in {(9, 0), (10, 0), (10, 3)}
 
 
@@ -122,7 +122,7 @@ def _fits_cudnn(call: AttentionCall, capability: tuple[int, int], release: tuple
 
 
 def _has_fitting_mask(call: AttentionCall) -> bool:
-    """Whether a mask has the scores' shape, or 1 in its place, and learns nothing (``check_attn_mask_shape``)."""
+    """Tell whether a mask has the scores' shape, or 1 in its place, and learns nothing (``check_attn_mask_shape``)."""
     if call.mask is None:
         return True
     scores = (*call.query[:2], call.query[2], call.key[2])
@@ -166,7 +166,7 @@ def _fits_efficient(call: AttentionCall, capability: tuple[int, int]) -> bool:
 
 
 def _alignment(dtype: str, capability: tuple[int, int]) -> int:
-    """The numbers that a head has to be a multiple of (``minimum_gemm_alignment``)."""
+    """Return the numbers that a head has to be a multiple of (``minimum_gemm_alignment``)."""
     is_half = dtype in {HALF, BFLOAT16}
     has_tensor_cores = capability >= (8, 0) or (capability >= (7, 0) and is_half)
     least = 4 if capability >= (8, 0) else 1

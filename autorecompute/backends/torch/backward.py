@@ -18,7 +18,7 @@ if TYPE_CHECKING:
 
 
 def gradients(results: Sequence[Tensor], wanted: Sequence[Tensor], incoming: Sequence[Tensor]) -> list[Tensor | None]:
-    """What ``torch.autograd.grad`` gives of leaves, whatever the script checkpoints."""
+    """Return what ``torch.autograd.grad`` gives of leaves, whatever the script checkpoints."""
     if not _goes_back_by_itself(results):
         return list(torch.autograd.grad(results, wanted, incoming, allow_unused=True))
     with kept_gradients():
@@ -27,7 +27,7 @@ def gradients(results: Sequence[Tensor], wanted: Sequence[Tensor], incoming: Seq
 
 
 def show_gradients(loss: Tensor, wanted: Sequence[Tensor]) -> None:
-    """Goes back from a loss; hooks of the leaves see their gradients, none of which is held."""
+    """Go back from a loss; hooks of the leaves see their gradients, none of which is held."""
     if not _goes_back_by_itself([loss]):
         torch.autograd.grad(loss, wanted, allow_unused=True)
         return
@@ -45,7 +45,7 @@ def _drop(leaf: Tensor) -> None:
 
 
 def _goes_back_by_itself(results: Sequence[Tensor]) -> bool:
-    """Whether something in the graph may call ``backward()``, which puts gradients into leaves whoever asked for them.
+    """Tell whether something in the graph may call ``backward()``, which puts gradients into leaves.
 
     Only functions in Python can. A checkpoint with ``use_reentrant=True`` is one, and refuses ``autograd.grad``.
     """
@@ -85,7 +85,7 @@ def kept_gradients() -> Iterator[None]:
 
 
 def _leaves() -> list[Tensor]:
-    """All tensors of this process that gradients are put into; no list has those that a script holds by itself."""
+    """Return all tensors of this process that gradients are put into; no list has those that a script holds."""
     with torch._C.DisableTorchFunctionSubclass():
         tensors = [one for one in gc.get_objects() if issubclass(type(one), Tensor)]
         return [one for one in tensors if one.is_leaf and one.requires_grad and not is_fake(one)]

@@ -18,13 +18,13 @@ class BatchSizes:
         self._sizes: dict[str, tuple[int, int]] = {}
 
     def note(self, args: Sequence[Any], kwargs: Mapping[str, Any], batch: int) -> None:
-        """The model is called with these arguments, and with so many samples."""
+        """Note a call of the model with these arguments, and with so many samples."""
         for name, size in sizes_of(list(tensors_in((args, kwargs))), batch).items():
             least, most = self._sizes.get(name, (size, size))
             self._sizes[name] = min(least, size), max(most, size)
 
     def told(self) -> Iterator[str]:
-        """A sentence for each size that differs from batch to batch."""
+        """Yield a sentence for each size that differs from batch to batch."""
         for name, (least, most) in sorted(self._sizes.items()):
             if least < most:
                 yield f"batches have a {name} of {least} to {most}: peaks hold up to the largest that was measured"

@@ -87,7 +87,7 @@ class _Call:
         self._returned_form: Any = None
 
     def run(self, tensors: Sequence[Tensor]) -> list[Tensor]:
-        """Makes the call with these in place of its tensors; gives the tensors that it returns."""
+        """Make the call with these in place of its tensors; give the tensors that it returns."""
         values = [tensors[self._places[id(value)]] if isinstance(value, Tensor) else value for value in self._given]
         args, kwargs = _pytree.tree_unflatten(values, self._form)
         with contextlib.ExitStack() as stack:
@@ -99,14 +99,14 @@ class _Call:
         return results
 
     def result_of(self, results: Iterable[Tensor]) -> Any:
-        """What the block returned, with these as its tensors."""
+        """Return what the block returned, with these as its tensors."""
         left = iter(results)
         values = [next(left) if value is _A_TENSOR else value for value in self._returned]
         return _pytree.tree_unflatten(values, self._returned_form)
 
 
 def _autocasts() -> Callable[[], list[Context]]:
-    """Makes contexts in which autocast is as it is now, without casts of weights that were made without autograd."""
+    """Make contexts in which autocast is as it is now, without casts of weights that were made without autograd."""
     on = [device for device in AUTOCAST_DEVICES if torch.is_autocast_enabled(device)]
     dtypes = {device: torch.get_autocast_dtype(device) for device in on}
     return lambda: [torch.autocast(device, dtype=dtype, cache_enabled=False) for device, dtype in dtypes.items()]

@@ -55,7 +55,7 @@ class AllocatorSettings:
 
     @classmethod
     def of(cls, environment: Mapping[str, str]) -> Self:
-        """What these variables say.
+        """Return what these variables say.
 
         Raises:
             SetupError: they set what is not modelled, or PyTorch would refuse them.
@@ -137,17 +137,17 @@ class CachingAllocator:
 
     @property
     def pools(self) -> tuple[Pool, Pool]:
-        """The pool for small requests, and the one for large."""
+        """Return the pool for small requests, and the one for large."""
         return self._small, self._large
 
     @property
     def blocks(self) -> tuple[Block, ...]:
-        """The blocks that tensors have."""
+        """Return the blocks that tensors have."""
         return tuple(self._blocks.values())
 
     @property
     def now(self) -> AllocatorStats:
-        """The figures as they are."""
+        """Return the figures as they are."""
         reserved = self._small.reserved + self._large.reserved
         return AllocatorStats(self._allocated, self._requested, reserved, self._retries)
 
@@ -164,7 +164,7 @@ class CachingAllocator:
                 self.allocate(request.storage, request.size)
 
     def allocate(self, storage: int, size: int) -> None:
-        """Finds a block for a storage (``malloc``). One without a byte has no block.
+        """Find a block for a storage (``malloc``). One without a byte has no block.
 
         Args:
             storage: Its number, which no storage has that has a block.
@@ -184,27 +184,27 @@ class CachingAllocator:
         self._count(block, 1)
 
     def free(self, storage: int) -> None:
-        """Gives a storage's block back to its pool (``free``)."""
+        """Give a storage's block back to its pool (``free``)."""
         block = self._blocks.pop(storage, None)
         if block is not None:
             self._count(block, -1)
             self._pool_for(block.size).free(block)
 
     def empty_cache(self) -> None:
-        """Gives the driver all memory back that no tensor has a part of (``release_cached_blocks``)."""
+        """Give the driver all memory back that no tensor has a part of (``release_cached_blocks``)."""
         self._small.release()
         self._large.release()
 
     def reset_peak(self) -> None:
-        """Forgets all peaks before now."""
+        """Forget all peaks before now."""
         self.peak = self.now
 
     def _pool_for(self, size: int) -> Pool:
-        """The pool of a rounded request, and of the block that it got (``get_pool``)."""
+        """Return the pool of a rounded request, and of the block that it got (``get_pool``)."""
         return self._small if size <= SMALL_SIZE else self._large
 
     def _new(self, pool: Pool, size: int) -> Block:
-        """A block from new memory, if need be after free memory was given back (``malloc``)."""
+        """Return a block from new memory, if need be after free memory was given back (``malloc``)."""
         if not self._has_room(size) and not (pool.release_enough(size) and self._has_room(size)):
             self.empty_cache()
             self._retries += 1

@@ -30,7 +30,7 @@ _LIGHTNING_STEP = "lightning.pytorch.loops.optimization.automatic", "pytorch_lig
 
 
 def calling_frames() -> Iterator[FrameType]:
-    """The frames that are neither torch's nor ours, the innermost first."""
+    """Yield the frames that are neither torch's nor ours, the innermost first."""
     frame: FrameType | None = sys._getframe(1)
     while frame is not None:
         if not frame.f_code.co_filename.startswith(_LIBRARIES):
@@ -39,7 +39,7 @@ def calling_frames() -> Iterator[FrameType]:
 
 
 def calling_frame() -> FrameType | None:
-    """The innermost of them; ``None`` where there is none."""
+    """Return the innermost of them; ``None`` where there is none."""
     return next(calling_frames(), None)
 
 
@@ -66,7 +66,7 @@ def keeps_for_backward() -> bool:
 
 
 def local_of(frame: FrameType, name: str, default: Any = None) -> Any:
-    """The value that a name has in a frame.
+    """Return the value that a name has in a frame.
 
     Before Python 3.13 a function's frame goes on holding the copies of its variables that it was asked for once.
     """
@@ -88,7 +88,7 @@ def _variables_of(code: CodeType) -> frozenset[str]:
 
 
 def replica_around(module: Module) -> DistributedDataParallel | None:
-    """The ``DistributedDataParallel`` whose call is calling the module now; ``None`` where there is none."""
+    """Return the ``DistributedDataParallel`` whose call is calling the module now; ``None`` where there is none."""
     frame: FrameType | None = sys._getframe(1)
     while frame is not None:
         caller = local_of(frame, "self")
@@ -99,7 +99,7 @@ def replica_around(module: Module) -> DistributedDataParallel | None:
 
 
 def keeps_gradients() -> bool:
-    """Whether who is calling a model now frees the last step's gradients behind the forward pass, as Lightning does."""
+    """Tell whether a model's caller frees the last step's gradients behind the forward pass, as Lightning does."""
     frame: FrameType | None = sys._getframe(1)
     while frame is not None:
         if str(frame.f_globals.get("__name__")).endswith(_LIGHTNING_STEP):
@@ -109,7 +109,7 @@ def keeps_gradients() -> bool:
 
 
 def keeps_result(frame: FrameType | None) -> bool:
-    """Whether the code that is calling a model now still has the result when its backward pass runs.
+    """Tell whether the code that is calling a model now still has the result when its backward pass runs.
 
     That is so for ``logits = model(x)`` where the same function calls ``backward`` later. It is not so for
     ``criterion(model(x), y)``, nor in a function that returns the loss and takes the name with it.
@@ -118,7 +118,7 @@ def keeps_result(frame: FrameType | None) -> bool:
 
 
 def _is_stored(frame: FrameType) -> bool:
-    """Whether the result of the call that runs in the frame, or another attribute of it than its loss, gets a name."""
+    """Tell whether the result of the call that runs in the frame, or an attribute other than its loss, gets a name."""
     following = (one for one in dis.get_instructions(frame.f_code) if one.offset > frame.f_lasti)
     after = next((one for one in following if one.opname != "LOAD_ATTR" or one.argval == "loss"), None)
     return after is not None and after.opname.startswith(("STORE_", "UNPACK_"))

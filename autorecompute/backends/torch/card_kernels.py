@@ -94,14 +94,14 @@ class CardKernels:
 
 
 def _is_open(group: Mapping[str, Any]) -> bool:
-    """Whether it is PyTorch that decides how an optimizer updates the weights."""
+    """Tell whether it is PyTorch that decides how an optimizer updates the weights."""
     return (
         "foreach" in group and group["foreach"] is None and not group.get("fused") and not group.get("differentiable")
     )
 
 
 def _fused(plain: Callable[..., Tensor]) -> Callable[..., Tensor]:
-    """A dropout whose mask has a byte for each number, as a card's has, and not as many as the number.
+    """Return a dropout whose mask has a byte for each number, as a card's has, and not as many as the number.
 
     ``is_fused_kernel_acceptable`` in ``aten/src/ATen/native/Dropout.cpp``.
     """
@@ -134,21 +134,21 @@ def _call_of(tensors: tuple[Tensor, Tensor, Tensor], options: Mapping[str, Any])
 
 
 def _in_autocast(tensor: Tensor) -> Tensor:
-    """The tensor as autocast hands it to attention."""
+    """Return the tensor as autocast hands it to attention."""
     kind = tensor.device.type
     is_cast = torch.is_autocast_enabled(kind) and tensor.is_floating_point() and tensor.dtype != torch.float64
     return tensor.to(torch.get_autocast_dtype(kind)) if is_cast else tensor
 
 
 def _as_numbers(mask: Tensor, dtype: torch.dtype) -> Tensor:
-    """A mask of yes and no as what is added to the scores (``convert_boolean_attn_mask``)."""
+    """Return a mask of yes and no as what is added to the scores (``convert_boolean_attn_mask``)."""
     if mask.dtype != torch.bool:
         return mask
     return torch.where(mask, 0.0, torch.scalar_tensor(-math.inf, dtype=dtype, device=mask.device))
 
 
 def _aligned(mask: Tensor | None, query: Tensor, key: Tensor) -> Tensor | None:
-    """A mask whose rows begin at multiples of 8 numbers, for all heads (``preprocess_mask``)."""
+    """Return a mask whose rows begin at multiples of 8 numbers, for all heads (``preprocess_mask``)."""
     if mask is None:
         return None
     if mask.stride(-1) != 1 or any(stride % 8 for stride in mask.stride()[:-1]):

@@ -35,17 +35,17 @@ class Card:
     source: str
 
     def operations_per_second(self, kind: str) -> float:
-        """The speed of matrix products of a type of numbers."""
+        """Return the speed of matrix products of a type of numbers."""
         return TERA * self.teraflops.get(kind, self.teraflops[FLOAT])
 
     @property
     def bytes_per_second(self) -> float:
-        """What its memory reads and writes."""
+        """Return what its memory reads and writes."""
         return GIGA * self.gb_per_second
 
 
 def _speeds(single: float, tensor: float, half: float) -> dict[str, float]:
-    """The speeds of a card whose tensor cores take TF32 and both types of 16 bits."""
+    """Return the speeds of a card whose tensor cores take TF32 and both types of 16 bits."""
     return {FLOAT: single, TF32: tensor, BFLOAT16: half, HALF: half}
 
 
@@ -67,7 +67,7 @@ CARDS = {
 
 
 def machine_of(name: str) -> Machine:
-    """The card of this name as a machine; its memory in full, of which a CUDA context takes a part."""
+    """Return the card of this name as a machine; its memory in full, of which a CUDA context takes a part."""
     card = CARDS[name]
     return Machine(
         name=name,

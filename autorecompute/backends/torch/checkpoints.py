@@ -40,7 +40,7 @@ _PAST_HOOKS: dict[str, Any] = dict.fromkeys(
 
 
 def keeping(operators: Iterable[torch._ops.OpOverload]) -> Callable[[], tuple[Context, Context]]:
-    """A ``context_fn`` for ``checkpoint`` under which the results of these operators are kept.
+    """Return a ``context_fn`` for ``checkpoint`` under which the results of these operators are kept.
 
     Raises:
         ValueError: One of them draws random numbers. A kept operator does not run again, so the ones after it would
@@ -85,7 +85,7 @@ def checkpointed(  # noqa: PLR0913  (a call, and what is known of it)
     watch: Watch,
     module: Module | None = None,
 ) -> Any:
-    """What the call returns; of what it saves for the backward pass only the tensors in its arguments are kept.
+    """Return what the call returns; of what it saves for the backward pass only the tensors in its arguments are kept.
 
     Those in lists, mappings and dataclasses are given to ``checkpoint`` one by one, too: it looks for the device whose
     random numbers it has to draw again at tensors that it is given by position alone.
@@ -155,7 +155,7 @@ class Checkpoint:
         self._generators: Generators | None = None
 
     def __call__(self, forward: Callable[..., Any], module: Module, /, *args: Any, **kwargs: Any) -> Any:
-        """What the module returns."""
+        """Return what the module returns."""
         values = (*args, *kwargs.values())
         if not torch.is_grad_enabled() or self._watch.is_taken_back or not can_have_its_own(module, values):
             return forward(*args, **kwargs)
@@ -174,7 +174,7 @@ class Checkpoint:
         return result
 
     def _modules_of(self, module: Module) -> list[Module]:
-        """All within it; of others than in its last call nothing is known."""
+        """Return all within it; of others than in its last call nothing is known."""
         modules = list(module.modules())
         if [reference() for reference in self._modules] != modules:
             self._modules = [weakref.ref(inner) for inner in modules]

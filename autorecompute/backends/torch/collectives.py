@@ -35,7 +35,7 @@ NO_GROUP = (
 
 
 def require_group() -> None:
-    """Refuses a script that trains alone.
+    """Refuse a script that trains alone.
 
     Raises:
         ScriptError: It has made no process group.
@@ -88,13 +88,13 @@ class Collectives:
                 setattr(FSDPParamGroup, name, original)
 
     def note_gradients(self) -> None:
-        """The backward pass is through: what the parameters have now are gradients."""
+        """End the backward pass: what the parameters have now are gradients."""
         parameters = self._model.parameters()
         self.gradients |= self._meter.numbers_of(one.grad for one in parameters if one.grad is not None)
 
     @property
     def kinds(self) -> dict[int, str]:
-        """The kind of each storage that has one, by its number."""
+        """Return the kind of each storage that has one, by its number."""
         gathered, gradients = dict.fromkeys(self.gathered, GATHERED), dict.fromkeys(self.gradients, GRADIENTS)
         return {**gathered, **gradients, **dict.fromkeys(self._held, PARAMETERS)}
 
@@ -138,7 +138,7 @@ class Buckets:
 
     @property
     def tensors(self) -> list[Tensor]:
-        """The parts of them."""
+        """Return the parts of them."""
         return list(self._buckets.values())
 
     @contextlib.contextmanager
@@ -159,7 +159,7 @@ class Buckets:
 
 
 def buckets_around(module: Module) -> Buckets | None:
-    """Those of the ``DistributedDataParallel`` that is calling the module now; ``None`` where there is none."""
+    """Return those of the ``DistributedDataParallel`` that is calling the module now; ``None`` where there is none."""
     replica = replica_around(module)
     if replica is None:
         return None

@@ -73,12 +73,12 @@ class Column:
             highest[where] += on[:, told] * self.highest[told]
 
     def counts(self, shares: np.ndarray) -> np.ndarray:
-        """The counts of these shares of the occurrences."""
+        """Return the counts of these shares of the occurrences."""
         found: np.ndarray = np.rint(shares * self.occurrences).astype(int)
         return found
 
     def met(self, counts: np.ndarray) -> np.ndarray:
-        """How many occurrences are on by the counts of the two choices, of shape ``[configs, columns]``."""
+        """Return how many occurrences are on by the counts of the two choices, of shape ``[configs, columns]``."""
         found: np.ndarray = np.min([table[counts[:, place]] for place, table in self.both.items()], axis=0)
         return found
 
@@ -98,7 +98,9 @@ class Column:
 def columns_of(
     steps: Steps, choices: Sequence[Choice], covers: Mapping[str, Collection[str]], scale: float
 ) -> list[Column]:
-    """A column for each of these choices, one that adds nothing where no step was run with it; then those of meetings.
+    """Return a column for each of these choices, one that adds nothing where no step was run with it.
+
+    Then those of meetings.
 
     Args:
         steps: What steps take.
@@ -142,7 +144,7 @@ def _column(option: OptionStep, owners: Sequence[int], scale: float) -> Column:
 
 
 def _inside(option: OptionStep, outer: OptionStep, count: int) -> set[int]:
-    """The occurrences that lie in the first ones of another choice, by their units.
+    """Return the occurrences that lie in the first ones of another choice, by their units.
 
     Where both have occurrences in no unit, of each as large a share.
     """
@@ -155,7 +157,10 @@ def _inside(option: OptionStep, outer: OptionStep, count: int) -> set[int]:
 
 
 def _table(option: OptionStep, owners: Sequence[int], chosen: Sequence[Collection[int]]) -> np.ndarray:
-    """The share of the chosen occurrences in each part that differs, and of all in the last entry; a line for each."""
+    """Return the share of the chosen occurrences in each part that differs, and of all in the last entry.
+
+    A line for each.
+    """
     units = option.units
     parts = option.owners or [owners[part] for part in option.parts]
     is_in = np.array([[not own or part in own for part in parts] for own in units], dtype=bool)

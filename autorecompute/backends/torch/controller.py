@@ -76,7 +76,7 @@ STATES = 2
 
 
 def render(config: Config, *, knobs: Collection[str] = (), versions: Mapping[str, str], folder: Path) -> Emission:
-    """What switches the config and the knobs of these names on; nothing where neither changes anything.
+    """Return what switches the config and the knobs of these names on; nothing where neither changes anything.
 
     Raises:
         UsageError: there is no knob of one of these names.
@@ -108,7 +108,7 @@ def script(config: Config, versions: Mapping[str, str]) -> str:
 
 
 def unmeasured(config: Config, versions: Mapping[str, str]) -> str:
-    """A file of plans that says that nobody measured them."""
+    """Return a file of plans that says that nobody measured them."""
     return replace(_plans_file(config, versions), is_unmeasured=True).text
 
 
@@ -126,7 +126,7 @@ def _is_replaced(versions: Mapping[str, str]) -> bool:
 
 
 def planned(environment: Mapping[str, str]) -> Config | None:
-    """The config in the file of plans, where that says that nobody measured it.
+    """Return the config in the file of plans, where that says that nobody measured it.
 
     Raises:
         UsageError: the file cannot be read.
@@ -136,12 +136,12 @@ def planned(environment: Mapping[str, str]) -> Config | None:
 
 
 def import_hooks() -> Sequence[ImportHook]:
-    """The plans are applied to the first module that trains."""
+    """Return the plans are applied to the first module that trains."""
     return (APPLY,)
 
 
 def why_not(knob: Knob, config: Config, detection: Detection, inherited: Mapping[str, str]) -> str:
-    """Why a knob cannot be tried, in words; empty where it can."""
+    """Return why a knob cannot be tried, in words; empty where it can."""
     del config
     if detection.device.kind != "cuda":
         return "only on CUDA"
@@ -149,13 +149,13 @@ def why_not(knob: Knob, config: Config, detection: Detection, inherited: Mapping
 
 
 def plans_under(names: Collection[str], detection: Detection) -> Sequence[Plan]:
-    """The plans that exist under knobs: they change none."""
+    """Return the plans that exist under knobs: they change none."""
     del names
     return detection.plans
 
 
 def offer(detection: Detection, environment: Mapping[str, str], dims: Mapping[str, int]) -> Offer:
-    """What can be recomputed at these dimensions, under what these variables switch on.
+    """Return what can be recomputed at these dimensions, under what these variables switch on.
 
     Raises:
         UsageError: the file that they name cannot be read.
@@ -214,12 +214,12 @@ def _notes(extra: TorchDetection, plans: Sequence[Plan]) -> Iterator[str]:
 
 
 def takes_turns(detection: Detection) -> bool:
-    """Whether a swap takes no time: not where it compiles the model anew."""
+    """Tell whether a swap takes no time: not where it compiles the model anew."""
     return not TorchDetection.of(detection).is_compiled
 
 
 def needs_of(detection: Detection) -> Callable[[Config], frozenset[str]]:
-    """Tells what has to be compiled: the model as a whole, or its blocks in each way in which a config runs them."""
+    """Tell what has to be compiled: the model as a whole, or its blocks in each way in which a config runs them."""
     extra = TorchDetection.of(detection)
     if not extra.is_compiled:
         return lambda _config: frozenset()
@@ -229,7 +229,7 @@ def needs_of(detection: Detection) -> Callable[[Config], frozenset[str]]:
 
 
 def peaks_of(detection: Detection) -> PeakForecaster | None:
-    """What the search may begin with where a model is compiled: guesses, which trials correct."""
+    """Return what the search may begin with where a model is compiled: guesses, which trials correct."""
     extra = TorchDetection.of(detection)
     if not extra.compiled_peaks:
         return None
@@ -238,7 +238,7 @@ def peaks_of(detection: Detection) -> PeakForecaster | None:
 
 
 def why_not_while_training(detection: Detection) -> str:
-    """No peak is known beforehand; and a compilation would hold up the training for each config."""
+    """Return no peak is known beforehand; and a compilation would hold up the training for each config."""
     extra = TorchDetection.of(detection)
     if extra.is_compiled:
         return (
@@ -251,7 +251,7 @@ def why_not_while_training(detection: Detection) -> str:
 
 
 def memory_model(space: Space, small: StepProfiles) -> None:
-    """Nothing: the detection tells the memory of every config, and a stored profile is not this system's."""
+    """Return nothing: the detection tells the memory of every config, and a stored profile is not this system's."""
     del space, small
 
 

@@ -90,12 +90,12 @@ class Detected:
     unit_bytes: Mapping[str, int] = dataclasses.field(default_factory=dict)
 
     def switchboard(self, model: Module) -> Switchboard:
-        """The switches of the model that was looked at."""
+        """Return the switches of the model that was looked at."""
         return Switchboard(model, self.sites, self.programs)
 
 
 def detect(model: Module, args: Sequence[Any], kwargs: Mapping[str, Any], calls: int = 1) -> Detected:
-    """What can be recomputed in a model that is to be called with these arguments in training.
+    """Return what can be recomputed in a model that is to be called with these arguments in training.
 
     Nothing may be switched on in it. It is run forward, which keeps no more than one unit's activations and leaves no
     trace.
@@ -215,7 +215,7 @@ class _Sorting:
             yield Site(group, options if group in self._blocks else (CHECKPOINT,), paths, kept)
 
     def _can_keep(self, paths: Sequence[str]) -> bool:
-        """Whether results can be kept in these modules: for that a dispatch mode is around them."""
+        """Tell whether results can be kept in these modules: for that a dispatch mode is around them."""
         compiled = [path for path, reason in self._seen.refused.items() if reason is Reason.COMPILED]
         return compiles_under_modes() or not any(is_within(part, path) for part in compiled for path in paths)
 
@@ -267,10 +267,10 @@ class _Sorting:
 
 
 def _calls_of(module: Site) -> set[str]:
-    """The paths of what it calls."""
+    """Return the paths of what it calls."""
     return {f"{path}/{ATTENTION}" if module.attention else path for path in module.occurrences}
 
 
 def _is_nested(one: Site, other: Site) -> bool:
-    """Whether modules of one lie in those of the other."""
+    """Tell whether modules of one lie in those of the other."""
     return any(is_within(a, b) or is_within(b, a) for a in one.occurrences for b in other.occurrences)

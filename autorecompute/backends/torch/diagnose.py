@@ -15,7 +15,7 @@ INSTALL = f"Run: {sys.executable} -m pip install torch"
 
 
 def findings() -> list[Finding]:
-    """Every piece, in the order in which they are to be repaired."""
+    """Return every piece, in the order in which they are to be repaired."""
     python = f"{platform.python_version()} on {platform.system()} {platform.machine()}, {sys.executable}"
     found = [Finding(name="python", status=Status.OK, found=python)]
     try:

@@ -50,7 +50,7 @@ class _Part(NamedTuple):
 def divide(
     model: Module, tuned: Tuned, script: Script, steps: Steps, configs: Iterable[Config]
 ) -> tuple[RankPeak, ...]:
-    """What the peak of one rank is made of with each config.
+    """Return what the peak of one rank is made of with each config.
 
     Args:
         model: The model.
@@ -79,7 +79,7 @@ def divide(
 
 
 def _alike(tuned: Tuned, config: Config) -> frozenset[str]:
-    """The units that do what the one before and those behind them do, with the config, too."""
+    """Return the units that do what the one before and those behind them do, with the config, too."""
     found = tuned.found
     on: dict[str, list[str]] = {unit: [] for unit in found.structure.units}
     for choice in sorted(config.choices, key=str):
@@ -97,7 +97,7 @@ def _alike(tuned: Tuned, config: Config) -> frozenset[str]:
 def _divided(
     take: Callable[..., FakeStep], config: Config, calls: Sequence[str], skipped: frozenset[str]
 ) -> tuple[FakeStep, Kinds]:
-    """A step, and the bytes of each kind at its peak; a whole step where one without some units cannot tell."""
+    """Return a step, and the bytes of each kind at its peak; a whole step where one without some units cannot tell."""
     step, row = take(config.choices, skipped), Row(calls, skipped)
     parts = [_part(step, segment, events) for segment, events in itertools.groupby(step.events, _segment)]
     if not skipped:
@@ -111,7 +111,7 @@ def _divided(
 
 
 def _at_peak(step: FakeStep, parts: Iterable[_Part]) -> Kinds:
-    """The bytes of each kind when most are alive."""
+    """Return the bytes of each kind when most are alive."""
     now: Kinds = collections.Counter()
     for number, size in step.held.items():
         now[STATE if number in step.state else step.kinds.get(number, ACTIVATIONS)] += size
@@ -139,7 +139,7 @@ def _segment(event: Event) -> Segment:
 
 
 def _plus(one: Kinds, other: Kinds) -> Kinds:
-    """The sum; what is negative stays so."""
+    """Return the sum; what is negative stays so."""
     total = one.copy()
     total.update(other)
     return total

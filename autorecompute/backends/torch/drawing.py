@@ -32,7 +32,7 @@ FORWARD, BACKWARD = "forward", "backward"
 def draw(
     parts: Sequence[Part], change: np.ndarray, alive: np.ndarray, again: Collection[int], dims: Mapping[str, int]
 ) -> Timeline:
-    """The timeline of a step.
+    """Return the timeline of a step.
 
     Args:
         parts: Its parts, in order.
@@ -74,7 +74,7 @@ def draw(
 
 
 def _whole(parts: Sequence[Part], change: np.ndarray, alive: np.ndarray) -> tuple[list[Part], np.ndarray, np.ndarray]:
-    """The same with the parts of each backward pass as one."""
+    """Return the same with the parts of each backward pass as one."""
     first = [
         place
         for place, part in enumerate(parts)
@@ -84,7 +84,7 @@ def _whole(parts: Sequence[Part], change: np.ndarray, alive: np.ndarray) -> tupl
 
 
 def _in_time(kept: list[_Piece], alive: np.ndarray) -> list[_Piece]:
-    """The same pieces, none of them alive in the part that makes or frees it where that holds less than all of them."""
+    """Return the same pieces, none alive in the part that makes or frees it where that holds less than all of them."""
     for place, most in enumerate(alive):
         if _held(kept, place) > most:
             kept = [
@@ -102,7 +102,10 @@ def _held(kept: Sequence[_Piece], place: int) -> int:
 
 
 def _kept(parts: Sequence[Part], change: np.ndarray) -> list[_Piece]:
-    """What each forward pass leaves for its backward pass, and the gradients that this leaves: first and last part."""
+    """Return what each forward pass leaves for its backward pass, and the gradients that this leaves.
+
+    First and last part.
+    """
     last_of = {part.name: place for place, part in enumerate(parts) if part.phase == BACKWARD}
     found: list[_Piece] = []
     pending: dict[str, int] = {}

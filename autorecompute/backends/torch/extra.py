@@ -185,7 +185,7 @@ class TorchDetection:
 
     @classmethod
     def of(cls, detection: Detection) -> Self:
-        """That of what a worker told."""
+        """Return that of what a worker told."""
         return codec.from_plain(detection.extra, cls)
 
 

@@ -30,7 +30,7 @@ HANDLE_BYTES = 256 * MIB
 
 
 def classify(error: BaseException) -> tuple[Outcome, str]:
-    """The outcome that an exception stands for, and a sentence about it."""
+    """Return the outcome that an exception stands for, and a sentence about it."""
     links = chain_of(error)
     text = "\n".join(str(link) for link in links)
     if isinstance(error, torch.cuda.OutOfMemoryError) or is_out_of_memory(error, text) or _found_no_room(text):
@@ -49,7 +49,7 @@ def classify(error: BaseException) -> tuple[Outcome, str]:
 
 
 def _found_no_room(text: str) -> bool:
-    """Whether one of CUDA's libraries could not begin, on a card that is full."""
+    """Tell whether one of CUDA's libraries could not begin, on a card that is full."""
     if not any(known in text for known in NO_HANDLE) or not torch.cuda.is_initialized():
         return False
     try:

@@ -41,12 +41,12 @@ class FakeMachine:
 
     @property
     def speeds(self) -> Speeds:
-        """How fast it is."""
+        """Return how fast it is."""
         return CARDS[self._card] if self._measured is None else self._measured
 
     @property
     def machine(self) -> Machine:
-        """The same as a record; of this machine, with the types of numbers whose speed was asked for."""
+        """Return the same as a record; of this machine, with the types of numbers whose speed was asked for."""
         return machine_of(self._card) if self._measured is None else self._measured.machine
 
     def kernels(self, optimizers: Sequence[Optimizer]) -> AbstractContextManager[None]:
@@ -56,7 +56,7 @@ class FakeMachine:
     def with_whole_steps(
         self, told: TorchDetection, tuned: Tuned, script: Script, configs: Iterable[Config], ranks: int
     ) -> TorchDetection:
-        """What was told, and what whole steps with each config take: on the card, and on a rank of a job.
+        """Return what was told, and what whole steps with each config take: on the card, and on a rank of a job.
 
         Args:
             told: What was told, with what steps take.

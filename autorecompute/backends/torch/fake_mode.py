@@ -133,7 +133,9 @@ class LargeTensorsAreFake(TorchDispatchMode):  # type: ignore[misc]
                 self._is_looked_at = False
 
     def _is_weight(self, made: Tensor, *, of_form: bool) -> bool:
-        """Whether a new tensor is a small weight that is a fake, too: of a form without data, or one that is gathered.
+        """Tell whether a new tensor is a small weight that is a fake, too.
+
+        Of a form without data, or one that is gathered.
 
         Ints are none: branches depend on them. What ``fully_shard`` gathers of several types are bytes.
         """
@@ -141,7 +143,7 @@ class LargeTensorsAreFake(TorchDispatchMode):  # type: ignore[misc]
         return self._all_weights and _has_data(made) and ((self._is_looked_at and is_number) or of_form)
 
     def _fake_weight(self, module: Module, name: str, weight: Parameter | None) -> Parameter | None:
-        """A fake in place of a weight that a module is given; ``None`` where that is none with data."""
+        """Return a fake in place of a weight that a module is given; ``None`` where that is none with data."""
         del module, name
         if weight is None or is_fake(weight) or not _has_data(weight) or are_spread((type(weight),)):
             return None
@@ -151,7 +153,7 @@ class LargeTensorsAreFake(TorchDispatchMode):  # type: ignore[misc]
         return fake
 
     def without_floats(self, value: Any) -> Any:
-        """The same structure with a fake for every tensor of floats; integers and masks keep their values."""
+        """Return the same structure with a fake for every tensor of floats; integers and masks keep their values."""
 
         def fake(tensor: Tensor) -> Tensor:
             return self.fakes.from_tensor(tensor) if tensor.is_floating_point() and not is_fake(tensor) else tensor
@@ -183,7 +185,7 @@ _ACTIVE: LargeTensorsAreFake | None = None
 
 
 def on_fakes() -> AbstractContextManager[FakeTensorMode]:
-    """Everything is made as fakes inside: of the process's own mode where it has one, as two modes do not mix."""
+    """Make everything as fakes inside: of the process's own mode where it has one, as two modes do not mix."""
     if _ACTIVE is not None:
         return _ACTIVE.everything()
     # A kernel that is called by address, as Triton's are, would be given 0 as the address of a fake tensor, and run.
@@ -193,7 +195,7 @@ def on_fakes() -> AbstractContextManager[FakeTensorMode]:
 
 
 def calling_line() -> str:
-    """The innermost line that runs now outside of torch and this package, as ``train.py:12``."""
+    """Return the innermost line that runs now outside of torch and this package, as ``train.py:12``."""
     frame: FrameType | None = sys._getframe(1)
     while frame is not None and frame.f_code.co_filename.startswith((_OF_TORCH, _OURS)):
         frame = frame.f_back
@@ -201,7 +203,7 @@ def calling_line() -> str:
 
 
 def _has_data(tensor: Tensor) -> bool:
-    """Whether a tensor is more than a form: not on the meta device."""
+    """Tell whether a tensor is more than a form: not on the meta device."""
     return bool(tensor.device.type != "meta")
 
 
@@ -214,7 +216,7 @@ def _is_large(tensor: Tensor) -> bool:
 
 
 def _take_over(one: Tensor, other: Tensor) -> None:
-    """What ``swap_tensors`` does to the first tensor; it refuses those that anybody has a weak reference to."""
+    """Do what ``swap_tensors`` does to the first tensor; it refuses those that anybody has a weak reference to."""
     one.data = other.data
 
 
@@ -222,6 +224,6 @@ _ITERATE = DataLoader._get_iterator
 
 
 def _iterate_here(loader: Any) -> Any:
-    """A DataLoader reads in this process: a fake tensor cannot be sent to another one."""
+    """Return a DataLoader reads in this process: a fake tensor cannot be sent to another one."""
     loader.num_workers = loader.timeout = 0
     return _ITERATE(loader)

@@ -72,7 +72,7 @@ class FakeOperators:
         self._answers: dict[Any, _Answer] = {}
 
     def run(self, function: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> tuple[Any, Amount]:
-        """What an operator gives, and the work that it is."""
+        """Return what an operator gives, and the work that it is."""
         if _is_view(function) and not kwargs and type(args[0]) is FakeTensor:
             result = _view(function, args)
             return result, NOTHING if function is not _UNSAFE_VIEW else self.work_of(function, args, kwargs, result)
@@ -93,7 +93,7 @@ class FakeOperators:
         return result, work
 
     def work_of(self, function: Any, args: tuple[Any, ...], kwargs: dict[str, Any], result: Any) -> Amount:
-        """The work of an operator that gave this."""
+        """Return the work of an operator that gave this."""
         return self._work.of(function, args, kwargs, result) if self._work is not None else NOTHING
 
     def _tensors_of(self, form: Any, given: Sequence[FakeTensor]) -> Any:
@@ -108,12 +108,12 @@ class FakeOperators:
 
 @functools.cache
 def _is_view(function: Any) -> bool:
-    """Whether an operator only looks at its first argument in another way."""
+    """Tell whether an operator only looks at its first argument in another way."""
     return function is _UNSAFE_VIEW or getattr(function, "is_view", False)
 
 
 def _view(function: Any, args: tuple[Any, ...]) -> Any:
-    """What ``FakeTensorMode`` gives for a view, in less time."""
+    """Return what ``FakeTensorMode`` gives for a view, in less time."""
     mode, device = args[0].fake_mode, args[0].fake_device
     with in_kernel_invocation_manager(mode):
         result = function(*args)
@@ -124,13 +124,13 @@ def _view(function: Any, args: tuple[Any, ...]) -> Any:
 
 @functools.cache
 def _is_told_by_forms(function: Any) -> bool:
-    """Whether the forms of an operator's arguments tell that of its result."""
+    """Tell whether the forms of an operator's arguments tell that of its result."""
     is_plain = isinstance(function, OpOverload) and function.namespace in {"aten", "prims"}
     return is_plain and _NEVER_THE_SAME.isdisjoint(function.tags)
 
 
 def _key(function: Any, args: Any, kwargs: Any, tensors: list[FakeTensor]) -> tuple[Any, ...]:
-    """An operator with the forms of its arguments, whose tensors are added to the list.
+    """Return an operator with the forms of its arguments, whose tensors are added to the list.
 
     Raises:
         _UnknownFormError: They do not tell what it gives.
@@ -163,7 +163,7 @@ def _add(value: Any, parts: list[Any], tensors: list[FakeTensor]) -> None:
 
 
 def _form_of(result: Any, given: Sequence[FakeTensor], taken: set[int]) -> Any:
-    """The result with forms in place of tensors, whose storages are added to those that are taken.
+    """Return the result with forms in place of tensors, whose storages are added to those that are taken.
 
     Raises:
         _UnknownFormError: A tensor lies on a part of a storage, or on one that is taken.

@@ -52,7 +52,7 @@ def _replace(function: Callable[..., Any], other: Callable[..., Any]) -> None:
 
 
 def _make_group(make: Callable[..., Any], ranks: int, *args: Any, **kwargs: Any) -> None:
-    """In place of ``init_process_group``."""
+    """Stand in for ``init_process_group``."""
     from torch.testing._internal.distributed.fake_pg import FakeStore  # its import makes the backend known
 
     rank, world_size = _asked(args, kwargs)
@@ -65,14 +65,17 @@ def _make_group(make: Callable[..., Any], ranks: int, *args: Any, **kwargs: Any)
 
 
 def _make_alone(make: Callable[..., Any], *args: Any, **kwargs: Any) -> None:
-    """The same where no ranks were asked for."""
+    """Stand in for it where no ranks were asked for."""
     if "WORLD_SIZE" not in os.environ and _asked(args, kwargs)[1] != 1:
         raise ScriptError(NO_RANKS)
     make(*args, **kwargs)
 
 
 def _asked(args: Sequence[Any], kwargs: Mapping[str, Any]) -> tuple[int, int]:
-    """The rank and the number of ranks that ``init_process_group`` is given; -1 for what the environment tells."""
+    """Return the rank and the number of ranks that ``init_process_group`` is given.
+
+    -1 for what the environment tells.
+    """
     names = ("backend", "init_method", "timeout", "world_size", "rank")
     given = {**dict(zip(names, args, strict=False)), **kwargs}
     return given.get("rank", -1), given.get("world_size", -1)
@@ -81,7 +84,7 @@ def _asked(args: Sequence[Any], kwargs: Mapping[str, Any]) -> tuple[int, int]:
 def _make_mesh(
     make: Callable[..., Any], ranks: int, device_type: str, mesh_shape: tuple[int, ...], *args: Any, **kwargs: Any
 ) -> Any:
-    """In place of ``init_device_mesh``."""
+    """Stand in for ``init_device_mesh``."""
     size = math.prod(mesh_shape)
     if size != ranks:
         shape = " x ".join(map(str, mesh_shape))
@@ -93,5 +96,5 @@ def _make_mesh(
 
 
 def _make_inner_group(make: Callable[..., Any], *args: Any, **kwargs: Any) -> Any:
-    """In place of ``new_group``: inside of a fake group all are."""
+    """Stand in for ``new_group``: inside of a fake group all are."""
     return make(*args, **{**kwargs, "backend": None})

@@ -39,7 +39,7 @@ class FakeStep:
 
 
 def card_memory(step: FakeStep, settings: AllocatorSettings | None = None, limit: int | None = None) -> AllocatorStats:
-    """The peaks that ``torch.cuda.memory_stats`` would show after some steps like this one.
+    """Return the peaks that ``torch.cuda.memory_stats`` would show after some steps like this one.
 
     The step is taken as it is: where it ran on the CPU's kernels, a card's kernels may keep other tensors. What
     libraries take for themselves, such as the workspace of cuBLAS, is not in it.
@@ -58,7 +58,7 @@ def card_memory(step: FakeStep, settings: AllocatorSettings | None = None, limit
 
 
 def requests_of(step: FakeStep, steps: int = STEPS) -> Iterator[Request]:
-    """What training asks the allocator for: the model and a batch, then steps, in the first of them the state.
+    """Yield what training asks the allocator for: the model and a batch, then steps, in the first of them the state.
 
     Args:
         step: A step, as all after the first are.
@@ -80,7 +80,10 @@ def _changes(events: tuple[Event, ...]) -> Iterator[Request]:
 
 
 def _as_before(step: FakeStep) -> Iterator[Request]:
-    """What brings the next step to where this one began: what it left goes, what it took from before comes again."""
+    """Return what brings the next step to where this one began.
+
+    What it left goes, what it took from before comes again.
+    """
     left: dict[int, int] = {}
     for event in step.events:
         left[event.storage] = left.get(event.storage, 0) + event.change

@@ -46,12 +46,12 @@ def quietly() -> Iterator[None]:
 
 
 def is_fake(tensor: Tensor) -> bool:
-    """Whether a tensor, or this rank's part of one, has no data."""
+    """Tell whether a tensor, or this rank's part of one, has no data."""
     return isinstance(getattr(tensor, "_local_tensor", tensor), FakeTensor)
 
 
 def is_same(made_again: Tensor, tensor: Tensor) -> bool:
-    """Whether two tensors are equal bit for bit; of fake ones nobody can tell, and the form has to do."""
+    """Tell whether two tensors are equal bit for bit; of fake ones nobody can tell, and the form has to do."""
     return is_fake(tensor) or torch.equal(made_again, tensor)
 
 
@@ -109,7 +109,7 @@ class Fakes:
         self._parameters: dict[int, torch.nn.Parameter] = {}
 
     def of(self, value: Any) -> Any:
-        """The value with fake tensors in it; what holds them are copies."""
+        """Return the value with fake tensors in it; what holds them are copies."""
         return exchanged(value, self._fake)
 
     def _fake(self, tensor: Tensor) -> Tensor:
@@ -159,7 +159,7 @@ class Fakes:
 
 
 def resized(value: Any, batch: int, target: int) -> Any:
-    """The same structure with every tensor of ``batch`` samples in one of ``target`` samples, of unknown values."""
+    """Return the same structure with every tensor of ``batch`` samples as one of ``target``, of unknown values."""
 
     def resize(tensor: Tensor) -> Tensor:
         if target != batch and tensor.dim() and tensor.shape[0] == batch:

@@ -49,7 +49,7 @@ if TYPE_CHECKING:
 
 
 def returned_loss(result: Any) -> Tensor:
-    """The loss in what a model returns: what it calls so, or the first number that gradients go back through.
+    """Return the loss in what a model returns: what it calls so, or the first number that gradients go back through.
 
     Of a model that leaves the loss to the script this is a stand-in, which takes the memory of a cross entropy: one
     tensor of the size of the result is saved, and two are made in the backward pass.
@@ -61,12 +61,12 @@ def returned_loss(result: Any) -> Tensor:
 
 
 def _entropy(scores: Tensor) -> Tensor:
-    """The cross entropy of scores if each first class were the right one: no labels are needed for it."""
+    """Return the cross entropy of scores if each first class were the right one: no labels are needed for it."""
     return -scores.log_softmax(-1)[..., 0].mean() if scores.dim() > 1 else scores.mean()
 
 
 def is_loss(result: Any) -> bool:
-    """Whether a loss is among what a model returns."""
+    """Tell whether a loss is among what a model returns."""
     return _loss_in(result) is not None
 
 
@@ -107,7 +107,7 @@ class Script:
 
     @property
     def begins_with_gradients(self) -> bool:
-        """Whether gradients are there when a step begins."""
+        """Tell whether gradients are there when a step begins."""
         return self.keeps_gradients or self.accumulates
 
 
@@ -131,7 +131,7 @@ class FakeSteps:
         """Whether the model of the last step returned a loss, or a number that gradients go back through."""
 
     def run(self, board: Switchboard, choices: Iterable[Choice]) -> LiveBytes:
-        """The bytes of a step under these choices, as of every step after the first.
+        """Return the bytes of a step under these choices, as of every step after the first.
 
         Nothing of it is left: the model, the optimizers, the random numbers and what is on in the board are as before.
 
@@ -149,7 +149,7 @@ class FakeSteps:
     def prepared(
         self, board: Switchboard, speeds: Speeds | None = None
     ) -> Iterator[tuple[FakeStep, Callable[..., FakeStep]]]:
-        """Takes a step with nothing on, and gives it with what takes others after it, as :meth:`taking` does."""
+        """Take a step with nothing on, and give it with what takes others after it, as :meth:`taking` does."""
         with self.taking(board, speeds) as take:
             if self._script.begins_with_gradients:
                 take(())
@@ -157,7 +157,7 @@ class FakeSteps:
 
     @contextlib.contextmanager
     def taking(self, board: Switchboard, speeds: Speeds | None = None) -> Iterator[Callable[..., FakeStep]]:
-        """Gives what takes one step after the other; nothing is left of them.
+        """Give what takes one step after the other; nothing is left of them.
 
         What takes a step gets the choices that are on in it, and may be told units that are skipped, whether the
         optimizers step in it, whether they have made their state before it, and how many times as large its batch is.
@@ -197,7 +197,7 @@ class FakeSteps:
 
     @contextlib.contextmanager
     def _fake(self, board: Switchboard) -> Iterator[_Fake]:
-        """The model with fake parameters, and a batch for it, while nothing is on in the board."""
+        """Give the model fake parameters, and a batch, while nothing is on in the board."""
         with (
             board.trying(),
             eagerly(),
@@ -298,6 +298,6 @@ class _Fake:
 
 
 def _plain_step(optimizer: Optimizer) -> None:
-    """One step without the hooks that schedulers, profilers and others put around it."""
+    """Take one step without the hooks that schedulers, profilers and others put around it."""
     with torch.no_grad():
         inspect.unwrap(type(optimizer).step)(optimizer)

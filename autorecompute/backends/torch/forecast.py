@@ -69,7 +69,7 @@ class StepSimulator:
         self.step_error = STEP_ERROR
 
     def matrix(self, configs: Sequence[Config]) -> np.ndarray:
-        """The configs as :meth:`simulate` takes them: one line each, a column for each choice."""
+        """Return the configs as :meth:`simulate` takes them: one line each, a column for each choice."""
         table = [
             [column.share_in(config, choice) for choice, column in zip(self._choices, self._columns, strict=False)]
             for config in configs
@@ -77,7 +77,7 @@ class StepSimulator:
         return np.array(table, dtype=np.float32).reshape(len(configs), len(self._choices))
 
     def simulate(self, switches: np.ndarray) -> Simulated:
-        """What configs need.
+        """Return what configs need.
 
         Args:
             switches: At which share of its occurrences each choice is on, of shape ``[configs, choices]``.
@@ -87,7 +87,7 @@ class StepSimulator:
         return Simulated(peaks, stashes, shares)
 
     def lives(self, switches: np.ndarray) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
-        """The change of each part of each config, the most bytes that are alive in it, and the extra work."""
+        """Return the change of each part of each config, the most bytes that are alive in it, and the extra work."""
         change, highest = (np.tile(plain, (len(switches), 1)) for plain in (self._change, self._highest))
         work = np.zeros(len(switches))
         counts = self._counts(switches)
@@ -101,7 +101,7 @@ class StepSimulator:
         return change, before + highest, work
 
     def made_again(self, config: Config) -> Amount:
-        """What one config computes once more in a step."""
+        """Return what one config computes once more in a step."""
         counts = self._counts(self.matrix([config]))
         shares = (float(column.on(counts, at)[1][0]) for at, column in enumerate(self._columns))
         return sum((column.again.times(share) for column, share in zip(self._columns, shares, strict=True)), Amount())
@@ -180,20 +180,26 @@ class TorchMemoryModel:
 
     @property
     def dims(self) -> dict[str, int]:
-        """The dimensions of the steps."""
+        """Return the dimensions of the steps."""
         return {**self.sizes, BATCH: self.steps.batch}
 
     def base_bytes(self, dims: Mapping[str, int]) -> int:
-        """What a process holds beyond the tensors that a step makes: the model and the optimizer's state among it."""
+        """Return what a process holds beyond the tensors that a step makes.
+
+        The model and the optimizer's state among it.
+        """
         growth = round(self.steps.batch_bytes * (self._scale(dims) - 1))
         return self.resting_bytes + self.steps.later_bytes + growth
 
     def simulator(self, dims: Mapping[str, int], choices: Sequence[Choice]) -> StepSimulator:
-        """A simulator with a column for each of these choices; activations are taken to grow as the batch does."""
+        """Return a simulator with a column for each of these choices.
+
+        Activations are taken to grow as the batch does.
+        """
         return StepSimulator(self.steps, choices, self.space.covers, self._scale(dims))
 
     def timeline(self, config: Config, dims: Mapping[str, int] | None = None) -> Timeline:
-        """A config's step, part by part."""
+        """Return a config's step, part by part."""
         sizes = {**self.dims, **(dims or {})}
         simulator = self._simulator_of(config, sizes)
         change, alive, _ = simulator.lives(simulator.matrix([config]))
@@ -201,7 +207,7 @@ class TorchMemoryModel:
         return draw(self.steps.parts, change[0], alive[0], again, sizes)
 
     def forecast(self, config: Config, dims: Mapping[str, int]) -> Forecast:
-        """What a config should need at these dimensions."""
+        """Return what a config should need at these dimensions."""
         simulator = self._simulator_of(config, dims)
         seen = simulator.simulate(simulator.matrix([config]))
         live_bytes, is_looked_at = int(seen.peak_bytes[0]), self._scale(dims) == 1
@@ -225,7 +231,7 @@ class TorchMemoryModel:
         return sorted(found, key=lambda forecast: (forecast.recompute_share, forecast.peak_bytes))
 
     def effects(self, dims: Mapping[str, int]) -> list[Effect]:
-        """What each plan does alone and beside all others, what saves most at the peak first."""
+        """Return what each plan does alone and beside all others, what saves most at the peak first."""
         all_on = self.space.all_on
         effects = [
             Effect(
@@ -238,14 +244,14 @@ class TorchMemoryModel:
         return sorted(effects, key=lambda effect: (effect.alone.peak_bytes, effect.plan.id))
 
     def largest_batch(self, config: Config, dims: Mapping[str, int], limit_bytes: int) -> int:
-        """The largest batch whose forecast holds the limit, 0 where none does; every other dimension as given."""
+        """Return the largest batch whose forecast holds the limit, 0 if none does; every other dimension as given."""
         batches = range(1, LARGEST_BATCH)
         return bisect.bisect_right(
             batches, limit_bytes, key=lambda batch: self.forecast(config, {**dims, BATCH: batch}).peak_bytes
         )
 
     def plans_by_tensor(self) -> dict[str, Plan]:
-        """Nothing: parts of a step are told apart, and not their tensors."""
+        """Return nothing: parts of a step are told apart, and not their tensors."""
         return {}
 
     def _telling(self) -> Iterable[Config]:
@@ -255,7 +261,7 @@ class TorchMemoryModel:
         return dict.fromkeys([Config(), *self.space.presets.values(), *alone, *left_out])
 
     def _estimate(self, machine: Machine, simulator: StepSimulator, config: Config) -> Estimate:
-        """What a step computes, and the seconds of its operators one after the other."""
+        """Return what a step computes, and the seconds of its operators one after the other."""
         again = simulator.made_again(config)
         whole = self.steps.amount + again
         return Estimate(
@@ -274,7 +280,7 @@ class TorchMemoryModel:
         return dims.get(BATCH, self.steps.batch) / self.steps.batch
 
     def _again(self, config: Config) -> frozenset[int]:
-        """The units in which something is made again."""
+        """Return the units in which something is made again."""
         chosen = {(choice.site, choice.option): choice.count for choice in config.choices}
         return frozenset(
             unit

@@ -49,7 +49,7 @@ def check_gradients(  # noqa: PLR0913  (a call, what is recomputed in it, and wh
     blocks: Mapping[str, Module] = MappingProxyType({}),
     calls: int = 1,
 ) -> GradientCheck:
-    """Compares choices with no recompute; training goes on bit for bit as if nothing had been run.
+    """Compare choices with no recompute; training goes on bit for bit as if nothing had been run.
 
     No more gradients are held at once than at the end of a step: those without recompute are kept, and each of the
     others is dropped as soon as it was compared. Where that runs out of memory, as the step without recompute does that
@@ -87,7 +87,7 @@ def check_gradients(  # noqa: PLR0913  (a call, what is recomputed in it, and wh
 def _check_in_parts(
     step: Step, board: Switchboard, choices: Sequence[Choice], blocks: Mapping[str, Module]
 ) -> GradientCheck:
-    """What is recomputed in blocks, each of which is run alone; and the rest, with all blocks checkpointed."""
+    """Return what is recomputed in blocks, each of which is run alone; and the rest, with all blocks checkpointed."""
     inside = [
         choice
         for choice in choices
@@ -103,7 +103,7 @@ def _check_in_parts(
 
 
 def _every_block(board: Switchboard, blocks: Mapping[str, Module]) -> list[Choice]:
-    """What has all blocks run again, as far as they can be."""
+    """Return what has all blocks run again, as far as they can be."""
     return [
         Choice(site.name, CHECKPOINT)
         for site in board.sites.values()
@@ -112,13 +112,13 @@ def _every_block(board: Switchboard, blocks: Mapping[str, Module]) -> list[Choic
 
 
 def _but_one(board: Switchboard, every: Sequence[Choice]) -> list[Choice]:
-    """The same without the last block of each kind."""
+    """Return the same without the last block of each kind."""
     counts = {choice: len(board.paths(choice)) - 1 for choice in every}
     return [Choice(choice.site, choice.option, count) for choice, count in counts.items() if count]
 
 
 def _check(step: Step, board: Switchboard, choices: Sequence[Choice], others: Sequence[Choice] = ()) -> GradientCheck:
-    """Compares choices with others that are on in their place."""
+    """Compare choices with others that are on in their place."""
     board.set(others)
     step = _scaled(step) if _computes_in_half(step.model) else step
     found, kind = _differences(step, board, choices, others)
@@ -143,7 +143,7 @@ def _computes_in_half(model: Module) -> bool:
 
 
 def _scaled(step: Step) -> Step:
-    """The same step with a loss whose gradients float16 can hold, as a GradScaler would have it."""
+    """Return the same step with a loss whose gradients float16 can hold, as a GradScaler would have it."""
     for scale in SCALES:
         scaled = replace(step, scale=scale)
         if not is_anywhere(step.model, not _is_finite(scaled)):
@@ -152,7 +152,7 @@ def _scaled(step: Step) -> Step:
 
 
 def _is_finite(step: Step) -> bool:
-    """Whether all gradients of the step are numbers; a buffer may hold others, such as a mask."""
+    """Tell whether all gradients of the step are numbers; a buffer may hold others, such as a mask."""
     found: list[bool] = []
 
     def see(part: Part, tensor: Tensor) -> None:
@@ -167,7 +167,7 @@ def _is_finite(step: Step) -> bool:
 def _differences(
     step: Step, board: Switchboard, choices: Sequence[Choice], others: Sequence[Choice]
 ) -> tuple[dict[str, float], str]:
-    """The largest relative difference of each gradient to that with others on, and what type rounded some of them."""
+    """Return the largest relative difference of each gradient to that with others on, and what type rounded any."""
     found: dict[str, float] = {}
     kind = ""
     for seed in SEEDS:
@@ -197,6 +197,6 @@ def _compare(
 
 
 def _kind_of(model: Module, rounded: str) -> Callable[[str], str]:
-    """The type that a gradient was computed in, by its name; the loss and buffers as in float32."""
+    """Return the type that a gradient was computed in, by its name; the loss and buffers as in float32."""
     kinds = {name: str(parameter.dtype).removeprefix("torch.") for name, parameter in model.named_parameters()}
     return lambda name: rounded or kinds.get(name, "float32")

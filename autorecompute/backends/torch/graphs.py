@@ -30,12 +30,12 @@ class DifferentGraphError(Exception):
 
 
 def kind_of(node: Node) -> type:
-    """The class of a node; the same for both that a reshaping may leave."""
+    """Return the class of a node; the same for both that a reshaping may leave."""
     return _View if type(node).__name__ in {ALIAS, VIEW} else type(node)
 
 
 def sequence_of(node: Node) -> int:
-    """The number that autograd gave the node; a later node has a higher one."""
+    """Return the number that autograd gave the node; a later node has a higher one."""
     number: int = node._sequence_nr()
     return number
 
@@ -69,22 +69,25 @@ class Graph:
     places: dict[Node, int]
 
     def before(self, place: int, edge: int) -> int | None:
-        """The place of the node whose result goes into this one over an edge; None for what the call did not make."""
+        """Return the place of the node whose result goes into this one over an edge.
+
+        None for what the call did not make.
+        """
         edges = self.nodes[place].next_functions
         return self.places.get(edges[edge][0]) if edge < len(edges) and edges[edge][0] is not None else None
 
     def plan(self) -> Plan:
-        """The graph without its nodes."""
+        """Return the graph without its nodes."""
         return Plan(tuple(self.ways), tuple(map(kind_of, self.nodes)))
 
 
 def roots_of(results: Iterable[Tensor]) -> list[Node]:
-    """The nodes that made these tensors, each once."""
+    """Return the nodes that made these tensors, each once."""
     return list(dict.fromkeys(tensor.grad_fn for tensor in results if tensor.grad_fn is not None))
 
 
 def graph_of(results: Iterable[Tensor], first: int) -> Graph:
-    """The graph of a call.
+    """Return the graph of a call.
 
     Args:
         results: What the call returned.
@@ -128,7 +131,7 @@ class Route:
         self._edges = list(edges.items())
 
     def follow(self, results: Iterable[Tensor]) -> dict[int, Node]:
-        """The wanted nodes and those on the way to them, by their places.
+        """Return the wanted nodes and those on the way to them, by their places.
 
         Raises:
             DifferentGraphError: A node is not what it was.

@@ -25,7 +25,7 @@ DIGEST_LENGTH = 12
 
 
 def name_of(model: Module) -> str:
-    """The model's class with a digest of its modules, parameters and buffers: ``GPT2LMHeadModel 1f3a5c7e9b0d``.
+    """Return the model's class with a digest of its modules, parameters and buffers: ``GPT2LMHeadModel 1f3a5c7e9b0d``.
 
     It is the same for every model that is built alike, whatever its weights are and whether it is on a card. A compiled
     model has other plans, and another name: ``GPT2LMHeadModel 1f3a5c7e9b0d compiled``.
@@ -36,7 +36,7 @@ def name_of(model: Module) -> str:
 
 
 def digest_of(model: Module, found: Detected) -> str:
-    """What a step of the model computes, without any size of its batch.
+    """Return what a step of the model computes, without any size of its batch.
 
     Texts may be of other lengths at the next start.
 
@@ -48,7 +48,7 @@ def digest_of(model: Module, found: Detected) -> str:
 
 
 def sizes_of(tensors: Sequence[Tensor], batch: int) -> dict[str, int]:
-    """The sizes of a batch beside the number of samples, as people call them; the first tensor of a kind counts."""
+    """Return the sizes of a batch beside the number of samples; the first tensor of a kind counts."""
     sizes: dict[str, int] = {}
     for tensor in tensors:
         shape = tuple(tensor.shape)
@@ -88,12 +88,12 @@ def _digest(parts: Any) -> str:
 
 
 def read_versions() -> dict[str, str]:
-    """The versions that plans and speed depend on."""
+    """Return the versions that plans and speed depend on."""
     return {"python": platform.python_version(), "torch": torch.__version__, "backend": NAME}
 
 
 def read_ranks() -> dict[str, str]:
-    """How many ranks train together, where there are several: it decides how fast a config is, and what is sharded."""
+    """Return how many ranks train together, of several: it decides how fast a config is, and what is sharded."""
     is_grouped = torch.distributed.is_available() and torch.distributed.is_initialized()
     ranks = torch.distributed.get_world_size() if is_grouped else 1
     return {"ranks": str(ranks)} if ranks > 1 else {}

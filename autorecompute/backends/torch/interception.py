@@ -29,7 +29,7 @@ class Around(Protocol):
     """Runs a module's forward, or something in its place."""
 
     def __call__(self, forward: Callable[..., Any], module: Module, /, *args: Any, **kwargs: Any) -> Any:
-        """What the call of the module returns.
+        """Return what the call of the module returns.
 
         Args:
             forward: The module's own forward, bound, or the next of ours that is around it.
@@ -45,12 +45,15 @@ _MODULES: collections.Counter[type] = collections.Counter()
 
 
 def can_be_intercepted(module: Module) -> bool:
-    """Whether a call of the module looks its forward up on the class: not where the instance has one of its own."""
+    """Tell whether a call of the module looks its forward up on the class.
+
+    Not where the instance has one of its own.
+    """
     return "forward" not in vars(module) and callable(getattr(type(module), "forward", None))
 
 
 def around_of(module: Module) -> tuple[Around, ...]:
-    """What is around the module now, the outermost first."""
+    """Return what is around the module now, the outermost first."""
     around: tuple[Around, ...] = _AROUND.get(module, ())
     return around
 

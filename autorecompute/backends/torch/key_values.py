@@ -27,12 +27,12 @@ INDEX = "layer_idx"
 
 
 def has_cache(values: Iterable[Any]) -> bool:
-    """Whether a key-value cache is among these arguments."""
+    """Tell whether a key-value cache is among these arguments."""
     return any(map(_is_cache, values))
 
 
 def can_have_its_own(module: Module, values: Iterable[Any]) -> bool:
-    """Whether the module may write to another cache than those among its arguments, if there are any.
+    """Tell whether the module may write to another cache than those among its arguments, if there are any.
 
     It may where they grow and hold nothing of its layers yet: what it reads is then what it wrote in the same call.
     """
@@ -47,7 +47,7 @@ def can_have_its_own(module: Module, values: Iterable[Any]) -> bool:
 def with_its_own(
     forward: Callable[..., Any], args: Sequence[Any], kwargs: Mapping[str, Any]
 ) -> tuple[Callable[..., Any], tuple[Any, ...], dict[str, Any]]:
-    """A forward that writes to empty caches, new ones whenever it is called, and its arguments without those given."""
+    """Return a forward that writes to empty caches, new ones in each call, and its arguments without those given."""
 
     @functools.wraps(forward)
     def run(*given: Any, **named: Any) -> Any:
@@ -67,7 +67,7 @@ def _parts_of(cache: Any) -> list[Any]:
 
 
 def _emptied(value: Any) -> Any:
-    """An empty cache of the same kind; what is none stays itself."""
+    """Return an empty cache of the same kind; what is none stays itself."""
     if not _is_cache(value):
         return value
     return type(value)(*map(_emptied, _parts_of(value))) if type(value).__name__ == PAIR else type(value)()

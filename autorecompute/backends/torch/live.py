@@ -136,13 +136,13 @@ class LiveBytes(TorchDispatchMode):  # type: ignore[misc]
         return result
 
     def _run(self, function: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> tuple[Any, Amount]:
-        """What the operator gives, and its work."""
+        """Return what the operator gives, and its work."""
         result = function(*args, **kwargs)
         return result, NOTHING if self._work is None else self._work.of(function, args, kwargs, result)
 
     @contextlib.contextmanager
     def before_all(self) -> Iterator[None]:
-        """What comes and stays inside counts as alive before the events, among which it is not."""
+        """Count what comes and stays inside as alive before the events, among which it is not."""
         before, self._is_on = self.now, False
         made = set(self._sizes)
         try:
@@ -153,7 +153,7 @@ class LiveBytes(TorchDispatchMode):  # type: ignore[misc]
             self.held |= {number: size for number, size in self._sizes.items() if number not in made}
 
     def numbers_of(self, tensors: Iterable[Tensor]) -> set[int]:
-        """The numbers of the storages on which tensors stand."""
+        """Return the numbers of the storages on which tensors stand."""
         return {self._storages.number(tensor) for tensor in tensors}
 
     def _see(self, tensor: Tensor, *, is_older: bool = False) -> None:
@@ -163,7 +163,7 @@ class LiveBytes(TorchDispatchMode):  # type: ignore[misc]
             self._change(size, number)
 
     def _resizing(self, resize: Callable[..., Any]) -> Callable[..., Any]:
-        """In place of ``UntypedStorage.resize_``, which no dispatch mode is told of."""
+        """Stand in for ``UntypedStorage.resize_``, which no dispatch mode is told of."""
 
         def resize_(storage: torch.UntypedStorage, size: int) -> Any:
             result = resize(storage, size)
@@ -186,7 +186,10 @@ class LiveBytes(TorchDispatchMode):  # type: ignore[misc]
 
 @functools.cache
 def _gives_what_it_got(function: Any) -> bool:
-    """Whether an operator's result lies on one of its arguments; what ``torch.tensor`` makes comes as an argument."""
+    """Tell whether an operator's result lies on one of its arguments.
+
+    What ``torch.tensor`` makes comes as an argument.
+    """
     if function is torch.ops.aten.lift_fresh.default or isinstance(function, HigherOrderOperator):
         return False
     return any(result.alias_info is not None for result in function._schema.returns)
@@ -208,7 +211,7 @@ class StepLive:
         self._profiled: AllocatedLive | None = None
 
     def start(self) -> None:
-        """A step begins."""
+        """Begin a step."""
         if is_compiling():
             from autorecompute.backends.torch.compiled.live import AllocatedLive, LeastHeld  # which needs the profiler
 
@@ -219,7 +222,7 @@ class StepLive:
         self._meter.__enter__()
 
     def stop(self) -> int:
-        """The most bytes alive beyond those that were at the start."""
+        """Return the most bytes alive beyond those that were at the start."""
         if self._profiled is not None:
             profiled, self._profiled = self._profiled, None
             return profiled.stop()
@@ -229,17 +232,17 @@ class StepLive:
         return meter.peak - meter.base
 
     def held_bytes(self, measured_bytes: int) -> int:
-        """What was measured: configs leave nothing behind."""
+        """Return what was measured: configs leave nothing behind."""
         return measured_bytes
 
 
 def tensors_of(model: Module, optimizers: Sequence[torch.optim.Optimizer], batch: Any = ()) -> list[Tensor]:
-    """The tensors that are alive between two steps: parameters and their gradients, buffers, state, a batch."""
+    """Return the tensors that are alive between two steps: parameters and their gradients, buffers, state, a batch."""
     parameters = list(model.parameters())
     gradients = [parameter.grad for parameter in parameters if parameter.grad is not None]
     return [*parameters, *gradients, *model.buffers(), *state_of(optimizers), *tensors_in(batch)]
 
 
 def state_of(optimizers: Sequence[torch.optim.Optimizer]) -> list[Tensor]:
-    """The tensors that optimizers keep between two steps."""
+    """Return the tensors that optimizers keep between two steps."""
     return [value for optimizer in optimizers for value in tensors_in(list(optimizer.state.values()))]

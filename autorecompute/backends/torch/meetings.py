@@ -38,7 +38,7 @@ def meetings_of(found: Detected, board: Switchboard) -> Iterator[tuple[Choice, C
 
 
 def paths_of(found: Detected, board: Switchboard, pair: tuple[Choice, Choice]) -> list[str]:
-    """Where both of a pair are on: an operator is dropped from a whole unit's graph, which holds the modules.
+    """Return where both of a pair are on: an operator is dropped from a whole unit's graph, which holds the modules.
 
     Modules that are given one tensor lie in one unit.
     """
@@ -50,7 +50,7 @@ def paths_of(found: Detected, board: Switchboard, pair: tuple[Choice, Choice]) -
 
 
 def beyond(both: OptionStep, one: OptionStep, other: OptionStep) -> OptionStep:
-    """What two choices make of a step beyond what each makes alone."""
+    """Return what two choices make of a step beyond what each makes alone."""
     sums: dict[tuple[int, int], tuple[int, int]] = collections.defaultdict(lambda: (0, 0))
     for step, sign in ((both, 1), (one, -1), (other, -1)):
         for place, owner, change, highest in zip(step.parts, step.owners, step.change, step.highest, strict=True):

@@ -102,7 +102,7 @@ class TensorsBefore:
         return torch.empty(0).as_subclass(_Lost.of(place[1]))
 
     def _same(self, place: Place) -> Tensor | None:
-        """The tensor itself where it is alive, and nobody has written it."""
+        """Return the tensor itself where it is alive, and nobody has written it."""
         reference, version = self._seen[place]
         value: Tensor | None = reference()
         return value if value is not None and value._version == version else None
@@ -112,11 +112,11 @@ class TensorsBefore:
         return _holder(self._modules[index], name).get(name)
 
     def _has(self, place: Place) -> bool:
-        """Whether what was there is known: large tensors with a graph are not held in attributes, nor copied."""
+        """Tell whether what was there is known: large tensors with a graph are not held in attributes, nor copied."""
         return place in self._held or place not in self._seen
 
     def _before(self, place: Place, now: Tensor) -> Tensor:
-        """What a tensor was; what it is where it was written over for the first time, and nobody has a copy."""
+        """Return what a tensor was; what it is where it was written over for the first time, and nobody has a copy."""
         if place in self._copies:
             return self._copies[place]
         before = self._held.get(place, now)  # where the forward made it, it is as it was made
@@ -151,12 +151,12 @@ class _Lost(Tensor):  # type: ignore[misc]
 
     @classmethod
     def of(cls, name: str) -> type[_Lost]:
-        """For a tensor of this name."""
+        """Return it for a tensor of this name."""
         return type(cls.__name__, (cls,), {"what": f"the tensor {name}"})
 
     @classmethod
     def __torch_function__(cls, *_args: Any, **_kwargs: Any) -> Any:
-        """Tells what was lost."""
+        """Tell what was lost."""
         raise RuntimeError(CHANGED.format(cls.what))
 
 
@@ -175,7 +175,7 @@ def _holder(module: Module, name: str) -> dict[str, Any]:
 
 
 def _can_be_copied(value: Tensor) -> bool:
-    """Whether an attribute is no more than a few numbers, without a graph that a copy would keep."""
+    """Tell whether an attribute is no more than a few numbers, without a graph that a copy would keep."""
     is_plain = type(value) in (Tensor, FakeTensor) and value.layout is torch.strided and not value.is_nested
     return is_plain and not value.requires_grad and not value.is_inference() and _is_small(value)
 

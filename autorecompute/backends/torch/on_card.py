@@ -21,7 +21,7 @@ if TYPE_CHECKING:
 
 
 def reserve(model: Module, tuned: Tuned, script: Script, configs: Iterable[Config]) -> tuple[OnCard, ...]:
-    """What each config takes on a card, with the allocator's settings of the environment.
+    """Return what each config takes on a card, with the allocator's settings of the environment.
 
     A fragment of memory is what many requests in a row leave, so the figures of plans do not add up: each config has a
     whole step of its own.

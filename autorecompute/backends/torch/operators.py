@@ -136,11 +136,11 @@ class Finder:
 
     @property
     def operators(self) -> tuple[str, ...]:
-        """Names of the nodes of each graph, in order; graphs that are alike once."""
+        """Return the names of the nodes of each graph, in order; graphs that are alike once."""
         return tuple(dict.fromkeys(" ".join(kind.__name__ for kind in plan.kinds) for _, plan, _ in self._pending))
 
     def finish(self) -> dict[str, Program]:
-        """For each unit what can be dropped in all its calls: what nobody outside it has saved."""
+        """Return for each unit what can be dropped in all its calls: what nobody outside it has saved."""
         programs: dict[str, Program] = {}
         for path, plan, candidates in self._pending:
             program = Program(plan, _merged(self._alone(candidates)))
@@ -148,7 +148,7 @@ class Finder:
         return {path: program for path, program in programs.items() if program.drops}
 
     def storages(self) -> Mapping[str, set[int]]:
-        """For each site the storages that it drops."""
+        """Return for each site the storages that it drops."""
         found: dict[str, set[int]] = collections.defaultdict(set)
         for _, _, candidates in self._pending:
             for one in self._alone(candidates):
@@ -156,7 +156,7 @@ class Finder:
         return found
 
     def _alone(self, candidates: Iterable[_Candidate]) -> list[_Candidate]:
-        """Those whose storage nobody outside the unit has saved."""
+        """Return those whose storage nobody outside the unit has saved."""
         assert self._seen is not None, "the probe has not run"
         saved = self._seen.saved
         return [
@@ -175,7 +175,7 @@ class _Candidate:
 
 
 def _merged(candidates: Sequence[_Candidate]) -> Iterator[Drop]:
-    """One drop for each recipe: casts of one tensor, which several nodes save, are made from it together."""
+    """Yield one drop for each recipe: casts of one tensor, which several nodes save, are made from it together."""
     alike: dict[tuple[str, object], list[_Candidate]] = collections.defaultdict(list)
     for one in candidates:
         key = one.found.recipe if one.found.recipe is not None else one.found.slots
@@ -189,7 +189,7 @@ def _merged(candidates: Sequence[_Candidate]) -> Iterator[Drop]:
 
 
 def operator_of(node: Node) -> str:
-    """What people call the operator that made a node: ``NativeLayerNormBackward0`` is ``layer_norm``."""
+    """Return what people call the operator that made a node: ``NativeLayerNormBackward0`` is ``layer_norm``."""
     name = re.sub(r"(Backward)?\d*$", "", type(node).__name__).removeprefix("Native").removeprefix("Fused")
     return re.sub(r"(?<=[a-z])(?=[A-Z])", "_", name).lower()
 
@@ -237,7 +237,7 @@ class _Unit:
         return slot.place if slot.name in _RESULTS else None
 
     def found(self) -> Iterator[Found]:
-        """What can be made again bit for bit."""
+        """Yield what can be made again bit for bit."""
         with torch.no_grad():
             for storage, slots in self._saved.items():
                 one = self._recipe(storage, slots) or self._mask(storage, slots)
@@ -276,7 +276,7 @@ class _Unit:
             return False
 
     def _mask(self, storage: int, slots: Mapping[Slot, Tensor]) -> Found | None:
-        """The mask of a dropout on the CPU: saved once, as the factor of a product, drawn as zeros and ones."""
+        """Return the mask of a dropout on the CPU: saved once, as the factor of a product, drawn as zeros and ones."""
         (slot, tensor), *others = slots.items()
         is_factor = self._calls.is_one(slot.place, {torch.ops.aten.mul}) and slot.name == "other"
         if others or not is_factor or tensor.dim() == 0 or storage not in self._masks or self._is_made(slot):
@@ -285,7 +285,7 @@ class _Unit:
         return Found(storage, (slot,), None, slot.place) if is_mask else None
 
     def _is_made(self, slot: Slot) -> bool:
-        """Whether gradients go back to what made the tensor."""
+        """Tell whether gradients go back to what made the tensor."""
         edges = self._graph.nodes[slot.place].next_functions
         return len(edges) > 1 and edges[1][0] is not None
 
@@ -294,7 +294,7 @@ _NAMES: dict[type, list[str]] = {}
 
 
 def _saved_names(kind: type) -> list[str]:
-    """Names under which nodes of a class save single tensors."""
+    """Name under which nodes of a class save single tensors."""
     if kind not in _NAMES:
         start = "_raw_saved_"
         _NAMES[kind] = [name.removeprefix(start) for name in dir(kind) if name.startswith(start)]

@@ -38,7 +38,7 @@ CALL_SECONDS: Final = {CHECKPOINT: 0.8e-3, KEEP_MATMUL: 4e-3, DROP: 0.1e-3}
 
 
 def kept_cluster(site: str, option: str) -> str:
-    """The cluster of operators that a choice has the compiler keep; empty where it names none."""
+    """Return the cluster of operators that a choice has the compiler keep; empty where it names none."""
     _, keeps, name = option.partition(KEEPING)
     if not keeps or option == KEEP_MATMUL:
         return ""
@@ -46,12 +46,12 @@ def kept_cluster(site: str, option: str) -> str:
 
 
 def keeping(site: str, cluster: str) -> str:
-    """The option of blocks that are checkpointed, all but one cluster of operators in them."""
+    """Return the option of blocks that are checkpointed, all but one cluster of operators in them."""
     return KEEPING + cluster.removeprefix(site).removeprefix(".")
 
 
 def label_of(site: str, option: str) -> str:
-    """What people read of a choice."""
+    """Return what people read of a choice."""
     what, keeps, _ = option.partition(KEEPING)
     if option == KEEP_MATMUL:
         return f"{site}, matrix products kept"

@@ -56,7 +56,7 @@ class PlansFile:
 
     @property
     def text(self) -> str:
-        """What stands in the file: a choice to a line."""
+        """Return what stands in the file: a choice to a line."""
         marks = {UNMEASURED: self.is_unmeasured, REPLACES: self.replaces_checkpointing}
         marked = {name: True for name, is_so in marks.items() if is_so}
         plain = {"format": FORMAT, **marked, "model": self.model, "torch": self.torch, "plans": self.config.texts}
@@ -64,7 +64,7 @@ class PlansFile:
 
 
 def read_plans_file(file: Path) -> PlansFile:
-    """What a plans file says.
+    """Return what a plans file says.
 
     Raises:
         UsageError: it cannot be read, or is none.
@@ -94,7 +94,7 @@ def read_plans_file(file: Path) -> PlansFile:
 
 
 def requested(environment: Mapping[str, str]) -> PlansFile | None:
-    """What the file that the variable names says; ``None`` where the variable names none.
+    """Return what the file that the variable names says; ``None`` where the variable names none.
 
     Raises:
         UsageError: the file cannot be read, or is none.

@@ -106,7 +106,7 @@ class Observation:
     checkpointed: tuple[str, ...] = ()
 
     def owner_of(self, sequence: int) -> str:
-        """The path of the innermost call that made the node with this number; empty for the model's own."""
+        """Return the path of the innermost call that made the node with this number; empty for the model's own."""
         inner = [call for call in self.calls if call.first <= sequence < call.end]
         return inner[-1].path if inner else ""
 
@@ -154,7 +154,7 @@ class Probe:
         self._inside: list[set[str]] = []
 
     def run(self, args: Sequence[Any], kwargs: Mapping[str, Any]) -> Observation:
-        """What the forward pass of a training step with these arguments saves and where.
+        """Return what the forward pass of a training step with these arguments saves and where.
 
         Training goes on bit for bit as if it had not been run.
         """
@@ -201,7 +201,7 @@ class Probe:
 
     @property
     def path(self) -> str:
-        """The module that runs now."""
+        """Return the module that runs now."""
         return self._stack[-1] if self._stack else ""
 
     def _tensors_of_model(self) -> Iterator[Tensor]:
@@ -283,7 +283,7 @@ class Probe:
             self._refuse(path, Reason.OWN_CHECKPOINT)
 
     def _is_asked(self) -> bool:
-        """Whether a tensor that is saved now comes to us: not inside a checkpoint of the script's."""
+        """Tell whether a tensor that is saved now comes to us: not inside a checkpoint of the script's."""
         self._is_marked = False
         self._mark.square()
         return self._is_marked
@@ -305,7 +305,7 @@ class Probe:
         return handle
 
     def _scales(self, tensor: Tensor) -> bool:
-        """Whether the batch is in the shape: first, alone or times the length, or second where time goes first."""
+        """Tell whether the batch is in the shape: first, alone or times the length, or second where time goes first."""
         batch, shape = self.seen.batch, tuple(tensor.shape)
         return bool(shape) and (shape[0] % batch == 0 or (len(shape) > 1 and shape[1] == batch))
 

@@ -24,14 +24,14 @@ _OTHERS = frozenset({"torch", "numpy", *sys.stdlib_module_names})
 
 @functools.cache
 def is_generator(kind: type) -> bool:
-    """Whether values of a type are generators of random numbers."""
+    """Tell whether values of a type are generators of random numbers."""
     numpy = sys.modules.get("numpy")
     others = (numpy.random.RandomState, numpy.random.Generator) if numpy else ()
     return issubclass(kind, (torch.Generator, random.Random, *others)) and not issubclass(kind, random.SystemRandom)
 
 
 def way_of(value: Any) -> tuple[Callable[[], Any], Callable[[Any], object]] | None:
-    """How the state of a generator is read and written; ``None`` for anything else.
+    """Return how the state of a generator is read and written; ``None`` for anything else.
 
     A function that draws, such as ``random.random``, stands for its generator, and so do the modules ``random`` and
     ``numpy.random``.
@@ -52,7 +52,7 @@ def way_of(value: Any) -> tuple[Callable[[], Any], Callable[[Any], object]] | No
 
 
 def streams_in(functions: Iterable[tuple[Any, type]]) -> list[Any]:
-    """What draws random numbers of Python and NumPy themselves in functions of classes, and in what these call.
+    """Return what draws random numbers of Python and NumPy themselves in functions of classes, and in what these call.
 
     To read the state of such a generator takes longer than all else that is kept of a module, so it is to be done where
     a forward names it, or a function of the script that the forward calls.
@@ -95,7 +95,7 @@ def _reached_from(functions: Iterable[tuple[Any, type]]) -> Iterator[tuple[Funct
 
 @functools.cache
 def names_in(code: CodeType | None) -> frozenset[str]:
-    """The globals and attributes that a function names, or a function that is written in it."""
+    """Return the globals and attributes that a function names, or a function that is written in it."""
     if code is None:
         return frozenset()
     inner = [names_in(constant) for constant in code.co_consts if isinstance(constant, CodeType)]
@@ -103,7 +103,10 @@ def names_in(code: CodeType | None) -> frozenset[str]:
 
 
 def _values_in(function: Any, kind: type) -> Iterator[Any]:
-    """What a function's names may mean: globals, what modules hold, methods of a class, modules imported inside."""
+    """Yield what a function's names may mean.
+
+    Globals, what modules hold, methods of a class, modules imported inside.
+    """
     names = names_in(function.__code__)
     values = [function.__globals__[name] for name in names & function.__globals__.keys()]
     # Imported inside of a function; or another thing of that name, and then a state too much is read.

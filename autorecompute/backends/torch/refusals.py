@@ -92,7 +92,7 @@ class RefusedModelError(AutorecomputeError):
 
 
 def refusals_of_model(model: Module) -> Iterator[Refusal]:
-    """What keeps the whole model from being recomputed, seen before it is run."""
+    """Yield what keeps the whole model from being recomputed, seen before it is run."""
     for reason, is_so in (
         (Reason.ORTMODULE, _is_named(model, "ORTModule", "onnxruntime")),
         (Reason.TRANSFORMED, is_transformed()),
@@ -111,36 +111,36 @@ def is_transformed() -> bool:
 
 
 def _is_sharded_otherwise(model: Module) -> bool:
-    """Whether parts are sharded, and the model as a whole not in a way in which it can be run again."""
+    """Tell whether parts are sharded, and the model as a whole not in a way in which it can be run again."""
     is_in_parts = any(_is_named(module, "FSDP", "torch.distributed") for module in model.modules())
     return is_in_parts and not can_run_again(model)
 
 
 def _is_spread(parameter: Any, model: Module) -> bool:
-    """Whether a parameter is split over ranks by more than ``fully_shard``."""
+    """Tell whether a parameter is split over ranks by more than ``fully_shard``."""
     if not _is_named(parameter, "DTensor", "torch.distributed"):
         return False
     return not is_sharded(model) or sum(placement.is_shard() for placement in parameter.placements) > 1
 
 
 def _is_named(value: object, start: str, package: str) -> bool:
-    """Whether a class of the object has such a name; a class of a package that need not be installed."""
+    """Tell whether a class of the object has such a name; a class of a package that need not be installed."""
     starts = (start, "FullyShardedDataParallel") if start == "FSDP" else (start,)
     return any(kind.__name__.startswith(starts) and kind.__module__.startswith(package) for kind in type(value).__mro__)
 
 
 def unwrapped(model: Module) -> Module:
-    """The module that is trained: what ``DistributedDataParallel`` holds, or the model itself."""
+    """Return the module that is trained: what ``DistributedDataParallel`` holds, or the model itself."""
     return model.module if isinstance(model, DistributedDataParallel) else model
 
 
 def has_gradient(result: Any) -> bool:
-    """Whether gradients go back through what a module returns."""
+    """Tell whether gradients go back through what a module returns."""
     return any(tensor.requires_grad for tensor in tensors_in(result))
 
 
 def is_hooked() -> bool:
-    """Whether a tensor that is saved now goes through hooks of the script's."""
+    """Tell whether a tensor that is saved now goes through hooks of the script's."""
     result = torch.ones(1, requires_grad=True).exp()
     try:
         result.grad_fn._raw_saved_result.register_hooks(lambda tensor: tensor, lambda tensor: tensor)

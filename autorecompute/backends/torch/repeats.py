@@ -52,12 +52,12 @@ class Link(NamedTuple):
     outputs: frozenset[int]
 
     def follows(self, before: Link) -> bool:
-        """Whether the call was given what the one before returned."""
+        """Tell whether the call was given what the one before returned."""
         return bool(self.inputs & before.outputs)
 
 
 def forms_of(result: Any) -> tuple[tuple[Any, ...], ...] | None:
-    """The forms of the tensors in a result; ``None`` where it holds anything else."""
+    """Return the forms of the tensors in a result; ``None`` where it holds anything else."""
     leaves = [leaf for leaf in tree_leaves(result) if leaf is not None]
     if not all(isinstance(leaf, Tensor) for leaf in leaves):
         return None
@@ -106,7 +106,7 @@ def _drops(program: Program | None) -> list[tuple[Any, ...]]:
 
 
 def _is_chained(first: Link, one: Link, other: Link) -> bool:
-    """Whether two calls were given the same beside what the call before each returned."""
+    """Tell whether two calls were given the same beside what the call before each returned."""
     return one.inputs - first.outputs == other.inputs - one.outputs
 
 
@@ -123,7 +123,7 @@ class LastResult:
         return result
 
     def give(self, _forward: Callable[..., Any], _module: Module, /, *_args: Any, **_kwargs: Any) -> Any:
-        """In place of a unit; an ``Around``."""
+        """Stand in for a unit; an ``Around``."""
         return tree_map_only(TensorWeakRef, lambda reference: reference(), self._result)
 
 
@@ -145,7 +145,7 @@ class Row:
             self._numbers[place] = self._numbers[place - 1] + (path not in skipped)
 
     def whole(self, order: Iterable[Segment], pieces: Sequence[Piece]) -> list[Piece]:
-        """The segments of the whole step.
+        """Return the segments of the whole step.
 
         Args:
             order: The segments that a whole step goes through.
@@ -159,7 +159,7 @@ class Row:
         return [known[one]._replace(segment=segment) for segment, one in zip(segments, stand_ins, strict=True)]
 
     def stand_ins(self, order: Sequence[Segment], taken: Sequence[Segment]) -> list[Segment]:
-        """For each segment of a whole step the one that stands for it.
+        """Return for each segment of a whole step the one that stands for it.
 
         Args:
             order: The segments that a whole step goes through.
@@ -181,17 +181,17 @@ class Row:
         return found
 
     def units(self, number: int, other: int) -> Iterator[tuple[int, int]]:
-        """The units of a whole step that one of this step stands for, each with what another one is beside it."""
+        """Yield the units of a whole step that one of this step stands for, each with what another one is beside it."""
         first = {brief: unit for unit, brief in reversed(self._numbers.items())}
         for unit, brief in self._numbers.items():
             if brief == number:
                 yield unit, unit + other - number if abs(other - number) <= 1 else first[other]
 
     def work(self, step: FakeStep, phases: Collection[str]) -> Amount:
-        """What a whole step computes in these phases."""
+        """Return what a whole step computes in these phases."""
         everywhere = [Segment(*each) for each in itertools.product(phases, self._numbers, (False, True))]
         return sum((step.work.get(self._brief(segment), Amount()) for segment in everywhere), Amount())
 
     def _brief(self, segment: Segment) -> Segment:
-        """The segment that stands for it where units are left out."""
+        """Return the segment that stands for it where units are left out."""
         return dataclasses.replace(segment, unit=self._numbers[segment.unit])

@@ -56,12 +56,12 @@ class Layout(NamedTuple):
 
     @classmethod
     def of(cls, tensor: Tensor) -> Layout:
-        """The layout of a tensor."""
+        """Return the layout of a tensor."""
         storage = tensor.untyped_storage().nbytes()
         return cls(tensor.size(), tensor.stride(), tensor.storage_offset(), tensor.dtype, storage)
 
     def view(self, value: Tensor) -> Tensor:
-        """The tensor as it lay, on what its storage held.
+        """Return the tensor as it lay, on what its storage held.
 
         Raises:
             RuntimeError: The value is of another size than what was dropped.
@@ -87,12 +87,12 @@ class Mask(NamedTuple):
 
     @classmethod
     def of(cls, tensor: Tensor) -> Mask:
-        """What is kept of a tensor."""
+        """Return what is kept of a tensor."""
         # A cast takes a tenth of the time of a comparison.
         return cls(tensor.detach().bool(), _other_than_zero(tensor), tensor.dtype)
 
     def tensor(self) -> Tensor:
-        """The tensor."""
+        """Return the tensor."""
         # A cast from bytes takes a quarter of the time of one from truth values, which are the same bytes.
         return self.is_other.view(torch.uint8).to(self.dtype).mul_(self.value)
 
@@ -106,7 +106,7 @@ class Mask(NamedTuple):
 
 
 def _other_than_zero(tensor: Tensor) -> float | Tensor:
-    """What a tensor of zeros and one positive value has beside the zeros."""
+    """Return what a tensor of zeros and one positive value has beside the zeros."""
     if tensor.device.type != "cpu":  # reading an element would wait for all that is queued
         return tensor.detach().amax()
     if is_fake(tensor) or not tensor.numel():  # nobody can tell, and nobody needs to
@@ -172,12 +172,12 @@ class Drop:
 
     @functools.cached_property
     def notes(self) -> tuple[Note, ...]:
-        """Notes that are taken of a step."""
+        """Note that are taken of a step."""
         return tuple(self.recipe.notes()) if self.recipe is not None else ()
 
     @functools.cached_property
     def tensors(self) -> tuple[Slot, ...]:
-        """Where the tensors are that are read."""
+        """Return where the tensors are that are read."""
         return tuple(self.recipe.slots()) if self.recipe is not None else ()
 
     def places(self) -> frozenset[int]:
@@ -342,7 +342,7 @@ class Packed:
 
 
 def made(recipe: Recipe, nodes: Mapping[int, Node], noted: Noted) -> Tensor:
-    """What a recipe gives, in the types of what it reads. No gradient may be wanted of it."""
+    """Return what a recipe gives, in the types of what it reads. No gradient may be wanted of it."""
     with without_autocast():
         value: Tensor = recipe.read(nodes, noted)
         return value
@@ -375,7 +375,7 @@ class Program:
         return frozenset(path for drop in self.drops if drop.site == site for path in drop.touched)
 
     def agreeing(self, other: Program) -> Program:
-        """What both can drop; nothing where the graphs differ."""
+        """Return what both can drop; nothing where the graphs differ."""
         same = other.drops if self._plan == other._plan else ()
         return Program(self._plan, [drop for drop in self.drops if drop in same])
 
@@ -403,7 +403,7 @@ class Rewrite:
         self._end = 0
 
     def __call__(self, forward: Callable[..., Any], module: Module, /, *args: Any, **kwargs: Any) -> Any:
-        """What the unit returns."""
+        """Return what the unit returns."""
         result = forward(*args, **kwargs)
         if torch.is_grad_enabled():
             try:

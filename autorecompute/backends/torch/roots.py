@@ -22,10 +22,10 @@ class Watcher(Protocol):
     """Who is told of training calls; what it calls itself is not told to it."""
 
     def about_to_run(self, root: Module, args: Sequence[Any], kwargs: Mapping[str, Any]) -> None:
-        """A root is about to be called with these arguments."""
+        """Note that a root is about to be called with these arguments."""
 
     def has_run(self, root: Module, result: Any) -> None:
-        """A root has returned this."""
+        """Note that a root has returned this."""
 
 
 class Roots:
@@ -90,12 +90,12 @@ class Roots:
         self._put = []
 
     def note(self, optimizer: Optimizer) -> None:
-        """An optimizer has got parameters; a module that was no root may be one now."""
+        """Note that an optimizer has got parameters; a module that was no root may be one now."""
         self._optimizers.add(optimizer)
         self._others.clear()
 
     def optimizers_of(self, root: Module) -> list[Optimizer]:
-        """The optimizers that train parameters of a module."""
+        """Return the optimizers that train parameters of a module."""
         own = {id(parameter) for parameter in root.parameters()}
         return [one for one in self._optimizers if not own.isdisjoint(_parameters_of(one))]
 

@@ -29,7 +29,7 @@ WORK = {CHECKPOINT: 1 / 3, DROP: 0.05, KEEP_MATMUL: 0.1}
 
 
 def rough_steps(found: Detected, board: Switchboard) -> Steps | None:
-    """A step without recompute, and how it differs with each choice; ``None`` where a probe has seen no unit.
+    """Return a step without recompute, and how it differs with each choice; ``None`` where a probe has seen no unit.
 
     Args:
         found: What a probe found in the model.
@@ -48,7 +48,7 @@ def rough_steps(found: Detected, board: Switchboard) -> Steps | None:
 
 
 def _parts(found: Detected) -> list[Part]:
-    """The forward passes of all units and of the head, and their backward passes in the other order."""
+    """Return the forward passes of all units and of the head, and their backward passes in the other order."""
     units, owners = [*found.calls, ""], [*map(found.structure.units.index, found.calls), _last(found)]
     told = [
         (unit, owner, found.unit_bytes.get(unit, 0) // max(1, found.calls.count(unit)))
@@ -87,6 +87,6 @@ def _option(choice: Choice, site: Site, found: Detected) -> OptionStep:
 
 
 def _places(path: str, found: Detected) -> Sequence[int]:
-    """The parts of the forward pass in which a module is: its unit's calls, or else the head."""
+    """Return the parts of the forward pass in which a module is: its unit's calls, or else the head."""
     unit = found.structure.unit_of(path)
     return [place for place, call in enumerate(found.calls) if call == unit] or [len(found.calls)]

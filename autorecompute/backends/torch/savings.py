@@ -26,7 +26,7 @@ class Saving:
     per_sample: float
 
     def at(self, batch: int) -> float:
-        """The bytes at a batch."""
+        """Return the bytes at a batch."""
         return self.fixed + self.per_sample * batch
 
     def __sub__(self, other: Saving) -> Saving:
@@ -34,26 +34,26 @@ class Saving:
 
 
 def saving_of(found: Iterable[Saved], batch: int) -> Saving:
-    """What these storages take."""
+    """Return what these storages take."""
     storages = list(found)
     scaling = sum(saved.bytes for saved in storages if saved.scales)
     return Saving(sum(saved.bytes for saved in storages) - scaling, scaling / batch)
 
 
 def saving_of_modules(seen: Observation, paths: Collection[str]) -> Saving:
-    """What checkpointing these modules saves: what only they saved, less the inputs that only they hold then."""
+    """Return what checkpointing these modules saves: what only they saved, less the inputs that only they hold then."""
     held = [seen.given[number] for number in given(seen, paths) if number not in seen.saved]
     dropped = [seen.saved[number] for number in kept_alone(seen, paths)]
     return saving_of(dropped, seen.batch) - saving_of(held, seen.batch)
 
 
 def given(seen: Observation, paths: Collection[str]) -> set[int]:
-    """The tensors that the calls of these paths are given."""
+    """Return the tensors that the calls of these paths are given."""
     return {number for call in seen.calls if call.path in paths for number in call.inputs}
 
 
 def kept_alone(seen: Observation, paths: Collection[str]) -> set[int]:
-    """The tensors that nothing but these modules keeps, and that they are not given."""
+    """Return the tensors that nothing but these modules keeps, and that they are not given."""
     return {
         number
         for number, saved in seen.saved.items()

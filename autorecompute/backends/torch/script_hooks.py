@@ -38,7 +38,7 @@ def without_gradient_hooks(model: Module) -> Iterator[None]:
 
 
 def _of_modules(model: Module) -> list[dict[int, Any]]:
-    """Those of all modules of the process, too."""
+    """Return those of all modules of the process, too."""
     found = [hooks for module in model.modules() for hooks in (module._backward_hooks, module._backward_pre_hooks)]
     return [*found, torchs._global_backward_hooks, torchs._global_backward_pre_hooks]
 
@@ -49,4 +49,4 @@ def _of_weights(model: Module) -> list[dict[int, Any]]:
 
 
 def _nothing(*_given: Any) -> None:
-    """In place of a hook: the gradients stay as they are."""
+    """Stand in for a hook: the gradients stay as they are."""

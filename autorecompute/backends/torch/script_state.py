@@ -36,12 +36,12 @@ MOST_FIGURES = 64
 
 
 def is_torchs(module: Module) -> bool:
-    """Whether its class is one of PyTorch's, whose forwards change no attribute."""
+    """Tell whether its class is one of PyTorch's, whose forwards change no attribute."""
     return type(module).__module__.startswith("torch.")
 
 
 def attributes_of(module: Module) -> dict[str, Any]:
-    """The attributes that a module's own class has given it."""
+    """Return the attributes that a module's own class has given it."""
     return {name: value for name, value in vars(module).items() if name not in TORCHS_OWN}
 
 
@@ -57,7 +57,7 @@ class Attributes(NamedTuple):
 
 
 def attributes_of_all(modules: Sequence[Module]) -> Attributes:
-    """The attributes of modules, as they are now.
+    """Return the attributes of modules, as they are now.
 
     Plain values are numbers, text, enums, tuples of such, generators of random numbers, and short lists, dictionaries
     and sets of such, which are copied. To keep more could keep a step's graph alive. A list that several modules have
@@ -108,13 +108,13 @@ def _is_plain(value: Any) -> bool:
 
 @functools.cache
 def _is_fixed(kind: type) -> bool:
-    """Whether values of a type refer to nothing else that matters."""
+    """Tell whether values of a type refer to nothing else that matters."""
     return is_generator(kind) or issubclass(kind, numbers.Number | str | enum.Enum | torch.dtype | torch.device)
 
 
 @contextlib.contextmanager
 def kept_contents(modules: Iterable[Module]) -> Iterator[None]:
-    """What lists, dictionaries and sets hold is afterwards as it was.
+    """Put back afterwards what lists, dictionaries and sets hold.
 
     Those are meant that are attributes of modules, or that a forward or a hook of a module has at hand, and those
     within them. Nobody may go back through the graph of another run, and no figure of it is the training's.
@@ -125,7 +125,7 @@ def kept_contents(modules: Iterable[Module]) -> Iterator[None]:
 
 @contextlib.contextmanager
 def kept(values: Iterable[Any]) -> Iterator[None]:
-    """What lists, dictionaries and sets among these values, and within them, hold is afterwards as it was."""
+    """Put back afterwards what lists, dictionaries and sets among these values, and within them, hold."""
     copies = _copies(values)
     try:
         yield
@@ -135,7 +135,7 @@ def kept(values: Iterable[Any]) -> Iterator[None]:
 
 
 def _functions_of(module: Module) -> list[tuple[Any, type]]:
-    """Its forward, if it is the script's, and its hooks, each with the class whose methods it may call."""
+    """Return its forward, if it is the script's, and its hooks, each with the class whose methods it may call."""
     forwards = [] if is_torchs(module) else [type(module).forward]
     hooks = (*module._forward_hooks.values(), *module._forward_pre_hooks.values())
     own = [(inspect.unwrap(forward), type(module)) for forward in forwards]
@@ -166,17 +166,17 @@ class Generators:
         return all(id(value) in self._known for value in (*own, *now) if way_of(value) is not None)
 
     def states(self) -> list[Any]:
-        """Where each of them is."""
+        """Return where each of them is."""
         return [tell() for tell, _ in self._ways]
 
     def set(self, states: list[Any]) -> None:
-        """Puts them back there."""
+        """Put them back there."""
         for (_, put), state in zip(self._ways, states, strict=True):
             put(state)
 
 
 def _within_reach(modules: Sequence[Module]) -> Iterator[Any]:
-    """What forwards and hooks of modules find without being given it: attributes, globals, closures.
+    """Yield what forwards and hooks of modules find without being given it: attributes, globals, closures.
 
     Not all globals of the script: others may be in use by another thread at this moment, such as one that loads data.
     """
@@ -195,7 +195,7 @@ def _within_reach(modules: Sequence[Module]) -> Iterator[Any]:
 
 
 def _copies(values: Iterable[Any]) -> dict[int, tuple[Any, Any]]:
-    """Each container among the values, and within them, with a copy of what it holds."""
+    """Return each container among the values, and within them, with a copy of what it holds."""
     found: dict[int, tuple[Any, Any]] = {}
     waiting, entries = list(values), 0
     for value in waiting:

@@ -51,7 +51,7 @@ class Extent(NamedTuple):
     highest: int
 
     def then(self, other: Extent) -> Extent:
-        """This part and the one behind it as one."""
+        """Return this part and the one behind it as one."""
         return Extent(self.change + other.change, max(self.highest, self.change + other.highest))
 
 
@@ -71,7 +71,7 @@ class Piece(NamedTuple):
 
 
 def cut(events: Iterable[Event], calls: int) -> list[Piece]:
-    """The segments in order, those among them in which nothing changes: steps with other choices may change it.
+    """Return the segments in order, those among them in which nothing changes: steps with other choices may change it.
 
     Where a step goes through segments in another order, or through one twice, they are as they come.
 
@@ -88,7 +88,7 @@ def cut(events: Iterable[Event], calls: int) -> list[Piece]:
 
 
 def usual_order(calls: int) -> list[Segment]:
-    """The segments of a step with so many calls of units, in the order in which a step goes through them."""
+    """Return the segments of a step with so many calls of units, in the order in which a step goes through them."""
     forward = [Segment(FORWARD, unit, is_behind) for unit in range(calls) for is_behind in (False, True)]
     forward.insert(0, Segment(FORWARD, -1))
     backward = [dataclasses.replace(segment, phase=BACKWARD) for segment in reversed(forward)]
@@ -121,13 +121,13 @@ class Cuts:
         """The segment of each part."""
 
     def place(self, segment: Segment, node: int) -> int | None:
-        """The part in which a node of a segment is; ``None`` where no step has it."""
+        """Return the part in which a node of a segment is; ``None`` where no step has it."""
         numbered = enumerate(group for groups in self._groups for group in groups)
         places = (place for place, group in numbered if self.segments[place] == segment and node in group)
         return next(places, None)
 
     def parts(self, pieces: Sequence[Piece]) -> list[Extent]:
-        """The parts of a step."""
+        """Return the parts of a step."""
         return [
             _together(extent for number, extent in piece.nodes if number in group)
             for piece, groups in zip(pieces, self._groups, strict=True)
@@ -136,7 +136,10 @@ class Cuts:
 
 
 def _groups(pieces: Sequence[Piece]) -> list[frozenset[int]]:
-    """The nodes of a segment, by the parts that they are in, in order: backward, from the last node to the first."""
+    """Return the nodes of a segment, by the parts that they are in, in order.
+
+    Backward, from the last node to the first.
+    """
     steps = [dict(piece.nodes) for piece in pieces]
     numbers = sorted(set().union(*steps), reverse=pieces[0].segment.phase == BACKWARD)
     differing = {number for number in numbers if len({step.get(number) for step in steps}) > 1}
@@ -145,7 +148,7 @@ def _groups(pieces: Sequence[Piece]) -> list[frozenset[int]]:
 
 
 def lifetimes(events: Iterable[Event]) -> Lifetimes:
-    """How many storages of which size came in each segment, and in which one they went."""
+    """Return how many storages of which size came in each segment, and in which one they went."""
     came: dict[int, Event] = {}
     found: Lifetimes = collections.defaultdict(collections.Counter)
     for event in events:
@@ -182,7 +185,7 @@ def moved(plain: Lifetimes, other: Lifetimes) -> Iterator[Moved]:
 
 
 def _moment(end: tuple[Segment, int]) -> tuple[bool, int, int]:
-    """For the order of a step, as far as it goes forward and then backward."""
+    """Return a key for the order of a step, as far as it goes forward and then backward."""
     segment, node = end
     is_forward = segment.phase == FORWARD
     place = 2 * segment.unit + segment.is_behind

@@ -23,7 +23,7 @@ REDUCES = ("reduce_grads", "all_reduce_grads")
 
 
 def is_sharded(module: Module) -> bool:
-    """Whether ``fully_shard`` was applied to this module."""
+    """Tell whether ``fully_shard`` was applied to this module."""
     return any(
         kind.__name__ == FSDP_MODULE and kind.__module__.startswith("torch.distributed")
         for kind in type(module).__mro__
@@ -31,12 +31,12 @@ def is_sharded(module: Module) -> bool:
 
 
 def can_run_again(model: Module) -> bool:
-    """Whether a sharded model can be run outside of a step: torch has to be able to forget that run."""
+    """Tell whether a sharded model can be run outside of a step: torch has to be able to forget that run."""
     return is_sharded(model) and hasattr(model, "reset_iter_state")
 
 
 def gathered(module: Module) -> list[Parameter]:
-    """The parameters of a module that runs, without those that are not gathered yet."""
+    """Return the parameters of a module that runs, without those that are not gathered yet."""
     return [parameter for parameter in module.parameters() if not hasattr(parameter, "to_local")]
 
 
@@ -60,7 +60,7 @@ def forgotten(model: Module) -> Iterator[None]:
 
 
 def gradients_of(model: Module, loss: Tensor, parameters: Sequence[Parameter]) -> list[Tensor | None]:
-    """This rank's shards of the gradients, summed over all ranks; those that the parameters have stay as they are."""
+    """Return this rank's shards of the gradients, summed over all ranks; leave those that the parameters have."""
     kept = [parameter.grad for parameter in parameters]
     try:
         with _reducing(model):
@@ -79,7 +79,7 @@ def _local(gradient: Any) -> Tensor | None:
 
 @contextlib.contextmanager
 def _reducing(model: Module) -> Iterator[None]:
-    """Has gradients reduced, in a step too that only accumulates them."""
+    """Have gradients reduced, in a step too that only accumulates them."""
     groups = [group for module in model.modules() if is_sharded(module) for group in _groups(module)]
     kept = [[getattr(group, name) for name in REDUCES] for group in groups]
     try:

@@ -57,17 +57,17 @@ class Step:
     calls: int = 1
 
     def kept(self, tensor: Tensor) -> Tensor:
-        """What is kept of a tensor to compare with."""
+        """Return what is kept of a tensor to compare with."""
         return self.seen(tensor).cpu() if self.is_lean else tensor
 
     def seen(self, tensor: Tensor) -> Tensor:
-        """What is compared of a tensor."""
+        """Return what is compared of a tensor."""
         if not self.is_lean or tensor.numel() <= SAMPLE or tensor.layout is not torch.strided:
             return tensor
         return tensor.flatten()[:: -(-tensor.numel() // SAMPLE)].contiguous()
 
     def run(self, seed: int, show: Callable[[Part, Tensor], None]) -> None:
-        """Shows the loss, each gradient as soon as it is there, buffers and weights that were written; it keeps none.
+        """Show the loss, each gradient as soon as it is there, buffers and weights that were written; keep none.
 
         Block by block, the gradient of a weight comes in parts where it is used in several places.
         """
@@ -123,7 +123,7 @@ class Step:
 
 
 def _show(see: _See, name: str, gradient: Tensor) -> Tensor | None:
-    """Shows a gradient, and gives autograd, which would keep it to the end, one that takes no memory in its place."""
+    """Show a gradient, and give autograd, which would keep it to the end, one that takes no memory in its place."""
     see(name, gradient)
     if type(gradient) is not Tensor or gradient.layout is not torch.strided:
         return None

@@ -43,7 +43,7 @@ class Presets:
     alternating: Collection[str]
 
     def all(self) -> dict[str, Config]:
-        """The configs by their names.
+        """Return the configs by their names.
 
         ``blocks`` is what ``gradient_checkpointing_enable()`` does, ``half_of_blocks`` does it to the first half only
         and ``every_2nd_block`` to every second one, ``keep_matmul`` keeps the results of their matrix products,
@@ -80,7 +80,7 @@ class Presets:
 
 
 def offered(found: Detected) -> list[Site]:
-    """The sites that are plans.
+    """Return the sites that are plans.
 
     A checkpoint around all blocks of a model is none: it makes them all again at once, and the peak stays. Neither is a
     site whose name cannot be written in a choice.
@@ -99,7 +99,7 @@ def _holds_all(site: Site, units: Collection[str]) -> bool:
 
 
 def space_of(found: Detected, board: Switchboard, steps: Steps | None) -> Space:
-    """All that can be switched on in a model.
+    """Return all that can be switched on in a model.
 
     Args:
         found: What a probe found in it.
@@ -130,7 +130,7 @@ def _plan(site: Site, option: str, found: Detected, steps: Steps | None) -> Plan
 
 
 def _seen_saving(site: str, option: str, steps: Steps) -> Saving:
-    """What the forward passes of a step leave less behind with a choice."""
+    """Return what the forward passes of a step leave less behind with a choice."""
     seen = next((one for one in steps.options if (one.site, one.option) == (site, option)), None)
     if seen is None:
         return Saving(0, 0)
@@ -140,14 +140,14 @@ def _seen_saving(site: str, option: str, steps: Steps) -> Saving:
 
 
 def _written(saving: Saving) -> str:
-    """The saving as an expression in the batch."""
+    """Return the saving as an expression in the batch."""
     parts = [str(round(saving.fixed))] if round(saving.fixed) or not round(saving.per_sample) else []
     parts += [f"{round(saving.per_sample)}*batch"] if round(saving.per_sample) else []
     return " + ".join(parts)
 
 
 def _covers(board: Switchboard, offered_sites: Collection[str]) -> dict[str, tuple[str, ...]]:
-    """The sites of which each site leaves nothing to do, whatever their options."""
+    """Return the sites of which each site leaves nothing to do, whatever their options."""
     found: dict[str, set[str]] = collections.defaultdict(set)
     for (one, _), (other, _) in sorted(board.overlaps()):
         if {one, other} <= set(offered_sites) and one not in found[other]:

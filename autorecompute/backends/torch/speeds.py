@@ -32,10 +32,10 @@ class Speeds(Protocol):
 
     @property
     def bytes_per_second(self) -> float:
-        """What memory reads and writes."""
+        """Return what memory reads and writes."""
 
     def operations_per_second(self, kind: str) -> float:
-        """The speed of matrix products of a type of numbers."""
+        """Return the speed of matrix products of a type of numbers."""
 
 
 class MeasuredSpeeds:
@@ -51,7 +51,7 @@ class MeasuredSpeeds:
         self.bytes_per_second = self._copying()
 
     def operations_per_second(self, kind: str) -> float:
-        """The speed of matrix products of a type of numbers."""
+        """Return the speed of matrix products of a type of numbers."""
         kind = "float32" if kind == TF32 else kind  # what is measured is what the script has switched on
         if kind not in self._operations:
             self._operations[kind] = self._multiplying(getattr(torch, kind))
@@ -59,7 +59,7 @@ class MeasuredSpeeds:
 
     @property
     def machine(self) -> Machine:
-        """All that was measured."""
+        """Return all that was measured."""
         return Machine(
             name="this machine",
             source=f"measured on {self._device}: the best of {REPEATS} matrix products, and of {REPEATS} copies",
@@ -87,7 +87,10 @@ class MeasuredSpeeds:
             return 2 * size / self._best(functools.partial(target.copy_, source))
 
     def _best(self, call: Callable[[], object]) -> float:
-        """The shortest time of some calls: others on the machine make them longer, and nothing makes them shorter."""
+        """Return the shortest time of some calls.
+
+        Others on the machine make them longer, and nothing makes them shorter.
+        """
         self._run(call)
         return min(self._run(call) for _ in range(REPEATS))
 

@@ -29,15 +29,15 @@ class Storages:
         self._gone = gone or (lambda _number: None)
 
     def number(self, tensor: Tensor) -> int:
-        """The number of the storage on which the tensor stands."""
+        """Return the number of the storage on which the tensor stands."""
         return self.see(tensor)[0]
 
     def see(self, tensor: Tensor) -> tuple[int, int]:
-        """The number of the tensor's storage, and its bytes if it was never seen before; else 0."""
+        """Return the number of the tensor's storage, and its bytes if it was never seen before; else 0."""
         return self.see_storage(storage_of(tensor))
 
     def see_storage(self, storage: torch.UntypedStorage) -> tuple[int, int]:
-        """The same of a storage."""
+        """Return the same of a storage."""
         address = storage._cdata
         known = self._numbers.get(address)
         if known is not None:
@@ -53,7 +53,10 @@ class Storages:
 
 
 def storage_of(tensor: Tensor) -> torch.UntypedStorage:
-    """Where a tensor's numbers lie: of one that is spread over ranks this rank's part, of a sparse one its values."""
+    """Return where a tensor's numbers lie.
+
+    Of one that is spread over ranks this rank's part, of a sparse one its values.
+    """
     own = getattr(tensor, "_local_tensor", tensor)
     if own.is_sparse:
         own = own._values()
@@ -63,7 +66,7 @@ def storage_of(tensor: Tensor) -> torch.UntypedStorage:
 
 
 def tensors_in(value: Any) -> Iterator[Tensor]:
-    """The tensors in an argument or a result: in tuples, lists and mappings, as deep as they go."""
+    """Yield the tensors in an argument or a result: in tuples, lists and mappings, as deep as they go."""
     if isinstance(value, Tensor):
         yield value
     elif isinstance(value, Mapping):
@@ -78,7 +81,7 @@ def tensors_in(value: Any) -> Iterator[Tensor]:
 
 
 def with_leaves(value: Any, exchange: Callable[[Any], Any]) -> Any:
-    """The same structure, with something else in place of what lies in it.
+    """Return the same structure, with something else in place of what lies in it.
 
     Lists, tuples and mappings are new ones. Objects of classes of their own are copied where parts of them change.
     """
@@ -97,7 +100,7 @@ def with_leaves(value: Any, exchange: Callable[[Any], Any]) -> Any:
 
 
 def _parts_of(value: Any) -> Iterable[tuple[Any, Any]]:
-    """What :func:`tensors_in` finds in an object of a class of its own, each with its key, index or name."""
+    """Return what :func:`tensors_in` finds in an object of a class of its own, each with its key, index or name."""
     if isinstance(value, MutableMapping):
         return value.items()
     if isinstance(value, (tuple, list)):
@@ -121,12 +124,15 @@ def _copy_with(value: Any, parts: Mapping[Any, Any]) -> Any:
 
 @functools.cache
 def are_spread(types: tuple[type, ...]) -> bool:
-    """Whether a tensor of one of these types is spread over ranks: its own operators are those on this rank's part."""
+    """Tell whether a tensor of one of these types is spread over ranks.
+
+    Its own operators are those on this rank's part.
+    """
     return any(kind.__name__ == "DTensor" for kind in types)
 
 
 def changed_by(function: Any, args: tuple[Any, ...], kwargs: Mapping[str, Any]) -> Iterator[Tensor]:
-    """The tensors that an operator writes."""
+    """Yield the tensors that an operator writes."""
     for place, argument in enumerate(function._schema.arguments):
         if argument.is_write:
             yield from tensors_in(args[place] if place < len(args) else kwargs.get(argument.name))

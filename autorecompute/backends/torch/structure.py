@@ -35,26 +35,26 @@ class Structure:
     units: tuple[str, ...]
 
     def group_of(self, path: str) -> str:
-        """The group in which the module with this path is; empty for the model itself."""
+        """Return the group in which the module with this path is; empty for the model itself."""
         return next((group for group, paths in self.groups.items() if path in paths), "")
 
     def unit_of(self, path: str) -> str:
-        """The unit that is this module or holds it; empty where there is none."""
+        """Return the unit that is this module or holds it; empty where there is none."""
         return next((unit for unit in self.units if is_within(path, unit)), "")
 
     def units_with(self, path: str) -> tuple[int, ...]:
-        """The unit that is this module or holds it, or else those that it holds, by their places."""
+        """Return the unit that is this module or holds it, or else those that it holds, by their places."""
         around = tuple(place for place, unit in enumerate(self.units) if is_within(path, unit))
         return around[:1] or tuple(place for place, unit in enumerate(self.units) if is_within(unit, path))
 
 
 def is_within(path: str, ancestor: str) -> bool:
-    """Whether a module's path is the ancestor's or lies below it, as a function that it calls does (``attn/name``)."""
+    """Tell whether a module's path is the ancestor's or below it, as a function that it calls is (``attn/name``)."""
     return not ancestor or path == ancestor or path.startswith((f"{ancestor}.", f"{ancestor}/"))
 
 
 def structure_of(model: Module) -> Structure:
-    """The groups and units of a model."""
+    """Return the groups and units of a model."""
     names: dict[str, str] = {"": ""}
     repeats: dict[str, list[str]] = {}
     for path, module in model.named_modules():
@@ -76,7 +76,7 @@ def _join(path: str, name: str) -> str:
 
 
 def _children(module: Module) -> Iterator[tuple[str, list[tuple[str, Module]]]]:
-    """The children that are like one another, with the name they share; a name of none for a child alone."""
+    """Yield the children that are like one another, with the name they share; a name of none for a child alone."""
     alike: dict[tuple[str, type], list[tuple[str, Module]]] = collections.defaultdict(list)
     for name, child in module.named_children():
         match = _NUMBERED.fullmatch(name)
@@ -92,7 +92,7 @@ def _children(module: Module) -> Iterator[tuple[str, list[tuple[str, Module]]]]:
 
 
 def _repeats(children: list[tuple[str, Module]]) -> bool:
-    """Whether these are several of a kind: layers in a list, not the two activations of a ``Sequential``."""
+    """Tell whether these are several of a kind: layers in a list, not the two activations of a ``Sequential``."""
     return len(children) > 1 and any(True for _, child in children for _ in child.children())
 
 
@@ -101,7 +101,10 @@ def _is_list(module: Module) -> bool:
 
 
 def _units(model: Module, repeats: Mapping[str, list[str]]) -> Iterator[str]:
-    """The outermost repeated modules that have like parameters, else the innermost ones; they are called as modules."""
+    """Yield the outermost repeated modules that have like parameters, else the innermost ones.
+
+    They are called as modules.
+    """
     called = {path: module for path, module in model.named_modules() if not _is_container(module)}
     repeated = [path for path in called if path in repeats]
     alike = {path for path in repeated if len({_shapes(called[sibling]) for sibling in repeats[path]}) == 1}
@@ -115,7 +118,7 @@ def _units(model: Module, repeats: Mapping[str, list[str]]) -> Iterator[str]:
 
 
 def _is_container(module: Module) -> bool:
-    """Whether the module is never called itself, as ``ModuleList`` is not."""
+    """Tell whether the module is never called itself, as ``ModuleList`` is not."""
     return type(module).__name__ in {"ModuleList", "ModuleDict", "ParameterList", "ParameterDict"}
 
 
@@ -124,10 +127,10 @@ def _shapes(module: Module) -> tuple[tuple[str, tuple[int, ...]], ...]:
 
 
 def every_2nd(paths: Iterable[str]) -> list[str]:
-    """Every second of these paths, from the first on."""
+    """Return every second of these paths, from the first on."""
     return list(paths)[::2]
 
 
 def first_of(paths: Iterable[str], count: int | None) -> list[str]:
-    """The first ``count`` of these paths, or all of them."""
+    """Return the first ``count`` of these paths, or all of them."""
     return list(paths)[:count]

@@ -46,7 +46,7 @@ _LOG = logging.getLogger(__name__)
 def survey_steps(
     model: Module, found: Detected, board: Switchboard, script: Script, speeds: Speeds | None = None
 ) -> Steps:
-    """What steps of the model take without recompute and with each choice.
+    """Return what steps of the model take without recompute and with each choice.
 
     Args:
         model: The model.
@@ -100,7 +100,7 @@ def survey_steps(
 
 
 def _fixed(cuts: Cuts, plain: Sequence[Piece], doubled: _Taken | None) -> list[Extent]:
-    """What of each part does not grow with the batch; nothing where nobody knows."""
+    """Return what of each part does not grow with the batch; nothing where nobody knows."""
     if doubled is None or [piece.segment for piece in doubled.pieces] != [piece.segment for piece in plain]:
         return [NOTHING] * len(cuts.segments)
     both = zip(cuts.parts(plain), cuts.parts(doubled.pieces), strict=True)
@@ -125,13 +125,13 @@ def _parts(cuts: Cuts, plain: Sequence[Piece], doubled: _Taken | None, found: De
 
 
 def _name(segment: Segment, found: Detected) -> str:
-    """The unit's path; the head and what comes before the first unit have none."""
+    """Return the unit's path; the head and what comes before the first unit have none."""
     is_head = segment.is_behind and segment.unit == len(found.calls) - 1
     return "" if is_head or segment.unit < 0 else found.calls[segment.unit]
 
 
 def _owner(segment: Segment, found: Detected, units: Sequence[str]) -> int:
-    """The unit whose recompute decides: what is behind a unit goes with it, and what comes before the first as well."""
+    """Return the unit whose recompute decides: what is behind a unit goes with it, and what comes before the first."""
     if segment.phase == OUTSIDE or not found.calls:
         return 0
     return units.index(found.calls[max(segment.unit, 0)])
@@ -199,7 +199,7 @@ class _Survey:
         return taken
 
     def doubled(self) -> _Taken | None:
-        """The step without recompute at twice the batch; ``None`` where the model takes no other."""
+        """Return the step without recompute at twice the batch; ``None`` where the model takes no other."""
         try:
             return self._step([], self._short.row, times=2)
         except Exception as error:  # noqa: BLE001  (the model's own code runs there, at a batch that nobody gave it)
@@ -207,7 +207,7 @@ class _Survey:
             return None
 
     def take(self, choices: Sequence[Choice], paths: Sequence[str]) -> _Taken | None:
-        """A step with these choices; ``None`` where it goes through other segments than one without."""
+        """Return a step with these choices; ``None`` where it goes through other segments than one without."""
         structure = self._found.structure
         # The second unit tells of others where all have the choice or none has; a module with units in it runs whole.
         is_everywhere = all(choice.option != EVERY_2ND for choice in choices) and all(
@@ -220,7 +220,7 @@ class _Survey:
         return taken
 
     def option(self, choice: Choice, paths: Sequence[str], taken: _Taken, cuts: Cuts) -> OptionStep:
-        """How a step with the choice differs."""
+        """Return how a step with the choice differs."""
         structure = self._found.structure
         differing = self._differences(taken, cuts)
         again = taken.work.beyond(self._whole.work)
@@ -237,7 +237,7 @@ class _Survey:
         )
 
     def _differences(self, taken: _Taken, cuts: Cuts) -> list[_Difference]:
-        """How a step differs from the one without recompute; what other units decide comes last."""
+        """Return how a step differs from the one without recompute; what other units decide comes last."""
         pairs = zip(cuts.segments, cuts.parts(self._whole.pieces), cuts.parts(taken.pieces), strict=True)
         own = {
             place: _Difference(place, self._owner(segment), other.change - one.change, other.highest - one.highest)
@@ -255,7 +255,7 @@ class _Survey:
         return [*own.values(), *others]
 
     def _moved(self, taken: _Taken, cuts: Cuts) -> Iterator[_Difference]:
-        """What goes in other parts than without recompute because another unit keeps it, or keeps it no more."""
+        """Yield what goes in other parts than without recompute because another unit keeps it, or keeps it no more."""
         plain = self._short if taken.row is self._short.row else self._whole
         sizes: dict[tuple[int, int], int] = collections.defaultdict(int)
         for segment, node, unit, size in moved(plain.lifetimes, taken.lifetimes):
@@ -270,7 +270,7 @@ class _Survey:
         return _owner(segment, self._found, self._found.structure.units)
 
     def _step(self, choices: Sequence[Choice], row: Row, times: int = 1) -> _Taken:
-        """A step with these choices; a whole one where one without the units that are left out cannot tell."""
+        """Return a step with these choices; a whole one where one without the units that are left out cannot tell."""
         step = self._take(choices, row.skipped, times=times)
         pieces = [piece for piece in cut(step.events, row.calls) if piece.segment.phase in _COMPUTED]
         if row.skipped:
@@ -284,6 +284,6 @@ class _Survey:
 
 
 def bytes_of(model: Module) -> int:
-    """What parameters and buffers take."""
+    """Return what parameters and buffers take."""
     storages = Storages()
     return sum(storages.see(tensor)[1] for tensor in (*model.parameters(), *model.buffers()))

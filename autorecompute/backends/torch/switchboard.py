@@ -102,7 +102,7 @@ class Switchboard:
         self.effects: frozenset[Effect] = frozenset()
 
     def resolve(self, choices: Iterable[Choice]) -> frozenset[Effect]:
-        """What the choices come to; equal for choices that do the same.
+        """Return what the choices come to; equal for choices that do the same.
 
         Raises:
             ValueError: A choice names an unknown site or option, or two choices are for one site.
@@ -129,7 +129,7 @@ class Switchboard:
             raise ValueError(f"{choice.site} has no option {choice.option}; it has {', '.join(site.options)}")
 
     def _hides(self, winner: Effect, effect: Effect) -> bool:
-        """Whether one effect leaves nothing to do for the other."""
+        """Tell whether one effect leaves nothing to do for the other."""
         if winner is effect or winner.option == DROP:
             return False
         if effect.option == DROP:
@@ -187,7 +187,7 @@ class Switchboard:
                 self.set(before)
 
     def _arounds(self, effects: Iterable[Effect]) -> dict[str, list[Around]]:
-        """What is around each module, the outermost first."""
+        """Return what is around each module, the outermost first."""
         dropped: dict[str, set[str]] = collections.defaultdict(set)
         inner: dict[str, list[Around]] = collections.defaultdict(list)
         for effect in effects:

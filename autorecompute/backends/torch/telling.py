@@ -46,7 +46,7 @@ class Surveyed(NamedTuple):
 
 
 def surveyed(root: Module, survey: Callable[[], tuple[Steps | None, str]]) -> Surveyed:
-    """Has the model surveyed, and weighs what that leaves.
+    """Survey the model, and weigh what that leaves.
 
     Args:
         root: The model.
@@ -65,7 +65,7 @@ def surveyed(root: Module, survey: Callable[[], tuple[Steps | None, str]]) -> Su
 def tell(  # noqa: PLR0913  (all that is known of a model)
     root: Module, tuned: Tuned, call: Call, name: str, survey: Surveyed, *, is_thawed: bool = False
 ) -> Detection:
-    """What was detected.
+    """Return what was detected.
 
     Args:
         root: The model.

@@ -34,12 +34,12 @@ class Timeline:
         self._last = self._forward = Segment(FORWARD, -1)
 
     def start(self) -> None:
-        """A step begins."""
+        """Begin a step."""
         self._calls.clear()
         self._phase, self._forward, self._first = FORWARD, Segment(FORWARD, -1), _get_sequence_nr()
 
     def leave_backward(self) -> None:
-        """The backward pass is through: the optimizer is next."""
+        """End the backward pass: the optimizer is next."""
         self._phase = OUTSIDE
 
     def around(self, forward: Callable[..., Any], _module: Module, /, *args: Any, **kwargs: Any) -> Any:
@@ -56,7 +56,7 @@ class Timeline:
             self._forward = Segment(FORWARD, place, is_behind=True)
 
     def segment(self) -> Segment:
-        """The part that runs now."""
+        """Return the part that runs now."""
         node = torch._C._current_autograd_node()
         if node is not None:
             if self._phase != BACKWARD:
@@ -70,7 +70,7 @@ class Timeline:
         return self._last
 
     def _going_through(self, number: int) -> Segment:
-        """The part of the backward pass that a node of this number is in."""
+        """Return the part of the backward pass that a node of this number is in."""
         if number >= 1 << 62:  # gradients are put where they belong by nodes without a number
             is_first = self._last.phase != BACKWARD
             return Segment(BACKWARD, len(self._calls) - 1, is_behind=True) if is_first else self._last

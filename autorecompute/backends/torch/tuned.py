@@ -46,7 +46,7 @@ class Tuned:
 
     @classmethod
     def of(cls, model: Module, args: Sequence[Any], kwargs: Mapping[str, Any], calls: int = 1) -> Self:
-        """The model that is about to be called with these arguments for training.
+        """Return the model that is about to be called with these arguments for training.
 
         Args:
             model: The model.
@@ -67,7 +67,7 @@ class Tuned:
 
     @property
     def blocks(self) -> dict[str, Module]:
-        """The repeated modules by their paths; none of a compiled model, whose graph has them all."""
+        """Return the repeated modules by their paths; none of a compiled model, whose graph has them all."""
         model = self.reference()
         paths = () if model is None or self.is_compiled else self.found.structure.units
         return {path: model.get_submodule(path) for path in paths} if model is not None else {}
@@ -84,7 +84,7 @@ class Tuned:
             raise UsageError(f"These plans are not for this model: {error}.") from error
 
     def whole_step_bytes(self, config: Config, script: Script) -> int | None:
-        """The most that a whole step on fake tensors has alive beyond what is before it; ``None`` where none runs.
+        """Return the most that a whole step on fake tensors has alive beyond what is before it; ``None`` if none runs.
 
         Args:
             config: What is recomputed in it.

@@ -96,7 +96,7 @@ def without_autocast() -> contextlib.AbstractContextManager[object]:
 
 @contextlib.contextmanager
 def out_of_autocast() -> Iterator[None]:
-    """As a script's backward pass runs, behind the end of its autocast.
+    """Run as a script's backward pass runs, behind the end of its autocast.
 
     Weights that autocast has cast are gone. Those that a recompute casts go when it ends: autocast drops them where its
     outermost context ends.
@@ -127,7 +127,7 @@ def copies_of(value: Any) -> Any:
 
 @contextlib.contextmanager
 def without_collection() -> Iterator[None]:
-    """No garbage is collected but by ``gc.collect()``, which looks at what was made inside alone.
+    """Collect no garbage but by ``gc.collect()``, which looks at what was made inside alone.
 
     Collecting takes as long as a step on fake tensors, and comes at another moment each time.
     """

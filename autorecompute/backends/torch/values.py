@@ -77,7 +77,7 @@ class Values:
         return around
 
     def rewind(self) -> None:
-        """A step begins: every module looks at its first value again."""
+        """Begin a step: every module looks at its first value again."""
         self._read.clear()
 
     def record(self, path: str, function: Any, result: Any) -> None:
@@ -85,7 +85,7 @@ class Values:
         self._recorded[path][function].append(tree_map_only(Tensor, _Shape.of, result))
 
     def next(self, function: Any) -> Any:
-        """What an operator gave that looks now.
+        """Return what an operator gave that looks now.
 
         Raises:
             UnknownValueError: Nothing was recorded.
@@ -104,7 +104,7 @@ class Values:
 
 
 def looks_at_values(function: Any, args: tuple[Any, ...]) -> bool:
-    """Whether an operator's result, or its shape, depends on the values of its arguments."""
+    """Tell whether an operator's result, or its shape, depends on the values of its arguments."""
     if function is torch.ops.aten.index.Tensor:  # as many elements as its indices have, unless they are masks
         return any(index.dtype in {torch.bool, torch.uint8} for index in tensors_in(args[1]))
     return _depends_on_values(function)

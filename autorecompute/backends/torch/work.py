@@ -46,7 +46,7 @@ class Work:
         self._speeds = speeds
 
     def of(self, function: Any, args: tuple[Any, ...], kwargs: Mapping[str, Any], result: Any) -> Amount:
-        """The work of one operator.
+        """Return the work of one operator.
 
         Args:
             function: The operator.
@@ -74,18 +74,18 @@ class Work:
 
 
 def _written(args: tuple[Any, ...], result: Any) -> list[Tensor]:
-    """What an operator writes: its results, or where it gives none, the lists that it changes in place."""
+    """Return what an operator writes: its results, or where it gives none, the lists that it changes in place."""
     return list(tensors_in(args[0] if result is None and args else result))
 
 
 def _kind(packet: Any, tensor: Tensor) -> str:
-    """The type of numbers that an operator multiplies."""
+    """Return the type of numbers that an operator multiplies."""
     kind = str(tensor.dtype).removeprefix("torch.")
     return TF32 if kind == FLOAT and _takes_tf32(packet) else kind
 
 
 def _takes_tf32(packet: Any) -> bool:
-    """Whether the script lets a card's tensor cores round float32 for this operator."""
+    """Tell whether the script lets a card's tensor cores round float32 for this operator."""
     if packet in _CONVOLUTIONS:
         return bool(torch.backends.cudnn.allow_tf32)
     matmul = torch.backends.cuda.matmul
@@ -100,12 +100,15 @@ def _bytes(tensor: Any) -> int:
 
 
 def _attention(query: Tensor, key: Tensor, value: Tensor, *_: Any, **_kwargs: Any) -> int:
-    """A product for the scores, and one for the result; a mask spares nothing, as in ``torch.utils.flop_counter``."""
+    """Return a product for the scores, and one for the result.
+
+    A mask spares nothing, as in ``torch.utils.flop_counter``.
+    """
     return 2 * _scores(query, key) * int(query.shape[-1] + value.shape[-1])
 
 
 def _attention_backward(_gradient: Tensor, query: Tensor, key: Tensor, value: Tensor, *_: Any, **_kwargs: Any) -> int:
-    """The scores once more, and products for the gradients of query, key, scores and value."""
+    """Return the scores once more, and products for the gradients of query, key, scores and value."""
     return 2 * _scores(query, key) * int(3 * query.shape[-1] + 2 * value.shape[-1])
 
 

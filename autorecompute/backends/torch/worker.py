@@ -57,7 +57,7 @@ if TYPE_CHECKING:
 
 
 def make_backend(folder: Path, *, leaves: Callable[[Module], bool] = lambda _module: False) -> TorchBackend:
-    """The backend; ``registry`` asks for it.
+    """Return the backend; ``registry`` asks for it.
 
     Args:
         folder: Where it may write files; it writes none.
@@ -102,7 +102,7 @@ class TorchBackend:
         self._told: tuple[str, ...] = ()
 
     def install(self, listener: Listener) -> None:
-        """Follows every optimizer that will be made, and the modules that they train."""
+        """Follow every optimizer that will be made, and the modules that they train."""
         self._listener = listener
         if listener.replaces_checkpointing:
             own_checkpoints.replace()
@@ -116,15 +116,15 @@ class TorchBackend:
         self._roots.install(listener.on_failure)
 
     def note(self, optimizer: Optimizer) -> None:
-        """An optimizer that was made before."""
+        """Note an optimizer that was made before."""
         self._roots.note(optimizer)
 
     def uninstall(self) -> None:
-        """Follows nothing any more."""
+        """Follow nothing any more."""
         self._roots.uninstall()
 
     def about_to_run(self, root: Module, args: Sequence[Any], kwargs: Mapping[str, Any]) -> None:
-        """A module is about to be called in training."""
+        """Note that a module is about to be called in training."""
         assert self._listener is not None, "nothing is followed before install()"
         try:
             self._meet(self._listener, root, args, kwargs)
@@ -155,7 +155,7 @@ class TorchBackend:
                 self._welcome(root, args, kwargs)
 
     def has_run(self, root: Module, result: Any) -> None:
-        """A module was called in training: its forward is open until gradients come back."""
+        """Note that a module was called in training: its forward is open until gradients come back."""
         self._open.add(mark := object())
         waiting = self._waiting.setdefault(root, weakref.WeakSet())
 
@@ -171,14 +171,14 @@ class TorchBackend:
             self._calls = max(self._calls, len(waiting))
 
     def switch(self, config: Config, *, profiles: bool = False) -> None:
-        """Trains with another config from the next forward on."""
+        """Train with another config from the next forward on."""
         del profiles
         self._config = config
         for tuned in self._tuned.values():
             tuned.switch(config)
 
     def live_meter(self) -> LiveMeter | None:
-        """Counts live tensors on a CPU; on a card the allocator does."""
+        """Count live tensors on a CPU; on a card the allocator does."""
         roots = list(self._is_alike)
         if any(one.device.type != "cpu" for root in roots for one in root.parameters()):
             return None
@@ -204,11 +204,11 @@ class TorchBackend:
         return self._compiled.take_seconds() if self._compiled is not None else 0.0
 
     def take_profile(self) -> None:
-        """Nothing: fake steps have told what a profile would."""
+        """Do nothing: fake steps have told what a profile would."""
 
     @property
     def has_open_forward(self) -> bool:
-        """Whether a training forward waits for its backward."""
+        """Tell whether a training forward waits for its backward."""
         return bool(self._open)
 
     def end_step(self) -> tuple[str, ...]:
@@ -242,15 +242,15 @@ class TorchBackend:
             yield f"some calls of {places} made another graph than the first one: their operators were kept there"
 
     def why_nothing_trained(self) -> str:
-        """Why a script may never have come to training, and what to do about it, in sentences."""
+        """Return why a script may never have come to training, and what to do about it, in sentences."""
         return failures.TRANSFORMED if self._roots.is_transformed else failures.NOTHING_TRAINED
 
     def classify(self, error: BaseException) -> tuple[Outcome, str]:
-        """What the exception that ended the script means, and a sentence about it."""
+        """Return what the exception that ended the script means, and a sentence about it."""
         return failures.classify(error)
 
     def _welcome(self, root: Module, args: Sequence[Any], kwargs: Mapping[str, Any]) -> None:
-        """A module that is to be tuned trains for the first time."""
+        """Welcome a module that is to be tuned and trains for the first time."""
         assert self._listener is not None, "nothing is followed before install()"
         frozen = frozen_in(root, self._roots.optimizers_of(root))
         self._frozen += map(weakref.ref, frozen)
@@ -322,7 +322,7 @@ class TorchBackend:
     def _survey(
         self, root: Module, tuned: Tuned, args: Sequence[Any], kwargs: Mapping[str, Any]
     ) -> tuple[Steps | None, str]:
-        """What steps take, or why nobody can tell."""
+        """Return what steps take, or why nobody can tell."""
         if reason := self._no_fakes(root):
             return None, reason
         script = self._script(root, observe_batch([*args, *kwargs.values()]), args, kwargs)
@@ -334,7 +334,7 @@ class TorchBackend:
         return steps, ""
 
     def _no_fakes(self, root: Module) -> str:
-        """Why no step of the model is run on fake tensors; empty where one may be."""
+        """Return why no step of the model is run on fake tensors; empty where one may be."""
         if self._compiled is not None:
             return MEASURED
         if is_sharded(root) and self._fakes is None:
@@ -356,7 +356,7 @@ class TorchBackend:
         )
 
     def _tensors(self, roots: Sequence[Module]) -> list[Tensor]:
-        """Those that are alive between two steps, the last batch among them where the script still has it."""
+        """Return those that are alive between two steps, the last batch among them where the script still has it."""
         batch = [tensor for reference in self._batch if (tensor := reference()) is not None]
         return [*batch, *(tensor for root in roots for tensor in tensors_of(root, self._roots.optimizers_of(root)))]
 

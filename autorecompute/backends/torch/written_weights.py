@@ -107,7 +107,10 @@ def _changed(model: Module, data: Iterable[tuple[str, Tensor, Tensor]], copies: 
 
 
 def _tensors_of(model: Module) -> list[Named]:
-    """Each parameter, and each tensor in an attribute or in a container there; plain ones, whose numbers lie in one."""
+    """Return each parameter, and each tensor in an attribute or in a container there.
+
+    Plain ones, whose numbers lie in one.
+    """
     found = list(model.named_parameters())
     for path, module in model.named_modules():
         for name, value in attributes_of(module).items():
@@ -121,6 +124,6 @@ def _is_plain(tensor: Tensor) -> bool:
 
 
 def _place_of(tensor: Tensor) -> tuple[object, ...]:
-    """Where its numbers lie, and in which form."""
+    """Return where its numbers lie, and in which form."""
     storage = storage_of(tensor)._cdata
     return storage, tensor.storage_offset(), tuple(tensor.shape), tensor.stride(), tensor.dtype

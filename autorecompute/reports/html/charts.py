@@ -85,7 +85,7 @@ def draw_plane(plane: Plane) -> str:
 
 
 def draw_timelines(before: Timeline, after: Timeline) -> str:
-    """What is alive during each operation of a step, without recompute above and with the config below."""
+    """Return what is alive during each operation of a step, without recompute above and with the config below."""
     figure = new_figure(WIDTH_INCHES, 4.6)
     above, below = figure.subplots(2, 1, sharey=True)
     titles: dict[str, Sequence[str]] = {}
@@ -110,7 +110,7 @@ def draw_timelines(before: Timeline, after: Timeline) -> str:
 
 
 def draw_predictions(peaks: Sequence[tuple[float, float, str]], steps: Sequence[tuple[float, float, str]]) -> str:
-    """What was expected before each trial beside what was measured: ``(expected, measured, title)`` of each.
+    """Return what was expected before each trial beside what was measured: ``(expected, measured, title)`` of each.
 
     Peaks are in MiB and steps in seconds, which are drawn in ms where all are shorter than one. Where nothing was
     expected of step times there is no plot of them.
@@ -167,7 +167,7 @@ def draw_curve(curve: Sequence[CurvePoint], chosen: int | None) -> str:
 
 
 def undominated(points: Sequence[ChartPoint]) -> list[ChartPoint]:
-    """The points that no other beats in both memory and throughput, the lowest peak first."""
+    """Return the points that no other beats in both memory and throughput, the lowest peak first."""
     found: list[ChartPoint] = []
     for point in sorted(points, key=lambda point: (point.peak_bytes, -point.throughput)):
         if not found or point.throughput > found[-1].throughput:

@@ -40,17 +40,17 @@ class LayerRow:
 
     @property
     def before(self) -> str:
-        """What each keeps without recompute, in words."""
+        """Return what each keeps without recompute, in words."""
         return format_bytes(self.before_bytes)
 
     @property
     def after(self) -> str:
-        """The same with the config."""
+        """Return the same with the config."""
         return format_bytes(self.after_bytes)
 
 
 def map_layers(before: Timeline, after: Timeline, plans: Sequence[Plan], config: Config) -> tuple[LayerRow, ...]:
-    """The layers in the order of the forward pass; nothing where the parts of the step are no layers.
+    """Return the layers in the order of the forward pass; nothing where the parts of the step are no layers.
 
     Args:
         before: A step without recompute, whose operations are named after the layers.
@@ -80,7 +80,7 @@ def _kept_by_layer(timeline: Timeline) -> Counter[str]:
 
 
 def _options_by_layer(names: Sequence[str], plans: Sequence[Plan], config: Config) -> dict[str, str]:
-    """What is recomputed in each layer that a plan is of."""
+    """Return what is recomputed in each layer that a plan is of."""
     found: dict[str, list[str]] = {}
     for plan in plans:
         stem, star, part = plan.label.partition(STAR)

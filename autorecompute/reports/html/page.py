@@ -22,7 +22,7 @@ TEMPLATE, STYLE, SCRIPT = "report.html.j2", "report.css", "report.js"
 
 
 def make_page(folder: StudyFolder, page: Path) -> str:
-    """The report of a study as one HTML page.
+    """Return the report of a study as one HTML page.
 
     Args:
         folder: The study.

@@ -37,17 +37,17 @@ class Part:
 
     @property
     def dims(self) -> dict[str, int]:
-        """The dimensions of its steps."""
+        """Return the dimensions of its steps."""
         return {**self.sizes.dims, BATCH: self.problem.batch}
 
     @property
     def space(self) -> Space:
-        """Its plans."""
+        """Return its plans."""
         return self.sizes.space
 
 
 def read_part(folder: StudyFolder) -> Part:
-    """The study of a folder.
+    """Return the study of a folder.
 
     Raises:
         UsageError: there is none, or another version of autorecompute made it.
@@ -63,7 +63,7 @@ def read_part(folder: StudyFolder) -> Part:
 
 
 def read_parts(folder: StudyFolder, result: Result | None) -> list[Part]:
-    """The study itself, or the studies of its batches, the smallest batch first."""
+    """Return the study itself, or the studies of its batches, the smallest batch first."""
     whole = read_part(folder)
     if whole.problem.batch != SEVERAL_BATCHES:
         return [whole]
@@ -74,7 +74,7 @@ def read_parts(folder: StudyFolder, result: Result | None) -> list[Part]:
 
 
 def main_part(parts: Sequence[Part], result: Result | None) -> Part | None:
-    """The one to look into: that of the batch to train with, or the largest that was tuned."""
+    """Return the one to look into: that of the batch to train with, or the largest that was tuned."""
     wanted = result.best.batch if result is not None and result.best is not None else None
     telling = [part for part in parts if part.trials]
     return next((part for part in telling if part.problem.batch == wanted), telling[-1] if telling else None)

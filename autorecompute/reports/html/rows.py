@@ -45,12 +45,12 @@ class Cell:
 
 
 def trial_columns(parts: Sequence[Part]) -> tuple[str, ...]:
-    """The headings; of several batches each trial has its own."""
+    """Return the headings; of several batches each trial has its own."""
     return COLUMNS if len(parts) == 1 else ("batch", *COLUMNS)
 
 
 def trial_rows(parts: Sequence[Part], page: Path) -> list[list[Cell]]:
-    """A row for each trial of all parts.
+    """Return a row for each trial of all parts.
 
     Args:
         parts: The studies.
@@ -87,13 +87,13 @@ def _cells(trial: Trial, link: str) -> list[Cell]:
 
 
 def spread_of(trial: Trial) -> float | None:
-    """Half the range of its timed steps, as a share of their median; ``None`` where no step was timed."""
+    """Return half the range of its timed steps, as a share of their median; ``None`` where no step was timed."""
     steps, median = trial.measurement.step_seconds, trial.measurement.median_step_seconds
     return (max(steps) - min(steps)) / 2 / median if median else None
 
 
 def _choices_of(trial: Trial) -> str:
-    """The choices, where the description does not say them."""
+    """Return the choices, where the description does not say them."""
     return " ".join(trial.config.texts) if trial.description.endswith(")") else ""
 
 

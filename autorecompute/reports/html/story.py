@@ -92,7 +92,7 @@ class Story:
 
 
 def tell(folder: StudyFolder, page: Path) -> Story:
-    """What there is to tell of a study, finished or not.
+    """Return what there is to tell of a study, finished or not.
 
     Args:
         folder: The study.

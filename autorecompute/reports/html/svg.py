@@ -27,7 +27,7 @@ _DROPPED = {f"{{{SVG}}}metadata", f"{{{SVG}}}style"}
 
 
 def new_figure(width_inches: float, height_inches: float) -> Figure:
-    """A figure whose text, lines and paper have the page's colours."""
+    """Return a figure whose text, lines and paper have the page's colours."""
     from matplotlib.figure import Figure
 
     figure = Figure(figsize=(width_inches, height_inches), layout="constrained")
@@ -36,7 +36,7 @@ def new_figure(width_inches: float, height_inches: float) -> Figure:
 
 
 def style() -> dict[str, Any]:
-    """What matplotlib is told while it draws and saves."""
+    """Return what matplotlib is told while it draws and saves."""
     ink, muted, rule = COLORS["ink"], COLORS["muted"], COLORS["rule"]
     return {
         "font.size": 9.0,
@@ -62,7 +62,7 @@ def style() -> dict[str, Any]:
 
 
 def to_element(figure: Figure, name: str, label: str, titles: Mapping[str, Sequence[str]] | None = None) -> str:
-    """The figure as an element of a page.
+    """Return the figure as an element of a page.
 
     Args:
         figure: What was drawn.
@@ -105,7 +105,7 @@ def _restyle(element: ET.Element) -> None:
 
 
 def _rename(element: ET.Element, name: str) -> None:
-    """Makes identifiers the figure's own: those of two figures are alike, and a page has each once."""
+    """Make identifiers the figure's own: those of two figures are alike, and a page has each once."""
     if (own := element.get("id")) is not None:
         element.set("id", f"{name}-{own}")
     if (target := element.attrib.pop(HREF, None)) is not None:

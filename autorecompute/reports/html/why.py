@@ -92,7 +92,7 @@ def _steps(part: Part, memory: MemoryModel, config: Config) -> tuple[Timeline, T
 
 
 def _config_to_show(part: Part, config: Config | None) -> Config | None:
-    """The config to train with where it recomputes; else the one that would need least."""
+    """Return the config to train with where it recomputes; else the one that would need least."""
     if config is not None and part.space.is_mix(config) and not config.is_none:
         return config
     mixes = [t for t in part.trials if part.space.is_mix(t.config) and not t.config.is_none]

@@ -44,7 +44,7 @@ class Confirmer:
 
     @property
     def best(self) -> Best | None:
-        """The fastest of the confirmed configs."""
+        """Return the fastest of the confirmed configs."""
         known = list(self._confirmed.values())
         has_all = all(best.relative_throughput is not None for best in known)
         return max(
@@ -55,16 +55,16 @@ class Confirmer:
 
     @property
     def configs(self) -> frozenset[Config]:
-        """The confirmed configs."""
+        """Return the confirmed configs."""
         return frozenset(self._confirmed)
 
     @property
     def failures(self) -> tuple[str, ...]:
-        """Why configs were not confirmed in this session that may be confirmed in the next one, in words."""
+        """Return why configs were not confirmed in this session that may be confirmed in the next one, in words."""
         return tuple(self._failures.values())
 
     def excess_bytes(self, trials: Sequence[Trial]) -> int | None:
-        """What whole processes held beyond the peak of their trial; ``None`` where none has run.
+        """Return what whole processes held beyond the peak of their trial; ``None`` where none has run.
 
         Of those that held the limit the usual one tells, as one may have held more by chance. Those that broke it tell
         less: of them the one that held most counts.
@@ -77,13 +77,13 @@ class Confirmer:
         return statistics.median_low(confirmed) if confirmed else max(self._rejections.known_excesses, default=None)
 
     def needs(self, config: Config) -> tuple[Task, ...]:
-        """What has to be done before the config is confirmed; nothing where it is."""
+        """Return what has to be done before the config is confirmed; nothing where it is."""
         if config in self._confirmed:
             return ()
         return (Task.CONFIRMATION,) if config.is_none else (Task.CHECK, Task.CONFIRMATION)
 
     def confirm(self, finalist: Finalist) -> Best | None:
-        """The config with the figures of its fresh process; ``None`` with a note where it was not confirmed.
+        """Return the config with the figures of its fresh process; ``None`` with a note where it was not confirmed.
 
         Raises:
             SetupError: the folder cannot be written.
@@ -98,7 +98,7 @@ class Confirmer:
         return self._update(known, finalist)
 
     def learn(self, standings: Sequence[Finalist]) -> None:
-        """Takes what a race tells of configs that were confirmed before it: single trials are compared with it else.
+        """Take what a race tells of configs that were confirmed before it: single trials are compared with it else.
 
         Args:
             standings: Who was raced.
@@ -238,16 +238,16 @@ class Rejections:
 
     @property
     def excess_bytes(self) -> int:
-        """What a whole process needed beyond its timed steps, at least; 0 where none needed too much."""
+        """Return what a whole process needed beyond its timed steps, at least; 0 where none needed too much."""
         return min(self.known_excesses, default=0)
 
     @property
     def known_excesses(self) -> list[int]:
-        """What whole processes that needed too much held beyond their timed steps, the least first."""
+        """Return what whole processes that needed too much held beyond their timed steps, the least first."""
         return sorted(rejection.excess_bytes for rejection in self._known if rejection.excess_bytes)
 
     def foretell(self, peak_bytes: int, limit_bytes: int) -> bool:
-        """Whether the whole process of a config with this peak would need too much, like those before it.
+        """Tell whether the whole process of a config with this peak would need too much, like those before it.
 
         One process alone may have needed more by chance: two tell.
         """
@@ -256,29 +256,29 @@ class Rejections:
 
     @property
     def configs(self) -> frozenset[Config]:
-        """The configs that cannot be the answer."""
+        """Return the configs that cannot be the answer."""
         return frozenset(known.config for known in self._known)
 
     @property
     def outcomes(self) -> dict[str, Outcome]:
-        """What was wrong with each of them, by the hash of its config."""
+        """Return what was wrong with each of them, by the hash of its config."""
         return {known.config.hash: known.outcome for known in self._known}
 
     @property
     def sentences(self) -> tuple[str, ...]:
-        """What else than memory was wrong, in words."""
+        """Return what else than memory was wrong, in words."""
         return tuple(known.reason for known in self._known if known.outcome is Outcome.WRONG_GRADIENT)
 
     def describe(self) -> list[str]:
-        """A line for each of them."""
+        """Return a line for each of them."""
         return [f"{known.outcome} in an earlier session: {known.reason}" for known in self._known]
 
     def remaining(self, trials: Sequence[Trial]) -> list[Trial]:
-        """The trials of configs that may still be the answer."""
+        """Return the trials of configs that may still be the answer."""
         return [trial for trial in trials if trial.config not in self.configs]
 
     def add(self, rejection: Rejection) -> None:
-        """Keeps another one.
+        """Keep another one.
 
         Raises:
             SetupError: the folder cannot be written.

@@ -50,12 +50,15 @@ class StandingAnswer:
         self._decided = best if is_answer else None
 
     def decide(self, best: Best) -> None:
-        """Takes the winner of a decision."""
+        """Take the winner of a decision."""
         self._decided, self._known = best, self._confirmer.configs
 
     @property
     def best(self) -> Best | None:
-        """The last decision, or the fastest where that was confirmed later; ``None`` where nothing was confirmed."""
+        """Return the last decision, or the fastest where that was confirmed later.
+
+        ``None`` where nothing was confirmed.
+        """
         fastest = self._confirmer.best
         is_new = fastest is not None and fastest.config not in self._known
         return fastest if is_new or self._decided is None else self._decided
@@ -79,7 +82,7 @@ class EarlyAnswer:
         self._count = 0
 
     def confirm_if_due(self, finalist: Finalist, reserve_seconds: float, *, teaches: bool = False) -> Result | None:
-        """Confirms the best so far where it is new and time enough was spent; the answer where it was.
+        """Confirm the best so far where it is new and time enough was spent; the answer where it was.
 
         Args:
             finalist: The best so far.
@@ -97,7 +100,7 @@ class EarlyAnswer:
         return self.keep(SearchEnd.INTERRUPTED) if best is not None else None
 
     def keep(self, search_end: SearchEnd) -> Result:
-        """Writes down the answer so far; nothing where the user stopped it and nothing was confirmed.
+        """Write down the answer so far; nothing where the user stopped it and nothing was confirmed.
 
         Raises:
             SetupError: the study cannot be written.
@@ -110,7 +113,7 @@ class EarlyAnswer:
         return result
 
     def write(self, result: Result) -> None:
-        """Writes an answer down, unless it takes away one that a training found and that may yet be confirmed.
+        """Write an answer down, unless it takes away one that a training found and that may yet be confirmed.
 
         Raises:
             SetupError: the study cannot be written.
@@ -138,7 +141,7 @@ class EarlyAnswer:
 
 
 def _says_more(earlier: Result, result: Result) -> bool:
-    """Whether an earlier session came further with the same winner: it was compared, or has knobs."""
+    """Tell whether an earlier session came further with the same winner: it was compared, or has knobs."""
     if earlier.best is None or result.best is None:
         return False
     # Knobs that were kept may have brought another config than the one that won.
@@ -147,7 +150,7 @@ def _says_more(earlier: Result, result: Result) -> bool:
 
 
 def _brought_up_to_date(earlier: Result, result: Result) -> Result:
-    """An earlier answer with what the trials since then tell."""
+    """Return an earlier answer with what the trials since then tell."""
     return replace(
         earlier,
         search_end=result.search_end,
@@ -164,6 +167,6 @@ def _brought_up_to_date(earlier: Result, result: Result) -> Result:
 
 
 def _is_to_be_confirmed(earlier: Result | None, result: Result) -> bool:
-    """Whether the earlier answer has not been confirmed yet, and nothing that is known now speaks against it."""
+    """Tell whether the earlier answer has not been confirmed yet, and nothing that is known now speaks against it."""
     best = earlier.best if earlier is not None else None
     return best is not None and not best.confirmed and best.config.hash not in result.rejected

@@ -72,7 +72,7 @@ class Finalist:
 
     @property
     def spread(self) -> tuple[float, float] | None:
-        """Where the relative throughput lies at ``SPREAD_CONFIDENCE``.
+        """Return where the relative throughput lies at ``SPREAD_CONFIDENCE``.
 
         ``None`` before two rounds with a reference that nothing disturbed.
         """
@@ -90,7 +90,7 @@ class Finalist:
 
 
 def fitting_finalists(trials: Sequence[Trial], steps: Mapping[int, float] | None = None) -> list[Finalist]:
-    """The configs that fit, fastest first.
+    """Return the configs that fit, fastest first.
 
     Args:
         trials: What was measured.
@@ -111,7 +111,7 @@ def fitting_finalists(trials: Sequence[Trial], steps: Mapping[int, float] | None
 
 
 def gap(first: Finalist, second: Finalist, miss: float) -> Interval:
-    """How much longer a step of the first takes, as a logarithm, over the undisturbed rounds that both ran in.
+    """Return how much longer a step of the first takes, as a logarithm, over the undisturbed rounds that both ran in.
 
     Args:
         first: A finalist with at least one run.
@@ -123,7 +123,7 @@ def gap(first: Finalist, second: Finalist, miss: float) -> Interval:
 
 
 def rank(entries: Sequence[Finalist]) -> list[Finalist]:
-    """By the estimates alone, fastest first; the lower peak first where they are equal.
+    """Return them by the estimates alone, fastest first; the lower peak first where they are equal.
 
     No estimate is taken for a tie: a config that looks as fast in noise may be any share slower.
     """
@@ -132,14 +132,14 @@ def rank(entries: Sequence[Finalist]) -> list[Finalist]:
 
 
 def lag(entry: Finalist, other: Finalist) -> float:
-    """The estimate alone of how much longer a step of the first takes, as a logarithm."""
+    """Return the estimate alone of how much longer a step of the first takes, as a logarithm."""
     shared = _shared_rounds(entry, other)
     clean = [both for both in shared if not any(run.is_disturbed for run in both)]
     return centre([_difference(*both) for both in (clean if len(clean) >= LEAST_TELLING else shared)])
 
 
 def is_faster(entry: Finalist, other: Finalist) -> bool:
-    """Whether the first is faster by more than a tie, by the rounds that both ran in or beside the reference."""
+    """Tell whether the first is faster by more than a tie, by the rounds that both ran in or beside the reference."""
     if entry.rounds and other.rounds:
         return lag(entry, other) < -LOG_TIE
     own, others = entry.relative_throughput, other.relative_throughput
@@ -156,6 +156,6 @@ def _difference(own: Round, others: Round) -> float:
 
 
 def _telling(rounds: Sequence[Round]) -> Sequence[Round]:
-    """The undisturbed rounds; all of them where too few are, as an estimate is needed all the same."""
+    """Return the undisturbed rounds; all of them where too few are, as an estimate is needed all the same."""
     clean = [run for run in rounds if not run.is_disturbed]
     return clean if len(clean) >= LEAST_TELLING else rounds

@@ -64,7 +64,7 @@ class Judgement:
     def decide(
         self, trials: Sequence[Trial], limit_bytes: int, *, steps: Mapping[int, float], search_seconds: float
     ) -> Result:
-        """The answer, with everything in it measured.
+        """Return the answer, with everything in it measured.
 
         Args:
             trials: What the search measured, under the limit for trials.
@@ -93,7 +93,7 @@ class Judgement:
     def compose(
         self, best: Best | None, rival: Rival, trials: Sequence[Trial], limit_bytes: int, *, compared: bool
     ) -> Result:
-        """The answer that these make. What is over the limit in it is over the user's, not over that for trials.
+        """Return the answer that these make. What is over the limit in it is over the user's, not over that for trials.
 
         Args:
             best: The winner, if there is one.
@@ -140,7 +140,7 @@ class Judgement:
         return tuple(dict.fromkeys(config.hash for config in short if config not in known))
 
     def compose_early(self, trials: Sequence[Trial], limit_bytes: int) -> Result:
-        """The answer so far, compared with nothing."""
+        """Return the answer so far, compared with nothing."""
         best = self._standing.best
         compared = not needs_rival_batch(best, self._context.settings)
         return self.compose(best, Rival(), trials, limit_bytes, compared=compared)
@@ -194,7 +194,7 @@ class Judgement:
         return raced.in_order(standings)
 
     def _earlier_race(self, front: Sequence[Finalist], trials: Sequence[Trial]) -> RaceResult | None:
-        """That of the same finalists; some of them may have been rejected after it."""
+        """Return that of the same finalists; some of them may have been rejected after it."""
         raced = read_race(self._context.folder, trials)
         if raced is None:
             return None
@@ -216,7 +216,7 @@ class Judgement:
             self._context.note(f"{winner.description}: {when}{raced.ranking.sentence}")
 
     def _confirm(self, standings: Sequence[Finalist]) -> bool:
-        """Takes the first of them that a process of its own confirms for the answer; whether there was one."""
+        """Take the first of them that a process of its own confirms for the answer; tell whether there was one."""
         for finalist in standings[:CONFIRMATIONS]:
             config = finalist.trial.config
             if self._rejections.foretell(finalist.peak_bytes, self._context.problem.limit_bytes):
@@ -239,7 +239,7 @@ class Judgement:
         return self._confirmer.confirm(finalist)
 
     def _confirm_faster(self, winner: Finalist, standings: Sequence[Finalist]) -> None:
-        """Gives those their own process that were over the limit in the race, and faster there than the winner.
+        """Give those their own process that were over the limit in the race, and faster there than the winner.
 
         The first one that holds the limit as a whole process is the answer.
         """

@@ -19,7 +19,7 @@ if TYPE_CHECKING:
 
 
 def keep_race(folder: StudyFolder, raced: RaceResult, trials: int) -> None:
-    """Writes down how far a race has come.
+    """Write down how far a race has come.
 
     Args:
         folder: The study.
@@ -49,7 +49,7 @@ def _record_of(entry: Finalist) -> StandingRecord:
 
 
 def read_race(folder: StudyFolder, trials: Sequence[Trial]) -> RaceResult | None:
-    """The race that was held among these trials; ``None`` where none was.
+    """Return the race that was held among these trials; ``None`` where none was.
 
     Args:
         folder: The study.
@@ -78,7 +78,7 @@ def read_race(folder: StudyFolder, trials: Sequence[Trial]) -> RaceResult | None
 
 
 def race_winner(folder: StudyFolder, trials: Sequence[Trial], rejected: Collection[Config]) -> Trial | None:
-    """Who came first in it, of those that may be the answer; ``None`` where there is no race, or it is not over.
+    """Return who came first in it, of those that may be the answer; ``None`` where there is no race, or it is not over.
 
     Args:
         folder: The study.

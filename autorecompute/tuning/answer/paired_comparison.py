@@ -62,7 +62,7 @@ class PairedComparison:
         self._least_ratio, self._has_time = least_ratio, has_time
 
     def run(self, ratio: float, *, are_neighbours: bool) -> Comparison:
-        """What the pairs say, after a first comparison.
+        """Return what the pairs say, after a first comparison.
 
         Args:
             ratio: Throughput with recompute over that without, as measured so far.
@@ -96,7 +96,7 @@ class PairedComparison:
 
 
 def has_enough_pairs(comparison: Comparison, *, has_time: bool) -> bool:
-    """Whether it was not the time that ended a comparison.
+    """Tell whether it was not the time that ended a comparison.
 
     Args:
         comparison: What came of it.
@@ -106,7 +106,7 @@ def has_enough_pairs(comparison: Comparison, *, has_time: bool) -> bool:
 
 
 def compare(ratios: Sequence[float], least_ratio: float) -> Comparison:
-    """What ratios of throughput, one of each pair, say about a ratio that is to be reached.
+    """Return what ratios of throughput, one of each pair, say about a ratio that is to be reached.
 
     The ratio is their median, because one of several pairs may be spoilt. The interval is that of their mean. It is
     clear where the whole interval lies on one side.
@@ -127,5 +127,5 @@ def compare(ratios: Sequence[float], least_ratio: float) -> Comparison:
 
 
 def _half_interval(logs: Sequence[float], pairs: int) -> float:
-    """Half the interval of the mean of so many pairs, which scatter as these do."""
+    """Return half the interval of the mean of so many pairs, which scatter as these do."""
     return student_quantile(MISS, pairs - 1) * statistics.stdev(logs) / math.sqrt(pairs)

@@ -66,28 +66,28 @@ class RaceResult:
 
     @property
     def is_over(self) -> bool:
-        """Whether further rounds need not be run: it came to an end, or saw the rounds of a look."""
+        """Tell whether further rounds need not be run: it came to an end, or saw the rounds of a look."""
         ranking = self.ranking
         return ranking is not None and (ranking.end is not RaceEnd.UNDECIDED or ranking.rounds >= LOOKS[0])
 
     @property
     def rounds(self) -> int:
-        """How many were run."""
+        """Return how many were run."""
         return max((len(entry.rounds) for entry in self.standings), default=0)
 
     @property
     def disturbed(self) -> int:
-        """How many of them other processes disturbed."""
+        """Return how many of them other processes disturbed."""
         longest = max(self.standings, key=lambda entry: len(entry.rounds), default=None)
         return sum(run.is_disturbed for run in longest.rounds) if longest is not None else 0
 
     @property
     def everybody(self) -> tuple[Finalist, ...]:
-        """All that began."""
+        """Return all that began."""
         return (*self.standings, *self.over_limit, *self.failed)
 
     def in_order(self, standings: Sequence[Finalist]) -> list[Finalist]:
-        """The finalists in the order in which they get a process of their own: as raced, and then who was not.
+        """Return the finalists in the order in which they get a process of their own: as raced, and then who was not.
 
         Args:
             standings: All that may still be the answer.
@@ -111,7 +111,7 @@ def race(  # noqa: PLR0913  (what bounds a race)
     earlier: RaceResult | None = None,
     after_round: Callable[[RaceResult], None] = lambda _: None,
 ) -> RaceResult:
-    """Measures the finalists in rounds until they are ranked, tied, or the time is over.
+    """Measure the finalists in rounds until they are ranked, tied, or the time is over.
 
     A finalist that fails in a round or is over the limit there is out, and not ranked. A reference that fails is not
     measured again.

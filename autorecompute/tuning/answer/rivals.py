@@ -58,7 +58,7 @@ def measure_rival_batch(  # noqa: PLR0913  (what its batch is guessed from, and 
     forecast_batch: int | None = None,
     has_time: Callable[[], bool] = lambda: True,
 ) -> RivalSearch:
-    """Looks for the largest batch that fits without recompute, in fresh processes.
+    """Look for the largest batch that fits without recompute, in fresh processes.
 
     Activations grow in proportion to the batch, so the first guess is near; each further one learns from the last.
     Where the baseline ran out of memory the first one is what is forecast to fit, or a mere half.
@@ -119,7 +119,7 @@ class Rival:
 def compare_with_rival_batch(
     context: TuningContext, best: Best, baseline: Trial | None, *, is_just_confirmed: bool
 ) -> Rival:
-    """Measures the largest batch that fits without recompute, unless it is known, and compares as time allows.
+    """Measure the largest batch that fits without recompute, unless it is known, and compare as time allows.
 
     Args:
         context: What the tuning works with.
@@ -171,7 +171,7 @@ def _find_rival_batch(context: TuningContext, baseline: Trial | None) -> RivalSe
 
 
 def fresh_runs(context: TuningContext, environment: dict[str, str], batch: int | None) -> Callable[[], float | None]:
-    """Runs a batch in a fresh process under this environment; gives its samples/s, or ``None`` where it failed."""
+    """Run a batch in a fresh process under this environment; give its samples/s, or ``None`` where it failed."""
 
     def run() -> float | None:
         way = "with" if environment else "without"
@@ -183,12 +183,12 @@ def fresh_runs(context: TuningContext, environment: dict[str, str], batch: int |
 
 
 def needs_rival_batch(best: Best | None, settings: TuningSettings) -> bool:
-    """Whether this winner has to be compared with a smaller batch."""
+    """Tell whether this winner has to be compared with a smaller batch."""
     return best is not None and not best.config.is_none and settings.batch is not None
 
 
 def recall_rival(earlier: Result | None, best: Best | None, rival: Rival) -> Rival:
-    """What an earlier session made of the same winner beside the same rival, where there is no time to compare now.
+    """Return what an earlier session made of the same winner beside the same rival, without time to compare now.
 
     Args:
         earlier: The answer of that session; ``None`` where there is none.
@@ -206,7 +206,7 @@ def recall_rival(earlier: Result | None, best: Best | None, rival: Rival) -> Riv
 
 
 def judge_recompute(best: Best | None, rival: Rival) -> Verdict:
-    """What the winner and the largest batch without recompute say about recompute."""
+    """Return what the winner and the largest batch without recompute say about recompute."""
     if best is None:
         return Verdict.NO_FIT
     if best.config.is_none:
@@ -215,7 +215,7 @@ def judge_recompute(best: Best | None, rival: Rival) -> Verdict:
 
 
 def figures_of(measurement: Measurement) -> Figures:
-    """The figures of a fresh process."""
+    """Return the figures of a fresh process."""
     return Figures(
         outcome=measurement.outcome,
         samples_per_second=measurement.samples_per_second,

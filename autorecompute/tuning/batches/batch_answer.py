@@ -36,7 +36,7 @@ class BatchAnswer:
     def compare(
         self, curve: Sequence[CurvePoint], tuned: Sequence[TunedBatch], has_time: Callable[[], bool] = lambda: False
     ) -> Comparison | None:
-        """The fastest batch with recompute beside the fastest without; ``None`` where one of them is missing.
+        """Return the fastest batch with recompute beside the fastest without; ``None`` where one of them is missing.
 
         Args:
             curve: What was measured.
@@ -61,7 +61,7 @@ class BatchAnswer:
         return comparison.run(contenders.ratio, are_neighbours=False)
 
     def so_far(self, curve: Sequence[CurvePoint], tuned: Sequence[TunedBatch], own_seconds: float) -> Result:
-        """The answer that an interruption leaves: what :meth:`result` gives without a further process."""
+        """Return the answer that an interruption leaves: what :meth:`result` gives without a further process."""
         return self.result(curve, tuned, self.compare(curve, tuned), SearchEnd.INTERRUPTED, own_seconds)
 
     def result(
@@ -72,7 +72,7 @@ class BatchAnswer:
         search_end: SearchEnd,
         own_seconds: float,
     ) -> Result:
-        """The answer.
+        """Return the answer.
 
         Args:
             curve: What was measured.
@@ -148,7 +148,7 @@ class BatchAnswer:
 
 
 def _judge(base: Result, contenders: Contenders, comparison: Comparison | None, *, compared: bool) -> Verdict | None:
-    """What is said of recompute at all batches together.
+    """Return what is said of recompute at all batches together.
 
     Args:
         base: The answer at the batch to train with.
@@ -165,13 +165,13 @@ def _judge(base: Result, contenders: Contenders, comparison: Comparison | None, 
 
 
 def _has_compared(result: Result, rival_batch: int) -> bool:
-    """Whether the study of the batch has compared its winner with this rival batch in neighbouring processes."""
+    """Tell whether the study of the batch has compared its winner with this rival batch in neighbouring processes."""
     is_same = result.rival is not None and result.rival.batch == rival_batch
     return is_same and result.comparison is not None and result.comparison.pairs > 0
 
 
 def says_more(known: Result, so_far: Result) -> bool:
-    """Whether an earlier run knows more batches, kept knobs, or compared the same two in neighbouring processes."""
+    """Tell whether an earlier run knows more batches, kept knobs, or compared the same two in pairs of processes."""
     if known.best is not None and known.best.knobs:
         return len(known.curve) >= len(so_far.curve)
     pairs, earlier_pairs = (item.comparison.pairs if item.comparison is not None else 0 for item in (so_far, known))

@@ -68,7 +68,7 @@ class BatchTuner:
         self._record = BatchRecord(asked=self._batches)
 
     def run(self) -> Result:
-        """The answer; measured now, or read where the same was finished before.
+        """Return the answer; measured now, or read where the same was finished before.
 
         Raises:
             KeyboardInterrupt: the user stopped it; the best of what was finished until then is in ``so_far`` and in the
@@ -115,7 +115,7 @@ class BatchTuner:
         return self._turn_knobs(result, result.best.batch)
 
     def _turn_knobs(self, result: Result, batch: int) -> Result:
-        """Turns them on the answer alone: a batch that does not win has no use for them."""
+        """Turn them on the answer alone: a batch that does not win has no use for them."""
         if not self._settings.turns_knobs:
             return result
         self._context.bench.close()
@@ -123,7 +123,7 @@ class BatchTuner:
             return KnobSearch(self._context.at_batch(batch, bench)).run(result, self._set_answer)
 
     def _known_result(self) -> Result | None:
-        """What an earlier run answered that was asked for the same batches."""
+        """Return what an earlier run answered that was asked for the same batches."""
         return self._folder.result() if self._record.asked == self._batches else None
 
     def _set_answer(self, result: Result | None) -> None:
@@ -188,7 +188,10 @@ class BatchTuner:
             self._keep(replace(self._record, without=(*self._record.without, figures)))
 
     def _is_due(self, batch: int) -> bool:
-        """Whether the script has to bear the batch: it was asked for, or none that is smaller was seen to train."""
+        """Tell whether the script has to bear the batch.
+
+        It was asked for, or none that is smaller was seen to train.
+        """
         return batch in self._batches or not any(point.fits_without for point in self._curve)
 
     def _tune_all(self, chooser: BatchChooser, problem: Problem) -> SearchEnd:
@@ -219,14 +222,17 @@ class BatchTuner:
         return SearchEnd.TRIALS if SearchEnd.TRIALS in ends else SearchEnd.NOTHING_LEFT
 
     def _is_beyond(self, batch: int, error: Exception) -> bool:
-        """Whether a listed batch is one that no config holds: the script has no memory for it before there is any."""
+        """Tell whether a listed batch is one that no config holds.
+
+        The script has no memory for it before there is any.
+        """
         is_beyond = isinstance(error, TooLargeError) and batch != self._batches[0]
         if is_beyond:
             self._beyond = point_beyond(batch, study_of_batch(self._folder, batch).name)
         return is_beyond
 
     def _finish_so_far(self, search_end: SearchEnd) -> None:
-        """Keeps the best of what was finished, here or in an earlier run, for an interruption of the rest."""
+        """Keep the best of what was finished, here or in an earlier run, for an interruption of the rest."""
         if self._batch_answer is None:
             return
         self._keep(replace(self._record, is_complete=False))
@@ -238,7 +244,7 @@ class BatchTuner:
             self._keep(replace(self._record, asked=self._batches))
 
     def _tune(self, batch: int, trials: int, problem: Problem, *, timeout_seconds: float | None) -> Result | None:
-        """The answer of the batch's own study; ``None`` where the time was over before its first trial."""
+        """Return the answer of the batch's own study; ``None`` where the time was over before its first trial."""
         folder, problem = study_of_batch(self._folder, batch), replace(problem, batch=batch)
         require_own(folder)
         known = folder.result() if folder.exists() and not problem.differences(folder.problem()) else None
@@ -279,7 +285,7 @@ class BatchTuner:
         self._tuned.append(TunedBatch.of(batch, result, study_of_batch(self._folder, batch)))
 
     def _rival_batch(self) -> Figures | None:
-        """The largest batch that fits without recompute; ``None`` where the first tuning has yet to find it."""
+        """Return the largest batch that fits without recompute; ``None`` where the first tuning has yet to find it."""
         fitting = [point for point in self._curve if point.fits_without]
         is_known = fitting and (not self._batches or self._tuned)
         return fitting[-1].without if is_known else None

@@ -41,7 +41,7 @@ class TunedBatch:
 
     @classmethod
     def of(cls, batch: int, result: Result, folder: StudyFolder) -> Self:
-        """What a study that was tuned tells of its batch."""
+        """Return what a study that was tuned tells of its batch."""
         trials = read_trials(folder.database, folder.name_in_database)
         peaks = [peak for trial in trials if (peak := trial.measurement.peak_bytes) is not None]
         # What was taken over has no folder here.
@@ -50,7 +50,7 @@ class TunedBatch:
 
     @property
     def point(self) -> CurvePoint:
-        """Its place on the curve."""
+        """Return its place on the curve."""
         best = self.result.best
         if best is None:
             least = Recomputed(
@@ -80,7 +80,7 @@ class TunedBatch:
 
     @property
     def is_open(self) -> bool:
-        """Whether time or trials were over before it was known that a config fits, or that none does."""
+        """Tell whether time or trials were over before it was known that a config fits, or that none does."""
         return self.result.verdict is None
 
     @property
@@ -91,26 +91,29 @@ class TunedBatch:
 
     @property
     def _baseline(self) -> Figures:
-        """No recompute, which is not the answer: where its steps hold the limit, its whole process needs more."""
+        """Return no recompute, which is not the answer.
+
+        Where its steps hold the limit, its whole process needs more.
+        """
         baseline = self.result.baseline
         outcome = Outcome.OVER_LIMIT if baseline.outcome is Outcome.OK else baseline.outcome
         return replace(baseline, outcome=outcome, batch=self.batch)
 
 
 def is_any_open(tuned: Sequence[TunedBatch]) -> bool:
-    """Whether more time or trials may find a config for a batch that has none, below any that no config holds."""
+    """Tell whether more time or trials may find a config for a batch that has none, below any that no config holds."""
     too_large = min((entry.batch for entry in tuned if entry.result.verdict is Verdict.NO_FIT), default=math.inf)
     return any(entry.is_open and entry.batch < too_large for entry in tuned)
 
 
 def point_beyond(batch: int, study: str) -> CurvePoint:
-    """A batch that no config can make fit: the script has no memory for it before there is any."""
+    """Return a batch that no config can make fit: the script has no memory for it before there is any."""
     recomputed = Recomputed(study=study, description=BEYOND, figures=Figures())
     return CurvePoint(batch=batch, without=Figures(outcome=Outcome.OOM, batch=batch), recomputed=recomputed)
 
 
 def draw(without: Iterable[Figures], tuned: Sequence[TunedBatch], beyond: CurvePoint | None = None) -> list[CurvePoint]:
-    """Every batch that was measured, the smallest first.
+    """Return every batch that was measured, the smallest first.
 
     Args:
         without: Fresh processes without recompute.
@@ -158,11 +161,11 @@ class Contenders:
 
     @property
     def least_ratio(self) -> float:
-        """What recompute has to reach: a gain, unless the rival batch is none of those that were asked for."""
+        """Return what recompute has to reach: a gain, unless the rival batch is none of those that were asked for."""
         return 1 + MARGIN if self.baseline is self.plain else LEAST_RATIO
 
     def answer(self, comparison: Comparison | None) -> CurvePoint | None:
-        """The batch to train with, by the best estimate; ``None`` where no batch fits."""
+        """Return the batch to train with, by the best estimate; ``None`` where no batch fits."""
         if self.recomputed is None or self.plain is None:
             return self.recomputed or self.plain
         if comparison is None or comparison.ratio >= self.least_ratio:
@@ -172,7 +175,7 @@ class Contenders:
         return self.recomputed if is_faster and self.plain is not self.baseline else self.plain
 
     def verdict(self, comparison: Comparison | None) -> Verdict:
-        """What is said of recompute where all batches were compared.
+        """Return what is said of recompute where all batches were compared.
 
         Where no batch fits without recompute, the study of the batch to train with knows more.
         """
@@ -184,7 +187,7 @@ class Contenders:
 
 
 def find_contenders(curve: Sequence[CurvePoint], may_answer: Callable[[int], bool]) -> Contenders:
-    """Finds who is in question.
+    """Find who is in question.
 
     Args:
         curve: What was measured.

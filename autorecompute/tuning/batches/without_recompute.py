@@ -19,7 +19,7 @@ if TYPE_CHECKING:
 
 
 def measure_without(context: TuningContext, batch: int, limit_bytes: int, *, is_due: bool) -> Figures:
-    """The figures of the batch, told to whoever watches.
+    """Return the figures of the batch, told to whoever watches.
 
     Args:
         context: What the tuning works with.
@@ -46,18 +46,18 @@ def measure_without(context: TuningContext, batch: int, limit_bytes: int, *, is_
 
 
 def _watch(context: TuningContext, batch: int) -> Measurement:
-    """A fresh process, and a second one where that was lost."""
+    """Return a fresh process, and a second one where that was lost."""
     measurement = context.watch({}, batch)
     return context.watch({}, batch) if measurement.outcome is Outcome.LOST else measurement
 
 
 def lost(record: BatchRecord) -> list[int]:
-    """The batches whose processes were lost: nothing is known of them."""
+    """Return the batches whose processes were lost: nothing is known of them."""
     return [figures.batch for figures in record.without if figures.batch and figures.outcome is Outcome.LOST]
 
 
 def without_lost(record: BatchRecord) -> BatchRecord:
-    """What another run may build on. It measures again what was lost, so this one's answer is not the last word."""
+    """Return what another run may build on: it measures again what was lost."""
     gone = lost(record)
     known = tuple(figures for figures in record.without if figures.batch not in gone)
     return replace(record, without=known, is_complete=record.is_complete and not gone)

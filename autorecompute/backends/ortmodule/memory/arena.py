@@ -25,7 +25,7 @@ _SPAN = 1 << 60
 
 
 def taken_bytes(timeline: Timeline) -> int:
-    """What the arena takes for a whole step that begins with an empty one."""
+    """Return what the arena takes for a whole step that begins with an empty one."""
     arena = Arena()
     made, over = defaultdict(list), defaultdict(list)
     for number, (tensor, size) in enumerate(zip(timeline.profile.tensors, timeline.sizes, strict=True)):
@@ -56,7 +56,7 @@ class Arena:
         return sum(self._touched)
 
     def allocate(self, key: int, size: int) -> None:
-        """Gives out a chunk of at least so many bytes; nothing for none."""
+        """Give out a chunk of at least so many bytes; nothing for none."""
         if not size:
             return
         needed = -(-size // CHUNK_BYTES) * CHUNK_BYTES
@@ -74,7 +74,7 @@ class Arena:
         self._touched[region] = max(self._touched[region], offset + needed)
 
     def release(self, key: int) -> None:
-        """Takes a chunk back, and joins it with the free ones beside it."""
+        """Take a chunk back, and join it with the free ones beside it."""
         if key not in self._given:
             return
         start, size = self._given.pop(key)

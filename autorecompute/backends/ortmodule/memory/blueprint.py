@@ -40,7 +40,7 @@ class Blueprint:
 
     @functools.cached_property
     def maker(self) -> dict[str, Operation]:
-        """The operation that makes each value."""
+        """Return the operation that makes each value."""
         return {value: operation for operation in self.operations for value in operation.makes}
 
     @functools.cached_property
@@ -49,12 +49,12 @@ class Blueprint:
         return frozenset(nodes[-1].key for group in self.subgraphs.values() for nodes in group)
 
     def is_backward(self, position: int) -> bool:
-        """Whether the operation in this position reads what was made once more, rather than what was made first."""
+        """Tell whether the operation reads what was made once more, rather than what was made first."""
         return position > self.backward
 
 
 def draw_blueprint(plain: StepProfile, full: StepProfile) -> Blueprint:
-    """Reads off which operations a config repeats.
+    """Read off which operations a config repeats.
 
     Args:
         plain: A step without recompute.
@@ -88,7 +88,7 @@ def _group(exits: list[Operation], repeatable: tuple[Operation, ...]) -> dict[st
 
 
 def _reach(start: Operation, maker: Mapping[str, Operation], stops: set[str]) -> dict[str, Operation]:
-    """The operation, and those that it takes to have its inputs again."""
+    """Return the operation, and those that it takes to have its inputs again."""
     seen, todo = {start.key: start}, [start]
     while todo:
         for value in todo.pop().reads:

@@ -14,7 +14,7 @@ if TYPE_CHECKING:
 
 
 def settle_durations(profiles: Sequence[StepProfile]) -> list[StepProfile]:
-    """The same steps, with the time that operations of one form took as a rule: the lower median of all of them.
+    """Return the same steps, with the time that operations of one form took as a rule: the lower median of all of them.
 
     A profile times each operation once. On a busy machine one may lose its core meanwhile, and take a hundred times as
     long as the same operation of the next layer. Like are operations of one kind that read and make the same sizes.
@@ -41,7 +41,7 @@ def settle_durations(profiles: Sequence[StepProfile]) -> list[StepProfile]:
 
 
 def _forms(profile: StepProfile) -> list[Hashable]:
-    """What each operation computes: its kind and the sizes of what it reads and makes."""
+    """Return what each operation computes: its kind and the sizes of what it reads and makes."""
     sizes = {tensor.name: (tensor.shape, tensor.element_bytes) for tensor in profile.tensors}
     found: list[Hashable] = []
     for operation in profile.operations:

@@ -136,21 +136,21 @@ class Lives:
                     tensor.reads.append(_Read(moment=None, reader=index, own=own))
 
     def _root(self, value: str) -> str:
-        """The value whose memory this one lies in."""
+        """Return the value whose memory this one lies in."""
         maker = self._blueprint.maker
         while (op := maker.get(value)) is not None and op.shares:
             value = op.reads[0]
         return value
 
     def _source(self, value: str) -> Operation:
-        """The operation that made the value, before backward gave it other shapes."""
+        """Return the operation that made the value, before backward gave it other shapes."""
         op = self._blueprint.maker[value]
         while op.shares and op.key in self._after:
             op = self._blueprint.maker[op.reads[0]]
         return op
 
     def _own(self, source: Operation | None) -> tuple[int, ...] | None:
-        """All that has to run once more before a copy of what this operation made has memory of its own."""
+        """Return all that has to run once more before a copy of what this operation made has memory of its own."""
         path: tuple[int, ...] = ()
         while source is not None and source.key in self._index:
             path = (*path, self._index[source.key])
@@ -160,7 +160,7 @@ class Lives:
         return None
 
     def _first_wanted(self, op: Operation) -> tuple[int, list[int]]:
-        """When the step itself first wants a copy from this operation, and which other repeated ones want it."""
+        """Return when the step itself first wants a copy from this operation, and which other repeated ones want it."""
         blueprint, made = self._blueprint, set(op.makes)
         by_step = [
             2 * position
@@ -180,7 +180,7 @@ class Lives:
         return np.cumsum(changes[:-1])
 
     def _find_cuts(self) -> np.ndarray:
-        """Where spans begin."""
+        """Return where spans begin."""
         begins = {moment for moment, _ in self._wanted if moment < self._end}
         ends = {read.moment for tensor in self._tensors.values() for read in tensor.reads if read.moment is not None}
         ends |= {tensor.last for tensor in self._tensors.values() if tensor.reads and tensor.last != UNREAD} | begins
@@ -188,7 +188,7 @@ class Lives:
         return np.array(sorted(cuts))
 
     def _count_in_spans(self, span: np.ndarray) -> None:
-        """Replaces moments by spans: what ends in one is gone in the next."""
+        """Replace moments by spans: what ends in one is gone in the next."""
         self._backward = int(span[2 * self._blueprint.backward])
         self._final = int(span[self._end])
         self._wanted = [(int(span[moment]), copies) for moment, copies in self._wanted]
@@ -203,7 +203,7 @@ class Lives:
         ]
 
     def _find_firsts(self, repeats: np.ndarray) -> np.ndarray:
-        """The span in which each operation runs once more: just before the first that reads its copy."""
+        """Return the span in which each operation runs once more: just before the first that reads its copy."""
         firsts = np.empty(repeats.shape, dtype=np.int32)
         for index in reversed(range(len(repeats))):
             by_step, by_copies = self._wanted[index]
@@ -234,14 +234,14 @@ class Lives:
 
 
 def _add(changes: np.ndarray, spans: np.ndarray, size: np.ndarray | float) -> None:
-    """Adds a size in one span of each config."""
+    """Add a size in one span of each config."""
     places = spans * np.int32(len(spans))
     places += np.arange(len(spans), dtype=np.int32)
     changes.ravel()[places] += size
 
 
 def _has_all(indices: tuple[int, ...], repeats: np.ndarray) -> np.ndarray:
-    """In which configs all of these operations run once more."""
+    """Return in which configs all of these operations run once more."""
     flags: np.ndarray = repeats[indices[0]]
     for index in indices[1:]:
         flags = flags & repeats[index]
@@ -249,7 +249,7 @@ def _has_all(indices: tuple[int, ...], repeats: np.ndarray) -> np.ndarray:
 
 
 def _put_off(last: np.ndarray, read: _Read, flags: np.ndarray | None, repeats: np.ndarray, firsts: np.ndarray) -> None:
-    """Moves the last read to this one, in the configs that are flagged; in all of them without flags."""
+    """Move the last read to this one, in the configs that are flagged; in all of them without flags."""
     if read.reader is None:
         assert read.moment is not None, "an operation of the step reads at its own moment"
         np.maximum(last, read.moment, out=last, where=True if flags is None else flags)

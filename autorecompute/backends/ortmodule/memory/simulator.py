@@ -52,13 +52,13 @@ class OrtSimulator:
         self._step_seconds = math.fsum(op.seconds for op in blueprint.plain.operations)
 
     def matrix(self, configs: Sequence[Config]) -> np.ndarray:
-        """The configs as :meth:`simulate` takes them: one line each, a column for each choice."""
+        """Return the configs as :meth:`simulate` takes them: one line each, a column for each choice."""
         return np.array(
             [[choice in config.choices for choice in self._choices] for config in configs], dtype=np.float32
         )
 
     def simulate(self, switches: np.ndarray) -> Simulated:
-        """What configs need.
+        """Return what configs need.
 
         Args:
             switches: Which choices are on, of shape ``[configs, choices]``.

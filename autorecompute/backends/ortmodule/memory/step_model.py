@@ -58,35 +58,35 @@ class OrtMemoryModel:
 
     @property
     def profiles(self) -> Mapping[Config, StepProfile]:
-        """The profiled step of each config."""
+        """Return the profiled step of each config."""
         return self.small.profiles
 
     @functools.cached_property
     def blueprint(self) -> Blueprint:
-        """What a step would be under any config; both steps it is drawn from have to be among the profiles."""
+        """Return what a step would be under any config; both steps it is drawn from have to be among the profiles."""
         return draw_blueprint(self.profiles[Config()], self.profiles[self.space.all_on])
 
     def base_bytes(self, dims: Mapping[str, int]) -> int:
-        """What a process needs at its peak beyond the tensors that are alive then, at these dimensions."""
+        """Return what a process needs at its peak beyond the tensors that are alive then, at these dimensions."""
         plain = self.forecast(Config(), dims)
         return plain.peak_bytes - plain.live_bytes
 
     @property
     def dims(self) -> dict[str, int]:
-        """The dimensions of the profiled steps."""
+        """Return the dimensions of the profiled steps."""
         return self.profiles[Config()].dims
 
     def timeline(self, config: Config, dims: Mapping[str, int] | None = None) -> Timeline:
-        """A config's step, at other dimensions where they are given; written out where it was not profiled."""
+        """Return a config's step, at other dimensions where they are given; written out where it was not profiled."""
         profile = self.profiles.get(config)
         return trace(write_out(self.blueprint, config) if profile is None else profile, dims)
 
     def simulator(self, dims: Mapping[str, int], choices: Sequence[Choice]) -> OrtSimulator:
-        """A simulator at some dimensions; both steps the blueprint is drawn from have to be among the profiles."""
+        """Return a simulator; both steps the blueprint is drawn from have to be among the profiles."""
         return OrtSimulator(self.blueprint, dims, choices)
 
     def forecast(self, config: Config, dims: Mapping[str, int]) -> Forecast:
-        """What a profiled config should need at these dimensions.
+        """Return what a profiled config should need at these dimensions.
 
         Two parts were measured without recompute at the profiled dimensions: what the process held between two steps,
         less what the allocator keeps of its tensors, stays as it is; what a step took for a moment, in workspaces and
@@ -107,12 +107,12 @@ class OrtMemoryModel:
         )
 
     def forecasts(self, dims: Mapping[str, int]) -> list[Forecast]:
-        """All profiled configs, those that recompute least first."""
+        """Return all profiled configs, those that recompute least first."""
         found = [self.forecast(config, dims) for config in self.profiles]
         return sorted(found, key=lambda forecast: (forecast.recompute_share, forecast.peak_bytes))
 
     def effects(self, dims: Mapping[str, int]) -> list[Effect]:
-        """What each plan that was profiled alone does, what saves most at the peak first."""
+        """Return what each plan that was profiled alone does, what saves most at the peak first."""
         effects = [
             Effect(plan=plan, alone=self.forecast(alone, dims), left_out=self._forecast_without(plan, dims))
             for plan in self.space.plans
@@ -121,14 +121,14 @@ class OrtMemoryModel:
         return sorted(effects, key=lambda effect: (effect.alone.peak_bytes, effect.plan.id))
 
     def largest_batch(self, config: Config, dims: Mapping[str, int], limit_bytes: int) -> int:
-        """The largest batch whose forecast holds the limit, 0 where none does; every other dimension as given."""
+        """Return the largest batch whose forecast holds the limit, 0 if none does; every other dimension as given."""
         batches = range(1, LARGEST_BATCH)
         return bisect.bisect_right(
             batches, limit_bytes, key=lambda batch: self.forecast(config, {**dims, BATCH: batch}).peak_bytes
         )
 
     def plans_by_tensor(self) -> dict[str, Plan]:
-        """The plan that each tensor depends on, by the name of the tensor, as far as plans were profiled alone."""
+        """Return the plan that each tensor depends on, by the name of the tensor as far as known."""
         kept = _stash_of(self.profiles[Config()])
         found = {}
         for plan in self.space.plans:

@@ -21,7 +21,7 @@ COPY = "_recompute"
 
 
 def write_out(blueprint: Blueprint, config: Config) -> StepProfile:
-    """The step of a config that recomputes something, at the profiled dimensions."""
+    """Return the step of a config that recomputes something, at the profiled dimensions."""
     again = {op.key for on in config.choices for nodes in blueprint.subgraphs.get(on.site, ()) for op in nodes}
     operations = _Writer(blueprint, again).write()
     return StepProfile(
@@ -53,7 +53,7 @@ class _Writer:
         return self._written
 
     def _read(self, value: str, exits: frozenset[str]) -> str:
-        """The name to read the value under: that of its copy where a wanted operation makes one."""
+        """Return the name to read the value under: that of its copy where a wanted operation makes one."""
         source = self._blueprint.maker.get(value)
         if source is None or source.key not in self._again or source.key not in exits:
             return value
@@ -72,7 +72,7 @@ class _Writer:
 
 
 def _follow(operations: list[Operation], plain: StepProfile) -> list[Tensor]:
-    """The tensors, each from the operation that makes it to the last that reads it; one nobody reads stays."""
+    """Return the tensors, each from the operation that makes it to the last that reads it; one nobody reads stays."""
     known = {tensor.name: tensor for tensor in plain.tensors}
     outlives = {tensor.name for tensor in plain.tensors if tensor.last >= len(plain.operations)}
     end = len(operations)

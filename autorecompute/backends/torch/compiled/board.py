@@ -54,7 +54,7 @@ class CompiledBoard(Switchboard):
         self.choices, self.effects = chosen, effects
 
     def resolve(self, choices: Iterable[Choice]) -> frozenset[Effect]:
-        """What the choices come to.
+        """Return what the choices come to.
 
         A budget decides about the whole graph, and a checkpoint about all that is in its modules.
 

@@ -21,12 +21,12 @@ VALUES: Final = (0.9, 0.8, 0.7, 0.6, 0.5, 0.4, 0.3, 0.2, 0.1)
 
 
 def option_of(value: float) -> str:
-    """How a choice names a budget: ``budget_0.5``."""
+    """Return how a choice names a budget: ``budget_0.5``."""
     return f"{BUDGET}{value}"
 
 
 def value_of(option: str) -> float:
-    """The budget that an option names, be anything kept under it or not."""
+    """Return the budget that an option names, be anything kept under it or not."""
     return float(option.removeprefix(BUDGET).partition("_")[0])
 
 
@@ -37,7 +37,7 @@ class Asked:
         self._before: tuple[float, Any] | None = None
 
     def set(self, budget: float | None, tags: Tags | None = None) -> None:
-        """From the next compilation on.
+        """Switch from the next compilation on.
 
         Args:
             budget: The memory budget; ``None`` for what the script has.

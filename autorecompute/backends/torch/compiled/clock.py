@@ -21,7 +21,7 @@ class CompileClock:
             callback_handler.register_end_callback(self._end)
 
     def take(self) -> float:
-        """The seconds since the last call."""
+        """Return the seconds since the last call."""
         seconds, self._seconds = self._seconds, 0.0
         return seconds
 

@@ -33,24 +33,27 @@ VIEWS = frozenset(
 
 
 def kind_of(node: Node) -> str:
-    """The name of a node's operator without namespace and overload; empty where it calls none."""
+    """Return the name of a node's operator without namespace and overload; empty where it calls none."""
     return str(node.target.overloadpacket.__name__) if isinstance(node.target, OpOverload) else ""
 
 
 def is_view(node: Node) -> bool:
-    """Whether a node has no memory of its own."""
+    """Tell whether a node has no memory of its own."""
     return node.target is operator.getitem or kind_of(node) in VIEWS
 
 
 def owner_of(node: Node) -> Node:
-    """The node that made the memory that a node looks at."""
+    """Return the node that made the memory that a node looks at."""
     while is_view(node):
         node = node.args[0]
     return node
 
 
 def path_of(node: Node) -> str | None:
-    """The path of the innermost module that a node of the forward pass was traced in; ``None`` of other nodes."""
+    """Return the path of the innermost module that a node of the forward pass was traced in.
+
+    ``None`` of other nodes.
+    """
     stack = node.meta.get("nn_module_stack")
     if not stack or node.meta.get("partitioner_tag") == BACKWARD:
         return None
@@ -64,7 +67,7 @@ def _cleaned(path: str) -> str:
 
 
 def cluster_of(node: Node, groups: Mapping[str, str]) -> str | None:
-    """What a choice calls the cluster of a node: ``blocks.*.mlp/gelu``; ``None`` of what is in none.
+    """Return what a choice calls the cluster of a node: ``blocks.*.mlp/gelu``; ``None`` of what is in none.
 
     What is drawn by chance is in none: it is kept in any case. Nor is what the model itself does around its modules.
 
@@ -80,17 +83,17 @@ def cluster_of(node: Node, groups: Mapping[str, str]) -> str | None:
 
 
 def is_random(node: Node) -> bool:
-    """Whether running a node again would draw other numbers."""
+    """Tell whether running a node again would draw other numbers."""
     return torch.Tag.nondeterministic_seeded in getattr(node.target, "tags", ())
 
 
 def groups_of(structure: Structure) -> dict[str, str]:
-    """The group of each module, by its path."""
+    """Return the group of each module, by its path."""
     return {path: group for group, paths in structure.groups.items() for path in paths}
 
 
 def clusters_of(graph: Graph, groups: Mapping[str, str]) -> dict[str, list[Node]]:
-    """All clusters of a joint graph."""
+    """Return all clusters of a joint graph."""
     found: dict[str, list[Node]] = collections.defaultdict(list)
     for node in graph.nodes:
         if (name := cluster_of(node, groups)) is not None:
@@ -99,7 +102,7 @@ def clusters_of(graph: Graph, groups: Mapping[str, str]) -> dict[str, list[Node]
 
 
 def bytes_of(node: Node) -> int:
-    """The bytes of what a node makes, at the sizes that it was traced with."""
+    """Return the bytes of what a node makes, at the sizes that it was traced with."""
     return sum(_bytes_of_tensor(value) for value in _tensors(node.meta.get("val")))
 
 

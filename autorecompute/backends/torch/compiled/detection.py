@@ -41,7 +41,7 @@ class _Probe(Probe):
 
 
 def detect_compiled(model: Module, args: Sequence[Any], kwargs: Mapping[str, Any]) -> tuple[Detected, CompiledBoard]:
-    """What can be recomputed in a compiled model that is to be called with these arguments, and its switches.
+    """Return what can be recomputed in a compiled model that is to be called with these arguments, and its switches.
 
     It is run forward once without the compiler, which keeps no more than one block's activations, and traced once. The
     graph of that is cut as the compiler would cut it under each plan.
@@ -96,7 +96,7 @@ def detect_compiled(model: Module, args: Sequence[Any], kwargs: Mapping[str, Any
 
 
 def _eager_bytes(seen: Observation, structure: Structure) -> int:
-    """What lives outside of blocks between forward and backward pass, where they are compiled and the rest is not.
+    """Return what lives outside of blocks between forward and backward pass, where only blocks are compiled.
 
     That is what is saved there, and a gradient of the largest of it.
     """
@@ -109,7 +109,7 @@ def _eager_bytes(seen: Observation, structure: Structure) -> int:
 
 
 def board_of(model: Module, choices: Iterable[Choice] = ()) -> CompiledBoard:
-    """The switches of a compiled model by its modules alone, for a config that was measured on it.
+    """Return the switches of a compiled model by its modules alone, for a config that was measured on it.
 
     Args:
         model: The model.
@@ -136,7 +136,7 @@ def _told(why_none: str, sites: Iterable[Site]) -> Iterator[Refusal]:
 
 
 def _blocks(model: Module, structure: Structure, seen: Observation) -> tuple[list[Site], list[Refusal]]:
-    """The blocks that can be checkpointed, and why others cannot."""
+    """Return the blocks that can be checkpointed, and why others cannot."""
     sites, refusals = [], []
     for group, paths in _groups(model, structure):
         reason = next((seen.refused[path] for path in paths if path in seen.refused), None)
@@ -150,7 +150,7 @@ def _blocks(model: Module, structure: Structure, seen: Observation) -> tuple[lis
 
 
 def _groups(model: Module, structure: Structure) -> Iterator[tuple[str, tuple[str, ...]]]:
-    """The groups that are blocks, each with the paths of the modules that the script wrote."""
+    """Yield the groups that are blocks, each with the paths of the modules that the script wrote."""
     for group, units in structure.groups.items():
         if set(units) <= set(structure.units):
             inner = {unit: INNER in model.get_submodule(unit)._modules for unit in units}
@@ -158,7 +158,7 @@ def _groups(model: Module, structure: Structure) -> Iterator[tuple[str, tuple[st
 
 
 def _keeps(seen: Observation, paths: Sequence[str]) -> bool:
-    """Whether no result of a matrix product is changed in place in these modules."""
+    """Tell whether no result of a matrix product is changed in place in these modules."""
     changed = {operator for path, operator in seen.changed if any(is_within(path, one) for one in paths)}
     return changed.isdisjoint(MATMULS)
 

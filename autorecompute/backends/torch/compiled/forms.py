@@ -34,7 +34,7 @@ INNER = "_orig_mod"
 
 
 def is_compiled(module: Module) -> bool:
-    """Whether ``torch.compile`` runs this very module."""
+    """Tell whether ``torch.compile`` runs this very module."""
     return INNER in module._modules or getattr(module, "_compiled_call_impl", None) is not None
 
 
@@ -44,7 +44,10 @@ def compiled_paths(model: Module) -> list[str]:
 
 
 def has_compiled(model: Module) -> bool:
-    """Whether ``torch.compile`` runs the model, or every block of it; a compiled part of another one is left alone."""
+    """Tell whether ``torch.compile`` runs the model, or every block of it.
+
+    A compiled part of another one is left alone.
+    """
     if is_compiled(model):
         return True
     compiled = compiled_paths(model)
@@ -55,12 +58,12 @@ def has_compiled(model: Module) -> bool:
 
 
 def original_of(model: Module) -> Module:
-    """The module that the script wrote: what ``torch.compile(module)`` was given, or the model itself."""
+    """Return the module that the script wrote: what ``torch.compile(module)`` was given, or the model itself."""
     return getattr(model, INNER, model)
 
 
 def refusals_of_compiled(model: Module) -> Iterator[Refusal]:
-    """What keeps a compiled model from being tuned, seen before it is run."""
+    """Yield what keeps a compiled model from being tuned, seen before it is run."""
     settings = [_settings_of(module) for module in model.modules() if is_compiled(module)]
     on_card = any(parameter.device.type == "cuda" for parameter in model.parameters())
     for reason, is_so in (
@@ -75,7 +78,7 @@ def refusals_of_compiled(model: Module) -> Iterator[Refusal]:
 
 
 def _tells_partitions() -> bool:
-    """Whether this torch can be asked how it cuts a joint graph."""
+    """Tell whether this torch can be asked how it cuts a joint graph."""
     try:
         from torch._inductor import custom_graph_pass
     except ImportError:
@@ -84,13 +87,13 @@ def _tells_partitions() -> bool:
 
 
 def _settings_of(module: Module) -> dict[str, Any] | None:
-    """What inductor is asked for; ``None`` of another compiler."""
+    """Return what inductor is asked for; ``None`` of another compiler."""
     tell = getattr(_backend_of(module), "get_compiler_config", None)
     return tell() if tell is not None else None
 
 
 def _backend_of(module: Module) -> Any:
-    """The compiler behind dynamo. What torch tells of it itself is missing with ``fullgraph=True``."""
+    """Return the compiler behind dynamo. What torch tells of it itself is missing with ``fullgraph=True``."""
     if INNER in module._modules:
         found = vars(module)["dynamo_ctx"].callback
     else:
@@ -111,18 +114,18 @@ def eagerly() -> AbstractContextManager[object]:
 
 
 def may_compile(model: Module) -> bool:
-    """Whether the compiler may come to run a model, a part of it, or a function that its forward calls."""
+    """Tell whether the compiler may come to run a model, a part of it, or a function that its forward calls."""
     stance = getattr(getattr(sys.modules.get("torch._dynamo.eval_frame"), "_stance", None), "stance", "")
     return stance != "force_eager" and (is_compiling() or bool(compiled_paths(model)))
 
 
 def compiles_under_modes() -> bool:
-    """Whether the compiler compiles in a checkpoint that keeps results; an older one skips code there for good."""
+    """Tell whether the compiler compiles in a checkpoint that keeps results; an older one skips code there for good."""
     return hasattr(TorchDispatchMode, "ignore_compile_internals")
 
 
 def is_compiling() -> bool:
-    """Whether the script has had the compiler run anything so far: a model, a part of one, or a function."""
+    """Tell whether the script has had the compiler run anything so far: a model, a part of one, or a function."""
     frames = sys.modules.get("torch._dynamo.convert_frame")
     return bool(getattr(getattr(frames, "input_codes", None), "seen", ()))
 
@@ -141,7 +144,7 @@ class CompiledRun:
         return self._clock.take()
 
     def live_meter(self, known: Callable[[], Iterable[Tensor]]) -> AllocatedLive:
-        """What counts live tensors in a step of compiled code.
+        """Return what counts live tensors in a step of compiled code.
 
         Args:
             known: Tells the tensors that are alive when the step begins.

@@ -49,7 +49,7 @@ class Halves:
 
     @property
     def kept_names(self) -> frozenset[str]:
-        """The names of what is kept: equal for cuts that do the same."""
+        """Return the names of what is kept: equal for cuts that do the same."""
         return frozenset(node.name for node in self.kept)
 
     @property
@@ -73,7 +73,7 @@ class JointGraph:
     options: Mapping[str, Any]
 
     def cut(self, mark: Callable[[Graph], object] | None = None, budget: float | None = None) -> Halves:
-        """How the compiler would cut it.
+        """Return how the compiler would cut it.
 
         Args:
             mark: Marks operators before that; ``None`` for what the compiler does by itself.
@@ -91,12 +91,12 @@ class JointGraph:
         return Halves(forward, backward, tuple(kept), tuple(returned))
 
     def fixed(self) -> list[Node]:
-        """The inputs that outlast a step: parameters and buffers."""
+        """Return the inputs that outlast a step: parameters and buffers."""
         given = [node for node in self.module.graph.nodes if node.op == "placeholder"]
         return [given[place] for place in self.options.get("static_lifetime_input_indices") or ()]
 
     def holds(self, model: Module) -> bool:
-        """Whether the whole model is in it: all of its trained parameters are among its inputs."""
+        """Tell whether the whole model is in it: all of its trained parameters are among its inputs."""
         trained = collections.Counter(tuple(one.shape) for one in model.parameters() if one.requires_grad)
         return trained <= collections.Counter(tuple(node.meta["val"].shape) for node in self.fixed())
 
@@ -108,16 +108,16 @@ class _Capture(CustomPartitionerFn):  # type: ignore[misc]
         self.found: JointGraph | None = None
 
     def __call__(self, graph: GraphModule, inputs: Sequence[object], **options: Any) -> Any:
-        """Raises: there is nothing to go on with."""
+        """Raise an error: there is nothing to go on with."""
         self.found = JointGraph(graph, inputs, options)
         raise _KnownError
 
     def uuid(self) -> None:
-        """Nothing of this may be found in a cache."""
+        """Return no key: nothing of this may be found in a cache."""
 
 
 def trace(model: Module, args: Sequence[Any], kwargs: Mapping[str, Any]) -> tuple[JointGraph | None, str]:
-    """The model traced as for a step, which is not run; the first of its graphs where it is compiled in several.
+    """Return the model traced as for a step, which is not run; the first of its graphs where it is compiled in several.
 
     ``None`` where it cannot be traced, and then why.
     """
@@ -127,7 +127,7 @@ def trace(model: Module, args: Sequence[Any], kwargs: Mapping[str, Any]) -> tupl
 
 
 def traced_by(partitioner: CustomPartitionerFn, model: Module, args: Sequence[Any], kwargs: Mapping[str, Any]) -> str:
-    """Has the model called as in a step, and its joint graphs given to a partitioner; what ended that, if anything."""
+    """Call the model as in a step, and give its joint graphs to a partitioner; return what ended that, if anything."""
     args, kwargs = copies_of((tuple(args), dict(kwargs)))
     patched = inductor.patch(
         custom_partitioner_fn=partitioner, joint_custom_post_pass=Marks(inductor.joint_custom_post_pass)

@@ -35,7 +35,7 @@ gradient, and the gradient of the result."""
 
 
 def peak_of(cuts: Cuts, eager_bytes: int | None = None) -> int:
-    """The most bytes alive in a step beyond what is held between two steps.
+    """Return the most bytes alive in a step beyond what is held between two steps.
 
     Forward, each graph adds what it keeps and returns to what those before it left; backward, they go one by one. A
     last graph that returns a single number has the loss in it. Elsewhere the script makes one of what it returns.
@@ -65,14 +65,14 @@ def _returned_bytes(halves: Halves) -> int:
 
 
 def _given_back(halves: Halves) -> set[str]:
-    """Names of the inputs of a backward pass that are let go of in it: what was kept for it, and gradients."""
+    """Return the names of inputs that a backward pass lets go of: what was kept for it, and gradients."""
     kept = {node.name for node in halves.kept}
     made = {node.name for node in halves.kept if owner_of(node).op != "placeholder"}
     return made | {node.name for node in halves.backward.graph.nodes if node.op == "placeholder"} - kept
 
 
 def _donated(halves: Halves) -> set[str]:
-    """Names of what was kept and the compiler may write over: what it alone holds, so no gradient and no result."""
+    """Name of what was kept and the compiler may write over: what it alone holds, so no gradient and no result."""
     returned = {owner_of(node) for node in halves.returned}
     owners = {node.name: owner_of(node) for node in halves.kept}
     return {name for name, owner in owners.items() if owner.op != "placeholder" and owner not in returned}
@@ -102,7 +102,7 @@ class _Lifetimes:
 
     @property
     def highest(self) -> int:
-        """The most bytes of stored results and such inputs that are alive at once."""
+        """Return the most bytes of stored results and such inputs that are alive at once."""
         steps = [node for node in self._nodes if node in self._stored]
         last = {source: at for at, node in enumerate(steps) for source in self._reads(node)}
         ending: dict[int, list[Node]] = collections.defaultdict(list)
@@ -140,7 +140,7 @@ class _Lifetimes:
         }
 
     def _depths(self, calls: Sequence[Node]) -> dict[Node, int]:
-        """How many calls of a library lie before each node."""
+        """Return how many calls of a library lie before each node."""
         depths: dict[Node, int] = {}
         for node in calls:
             sources = {owner_of(source) for source in node.all_input_nodes}
@@ -148,7 +148,7 @@ class _Lifetimes:
         return depths
 
     def _find_reads(self, node: Node) -> frozenset[Node]:
-        """What is stored and read for a node, be it for what it is joined with."""
+        """Return what is stored and read for a node, be it for what it is joined with."""
         found: set[Node] = set()
         for source in {owner_of(source) for source in node.all_input_nodes}:
             is_inner = source.op == "call_function" and source not in self._stored
@@ -157,7 +157,7 @@ class _Lifetimes:
 
 
 def _readers_of(graph: Graph) -> dict[Node, set[Node]]:
-    """Who reads the memory of each node."""
+    """Return who reads the memory of each node."""
     readers: dict[Node, set[Node]] = collections.defaultdict(set)
     for node in graph.nodes:
         if not is_view(node) and node.op == "call_function":

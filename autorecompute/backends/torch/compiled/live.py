@@ -30,7 +30,7 @@ class LeastHeld:
         self._least: int | None = None
 
     def of(self, held_bytes: int) -> int:
-        """What is to be taken for held where so much is."""
+        """Return what is to be taken for held where so much is."""
         self._least = held_bytes if self._least is None else min(self._least, held_bytes)
         return self._least
 
@@ -53,7 +53,7 @@ class AllocatedLive:
         self._freed: list[tuple[int, int]] = []
 
     def start(self) -> None:
-        """A step begins."""
+        """Begin a step."""
         self._storages = Storages(self._gone)
         self._sizes, self._freed = {}, []
         for tensor in self._known():
@@ -64,7 +64,7 @@ class AllocatedLive:
         self._profile.__enter__()
 
     def stop(self) -> int:
-        """The most bytes alive beyond those that were at the start."""
+        """Return the most bytes alive beyond those that were at the start."""
         profiled, self._profile = self._profile, None
         profiled.__exit__(None, None, None)
         self._sizes.clear()
@@ -76,7 +76,7 @@ class AllocatedLive:
         return max(itertools.accumulate((change for _, change in in_order), initial=0))
 
     def held_bytes(self, measured_bytes: int) -> int:
-        """What a process that compiles this config alone would hold between two steps."""
+        """Return what a process that compiles this config alone would hold between two steps."""
         return self._held.of(measured_bytes)
 
     def _gone(self, number: int) -> None:

@@ -37,18 +37,18 @@ class Tags:
 
     @property
     def is_none(self) -> bool:
-        """Whether no cluster is named."""
+        """Tell whether no cluster is named."""
         return not (self.recomputed or self.kept or self.spared)
 
     def policy_of(self, node: torch.fx.Node) -> CheckpointPolicy | None:
-        """What is to be done with a node's result; ``None`` where that stays as it is."""
+        """Return what is to be done with a node's result; ``None`` where that stays as it is."""
         cluster = cluster_of(node, self.groups)
         if cluster in (self.spared if POLICY in node.meta else self.kept):
             return CheckpointPolicy.MUST_SAVE
         return CheckpointPolicy.MUST_RECOMPUTE if POLICY not in node.meta and cluster in self.recomputed else None
 
     def key(self) -> tuple[Any, ...]:
-        """Another one for each that makes other code."""
+        """Return another one for each that makes other code."""
         groups = () if self.is_none else tuple(sorted(self.groups.items()))
         return (*(tuple(sorted(names)) for names in (self.recomputed, self.kept, self.spared)), groups)
 
@@ -69,7 +69,7 @@ class Marks(CustomGraphPass):  # type: ignore[misc]
         self._next, self._tags = next_pass, tags or Tags()
 
     def __call__(self, graph: torch.fx.Graph) -> None:
-        """Marks the operators of a joint graph of forward and backward pass."""
+        """Mark the operators of a joint graph of forward and backward pass."""
         if self._next is not None:
             self._next(graph)
         for node in graph.nodes:
@@ -77,7 +77,7 @@ class Marks(CustomGraphPass):  # type: ignore[misc]
                 node.meta[POLICY] = policy
 
     def _policy_of(self, node: torch.fx.Node) -> CheckpointPolicy | None:
-        """What is to be done with a node's result.
+        """Return what is to be done with a node's result.
 
         What a checkpoint would make again is kept where it is one of several results that are kept: a tuple cannot be.
         """
@@ -87,7 +87,7 @@ class Marks(CustomGraphPass):  # type: ignore[misc]
         return CheckpointPolicy.MUST_SAVE if is_random(node) else self._tags.policy_of(node)
 
     def uuid(self) -> Any:
-        """What stands for this pass in the keys of the compiler's caches: other clusters make other code."""
+        """Return what stands for this pass in the keys of the compiler's caches: other clusters make other code."""
         own = (type(self).__qualname__, *self._tags.key())
         if self._next is None:
             return own

@@ -13,7 +13,7 @@ if TYPE_CHECKING:
 
 
 def code_of_blocks(config: Config, plans: Iterable[Plan]) -> frozenset[str]:
-    """Names of what is compiled: a block for each way in which the config runs blocks of its group.
+    """Name of what is compiled: a block for each way in which the config runs blocks of its group.
 
     A budget has all blocks compiled with it. Blocks that no choice is about run as the script has them.
     """

@@ -21,5 +21,5 @@ class Offered:
     peaks: tuple[CompiledPeak, ...] = ()
 
     def of(self, site: str) -> tuple[str, ...]:
-        """The options of a site."""
+        """Return the options of a site."""
         return tuple(option for name, option in self.options if name == site)

@@ -61,7 +61,7 @@ class Partitions:
         self._work, self._own = max(work_of(self._none), 1.0), work_again(self._none)
 
     def offer(self, blocks: Sequence[Site]) -> Offered:
-        """All that makes a difference.
+        """Return all that makes a difference.
 
         Args:
             blocks: The sites of blocks that can be checkpointed.
@@ -77,7 +77,7 @@ class Partitions:
         return Offered(kept, tuple(peaks))
 
     def _is_new(self, cuts: Cuts) -> bool:
-        """Whether something else is kept than by all before, which these join."""
+        """Tell whether something else is kept than by all before, which these join."""
         is_new = cuts.kept_names not in self._seen
         self._seen.add(cuts.kept_names)
         return is_new
@@ -87,7 +87,7 @@ class Partitions:
         return self._step.cut(lambda _call: marks, budget)
 
     def _recomputed(self) -> dict[Key, Cuts]:
-        """Each cluster that the compiler keeps something of, made again, where that saves enough."""
+        """Return each cluster that the compiler keeps something of, made again, where that saves enough."""
         kept: dict[str, int] = {}
         for halves in self._none.halves:
             for node in {owner_of(node) for node in halves.kept}:
@@ -129,12 +129,12 @@ class Partitions:
         return Tags(kept=frozenset([name]), groups=self._groups)
 
     def _again(self, cuts: Cuts) -> list[str]:
-        """The clusters that are the most work to make again."""
+        """Return the clusters that are the most work to make again."""
         names = dict.fromkeys(name for halves in cuts.halves for name in by_work(halves, self._groups))
         return list(names)[:MOST_KEPT]
 
     def _differs(self, cuts: Cuts, without: Cuts) -> bool:
-        """Whether keeping a cluster makes a difference worth a plan, and one that no plan makes yet."""
+        """Tell whether keeping a cluster makes a difference worth a plan, and one that no plan makes yet."""
         is_less_work = work_again(without) - work_again(cuts) >= LEAST_WORK * self._work
         return is_less_work and self._is_new(cuts)
 

@@ -55,12 +55,12 @@ class CompiledSimulator:
         self.step_error = np.where([_is_of_cluster(on) for on in choices], STEP_ERROR, STEP_ERROR_OF_ALL)
 
     def matrix(self, configs: Sequence[Config]) -> np.ndarray:
-        """The configs as :meth:`simulate` takes them: one line each, a column for each choice."""
+        """Return the configs as :meth:`simulate` takes them: one line each, a column for each choice."""
         table = [[self._share_in(config, choice) for choice in self._choices] for config in configs]
         return np.array(table, dtype=np.float32).reshape(len(configs), len(self._choices))
 
     def simulate(self, switches: np.ndarray) -> Simulated:
-        """What configs need.
+        """Return what configs need.
 
         Args:
             switches: At which share of its occurrences each choice is on, of shape ``[configs, choices]``.
@@ -112,11 +112,11 @@ class CompiledPeaks:
         self._space, self._peaks, self._base_bytes, self._batch = space, peaks, base_bytes, batch
 
     def simulator(self, dims: Mapping[str, int], choices: Sequence[Choice]) -> CompiledSimulator:
-        """A simulator at some dimensions, of which only the batch may differ from what was traced."""
+        """Return a simulator at some dimensions, of which only the batch may differ from what was traced."""
         return CompiledSimulator(self._peaks, choices, self._space, dims.get(BATCH, self._batch) / self._batch)
 
     def base_bytes(self, dims: Mapping[str, int]) -> int:
-        """What a process needs at its peak beyond the tensors that are alive then."""
+        """Return what a process needs at its peak beyond the tensors that are alive then."""
         del dims
         return self._base_bytes
 

@@ -42,7 +42,7 @@ class Checkpoints:
         self._spare = Marks(None, Tags(spared=frozenset({spared} - {""}), groups=groups))
 
     def __call__(self, call: Call) -> Callable[[Graph], None] | None:
-        """What marks the graph of a call.
+        """Return what marks the graph of a call.
 
         A graph with the parameters of a single block is a part of that block, as where blocks are compiled one by one.
         """

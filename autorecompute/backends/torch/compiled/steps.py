@@ -47,7 +47,7 @@ class Cuts:
 
     @property
     def kept_names(self) -> frozenset[tuple[int, str]]:
-        """What is kept by each call: equal for cuts that do the same."""
+        """Return what is kept by each call: equal for cuts that do the same."""
         return frozenset((at, name) for at, halves in enumerate(self.halves) for name in halves.kept_names)
 
     @property
@@ -71,7 +71,7 @@ class TracedStep:
     is_whole: bool
 
     def cut(self, mark: Callable[[Call], Marker | None] = lambda _call: None, budget: float | None = None) -> Cuts:
-        """How the compiler would cut each graph.
+        """Return how the compiler would cut each graph.
 
         Args:
             mark: Tells what marks the operators of a call before that: the same object for calls that are cut alike.
@@ -86,7 +86,7 @@ class TracedStep:
 
 
 def trace_step(model: Module, args: Sequence[Any], kwargs: Mapping[str, Any]) -> tuple[TracedStep | None, str]:
-    """The joint graphs of a step; ``None`` where there are none, and then why.
+    """Return the joint graphs of a step; ``None`` where there are none, and then why.
 
     A model that is one graph is traced and not run. Another one runs forward once, operator by operator, and each of
     its graphs keeps no more than it was given.
@@ -119,24 +119,24 @@ class _Listener(CustomPartitionerFn):  # type: ignore[misc]
         self._trained = {parameter.data_ptr(): name for name, parameter in named.items()}
 
     def compile(self, graph: GraphModule, inputs: Sequence[Tensor], **options: Any) -> Any:
-        """What stands in for the compiler: all that it does before it makes kernels."""
+        """Return what stands in for the compiler: all that it does before it makes kernels."""
         from torch._inductor.compile_fx import compile_fx  # it takes seconds, and a model in one graph needs none of it
 
         del options
         return compile_fx(graph, inputs, inner_compile=self._make_nothing)
 
     def __call__(self, graph: GraphModule, inputs: Sequence[object], **options: Any) -> Any:
-        """The graph cut so that it keeps nothing that it makes: it only runs forward."""
+        """Return the graph cut so that it keeps nothing that it makes: it only runs forward."""
         joint = JointGraph(graph, inputs, options)
         self._graphs.append(joint)
         halves = joint.cut(budget=0)
         return halves.forward, halves.backward
 
     def uuid(self) -> None:
-        """Nothing of this may be found in a cache."""
+        """Return no key: nothing of this may be found in a cache."""
 
     def step(self) -> TracedStep:
-        """What was taken."""
+        """Return what was taken."""
         given = frozenset().union(*(call.parameters for call in self._calls))
         return TracedStep(tuple(self._graphs), tuple(self._calls), is_whole=given == set(self._trained.values()))
 

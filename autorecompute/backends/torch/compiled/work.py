@@ -32,23 +32,23 @@ PRODUCTS = frozenset({"mm", "addmm", "bmm", "baddbmm"})
 
 
 def work_of(cuts: Cuts) -> float:
-    """The work of a step."""
+    """Return the work of a step."""
     return sum(_sum((*halves.forward.graph.nodes, *halves.backward.graph.nodes)) for halves in cuts.halves)
 
 
 def work_again(cuts: Cuts) -> float:
-    """The work of what backward passes make again, some of it by the compiler's own choice."""
+    """Return the work of what backward passes make again, some of it by the compiler's own choice."""
     return AGAIN * sum(_sum(made_again(halves)) for halves in cuts.halves)
 
 
 def made_again(halves: Halves) -> list[Node]:
-    """The operators that a backward pass runs again."""
+    """Return the operators that a backward pass runs again."""
     forward = {node.name for node in halves.forward.graph.nodes if node.op == "call_function"}
     return [node for node in halves.backward.graph.nodes if node.op == "call_function" and node.name in forward]
 
 
 def by_work(halves: Halves, groups: Mapping[str, str]) -> list[str]:
-    """The clusters of operators that a backward pass runs again, those of the most work first."""
+    """Return the clusters of operators that a backward pass runs again, those of the most work first."""
     work: dict[str, float] = collections.defaultdict(float)
     for node in made_again(halves):
         if (name := cluster_of(node, groups)) is not None:
