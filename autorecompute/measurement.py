@@ -1,4 +1,4 @@
-"""What one trial measured: the vocabulary that crosses every wall of the house."""
+"""Records of what one trial measured, which all packages share."""
 
 from __future__ import annotations
 

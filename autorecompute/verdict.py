@@ -81,7 +81,7 @@ NOT_SO_FAR = (
 )
 """What a comparison says where the search for the best did not come to its end."""
 
-GO_ON = "The same command goes on; --timeout gives it more time"
+GO_ON = "Rerun the command to continue; --timeout gives it more time"
 
 NOT_ALL_BATCHES = f"undecided: this is the best of the batches so far, and not all were compared. {GO_ON}"
 

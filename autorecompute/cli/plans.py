@@ -45,7 +45,7 @@ def register(subparsers: argparse._SubParsersAction[argparse.ArgumentParser]) ->
     parser.add_argument(
         "--fake",
         action="store_true",
-        help="run the script on fake tensors, which have no data: for models that no memory here holds",
+        help="run the script on fake tensors, which have no data: for models too large for this machine",
     )
     parser.add_argument(
         "--card",
@@ -57,15 +57,15 @@ def register(subparsers: argparse._SubParsersAction[argparse.ArgumentParser]) ->
         type=positive,
         default=0,
         metavar="N",
-        help="with --fake: run the script as the first of N ranks that train together, without the others",
+        help="with --fake: simulate the first of N ranks that train together",
     )
     peak = parser.add_argument_group("the peak, predicted without training")
-    peak.add_argument("--peak", action="store_true", help="what is held when, and what each plan saves at the peak")
+    peak.add_argument("--peak", action="store_true", help="memory over one step, and what each plan saves at the peak")
     peak.add_argument(
         "--with",
         dest="beside",
         metavar="CONFIG",
-        help="the same, and beside no recompute this config: all, none, another preset, numbers of plans like "
+        help="--peak, and this config beside no recompute: all, none, another preset, numbers of plans like "
         "1,4, or a file of plans (default: what the environment switches on, else all)",
     )
     peak.add_argument(

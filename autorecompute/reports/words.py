@@ -26,7 +26,7 @@ def describe_early_end(result: Result) -> str:
         if result.best.confirmed
         else "the fastest so far, and no process has confirmed it"
     )
-    return f"{why}: this is {best}; the same command goes on from there"
+    return f"{why}: this is {best}; rerun the command to continue"
 
 
 def shorten(text: str, width: int) -> str:

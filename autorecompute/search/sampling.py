@@ -95,7 +95,7 @@ class OptunaSearcher:
         if (asked := self._ask(study, known, claimed)) is not None:
             return Proposal(config=asked, reason=str(study.sampler))
         drawn = self._draw({*known, *claimed}, chance)
-        return None if drawn is None else Proposal(config=drawn, reason=f"by chance: {study.sampler} repeats itself")
+        return None if drawn is None else Proposal(config=drawn, reason=f"random: {study.sampler} repeated a config")
 
     @staticmethod
     def predict(config: Config, trials: Sequence[Trial]) -> None:

@@ -61,7 +61,7 @@ ANSWER = "answer"
 TUNED = "tuned"
 """The attribute of the first trial that says what the study is about."""
 
-WORKER_LOST = "the worker went away while it measured this"
+WORKER_LOST = "the worker stopped while it measured this"
 
 KINDS = ("postgresql", "mysql", "mariadb", "sqlite")
 DRIVERS = {"postgresql": "postgresql+psycopg", "postgres": "postgresql+psycopg"}

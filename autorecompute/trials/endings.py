@@ -34,7 +34,7 @@ ABSENT = (
     '--launcher "torchrun --nproc-per-node 2", or unset WORLD_SIZE.'
 )
 AT_ONCE = (
-    "It left by os._exit(0) or the like, which ends a process at once. Train in it first, and not in a thread that "
+    "It called os._exit(0) or the like, which ends a process at once. Train in it first, and not in a thread that "
     "this ends."
 )
 
@@ -127,7 +127,7 @@ def failure_to_start(message: Message, log: Path, output: str, where: str) -> Au
 
 def _as_failed(message: Message) -> Failed:
     """Return what a worker said that was no answer to what it was asked."""
-    return Failed(outcome=Outcome.CRASH, message=f"the worker spoke out of turn: it sent a {type(message).__name__}")
+    return Failed(outcome=Outcome.CRASH, message=f"unexpected message from the worker: {type(message).__name__}")
 
 
 def _describe_failure(failed: Failed, output: str) -> str:

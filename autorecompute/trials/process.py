@@ -247,7 +247,7 @@ class WorkerProcess:
         if self._oom_kills.has_risen():
             return Failed(outcome=Outcome.OOM, message=NO_MEMORY)
         if self._world_size > 1 or not has_ended:
-            return Failed(outcome=Outcome.CRASH, message=f"rank {rank} is gone without a word")
+            return Failed(outcome=Outcome.CRASH, message=f"rank {rank} exited unexpectedly")
         if is_held:
             return Failed(outcome=Outcome.SCRIPT_ERROR, message=IN_BACKGROUND)
         # Nothing else ends a process with this code and without a word.

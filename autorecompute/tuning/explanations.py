@@ -156,8 +156,8 @@ def explain_untuned(batches: Sequence[int], max_trials: int) -> str:
     """Return that listed batches had no trials left, and what to do."""
     names = ", ".join(map(str, batches))
     return (
-        f"batch {names} was not tuned: {format_count(max_trials, 'trial')} were used up. Allow more with --max-trials: "
-        "the same command goes on from there"
+        f"batch {names} was not tuned: {format_count(max_trials, 'trial')} were used up. Allow more with --max-trials, "
+        "and rerun the command"
     )
 
 
@@ -171,7 +171,7 @@ def explain_early_end(  # noqa: PLR0913  (all that is known)
     memory: MemoryModel | None = None,
     winner: Trial | None = None,
 ) -> str:
-    """Return the same where the same command goes on; takes what :func:`explain_no_fit` takes.
+    """Return the same where rerunning the command continues; takes what :func:`explain_no_fit` takes.
 
     The winner is that of a race among these trials, where there was one.
     """
@@ -210,7 +210,7 @@ def explain_too_few_trials(
     if fitting:
         name, least = min(fitting.items(), key=lambda pair: pair[1].peak_bytes)
         should = f"The preset '{name}' should hold it, with about {format_bytes(least.peak_bytes)}."
-    way_out = "Allow more trials with --max-trials: the same command goes on from there."
+    way_out = "Allow more trials with --max-trials, and rerun the command to continue."
     return " ".join(filter(None, [found, why, should, way_out]))
 
 
@@ -224,7 +224,7 @@ def explain_no_batch(result: Result, limit_bytes: int) -> str:
     if result.verdict is None:
         return (
             f"No batch that holds {format_bytes(limit_bytes)} was found in {format_count(result.trials, 'trial')}. "
-            "Allow more trials with --max-trials: the same command goes on from there."
+            "Allow more trials with --max-trials, and rerun the command to continue."
         )
     # Smaller ones that fit were asked for earlier.
     smallest = next((point for point in curve if not point.fits_without), curve[0])
@@ -249,14 +249,14 @@ def explain_interruption(folder: StudyFolder, so_far: Result | None = None) -> s
     if so_far is not None and so_far.best is not None:
         found = f" The best that is confirmed so far: {so_far.best.description}."
     kept = f"{format_count(len(trials), 'trial')} kept in {folder.path}"
-    return f"interrupted. {kept}.{found} The same command goes on from there."
+    return f"interrupted. {kept}.{found} Rerun the command to continue."
 
 
 def explain_interrupted_batches(folder: StudyFolder, so_far: Result | None = None) -> str:
     """Return the same of a tuning over several batches."""
     best = so_far.best if so_far is not None else None
     found = f" The best so far: batch {best.batch}, {best.description}." if best is not None else ""
-    return f"interrupted. What was measured is kept in {folder.path}.{found} The same command goes on from there."
+    return f"interrupted. What was measured is kept in {folder.path}.{found} Rerun the command to continue."
 
 
 def _explain_detected(detection: Detection) -> str:

@@ -38,7 +38,7 @@ def explain_kept(folder: StudyFolder) -> str:
     trials = read_trials(folder.database, folder.name_in_database)
     if not trials:
         return ""
-    return f"{format_count(len(trials), 'trial')} kept in {folder.path}. The same command goes on from there."
+    return f"{format_count(len(trials), 'trial')} kept in {folder.path}. Rerun the command to continue."
 
 
 def explain_unconfirmed(folder: StudyFolder) -> str:
@@ -77,4 +77,4 @@ def explain_late_batches(folder: StudyFolder, batches: Sequence[int]) -> str:
     """
     if not read_batches(folder, batches).without:
         return OUT_OF_TIME
-    return f"{OUT_OF_TIME_AGAIN} What was measured is kept in {folder.path}. The same command goes on from there."
+    return f"{OUT_OF_TIME_AGAIN} What was measured is kept in {folder.path}. Rerun the command to continue."

@@ -183,7 +183,7 @@ class LocalLedger:
             return self._folder.trial_in_progress()
         except SetupError:
             # What goes away with the machine may take the end of a file with it.
-            self._context.note("the last session went away while it measured a config, and did not leave word of which")
+            self._context.note("the last run was interrupted while it measured a config; which one is not known")
             return None
 
     def refresh(self) -> list[Trial]:
@@ -231,9 +231,7 @@ def surviving_crash(folder: StudyFolder, number: int, proposal: Proposal, descri
     Raises:
         SetupError: the folder cannot be written.
     """
-    measurement = Measurement(
-        outcome=Outcome.LOST, message="the machine or the tuner went away while this was measured"
-    )
+    measurement = Measurement(outcome=Outcome.LOST, message="the machine or the tuner stopped while this was measured")
     folder.begin_trial(
         Trial(
             number=number,

@@ -75,7 +75,7 @@ def device_lock(context: TuningContext) -> Iterator[None]:
         nonlocal is_same, began_waiting
         began_waiting = time.monotonic()
         is_same = context.shared is not None and f"({purpose})" in text
-        context.note(f"{text}{', for this same study: it is taken over if that one goes away' * is_same}")
+        context.note(f"{text}{', for this same study: it continues if that one exits' * is_same}")
 
     with ExitStack() as held:
         try:

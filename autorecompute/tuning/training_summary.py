@@ -46,10 +46,10 @@ class SearchSummary:
 
     def _describe_end(self) -> str:
         if not self.trials:
-            return "what is on stays on: no config was measured"
+            return "keeping the current config: none was measured"
         if self.best is None:
             tried, limit = format_count(len(self.trials), "config"), format_bytes(self.limit_bytes)
-            return f"what is on stays on: {tried} tried, and none can be used at {limit}{self._describe_least()}"
+            return f"keeping the current config: {tried} tried, and none can be used at {limit}{self._describe_least()}"
         winner, spent = describe(self.best), f"The trials took {format_count(self.spent_steps, 'step')}"
         first = next((entry for entry in self.standings if entry.trial == self.first), None)
         if first is None or first is self.standings[0]:

@@ -129,7 +129,7 @@ class Tuner:
         for trial in self._ledger.start():
             runner.keep(trial)
             if trial.measurement.outcome is Outcome.LOST:
-                self._context.note(f"the last session went away while it measured {trial.description}")
+                self._context.note(f"the last run was interrupted while it measured {trial.description}")
         self._require_room()
         result = self._attempt(runner)
         while self._can_improve(result):

@@ -1,4 +1,4 @@
-"""The controller's hand inside the user's process."""
+"""Measures inside the training process, as the controller orders."""
 
 from __future__ import annotations
 

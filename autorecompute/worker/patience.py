@@ -27,7 +27,7 @@ PASSED_BY = (
     "changed."
 )
 
-NO_OPTIMIZER = "The script makes no torch optimizer, whose step alone says where a training step ends. Use torch.optim."
+NO_OPTIMIZER = "No torch.optim optimizer was found, whose step() ends a training step. Train with one."
 
 OTHER_BATCH = (
     "The model received a batch of {batch}, not {target}. Write {{batch}} where the script's arguments take it, name "
@@ -40,12 +40,12 @@ NO_SESSION = f"The script took {STEPS_WITHOUT_SESSION} optimizer steps without t
 FELL_BACK = "The script goes on without the training system that is tuned, and nothing is recomputed."
 
 STEPS_IN_BACKWARD = (
-    "An optimizer steps inside of the backward pass, in a hook on a gradient, so that no moment lies between two steps "
-    "at which a config could be swapped. Step after backward() while you tune."
+    "The optimizer's step() runs inside backward(), in a hook on a gradient, and a config can be swapped only between "
+    "two steps. Call step() after backward() while you tune."
 )
 
 COMPILES_ON = (
-    "The model is compiled anew in one step after the other, so that no config could be measured: it is given tensors "
+    "The model recompiles in every step, so that no config could be measured: it is given tensors "
     "of other shapes each time. Pad its batches, or compile it with dynamic=True."
 )
 

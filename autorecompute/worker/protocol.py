@@ -96,7 +96,7 @@ class Check:
 
 def explain_end(reason: str) -> str:
     """Return what the user is told of a search that ends with what is on, and why."""
-    return f"no further config is tried, and the training goes on: {reason.rstrip('.')}."
+    return f"tuning has stopped, and the training goes on: {reason.rstrip('.')}."
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

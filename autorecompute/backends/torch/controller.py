@@ -208,9 +208,7 @@ def _notes(extra: TorchDetection, plans: Sequence[Plan]) -> Iterator[str]:
         yield "neither DistributedDataParallel nor fully_shard joins the ranks: each holds the whole model"
     if extra.of_rank:
         yield "a batch is that of one rank; collectives take no time in what is estimated"
-    yield from (
-        f"{line} looks at a number that a fake tensor does not have; it was taken to be 1" for line in extra.assumed
-    )
+    yield from (f"{line} reads a value that a fake tensor does not have; 1 was assumed" for line in extra.assumed)
 
 
 def takes_turns(detection: Detection) -> bool:

@@ -1,4 +1,4 @@
-"""A process in which no large tensor has data, so that a script trains a model that no memory here holds.
+"""A process in which no large tensor has data, so that a script trains a model too large for this machine.
 
 Weights, activations and gradients are fake tensors: they have a shape, and nothing is computed with them. What is
 small, and integers and masks, are real: samplers, schedules and branches of the model go as they always do.

@@ -22,7 +22,7 @@ does, as in a probe."""
 
 
 class _View:
-    """The kind of both."""
+    """The common type of both."""
 
 
 class DifferentGraphError(Exception):

@@ -22,7 +22,9 @@ if TYPE_CHECKING:
 class Reason(enum.Enum):
     """What stands in the way; a sentence about a place."""
 
-    CACHE = "{place} gets a key-value cache, which a second run would write again: say use_cache=False in training."
+    CACHE = (
+        "{place} gets a key-value cache, to which its recompute would append twice: pass use_cache=False in training."
+    )
     INPLACE = "{place} changes its input in place, so that it could not be run again with what it was given."
     COMPILED = "{place} is compiled by torch.compile, which decides itself what to recompute."
     COMPILER = "{place} is compiled by another backend than inductor, whose memory budget is not known."
@@ -34,7 +36,7 @@ class Reason(enum.Enum):
         '{place} is compiled with CUDA graphs, whose memory stays: compile it in another mode, such as "default".'
     )
     COMPILED_RANKS = "{place} is compiled and trained by several ranks, which may compile at different times."
-    COMPILED_STATISTICS = "{place} is compiled and has running statistics, which a second run would write again."
+    COMPILED_STATISTICS = "{place} is compiled and has running statistics, which its recompute would update twice."
     COMPILED_OPERATORS = (
         "{place} is compiled, and no operators are offered: none is known whose results the compiler keeps by itself."
     )
@@ -53,13 +55,13 @@ class Reason(enum.Enum):
     TENSOR_PARALLEL = "{place} has parameters that tensor parallelism has spread over ranks."
     OUTPUT = "{place} returns no tensor that gradients go back through."
     OWN_CHECKPOINT = "{place} is recomputed by the script itself, and is kept as it is."
-    OWN_HOOKS = "{place} runs under hooks of the script on saved tensors, which take the place of ours."
+    OWN_HOOKS = "{place} runs under the script's own saved_tensors_hooks, which would see what recompute drops."
     OWN_GRADIENTS = "{place} takes gradients inside its forward, which goes back through what recompute would drop."
     TRANSFORMED = (
         "{place} is called under transforms of torch.func, such as vmap and grad, which have no backward pass that "
         "could recompute: tune a step that calls model(inputs) and loss.backward(), or train without recompute."
     )
-    UNVERIFIED = "{place} could not be made again bit for bit, so it is not offered."
+    UNVERIFIED = "{place} is not offered, as its recompute was not bit-identical."
 
 
 @dataclasses.dataclass(frozen=True)

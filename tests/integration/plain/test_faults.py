@@ -124,7 +124,7 @@ def test_a_script_that_updates_its_weights_by_hand(workplace, way, backend):
     """Where no torch optimizer is made, nobody can tell steps apart: the tuning ends, and says what is missing."""
     failed = workplace.tune("elsewhere.py", "--backend", backend, arguments=("--way", way))
     assert failed.code == 5
-    assert "The script makes no torch optimizer" in failed.complaint
+    assert "No torch.optim optimizer was found" in failed.complaint
 
 
 @pytest.mark.parametrize(

@@ -19,7 +19,7 @@ SHARED_BYTES = 30 * 10**6
 """What a rank takes more under ``fully_shard``, for parameters that it gathers."""
 
 LONG = ("--steps", "64")
-GOES_ON = "no further config is tried, and the training goes on"
+GOES_ON = "tuning has stopped, and the training goes on"
 
 
 @pytest.fixture(scope="module")

@@ -109,9 +109,9 @@ def test_runners_up_on_a_card_are_the_fastest_by_their_steps(make_result, trials
 def test_an_early_end_is_told_with_what_is_not_known(show, make_result, end, words):
     unknown = make_result(search_end=end, compared=False, verdict=Verdict.UNDECIDED)
     text = "\n".join(show(unknown, width=250))
-    assert f"{words}: this is the best that was confirmed; the same command goes on" in text
+    assert f"{words}: this is the best that was confirmed; rerun the command" in text
     assert "verdict: undecided: " in text
-    assert "was not compared side by side. The same command goes on" in text
+    assert "was not compared side by side. Rerun the command" in text
 
 
 def test_what_nobody_confirmed_is_not_called_confirmed(show, make_result):

@@ -134,7 +134,7 @@ def test_a_worker_that_hangs_up_is_told(start, monkeypatch):
     worker = start("detect hang_up")
     worker.receive(LONG)
     answer = worker.receive(LONG)
-    assert (answer.outcome, "without a word" in answer.message) == (Outcome.CRASH, True)
+    assert (answer.outcome, "exited unexpectedly" in answer.message) == (Outcome.CRASH, True)
 
 
 @pytest.mark.parametrize("works", ["print:loading", "computes"])

@@ -59,7 +59,7 @@ def test_too_little_time_for_more_tells_what_is_kept(make_timed, make_tuning, cl
     again = make_timed(timeout, limit_bytes=200 * MIB)
     if timeout > START:
         again.bench.detect = lambda: clock.advance(1000.0)
-    with pytest.raises(NothingFitsError, match=f"before another trial.*{count} trials kept in .*same command goes on"):
+    with pytest.raises(NothingFitsError, match=f"before another trial.*{count} trials kept in .*Rerun the command"):
         again.run()
 
 

@@ -53,7 +53,7 @@ def test_what_an_earlier_session_took_with_it_is_kept_as_lost_and_measured_after
     config, number = Config.of(stopped.bench.detection.space.plans[:2]), len(stopped.tried)
     stopped.folder.begin_trial(make_trial(config, number=number, outcome=Outcome.LOST))
     files, notes = go_on()
-    assert "went away" in notes
+    assert "was interrupted" in notes
     assert stopped.folder.trial(number) / "result.json" in files
     assert len(files) == 4
 
@@ -62,6 +62,6 @@ def test_what_an_earlier_session_took_with_it_is_kept_as_lost_and_measured_after
 def test_a_trial_that_a_loss_of_power_cut_off_is_no_obstacle(stopped, go_on, left):
     (stopped.folder.path / "in_progress.json").write_text(left)
     files, notes = go_on()
-    assert "did not leave word" in notes
+    assert "which one is not known" in notes
     assert stopped.folder.trial_in_progress() is None
     assert len(files) == 3

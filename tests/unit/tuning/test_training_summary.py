@@ -40,7 +40,7 @@ def test_where_nothing_was_measured_no_limit_is_blamed():
     nothing = {"best": None, "trials": [], "first": None, "standings": [], "refused": []}
     spent = {"limit_bytes": 900 * MIB, "spent_steps": 2, "spent_seconds": 1.0}
     summary = SearchSummary(**nothing, **spent, notes=["The next start tries more"])
-    assert summary.sentence == "what is on stays on: no config was measured. The next start tries more"
+    assert summary.sentence == "keeping the current config: none was measured. The next start tries more"
 
 
 def test_no_recompute_is_called_that_and_not_none(sentence_of, make_space):

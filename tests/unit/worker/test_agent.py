@@ -160,7 +160,7 @@ def test_a_script_without_a_torch_optimizer_is_ended_in_a_sentence(make_training
     with pytest.raises(Abandon):
         training.steps(BACKWARDS_WITHOUT_OPTIMIZER, optimizers=0)
     assert training.sent[-1].outcome is Outcome.SCRIPT_ERROR
-    assert "makes no torch optimizer" in training.sent[-1].message
+    assert "No torch.optim optimizer" in training.sent[-1].message
     assert training.agent.advice == training.sent[-1].message
 
 

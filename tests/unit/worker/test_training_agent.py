@@ -18,7 +18,7 @@ from stand_ins.live import Live
 from stand_ins.training import ADVICE, CONFIG, FIRST, SECOND, Training
 
 OTHER = Config.parse(["blocks.*/softmax:drop"])
-GOES_ON = "no further config is tried, and the training goes on"
+GOES_ON = "tuning has stopped, and the training goes on"
 
 
 class Beside(Training):

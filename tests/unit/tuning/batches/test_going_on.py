@@ -215,7 +215,7 @@ def test_where_no_trial_has_a_peak_none_is_told(begin):
 def test_too_little_time_for_a_batch_tells_what_is_kept(begin_timed):
     stopped = stop(begin_timed((24, 28)), after=50.0)
     assert read_batches(stopped.folder, (24, 28)).without
-    with pytest.raises(NothingFitsError, match=r"before another batch was done.*kept in .*same command goes on"):
+    with pytest.raises(NothingFitsError, match=r"before another batch was done.*kept in .*Rerun the command"):
         begin_timed((24, 28), timeout_seconds=5.0).run()
 
 

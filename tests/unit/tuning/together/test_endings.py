@@ -190,7 +190,7 @@ def test_who_held_a_device_that_was_not_free_in_time_is_told(work_in, root, end_
         with pytest.raises(TooLittleTimeError, match=words):
             tuning.run()
     (note,) = [note for note in tuning.watcher.notes if "waiting for the device" in note]
-    assert ("for this same study: it is taken over" in note) == is_same
+    assert ("for this same study: it continues" in note) == is_same
 
 
 def test_the_lock_of_a_device_says_which_study_it_is_held_for(work_in, root):
