@@ -124,8 +124,8 @@ class Recorded:
         arguments = function._schema.arguments
         given = dict(zip((argument.name for argument in arguments), args, strict=False)) | dict(kwargs)
         values = (given.get(argument.name, argument.default_value) for argument in arguments)
-        known = tuple(Operand.of(value, storages) if isinstance(value, Tensor) else value for value in values)
-        if any(isinstance(value, (list, tuple)) and next(tensors_in(value), None) is not None for value in known):
+        known = tuple(_known(value, storages) for value in values)
+        if any(isinstance(value, tuple) and next(tensors_in(value), None) is not None for value in known):
             return None
         adds = function in _SUMS and any(isinstance(value, (int, float)) for value in known[1:2])
         literals = literals_of(calling_frame()) if adds else frozenset[float]()
@@ -161,6 +161,13 @@ class Recorded:
             return False
         tags = self.function.tags
         return not ({torch.Tag.nondeterministic_seeded, torch.Tag.inplace_view} & set(tags) or self.function.is_view)
+
+
+def _known(value: Any, storages: Storages) -> Any:
+    """Return what is kept of an argument: it is compared and hashed, and holds no tensor."""
+    if isinstance(value, Tensor):
+        return Operand.of(value, storages)
+    return tuple(value) if isinstance(value, list) else value
 
 
 def run(function: OpOverload, values: Sequence[Any]) -> Any:
