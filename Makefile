@@ -126,9 +126,10 @@ test-unit: install
 # Commands wait for processes to start and to end: two at a time leave a quarter of two cores idle.
 THREE = $(PYTEST) --numprocesses 3
 
-# One tuning of each backend, one training, one study that two workers share; and commands that train nothing.
+# One tuning of each backend, one training, one study that two workers share; and commands that train nothing. The longest
+# files come first, as they are named, though they have the fewest tests.
 test-smoke: install
-	$(VENV)/bin/python $(THREE) tests/integration/smoke tests/commands "tests/workers/test_workers.py::$(SHARED)[sqlite]"
+	$(VENV)/bin/python $(THREE) --no-loadscope-reorder tests/integration/smoke tests/commands "tests/workers/test_workers.py::$(SHARED)[sqlite]"
 SHARED = test_workers_share_the_trials_and_agree_and_a_later_one_has_the_answer_at_once
 
 test-plain test-train test-ranks test-ortmodule: install
