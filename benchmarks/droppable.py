@@ -1,4 +1,4 @@
-"""How much of what a forward pass saves single operators can drop, by model, and what the rest is.
+"""Tell how much of what a forward pass saves single operators can drop, by model, and what the rest is.
 
 Models have random weights and few layers; sizes are chosen so that the parts of a layer are in proportion. Those that
 the installed versions of transformers and diffusers do not have are told. Usage: ``python benchmarks/droppable.py``.

@@ -82,7 +82,7 @@ def _warm_python(warm_executable):
 
 @pytest.fixture(scope="module")
 def cold_python():
-    """What the tests start are processes of their own from their start on, and no others stand for them."""
+    """Start processes of the tests' own, for which no others stand."""
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(sys, "executable", PYTHON)
         yield

@@ -21,7 +21,7 @@ HANG_SECONDS = 1200
 SLEEP_SECONDS = 0.02
 
 BEGINS, MEASURED, CHECKED = "begins", "ended", "checked"
-"""What a worker writes down of a config: a trial begins and is over, gradients are compared."""
+"""Tells of a config as a worker writes it down: a trial begins and is over, gradients are compared."""
 
 
 class Worker:

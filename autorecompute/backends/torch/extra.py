@@ -193,7 +193,7 @@ FROZEN = (
     "an optimizer holds parameters that are frozen now: peaks are those of a step that trains them; if they stay "
     "frozen, give the optimizer the others alone"
 )
-"""What peaks are of, where that is so."""
+"""Tells of which step peaks are."""
 
 MOST_PLACES = 3
 """So many places are named."""

@@ -447,6 +447,8 @@ class Cook:
         """
         way: list[Edge] = []
         while (source := self._graph.before(place, edge)) is not None:
+            if self._graph.nodes[place].next_functions[edge][1]:  # another result than an operator's first
+                return ()
             way.insert(0, Edge(place, edge, source))
             if not self._calls.is_one(source, through):
                 return tuple(way)
