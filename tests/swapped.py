@@ -13,7 +13,7 @@ from autorecompute.backends import registry
 from autorecompute.plans import Config
 from autorecompute.trials import Job
 from autorecompute.trials.beside import TrainingBench, TrainingEndedError
-from autorecompute.trials.effort import Effort
+from autorecompute.trials.job import Effort
 from autorecompute.worker.protocol import SETTINGS_VARIABLE, Settings
 
 SCRIPTS = Path(__file__).parent / "scripts"

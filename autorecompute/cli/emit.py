@@ -8,7 +8,7 @@ from pathlib import Path
 from typing import Any
 
 from autorecompute.emit.formats import RENDERERS
-from autorecompute.paths import write_named
+from autorecompute.files import write_named
 
 EXAMPLES = """examples:
   eval "$(autorecompute emit bert)"                              for this shell
@@ -56,7 +56,7 @@ def run(args: argparse.Namespace) -> int:
 
 
 def _of_study(args: argparse.Namespace) -> str:
-    from autorecompute.emit.handing import hand_out
+    from autorecompute.emit.formats import hand_out
     from autorecompute.studies import StudyFolder, load_result
 
     result = load_result(args.study)

@@ -22,8 +22,7 @@ if TYPE_CHECKING:
     from pathlib import Path
 
     from autorecompute.plans import Config
-    from autorecompute.trials.effort import Effort
-    from autorecompute.trials.job import Job
+    from autorecompute.trials.job import Effort, Job
     from autorecompute.worker.protocol import Message
 
 CPU = "cpu"

@@ -8,34 +8,29 @@ from typing import TYPE_CHECKING
 
 from autorecompute.backends.registry import backend_of
 from autorecompute.errors import AutorecomputeError, SetupError
-from autorecompute.plans.dimensions import BATCH
+from autorecompute.plans.savings import BATCH
 from autorecompute.result import Best, SearchEnd
 from autorecompute.search import ModelSearcher, WholeStepSearcher, missing_in
-from autorecompute.search.whole_steps import MOST
-from autorecompute.studies.plain import require_plain
-from autorecompute.studies.use import using
+from autorecompute.search.searcher import MOST_TOO_LARGE
+from autorecompute.studies.folder import require_plain, using
 from autorecompute.trials.beside import TrainingEndedError
-from autorecompute.trials.effort import Effort
-from autorecompute.tuning.answer.confirmation import Confirmer, Rejections
-from autorecompute.tuning.answer.finalists import Finalist, fitting_finalists
-from autorecompute.tuning.answer.judgement import Judgement
-from autorecompute.tuning.answer.kept_race import keep_race
-from autorecompute.tuning.answer.race import LOOKS, ROUND_EFFORT, RaceResult, race
-from autorecompute.tuning.answer.rivals import Rival
+from autorecompute.trials.job import Effort
+from autorecompute.tuning.attempt import Judgement
+from autorecompute.tuning.confirmation import Confirmer, Rejections
 from autorecompute.tuning.context import TuningContext
+from autorecompute.tuning.explanations import SearchSummary, describe, name_of, step_seconds
 from autorecompute.tuning.ledger import LocalLedger, settled
-from autorecompute.tuning.searcher_factory import measure_planned
-from autorecompute.tuning.step_profiles import analyse
-from autorecompute.tuning.training_summary import SearchSummary, describe, name_of, step_seconds
+from autorecompute.tuning.race import LOOKS, ROUND_EFFORT, Finalist, RaceResult, fitting_finalists, keep_race, race
+from autorecompute.tuning.rivals import Rival
+from autorecompute.tuning.searcher_factory import analyse, measure_planned
 from autorecompute.tuning.trial_runner import TrialRunner
 from autorecompute.waiting import OutOfTime
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
-    from autorecompute.measurement import Trial
+    from autorecompute.measurement import Prediction, Trial
     from autorecompute.plans import Config
-    from autorecompute.prediction import Prediction
     from autorecompute.result import Result
     from autorecompute.studies import StudyFolder
     from autorecompute.training_job import Detection
@@ -66,8 +61,8 @@ MEASURED = (
 
 
 GAVE_UP = (
-    f"The search ended early: whole steps of {MOST} configs needed more than was forecast, and than the limit. "
-    "'autorecompute tune SCRIPT' measures the others"
+    f"The search ended early: whole steps of {MOST_TOO_LARGE} configs needed more than was forecast, and than "
+    "the limit. 'autorecompute tune SCRIPT' measures the others"
 )
 
 

@@ -7,12 +7,9 @@ from typing import TYPE_CHECKING
 from autorecompute.errors import first_line
 from autorecompute.measurement import Outcome
 from autorecompute.worker.agent import Abandon
-from autorecompute.worker.guard import Guard
-from autorecompute.worker.leading_line import LeadingLine
-from autorecompute.worker.noticeboard import NoStoreError, Noticeboard
+from autorecompute.worker.guard import Guard, TrainingAgent
 from autorecompute.worker.protocol import Failed, Order
-from autorecompute.worker.ranks_line import FollowingLine
-from autorecompute.worker.training_agent import TrainingAgent
+from autorecompute.worker.ranks_line import FollowingLine, LeadingLine, NoStoreError, Noticeboard
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -20,8 +17,8 @@ if TYPE_CHECKING:
     from autorecompute.backends.interface import WorkerBackend
     from autorecompute.plans import Config
     from autorecompute.training_job import Detection
-    from autorecompute.worker.expected_steps import ExpectedSteps
     from autorecompute.worker.guard import Say
+    from autorecompute.worker.hooks import ExpectedSteps
     from autorecompute.worker.protocol import Check, Ended, Message, Settings
     from autorecompute.worker.side_channel import SideChannel
 

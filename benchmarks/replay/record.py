@@ -19,11 +19,10 @@ from pathlib import Path
 
 from autorecompute import codec
 from autorecompute.plans import Config
-from autorecompute.plans.dimensions import BATCH
-from autorecompute.plans.savings import evaluate
+from autorecompute.plans.savings import BATCH, evaluate
 from autorecompute.trials import Bench, Job
-from autorecompute.trials.effort import Effort
-from autorecompute.tuning.step_profiles import PROFILED_BATCH, survey, telling_configs
+from autorecompute.trials.job import Effort
+from autorecompute.tuning.searcher_factory import PROFILED_BATCH, survey, telling_configs
 from autorecompute.units import MIB
 from journal import Journal
 

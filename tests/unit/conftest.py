@@ -13,15 +13,14 @@ import pytest
 
 from autorecompute.backends import registry
 from autorecompute.cli import main
-from autorecompute.figures import Figures
+from autorecompute.figures import Figures, Verdict
 from autorecompute.measurement import Measurement, Outcome, Trial
 from autorecompute.memory import Operation, Phase, StepProfile, Tensor
 from autorecompute.plans import Choice, Config, Plan, Space
 from autorecompute.result import Best, Result, SearchEnd
-from autorecompute.studies import database
+from autorecompute.studies import storage
 from autorecompute.training_job import Detection, Device
 from autorecompute.units import GIB, MIB
-from autorecompute.verdict import Verdict
 
 PHASES = {"f": Phase.FORWARD, "l": Phase.LOSS, "b": Phase.BACKWARD, "r": Phase.RECOMPUTE}
 SITES = ("blocks.*/gelu", "blocks.*/linear", "blocks.*/softmax", "blocks.*/norm", "blocks.*/dropout")
@@ -266,7 +265,7 @@ def build_result(best=None, *, of_best=(), **changes):
 @pytest.fixture(scope="session", autouse=True)
 def empty_database(tmp_path_factory):
     """A new study begins with a copy of an empty database: making its tables takes longer than most tests."""
-    empty, own = tmp_path_factory.mktemp("database") / "empty.db", database._open
+    empty, own = tmp_path_factory.mktemp("database") / "empty.db", storage._open
     own(empty, {"uri": "true"}).remove_session()
 
     def _open(file, query):
@@ -276,7 +275,7 @@ def empty_database(tmp_path_factory):
         return own(file, query)
 
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(database, "_open", _open)
+        patch.setattr(storage, "_open", _open)
         yield empty
 
 

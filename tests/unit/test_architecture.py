@@ -18,20 +18,14 @@ BASE = {
     "units",
     "plans.*",
     "memory.*",
-    "prediction",
     "training_job",
     "measurement",
     "figures",
-    "ranking",
     "result",
     "codec",
-    "documents",
-    "evidence",
     "files",
     "jsontext",
-    "paths",
     "ranges",
-    "verdict",
     "waiting",
     "__init__",
 }
@@ -39,30 +33,23 @@ REGISTRY = {"backends.registry", "backends.interface", "backends.findings"}
 ADAPTER = {"backends.ortmodule.adapter"}
 FLOW = {
     "errors": set(),
-    "evidence": BASE,
-    "files": set(),
+    "files": {"errors"},
     "waiting": set(),
-    "paths": {"errors", "files"},
     "ranges": set(),
-    "plans": {"errors", "paths", "ranges"},
+    "plans": {"errors", "files", "ranges"},
     "memory": {"errors", "units", "ranges", "plans.*"},
     "units": BASE,
-    "prediction": {"ranges"},
     "training_job": {"plans.*", "ranges"},
     "measurement": BASE,
     "figures": BASE,
-    "ranking": BASE,
     "result": BASE,
-    "verdict": BASE,
     "jsontext": {"units"},
-    "structuring": BASE,
-    "documents": set(),
-    "codec": {"structuring", *BASE},
+    "codec": BASE,
     "__init__": {"backends.registry", "worker.in_script", *BASE},
     "meters": BASE,
     "backends": {"meters.*", *BASE},
     "worker": {*REGISTRY, "meters.*", *BASE},
-    "trials": {"worker.protocol", "worker.merging", *REGISTRY, *BASE},
+    "trials": {"worker.protocol", *REGISTRY, *BASE},
     "search": {"studies.frozen", *BASE},
     "studies": BASE,
     "tuning": {"search.*", "trials.*", "studies.*", *REGISTRY, *BASE},
@@ -70,7 +57,7 @@ FLOW = {
     "reports": {"studies.*", *REGISTRY, *BASE},
     "emit": {"studies.*", *REGISTRY, *BASE},
     "startup": {"backends.interface"},
-    "schemas": {"cli.failure", "cli.installation", "reports.*", "emit.*", "studies.*", "structuring", *BASE},
+    "schemas": {"cli.output", "cli.doctor", "reports.*", "emit.*", "studies.*", *BASE},
     "compat": ADAPTER,
     "cli": {"*"},
     "__main__": {"cli.*"},
@@ -195,7 +182,9 @@ def test_tuning_leaves_the_training_system_out():
 
 
 def test_plans_are_shown_without_a_database():
-    assert "sqlalchemy" not in imported_by("-c", "import autorecompute.cli.looking, autorecompute.tuning.step_profiles")
+    assert "sqlalchemy" not in imported_by(
+        "-c", "import autorecompute.cli.plans, autorecompute.tuning.searcher_factory"
+    )
 
 
 def test_help_brings_nothing_heavy():

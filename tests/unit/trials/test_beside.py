@@ -8,7 +8,7 @@ from autorecompute.measurement import GradientCheck, Measurement, Outcome
 from autorecompute.plans import Config
 from autorecompute.trials import Job, beside
 from autorecompute.trials.beside import TrainingBench, TrainingEndedError
-from autorecompute.trials.effort import Effort
+from autorecompute.trials.job import Effort
 from autorecompute.waiting import OutOfTime
 from autorecompute.worker.protocol import Beat, Check, Ended, Failed, Order, Stay, decode, encode
 

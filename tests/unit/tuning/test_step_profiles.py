@@ -8,10 +8,10 @@ import pytest
 from autorecompute.errors import ScriptError
 from autorecompute.measurement import Outcome
 from autorecompute.plans import Config
-from autorecompute.search.choice import MODEL
+from autorecompute.search.sampling import MODEL
 from autorecompute.studies import StudyFolder
-from autorecompute.tuning.budget import Budget, Task
-from autorecompute.tuning.step_profiles import PROFILED_BATCH, analyse, survey, telling_configs
+from autorecompute.tuning.context import Budget, Task
+from autorecompute.tuning.searcher_factory import PROFILED_BATCH, analyse, survey, telling_configs
 from autorecompute.units import GIB, MIB
 from fake_backend import controller
 from stand_ins.blocks import BlocksBench, limit_for

@@ -5,8 +5,7 @@ from multiprocessing.connection import Connection, Listener
 import pytest
 
 from autorecompute.plans import Config
-from autorecompute.worker.channel import Channel
-from autorecompute.worker.protocol import Beat, Ended, Order, Stay, decode, encode
+from autorecompute.worker.protocol import Beat, Channel, Ended, Order, Stay, decode, encode
 from autorecompute.worker.side_channel import ControllerGoneError, SideChannel, StayError
 
 ORDER = Order(config=Config.parse(["blocks.*/gelu:drop"]), warmup=1, steps=2)

@@ -4,9 +4,8 @@ import pytest
 
 from autorecompute.measurement import Outcome
 from autorecompute.plans import Config
-from autorecompute.worker.leading_line import LeadingLine
 from autorecompute.worker.protocol import Failed, Order, Stay
-from autorecompute.worker.ranks_line import FollowingLine
+from autorecompute.worker.ranks_line import FollowingLine, LeadingLine
 from autorecompute.worker.side_channel import StayError
 
 MOMENT = 0.001

@@ -9,11 +9,10 @@ from autorecompute.measurement import GradientCheck, Measurement, Outcome
 from autorecompute.plans import Config
 from autorecompute.training_job import Detection
 from autorecompute.worker import agent, side_channel, training
-from autorecompute.worker.expected_steps import ExpectedSteps
-from autorecompute.worker.guard import Guard
+from autorecompute.worker.guard import Guard, TrainingAgent
+from autorecompute.worker.hooks import ExpectedSteps
 from autorecompute.worker.protocol import Beat, Check, Ended, Failed, Settings, Stay, decode, encode
 from autorecompute.worker.side_channel import SideChannel
-from autorecompute.worker.training_agent import TrainingAgent
 from stand_ins.live import Live
 from stand_ins.training import ADVICE, CONFIG, FIRST, SECOND, Training
 

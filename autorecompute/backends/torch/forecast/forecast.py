@@ -24,7 +24,7 @@ from autorecompute.memory import Estimate, Machine, RankPeak, Timeline
 from autorecompute.memory.model import STEP_ERROR, Effect, Forecast, Simulated
 from autorecompute.memory.step import HEAD, OPTIMIZER, Operation, Phase, StepProfile, Tensor
 from autorecompute.plans import Choice, Config, Plan, Space
-from autorecompute.plans.dimensions import BATCH
+from autorecompute.plans.savings import BATCH
 
 if TYPE_CHECKING:
     from collections.abc import Collection, Iterable, Sequence
