@@ -1,61 +1,21 @@
-"""`doctor`: checks the installation."""
+"""``autorecompute doctor``: what is installed, what is missing, and the repair."""
 
 from __future__ import annotations
 
 import argparse
 import subprocess
 import sys
-from dataclasses import dataclass
-from typing import TYPE_CHECKING, Annotated, Any
+from typing import TYPE_CHECKING, Any
 
-from autorecompute.backends.findings import Finding, blocking
 from autorecompute.backends.registry import PACKAGES
-from autorecompute.codec import INLINED, Document
 from autorecompute.errors import SetupError
 from autorecompute.units import signal_name
 
 if TYPE_CHECKING:
-    from collections.abc import Mapping, Sequence
+    from collections.abc import Mapping
 
+    from autorecompute.backends.findings import Finding
     from autorecompute.backends.interface import ControllerBackend
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class BackendFinding(Document):
-    """One piece of the installation that a training system needs.
-
-    Attributes:
-        backend: The training system.
-        finding: What was found.
-    """
-
-    backend: str
-    finding: Annotated[Finding, INLINED]
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Installation(Document):
-    """What is installed.
-
-    Attributes:
-        ok: Whether a training system has all that it needs.
-        findings: Every piece, for each training system in the order in which they are to be repaired.
-    """
-
-    ok: bool
-    findings: tuple[BackendFinding, ...]
-
-    @classmethod
-    def of(cls, found: Mapping[str, Sequence[Finding]]) -> Installation:
-        """Return what was found, by the training system's name."""
-        findings = (BackendFinding(backend=name, finding=each) for name, group in found.items() for each in group)
-        return cls(ok=is_ready(found), findings=tuple(findings))
-
-
-def is_ready(found: Mapping[str, Sequence[Finding]]) -> bool:
-    """Tell whether one of the training systems has all that it needs."""
-    return any(not blocking(list(findings)) for findings in found.values())
-
 
 EXAMPLES = """examples:
   autorecompute doctor           what is installed, what is missing, and the command that repairs it
@@ -89,6 +49,7 @@ def run(args: argparse.Namespace) -> int:
         SetupError: the installation check did not finish.
     """
     from autorecompute.backends.registry import controller, controllers
+    from autorecompute.cli.installation import is_ready
 
     backends = controllers() if args.backend is None else [controller(args.backend)]
     if args.fix:
@@ -151,6 +112,7 @@ def explain_death(returncode: int, stderr: str, command: list[str]) -> str:
 def as_json(found: Mapping[str, list[Finding]]) -> str:
     """``{"ok": …, "findings": […]}``, each finding with its backend."""
     from autorecompute import codec
+    from autorecompute.cli.installation import Installation
 
     return codec.dumps(Installation.of(found))
 

@@ -56,7 +56,7 @@ def run(args: argparse.Namespace) -> int:
 
 
 def _of_study(args: argparse.Namespace) -> str:
-    from autorecompute.emit.formats import hand_out
+    from autorecompute.emit.handing import hand_out
     from autorecompute.studies import StudyFolder, load_result
 
     result = load_result(args.study)

@@ -32,7 +32,7 @@ def run(args: argparse.Namespace) -> int:
         UsageError: there is no such study, or FILE cannot be written.
         SetupError: jinja2 or matplotlib is not installed, or the study cannot be read, or its folder not be written.
     """
-    from autorecompute.emit.formats import hand_out_if_any
+    from autorecompute.emit.handing import hand_out_if_any
     from autorecompute.files import require_place, write_named
     from autorecompute.reports.html import make_page
     from autorecompute.studies import StudyFolder

@@ -98,7 +98,7 @@ def _print_json(folder: StudyFolder, tuned: Tuned, nearest: NearestStudy | Absen
 
 def _answer_of(folder: StudyFolder) -> Answer | None:
     """Return a study's answer with all its figures; ``None`` as long as there is none."""
-    from autorecompute.emit.formats import hand_out_if_any
+    from autorecompute.emit.handing import hand_out_if_any
     from autorecompute.reports.answer_json import Answer
     from autorecompute.studies.records import trials_of_answer
 
@@ -109,7 +109,7 @@ def _answer_of(folder: StudyFolder) -> Answer | None:
 
 
 def _print(folder: StudyFolder, tuned: Tuned) -> None:
-    from autorecompute.emit.formats import hand_out_if_any
+    from autorecompute.emit.handing import hand_out_if_any
     from autorecompute.reports.answer import NOT_OUR_COMMAND
     from autorecompute.reports.answer_json import print_identity
     from autorecompute.reports.screen import print_result, print_trials

@@ -187,7 +187,7 @@ def _tune(session: TuningSession, *, as_json: bool) -> int:
 
 def _print(result: Result, folder: StudyFolder, *, as_json: bool) -> None:
     from autorecompute import codec
-    from autorecompute.emit.formats import hand_out_if_any
+    from autorecompute.emit.handing import hand_out_if_any
     from autorecompute.reports.answer_json import Answer
     from autorecompute.reports.screen import print_result
     from autorecompute.studies.records import trials_of_answer

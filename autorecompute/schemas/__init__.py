@@ -7,10 +7,10 @@ from __future__ import annotations
 
 from typing import Any
 
-from autorecompute.cli.doctor import Installation
+from autorecompute.cli.installation import Installation
 from autorecompute.cli.output import Failure
 from autorecompute.codec import NOT_FINITE
-from autorecompute.emit.formats import Emitted
+from autorecompute.emit.emitted import Emitted
 from autorecompute.reports.answer_json import Answer, ShownStudy
 from autorecompute.reports.check_report import Checked
 from autorecompute.reports.listing import StudyList

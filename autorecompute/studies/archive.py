@@ -21,8 +21,9 @@ from autorecompute.measurement import Trial
 from autorecompute.plans import Config
 from autorecompute.ranges import PositiveCount
 from autorecompute.result import Best, Rejection, Result
+from autorecompute.studies.analysis import Analysis
 from autorecompute.studies.problem import SEVERAL_BATCHES, Head
-from autorecompute.studies.records import Analysis, BatchRecord, RaceRecord, StudyRecords
+from autorecompute.studies.records import BatchRecord, RaceRecord, StudyRecords
 from autorecompute.training_job import Detection
 from autorecompute.units import MIB
 

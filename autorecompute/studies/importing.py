@@ -17,6 +17,7 @@ import psutil
 from autorecompute.errors import AutorecomputeError, UsageError
 from autorecompute.files import DRAFT, walk
 from autorecompute.result import NAME as EVIDENCE
+from autorecompute.studies.analysis import ANALYSIS_FILE, DETECTION_FILE
 from autorecompute.studies.checked import CHECKED
 from autorecompute.studies.folder import (
     CONFIRMED,
@@ -32,16 +33,7 @@ from autorecompute.studies.folder import (
     require_unused,
     saying_what_fails,
 )
-from autorecompute.studies.records import (
-    ANALYSIS_FILE,
-    BATCHES_FILE,
-    DETECTION_FILE,
-    RACE_FILE,
-    SHARED,
-    StudyRecords,
-    shared_from,
-    write_records,
-)
+from autorecompute.studies.records import BATCHES_FILE, RACE_FILE, SHARED, StudyRecords, shared_from, write_records
 from autorecompute.studies.storage import read_trials
 from autorecompute.units import printable
 

@@ -10,10 +10,9 @@ from autorecompute.errors import SetupError, UsageError
 from autorecompute.figures import Figures, Ranking
 from autorecompute.files import shown
 from autorecompute.measurement import Trial
-from autorecompute.memory import StepProfile, StepProfiles
-from autorecompute.plans import Config
-from autorecompute.ranges import LARGEST_BATCH, Batch, Bytes, Count, Number, PositiveBytes, Seconds, StepSeconds
+from autorecompute.ranges import LARGEST_BATCH, Batch, Count, Number, PositiveBytes, Seconds, StepSeconds
 from autorecompute.result import Best, Rejection, Result, SearchEnd
+from autorecompute.studies.analysis import ANALYSIS_FILE, DETECTION_FILE, Analysis
 from autorecompute.studies.folder import LONGEST_NAME, StudyFolder, is_name, saying_what_fails
 from autorecompute.studies.problem import SEVERAL_BATCHES, Head
 from autorecompute.studies.storage import SECONDS_ATTRIBUTE, TrialStore, read_trials
@@ -90,112 +89,6 @@ class RaceRecord:
     over_limit: tuple[StandingRecord, ...] = ()
     failed: tuple[Number, ...] = ()
     trials: Number = 0
-
-
-DETECTION_FILE = "detection.json"
-
-
-def read_detection(folder: StudyFolder) -> Detection | None:
-    """Return the detection of a study; ``None`` where none was kept.
-
-    Raises:
-        SetupError: the file cannot be read.
-    """
-    return folder.read(DETECTION_FILE, Detection)
-
-
-def keep_detection(folder: StudyFolder, detection: Detection) -> None:
-    """Write it down.
-
-    Raises:
-        SetupError: the folder cannot be written.
-    """
-    folder.write(DETECTION_FILE, codec.to_plain(detection))
-
-
-ANALYSIS_FILE = "analysis.json"
-MOST_PROFILES = 4
-"""Two are profiled."""
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Profiled:
-    """A profiled step.
-
-    Attributes:
-        config: What it recomputed.
-        profile: What was seen of it.
-    """
-
-    config: Config
-    profile: StepProfile
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Analysis:
-    """What the file holds.
-
-    Attributes:
-        peak_bytes: Peak of the process in the step without recompute.
-        held_bytes: What it held before that step.
-        profiles: The steps.
-    """
-
-    peak_bytes: PositiveBytes
-    held_bytes: Bytes
-    profiles: tuple[Profiled, ...]
-
-    def __post_init__(self) -> None:
-        if all(entry.config != Config() for entry in self.profiles):
-            raise ValueError("holds no step without recompute")
-        if len(self.profiles) > MOST_PROFILES:
-            raise ValueError(f"holds {len(self.profiles)} steps, {MOST_PROFILES} is the most")
-
-    @property
-    def small(self) -> StepProfiles:
-        """Return the same, by config."""
-        profiles = {entry.config: entry.profile for entry in self.profiles}
-        return StepProfiles(peak_bytes=self.peak_bytes, held_bytes=self.held_bytes, profiles=profiles)
-
-
-def read_analysis(folder: StudyFolder) -> StepProfiles | None:
-    """Return the profiled steps of a study; ``None`` where none were kept.
-
-    Raises:
-        SetupError: the file cannot be read.
-    """
-    kept = folder.read(ANALYSIS_FILE, Analysis)
-    return None if kept is None else kept.small
-
-
-def keep_analysis(folder: StudyFolder, found: StepProfiles) -> None:
-    """Write the profiled steps down.
-
-    Raises:
-        SetupError: the folder cannot be written.
-    """
-    profiles = tuple(Profiled(config=config, profile=profile) for config, profile in found.profiles.items())
-    kept = Analysis(peak_bytes=found.peak_bytes, held_bytes=found.held_bytes, profiles=profiles)
-    folder.write(ANALYSIS_FILE, codec.to_plain(kept))
-
-
-def share_analysis(known: StudyFolder, folder: StudyFolder, batch: int) -> None:
-    """Give a study the profiled steps of another one of the same graph, where that has some that tell of any batch.
-
-    Those of a study whose own batch is smaller than what others profile do not: sizes that it divides by chance are
-    taken for multiples of the batch, and where it is one, all of them for constants.
-
-    Args:
-        known: The study that may have some.
-        folder: The study that wants them.
-        batch: At which they tell of any batch.
-
-    Raises:
-        SetupError: they cannot be read or written.
-    """
-    kept = known.read(ANALYSIS_FILE, Analysis)
-    if kept is not None and kept.small.batch == batch and folder.read(ANALYSIS_FILE, Analysis) is None:
-        folder.write(ANALYSIS_FILE, codec.to_plain(kept))
 
 
 BATCHES_FILE = "batches.json"

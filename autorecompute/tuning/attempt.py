@@ -10,8 +10,8 @@ from autorecompute.errors import LeftToOthers
 from autorecompute.figures import Figures
 from autorecompute.plans import Config
 from autorecompute.result import Result, SearchEnd
+from autorecompute.tuning.budget import Task
 from autorecompute.tuning.confirmation import TELLING, Confirmer, EarlyAnswer, Rejections, StandingAnswer, TrialLimit
-from autorecompute.tuning.context import Task
 from autorecompute.tuning.explanations import advise_on_glibc
 from autorecompute.tuning.race import (
     FINALISTS,

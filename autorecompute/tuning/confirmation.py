@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING
 from autorecompute.measurement import GradientCheck, Measurement, Outcome
 from autorecompute.plans import Config
 from autorecompute.result import Best, Rejection, SearchEnd
-from autorecompute.tuning.context import Task
+from autorecompute.tuning.budget import Task
 from autorecompute.tuning.explanations import WHOLE_PROCESS_SHARE
 from autorecompute.tuning.race import TIE
 from autorecompute.units import format_bytes

@@ -15,7 +15,7 @@ from autorecompute.measurement import Measurement, Outcome
 from autorecompute.plans import Config, Space
 from autorecompute.studies.folder import make_folder
 from autorecompute.trials.private import hold_device
-from autorecompute.tuning.context import Task
+from autorecompute.tuning.budget import Task
 from autorecompute.tuning.intervals import interval
 from autorecompute.units import format_count
 

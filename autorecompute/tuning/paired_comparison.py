@@ -8,7 +8,7 @@ from dataclasses import replace
 from typing import TYPE_CHECKING
 
 from autorecompute.figures import Comparison, Verdict, judge
-from autorecompute.tuning.context import Task
+from autorecompute.tuning.budget import Task
 from autorecompute.tuning.intervals import student_quantile
 
 if TYPE_CHECKING:

@@ -9,7 +9,7 @@ from autorecompute.errors import ScriptError
 from autorecompute.figures import LEAST_RATIO, Comparison, Figures, Verdict, judge
 from autorecompute.measurement import Measurement, Outcome
 from autorecompute.plans import Config
-from autorecompute.tuning.context import Task
+from autorecompute.tuning.budget import Task
 from autorecompute.tuning.paired_comparison import PAIR, PairedComparison, has_enough_pairs
 from autorecompute.units import format_bytes, format_rate
 

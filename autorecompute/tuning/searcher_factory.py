@@ -21,11 +21,11 @@ from autorecompute.search import (
 )
 from autorecompute.search.greedy import Opening
 from autorecompute.search.sampling import MODEL
+from autorecompute.studies.analysis import keep_analysis, keep_detection, read_analysis
 from autorecompute.studies.folder import make_folder
-from autorecompute.studies.records import keep_analysis, keep_detection, read_analysis
 from autorecompute.trials import Bench
 from autorecompute.trials.job import Effort
-from autorecompute.tuning.context import Task
+from autorecompute.tuning.budget import Task
 
 if TYPE_CHECKING:
     from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence

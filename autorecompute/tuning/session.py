@@ -15,6 +15,7 @@ from autorecompute.errors import NothingFitsError, ScriptError, TooLargeError, T
 from autorecompute.result import Result, SearchEnd
 from autorecompute.search import BatchChooser, Fastest, Limits, Listed
 from autorecompute.studies import StudyFolder
+from autorecompute.studies.analysis import share_analysis
 from autorecompute.studies.folder import make_folder, require_plain, using
 from autorecompute.studies.problem import SEVERAL_BATCHES
 from autorecompute.studies.records import (
@@ -23,13 +24,13 @@ from autorecompute.studies.records import (
     read_batches,
     require_names_of_batches,
     required_of,
-    share_analysis,
     study_of_batch,
 )
 from autorecompute.studies.shared_study import SharedStudy, StorageUrl
 from autorecompute.studies.tuned import bind, require_own
 from autorecompute.trials import Bench, Job
-from autorecompute.tuning.context import Progress, Task, TuningContext, TuningSettings, device_lock
+from autorecompute.tuning.budget import Task
+from autorecompute.tuning.context import Progress, TuningContext, TuningSettings, device_lock
 from autorecompute.tuning.explanations import (
     explain_interrupted_batches,
     explain_interruption,

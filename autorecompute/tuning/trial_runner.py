@@ -16,7 +16,7 @@ from autorecompute.result import SearchEnd
 from autorecompute.studies.folder import write_files
 from autorecompute.trials.bench import measure_in_turns, takes_turns
 from autorecompute.trials.job import Effort
-from autorecompute.tuning.context import Task
+from autorecompute.tuning.budget import Task
 from autorecompute.tuning.ledger import settled
 from autorecompute.waiting import raise_if_over
 

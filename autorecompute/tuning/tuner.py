@@ -10,7 +10,8 @@ from autorecompute.measurement import Outcome
 from autorecompute.result import SearchEnd
 from autorecompute.studies.transfer import find_nearest
 from autorecompute.tuning.attempt import Attempt
-from autorecompute.tuning.context import Task, device_lock
+from autorecompute.tuning.budget import Task
+from autorecompute.tuning.context import device_lock
 from autorecompute.tuning.explanations import (
     explain_early_end,
     explain_kept,

@@ -13,8 +13,9 @@ from autorecompute.measurement import GradientCheck, Measurement, Outcome, Trial
 from autorecompute.plans import Choice, Config
 from autorecompute.result import Best, Rejection, Result
 from autorecompute.schemas.definitions import Definitions
+from autorecompute.studies.analysis import Analysis
 from autorecompute.studies.problem import Head
-from autorecompute.studies.records import Analysis, BatchRecord, RaceRecord, RoundRecord
+from autorecompute.studies.records import BatchRecord, RaceRecord, RoundRecord
 
 
 @pytest.mark.parametrize("texts", [[], ["whole model:deep"], ["blocks.*/gelu:drop:5", "blocks.*/cast:keep_half"]])

@@ -14,8 +14,7 @@ from autorecompute.figures import format_relative
 from autorecompute.jsontext import UnreadableError
 from autorecompute.plans import Config
 from autorecompute.reports.html.charts import ChartPoint, Plane, draw_plane, draw_timelines
-from autorecompute.studies import records
-from autorecompute.studies.records import read_analysis
+from autorecompute.studies.analysis import DETECTION_FILE, read_analysis, read_detection
 from autorecompute.units import format_bytes, format_rate
 
 if TYPE_CHECKING:
@@ -169,14 +168,12 @@ def explain(part: Part, best: Best | None, about: str = "") -> Why:
 
 
 def _memory_of(part: Part) -> MemoryModel | None:
-    backend, detection = registry.controller(part.problem.backend), records.read_detection(part.folder)
+    backend, detection = registry.controller(part.problem.backend), read_detection(part.folder)
     if detection is not None and detection.space == part.space:
         try:
             return backend.memory_of(detection)
         except UnreadableError as error:
-            raise SetupError(
-                f"{part.folder.path / records.DETECTION_FILE} cannot be read: it {error}. Restore it."
-            ) from error
+            raise SetupError(f"{part.folder.path / DETECTION_FILE} cannot be read: it {error}. Restore it.") from error
     small = read_analysis(part.folder)
     return None if small is None else backend.memory_model(part.space, small)
 

@@ -14,7 +14,7 @@ from autorecompute.measurement import Outcome, Prediction
 from autorecompute.plans import Config
 from autorecompute.result import Rejection
 from autorecompute.studies import StudyFolder
-from autorecompute.studies.records import ANALYSIS_FILE as ANALYSIS
+from autorecompute.studies.analysis import ANALYSIS_FILE as ANALYSIS
 from autorecompute.studies.records import RACE_FILE as RACE
 from autorecompute.studies.records import note_shared
 from autorecompute.units import MIB

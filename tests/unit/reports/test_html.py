@@ -14,7 +14,7 @@ from autorecompute.memory import StepProfiles
 from autorecompute.plans import Choice, Config, Plan, Space
 from autorecompute.reports.answer import answer_lines, answer_sentences, lines_to_paste
 from autorecompute.reports.html.charts import draw_predictions, style
-from autorecompute.studies.records import keep_analysis, keep_detection
+from autorecompute.studies.analysis import keep_analysis, keep_detection
 from autorecompute.units import MIB, printable
 from fake_backend.controller import READ_BY
 from stand_ins.emitted import rendered

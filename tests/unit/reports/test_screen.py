@@ -5,7 +5,8 @@ from pathlib import Path
 
 import pytest
 
-from autorecompute.emit.formats import Emitted, comment_lines
+from autorecompute.emit.emitted import Emitted
+from autorecompute.emit.provenance import comment_lines
 from autorecompute.figures import Comparison, CurvePoint, Figures, KnobFigures, RaceEnd, Ranking, Recomputed, Verdict
 from autorecompute.measurement import GradientCheck, Outcome
 from autorecompute.plans import Config

@@ -6,8 +6,9 @@ import pytest
 from autorecompute.measurement import Outcome
 from autorecompute.plans import Config
 from autorecompute.result import Rejection
+from autorecompute.studies.analysis import keep_detection
 from autorecompute.studies.archive import dump
-from autorecompute.studies.records import keep_detection, read_records
+from autorecompute.studies.records import read_records
 from autorecompute.units import MIB
 from stand_ins.archives import COMMAND, HOME
 from stand_ins.studies import keep_more, keep_study

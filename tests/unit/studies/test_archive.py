@@ -16,10 +16,11 @@ from autorecompute.measurement import Outcome
 from autorecompute.plans import Choice, Config, Plan
 from autorecompute.schemas import ARCHIVE, schema_of
 from autorecompute.studies import Problem
+from autorecompute.studies.analysis import keep_detection
 from autorecompute.studies.archive import VERSION, compress, dump, read_archive, with_own_verdict
 from autorecompute.studies.importing import import_records
 from autorecompute.studies.problem import SEVERAL_BATCHES
-from autorecompute.studies.records import keep_detection, read_records
+from autorecompute.studies.records import read_records
 from autorecompute.units import GIB, MIB
 from stand_ins.archives import COMMAND, TRUSTED, take, written
 from stand_ins.studies import keep_study

@@ -7,10 +7,11 @@ from autorecompute import codec
 from autorecompute.backends.ortmodule.controller import NAME as ORTMODULE
 from autorecompute.plans import Config
 from autorecompute.studies import Problem, Sizes, StudyFolder, transfer
+from autorecompute.studies.analysis import ANALYSIS_FILE as ANALYSIS
+from autorecompute.studies.analysis import share_analysis
 from autorecompute.studies.archive import compress, dump, read_archive
 from autorecompute.studies.importing import Trusted, require_trusted
-from autorecompute.studies.records import ANALYSIS_FILE as ANALYSIS
-from autorecompute.studies.records import read_records, share_analysis
+from autorecompute.studies.records import read_records
 from autorecompute.studies.transfer import find_nearest
 from autorecompute.studies.tuned import Tuned
 from autorecompute.training_job import Device

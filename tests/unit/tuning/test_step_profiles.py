@@ -10,7 +10,7 @@ from autorecompute.measurement import Outcome
 from autorecompute.plans import Config
 from autorecompute.search.sampling import MODEL
 from autorecompute.studies import StudyFolder
-from autorecompute.tuning.context import Budget, Task
+from autorecompute.tuning.budget import Budget, Task
 from autorecompute.tuning.searcher_factory import PROFILED_BATCH, analyse, survey, telling_configs
 from autorecompute.units import GIB, MIB
 from fake_backend import controller

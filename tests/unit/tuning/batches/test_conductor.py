@@ -12,7 +12,8 @@ from autorecompute.figures import Verdict
 from autorecompute.measurement import Outcome
 from autorecompute.plans import Config
 from autorecompute.studies import list_studies, load_result
-from autorecompute.studies.records import ANALYSIS_FILE, study_of_batch, trials_of_answer
+from autorecompute.studies.analysis import ANALYSIS_FILE
+from autorecompute.studies.records import study_of_batch, trials_of_answer
 from autorecompute.studies.storage import read_trials
 from autorecompute.tuning.paired_comparison import LEAST_PAIRS
 from autorecompute.tuning.searcher_factory import PROFILED_BATCH

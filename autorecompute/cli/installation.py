@@ -1,0 +1,49 @@
+"""What ``doctor --json`` prints."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Annotated
+
+from autorecompute.backends.findings import Finding, blocking
+from autorecompute.codec import INLINED, Document
+
+if TYPE_CHECKING:
+    from collections.abc import Mapping, Sequence
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class BackendFinding(Document):
+    """One piece of the installation that a training system needs.
+
+    Attributes:
+        backend: The training system.
+        finding: What was found.
+    """
+
+    backend: str
+    finding: Annotated[Finding, INLINED]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Installation(Document):
+    """What is installed.
+
+    Attributes:
+        ok: Whether a training system has all that it needs.
+        findings: Every piece, for each training system in the order in which they are to be repaired.
+    """
+
+    ok: bool
+    findings: tuple[BackendFinding, ...]
+
+    @classmethod
+    def of(cls, found: Mapping[str, Sequence[Finding]]) -> Installation:
+        """Return what was found, by the training system's name."""
+        findings = (BackendFinding(backend=name, finding=each) for name, group in found.items() for each in group)
+        return cls(ok=is_ready(found), findings=tuple(findings))
+
+
+def is_ready(found: Mapping[str, Sequence[Finding]]) -> bool:
+    """Tell whether one of the training systems has all that it needs."""
+    return any(not blocking(list(findings)) for findings in found.values())
