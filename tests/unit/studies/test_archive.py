@@ -186,7 +186,7 @@ def read(archive, tmp_path, monkeypatch):
 
     def read(*lines, **limits):
         for name, limit in limits.items():
-            monkeypatch.setattr(archive, name, limit)
+            monkeypatch.setattr(f"autorecompute.studies.archive.{name}", limit)
         file = tmp_path / "a.jsonl.gz"
         with gzip.open(file, "wb", compresslevel=1) as packed:
             packed.writelines([archive[0], *lines])
