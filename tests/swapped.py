@@ -113,7 +113,7 @@ def train_beside(command, folder):
         for config in itertools.islice(wanted, MOST_CONFIGS):
             measured = bench.measure(config, EFFORT)
             configs += [config] * bool(measured.step_seconds)
-        bench.stay(space.all_on, "the leanest")
+        bench.keep_config(space.all_on, "the leanest")
     except TrainingEndedError:
         pass
     bench.hang_up()

@@ -54,7 +54,7 @@ class AutoBackend:
     def install(self, listener: Listener) -> None:
         """Hooks into the plain one, and waits for the imports of the others."""
         self._listener = listener
-        self._plain.install(_Told(listener, lambda: self._decide(self._plain)))
+        self._plain.install(_ForwardingListener(listener, lambda: self._decide(self._plain)))
         for module, controller in self._others.items():
             when_imported(module, self._bring_in(controller, listener), _before(controller))
 
@@ -104,7 +104,7 @@ class AutoBackend:
                 return
             backend = self._make(controller)
             self._current = backend
-            backend.install(_Told(listener, lambda: self._decide(backend)))
+            backend.install(_ForwardingListener(listener, lambda: self._decide(backend)))
 
         return bring_in
 
@@ -127,7 +127,7 @@ class AutoBackend:
             )
 
 
-class _Told:
+class _ForwardingListener:
     """Passes on what one backend tells, as long as it is the one that trains."""
 
     def __init__(self, listener: Listener, decide: Callable[[], bool]) -> None:

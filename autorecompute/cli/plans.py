@@ -193,7 +193,7 @@ def _survey(args: argparse.Namespace, bench: Bench, overview: Overview, limit_by
     from autorecompute.backends.registry import backend_of
     from autorecompute.plans import Config
     from autorecompute.search.candidates import predict_frontier
-    from autorecompute.tuning.searcher_factory import survey, telling_configs
+    from autorecompute.tuning.searcher_factory import informative_configs, survey
 
     detection, space = overview.detection, overview.detection.space
     config, backend = _choose(args, overview, space), backend_of(detection.versions)
@@ -209,7 +209,7 @@ def _survey(args: argparse.Namespace, bench: Bench, overview: Overview, limit_by
             _require_room_at_rest(known, overview, limit_bytes)
         view = _view(known, config, overview, limit_bytes, args.batches)
         return replace(view, frontier=predict_frontier(known, view.dims))
-    configs = telling_configs(space, [config])
+    configs = informative_configs(space, [config])
     print(f"profiling a step of each of {len(configs)} configs", file=sys.stderr)
     progress = track(configs, "profiling", console=Console(stderr=True), transient=True)
     found = survey(bench, _noticing_restarts(progress, bench))

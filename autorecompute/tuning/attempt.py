@@ -55,7 +55,7 @@ RACE_SHARE = 0.5
 """Of the time that the search took, so much may be spent on being sure about the last few percent."""
 
 
-class Judgement:
+class Decision:
     """Finds the answer to a study whose search has ended.
 
     Args:
@@ -327,7 +327,7 @@ class Attempt:
         for rejection in self._rejections.describe():
             context.note(rejection)
         self._confirmer = Confirmer(context, self._rejections)
-        self._judgement = Judgement(context, self._rejections, self._confirmer)
+        self._decision = Decision(context, self._rejections, self._confirmer)
         self._limit = TrialLimit(context, self._confirmer, self._rejections)
         self._early = EarlyAnswer(context, self._confirmer, self._compose_so_far)
 
@@ -363,7 +363,7 @@ class Attempt:
             limit_bytes = self._limit(self._ledger.trials)
             trials = [trial.under(limit_bytes) for trial in self._ledger.trials]
             steps = searcher.expect_steps(trials)
-            result = self._judgement.decide(trials, limit_bytes, steps=steps, search_seconds=self._ledger.seconds)
+            result = self._decision.decide(trials, limit_bytes, steps=steps, search_seconds=self._ledger.seconds)
             if is_last or not self._goes_on(result, limit_bytes):
                 break
         return self._give(replace(result, expected=self._expected(result, searcher, trials)), search_end)
@@ -433,7 +433,7 @@ class Attempt:
         # What there was no time for is made up for by the next session, be the search at its end or not.
         result = self._sign(result.ending(search_end if result.compared else SearchEnd.TIME))
         # What others can do no better, though the next session may, is the answer for all.
-        is_for_all = result.best is not None or not (search_end is SearchEnd.TIME or self._judgement.ran_out)
+        is_for_all = result.best is not None or not (search_end is SearchEnd.TIME or self._decision.ran_out)
         if not is_for_all and (published := self._leave_to_others(result)) is not None:
             return published
         self._early.write(result)
@@ -472,7 +472,7 @@ class Attempt:
 
     def _compose_so_far(self) -> Result:
         trials = self._ledger.trials
-        return self._sign(self._judgement.compose_early(trials, self._limit(trials)))
+        return self._sign(self._decision.compose_early(trials, self._limit(trials)))
 
     def _sign(self, result: Result) -> Result:
         return replace(result, wall_seconds=self._ledger.seconds, transferred_from=self._transfer)

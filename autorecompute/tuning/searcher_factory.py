@@ -45,7 +45,7 @@ MEASURING = Effort(warmup=1, steps=2)
 """One step of warm-up, after which the heap is trimmed: what is held then is what stays."""
 
 
-def telling_configs(space: Space, wanted: Iterable[Config] = ()) -> list[Config]:
+def informative_configs(space: Space, wanted: Iterable[Config] = ()) -> list[Config]:
     """None, the wanted ones, the presets, each plan alone, all but each; none of them twice."""
     opening = Opening(space, space.presets.values(), budget=0).whole
     return list(dict.fromkeys([Config(), *wanted, *(proposal.config for proposal in opening)]))

@@ -15,7 +15,7 @@ from autorecompute.search.searcher import MOST_TOO_LARGE
 from autorecompute.studies.folder import require_plain, using
 from autorecompute.trials.beside import TrainingEndedError
 from autorecompute.trials.job import Effort
-from autorecompute.tuning.attempt import Judgement
+from autorecompute.tuning.attempt import Decision
 from autorecompute.tuning.confirmation import Confirmer, Rejections
 from autorecompute.tuning.context import TuningContext
 from autorecompute.tuning.explanations import SearchSummary, describe, name_of, step_seconds
@@ -134,7 +134,7 @@ class _Tuning:
         notes += dict.fromkeys(
             f"{warning[0].upper()}{warning[1:]}" for trial in self._trials for warning in trial.measurement.warnings
         )
-        self._bench.stay(best.config if best is not None else None, self._summarize(best, notes))
+        self._bench.keep_config(best.config if best is not None else None, self._summarize(best, notes))
 
     def give_up(self, reason: str) -> None:
         """Leave the training as it is."""
@@ -145,9 +145,9 @@ class _Tuning:
         study = f"as study {self._context.folder.name} has it"
         check = self._bench.check(best.config)
         if check.agrees:
-            self._bench.stay(best.config, f"{describe(best)}, {study}")
+            self._bench.keep_config(best.config, f"{describe(best)}, {study}")
         else:
-            self._bench.stay(None, f"{name_of(best)}, {study}, is not used: {check.message}")
+            self._bench.keep_config(None, f"{name_of(best)}, {study}, is not used: {check.message}")
 
     @property
     def _trials(self) -> list[Trial]:
@@ -241,11 +241,11 @@ class _Tuning:
 
     def _keep(self, best: Best | None, search_end: SearchEnd) -> None:
         context, rejections = self._context, Rejections(self._context.folder)
-        judgement = Judgement(context, rejections, Confirmer(context, rejections))
+        decision = Decision(context, rejections, Confirmer(context, rejections))
         limit_bytes = context.problem.limit_bytes
         # Only what is sure to fit was tried: that none of it can be used is no proof that nothing fits.
         ends = search_end if best is not None else SearchEnd.TRAINING
-        result = judgement.compose(best, Rival(), self._trials, limit_bytes, compared=False).ending(ends)
+        result = decision.compose(best, Rival(), self._trials, limit_bytes, compared=False).ending(ends)
         context.folder.finish(replace(result, wall_seconds=self._ledger.seconds))
 
     def _summarize(self, best: Best | None, notes: Sequence[str]) -> str:

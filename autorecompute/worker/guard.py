@@ -15,7 +15,7 @@ from autorecompute.measurement import GradientCheck, Outcome
 from autorecompute.plans import Config
 from autorecompute.worker.agent import Abandon, Agent
 from autorecompute.worker.protocol import Beat, Check, Ended, Failed, explain_end
-from autorecompute.worker.side_channel import GONE, ControllerGoneError, StayError
+from autorecompute.worker.side_channel import GONE, ControllerGoneError, SearchEndedError
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -329,10 +329,10 @@ class Guard:
             return
         try:
             tell(*args)
-        except StayError as end:
-            self._end_search(end.stay.config)
-            since = "" if end.stay.config is None else f"from step {self._agent.steps + 1} on: "
-            self._say(logging.WARNING if end.stay.config is None else logging.INFO, f"{since}{end.stay.message}")
+        except SearchEndedError as end:
+            self._end_search(end.keep.config)
+            since = "" if end.keep.config is None else f"from step {self._agent.steps + 1} on: "
+            self._say(logging.WARNING if end.keep.config is None else logging.INFO, f"{since}{end.keep.message}")
         except ControllerGoneError:
             self._lose_line()
         except (Exception, Abandon) as error:  # noqa: BLE001  (nothing of ours may end the training)

@@ -34,7 +34,7 @@ def is_in_backward() -> bool:
     return bool(_current_graph_task_id() != -1)
 
 
-def telling(call: Callable[..., Any], on_failure: Callable[[Exception], None]) -> Callable[..., Any]:
+def reporting_failures(call: Callable[..., Any], on_failure: Callable[[Exception], None]) -> Callable[..., Any]:
     """Return the call, which tells ``on_failure`` what it raises before its caller gets that."""
 
     @functools.wraps(call)
@@ -79,7 +79,9 @@ def follow_steps(
     put_back = [
         put_in(GradScaler, "step", step_and_tell),
         # Each kind of optimizer gets its steps from here, at its first instance; hooks on steps are not told of errors.
-        put_in(Optimizer, "profile_hook_step", staticmethod(lambda own: with_hooks(telling(own, on_failure)))),
+        put_in(
+            Optimizer, "profile_hook_step", staticmethod(lambda own: with_hooks(reporting_failures(own, on_failure)))
+        ),
     ]
 
     def end() -> None:
@@ -112,7 +114,7 @@ def follow_losses(on_loss: Callable[[Any], None], on_failure: Callable[[Exceptio
     import torch
 
     backward, scale = torch.Tensor.backward, torch.amp.GradScaler.scale
-    run_and_tell = telling(backward, on_failure)
+    run_and_tell = reporting_failures(backward, on_failure)
 
     @functools.wraps(backward)
     def backward_and_tell(tensor: Any, *args: Any, **kwargs: Any) -> Any:

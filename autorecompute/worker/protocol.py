@@ -152,7 +152,7 @@ def explain_end(reason: str) -> str:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Stay:
+class KeepConfig:
     """The search is over: train on, to the end.
 
     Attributes:
@@ -273,10 +273,10 @@ class Refused:
     message: str
 
 
-Message = Hello | Beat | Detection | Measurement | GradientCheck | Order | Check | Stay | Ended | Failed | Refused
+Message = Hello | Beat | Detection | Measurement | GradientCheck | Order | Check | KeepConfig | Ended | Failed | Refused
 _KINDS: dict[str, type[Any]] = {
     kind.__name__: kind
-    for kind in (Hello, Beat, Detection, Measurement, GradientCheck, Order, Check, Stay, Ended, Failed, Refused)
+    for kind in (Hello, Beat, Detection, Measurement, GradientCheck, Order, Check, KeepConfig, Ended, Failed, Refused)
 }
 
 

@@ -15,15 +15,15 @@ from autorecompute.worker.protocol import (
     Check,
     Ended,
     Failed,
+    KeepConfig,
     Message,
     Order,
-    Stay,
     decode,
     encode,
     explain_end,
     merge,
 )
-from autorecompute.worker.side_channel import GONE, PATIENCE_SECONDS, ControllerGoneError, StayError
+from autorecompute.worker.side_channel import GONE, PATIENCE_SECONDS, ControllerGoneError, SearchEndedError
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -45,7 +45,7 @@ class NoStoreError(Exception):
     """The ranks have nothing to leave notes in, or it does not answer any more."""
 
 
-class Noticeboard:
+class RankStore:
     """The notes of one training.
 
     Attributes:
@@ -136,7 +136,7 @@ FOLLOWING_TIMES = 4
 
 FAULT, VERDICT, GO = "fault", "verdict", b"go"
 
-Due = tuple[int, "Order | Check | Stay | None"]
+Due = tuple[int, "Order | Check | KeepConfig | None"]
 """An order and the step at whose end it is due; none where nothing was ordered at once."""
 
 
@@ -147,7 +147,7 @@ class RanksLine:
         board: The notes of all ranks.
     """
 
-    def __init__(self, board: Noticeboard) -> None:
+    def __init__(self, board: RankStore) -> None:
         self._board = board
         self._orders = self._answers = self._step = 0
         self._due: deque[Due] = deque()
@@ -171,11 +171,11 @@ class RanksLine:
         if not self._due or self._due[0][0] > self._step:
             return None
         _, order = self._due.popleft()
-        if isinstance(order, Stay):
-            raise StayError(order)
+        if isinstance(order, KeepConfig):
+            raise SearchEndedError(order)
         return order
 
-    def _offer(self, order: Order | Check | Stay | None, step: int) -> bool:
+    def _offer(self, order: Order | Check | KeepConfig | None, step: int) -> bool:
         """Write down the next order, unless another rank has given up waiting for it, which then holds.
 
         Returns:
@@ -207,14 +207,14 @@ class FollowingLine(RanksLine):
     def send(self, message: Message) -> None:
         """Say something to the first rank."""
         if isinstance(message, Ended):
-            self.tell_fault(Failed(outcome=Outcome.LOST, message="its script has ended"))
+            self.report_fault(Failed(outcome=Outcome.LOST, message="its script has ended"))
         elif isinstance(message, Failed):
-            self.tell_fault(message)
+            self.report_fault(message)
         elif not isinstance(message, Beat):
             self._answers += 1
             self._board.offer(self._answer_key(self._board.rank), encode(message))
 
-    def tell_fault(self, fault: Failed) -> None:
+    def report_fault(self, fault: Failed) -> None:
         """Say that this rank measures nothing any more."""
         message = f"rank {self._board.rank}: {fault.message}"
         self._board.offer(FAULT, encode(Failed(outcome=fault.outcome, message=message)))
@@ -223,11 +223,11 @@ class FollowingLine(RanksLine):
         """Wait for an order before the first step.
 
         Raises:
-            StayError: nothing is to be measured.
+            SearchEndedError: nothing is to be measured.
         """
         key = f"order/{self._orders + 1}"
         if not self._board.wait([key], FOLLOW_SECONDS, unless=key):
-            self._offer(Stay(config=None, message=explain_end(f"rank {self._board.rank} has got no order")), 0)
+            self._offer(KeepConfig(config=None, message=explain_end(f"rank {self._board.rank} has got no order")), 0)
         else:
             self._look()
         order = self._take()
@@ -238,14 +238,14 @@ class FollowingLine(RanksLine):
         """Return the order that is due now.
 
         Raises:
-            StayError: the search is over.
+            SearchEndedError: the search is over.
         """
         if seconds and not self._due:
             self._await(FOLLOWING_TIMES * seconds)
         if not self._due:
             self._look()
         if self._due and self._due[0][0] < self._step and isinstance(self._due[0][1], Order | Check):
-            self.tell_fault(Failed(outcome=Outcome.LOST, message="it is not at the step that the first rank is at"))
+            self.report_fault(Failed(outcome=Outcome.LOST, message="it is not at the step that the first rank is at"))
         return self._take()
 
     def wait_for_end(self) -> None:
@@ -287,12 +287,12 @@ class LeadingLine(RanksLine):
         side: The line to the controller.
     """
 
-    def __init__(self, board: Noticeboard, side: SideChannel) -> None:
+    def __init__(self, board: RankStore, side: SideChannel) -> None:
         super().__init__(board)
         self._side = side
         self._own: Message | None = None
         self._looks = 0
-        self._stay: Stay | None = None
+        self._keep: KeepConfig | None = None
         self._is_over = False
 
     def join(self) -> None:
@@ -317,27 +317,27 @@ class LeadingLine(RanksLine):
             self._tell(message)
         elif isinstance(message, Ended | Failed):
             self._tell(message)
-            self._end(Stay(config=None, message=explain_end(getattr(message, "message", "the script has ended"))))
+            self._end(KeepConfig(config=None, message=explain_end(getattr(message, "message", "the script has ended"))))
         else:
             self._own, self._looks = message, 0
             self._answers += 1
 
-    def tell_fault(self, fault: Failed) -> None:
+    def report_fault(self, fault: Failed) -> None:
         """End the search for all ranks: at once before the first step, and else when the next order is due."""
-        self._stay = self._stay or Stay(config=None, message=explain_end(fault.message))
+        self._keep = self._keep or KeepConfig(config=None, message=explain_end(fault.message))
         if not self._orders:
-            self._end(self._stay)
+            self._end(self._keep)
 
     def receive_order(self) -> Order | Check:
         """Wait for an order before the first step.
 
         Raises:
-            StayError: nothing is to be measured.
+            SearchEndedError: nothing is to be measured.
         """
         if not self._gather(PATIENCE_SECONDS):
-            self._offer(self._stay or Stay(config=None, message=explain_end("the ranks do not answer")), 0)
+            self._offer(self._keep or KeepConfig(config=None, message=explain_end("the ranks do not answer")), 0)
         else:
-            self._offer(self._ask(PATIENCE_SECONDS) or Stay(config=None, message=explain_end(GONE)), 0)
+            self._offer(self._ask(PATIENCE_SECONDS) or KeepConfig(config=None, message=explain_end(GONE)), 0)
         order = self._take()
         assert order is not None, "an order before the first step is due at once"
         return order
@@ -346,7 +346,7 @@ class LeadingLine(RanksLine):
         """Return the order that is due now. One that does not follow an answer at once is due when the next step ends.
 
         Raises:
-            StayError: the search is over.
+            SearchEndedError: the search is over.
         """
         if not self._due:
             order = self._next(seconds)
@@ -372,20 +372,20 @@ class LeadingLine(RanksLine):
         """Hangs up."""
         self._side.close()
 
-    def _end(self, stay: Stay) -> None:
+    def _end(self, keep: KeepConfig) -> None:
         """End the search for all ranks: what is on stays on, whatever step each of them is at."""
         if not self._is_over:
             self._is_over = True
-            self._offer(stay, 0)
+            self._offer(keep, 0)
 
-    def _next(self, seconds: float) -> Order | Check | Stay | None:
+    def _next(self, seconds: float) -> Order | Check | KeepConfig | None:
         self._hear_fault()
-        if self._stay is None and self._own is not None and not self._gather(seconds):
+        if self._keep is None and self._own is not None and not self._gather(seconds):
             self._looks += 1
             if self._looks > LATE_STEPS:
-                self._stay = Stay(config=None, message=explain_end("not all ranks measure at the same steps"))
-        if self._stay is not None or self._own is not None:
-            return self._stay
+                self._keep = KeepConfig(config=None, message=explain_end("not all ranks measure at the same steps"))
+        if self._keep is not None or self._own is not None:
+            return self._keep
         return self._ask(seconds)
 
     def _gather(self, seconds: float) -> bool:
@@ -404,28 +404,28 @@ class LeadingLine(RanksLine):
         merged = merge(said)
         self._tell(merged)
         if isinstance(merged, Failed):
-            self._stay = Stay(config=None, message=explain_end(merged.message))
-        return self._stay is None
+            self._keep = KeepConfig(config=None, message=explain_end(merged.message))
+        return self._keep is None
 
     def _hear_fault(self) -> None:
-        note = self._board.read(FAULT) if self._stay is None else None
+        note = self._board.read(FAULT) if self._keep is None else None
         if note is not None:
             fault = decode(note)
             assert isinstance(fault, Failed), "a fault is told as one"
-            self._stay = Stay(config=None, message=explain_end(fault.message))
+            self._keep = KeepConfig(config=None, message=explain_end(fault.message))
 
-    def _ask(self, seconds: float) -> Order | Check | Stay | None:
+    def _ask(self, seconds: float) -> Order | Check | KeepConfig | None:
         try:
             return self._side.poll(seconds)
-        except StayError as end:
-            return end.stay
+        except SearchEndedError as end:
+            return end.keep
         except ControllerGoneError:
-            return Stay(config=None, message=explain_end(GONE))
+            return KeepConfig(config=None, message=explain_end(GONE))
 
     def _tell(self, message: Message) -> None:
         try:
             self._side.send(message)
-        except StayError as end:
-            self._stay = end.stay
+        except SearchEndedError as end:
+            self._keep = end.keep
         except ControllerGoneError:
-            self._stay = self._stay or Stay(config=None, message=explain_end(GONE))
+            self._keep = self._keep or KeepConfig(config=None, message=explain_end(GONE))

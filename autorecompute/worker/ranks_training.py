@@ -9,7 +9,7 @@ from autorecompute.measurement import Outcome
 from autorecompute.worker.agent import Abandon
 from autorecompute.worker.guard import Guard, TrainingAgent
 from autorecompute.worker.protocol import Failed, Order
-from autorecompute.worker.ranks_line import FollowingLine, LeadingLine, NoStoreError, Noticeboard
+from autorecompute.worker.ranks_line import FollowingLine, LeadingLine, NoStoreError, RankStore
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -67,7 +67,7 @@ class RankAgent(TrainingAgent):
         self.fault = reason
         self.stop()
         if self.ranks is not None:
-            self.ranks.tell_fault(Failed(outcome=Outcome.LOST, message=reason))
+            self.ranks.report_fault(Failed(outcome=Outcome.LOST, message=reason))
 
     def _look_for_order(self, seconds: float) -> None:
         assert self.ranks is not None, "a step ends after the first one has begun"
@@ -130,7 +130,7 @@ class RankGuard(Guard):
 
 
 def _join(side: SideChannel | None) -> LeadingLine | FollowingLine:
-    board = Noticeboard()
+    board = RankStore()
     if (board.rank == 0) != (side is not None):
         raise Abandon("the ranks of the process group are not those of the environment")
     line = FollowingLine(board) if side is None else LeadingLine(board, side)
