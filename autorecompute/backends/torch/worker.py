@@ -20,7 +20,7 @@ from autorecompute.backends.torch.fake.live import StepLive, tensors_of
 from autorecompute.backends.torch.fake.machine import FakeMachine
 from autorecompute.backends.torch.fake.steps import Script, buckets_around, require_group
 from autorecompute.backends.torch.fake.survey import bytes_of, rough_steps, survey_steps
-from autorecompute.backends.torch.fake.tensors import LargeTensorsAreFake
+from autorecompute.backends.torch.fake.tensors import LargeTensorsAreFake, taken_for_real
 from autorecompute.backends.torch.find import own_checkpoints, refusals
 from autorecompute.backends.torch.find.detection import space_of
 from autorecompute.backends.torch.find.identity import (
@@ -392,7 +392,7 @@ class TorchBackend:
             require_group()
         optimizers, card = self._roots.optimizers_of(root), (self._listener.fake_card if self._listener else "") or ""
         self._stands_for = machine = FakeMachine(card, next(root.parameters()).device.type)
-        with fakes.small_ones_too(root, optimizers), machine.kernels(optimizers):
+        with fakes.small_ones_too(root, optimizers), machine.kernels(optimizers), taken_for_real():
             args, kwargs = fakes.without_floats((tuple(args), dict(kwargs)))
             detection = self._detect(root, args, kwargs)
             told = TorchDetection.of(detection)

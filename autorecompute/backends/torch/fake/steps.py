@@ -23,7 +23,15 @@ from autorecompute.backends.common import observe_batch
 from autorecompute.backends.torch.compiled.forms import eagerly
 from autorecompute.backends.torch.fake.live import BACKWARD, FORWARD, OUTSIDE, Segment, Work, state_of, tensors_of
 from autorecompute.backends.torch.fake.repeats import FakeStep, LastResult
-from autorecompute.backends.torch.fake.tensors import FakeLiveBytes, FakeOperators, Fakes, on_fakes, quietly, resized
+from autorecompute.backends.torch.fake.tensors import (
+    FakeLiveBytes,
+    FakeOperators,
+    Fakes,
+    on_fakes,
+    quietly,
+    resized,
+    taken_for_real,
+)
 from autorecompute.backends.torch.find.graphs import kept_gradients
 from autorecompute.backends.torch.find.source import keeps_for_backward, replica_around
 from autorecompute.backends.torch.find.storages import tensors_in
@@ -462,7 +470,13 @@ class FakeSteps:
         collectives = Collectives(self._model, meter, buckets)
         del known
         torch.clear_autocast_cache()  # the script's autocast is entered anew for every step
-        with torch.enable_grad(), self._followed(fake.timeline, skipped), meter, collectives.followed():
+        with (
+            torch.enable_grad(),
+            taken_for_real(),
+            self._followed(fake.timeline, skipped),
+            meter,
+            collectives.followed(),
+        ):
             results = [self._call(fake) for _ in range(self._script.calls)]
             loss = sum(self._script.loss(result) for result in results)
             self.has_loss = all(map(is_loss, results))

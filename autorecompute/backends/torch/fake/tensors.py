@@ -50,6 +50,8 @@ if TYPE_CHECKING:
 
 
 _UNSAFE_VIEW = torch.ops.aten._unsafe_view.default
+_GROUPED_PRODUCT: Any = torch.ops.aten._grouped_mm.default if hasattr(torch.ops.aten, "_grouped_mm") else None
+_MATRIX = 2
 _NEVER_THE_SAME = {torch.Tag.data_dependent_output, torch.Tag.dynamic_output_shape, torch.Tag.inplace_view}
 _CONSTANTS = {bool, int, float, str, type(None), torch.dtype, torch.device, torch.layout, torch.memory_format}
 
@@ -107,12 +109,12 @@ class FakeOperators:
         try:
             key = _key(function, args, kwargs, tensors)
         except _UnknownFormError:
-            result = function(*args, **kwargs)
+            result = _result_of(function, args, kwargs)
             return result, self.work_of(function, args, kwargs, result)
         answer = self._answers.get(key)
         if answer is not None:
             return self._tensors_of(answer.result, tensors), answer.work
-        result = function(*args, **kwargs)
+        result = _result_of(function, args, kwargs)
         work = self.work_of(function, args, kwargs, result)
         with contextlib.suppress(_UnknownFormError):
             taken = {tensor.untyped_storage()._cdata for tensor in tensors}
@@ -131,6 +133,18 @@ class FakeOperators:
         if isinstance(form, _Given):
             return given[form.place]
         return type(form)(self._tensors_of(one, given) for one in form) if isinstance(form, (tuple, list)) else form
+
+
+def _result_of(function: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
+    """Run an operator on fake tensors. They refuse grouped products of other types than bfloat16; a CPU computes them."""
+    if function is not _GROUPED_PRODUCT or args[0].dtype is torch.bfloat16:
+        return function(*args, **kwargs)
+    first, second = args[:2]
+    offsets: Any = args[2] if len(args) > 2 else kwargs.get("offs")  # noqa: PLR2004
+    groups: tuple[int, ...] = ()
+    if first.dim() == second.dim():
+        groups = tuple(offsets.shape if first.dim() == _MATRIX else first.shape[:1])
+    return first.new_empty((*groups, first.shape[-2], second.shape[-1]))
 
 
 @functools.cache
@@ -514,6 +528,24 @@ def on_fakes() -> AbstractContextManager[FakeTensorMode]:
     with torch._functorch.config.patch(fake_tensor_allow_unsafe_data_ptr_access=False):
         mode: AbstractContextManager[FakeTensorMode] = FakeTensorMode(allow_non_fake_inputs=True)
     return mode
+
+
+@contextlib.contextmanager
+def taken_for_real() -> Iterator[None]:
+    """Have transformers take fake tensors for real ones (``is_tracing`` in ``transformers/utils/import_utils.py``).
+
+    Where it believes to be traced, it makes masks of (batch, 1, length, length) that no training needs.
+    """
+    library: Any = sys.modules.get("transformers.utils.import_utils")
+    asked = getattr(library, "is_fake_tensor", None)
+    if asked is None:  # transformers 4, and no transformers at all
+        yield
+        return
+    library.is_fake_tensor = lambda _: False
+    try:
+        yield
+    finally:
+        library.is_fake_tensor = asked
 
 
 def calling_line() -> str:
