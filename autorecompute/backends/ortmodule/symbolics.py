@@ -9,6 +9,7 @@
 * ``max_pool1d`` becomes ``max_pool2d`` of one row: ORT's gradient of the operator that torch exports ends the process.
 * ``softplus`` is written out, with the threshold that torch's exporter leaves away: ORT has no gradient for it.
 * ``logsumexp`` is written out: ORT builds a gradient for it that is no graph.
+* ``diff``, which torch does not export and transformers 5 calls for causal masks, is a difference of slices.
 * What adds to places of a tensor is in ``scattering.py``.
 * ``torch.bernoulli`` compares with random numbers: ORT's own Bernoulli draws ones with the probability of zeros.
 * A convolution with ``padding="same"`` is refused: ORT's gradient of it is wrong.
@@ -22,7 +23,7 @@ from typing import TYPE_CHECKING, Any
 
 import torch
 from torch.onnx import symbolic_helper as helper
-from torch.onnx import symbolic_opset9, symbolic_opset14
+from torch.onnx import symbolic_opset9, symbolic_opset11, symbolic_opset14
 
 from autorecompute.backends.ortmodule import scattering
 from autorecompute.backends.ortmodule.adapter import runs_as_it_is
@@ -32,6 +33,7 @@ if TYPE_CHECKING:
     from collections.abc import Callable
 
 FLOAT, BOOL = torch.onnx.TensorProtoDataType.FLOAT, torch.onnx.TensorProtoDataType.BOOL
+INT64 = torch.onnx.TensorProtoDataType.INT64
 LARGEST_SHARED = 8
 """Of equal constants with up to so many entries ORT makes one, and it cannot train two LayerNorms with one weight."""
 
@@ -50,6 +52,8 @@ def register(registry: Any) -> None:
     symbolics["::rms_norm"] = export_rms_norm
     symbolics["::softplus"] = helper.parse_args("v", "f", "f")(export_softplus)
     symbolics["::logsumexp"] = helper.parse_args("v", "is", "i")(export_logsumexp)
+    symbolics["::diff"] = helper.parse_args("v", "i", "i", "v", "v")(export_diff)
+    symbolics["::cumsum"] = export_cumsum
     scattering.register(symbolics)
     symbolics["::max_pool1d"] = functools.partial(export_max_pool1d, symbolics["::max_pool2d"])
     symbolics["::bernoulli"] = symbolic_opset9.bernoulli
@@ -155,6 +159,26 @@ def export_logsumexp(g: Any, tensor: Any, dims: list[int], keepdim: int) -> Any:
         summed = g.op("ReduceSum", exponentials, constant(g, torch.tensor([axis])), keepdims_i=1)
         tensor = g.op("Add", g.op("Log", summed), largest)
     return tensor if keepdim else g.op("Squeeze", tensor, constant(g, torch.tensor(axes)))
+
+
+def export_cumsum(g: Any, tensor: Any, dim: Any, dtype: Any = None) -> Any:
+    """``cumsum``, of truth values as of whole numbers."""
+    numbers = g.op("Cast", tensor, to_i=INT64) if helper._is_bool(tensor) else tensor  # noqa: SLF001
+    return symbolic_opset11.cumsum(g, numbers, dim, dtype)
+
+
+def export_diff(g: Any, tensor: Any, n: int, dim: int, prepend: Any, append: Any) -> Any:  # noqa: PLR0913, PLR0917
+    """``diff``: each entry less the one before it, ``n`` times over."""
+    parts = [part for part in (prepend, tensor, append) if not helper._is_none(part)]  # noqa: SLF001
+    axis = constant(g, torch.tensor([dim % helper._get_tensor_rank(tensor)]))  # noqa: SLF001
+    tensor = g.op("Concat", *parts, axis_i=dim) if len(parts) > 1 else tensor
+    for _ in range(n):
+        bounds = ((1, LAST), (0, -1))
+        later, earlier = (
+            g.op("Slice", tensor, *(constant(g, torch.tensor([place])) for place in places), axis) for places in bounds
+        )
+        tensor = g.op("Sub", later, earlier)
+    return tensor
 
 
 def export_max_pool1d(export: Callable[..., Any], g: Any, tensor: Any, *arguments: Any) -> Any:
