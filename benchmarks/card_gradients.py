@@ -3,8 +3,8 @@
 A Llama takes the same step again and again: the same weights, samples and random numbers. Where kernels add up in any
 order, its gradients are not the same. The table has the largest difference of any weight's gradient, relative to that
 gradient's largest entry: of equal steps, of steps with the deterministic algorithms of PyTorch, and of a step that
-draws other random numbers, as a recompute with wrong ones would. The tolerances of ``backends/torch/gradients.py`` lie
-between the two. Sizes are flags; the default ones are for a card.
+draws other random numbers, as a recompute with wrong ones would. Between the two lie the tolerances of
+``backends/torch/check/gradients.py``. Sizes are flags; the default ones are for a card.
 """
 
 from __future__ import annotations

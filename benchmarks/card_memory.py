@@ -22,10 +22,10 @@ import torch
 from torch import nn
 from torch.nn import functional
 
-from autorecompute.backends.torch.caching_allocator import AllocatorSettings, CachingAllocator, Request
-from autorecompute.backends.torch.detection import detect
-from autorecompute.backends.torch.fake_step import STEPS, card_memory
-from autorecompute.backends.torch.fakes import FakeSteps, Script
+from autorecompute.backends.torch.fake.repeats import STEPS, card_memory
+from autorecompute.backends.torch.fake.steps import FakeSteps, Script
+from autorecompute.backends.torch.find.detection import detect
+from autorecompute.backends.torch.forecast.caching_allocator import AllocatorSettings, CachingAllocator, Request
 from autorecompute.units import MIB, format_bytes
 
 CLASSES, WIDTH, HEADS, LAYERS, SEQUENCE, BATCH = 8000, 768, 12, 6, 512, 8

@@ -22,7 +22,7 @@ from torch._inductor.async_compile import AsyncCompile
 from torch.utils.data import DataLoader
 
 from autorecompute.backends.torch.compiled.detection import detect_compiled
-from autorecompute.backends.torch.compiled.live import AllocatedLive, LeastHeld
+from autorecompute.backends.torch.compiled.forms import AllocatedLive, LeastHeld
 from autorecompute.units import format_bytes
 
 BATCH = 32

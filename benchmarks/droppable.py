@@ -18,18 +18,18 @@ from rich.console import Console
 from rich.table import Table
 from torch import nn
 
-from autorecompute.backends.torch.operators import Finder, operator_of
-from autorecompute.backends.torch.probe import Probe
-from autorecompute.backends.torch.storages import tensors_in
-from autorecompute.backends.torch.structure import structure_of
+from autorecompute.backends.torch.find.operators import Finder, operator_of
+from autorecompute.backends.torch.find.probe import Probe
+from autorecompute.backends.torch.find.storages import tensors_in
+from autorecompute.backends.torch.find.structure import structure_of
 
 if TYPE_CHECKING:
     from collections.abc import Callable
 
     from torch.autograd.graph import Node
 
-    from autorecompute.backends.torch.probe import Call, Observation
-    from autorecompute.backends.torch.storages import Storages
+    from autorecompute.backends.torch.find.probe import Call, Observation
+    from autorecompute.backends.torch.find.storages import Storages
 
 VIEWS = frozenset({"clone", "expand", "permute", "reshape_alias", "select", "slice", "split", "squeeze", "t", "to_copy",
                    "transpose", "unsafe_view", "unsqueeze", "view"})  # fmt: skip

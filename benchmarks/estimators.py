@@ -26,7 +26,7 @@ from torch._subclasses.fake_tensor import FakeTensorMode
 from torch.distributed._tools.mem_tracker import MemTracker
 from transformers import LlamaConfig, LlamaForCausalLM
 
-from autorecompute.backends.torch.live import LiveBytes, tensors_of
+from autorecompute.backends.torch.fake.live import LiveBytes, tensors_of
 from autorecompute.units import format_bytes
 
 BATCH, LENGTH, VOCABULARY = 8, 128, 8000

@@ -25,7 +25,7 @@ from pathlib import Path
 from forecast import EFFORT, PLAIN_BATCH, PLAIN_STUDIES, STUDIES, draw_configs, print_plain
 
 from autorecompute.backends import registry
-from autorecompute.backends.torch.extra import TorchDetection
+from autorecompute.backends.torch.forecast.records import TorchDetection
 from autorecompute.errors import AutorecomputeError
 from autorecompute.trials import Bench, Job
 from autorecompute.units import format_bytes

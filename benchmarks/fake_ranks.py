@@ -22,12 +22,12 @@ from torch.distributed._tools.mem_tracker import MemTracker
 from torch.distributed.fsdp import fully_shard
 from transformers import LlamaConfig, LlamaForCausalLM
 
-from autorecompute.backends.torch.checkpoints import Checkpoint
-from autorecompute.backends.torch.fake_mode import LargeTensorsAreFake
-from autorecompute.backends.torch.fake_ranks import pretend
-from autorecompute.backends.torch.interception import put_around, release
-from autorecompute.backends.torch.live import LiveBytes, tensors_of
-from autorecompute.backends.torch.recompute_check import Mode, RecomputeCheck
+from autorecompute.backends.torch.check.recompute_check import Mode, RecomputeCheck
+from autorecompute.backends.torch.fake.live import LiveBytes, tensors_of
+from autorecompute.backends.torch.fake.machine import pretend
+from autorecompute.backends.torch.fake.tensors import LargeTensorsAreFake
+from autorecompute.backends.torch.switch.checkpoints import Checkpoint
+from autorecompute.backends.torch.switch.switchboard import put_around, release
 from autorecompute.units import format_bytes
 
 RANKS, LAYERS, FEW_LAYERS = 64, 80, 4

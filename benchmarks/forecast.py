@@ -18,7 +18,7 @@ from pathlib import Path
 
 from autorecompute.backends import registry
 from autorecompute.backends.ortmodule.memory import OrtMemoryModel
-from autorecompute.backends.torch.live import OUTSIDE
+from autorecompute.backends.torch.fake.live import OUTSIDE
 from autorecompute.plans import Config
 from autorecompute.plans.dimensions import BATCH
 from autorecompute.search.candidates import choices_of

@@ -30,7 +30,7 @@ import onnxruntime
 import torch
 
 import autorecompute.compat  # noqa: F401  (ORTModule on torch 2.7 and later)
-from autorecompute.backends.ortmodule.sessions import OrtModuleBackend
+from autorecompute.backends.ortmodule.worker import OrtModuleBackend
 from autorecompute.plans import Config
 from autorecompute.tuning.intervals import interval
 from autorecompute.worker import hooks

@@ -54,10 +54,10 @@ def train(name, *, looks):
     optimizer = torch.optim.AdamW(model.parameters())
     if looks:
         before = held(meter)
-        from autorecompute.backends.torch.fakes import Script
-        from autorecompute.backends.torch.survey import survey_steps
-        from autorecompute.backends.torch.telling import surveyed
-        from autorecompute.backends.torch.tuned import Tuned
+        from autorecompute.backends.torch.fake.steps import Script
+        from autorecompute.backends.torch.fake.survey import survey_steps
+        from autorecompute.backends.torch.switch.applying import Tuned
+        from autorecompute.backends.torch.worker import surveyed
 
         modules = held(meter) - before
         tuned = Tuned.of(model, (), call)

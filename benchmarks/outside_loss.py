@@ -16,12 +16,11 @@ from rich.table import Table
 from torch.nn import functional
 from transformers import GPT2Config, GPT2LMHeadModel
 
-from autorecompute.backends.torch.detection import detect
-from autorecompute.backends.torch.fakes import Script
-from autorecompute.backends.torch.forecast import TorchMemoryModel
-from autorecompute.backends.torch.live import LiveBytes, tensors_of
-from autorecompute.backends.torch.space import space_of
-from autorecompute.backends.torch.survey import survey_steps
+from autorecompute.backends.torch.fake.live import LiveBytes, tensors_of
+from autorecompute.backends.torch.fake.steps import Script
+from autorecompute.backends.torch.fake.survey import survey_steps
+from autorecompute.backends.torch.find.detection import detect, space_of
+from autorecompute.backends.torch.forecast.forecast import TorchMemoryModel
 from autorecompute.plans import Config
 
 CLASSES, BATCH, SEQUENCE, CONFIGS, PLANS = 4000, 8, 64, 10, 4

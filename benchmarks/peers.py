@@ -125,8 +125,8 @@ class Training:
 
     def peaks(self):
         """The most live bytes in a step, and the most that the process holds in another."""
-        from autorecompute.backends.torch.compiled.live import AllocatedLive, LeastHeld
-        from autorecompute.backends.torch.live import tensors_of
+        from autorecompute.backends.torch.compiled.forms import AllocatedLive, LeastHeld
+        from autorecompute.backends.torch.fake.live import tensors_of
         from autorecompute.meters.host import HostMeter
 
         live = AllocatedLive(lambda: tensors_of(self.model, [self.optimizer], self.batch), LeastHeld())

@@ -14,7 +14,7 @@ from pathlib import Path
 
 import onnxruntime
 
-from autorecompute.backends.ortmodule import detection, sessions
+from autorecompute.backends.ortmodule import detection, worker
 from autorecompute.backends.ortmodule.environment import IGNORING_LAYERS, WITHIN_LAYERS
 
 
@@ -67,7 +67,7 @@ class Recorder:
 def main():
     """Runs the script with the recorder as ORTModule's listener."""
     file, script, *arguments = sys.argv[1:]
-    sessions.OrtModuleBackend(Path()).install(Recorder(Path(file)))
+    worker.OrtModuleBackend(Path()).install(Recorder(Path(file)))
     sys.argv = [script, *arguments]
     sys.path.insert(0, str(Path(script).parent))
     runpy.run_path(script, run_name="__main__")

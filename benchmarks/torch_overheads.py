@@ -25,15 +25,15 @@ import torch
 import transformers
 from transformers import GPT2Config, GPT2LMHeadModel, LlamaConfig, LlamaForCausalLM
 
-from autorecompute.backends.torch import recompute_check
-from autorecompute.backends.torch.fakes import Script
-from autorecompute.backends.torch.interception import around_of, put_around, release
-from autorecompute.backends.torch.operators import MASK
-from autorecompute.backends.torch.options import CHECKPOINT, DROP
-from autorecompute.backends.torch.recompute_check import TURNS, Mode
-from autorecompute.backends.torch.space import space_of
-from autorecompute.backends.torch.survey import survey_steps
-from autorecompute.backends.torch.tuned import Tuned
+from autorecompute.backends.torch.check import recompute_check
+from autorecompute.backends.torch.check.recompute_check import TURNS, Mode
+from autorecompute.backends.torch.fake.steps import Script
+from autorecompute.backends.torch.fake.survey import survey_steps
+from autorecompute.backends.torch.find.detection import space_of
+from autorecompute.backends.torch.find.operators import MASK
+from autorecompute.backends.torch.forecast.records import CHECKPOINT, DROP
+from autorecompute.backends.torch.switch.applying import Tuned
+from autorecompute.backends.torch.switch.switchboard import around_of, put_around, release
 from autorecompute.plans import Choice
 from autorecompute.tuning.intervals import interval
 

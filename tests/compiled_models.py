@@ -4,7 +4,7 @@ import pytest
 import torch
 from torch import nn
 
-from autorecompute.backends.torch.compiled.live import AllocatedLive, LeastHeld
+from autorecompute.backends.torch.compiled.forms import AllocatedLive, LeastHeld
 from autorecompute.plans import Config
 
 WIDTH, LENGTH, BATCH = 32, 16, 64

@@ -76,7 +76,7 @@ def plain_worker() -> JoiningBackend:
 
 def is_decided() -> bool:
     """Tell whether a tuner, or the environment, has decided already what this process recomputes."""
-    return cast("bool", _load(plain_name(), "applying").is_decided())
+    return cast("bool", _load(plain_name(), "switch.applying").is_decided())
 
 
 def other_in_use(name: str) -> str:
@@ -152,7 +152,7 @@ def apply_plans(model: Any, plans: str | os.PathLike[str] | None) -> None:
     Raises:
         UsageError: the file cannot be read, or was measured on another model.
     """
-    _load(plain_name(), "applying").apply(model, plans)
+    _load(plain_name(), "switch.applying").apply(model, plans)
 
 
 def _load(name: str, half: str) -> Any:

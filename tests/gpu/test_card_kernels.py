@@ -26,7 +26,7 @@ def kept_by(call, device):
     import torch
     from torch.nn import functional
 
-    from autorecompute.backends.torch.storages import Storages
+    from autorecompute.backends.torch.find.storages import Storages
 
     storages, saved = Storages(), []
     tensors, mask = inputs_of(call, device)
@@ -44,8 +44,8 @@ def test_the_card_takes_the_kernel_of_the_table(call):
     from torch._subclasses.fake_tensor import FakeTensorMode
     from torch.nn.attention import SDPBackend
 
-    from autorecompute.backends.torch.attention_kernels import Kernel
-    from autorecompute.backends.torch.card_kernels import CardKernels
+    from autorecompute.backends.torch.fake.machine import CardKernels
+    from autorecompute.backends.torch.forecast.cards import Kernel
 
     names = {
         SDPBackend.CUDNN_ATTENTION: Kernel.CUDNN,

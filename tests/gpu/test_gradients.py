@@ -18,7 +18,7 @@ class Board:
 def test_no_more_gradients_are_held_than_at_the_end_of_a_step():
     import torch
 
-    from autorecompute.backends.torch.gradients import check_gradients
+    from autorecompute.backends.torch.check.gradients import check_gradients
 
     layers = [torch.nn.Linear(WIDTH, WIDTH, device="cuda") for _ in range(LAYERS)]
     model = torch.nn.Sequential(*layers)
@@ -41,8 +41,8 @@ def block(width):
 def test_gradients_are_compared_where_a_step_without_recompute_does_not_fit():
     import torch
 
-    from autorecompute.backends.torch.gradients import check_gradients
-    from autorecompute.backends.torch.tuned import Tuned
+    from autorecompute.backends.torch.check.gradients import check_gradients
+    from autorecompute.backends.torch.switch.applying import Tuned
 
     model = torch.nn.Sequential(*(block(512) for _ in range(32)), torch.nn.Linear(512, 1)).cuda().train()
     x = torch.rand(2, 4096, 512, device="cuda")

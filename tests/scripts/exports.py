@@ -8,8 +8,7 @@ from pathlib import Path
 
 import torch
 from autorecompute.backends.ortmodule.detection import detect
-from autorecompute.backends.ortmodule.gradient_check import check_gradients
-from autorecompute.backends.ortmodule.sessions import rebuild
+from autorecompute.backends.ortmodule.worker import check_gradients, rebuild
 from autorecompute.plans import Config
 from onnxruntime.training.ortmodule import DebugOptions, LogLevel, ORTModule
 from torch import nn

@@ -7,7 +7,7 @@ import weakref
 from pathlib import Path
 
 import torch
-from autorecompute.backends.ortmodule.sessions import OrtModuleBackend
+from autorecompute.backends.ortmodule.worker import OrtModuleBackend
 from autorecompute.plans import Config
 from torch import nn
 

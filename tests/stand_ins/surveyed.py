@@ -2,11 +2,10 @@
 
 import torch
 
-from autorecompute.backends.torch.detection import detect
-from autorecompute.backends.torch.fakes import FakeSteps, Script
-from autorecompute.backends.torch.forecast import TorchMemoryModel
-from autorecompute.backends.torch.space import space_of
-from autorecompute.backends.torch.survey import survey_steps
+from autorecompute.backends.torch.fake.steps import FakeSteps, Script
+from autorecompute.backends.torch.fake.survey import survey_steps
+from autorecompute.backends.torch.find.detection import detect, space_of
+from autorecompute.backends.torch.forecast.forecast import TorchMemoryModel
 from tiny_models import call_of, make
 
 

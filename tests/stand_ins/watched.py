@@ -2,7 +2,7 @@
 
 from torch import nn
 
-from autorecompute.backends.torch.recompute_check import Mode, RecomputeCheck
+from autorecompute.backends.torch.check.recompute_check import Mode, RecomputeCheck
 
 
 def watched(mode=Mode.ALL):

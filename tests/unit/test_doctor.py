@@ -7,9 +7,9 @@ from pathlib import Path
 import pytest
 
 from autorecompute.backends.findings import Finding, Status
-from autorecompute.backends.ortmodule import controller, cuda_headers, diagnose, distributions
+from autorecompute.backends.ortmodule import controller, diagnose, extensions, installation
 from autorecompute.backends.ortmodule.controller import NAME as ORTMODULE
-from autorecompute.backends.ortmodule.cuda_libraries import of_build
+from autorecompute.backends.ortmodule.installation import of_build
 from autorecompute.backends.torch import controller as torch_controller
 from autorecompute.cli import doctor
 from autorecompute.errors import SetupError
@@ -82,26 +82,26 @@ def test_what_a_library_prints_while_it_loads_is_no_finding(tmp_path, monkeypatc
 
 def test_pip_is_that_of_this_interpreter(monkeypatch):
     monkeypatch.setattr(sys, "executable", "/opt/my env/bin/python")
-    monkeypatch.setattr(distributions, "version_of", {"pip": "24"}.get)
-    assert distributions.pip("uninstall onnx") == "'/opt/my env/bin/python' -m pip uninstall -y onnx"
-    monkeypatch.setattr(distributions, "version_of", {}.get)
-    assert distributions.pip("uninstall onnx") == "uv pip uninstall --python '/opt/my env/bin/python' onnx"
+    monkeypatch.setattr(installation, "version_of", {"pip": "24"}.get)
+    assert installation.pip("uninstall onnx") == "'/opt/my env/bin/python' -m pip uninstall -y onnx"
+    monkeypatch.setattr(installation, "version_of", {}.get)
+    assert installation.pip("uninstall onnx") == "uv pip uninstall --python '/opt/my env/bin/python' onnx"
 
 
 @pytest.mark.parametrize(("version", "release"), [("2.13.0+cpu", (2, 13)), ("2.10.0a0+git1", (2, 10)), ("3", (3,))])
 def test_a_release_is_compared_by_its_numbers(version, release):
-    assert distributions.parse_release(version) == release
+    assert installation.parse_release(version) == release
 
 
 def test_a_file_belongs_to_whoever_wrote_it_last(tmp_path):
-    (record,) = (file for file in distributions.metadata.files("rich") if file.name == "console.py")
+    (record,) = (file for file in installation.metadata.files("rich") if file.name == "console.py")
     copy = tmp_path / record
     copy.parent.mkdir()
-    assert not distributions.owns_file("rich", "console.py", tmp_path)
+    assert not installation.owns_file("rich", "console.py", tmp_path)
     copy.write_bytes(record.locate().read_bytes())
-    assert distributions.owns_file("rich", "console.py", tmp_path)
+    assert installation.owns_file("rich", "console.py", tmp_path)
     copy.write_bytes(b"another distribution's")
-    assert not distributions.owns_file("rich", "console.py", tmp_path)
+    assert not installation.owns_file("rich", "console.py", tmp_path)
 
 
 @pytest.fixture
@@ -109,10 +109,10 @@ def nvidia(monkeypatch, tmp_path):
     for variable in ("CUDA_HOME", "CUDA_PATH", "CPATH"):
         monkeypatch.delenv(variable, raising=False)
     monkeypatch.setenv("PATH", "")
-    monkeypatch.setattr(cuda_headers, "USUAL_TOOLKIT", tmp_path / "none")
+    monkeypatch.setattr(extensions, "USUAL_TOOLKIT", tmp_path / "none")
     folder = tmp_path / "nvidia"
     folder.mkdir()
-    monkeypatch.setattr(cuda_headers, "_wheel_folders", lambda: sorted(folder.iterdir()))
+    monkeypatch.setattr(extensions, "_wheel_folders", lambda: sorted(folder.iterdir()))
     return folder
 
 
@@ -121,7 +121,7 @@ def nvidia(monkeypatch, tmp_path):
     ("cuda", "wheel"), [("12.4", "nvidia-cuda-nvcc-cu12==12.4.*"), ("13.0", "nvidia-cuda-crt==13.0.*")]
 )
 def test_missing_cuda_headers_are_named_by_their_wheels(cuda, wheel):
-    assert wheel in cuda_headers.obstacle(cuda)
+    assert wheel in extensions.missing_headers(cuda)
 
 
 def test_headers_of_several_wheels_stand_in_for_a_toolkit(nvidia, tmp_path):
@@ -130,8 +130,8 @@ def test_headers_of_several_wheels_stand_in_for_a_toolkit(nvidia, tmp_path):
         (nvidia / path).touch()
     (nvidia / "cuda_runtime" / "lib").mkdir()
     (nvidia / "cuda_runtime" / "lib" / "libcudart.so.12").touch()
-    assert cuda_headers.obstacle("12.4") == ""
-    variables = cuda_headers.variables("12.4", tmp_path)
+    assert extensions.missing_headers("12.4") == ""
+    variables = extensions.variables("12.4", tmp_path)
     assert variables["CPATH"] == f"{nvidia / 'cuda_runtime' / 'include'}:{nvidia / 'cuda_nvcc' / 'include'}"
     library = Path(variables["CUDA_HOME"], "lib64", "libcudart.so")
     assert library.resolve() == nvidia / "cuda_runtime" / "lib" / "libcudart.so.12"
@@ -150,9 +150,9 @@ VERSIONS = ["11.8", "12.2"]
 PRELOADS = """
 import ctypes, json, sys, sysconfig
 sysconfig.get_path = lambda name: sys.argv[1]
-from autorecompute.backends.ortmodule import cuda_libraries
-libraries = cuda_libraries.of_build(sys.argv[2])
-loaded, lacking = cuda_libraries.preload(libraries), cuda_libraries.lacking(libraries)
+from autorecompute.backends.ortmodule import installation
+libraries = installation.of_build(sys.argv[2])
+loaded, lacking = installation.preload(libraries), installation.lacking(libraries)
 for name in loaded:
     ctypes.CDLL(name)  # as the loader finds it for ORT: by its name alone
 print(json.dumps([loaded, lacking]))

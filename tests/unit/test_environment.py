@@ -4,17 +4,20 @@ from pathlib import Path
 
 import pytest
 
-from autorecompute.backends.ortmodule.already_on import Request
 from autorecompute.backends.ortmodule.environment import (
     CONFIG_VARIABLE,
     LEVEL_VARIABLE,
     LONGEST_COMMA_STRING,
     MEMORY_VARIABLES,
+    Level,
+    Request,
+    config_of_level,
     environment_for,
     plans_file_text,
     requested_by,
+    rows_of,
+    write_row,
 )
-from autorecompute.backends.ortmodule.grammar import Level, config_of_level, rows_of, write_row
 from autorecompute.errors import SetupError, UsageError
 from autorecompute.plans import Choice, Config
 

@@ -1,23 +1,8 @@
-"""Lets ORTModule 1.19.2 run on a PyTorch newer than the one it was written for.
-
-ORTModule's last release came before torch 2.7. What has moved since is put back here, before ORTModule is imported
-for the first time:
-
-* since 2.9 the TorchScript exporter lives in ``torch.onnx._internal.torchscript_exporter``;
-* since 2.9 ``torch.onnx.symbolic_opset9`` lacks the functions that ORTModule exports convolutions with;
-* since 2.9 ``torch.onnx.export`` prefers the dynamo exporter, which cannot serve ORTModule; a script's own exports keep
-  it;
-* since 2.7 the ``torch_interop_utils`` extension misses a symbol that torch no longer exports;
-* the CPU builds of current torch raise from ``torch.cuda.nvtx``, which ORT's training utilities call on every step;
-* ORT's CUDA build wants CUDA libraries that the loader does not find among the wheels, mostly those of CUDA 11.
-
-Each repair looks whether it is needed; on torch 2.4 to 2.6 none but the last is. On any torch, operators that ORTModule
-cannot train are exported otherwise (``symbolics.py``), and a variable of ours reaches an option that no variable of
-ORTModule's own does (``probe.py``).
-"""
+"""Makes ORTModule run on versions of PyTorch that came after it."""
 
 from __future__ import annotations
 
+import functools
 import importlib
 import os
 import sys
@@ -25,12 +10,82 @@ import types
 from typing import TYPE_CHECKING, Any
 
 from autorecompute.backends.imports import when_imported
-from autorecompute.backends.ortmodule import cuda_libraries, probe
-from autorecompute.backends.ortmodule.distributions import build_information, parse_release
-from autorecompute.backends.ortmodule.export_options import add_options
+from autorecompute.backends.ortmodule import installation
+from autorecompute.backends.ortmodule.environment import PROBE_VARIABLE
+from autorecompute.backends.ortmodule.installation import build_information, runs_as_it_is
 
 if TYPE_CHECKING:
-    from collections.abc import Callable
+    from collections.abc import Callable, Mapping
+
+
+def add_options(options: Callable[[], Mapping[str, Any]]) -> bool:
+    """Pass more keyword arguments to ``torch.onnx.export`` wherever ORTModule calls it, over those of its own.
+
+    Args:
+        options: Gives them, and is asked at each export; with the same function again, nothing more happens.
+
+    Returns:
+        Whether the function is new.
+    """
+    import torch
+
+    if not hasattr(torch.onnx.export, "added_options"):
+        torch.onnx.export = _with_options(torch.onnx.export)
+    added = torch.onnx.export.added_options
+    is_new = options not in added
+    added += [options] * is_new
+    return is_new
+
+
+def _with_options(export: Callable[..., Any]) -> Any:
+    added: list[Callable[[], Mapping[str, Any]]] = []
+
+    # ORTModule reads the signature of torch.onnx.export to decide what it may pass: functools.wraps keeps it visible.
+    @functools.wraps(export)
+    def export_with_options(*args: Any, **kwargs: Any) -> Any:
+        if args and type(args[0]).__module__.startswith(ORTMODULE):
+            for options in added:
+                kwargs.update(options())
+        return export(*args, **kwargs)
+
+    export_with_options.added_options = added  # type: ignore[attr-defined]
+    return export_with_options
+
+
+OPTIONS = "onnxruntime.training.ortmodule.options"
+
+
+def install_probe_config() -> bool:
+    """Have ORTModule's options read the variable, as soon as they are imported; say whether it is set.
+
+    Calling it again is harmless.
+    """
+    is_set = bool(os.environ.get(PROBE_VARIABLE))
+    if is_set:
+        when_imported(OPTIONS, read_probe_too)
+    return is_set
+
+
+def read_probe_too(options: Any) -> None:
+    """Have every set of options that is made from now on read our variable after ORT's own.
+
+    Args:
+        options: The module that defines them.
+    """
+    read = options._RuntimeOptions._override_from_env_vars  # noqa: SLF001
+    if getattr(read, "reads_probe", False):
+        return
+
+    @functools.wraps(read)
+    def read_all(chosen: Any) -> None:
+        read(chosen)
+        # A level looks within layers by itself.
+        if chosen.memory_optimization_level == 0:
+            chosen.recompute_probe_config = os.environ.get(PROBE_VARIABLE, chosen.recompute_probe_config)
+
+    read_all.reads_probe = True  # type: ignore[attr-defined]
+    options._RuntimeOptions._override_from_env_vars = read_all  # noqa: SLF001
+
 
 ORTMODULE = "onnxruntime.training.ortmodule"
 INTEROP = f"{ORTMODULE}.torch_cpp_extensions.torch_interop_utils"
@@ -64,15 +119,10 @@ def adapt() -> tuple[str, ...]:
         "custom autograd stand-in": _stand_in_for_interop,
         "nvtx": _silence_nvtx,
         "CUDA libraries": _preload_cuda,
-        "plan probe": lambda _: probe.install(),
+        "plan probe": lambda _: install_probe_config(),
     }
     when_imported(SYMBOLICS, _export_more_operators)
     return tuple(name for name, repair in repairs.items() if repair(torch))
-
-
-def runs_as_it_is(torch_version: str) -> bool:
-    """Tell whether this torch needs no repair: ``torch_interop_utils``, for custom autograd functions, builds there."""
-    return parse_release(torch_version) < (2, 7)
 
 
 def _restore_exporter_modules(_: Any) -> bool:
@@ -135,8 +185,8 @@ def _silence_nvtx(torch: Any) -> bool:
 
 
 def _preload_cuda(torch: Any) -> bool:
-    libraries = cuda_libraries.of_build(build_information().get("cuda_version") or "")
-    return bool(torch.cuda.is_available()) and bool(cuda_libraries.preload(libraries))
+    libraries = installation.of_build(build_information().get("cuda_version") or "")
+    return bool(torch.cuda.is_available()) and bool(installation.preload(libraries))
 
 
 def _export_more_operators(registry: Any) -> None:

@@ -1,28 +1,386 @@
-"""Reads plans, dimensions and the graph's structure from the objects of a live ORTModule, never from its logs."""
+"""Detects the plans that ONNX Runtime's memory optimizer finds in a training graph."""
 
 from __future__ import annotations
 
+import hashlib
 import inspect
+import itertools
 import platform
-from dataclasses import replace
+import re
+from collections import Counter, defaultdict
+from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Any
 
 from autorecompute import codec
 from autorecompute.backends.common.device import describe_device
-from autorecompute.backends.ortmodule.axes import Axis, canonical_names
-from autorecompute.backends.ortmodule.environment import IGNORING_LAYERS, WITHIN_LAYERS, levels_of
-from autorecompute.backends.ortmodule.extra import OrtDetection, has_layer_boundaries
-from autorecompute.backends.ortmodule.grammar import make_plan, option_of, presets_of
-from autorecompute.backends.ortmodule.insight_table import read_clusters
+from autorecompute.backends.ortmodule.environment import (
+    COMPROMISE,
+    IGNORING_LAYERS,
+    RECOMPUTE,
+    WITHIN_LAYERS,
+    OrtDetection,
+    has_layer_boundaries,
+    levels_of,
+    make_plan,
+    option_of,
+    presets_of,
+)
 from autorecompute.backends.ortmodule.knobs import CUSTOM_AUTOGRAD
-from autorecompute.backends.ortmodule.sharing import find_sharing
-from autorecompute.backends.ortmodule.structure import digest_graph
-from autorecompute.plans import Cluster, Plan, saving_of
+from autorecompute.plans import Activation, Alternative, Choice, Cluster, Plan, saving_of
+from autorecompute.plans.dimensions import BATCH, SEQUENCE
+from autorecompute.plans.saved import PERCENT
 from autorecompute.plans.savings import evaluate, simplify
 from autorecompute.training_job import Detection
 
 if TYPE_CHECKING:
-    from collections.abc import Mapping, Sequence
+    from collections.abc import Iterable, Iterator, Mapping, Sequence
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Axis:
+    """One symbolic dimension of one input of the model.
+
+    Attributes:
+        alias: ORT's name of it, ``input_ids_dim1``.
+        place: Its position in the input's shape, from 0.
+        value: Its size in the first batch.
+        is_of_ids: Whether the input is a table of whole numbers, as token ids are.
+    """
+
+    alias: str
+    place: int
+    value: int
+    is_of_ids: bool
+
+
+def canonical_names(axes: Sequence[Axis]) -> dict[str, str]:
+    """Return a name for each alias; dimensions at the same place with the same value are one, and have one name.
+
+    The first dimension that most inputs share is the ``batch``, the second one of token ids the ``sequence``. Another
+    keeps the alias of the first input that has it. Two that only happened to be equal in the first batch are one, too.
+    """
+    names = {}
+    if (batch := _most_common(axis.value for axis in axes if axis.place == 0)) is not None:
+        names[0, batch] = BATCH
+    if (sequence := _most_common(axis.value for axis in axes if axis.place == 1 and axis.is_of_ids)) is not None:
+        names[1, sequence] = SEQUENCE
+    return {axis.alias: names.setdefault((axis.place, axis.value), axis.alias) for axis in axes}
+
+
+def _most_common(values: Iterable[int]) -> int | None:
+    # Of several that are equally common the first counts, as inputs come in the order of the model's signature.
+    common = Counter(values).most_common(1)
+    return common[0][0] if common else None
+
+
+def merge_alike(clusters: Iterable[Cluster]) -> tuple[Cluster, ...]:
+    """Return the clusters with equal ones told as one, most frequent first.
+
+    ORT 1.19 writes the outputs of a node in the order of a hash table and so lists equal nodes in several rows.
+    """
+    occurrences: Counter[tuple[Alternative, ...]] = Counter()
+    reuses: Counter[tuple[tuple[Alternative, ...], Choice, int]] = Counter()
+    for cluster in clusters:
+        kind = tuple(_without_reuse(alternative) for alternative in cluster.alternatives)
+        occurrences[kind] += cluster.occurrences
+        for alternative in cluster.alternatives:
+            for activation in alternative.activations:
+                reuses[kind, alternative.choice, activation.output] += activation.reuse_frequency
+    merged = [
+        Cluster(occurrences=count, alternatives=tuple(_with_reuse(kind, found, reuses) for found in kind))
+        for kind, count in occurrences.items()
+    ]
+    return tuple(sorted(merged, key=lambda cluster: (-cluster.occurrences, str(cluster.alternatives))))
+
+
+def _without_reuse(alternative: Alternative) -> Alternative:
+    plain = [replace(activation, reuse_frequency=0) for activation in alternative.activations]
+    return replace(alternative, activations=tuple(sorted(plain, key=lambda activation: activation.output)))
+
+
+def _with_reuse(
+    kind: tuple[Alternative, ...],
+    alternative: Alternative,
+    reuses: Counter[tuple[tuple[Alternative, ...], Choice, int]],
+) -> Alternative:
+    return replace(
+        alternative,
+        activations=tuple(
+            replace(activation, reuse_frequency=reuses[kind, alternative.choice, activation.output])
+            for activation in alternative.activations
+        ),
+    )
+
+
+_OPTIONS = {"Recompute": RECOMPUTE, "RecomputeWithCompromise": COMPROMISE}
+_CLUSTER = re.compile(r"\|(\d+)\s*\|")
+_CHOICE = re.compile(rf">>Option \d+\s*: ({'|'.join(_OPTIONS)}) subgraph (\S+)")
+_REUSE = re.compile(r"Output (\d+)\((\d+)\)")
+_ACTIVATION = re.compile(r"- Output (\d+)\s*: \[(.*)\], byte/elem: (\d+), (\d+)% saved")
+
+
+def read_clusters(table: str, names: Mapping[str, str]) -> tuple[Cluster, ...]:
+    """Return the clusters of ORT's table, equal ones told as one; none where the text is no such table.
+
+    Args:
+        table: What ``get_serialized_ortmodule_memory_stat`` printed, in ORT 1.17, 1.18 or 1.19.
+        names: What to call the symbolic dimensions instead of ORT's names.
+    """
+    clusters = []
+    for block in _blocks(table.splitlines(), _CLUSTER):
+        match = _CLUSTER.match(block[0])
+        assert match is not None, "a block begins where its pattern is found"
+        alternatives = tuple(_read_alternative(lines, names) for lines in _blocks(block, _CHOICE))
+        clusters.append(Cluster(occurrences=int(match[1]), alternatives=alternatives))
+    return merge_alike(clusters)
+
+
+def _blocks(lines: Sequence[str], beginning: re.Pattern[str]) -> Iterator[list[str]]:
+    """Yield the lines in blocks that each begin with a line in which the pattern is found."""
+    starts = [number for number, line in enumerate(lines) if beginning.search(line)]
+    for start, end in itertools.pairwise([*starts, len(lines)]):
+        yield list(lines[start:end])
+
+
+def _read_alternative(block: Sequence[str], names: Mapping[str, str]) -> Alternative:
+    match = _CHOICE.search(block[0])
+    assert match is not None, "a block begins where its pattern is found"
+    reuse_lines = "".join(line for line in block if "ReuseFreq" in line)
+    reuses = {int(output): int(count) for output, count in _REUSE.findall(reuse_lines)}
+    activations = [
+        _make_activation(found, names, reuses) for line in block if (found := _ACTIVATION.search(line)) is not None
+    ]
+    return Alternative(choice=Choice(match[2], _OPTIONS[match[1]]), activations=tuple(activations))
+
+
+def _make_activation(match: re.Match[str], names: Mapping[str, str], reuses: Mapping[int, int]) -> Activation:
+    output, shape, element_bytes, percent = match.groups()
+    # ORT cuts the percentage down to a whole number, but what a cast keeps of an element is whole bytes.
+    kept_bytes = round(int(element_bytes) * (PERCENT - int(percent)) / PERCENT)
+    return Activation(
+        output=int(output),
+        shape=tuple(simplify(size, names) for size in _split_shape(shape)),
+        element_bytes=int(element_bytes),
+        saved_bytes=int(element_bytes) - kept_bytes,
+        reuse_frequency=reuses.get(int(output), 0),
+    )
+
+
+def _split_shape(text: str) -> list[str]:
+    """Return the dimensions of ``((batch)*(4)*(2*length))``, or of ``batch x 4 x 2*length x ``."""
+    if " x " in text:
+        return [size.strip() for size in text.split(" x ") if size.strip()]
+    if not text.startswith("("):
+        return [text] if text else []
+    sizes, depth = [""], 0
+    for sign in text[1:-1]:
+        depth += (sign == "(") - (sign == ")")
+        if sign == "*" and depth == 0:
+            sizes.append("")
+        else:
+            sizes[-1] += sign
+    return [size for size in sizes if size]
+
+
+PAIR = 2
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Sharing:
+    """One plan's outputs in another's buffers.
+
+    Attributes:
+        owner: The plan that makes the buffers.
+        reuser: The plan whose outputs lie in them.
+        doubled: Bytes that the activations of both plans count, as an expression; ``0`` where only the reuser's output
+            is kept for itself. The owner cannot free them alone.
+    """
+
+    owner: Choice
+    reuser: Choice
+    doubled: str
+
+
+def find_sharing(
+    choices: Sequence[Choice], occurrences: int, clusters: Sequence[Cluster], dims: Mapping[str, int]
+) -> Sharing | None:
+    """Return how two plans that ORT offers together share their buffers; ``None`` where the activations do not tell.
+
+    Args:
+        choices: The plans.
+        occurrences: In how many nodes they share.
+        clusters: The activations that they are about.
+        dims: Sizes at which activations are compared; one and its reshaped self have equal sizes in other words.
+    """
+    reusers = [choice for choice in choices if _reuses(choice, clusters)]
+    if len(choices) != PAIR or len(reusers) != 1:
+        return None
+    (reuser,) = reusers
+    (owner,) = (choice for choice in choices if choice != reuser)
+    sizes = {evaluate(kept.saving, dims) for nodes, kept in _kept(reuser, clusters) if kept.reuse_frequency}
+    owned = _kept(owner, clusters)
+    doubled = [(nodes, kept) for nodes, kept in owned if evaluate(kept.saving, dims) in sizes]
+    others = sum(
+        cluster.occurrences
+        for cluster in clusters
+        for way in cluster.alternatives
+        if way.choice == owner and not any((cluster.occurrences, kept) in doubled for kept in way.activations)
+    )
+    if sum(nodes for nodes, _ in doubled) < occurrences <= others:
+        return Sharing(owner=owner, reuser=reuser, doubled="0")
+    if len(doubled) == 1 and doubled[0][0] >= occurrences > others:
+        return Sharing(owner=owner, reuser=reuser, doubled=f"{occurrences}*{doubled[0][1].saving}")
+    return None
+
+
+def _reuses(choice: Choice, clusters: Sequence[Cluster]) -> bool:
+    return any(kept.reuse_frequency for _, kept in _kept(choice, clusters))
+
+
+def _kept(choice: Choice, clusters: Sequence[Cluster]) -> list[tuple[int, Activation]]:
+    """Return what the plan is about, each with the number of nodes that keep it."""
+    return [
+        (cluster.occurrences, kept)
+        for cluster in clusters
+        for way in cluster.alternatives
+        if way.choice == choice
+        for kept in way.activations
+    ]
+
+
+ROUNDS = 2
+"""After the first, a node knows all that it comes from; after the second, who else reads that."""
+
+SMALL_CONSTANT_BYTES = 1024
+"""What is larger is data: its type and shape stand for it."""
+
+COMMUTING = frozenset({"Add", "And", "Max", "Mean", "Min", "Mul", "Or", "Sum", "Xor"})
+"""Operators whose operands ORT lists in any order."""
+
+WITHOUT_MEANING = frozenset({"comment", "input_pointer_scalars"})
+"""Attributes of ORT's ``PythonOp``: words for people, and the memory addresses of Python objects."""
+
+ABSENT = "absent"
+"""Stands for an optional operand that a node goes without."""
+
+
+def digest_graph(graph: Any) -> str:
+    """Sixty-four hexadecimal digits, equal for graphs that compute the same in the same way.
+
+    Args:
+        graph: An ONNX ``GraphProto``; its nodes are in topological order, as ONNX demands.
+    """
+    leaves = _describe_leaves(graph)
+    kinds = [_describe_node(node) for node in graph.node]
+    of_leaves, of_nodes = leaves, kinds
+    for _ in range(ROUNDS):
+        values, nodes = _label_by_origin(graph, of_leaves, of_nodes)
+        of_leaves, of_nodes = _label_by_readers(graph, values, nodes)
+    outputs = [values.get(value.name, ABSENT) for value in graph.output]
+    parts = (of_nodes, of_leaves.values(), outputs)
+    return _hash(*(_hash(*_counted(part)) for part in parts))
+
+
+def _label_by_origin(graph: Any, leaves: dict[str, str], nodes: list[str]) -> tuple[dict[str, str], list[str]]:
+    """Return the labels of all values and of the nodes, refined by what each comes from."""
+    values, labels = dict(leaves), []
+    for node, kind in zip(graph.node, nodes, strict=True):
+        operands = [values.get(name, ABSENT) for name in _operands(node)]
+        label = _hash(kind, *(sorted(operands) if _commutes(node) else operands))
+        values |= {name: _hash(label, str(place)) for place, name in enumerate(node.output) if name}
+        labels.append(label)
+    return values, labels
+
+
+def _label_by_readers(graph: Any, values: dict[str, str], nodes: list[str]) -> tuple[dict[str, str], list[str]]:
+    """Return the labels of the leaves and of the nodes, refined by who reads what is made of each."""
+    readers: dict[str, list[str]] = defaultdict(list)
+    for value in graph.output:
+        readers[value.name].append("whoever runs the graph")
+    labels = list(nodes)
+    for index, node in reversed(list(enumerate(graph.node))):
+        made = (_hash(*sorted(readers[name])) if name else ABSENT for name in node.output)
+        labels[index] = _hash(nodes[index], *made)
+        for place, name in enumerate(_operands(node)):
+            readers[name].append(_hash(labels[index], "any" if _commutes(node) else str(place)))
+    own = (*(value.name for value in graph.input), *(constant.name for constant in graph.initializer))
+    return {name: _hash(values[name], *sorted(readers[name])) for name in own}, labels
+
+
+def _describe_leaves(graph: Any) -> dict[str, str]:
+    inputs = {value.name: _describe_input(value.type.tensor_type) for value in graph.input}
+    return inputs | {constant.name: _describe_constant(constant) for constant in graph.initializer}
+
+
+def _describe_node(node: Any) -> str:
+    attributes = sorted(
+        (attribute.name, _describe_attribute(attribute))
+        for attribute in node.attribute
+        if attribute.name not in WITHOUT_MEANING
+    )
+    return _hash(node.domain, node.op_type, *(text for pair in attributes for text in pair))
+
+
+def _describe_attribute(attribute: Any) -> str:
+    import onnx
+
+    value = onnx.helper.get_attribute_value(attribute)
+    match attribute.type:
+        case onnx.AttributeProto.TENSOR:
+            return _describe_constant(value)
+        case onnx.AttributeProto.GRAPH:
+            return digest_graph(value)
+        case onnx.AttributeProto.GRAPHS:
+            return _hash(*map(digest_graph, value))
+        case _:
+            return repr(value)
+
+
+def _describe_input(tensor: Any) -> str:
+    # A symbolic dimension's name is one of several aliases that vary between runs: only its place is kept.
+    shape = ("?" if dim.dim_param else dim.dim_value for dim in tensor.shape.dim)
+    return _describe(tensor.elem_type, shape)
+
+
+def _describe_constant(constant: Any) -> str:
+    import onnx
+
+    described = _describe(constant.data_type, constant.dims)
+    array = onnx.numpy_helper.to_array(constant)
+    is_small = array.nbytes <= SMALL_CONSTANT_BYTES
+    return f"{described} {hashlib.sha256(array.tobytes()).hexdigest()}" if is_small else described
+
+
+def _describe(element_type: int, shape: Iterable[int | str]) -> str:
+    return f"{element_type} {'x'.join(map(str, shape))}"
+
+
+def _operands(node: Any) -> Iterator[str]:
+    """Yield what a node reads: its inputs, and what the graphs in its attributes take from around it."""
+    yield from node.input
+    for attribute in node.attribute:
+        for graph in (*attribute.graphs, *((attribute.g,) if attribute.HasField("g") else ())):
+            yield from _captured(graph)
+
+
+def _captured(graph: Any) -> Iterator[str]:
+    own = {value.name for value in (*graph.input, *graph.initializer)}
+    own |= {name for node in graph.node for name in node.output}
+    yield from (name for node in graph.node for name in _operands(node) if name and name not in own)
+    yield from (value.name for value in graph.output if value.name not in own)
+
+
+def _commutes(node: Any) -> bool:
+    return node.op_type in COMMUTING and not node.domain
+
+
+def _counted(labels: Iterable[str]) -> list[str]:
+    return [f"{label} {count}" for label, count in sorted(Counter(labels).items())]
+
+
+def _hash(*texts: str) -> str:
+    joined = "\0".join(texts)
+    return hashlib.sha256(joined.encode(errors="surrogateescape")).hexdigest()
 
 
 _WHOLE_NUMBERS = frozenset({2, 3, 4, 5, 6, 7, 12, 13})

@@ -14,8 +14,8 @@ import sys
 from pathlib import Path
 
 from autorecompute.backends.findings import Finding, Status, blocking, print_findings
-from autorecompute.backends.ortmodule import adapter, cuda_libraries, extensions
-from autorecompute.backends.ortmodule.distributions import (
+from autorecompute.backends.ortmodule import adapter, extensions, installation
+from autorecompute.backends.ortmodule.installation import (
     build_information,
     owns_file,
     package_folder,
@@ -169,10 +169,10 @@ def _check_cuda_libraries() -> list[Finding]:
     if not version:
         found = f"torch sees {gpus} GPU, and the CPU build of onnxruntime-training cannot use it"
         return [_warning(name, found, _run(_reinstall_ort(CPU_ORT)))] if gpus else []
-    libraries = cuda_libraries.of_build(version)
+    libraries = installation.of_build(version)
     if not libraries:
         return [_ok(name, f"not looked for: onnxruntime-training is a build for CUDA {version}")]
-    lacking = cuda_libraries.lacking(libraries)
+    lacking = installation.lacking(libraries)
     if not lacking:
         return [_ok(name, f"{', '.join(libraries)} load")]
     report = _missing if gpus else _warning

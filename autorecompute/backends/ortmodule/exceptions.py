@@ -1,18 +1,200 @@
-"""What an exception from ORTModule means. ORT raises plain RuntimeErrors: their texts and frames are all there is."""
+"""Says in a sentence why an ORTModule failed."""
 
 from __future__ import annotations
 
 import re
+import sysconfig
 import traceback
-from typing import TYPE_CHECKING
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 from autorecompute.backends.common.failures import describe_out_of_memory, is_out_of_memory, last_line
-from autorecompute.backends.ortmodule.operators import explanation_of, find_call, is_of_export, uses_bfloat16
 from autorecompute.errors import SetupError, chain_of
 from autorecompute.measurement import Outcome
 
 if TYPE_CHECKING:
-    from collections.abc import Sequence
+    from collections.abc import Iterable, Iterator, Sequence
+    from types import FrameType
+
+
+ROOT = "_original_module"
+"""What ORTModule calls the model, in the names of all its parts."""
+
+MAKING = frozenset({"get_post_processed_model", "_initialize_graph_builder", "_build_graph", "_create_execution_agent"})
+"""The functions of ORTModule that make a training session: what they raise is about the model's export."""
+
+CALLING_THE_MODEL = "parse_outputs_for_onnx_export_and_extract_schema"
+"""The function of ORTModule that calls the model in plain PyTorch, before the export."""
+
+_BETWEEN = (
+    *(str(Path(sysconfig.get_path("purelib"), name)) for name in ("torch", "onnxruntime")),
+    str(Path(__file__).parents[2]),
+)
+"""Where code lies that stands between the script's lines and the exporter: libraries, and our own."""
+
+_TRACED_CALL = re.compile(r"^(.+)\((\d+)\): ", re.MULTILINE)
+_PYTHON_FUNCTION = re.compile(r'\^(\w+)\[[^\]]*onnx_name="([^"]+)"')
+_NODE = re.compile(rf"(/{ROOT}/[\w./:-]+)")
+_OPERATORS = (
+    re.compile(r"gradient builder has not been registered: (\w+)"),
+    re.compile(r"::Get(\w+)Gradient::"),
+    re.compile(r"::Update(\w+)OutputShape"),
+    re.compile(r"[Oo]perator '([\w:.]+)'"),
+    re.compile(r"Python operator (\w+)"),
+    re.compile(r"\b((?:aten|prim)::\w+)"),
+)
+"""How ORT and torch's exporter name an operator where they name no node; the first that is found counts."""
+
+_MADE_OF_NODE = re.compile(r"(_Grad\b|_output_\d+|_BatchNormInternal).*")
+"""What ORT and the exporter add to a node's name for nodes and values that they make for it."""
+
+
+class Call(NamedTuple):
+    """A call of an operator in the model.
+
+    Attributes:
+        operator: As torch or ONNX name it.
+        module: The module's class and name; empty if it is not known.
+        line: The line that calls it; empty if it is not known.
+    """
+
+    operator: str
+    module: str = ""
+    line: str = ""
+
+    def __str__(self) -> str:
+        """Return the call in words."""
+        place = f", called in {self.module}" if self.module else ""
+        return f"{self.operator}{place}{f' ({self.line})' if self.line else ''}"
+
+
+def is_of_export(error: BaseException) -> bool:
+    """Tell whether ORTModule raised it while it made a session, and neither the model nor the script did."""
+    functions = {frame.f_code.co_name for frame in _frames(error)}
+    return bool(functions & MAKING) and CALLING_THE_MODEL not in functions
+
+
+def find_call(error: BaseException) -> Call | None:
+    """Return the call of the operator that the exception is about, as far as it can be known."""
+    links = chain_of(error)
+    frames = [frame for link in links for frame in _frames(link)]
+    text = "\n".join(str(link) for link in links)
+    manager = _manager_of(frames)
+    model = getattr(manager, "_original_module", None)
+    return (
+        _of_exporter(frames, model)
+        or _of_inference(frames, model)
+        or _of_node(text, model)
+        or _of_operator(text, _nodes_of(manager), model)
+    )
+
+
+def explanation_of(error: BaseException) -> str:
+    """Return why an operator cannot be exported, where whoever refused it says more than its name; empty otherwise."""
+    refusals = [link for link in chain_of(error) if any(map(_is_exporter, _frames(link)))]
+    if not refusals or type(refusals[0]).__name__ == "UnsupportedOperatorError":
+        return ""
+    # What follows is the exporter's graph, and where to file a bug.
+    return re.split(r"\n| Please feel free| {2}\[Caused by", str(refusals[0]), maxsplit=1)[0].strip()
+
+
+def uses_bfloat16(error: BaseException) -> bool:
+    """Tell whether anything in the model that was exported is in bfloat16."""
+    from onnx import TensorProto
+
+    graph = _graph_of(_manager_of([frame for link in chain_of(error) for frame in _frames(link)]))
+    values = [] if graph is None else [*graph.value_info, *graph.input, *graph.output]
+    return any(value.type.tensor_type.elem_type == TensorProto.BFLOAT16 for value in values)
+
+
+def _of_exporter(frames: Sequence[FrameType], model: Any) -> Call | None:
+    nodes = [frame.f_locals["node"] for frame in frames if _is_exporter(frame)]
+    if not nodes:
+        return None
+    # The scope has the class and the name of each module on the way: a.b.Net::/a.b.Linear::first
+    names = [part.rpartition("::")[2] for part in nodes[-1].scopeName().split("/")]
+    operator = nodes[-1].pyname() if nodes[-1].kind() == "prim::PythonOp" else nodes[-1].kind()
+    return Call(operator, _describe_module(names, model), _line_of(nodes[-1].sourceRange()))
+
+
+def _of_inference(frames: Sequence[FrameType], model: Any) -> Call | None:
+    nodes = [frame.f_locals["node"] for frame in frames if frame.f_code.co_name == "_infer_impl"]
+    return _read_node(nodes[-1].name, model) if nodes else None
+
+
+def _of_node(text: str, model: Any) -> Call | None:
+    function, node = _PYTHON_FUNCTION.search(text), _NODE.search(text)
+    if function is not None:
+        return Call(function[1], _describe_module(function[2].split("/")[:-1], model))
+    return None if node is None else _read_node(node[1], model)
+
+
+def _read_node(name: str, model: Any) -> Call:
+    parts = [part for part in name.split("/") if part]
+    at = next((place for place, part in enumerate(parts) if _MADE_OF_NODE.search(part)), len(parts) - 1)
+    operator = re.sub(r"_\d+$", "", _MADE_OF_NODE.sub("", parts[at]))
+    return Call(operator, _describe_module(parts[:at], model))
+
+
+def _of_operator(text: str, nodes: Sequence[Any], model: Any) -> Call | None:
+    operator = next((found[1] for pattern in _OPERATORS if (found := pattern.search(text))), None)
+    if operator is None:
+        return None
+    named = [node.name for node in nodes if node.op_type == operator and _NODE.match(node.name)]
+    modules = list(dict.fromkeys(_read_node(name, model).module for name in named))
+    more = f" and {len(modules) - 1} more" if len(modules) > 1 else ""
+    return Call(operator, f"{modules[0]}{more}" if modules else "")
+
+
+def _describe_module(names: Sequence[str], model: Any) -> str:
+    """Class and name of the module that a node belongs to.
+
+    Args:
+        names: The names on the way to it, from ORTModule's own down; those of a container's parts hold its name.
+        model: What ORTModule wraps, if it is known.
+    """
+    path, above = [], ROOT
+    for name in names[names.index(ROOT) + 1 :] if ROOT in names else ():
+        path.append(name.removeprefix(f"{above}."))
+        above = name
+    traced = ".".join(path)
+    if model is None:
+        return f"'{traced}'" if traced else ""
+    # A container that is not called itself, such as a ModuleDict, is missing on the way.
+    modules = dict(model.named_modules())
+    name = next((name for name in modules if f".{name}".endswith(f".{traced}")), "") if traced else ""
+    return f"{type(modules[name]).__name__} '{name}'" if name else type(model).__name__
+
+
+def _line_of(stack: str) -> str:
+    """Return the innermost line of the script's own, or of a library of models, in a traced stack."""
+    lines = ((Path(file), number) for file, number in _TRACED_CALL.findall(stack) if not file.startswith(_BETWEEN))
+    return next((f"{file.name}:{number}" for file, number in lines), "")
+
+
+def _manager_of(frames: Iterable[FrameType]) -> Any:
+    selves = (frame.f_locals.get("self") for frame in frames)
+    return next((owner for owner in selves if hasattr(owner, "_graph_transition_manager")), None)
+
+
+def _graph_of(manager: Any) -> Any:
+    transition = getattr(manager, "_graph_transition_manager", None)
+    info = getattr(transition, "_post_export_processed_model_info", None)
+    return None if info is None else info._post_export_processed_model.graph  # noqa: SLF001
+
+
+def _nodes_of(manager: Any) -> Sequence[Any]:
+    graph = _graph_of(manager)
+    return () if graph is None else graph.node
+
+
+def _is_exporter(frame: FrameType) -> bool:
+    return frame.f_code.co_name == "_run_symbolic_function"
+
+
+def _frames(error: BaseException) -> Iterator[FrameType]:
+    return (frame for frame, _ in traceback.walk_tb(error.__traceback__))
+
 
 CHECKPOINTING_TEXTS = ("CheckpointFunction", "Model uses gradient checkpointing")
 """Torch's word for it, and ORT's where ORT exports custom functions."""

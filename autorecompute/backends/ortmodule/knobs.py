@@ -9,14 +9,16 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 from autorecompute.backends.interface import Knob
-from autorecompute.backends.ortmodule.distributions import parse_release
 from autorecompute.backends.ortmodule.environment import (
     EXPANDABLE_SEGMENTS,
     LAYER_BOUNDARIES,
     MEM_EFFICIENT_GRADIENTS,
+    Level,
+    OrtDetection,
+    has_layer_boundaries,
+    level_of,
 )
-from autorecompute.backends.ortmodule.extra import OrtDetection, has_layer_boundaries
-from autorecompute.backends.ortmodule.grammar import Level, level_of
+from autorecompute.backends.ortmodule.installation import parse_release
 
 if TYPE_CHECKING:
     from collections.abc import Collection, Mapping, Sequence

@@ -1,19 +1,4 @@
-"""Exports operators that ORTModule 1.19.2 cannot train as it exports them, or trains wrongly.
-
-* Scaled-dot-product attention becomes matmul, softmax and Dropout, whose activations ORT can recompute. ORT cannot
-  build the gradient of the Dropout that torch exports, and a row that is masked throughout becomes NaN there.
-* ``Tensor.unflatten``, which ``nn.MultiheadAttention`` calls, becomes a Reshape whose shape ORT can infer.
-* ``LayerNorm`` without weight or bias gets constants for them, which ORT requires, or is written out. It is computed in
-  the type of its weight, as autocast has it.
-* ``RMSNorm``, which torch does not export, is written out, and becomes one operator in ORT again.
-* ``max_pool1d`` becomes ``max_pool2d`` of one row: ORT's gradient of the operator that torch exports ends the process.
-* ``softplus`` is written out, with the threshold that torch's exporter leaves away: ORT has no gradient for it.
-* ``logsumexp`` is written out: ORT builds a gradient for it that is no graph.
-* ``diff``, which torch does not export and transformers 5 calls for causal masks, is a difference of slices.
-* What adds to places of a tensor is in ``scattering.py``.
-* ``torch.bernoulli`` compares with random numbers: ORT's own Bernoulli draws ones with the probability of zeros.
-* A convolution with ``padding="same"`` is refused: ORT's gradient of it is wrong.
-"""
+"""Exports operators of PyTorch for which ORTModule has no symbolic function."""
 
 from __future__ import annotations
 
@@ -23,14 +8,118 @@ from typing import TYPE_CHECKING, Any
 
 import torch
 from torch.onnx import symbolic_helper as helper
-from torch.onnx import symbolic_opset9, symbolic_opset11, symbolic_opset14
+from torch.onnx import symbolic_opset9, symbolic_opset11, symbolic_opset14, symbolic_opset16
 
-from autorecompute.backends.ortmodule import scattering
-from autorecompute.backends.ortmodule.adapter import runs_as_it_is
-from autorecompute.backends.ortmodule.graph_pieces import LAST, constant, dtype_of, slice_shape, zero_like
+from autorecompute.backends.ortmodule.installation import runs_as_it_is
 
 if TYPE_CHECKING:
     from collections.abc import Callable
+
+
+LAST = 2**63 - 1
+"""Where ONNX ends a slice that goes to the end."""
+
+
+def constant(g: Any, value: Any) -> Any:
+    """Return a tensor that is always the same."""
+    return g.op("Constant", value_t=value)
+
+
+def slice_shape(g: Any, tensor: Any, start: int, end: int) -> Any:
+    """Return the sizes of some of a tensor's dimensions."""
+    bounds = (constant(g, torch.tensor([place])) for place in (start, end))
+    return g.op("Slice", g.op("Shape", tensor), *bounds)
+
+
+def zero_like(g: Any, tensor: Any) -> Any:
+    """Return a zero of the tensor's type, without dimensions."""
+    return constant(g, torch.zeros((), dtype=dtype_of(tensor)))
+
+
+def dtype_of(tensor: Any) -> Any:
+    """Return the tensor's type, as torch has it."""
+    return helper._try_get_scalar_type(tensor).dtype()  # noqa: SLF001
+
+
+def register_scatters(symbolics: dict[str, Any]) -> None:
+    """Put the functions among symbolic functions.
+
+    Args:
+        symbolics: By the names of operators.
+    """
+    symbolics["::index_add"] = export_index_add
+    symbolics["::index_put"] = export_index_put
+    symbolics["::scatter_add"] = helper.parse_args("v", "i", "v", "v")(export_scatter_add)
+    symbolics["::scatter_reduce"] = helper.parse_args("v", "i", "v", "v", "s", "b")(export_scatter_reduce)
+
+
+def export_index_add(g: Any, tensor: Any, dim: Any, index: Any, source: Any, *alpha: Any) -> Any:
+    """``index_add`` as a sum over scattered elements, each with the index that its slice has."""
+    rank, factor = helper._get_tensor_rank(tensor), helper._get_const(alpha[0], "f", "alpha") if alpha else 1  # noqa: SLF001
+    axis = helper._get_const(dim, "i", "dim") % rank  # noqa: SLF001
+    if factor != 1:
+        source = g.op("Mul", source, constant(g, torch.tensor(factor, dtype=dtype_of(source))))
+    return _add_slices(g, tensor, axis, index, source)
+
+
+def export_index_put(g: Any, tensor: Any, indices: Any, values: Any, accumulate: Any = None) -> Any:
+    """``index_put``; where it accumulates, as a sum over scattered elements.
+
+    Args:
+        g: The graph.
+        tensor: What is put into.
+        indices: A tensor of places for each of the first dimensions.
+        values: What is put there.
+        accumulate: Whether it is added to what is there.
+
+    Raises:
+        RuntimeError: it accumulates at places in several dimensions, or at those of a mask.
+    """
+    if accumulate is None or not helper._parse_arg(accumulate, "b"):  # noqa: SLF001
+        never = constant(g, torch.tensor(data=False))
+        return symbolic_opset11.index_put(g, tensor, indices, values, accumulate or never)
+    places = helper._unpack_list(indices) if helper._is_packed_list(indices) else [indices]  # noqa: SLF001
+    if len(places) != 1 or helper._is_bool(places[0]):  # noqa: SLF001
+        raise RuntimeError("ORT adds wrongly in index_put(accumulate=True). Use index_add or scatter_add.")
+    inner = slice_shape(g, tensor, 1, LAST)
+    whole = g.op("Expand", values, g.op("Concat", g.op("Shape", places[0]), inner, axis_i=0))
+    open_size = constant(g, torch.tensor([-1]))
+    slices = g.op("Reshape", whole, g.op("Concat", open_size, inner, axis_i=0))
+    return _add_slices(g, tensor, 0, g.op("Reshape", places[0], open_size), slices)
+
+
+def export_scatter_add(g: Any, tensor: Any, dim: int, index: Any, source: Any) -> Any:
+    """``scatter_add`` to zeros, which are then added: ORT's gradient for the tensor lacks what is added to."""
+    zeros = g.op("Expand", zero_like(g, tensor), g.op("Shape", tensor))
+    zeros.setType(tensor.type())
+    return g.op("Add", tensor, symbolic_opset16.scatter_add(g, zeros, dim, index, source))
+
+
+def export_scatter_reduce(  # noqa: PLR0913, PLR0917  (the operator's own parameters)
+    g: Any,
+    tensor: Any,
+    dim: int,
+    index: Any,
+    source: Any,
+    reduce: str,
+    include_self: bool,  # noqa: FBT001
+) -> Any:
+    """``scatter_reduce``, where it sums.
+
+    Raises:
+        RuntimeError: it does something else.
+    """
+    if reduce != "sum" or not include_self:
+        raise RuntimeError(f'ORT cannot train scatter_reduce with reduce="{reduce}". Use scatter_add.')
+    return export_scatter_add(g, tensor, dim, index, source)
+
+
+def _add_slices(g: Any, tensor: Any, axis: int, index: Any, source: Any) -> Any:
+    rank = helper._get_tensor_rank(tensor)  # noqa: SLF001
+    shape = constant(g, torch.tensor([-1 if place == axis else 1 for place in range(rank)]))
+    everywhere = g.op("Expand", g.op("Reshape", index, shape), g.op("Shape", source))
+    return export_scatter_add(g, tensor, axis, everywhere, source)
+
 
 FLOAT, BOOL = torch.onnx.TensorProtoDataType.FLOAT, torch.onnx.TensorProtoDataType.BOOL
 INT64 = torch.onnx.TensorProtoDataType.INT64
@@ -52,9 +141,9 @@ def register(registry: Any) -> None:
     symbolics["::rms_norm"] = export_rms_norm
     symbolics["::softplus"] = helper.parse_args("v", "f", "f")(export_softplus)
     symbolics["::logsumexp"] = helper.parse_args("v", "is", "i")(export_logsumexp)
-    symbolics["::diff"] = helper.parse_args("v", "i", "i", "v", "v")(export_diff)
     symbolics["::cumsum"] = export_cumsum
-    scattering.register(symbolics)
+    symbolics["::diff"] = helper.parse_args("v", "i", "i", "v", "v")(export_diff)
+    register_scatters(symbolics)
     symbolics["::max_pool1d"] = functools.partial(export_max_pool1d, symbolics["::max_pool2d"])
     symbolics["::bernoulli"] = symbolic_opset9.bernoulli
     for name, export in (("::layer_norm", export_layer_norm), ("::_convolution_mode", export_convolution)):
@@ -162,23 +251,23 @@ def export_logsumexp(g: Any, tensor: Any, dims: list[int], keepdim: int) -> Any:
 
 
 def export_cumsum(g: Any, tensor: Any, dim: Any, dtype: Any = None) -> Any:
-    """``cumsum``, of truth values as of whole numbers."""
+    """``cumsum``, of truth values as of whole numbers: transformers 5 counts packed sequences so for causal masks."""
     numbers = g.op("Cast", tensor, to_i=INT64) if helper._is_bool(tensor) else tensor  # noqa: SLF001
     return symbolic_opset11.cumsum(g, numbers, dim, dtype)
 
 
 def export_diff(g: Any, tensor: Any, n: int, dim: int, prepend: Any, append: Any) -> Any:  # noqa: PLR0913, PLR0917
-    """``diff``: each entry less the one before it, ``n`` times over."""
+    """``diff``, which torch does not export: each entry less the one before it, ``n`` times over."""
     parts = [part for part in (prepend, tensor, append) if not helper._is_none(part)]  # noqa: SLF001
-    axis = constant(g, torch.tensor([dim % helper._get_tensor_rank(tensor)]))  # noqa: SLF001
     tensor = g.op("Concat", *parts, axis_i=dim) if len(parts) > 1 else tensor
     for _ in range(n):
-        bounds = ((1, LAST), (0, -1))
-        later, earlier = (
-            g.op("Slice", tensor, *(constant(g, torch.tensor([place])) for place in places), axis) for places in bounds
-        )
-        tensor = g.op("Sub", later, earlier)
+        tensor = g.op("Sub", _slice(g, tensor, dim, 1, LAST), _slice(g, tensor, dim, 0, -1))
     return tensor
+
+
+def _slice(g: Any, tensor: Any, *places: int) -> Any:
+    axis, start, end = (constant(g, torch.tensor([place])) for place in places)
+    return g.op("Slice", tensor, start, end, axis)
 
 
 def export_max_pool1d(export: Callable[..., Any], g: Any, tensor: Any, *arguments: Any) -> Any:

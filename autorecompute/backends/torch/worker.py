@@ -1,45 +1,56 @@
-"""Plain PyTorch inside the user's process: what a model offers, and its switches between two steps."""
+"""Plain PyTorch inside the user's process."""
 
 from __future__ import annotations
 
 import functools
 import os
+import platform
 import weakref
 from dataclasses import replace
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, NamedTuple
+
+import torch
 
 from autorecompute import codec
 from autorecompute.backends.common.batches import observe_batch, on_few_samples
-from autorecompute.backends.torch import failures, own_checkpoints
-from autorecompute.backends.torch.accumulation import accumulates_gradients
-from autorecompute.backends.torch.applying import Alike, decide_elsewhere
-from autorecompute.backends.torch.batch_sizes import BatchSizes
-from autorecompute.backends.torch.callers import calling_frame, keeps_gradients, keeps_result
-from autorecompute.backends.torch.calls import calls_before_backward
-from autorecompute.backends.torch.collectives import buckets_around, require_group
-from autorecompute.backends.torch.compiled.forms import MEASURED, CompiledRun
-from autorecompute.backends.torch.extra import FROZEN, TorchDetection, describe_own
-from autorecompute.backends.torch.fake_machine import FakeMachine
-from autorecompute.backends.torch.fake_mode import LargeTensorsAreFake
-from autorecompute.backends.torch.fakes import Script
-from autorecompute.backends.torch.forecast import TorchMemoryModel
-from autorecompute.backends.torch.gradients import check_gradients
-from autorecompute.backends.torch.identity import name_of
-from autorecompute.backends.torch.live import StepLive, tensors_of
-from autorecompute.backends.torch.options import COMPILED
-from autorecompute.backends.torch.plans_file import requested
-from autorecompute.backends.torch.refusals import Reason, Refusal
-from autorecompute.backends.torch.roots import Roots
-from autorecompute.backends.torch.sharded import is_sharded
-from autorecompute.backends.torch.storages import tensors_in
-from autorecompute.backends.torch.survey import bytes_of, survey_steps
-from autorecompute.backends.torch.telling import surveyed, tell
-from autorecompute.backends.torch.thawing import LaterLive, frozen_in, thaw, thawed
-from autorecompute.backends.torch.tuned import Tuned
+from autorecompute.backends.common.device import describe_device
+from autorecompute.backends.torch.check.gradients import check_gradients
+from autorecompute.backends.torch.compiled.forms import MEASURED, CompiledRun, has_compiled, is_compiled
+from autorecompute.backends.torch.controller import MODEL, NAME
+from autorecompute.backends.torch.fake.live import StepLive, tensors_of
+from autorecompute.backends.torch.fake.machine import FakeMachine
+from autorecompute.backends.torch.fake.steps import Script, buckets_around, require_group
+from autorecompute.backends.torch.fake.survey import bytes_of, rough_steps, survey_steps
+from autorecompute.backends.torch.fake.tensors import LargeTensorsAreFake
+from autorecompute.backends.torch.find import own_checkpoints, refusals
+from autorecompute.backends.torch.find.detection import space_of
+from autorecompute.backends.torch.find.identity import (
+    BatchSizes,
+    digest_of,
+    name_of,
+    sizes_of,
+)
+from autorecompute.backends.torch.find.own_checkpoints import LaterLive, frozen_in, is_replaced, thaw, thawed
+from autorecompute.backends.torch.find.refusals import Reason, Refusal, RefusedModelError
+from autorecompute.backends.torch.find.source import (
+    accumulates_gradients,
+    calling_frame,
+    calls_before_backward,
+    keeps_gradients,
+    keeps_result,
+)
+from autorecompute.backends.torch.find.storages import tensors_in
+from autorecompute.backends.torch.find.structure import is_sharded
+from autorecompute.backends.torch.forecast.forecast import TorchMemoryModel
+from autorecompute.backends.torch.forecast.plans_file import requested
+from autorecompute.backends.torch.forecast.records import COMPILED, FROZEN, TorchDetection, describe_own
+from autorecompute.backends.torch.switch.applying import Alike, Roots, Tuned, decide_elsewhere
 from autorecompute.errors import ScriptError, first_line
 from autorecompute.measurement import UNCOMPARED
+from autorecompute.meters.host import HostMeter
 from autorecompute.plans import Config
 from autorecompute.plans.dimensions import BATCH
+from autorecompute.training_job import CHECKPOINTING, KEPT, REPLACED, Detection
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
@@ -51,9 +62,98 @@ if TYPE_CHECKING:
 
     from autorecompute.backends.interface import LiveMeter
     from autorecompute.backends.listener import Listener
-    from autorecompute.backends.torch.extra import Steps
+    from autorecompute.backends.torch.forecast.records import Steps
     from autorecompute.measurement import GradientCheck, Outcome
-    from autorecompute.training_job import Detection
+
+    Call = tuple[Sequence[Any], Mapping[str, Any]]
+
+
+class Surveyed(NamedTuple):
+    """What steps on fake tensors told.
+
+    Attributes:
+        steps: What steps take; ``None`` where nobody can tell.
+        no_steps: Why nobody can.
+        left_bytes: What the fake steps have left in this process; 0 where an allocator of its own counts tensors.
+    """
+
+    steps: Steps | None
+    no_steps: str
+    left_bytes: int = 0
+
+
+def surveyed(root: Module, survey: Callable[[], tuple[Steps | None, str]]) -> Surveyed:
+    """Survey the model, and weigh what that leaves.
+
+    Args:
+        root: The model.
+        survey: What steps take, or why nobody can tell.
+    """
+    if next(root.parameters()).device.type != "cpu":
+        return Surveyed(*survey())
+    meter = HostMeter()
+    meter.release()
+    held_bytes = meter.held_bytes()
+    told = survey()
+    meter.release()
+    return Surveyed(*told, max(0, meter.held_bytes() - held_bytes))
+
+
+def tell(  # noqa: PLR0913  (all that is known of a model)
+    root: Module, tuned: Tuned, call: Call, name: str, survey: Surveyed, *, is_thawed: bool = False
+) -> Detection:
+    """Return what was detected.
+
+    Args:
+        root: The model.
+        tuned: What a probe found in it, and its switches.
+        call: What it is called with.
+        name: What it is called.
+        survey: What steps on fake tensors told.
+        is_thawed: Whether all this is of a model that trains what is frozen now.
+
+    Raises:
+        RefusedModelError: it lies on several devices.
+    """
+    if len({one.device for one in root.parameters()}) > 1:
+        raise RefusedModelError(Refusal(Reason.DEVICES))
+    found, (args, kwargs), steps = tuned.found, call, survey.steps
+    batch, compiles = observe_batch([*args, *kwargs.values()]), has_compiled(root)
+    space = space_of(found, tuned.board, steps)
+    sizes = sizes_of(list(tensors_in((args, kwargs))), batch)
+    told = TorchDetection(
+        refusals=tuple(str(one) for one in found.refusals if one.reason is not Reason.OWN_CHECKPOINT),
+        own_checkpoints=found.checkpointed,
+        replaces_checkpointing=is_replaced(),
+        steps=steps,
+        no_steps=survey.no_steps,
+        rough_steps=rough_steps(found, tuned.board) if steps is None and not compiles else None,
+        is_compiled=compiles,
+        compiled_peaks=found.compiled_peaks,
+        trained_bytes=sum(one.nbytes for one in root.parameters() if one.requires_grad),
+        by_blocks=compiles and not is_compiled(root),
+        is_thawed=is_thawed,
+    )
+    own = _what_became_of(found.checkpointed)
+    return Detection(
+        plans=space.plans,
+        own_presets=space.own_presets,
+        covers=space.covers,
+        dims={BATCH: batch, **sizes},
+        graph=digest_of(root, found.operators),
+        device=describe_device(next(root.parameters()).device),
+        versions={**_read_versions(), **_read_ranks(), MODEL: name, **own},
+        plan_versions=(MODEL, *_read_ranks(), *own),
+        left_bytes=survey.left_bytes,
+        extra=codec.to_plain(told),
+    )
+
+
+def _what_became_of(places: Sequence[str]) -> dict[str, str]:
+    """Return what became of the script's own checkpoints, as a version; nothing where there are none."""
+    if is_replaced():
+        return {CHECKPOINTING: REPLACED}
+    return {CHECKPOINTING: KEPT} if places else {}
 
 
 def make_backend(folder: Path, *, leaves: Callable[[Module], bool] = lambda _module: False) -> TorchBackend:
@@ -109,7 +209,7 @@ class TorchBackend:
         if listener.fake_card is not None:
             self._fakes = LargeTensorsAreFake(all_weights=listener.fake_ranks > 0)
             self._fakes.__enter__()
-            from autorecompute.backends.torch.fake_ranks import pretend
+            from autorecompute.backends.torch.fake.machine import pretend
 
             pretend(listener.fake_ranks)
         decide_elsewhere()
@@ -243,11 +343,11 @@ class TorchBackend:
 
     def why_nothing_trained(self) -> str:
         """Return why a script may never have come to training, and what to do about it, in sentences."""
-        return failures.TRANSFORMED if self._roots.is_transformed else failures.NOTHING_TRAINED
+        return refusals.TRANSFORMED if self._roots.is_transformed else refusals.NOTHING_TRAINED
 
     def classify(self, error: BaseException) -> tuple[Outcome, str]:
         """Return what the exception that ended the script means, and a sentence about it."""
-        return failures.classify(error)
+        return refusals.classify(error)
 
     def _welcome(self, root: Module, args: Sequence[Any], kwargs: Mapping[str, Any]) -> None:
         """Welcome a module that is to be tuned and trains for the first time."""
@@ -384,3 +484,15 @@ class TorchBackend:
         if not check.agrees or self._no_fakes(root):
             return check
         return replace(check, step_bytes=tuned.whole_step_bytes(config, self._script(root, batch, args, kwargs)))
+
+
+def _read_versions() -> dict[str, str]:
+    """Return the versions that plans and speed depend on."""
+    return {"python": platform.python_version(), "torch": torch.__version__, "backend": NAME}
+
+
+def _read_ranks() -> dict[str, str]:
+    """Return how many ranks train together, of several: it decides how fast a config is, and what is sharded."""
+    is_grouped = torch.distributed.is_available() and torch.distributed.is_initialized()
+    ranks = torch.distributed.get_world_size() if is_grouped else 1
+    return {"ranks": str(ranks)} if ranks > 1 else {}

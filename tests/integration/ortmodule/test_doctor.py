@@ -8,7 +8,7 @@ from pathlib import Path
 
 import pytest
 
-from autorecompute.backends.ortmodule.distributions import package_folder
+from autorecompute.backends.ortmodule.installation import package_folder
 
 EXTENSIONS = ("training", "ortmodule", "torch_cpp_extensions")
 ATEN = f"aten_op_executor{importlib.machinery.EXTENSION_SUFFIXES[0]}"

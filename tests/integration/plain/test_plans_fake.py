@@ -10,7 +10,7 @@ from jsonschema import Draft202012Validator
 from transformers import GPT2Config, GPT2LMHeadModel
 
 from autorecompute.backends import registry
-from autorecompute.backends.torch.live import OUTSIDE
+from autorecompute.backends.torch.fake.live import OUTSIDE
 from autorecompute.errors import NothingFitsError, ScriptError, SetupError, UsageError
 from autorecompute.plans import Config
 from autorecompute.schemas import schema_of

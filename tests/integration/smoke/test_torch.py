@@ -4,7 +4,7 @@ from pathlib import Path
 
 import pytest
 
-from autorecompute.backends.torch.plans_file import VARIABLE
+from autorecompute.backends.torch.forecast.plans_file import VARIABLE
 from autorecompute.units import MIB
 from workplace import PLAIN_BATCH
 

@@ -3,7 +3,7 @@ import re
 
 import pytest
 
-from autorecompute.backends.torch.plans_file import VARIABLE
+from autorecompute.backends.torch.forecast.plans_file import VARIABLE
 from autorecompute.tuning.while_training import NEXT_START
 
 TRAINING = ("--steps", "44", "--dropout", "0.1", "--code", "7")

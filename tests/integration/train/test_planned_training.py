@@ -2,7 +2,7 @@ import json
 
 import pytest
 
-from autorecompute.backends.torch.plans_file import VARIABLE
+from autorecompute.backends.torch.forecast.plans_file import VARIABLE
 from autorecompute.plans import Config
 from workplace import OWN_TRAINING
 

@@ -1,8 +1,14 @@
 import pytest
 
-from autorecompute.backends.ortmodule.already_on import Request, count_recomputed
 from autorecompute.backends.ortmodule.detection import correct_for_sharing
-from autorecompute.backends.ortmodule.grammar import COMPROMISE, RECOMPUTE, Level, write_row
+from autorecompute.backends.ortmodule.environment import (
+    COMPROMISE,
+    RECOMPUTE,
+    Level,
+    Request,
+    count_recomputed,
+    write_row,
+)
 from autorecompute.plans import Activation, Alternative, Choice, Cluster, Plan
 
 DIMS = {"batch": 4, "sequence": 16}

@@ -8,8 +8,8 @@ import torch
 
 from autorecompute.backends.common.batches import observe_batch, on_few_samples, slice_batch
 from autorecompute.backends.common.gradients import beside_noise, relative_difference, scalar_of, within
-from autorecompute.backends.torch.failures import classify
-from autorecompute.backends.torch.live import LiveBytes
+from autorecompute.backends.torch.fake.live import LiveBytes
+from autorecompute.backends.torch.find.refusals import classify
 from autorecompute.measurement import GradientCheck
 
 TEXT, TARGETS = torch.zeros(16, 32, dtype=torch.long), torch.zeros(16)

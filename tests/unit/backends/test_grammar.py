@@ -5,19 +5,19 @@ from pathlib import Path
 
 import pytest
 
-from autorecompute.backends.ortmodule.environment import levels_of
-from autorecompute.backends.ortmodule.extra import has_layer_boundaries
-from autorecompute.backends.ortmodule.grammar import (
+from autorecompute.backends.ortmodule.environment import (
     Level,
     config_of_level,
+    has_layer_boundaries,
     level_of,
+    levels_of,
     make_plan,
     presets_of,
     read_row,
     rows_of,
     write_row,
 )
-from autorecompute.backends.ortmodule.sessions import give_here
+from autorecompute.backends.ortmodule.worker import give_here
 from autorecompute.errors import UsageError
 from autorecompute.plans import Config, Space
 

@@ -6,11 +6,8 @@ from types import SimpleNamespace
 
 import pytest
 
-from autorecompute.backends.ortmodule.axes import Axis, canonical_names
-from autorecompute.backends.ortmodule.detection import probe_plans, read_axes
-from autorecompute.backends.ortmodule.environment import IGNORING_LAYERS, WITHIN_LAYERS
-from autorecompute.backends.ortmodule.grammar import COMPROMISE, RECOMPUTE
-from autorecompute.backends.ortmodule.insight_table import read_clusters
+from autorecompute.backends.ortmodule.detection import Axis, canonical_names, probe_plans, read_axes, read_clusters
+from autorecompute.backends.ortmodule.environment import COMPROMISE, IGNORING_LAYERS, RECOMPUTE, WITHIN_LAYERS
 from autorecompute.plans.savings import evaluate
 
 # What ONNX Runtime answered about two small models: see benchmarks/record_plans.py.

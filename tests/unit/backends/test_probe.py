@@ -23,7 +23,7 @@ class _RuntimeOptions:
 SAYS = "from onnxruntime.training.ortmodule import options; print(options._RuntimeOptions().recompute_probe_config)"
 HOOKS = "import sys; print(any('autorecompute' in type(finder).__module__ for finder in sys.meta_path))"
 IMPORTED = "import sys; print('onnxruntime' in sys.modules)"
-INSTALLS = "from autorecompute.backends.ortmodule import probe; print(probe.install())"
+INSTALLS = "from autorecompute.backends.ortmodule import adapter; print(adapter.install_probe_config())"
 
 
 @pytest.fixture

@@ -4,7 +4,7 @@ import onnx
 import pytest
 from onnx import TensorProto, helper, numpy_helper
 
-from autorecompute.backends.ortmodule.structure import digest_graph
+from autorecompute.backends.ortmodule.detection import digest_graph
 
 NO_WORDS = {}
 

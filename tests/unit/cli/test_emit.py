@@ -7,7 +7,7 @@ from pathlib import Path
 import pytest
 
 from autorecompute.backends.registry import render, variables
-from autorecompute.backends.torch.plans_file import read_plans_file
+from autorecompute.backends.torch.forecast.plans_file import read_plans_file
 from autorecompute.emit.formats import RENDERERS
 from autorecompute.emit.handing import hand_out
 from autorecompute.emit.provenance import NOT_MEASURED

@@ -2,10 +2,10 @@ import pytest
 import torch
 from torch import nn
 
-from autorecompute.backends.torch.fakes import Script
-from autorecompute.backends.torch.forecast import TorchMemoryModel
-from autorecompute.backends.torch.survey import survey_steps
-from autorecompute.backends.torch.tuned import Tuned
+from autorecompute.backends.torch.fake.steps import Script
+from autorecompute.backends.torch.fake.survey import survey_steps
+from autorecompute.backends.torch.forecast.forecast import TorchMemoryModel
+from autorecompute.backends.torch.switch.applying import Tuned
 from autorecompute.memory import Phase, find_chain, trace
 from autorecompute.plans import Config, Space
 from tiny_models import ResNet

@@ -6,7 +6,7 @@ import pytest
 from matplotlib import rc_context
 
 from autorecompute import codec
-from autorecompute.backends.torch.extra import OptionStep, Part, Steps, TorchDetection
+from autorecompute.backends.torch.forecast.records import OptionStep, Part, Steps, TorchDetection
 from autorecompute.errors import SetupError
 from autorecompute.figures import KnobFigures
 from autorecompute.measurement import Outcome

@@ -9,10 +9,10 @@ from matplotlib.figure import Figure
 from rich.console import Console
 
 from autorecompute import codec
-from autorecompute.backends.ortmodule.grammar import make_plan
+from autorecompute.backends.ortmodule.environment import make_plan
 from autorecompute.backends.ortmodule.memory import OrtMemoryModel
-from autorecompute.backends.torch.extra import Part, Steps
-from autorecompute.backends.torch.forecast import TorchMemoryModel
+from autorecompute.backends.torch.forecast.forecast import TorchMemoryModel
+from autorecompute.backends.torch.forecast.records import Part, Steps
 from autorecompute.errors import UsageError
 from autorecompute.memory import Estimate, Machine, PeakView, StepProfiles, trace
 from autorecompute.plans import Config, Offer, Space

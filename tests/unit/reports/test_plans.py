@@ -5,9 +5,7 @@ import re
 import pytest
 
 from autorecompute import codec
-from autorecompute.backends.ortmodule.already_on import Request, make_offer
-from autorecompute.backends.ortmodule.extra import OrtDetection
-from autorecompute.backends.ortmodule.grammar import COMPROMISE, RECOMPUTE, Level
+from autorecompute.backends.ortmodule.environment import COMPROMISE, RECOMPUTE, Level, OrtDetection, Request, make_offer
 from autorecompute.errors import UsageError
 from autorecompute.plans import Activation, Alternative, Choice, Cluster, Plan
 from autorecompute.reports.overview import Overview, choose_dims

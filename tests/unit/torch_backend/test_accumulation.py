@@ -5,7 +5,7 @@ from types import SimpleNamespace
 import pytest
 import torch
 
-from autorecompute.backends.torch.accumulation import accumulates_gradients
+from autorecompute.backends.torch.find.source import accumulates_gradients
 from stand_ins.asking import Asking, run_script
 
 

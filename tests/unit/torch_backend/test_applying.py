@@ -7,11 +7,11 @@ import pytest
 import torch
 from torch import nn
 
-from autorecompute.backends.torch import applying
 from autorecompute.backends.torch.controller import render, unmeasured
-from autorecompute.backends.torch.identity import name_of
-from autorecompute.backends.torch.interception import around_of
-from autorecompute.backends.torch.plans_file import VARIABLE, read_plans_file
+from autorecompute.backends.torch.find.identity import name_of
+from autorecompute.backends.torch.forecast.plans_file import VARIABLE, read_plans_file
+from autorecompute.backends.torch.switch import applying
+from autorecompute.backends.torch.switch.switchboard import around_of
 from autorecompute.errors import UsageError
 from autorecompute.plans import Config
 from tiny_models import differences, make

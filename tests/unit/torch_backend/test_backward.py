@@ -5,13 +5,12 @@ import torch
 from torch import nn
 from torch.utils.checkpoint import checkpoint
 
-from autorecompute.backends.torch.backward import gradients, kept_gradients
-from autorecompute.backends.torch.detection import detect
-from autorecompute.backends.torch.fakes import FakeSteps, Script
-from autorecompute.backends.torch.gradients import check_gradients
-from autorecompute.backends.torch.interception import put_around
-from autorecompute.backends.torch.shown_step import Step
-from autorecompute.backends.torch.structure import structure_of
+from autorecompute.backends.torch.check.gradients import Step, check_gradients
+from autorecompute.backends.torch.fake.steps import FakeSteps, Script
+from autorecompute.backends.torch.find.detection import detect
+from autorecompute.backends.torch.find.graphs import grad_of_leaves, kept_gradients
+from autorecompute.backends.torch.find.structure import structure_of
+from autorecompute.backends.torch.switch.switchboard import put_around
 from autorecompute.plans import Choice
 from stand_ins.other_checkpoint import Recomputed
 
@@ -100,7 +99,7 @@ def test_a_hook_that_steps_in_the_backward_pass_does_not_run():
     layer, stepped = nn.Linear(4, 4), []
     layer.weight.register_post_accumulate_grad_hook(stepped.append)
     loss = checkpoint(layer, torch.ones(2, 4, requires_grad=True), use_reentrant=True).sum()
-    (gradient,) = gradients([loss], [layer.weight], [torch.ones(())])
+    (gradient,) = grad_of_leaves([loss], [layer.weight], [torch.ones(())])
     assert torch.equal(gradient, torch.full((4, 4), 2.0))
     assert (stepped, layer.weight.grad) == ([], None)
     layer(torch.ones(2, 4)).sum().backward()

@@ -5,8 +5,9 @@ import random
 
 import pytest
 
-from autorecompute.backends.torch.allocator_pools import LARGE_SEGMENT, SMALL_SEGMENT
-from autorecompute.backends.torch.caching_allocator import (
+from autorecompute.backends.torch.forecast.caching_allocator import (
+    LARGE_SEGMENT,
+    SMALL_SEGMENT,
     AllocatorSettings,
     AllocatorStats,
     CachingAllocator,

@@ -7,7 +7,7 @@ import pytest
 import torch
 from torch import nn
 
-from autorecompute.backends.torch.callers import keeps_result, literals_of, local_of
+from autorecompute.backends.torch.find.source import keeps_result, literals_of, local_of
 
 ONES = torch.ones(2, requires_grad=True)
 

@@ -5,7 +5,7 @@ from types import SimpleNamespace
 import pytest
 import torch
 
-from autorecompute.backends.torch.calls import calls_before_backward
+from autorecompute.backends.torch.find.source import calls_before_backward
 from stand_ins.asking import Asking, run_script
 
 

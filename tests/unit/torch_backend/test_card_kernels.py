@@ -9,15 +9,14 @@ from torch import nn
 from torch._subclasses.fake_tensor import FakeTensorMode
 from torch.nn import functional
 
-from autorecompute.backends.torch.attention import attention_by, intercept_attention
-from autorecompute.backends.torch.attention_kernels import AttentionCall, Kernel, kernel_of
-from autorecompute.backends.torch.card_kernels import CardKernels
-from autorecompute.backends.torch.cards import CARDS
-from autorecompute.backends.torch.detection import detect
-from autorecompute.backends.torch.fake_step import card_memory
-from autorecompute.backends.torch.fakes import FakeSteps, Script
-from autorecompute.backends.torch.options import CHECKPOINT
-from autorecompute.backends.torch.storages import Storages
+from autorecompute.backends.torch.fake.machine import CardKernels
+from autorecompute.backends.torch.fake.repeats import card_memory
+from autorecompute.backends.torch.fake.steps import FakeSteps, Script
+from autorecompute.backends.torch.find.detection import detect
+from autorecompute.backends.torch.find.storages import Storages
+from autorecompute.backends.torch.forecast.cards import CARDS, AttentionCall, Kernel, kernel_of
+from autorecompute.backends.torch.forecast.records import CHECKPOINT
+from autorecompute.backends.torch.switch.checkpoints import attention_by, intercept_attention
 from autorecompute.plans import Choice
 from tiny_models import call_of, make
 

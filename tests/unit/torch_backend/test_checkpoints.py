@@ -9,13 +9,12 @@ import pytest
 import torch
 from torch import nn
 
-from autorecompute.backends.torch.checkpoints import Checkpoint, checkpointed, keeping
-from autorecompute.backends.torch.interception import put_around, release
-from autorecompute.backends.torch.module_tensors import SMALL
-from autorecompute.backends.torch.options import CHECKPOINT, KEEP_MATMUL
-from autorecompute.backends.torch.probe import Probe
-from autorecompute.backends.torch.structure import structure_of
-from autorecompute.backends.torch.switchboard import Site, Switchboard
+from autorecompute.backends.torch.find.probe import Probe
+from autorecompute.backends.torch.find.structure import structure_of
+from autorecompute.backends.torch.forecast.records import CHECKPOINT, KEEP_MATMUL
+from autorecompute.backends.torch.switch.checkpoints import Checkpoint, checkpointed, keeping
+from autorecompute.backends.torch.switch.module_state import SMALL
+from autorecompute.backends.torch.switch.switchboard import Site, Switchboard, put_around, release
 from autorecompute.plans import Choice
 from stand_ins.watched import watched
 from tiny_models import differences, make

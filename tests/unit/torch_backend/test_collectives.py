@@ -6,14 +6,12 @@ from torch import nn
 from torch.distributed.fsdp import fully_shard
 from torch.nn.parallel import DistributedDataParallel
 
-from autorecompute.backends.torch.collectives import buckets_around
-from autorecompute.backends.torch.division import divide
-from autorecompute.backends.torch.fake_mode import LargeTensorsAreFake
-from autorecompute.backends.torch.fake_tensors import is_fake
-from autorecompute.backends.torch.fakes import FakeSteps, Script
-from autorecompute.backends.torch.live import LiveBytes
-from autorecompute.backends.torch.survey import bytes_of, survey_steps
-from autorecompute.backends.torch.tuned import Tuned
+from autorecompute.backends.torch.fake.live import LiveBytes
+from autorecompute.backends.torch.fake.machine import divide
+from autorecompute.backends.torch.fake.steps import FakeSteps, Script, buckets_around
+from autorecompute.backends.torch.fake.survey import bytes_of, survey_steps
+from autorecompute.backends.torch.fake.tensors import LargeTensorsAreFake, is_fake
+from autorecompute.backends.torch.switch.applying import Tuned
 from autorecompute.plans import Config
 
 WIDTH, BATCH, BLOCKS = 16, 8, 7

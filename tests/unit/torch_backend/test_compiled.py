@@ -10,15 +10,20 @@ import torch
 from torch import nn
 from torch._dynamo.utils import counters
 
-from autorecompute.backends.torch.compiled.budgets import VALUES, value_of
-from autorecompute.backends.torch.compiled.checkpoints import CHOICE
-from autorecompute.backends.torch.compiled.clock import CLOCK
-from autorecompute.backends.torch.compiled.detection import board_of, detect_compiled
-from autorecompute.backends.torch.compiled.forms import CompiledRun, eagerly, has_compiled, refusals_of_compiled
-from autorecompute.backends.torch.compiled.live import AllocatedLive, LeastHeld
+from autorecompute.backends.torch.compiled.detection import CHOICE, board_of, detect_compiled
+from autorecompute.backends.torch.compiled.forms import (
+    CLOCK,
+    AllocatedLive,
+    CompiledRun,
+    LeastHeld,
+    eagerly,
+    has_compiled,
+    refusals_of_compiled,
+)
+from autorecompute.backends.torch.compiled.partitions import VALUES, value_of
 from autorecompute.backends.torch.compiled.steps import trace_step
-from autorecompute.backends.torch.refusals import Reason, RefusedModelError
-from autorecompute.backends.torch.space import space_of
+from autorecompute.backends.torch.find.detection import space_of
+from autorecompute.backends.torch.find.refusals import Reason, RefusedModelError
 from autorecompute.plans import Config
 from autorecompute.units import MIB
 from compiled_models import COMPILING, WIDTH, Block, Blocks, batch, broken, whole

@@ -5,18 +5,14 @@ import functools
 import pytest
 import torch
 
-from autorecompute.backends.torch.compiled.checkpoints import choose
-from autorecompute.backends.torch.compiled.clusters import clusters_of, groups_of
-from autorecompute.backends.torch.compiled.detection import board_of
-from autorecompute.backends.torch.compiled.lifetimes import peak_of
-from autorecompute.backends.torch.compiled.marks import Marks, Tags
+from autorecompute.backends.torch.check.gradients import check_gradients
+from autorecompute.backends.torch.compiled.detection import board_of, choose
+from autorecompute.backends.torch.compiled.joint import Marks, Tags, clusters_of, groups_of
 from autorecompute.backends.torch.compiled.partitions import LEAST_SHARE, LEAST_WORK, Partitions
-from autorecompute.backends.torch.compiled.steps import trace_step
-from autorecompute.backends.torch.compiled.work import work_again
-from autorecompute.backends.torch.gradients import check_gradients
-from autorecompute.backends.torch.options import kept_cluster, label_of
-from autorecompute.backends.torch.space import space_of
-from autorecompute.backends.torch.structure import structure_of
+from autorecompute.backends.torch.compiled.steps import peak_of, trace_step, work_again
+from autorecompute.backends.torch.find.detection import space_of
+from autorecompute.backends.torch.find.structure import structure_of
+from autorecompute.backends.torch.forecast.records import kept_cluster, label_of
 from autorecompute.plans import Config
 from compiled_models import COMPILING, WAYS, Blocks, batch, live_bytes, whole
 

@@ -8,11 +8,11 @@ from torch import nn
 from torch.nn.attention import flex_attention
 from torch.utils._python_dispatch import TorchDispatchMode
 
-from autorecompute.backends.torch.detection import detect
-from autorecompute.backends.torch.fakes import FakeSteps, Script
-from autorecompute.backends.torch.live import StepLive, tensors_of
-from autorecompute.backends.torch.options import CHECKPOINT, EVERY_2ND
-from autorecompute.backends.torch.structure import structure_of
+from autorecompute.backends.torch.fake.live import StepLive, tensors_of
+from autorecompute.backends.torch.fake.steps import FakeSteps, Script
+from autorecompute.backends.torch.find.detection import detect
+from autorecompute.backends.torch.find.structure import structure_of
+from autorecompute.backends.torch.forecast.records import CHECKPOINT, EVERY_2ND
 from autorecompute.plans import Choice
 
 X = torch.linspace(-1, 1, 64).reshape(8, 8)

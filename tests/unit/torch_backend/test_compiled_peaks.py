@@ -6,10 +6,9 @@ import numpy as np
 import pytest
 
 from autorecompute import codec
-from autorecompute.backends.torch.compiled.needs import code_of_blocks
-from autorecompute.backends.torch.compiled.peaks import CompiledPeaks
 from autorecompute.backends.torch.controller import needs_of, peaks_of
-from autorecompute.backends.torch.extra import CompiledPeak, TorchDetection
+from autorecompute.backends.torch.forecast.compiled_peaks import CompiledPeaks, code_of_blocks
+from autorecompute.backends.torch.forecast.records import CompiledPeak, TorchDetection
 from autorecompute.plans import Config, Plan, Space
 from autorecompute.plans.plan import parse_choices
 from autorecompute.search import ModelSearcher

@@ -5,12 +5,12 @@ import copy
 import pytest
 import torch
 
-from autorecompute.backends.torch.applying import FirstRoots, apply
-from autorecompute.backends.torch.compiled.checkpoints import CHOICE
+from autorecompute.backends.torch.compiled.detection import CHOICE
 from autorecompute.backends.torch.compiled.forms import original_of
 from autorecompute.backends.torch.controller import script
-from autorecompute.backends.torch.identity import name_of
-from autorecompute.backends.torch.plans_file import PlansFile
+from autorecompute.backends.torch.find.identity import name_of
+from autorecompute.backends.torch.forecast.plans_file import PlansFile
+from autorecompute.backends.torch.switch.applying import FirstRoots, apply
 from autorecompute.errors import UsageError
 from autorecompute.plans import Config
 from compiled_models import COMPILING, Blocks, batch, whole

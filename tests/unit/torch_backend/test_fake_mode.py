@@ -6,16 +6,14 @@ import torch
 from torch import nn
 from torch.utils.data import DataLoader, TensorDataset
 
-from autorecompute.backends.torch.card_kernels import CardKernels
-from autorecompute.backends.torch.cards import CARDS
-from autorecompute.backends.torch.fake_mode import LargeTensorsAreFake
-from autorecompute.backends.torch.fake_tensors import is_fake
-from autorecompute.backends.torch.fakes import FakeSteps, Script
-from autorecompute.backends.torch.forecast import TorchMemoryModel
-from autorecompute.backends.torch.on_card import reserve
-from autorecompute.backends.torch.space import space_of
-from autorecompute.backends.torch.survey import bytes_of, survey_steps
-from autorecompute.backends.torch.tuned import Tuned
+from autorecompute.backends.torch.fake.machine import CardKernels, reserve
+from autorecompute.backends.torch.fake.steps import FakeSteps, Script
+from autorecompute.backends.torch.fake.survey import bytes_of, survey_steps
+from autorecompute.backends.torch.fake.tensors import LargeTensorsAreFake, is_fake
+from autorecompute.backends.torch.find.detection import space_of
+from autorecompute.backends.torch.forecast.cards import CARDS
+from autorecompute.backends.torch.forecast.forecast import TorchMemoryModel
+from autorecompute.backends.torch.switch.applying import Tuned
 from autorecompute.errors import ScriptError
 from autorecompute.plans import Config
 from autorecompute.plans.dimensions import BATCH

@@ -5,8 +5,8 @@ import pytest
 import torch
 from torch._subclasses.fake_tensor import FakeTensorMode
 
-from autorecompute.backends.torch.fake_operators import FakeOperators
-from autorecompute.backends.torch.storages import tensors_in
+from autorecompute.backends.torch.fake.tensors import FakeOperators
+from autorecompute.backends.torch.find.storages import tensors_in
 
 aten = torch.ops.aten
 

@@ -5,17 +5,17 @@ from pathlib import Path
 import pytest
 import torch
 
-from autorecompute.backends.torch.caching_allocator import (
+from autorecompute.backends.torch.fake.live import BACKWARD, FORWARD, OUTSIDE, Event, Segment
+from autorecompute.backends.torch.fake.repeats import FakeStep, card_memory, requests_of
+from autorecompute.backends.torch.fake.steps import FakeSteps, Script
+from autorecompute.backends.torch.forecast.caching_allocator import (
     AllocatorSettings,
     AllocatorStats,
     CachingAllocator,
     OutOfCardMemoryError,
     Request,
 )
-from autorecompute.backends.torch.fake_step import FakeStep, card_memory, requests_of
-from autorecompute.backends.torch.fakes import FakeSteps, Script
-from autorecompute.backends.torch.live import BACKWARD, FORWARD, OUTSIDE, Event, Segment
-from autorecompute.backends.torch.options import CHECKPOINT
+from autorecompute.backends.torch.forecast.records import CHECKPOINT
 from autorecompute.plans import Choice
 from autorecompute.units import MIB
 from stand_ins.surveyed import detect_in

@@ -11,15 +11,13 @@ import torch
 from torch import nn
 from torch.nn import functional
 
-from autorecompute.backends.torch.detection import detect
-from autorecompute.backends.torch.fakes import FakeSteps, Script
-from autorecompute.backends.torch.forecast import TorchMemoryModel
-from autorecompute.backends.torch.live import LiveBytes, Segment, tensors_of
-from autorecompute.backends.torch.options import CHECKPOINT, DROP, KEEP_MATMUL
-from autorecompute.backends.torch.repeats import DifferentStepsError, Row
-from autorecompute.backends.torch.segments import Extent, Piece
-from autorecompute.backends.torch.space import space_of
-from autorecompute.backends.torch.survey import survey_steps
+from autorecompute.backends.torch.fake.live import LiveBytes, Segment, tensors_of
+from autorecompute.backends.torch.fake.repeats import DifferentStepsError, Extent, Piece, Row
+from autorecompute.backends.torch.fake.steps import FakeSteps, Script
+from autorecompute.backends.torch.fake.survey import survey_steps
+from autorecompute.backends.torch.find.detection import detect, space_of
+from autorecompute.backends.torch.forecast.forecast import TorchMemoryModel
+from autorecompute.backends.torch.forecast.records import CHECKPOINT, DROP, KEEP_MATMUL
 from autorecompute.plans import Choice, Config
 from stand_ins.surveyed import Surveyed, detect_in
 from tiny_models import Training, call_of, differences, make

@@ -9,10 +9,10 @@ from torch import nn
 
 from autorecompute.backends.common.batches import on_few_samples
 from autorecompute.backends.common.gradients import PART, relative_difference
-from autorecompute.backends.torch.failures import classify
-from autorecompute.backends.torch.gradients import check_gradients
-from autorecompute.backends.torch.live import LiveBytes
-from autorecompute.backends.torch.tuned import Tuned
+from autorecompute.backends.torch.check.gradients import check_gradients
+from autorecompute.backends.torch.fake.live import LiveBytes
+from autorecompute.backends.torch.find.refusals import classify
+from autorecompute.backends.torch.switch.applying import Tuned
 from autorecompute.plans import Choice
 
 X = torch.ones(4, 8)

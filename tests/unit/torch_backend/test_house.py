@@ -13,9 +13,8 @@ from autorecompute import codec
 from autorecompute.backends import registry
 from autorecompute.backends.auto import AutoBackend
 from autorecompute.backends.torch import controller
-from autorecompute.backends.torch.extra import OptionStep, Part, Steps, TorchDetection
-from autorecompute.backends.torch.telling import surveyed
-from autorecompute.backends.torch.worker import TorchBackend
+from autorecompute.backends.torch.forecast.records import OptionStep, Part, Steps, TorchDetection
+from autorecompute.backends.torch.worker import TorchBackend, surveyed
 from autorecompute.measurement import Outcome
 from autorecompute.plans import Choice, Config
 from tiny_models import make

@@ -5,8 +5,8 @@ import torch
 from torch import nn
 from torch.nn import functional
 
-from autorecompute.backends.torch.fakes import Script
-from autorecompute.backends.torch.interception import around_of
+from autorecompute.backends.torch.fake.steps import Script
+from autorecompute.backends.torch.switch.switchboard import around_of
 from autorecompute.plans import Choice
 from stand_ins.late import WIDTH, Late, Normalized, Rerouted, add_little
 from stand_ins.surveyed import Surveyed

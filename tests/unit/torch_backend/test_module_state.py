@@ -14,12 +14,12 @@ import torch
 from torch import nn
 from torch.nn import functional
 
-from autorecompute.backends.torch import checkpoints
-from autorecompute.backends.torch.checkpoints import Checkpoint, checkpointed
-from autorecompute.backends.torch.interception import put_around
-from autorecompute.backends.torch.module_tensors import SMALL
-from autorecompute.backends.torch.random_streams import streams_in
-from autorecompute.backends.torch.storages import tensors_in, with_leaves
+from autorecompute.backends.torch.find.storages import tensors_in, with_leaves
+from autorecompute.backends.torch.switch import checkpoints
+from autorecompute.backends.torch.switch.checkpoints import Checkpoint, checkpointed
+from autorecompute.backends.torch.switch.module_state import SMALL
+from autorecompute.backends.torch.switch.script_state import streams_in
+from autorecompute.backends.torch.switch.switchboard import put_around
 from stand_ins.watched import watched
 
 X = torch.linspace(-1, 1, 8).reshape(2, 4)

@@ -8,14 +8,13 @@ from torch import nn
 from torch.autograd.graph import save_on_cpu
 from torch.utils.checkpoint import checkpoint, checkpoint_sequential
 
-from autorecompute.backends.torch import own_checkpoints
-from autorecompute.backends.torch.applying import apply_now
-from autorecompute.backends.torch.extra import describe_own
-from autorecompute.backends.torch.fakes import FakeSteps, Script
-from autorecompute.backends.torch.live import BACKWARD
-from autorecompute.backends.torch.options import CHECKPOINT
-from autorecompute.backends.torch.plans_file import PlansFile
-from autorecompute.backends.torch.segments import cut
+from autorecompute.backends.torch.fake.live import BACKWARD
+from autorecompute.backends.torch.fake.repeats import cut
+from autorecompute.backends.torch.fake.steps import FakeSteps, Script
+from autorecompute.backends.torch.find import own_checkpoints
+from autorecompute.backends.torch.forecast.plans_file import PlansFile
+from autorecompute.backends.torch.forecast.records import CHECKPOINT, describe_own
+from autorecompute.backends.torch.switch.applying import apply_now
 from autorecompute.errors import OwnCheckpointingError
 from autorecompute.plans import Choice, Config
 from stand_ins.other_checkpoint import Recomputed

@@ -7,11 +7,19 @@ import torch
 from torch import nn
 from torch.nn import functional
 
-from autorecompute.backends.torch import recipes, recompute_check, rewriting
-from autorecompute.backends.torch.checksums import bits_of
-from autorecompute.backends.torch.detection import detect
-from autorecompute.backends.torch.module_tensors import TensorsBefore
-from autorecompute.backends.torch.recompute_check import MOST_SHARE, TURNS, VARIABLE, Mode, RecomputeDiffersError
+from autorecompute.backends.torch.check import recompute_check
+from autorecompute.backends.torch.check.recompute_check import (
+    MOST_SHARE,
+    TURNS,
+    VARIABLE,
+    Mode,
+    RecomputeDiffersError,
+    bits_of,
+)
+from autorecompute.backends.torch.find import recipes
+from autorecompute.backends.torch.find.detection import detect
+from autorecompute.backends.torch.switch import rewriting
+from autorecompute.backends.torch.switch.module_state import TensorsBefore
 from autorecompute.errors import UsageError
 from autorecompute.plans import Choice
 from stand_ins.late import WIDTH, Late, Normalized, Rerouted, add_little

@@ -8,11 +8,11 @@ from torch.distributed.tensor.parallel import ColwiseParallel, parallelize_modul
 from torch.nn import functional
 from transformers import DynamicCache, StaticCache
 
-from autorecompute.backends.torch.detection import detect
-from autorecompute.backends.torch.gradients import check_gradients
-from autorecompute.backends.torch.identity import name_of
-from autorecompute.backends.torch.options import CHECKPOINT, DROP
-from autorecompute.backends.torch.refusals import Reason, Refusal, RefusedModelError, refusals_of_model
+from autorecompute.backends.torch.check.gradients import check_gradients
+from autorecompute.backends.torch.find.detection import detect
+from autorecompute.backends.torch.find.identity import name_of
+from autorecompute.backends.torch.find.refusals import Reason, Refusal, RefusedModelError, refusals_of_model
+from autorecompute.backends.torch.forecast.records import CHECKPOINT, DROP
 from autorecompute.plans import Choice
 from stand_ins.surveyed import detect_in
 from tiny_models import Training, cross_entropy, differences, make, own_loss

@@ -10,10 +10,10 @@ from torch import nn
 from torch.nn import functional
 from torch.utils.checkpoint import checkpoint
 
-from autorecompute.backends.torch.detection import detect
-from autorecompute.backends.torch.interception import around_of
-from autorecompute.backends.torch.options import CHECKPOINT, DROP
-from autorecompute.backends.torch.rewriting import Mask
+from autorecompute.backends.torch.find.detection import detect
+from autorecompute.backends.torch.forecast.records import CHECKPOINT, DROP
+from autorecompute.backends.torch.switch.rewriting import Mask
+from autorecompute.backends.torch.switch.switchboard import around_of
 from autorecompute.plans import Choice
 from tiny_models import call_of, differences, make
 

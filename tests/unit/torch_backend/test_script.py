@@ -8,8 +8,8 @@ from torch.utils._pytree import tree_leaves
 from torch.utils.checkpoint import checkpoint
 from transformers import DynamicCache
 
-from autorecompute.backends.torch.identity import name_of
-from autorecompute.backends.torch.script import write_script
+from autorecompute.backends.torch.controller import write_script
+from autorecompute.backends.torch.find.identity import name_of
 from autorecompute.errors import UsageError
 from autorecompute.plans import Config
 from tiny_models import differences, make

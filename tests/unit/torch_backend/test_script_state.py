@@ -9,12 +9,12 @@ from torch import nn
 from torch.func import functional_call
 from torch.nn.modules.module import register_module_full_backward_hook
 
-from autorecompute.backends.torch.detection import detect
-from autorecompute.backends.torch.fakes import Script
-from autorecompute.backends.torch.gradients import check_gradients
-from autorecompute.backends.torch.options import CHECKPOINT, DROP, KEEP_MATMUL
-from autorecompute.backends.torch.survey import survey_steps
-from autorecompute.backends.torch.untouched import untouched
+from autorecompute.backends.torch.check.gradients import check_gradients
+from autorecompute.backends.torch.fake.steps import Script
+from autorecompute.backends.torch.fake.survey import survey_steps
+from autorecompute.backends.torch.find.detection import detect
+from autorecompute.backends.torch.forecast.records import CHECKPOINT, DROP, KEEP_MATMUL
+from autorecompute.backends.torch.switch.module_state import untouched
 from autorecompute.plans import Choice
 
 pytestmark = pytest.mark.usefixtures("uncompiled")

@@ -7,10 +7,10 @@ import torch
 from torch import nn
 
 from autorecompute import codec
-from autorecompute.backends.torch.detection import detect
-from autorecompute.backends.torch.extra import OptionStep, Part, Steps, TorchDetection
-from autorecompute.backends.torch.fakes import Script
-from autorecompute.backends.torch.identity import digest_of, name_of
+from autorecompute.backends.torch.fake.steps import Script
+from autorecompute.backends.torch.find.detection import detect
+from autorecompute.backends.torch.find.identity import digest_of, name_of
+from autorecompute.backends.torch.forecast.records import OptionStep, Part, Steps, TorchDetection
 from autorecompute.jsontext import UnreadableError
 from autorecompute.memory.step import Phase
 from autorecompute.plans import Choice, Config
@@ -145,7 +145,7 @@ def test_a_graph_is_another_one_under_autocast_and_not_for_another_batch_or_leng
         training = make("llama", batch=batch)
         short = {name: value[:, :sequence] for name, value in training.batch.items()}
         with torch.autocast("cpu", torch.bfloat16, enabled=bfloat16):
-            return digest_of(training.model, detect(training.model, (), short))
+            return digest_of(training.model, detect(training.model, (), short).operators)
 
     assert digest() == digest(batch=6) == digest(sequence=16) != digest(bfloat16=True)
 
@@ -158,7 +158,7 @@ def test_the_same_graph_may_keep_more(make_detection):
         model = nn.Sequential(first, nn.GELU(), last, nn.GELU(), nn.AdaptiveAvgPool2d(1))
         seen = Surveyed(model, Script((torch.randn(8, 3, 32, 32),), {}, ()))
         sizes = Sizes.of(make_detection(seen.space, dims={"batch": seen.found.batch}))
-        return digest_of(model, seen.found), sizes.saved_bytes
+        return digest_of(model, seen.found.operators), sizes.saved_bytes
 
     (first, fine), (second, coarse) = look(1), look(2)
     assert first == second

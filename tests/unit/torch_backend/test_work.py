@@ -8,18 +8,16 @@ from torch import nn
 from torch.nn import functional
 from torch.utils.flop_counter import FlopCounterMode
 
-from autorecompute.backends.torch import speeds
-from autorecompute.backends.torch.amounts import NOTHING
-from autorecompute.backends.torch.cards import CARDS, machine_of
-from autorecompute.backends.torch.fake_mode import LargeTensorsAreFake
-from autorecompute.backends.torch.fake_tensors import is_fake
-from autorecompute.backends.torch.fakes import FakeSteps, Script
-from autorecompute.backends.torch.forecast import TorchMemoryModel
-from autorecompute.backends.torch.live import LiveBytes, Segment
-from autorecompute.backends.torch.space import space_of
-from autorecompute.backends.torch.survey import survey_steps
-from autorecompute.backends.torch.tuned import Tuned
-from autorecompute.backends.torch.work import Work
+from autorecompute.backends.torch.fake import live
+from autorecompute.backends.torch.fake.live import LiveBytes, Segment, Work
+from autorecompute.backends.torch.fake.steps import FakeSteps, Script
+from autorecompute.backends.torch.fake.survey import survey_steps
+from autorecompute.backends.torch.fake.tensors import LargeTensorsAreFake, is_fake
+from autorecompute.backends.torch.find.detection import space_of
+from autorecompute.backends.torch.forecast.cards import CARDS, machine_of
+from autorecompute.backends.torch.forecast.forecast import TorchMemoryModel
+from autorecompute.backends.torch.forecast.records import NOTHING
+from autorecompute.backends.torch.switch.applying import Tuned
 from autorecompute.units import MIB
 from tiny_models import call_of, make
 
@@ -132,11 +130,11 @@ def test_this_machine_is_measured_with_data_where_everything_else_is_fake(monkey
         multiplied.append((len(out), any(map(is_fake, matrices))))
         return multiply(*matrices, out=out)
 
-    monkeypatch.setattr(speeds, "time", SimpleNamespace(perf_counter=lambda: next(ticks) / 1000))
-    monkeypatch.setattr(speeds, "LARGEST", 1024)
+    monkeypatch.setattr(live, "time", SimpleNamespace(perf_counter=lambda: next(ticks) / 1000))
+    monkeypatch.setattr(live, "LARGEST", 1024)
     monkeypatch.setattr(torch, "mm", spy)
     with LargeTensorsAreFake():
-        measured = speeds.MeasuredSpeeds("cpu")
+        measured = live.MeasuredSpeeds("cpu")
         rate = measured.operations_per_second("float32")
     assert set(multiplied) == {(256, False), (512, False), (1024, False)}
     assert rate == pytest.approx(2 * 1024**3 * 1000)

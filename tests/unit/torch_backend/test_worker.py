@@ -8,13 +8,14 @@ import pytest
 import torch
 from torch import Tensor, nn
 
-from autorecompute.backends.torch import applying, live
 from autorecompute.backends.torch.controller import memory_of
-from autorecompute.backends.torch.extra import TorchDetection
-from autorecompute.backends.torch.plans_file import VARIABLE, PlansFile
-from autorecompute.backends.torch.refusals import RefusedModelError
-from autorecompute.backends.torch.roots import Roots
-from autorecompute.backends.torch.storages import tensors_in
+from autorecompute.backends.torch.fake import live
+from autorecompute.backends.torch.find.refusals import RefusedModelError
+from autorecompute.backends.torch.find.storages import tensors_in
+from autorecompute.backends.torch.forecast.plans_file import VARIABLE, PlansFile
+from autorecompute.backends.torch.forecast.records import TorchDetection
+from autorecompute.backends.torch.switch import applying
+from autorecompute.backends.torch.switch.applying import Roots
 from autorecompute.backends.torch.worker import TorchBackend
 from autorecompute.errors import UsageError
 from autorecompute.measurement import Outcome

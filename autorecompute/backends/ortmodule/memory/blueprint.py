@@ -1,17 +1,65 @@
-"""What a training step would be under any config, taken from two profiled ones: with no recompute, and with all."""
+"""What a step runs and allocates in which order, as it was profiled and as it is written to a study."""
 
 from __future__ import annotations
 
+import dataclasses
 import functools
+import statistics
 from collections import defaultdict
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING
 
-from autorecompute.backends.ortmodule.memory.durations import settle_durations
 from autorecompute.memory.step import Operation, Phase, StepProfile
 
 if TYPE_CHECKING:
-    from collections.abc import Mapping
+    from collections.abc import Hashable, Mapping, Sequence
+
+    from autorecompute.memory.step import Tensor
+    from autorecompute.plans import Config
+
+
+def settle_durations(profiles: Sequence[StepProfile]) -> list[StepProfile]:
+    """Return the same steps, with the time that operations of one form took as a rule: the lower median of all of them.
+
+    A profile times each operation once. On a busy machine one may lose its core meanwhile, and take a hundred times as
+    long as the same operation of the next layer. Like are operations of one kind that read and make the same sizes.
+
+    Args:
+        profiles: Steps at the same dimensions.
+    """
+    seconds = defaultdict(list)
+    forms = [_forms(profile) for profile in profiles]
+    for profile, own in zip(profiles, forms, strict=True):
+        for operation, form in zip(profile.operations, own, strict=True):
+            seconds[form].append(operation.seconds)
+    usual = {form: statistics.median_low(found) for form, found in seconds.items()}
+    return [
+        dataclasses.replace(
+            profile,
+            operations=tuple(
+                dataclasses.replace(operation, seconds=usual[form])
+                for operation, form in zip(profile.operations, own, strict=True)
+            ),
+        )
+        for profile, own in zip(profiles, forms, strict=True)
+    ]
+
+
+def _forms(profile: StepProfile) -> list[Hashable]:
+    """Return what each operation computes: its kind and the sizes of what it reads and makes."""
+    sizes = {tensor.name: (tensor.shape, tensor.element_bytes) for tensor in profile.tensors}
+    found: list[Hashable] = []
+    for operation in profile.operations:
+        if operation.shares and operation.reads[0] in sizes:
+            # Its first result is a view, which is no tensor of its own.
+            sizes.setdefault(operation.makes[0], sizes[operation.reads[0]])
+        found.append(_form(operation, sizes))
+    return found
+
+
+def _form(operation: Operation, sizes: dict[str, tuple[tuple[str, ...], int]]) -> Hashable:
+    reads, makes = (tuple(map(sizes.get, names)) for names in (operation.reads, operation.makes))
+    return operation.operator, reads, makes
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -97,3 +145,78 @@ def _reach(start: Operation, maker: Mapping[str, Operation], stops: set[str]) ->
                 seen[source.key] = source
                 todo.append(source)
     return seen
+
+
+COPY = "_recompute"
+"""What the name of a value that was made once more ends in."""
+
+
+def write_out(blueprint: Blueprint, config: Config) -> StepProfile:
+    """Return the step of a config that recomputes something, at the profiled dimensions."""
+    again = {op.key for on in config.choices for nodes in blueprint.subgraphs.get(on.site, ()) for op in nodes}
+    operations = _Writer(blueprint, again).write()
+    return StepProfile(
+        operations=tuple(operations),
+        tensors=tuple(_follow(operations, blueprint.plain)),
+        backward=blueprint.backward,
+        dims=blueprint.plain.dims,
+    )
+
+
+class _Writer:
+    """Writes the operations in the order in which they run.
+
+    Args:
+        blueprint: The step.
+        again: Keys of the operations that run once more.
+    """
+
+    def __init__(self, blueprint: Blueprint, again: set[str]) -> None:
+        self._blueprint, self._again = blueprint, again
+        self._done: set[str] = set()
+        self._written: list[Operation] = []
+
+    def write(self) -> list[Operation]:
+        for position, operation in enumerate(self._blueprint.operations):
+            exits = self._blueprint.exits if self._blueprint.is_backward(position) else frozenset()
+            reads = tuple(self._read(value, exits) for value in operation.reads)
+            self._written.append(replace(operation, reads=reads))
+        return self._written
+
+    def _read(self, value: str, exits: frozenset[str]) -> str:
+        """Return the name to read the value under: that of its copy where a wanted operation makes one."""
+        source = self._blueprint.maker.get(value)
+        if source is None or source.key not in self._again or source.key not in exits:
+            return value
+        self._repeat(source)
+        return value + COPY
+
+    def _repeat(self, operation: Operation) -> None:
+        if operation.key in self._done:
+            return
+        self._done.add(operation.key)
+        # What a copy reads need not be an exit: anything that runs once more is read from its copy.
+        reads = tuple(self._read(value, frozenset(self._again)) for value in operation.reads)
+        makes = tuple(value + COPY for value in operation.makes)
+        copy = replace(operation, reads=reads, makes=makes, phase=Phase.RECOMPUTE, repeats=operation.key)
+        self._written.append(copy)
+
+
+def _follow(operations: list[Operation], plain: StepProfile) -> list[Tensor]:
+    """Return the tensors, each from the operation that makes it to the last that reads it; one nobody reads stays."""
+    known = {tensor.name: tensor for tensor in plain.tensors}
+    outlives = {tensor.name for tensor in plain.tensors if tensor.last >= len(plain.operations)}
+    end = len(operations)
+    root: dict[str, str] = {}
+    firsts: dict[str, int] = {}
+    lasts: dict[str, int] = {}
+    for position, operation in enumerate(operations):
+        lasts |= {root.get(value, value): position for value in operation.reads}
+        if operation.shares:
+            root[operation.makes[0]] = root.get(operation.reads[0], operation.reads[0])
+        firsts |= {value: position for value in operation.makes if value not in root}
+    return [
+        replace(tensor, name=name, first=first, last=end if name in outlives else lasts.get(name, end))
+        for name, first in firsts.items()
+        if (tensor := known.get(name.removesuffix(COPY))) is not None
+    ]

@@ -1,25 +1,263 @@
-"""The peak of every config at once, without running one.
-
-The operations of a step keep their order. One that is repeated runs just before the first operation that reads its
-copy, as in ORT's memory-efficient order (since 1.18): a chain of repeated operations runs as a whole before whatever
-needs its end. A value lives until it was read last; one that nobody reads lives until the step ends.
-"""
+"""Simulates which buffers are alive when some of them are recomputed."""
 
 from __future__ import annotations
 
 import math
+from dataclasses import dataclass, field, replace
 from typing import TYPE_CHECKING
 
 import numpy as np
 
-from autorecompute.backends.ortmodule.memory.lives import Lives
 from autorecompute.memory.model import STEP_ERROR, Simulated
 
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
 
     from autorecompute.backends.ortmodule.memory.blueprint import Blueprint
+    from autorecompute.memory.step import Operation
     from autorecompute.plans import Choice, Config
+
+
+UNREAD = -1
+
+
+@dataclass(frozen=True, slots=True)
+class _Read:
+    """A read whose moment or source depends on the config.
+
+    Attributes:
+        moment: When; ``None`` where an operation reads that runs once more.
+        reader: The index of that operation.
+        own: Indices of the operations that have to run once more for a copy in memory of its own to be read; ``None``
+            where there is no such copy.
+    """
+
+    moment: int | None
+    reader: int | None
+    own: tuple[int, ...] | None
+
+
+@dataclass(slots=True)
+class _Tensor:
+    """A piece of memory.
+
+    Attributes:
+        size: Bytes.
+        first: When it is made.
+        last: When it is read last for sure.
+        copier: Index of the operation that makes a copy of it when it runs once more; ``None`` where none does.
+        reads: The reads that depend on the config.
+    """
+
+    size: int
+    first: int
+    last: int
+    copier: int | None
+    reads: list[_Read] = field(default_factory=list)
+
+
+class Lives:
+    """Lifetimes of the tensors of a blueprint.
+
+    What does not depend on the config is added up once. Time is cut into spans, at every moment at which something may
+    begin or end that does depend on it; of the rest, only the most that it takes in each span is kept.
+
+    Args:
+        blueprint: The step.
+        sizes: Bytes of each tensor, by name.
+    """
+
+    def __init__(self, blueprint: Blueprint, sizes: Mapping[str, int]) -> None:
+        self._blueprint = blueprint
+        self._index = {op.key: index for index, op in enumerate(blueprint.repeatable)}
+        self._end = 2 * len(blueprint.operations) + 1
+        self._after = {op.key for op in blueprint.operations[blueprint.backward :]}
+        self._tensors = self._make_tensors(sizes)
+        self._note_reads()
+        self._wanted = [self._first_wanted(op) for op in blueprint.repeatable]
+        constant = self._accumulate_constant()
+        cuts = self._find_cuts()
+        self._most = np.maximum.reduceat(constant, cuts).astype(np.float32)
+        self._count_in_spans(np.searchsorted(cuts, np.arange(self._end + 1), side="right") - 1)
+        self._stash = constant[2 * blueprint.backward]
+
+    def simulate(self, repeats: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
+        """Bytes alive at the peak, and those alive when the backward pass begins, for each config.
+
+        Args:
+            repeats: Which operations run once more, of shape ``[repeatable, configs]``.
+        """
+        firsts = self._find_firsts(repeats)
+        changes = np.zeros((len(self._most) + 1, repeats.shape[1]), dtype=np.float32)
+        for tensor in self._changing:
+            if tensor.reads:
+                self._end_original(changes, tensor, repeats, firsts)
+            if tensor.copier is not None:
+                self._add_copy(changes, tensor, repeats, firsts)
+        peak = np.zeros(repeats.shape[1], dtype=np.float32)
+        live = np.zeros_like(peak)
+        # Span by span: numpy's own sums along the first axis jump through memory, and take five times as long.
+        for number, most in enumerate(self._most):
+            live += changes[number]
+            if number == self._backward:
+                stash = live + self._stash
+            np.maximum(peak, live + most, out=peak)
+        return peak, stash
+
+    def _make_tensors(self, sizes: Mapping[str, int]) -> dict[str, _Tensor]:
+        plain = self._blueprint.plain
+        outlives = {tensor.name for tensor in plain.tensors if tensor.last >= len(plain.operations)}
+        return {
+            value: _Tensor(
+                size=sizes[value],
+                first=2 * position + 1,
+                last=self._end if value in outlives else UNREAD,
+                copier=self._index.get(op.key),
+            )
+            for position, op in enumerate(self._blueprint.operations)
+            for value in op.makes
+            if value in sizes
+        }
+
+    def _note_reads(self) -> None:
+        blueprint = self._blueprint
+        for position, op in enumerate(blueprint.operations):
+            for value in op.reads:
+                if (tensor := self._tensors.get(self._root(value))) is None:
+                    continue
+                source = self._source(value)
+                if blueprint.is_backward(position) and source.key in blueprint.exits:
+                    tensor.reads.append(_Read(moment=2 * position + 1, reader=None, own=self._own(source)))
+                else:
+                    tensor.last = max(tensor.last, 2 * position + 1)
+        for index, op in enumerate(blueprint.repeatable):
+            for value in op.reads:
+                if (tensor := self._tensors.get(self._root(value))) is not None:
+                    own = self._own(blueprint.maker[value])
+                    tensor.reads.append(_Read(moment=None, reader=index, own=own))
+
+    def _root(self, value: str) -> str:
+        """Return the value whose memory this one lies in."""
+        maker = self._blueprint.maker
+        while (op := maker.get(value)) is not None and op.shares:
+            value = op.reads[0]
+        return value
+
+    def _source(self, value: str) -> Operation:
+        """Return the operation that made the value, before backward gave it other shapes."""
+        op = self._blueprint.maker[value]
+        while op.shares and op.key in self._after:
+            op = self._blueprint.maker[op.reads[0]]
+        return op
+
+    def _own(self, source: Operation | None) -> tuple[int, ...] | None:
+        """Return all that has to run once more before a copy of what this operation made has memory of its own."""
+        path: tuple[int, ...] = ()
+        while source is not None and source.key in self._index:
+            path = (*path, self._index[source.key])
+            if not source.shares:
+                return path
+            source = self._blueprint.maker.get(source.reads[0])
+        return None
+
+    def _first_wanted(self, op: Operation) -> tuple[int, list[int]]:
+        """Return when the step itself first wants a copy from this operation, and which other repeated ones want it."""
+        blueprint, made = self._blueprint, set(op.makes)
+        by_step = [
+            2 * position
+            for position, reader in enumerate(blueprint.operations)
+            if blueprint.is_backward(position) and op.key in blueprint.exits and made.intersection(reader.reads)
+        ]
+        by_copies = [index for index, reader in enumerate(blueprint.repeatable) if made.intersection(reader.reads)]
+        return min(by_step, default=self._end), by_copies
+
+    def _accumulate_constant(self) -> np.ndarray:
+        """Bytes alive at each moment if nothing ended whose end depends on the config, and nothing ran once more."""
+        changes = np.zeros(self._end + 2)
+        for tensor in self._tensors.values():
+            changes[tensor.first] += tensor.size
+            if not tensor.reads:
+                changes[(self._end if tensor.last == UNREAD else tensor.last) + 1] -= tensor.size
+        return np.cumsum(changes[:-1])
+
+    def _find_cuts(self) -> np.ndarray:
+        """Return where spans begin."""
+        begins = {moment for moment, _ in self._wanted if moment < self._end}
+        ends = {read.moment for tensor in self._tensors.values() for read in tensor.reads if read.moment is not None}
+        ends |= {tensor.last for tensor in self._tensors.values() if tensor.reads and tensor.last != UNREAD} | begins
+        cuts = {0, 2 * self._blueprint.backward, *begins, *(moment + 1 for moment in ends if moment < self._end)}
+        return np.array(sorted(cuts))
+
+    def _count_in_spans(self, span: np.ndarray) -> None:
+        """Replace moments by spans: what ends in one is gone in the next."""
+        self._backward = int(span[2 * self._blueprint.backward])
+        self._final = int(span[self._end])
+        self._wanted = [(int(span[moment]), copies) for moment, copies in self._wanted]
+        self._changing = [
+            replace(
+                tensor,
+                last=int(span[tensor.last]) if tensor.last != UNREAD else UNREAD,
+                reads=[replace(r, moment=int(span[r.moment])) if r.moment is not None else r for r in tensor.reads],
+            )
+            for tensor in self._tensors.values()
+            if tensor.reads or tensor.copier is not None
+        ]
+
+    def _find_firsts(self, repeats: np.ndarray) -> np.ndarray:
+        """Return the span in which each operation runs once more: just before the first that reads its copy."""
+        firsts = np.empty(repeats.shape, dtype=np.int32)
+        for index in reversed(range(len(repeats))):
+            by_step, by_copies = self._wanted[index]
+            firsts[index] = by_step
+            for reader in by_copies:
+                np.minimum(firsts[index], firsts[reader], out=firsts[index], where=repeats[reader])
+        return firsts
+
+    def _end_original(self, changes: np.ndarray, tensor: _Tensor, repeats: np.ndarray, firsts: np.ndarray) -> None:
+        last = np.full(repeats.shape[1], tensor.last, dtype=np.int32)
+        for read in tensor.reads:
+            _put_off(last, read, None if read.own is None else ~_has_all(read.own, repeats), repeats, firsts)
+        last[last == UNREAD] = self._final
+        _add(changes, last + 1, -tensor.size)
+
+    def _add_copy(self, changes: np.ndarray, tensor: _Tensor, repeats: np.ndarray, firsts: np.ndarray) -> None:
+        assert tensor.copier is not None, "there is a copy to add"
+        last = np.full(repeats.shape[1], UNREAD, dtype=np.int32)
+        for read in tensor.reads:
+            if read.own is not None:
+                _put_off(last, read, _has_all(read.own, repeats), repeats, firsts)
+        last[last == UNREAD] = self._final
+        first = firsts[tensor.copier]
+        # What comes and goes while a chain runs is no more than its widest operation: it is left out.
+        size = tensor.size * (repeats[tensor.copier] & (last > first)).astype(np.float32)
+        _add(changes, first, size)
+        _add(changes, last + 1, -size)
+
+
+def _add(changes: np.ndarray, spans: np.ndarray, size: np.ndarray | float) -> None:
+    """Add a size in one span of each config."""
+    places = spans * np.int32(len(spans))
+    places += np.arange(len(spans), dtype=np.int32)
+    changes.ravel()[places] += size
+
+
+def _has_all(indices: tuple[int, ...], repeats: np.ndarray) -> np.ndarray:
+    """Return in which configs all of these operations run once more."""
+    flags: np.ndarray = repeats[indices[0]]
+    for index in indices[1:]:
+        flags = flags & repeats[index]
+    return flags
+
+
+def _put_off(last: np.ndarray, read: _Read, flags: np.ndarray | None, repeats: np.ndarray, firsts: np.ndarray) -> None:
+    """Move the last read to this one, in the configs that are flagged; in all of them without flags."""
+    if read.reader is None:
+        assert read.moment is not None, "an operation of the step reads at its own moment"
+        np.maximum(last, read.moment, out=last, where=True if flags is None else flags)
+    else:
+        reads = repeats[read.reader] if flags is None else flags & repeats[read.reader]
+        np.maximum(last, firsts[read.reader], out=last, where=reads)
+
 
 CHUNK = 4096
 """Configs that are simulated together: their arrays stay in the processor's cache."""

@@ -1,34 +1,163 @@
-"""What a compiled model offers: checkpoints of its blocks, and budgets of the compiler."""
+"""Detects what a compiled model offers, and switches it."""
 
 from __future__ import annotations
 
+import collections
+import functools
 from typing import TYPE_CHECKING, Any
 
+import torch
+import torch.utils.checkpoint
 from torch.nn.modules.batchnorm import _NormBase
+from torch.utils.checkpoint import create_selective_checkpoint_contexts
 
-from autorecompute.backends.torch.checkpoints import MATMULS
-from autorecompute.backends.torch.compiled.board import CompiledBoard
-from autorecompute.backends.torch.compiled.budgets import VALUES, option_of
-from autorecompute.backends.torch.compiled.forms import INNER, eagerly, original_of, refusals_of_compiled
-from autorecompute.backends.torch.compiled.offered import Offered
-from autorecompute.backends.torch.detection import Detected
-from autorecompute.backends.torch.key_values import has_cache
-from autorecompute.backends.torch.options import CHECKPOINT, GRAPH, KEEP_MATMUL, RECOMPUTE, kept_cluster
-from autorecompute.backends.torch.own_checkpoints import places_of
-from autorecompute.backends.torch.probe import Probe
-from autorecompute.backends.torch.refusals import Reason, Refusal, RefusedModelError, refusals_of_model
-from autorecompute.backends.torch.savings import Saving, saving_of_modules
-from autorecompute.backends.torch.structure import Structure, is_within, structure_of
-from autorecompute.backends.torch.switchboard import Site
+from autorecompute.backends.torch.compiled.forms import CLOCK, INNER, eagerly, original_of, refusals_of_compiled
+from autorecompute.backends.torch.compiled.joint import Tags, groups_of
+from autorecompute.backends.torch.compiled.partitions import VALUES, Asked, option_of, value_of
+from autorecompute.backends.torch.find.detection import Detected, Saving, saving_of_modules
+from autorecompute.backends.torch.find.own_checkpoints import places_of
+from autorecompute.backends.torch.find.probe import Probe
+from autorecompute.backends.torch.find.refusals import Reason, Refusal, RefusedModelError, refusals_of_model
+from autorecompute.backends.torch.find.structure import Structure, is_within, structure_of
+from autorecompute.backends.torch.forecast.compiled_peaks import Offered
+from autorecompute.backends.torch.forecast.records import (
+    BUDGET,
+    CHECKPOINT,
+    GRAPH,
+    KEEP_MATMUL,
+    RECOMPUTE,
+    kept_cluster,
+)
+from autorecompute.backends.torch.switch.checkpoints import MATMULS, has_cache
+from autorecompute.backends.torch.switch.switchboard import Effect, Site, Switchboard
 from autorecompute.errors import first_line
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable, Iterator, Mapping, Sequence
+    from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 
     from torch.nn import Module
 
-    from autorecompute.backends.torch.probe import Observation
+    from autorecompute.backends.torch.find.probe import Observation
     from autorecompute.plans import Choice
+
+
+CHOICE = "_autorecompute_choice"
+"""Under this name a module has its option."""
+
+_KEEPING_MATMULS = functools.partial(create_selective_checkpoint_contexts, list(MATMULS))
+_MODULES: collections.Counter[type] = collections.Counter()
+_REPLACED: dict[type, Any] = {}
+"""What each class had for its ``forward``; None where it had none of its own."""
+
+
+def choose(module: Module, option: str | None) -> None:
+    """Checkpoint the module's calls from the next compilation on; ``None`` to call it plainly again."""
+    before = vars(module).pop(CHOICE, None)
+    if option is not None:
+        vars(module)[CHOICE] = option
+    if (before is None) != (option is None):
+        _count(type(module), -1 if option is None else 1)
+
+
+def _count(kind: type, change: int) -> None:
+    _MODULES[kind] += change
+    if _MODULES[kind] > 0 and kind not in _REPLACED:
+        _REPLACED[kind] = vars(kind).get("forward")
+        kind.forward = _forward_of(kind, kind.forward)  # type: ignore[attr-defined]
+    elif _MODULES[kind] == 0 and kind in _REPLACED:
+        original = _REPLACED.pop(kind)
+        if original is None:
+            del kind.forward  # type: ignore[attr-defined]
+        else:
+            kind.forward = original  # type: ignore[attr-defined]
+
+
+def _forward_of(kind: type, original: Callable[..., Any]) -> Callable[..., Any]:
+    @functools.wraps(original)
+    def forward(self: Module, *args: Any, **kwargs: Any) -> Any:
+        # A subclass that calls super().forward() comes here a second time: it is checkpointed as a whole.
+        option = self.__dict__.get("_autorecompute_choice") if type(self) is kind else None
+        if option is None:
+            return original(self, *args, **kwargs)
+        call = functools.partial(original, self)
+        # The compiler knows what stands under this name now, which ONNX Runtime's import changes.
+        checkpoint = torch.utils.checkpoint.checkpoint
+        if option == KEEP_MATMUL:
+            return checkpoint(call, *args, use_reentrant=False, context_fn=_KEEPING_MATMULS, **kwargs)
+        return checkpoint(call, *args, use_reentrant=False, **kwargs)
+
+    return forward
+
+
+class CompiledBoard(Switchboard):
+    """All that can be switched in one compiled model.
+
+    Args:
+        model: The model as the script wrote it.
+        sites: Its sites. That of the budgets is the model itself.
+    """
+
+    is_exact = False
+
+    def __init__(self, model: Module, sites: Iterable[Site]) -> None:
+        super().__init__(model, sites)
+        self._asked, self._groups = Asked(), groups_of(structure_of(model))
+        CLOCK.start()
+
+    def set(self, choices: Iterable[Choice]) -> None:
+        """Have the next forward pass do what these choices say and nothing else.
+
+        Call it between two steps. What was compiled before is forgotten, and read from the caches where it is there.
+
+        Raises:
+            ValueError: The choices make no sense; what was on stays on.
+        """
+        chosen = frozenset(choices)
+        effects = self.resolve(chosen)
+        if effects != self.effects:
+            self._turn(effects)
+        self.choices, self.effects = chosen, effects
+
+    def resolve(self, choices: Iterable[Choice]) -> frozenset[Effect]:
+        """Return what the choices come to.
+
+        A budget decides about the whole graph, and a checkpoint about all that is in its modules.
+
+        Raises:
+            ValueError: A choice names an unknown site or option, or two choices are for one site.
+        """
+        chosen = tuple(choices)
+        clusters = {choice for choice in chosen if choice.option == RECOMPUTE}
+        others = super().resolve(choice for choice in chosen if choice not in clusters)
+        found = super().resolve(clusters)
+        is_decided = any(effect.site == GRAPH for effect in others)
+        whole = [on.site for on in chosen if on not in clusters and self._is_everywhere(on)]
+        return others | {
+            effect for effect in found if not is_decided and not any(is_within(effect.site, group) for group in whole)
+        }
+
+    def _is_everywhere(self, choice: Choice) -> bool:
+        return len(self.paths(choice)) == len(self.sites[choice.site].occurrences)
+
+    def _turn(self, effects: frozenset[Effect]) -> None:
+        budgets = [value_of(effect.option) for effect in effects if effect.option.startswith(BUDGET)]
+        options = {effect.path: effect.option for effect in effects if effect.path}
+        for path, reference in self._modules.items():
+            module = reference()
+            if path and module is not None:
+                choose(module, options.get(path))
+        self._asked.set(budgets[0] if budgets else None, self._tags(effects))
+        torch._dynamo.reset()
+        CLOCK.start()  # the reset forgets who listens
+
+    def _tags(self, effects: Iterable[Effect]) -> Tags:
+        named = {effect: kept_cluster(effect.site, effect.option) for effect in effects}
+        return Tags(
+            recomputed=frozenset(effect.site for effect in named if effect.option == RECOMPUTE),
+            kept=frozenset(cluster for effect, cluster in named.items() if cluster and not effect.path),
+            spared=frozenset(cluster for effect, cluster in named.items() if cluster and effect.path),
+            groups=self._groups,
+        )
 
 
 class _Probe(Probe):

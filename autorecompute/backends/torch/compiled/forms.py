@@ -1,18 +1,23 @@
-"""How a script compiles its model, and why a compiled model may not be tuned."""
+"""How a model is compiled, and when."""
 
 from __future__ import annotations
 
 import inspect
+import itertools
 import sys
+import time
 from contextlib import nullcontext
 from typing import TYPE_CHECKING, Any
 
 import torch
 import torch.distributed
+from torch._dynamo.callback import callback_handler
+from torch.profiler import ProfilerActivity, profile
 from torch.utils._python_dispatch import TorchDispatchMode
 
-from autorecompute.backends.torch.refusals import Reason, Refusal
-from autorecompute.backends.torch.structure import is_within, structure_of
+from autorecompute.backends.torch.find.refusals import Reason, Refusal
+from autorecompute.backends.torch.find.storages import Storages
+from autorecompute.backends.torch.find.structure import is_within, structure_of
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Iterator
@@ -21,7 +26,107 @@ if TYPE_CHECKING:
     from torch import Tensor
     from torch.nn import Module
 
-    from autorecompute.backends.torch.compiled.live import AllocatedLive
+
+class CompileClock:
+    """Adds up the time in which the compiler is at work."""
+
+    def __init__(self) -> None:
+        self._seconds = 0.0
+        self._began: float | None = None
+
+    def start(self) -> None:
+        """Listen from now on."""
+        if self._begin not in callback_handler.start_callbacks:
+            callback_handler.register_start_callback(self._begin)
+            callback_handler.register_end_callback(self._end)
+
+    def take(self) -> float:
+        """Return the seconds since the last call."""
+        seconds, self._seconds = self._seconds, 0.0
+        return seconds
+
+    def _begin(self, *_event: object) -> None:
+        self._began = time.perf_counter()
+
+    def _end(self, *_event: object) -> None:
+        if self._began is not None:
+            self._seconds += time.perf_counter() - self._began
+            self._began = None
+
+
+CLOCK = CompileClock()
+"""That of this process: there is one compiler in it."""
+
+
+MEMORY = "[memory]"
+"""The name of the profiler's events that say that memory came or went."""
+
+
+class LeastHeld:
+    """What a process held between two steps before the compiler had been at work often.
+
+    Each compilation leaves some megabytes behind, and a process that trains compiles one config alone. The model, its
+    optimizer and its batch are held whatever is recomputed.
+    """
+
+    def __init__(self) -> None:
+        self._least: int | None = None
+
+    def of(self, held_bytes: int) -> int:
+        """Return what is to be taken for held where so much is."""
+        self._least = held_bytes if self._least is None else min(self._least, held_bytes)
+        return self._least
+
+
+class AllocatedLive:
+    """Counts what is allocated and freed between two calls that a script lies between.
+
+    Compiled code makes its tensors past the dispatcher, where those of eager code are seen. The profiler sees every
+    allocation. It does not know the size of what was there before it: tensors that are known at the start are followed.
+
+    Args:
+        known: Tells the tensors that are alive when a step begins.
+        held: What this process held in earlier measurements.
+    """
+
+    def __init__(self, known: Callable[[], Iterable[Tensor]], held: LeastHeld) -> None:
+        self._known, self._held = known, held
+        self._profile: Any = None
+        self._sizes: dict[int, int] = {}
+        self._freed: list[tuple[int, int]] = []
+
+    def start(self) -> None:
+        """Begin a step."""
+        self._storages = Storages(self._gone)
+        self._sizes, self._freed = {}, []
+        for tensor in self._known():
+            number, size = self._storages.see(tensor)
+            if size:
+                self._sizes[number] = size
+        self._profile = profile(activities=[ProfilerActivity.CPU], profile_memory=True, acc_events=False)
+        self._profile.__enter__()
+
+    def stop(self) -> int:
+        """Return the most bytes alive beyond those that were at the start."""
+        profiled, self._profile = self._profile, None
+        profiled.__exit__(None, None, None)
+        self._sizes.clear()
+        events = profiled.profiler.kineto_results.events()
+        changes: list[tuple[int, int]] = [
+            (event.start_ns(), event.nbytes()) for event in events if event.name() == MEMORY
+        ]
+        in_order = sorted((*changes, *self._freed), key=lambda change: change[0])
+        return max(itertools.accumulate((change for _, change in in_order), initial=0))
+
+    def held_bytes(self, measured_bytes: int) -> int:
+        """Return what a process that compiles this config alone would hold between two steps."""
+        return self._held.of(measured_bytes)
+
+    def _gone(self, number: int) -> None:
+        size = self._sizes.pop(number, 0)
+        if size and self._profile is not None:
+            self._freed.append((time.time_ns(), -size))
+
 
 MEASURED = "that of compiled code can only be guessed from its graph, so the search relies on its trials"
 """Why no peak is forecast."""
@@ -134,8 +239,6 @@ class CompiledRun:
     """What is followed of a process whose model is compiled; the compiler and the profiler are imported for it."""
 
     def __init__(self) -> None:
-        from autorecompute.backends.torch.compiled.clock import CLOCK
-        from autorecompute.backends.torch.compiled.live import AllocatedLive, LeastHeld
 
         self._clock, self._live, self._held = CLOCK, AllocatedLive, LeastHeld()
 

@@ -1,30 +1,218 @@
-"""A compiled model's forward and backward pass as joint graphs, and how the compiler would cut each in two."""
+"""The joint graph of a compiled model, divided at the units of the model."""
 
 from __future__ import annotations
 
 import collections
 import copy
+import operator
+import re
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any
 
 import torch
 from torch._functorch import config as functorch
 from torch._functorch.partitioners import min_cut_rematerialization_partition
 from torch._inductor import config as inductor
-from torch._inductor.custom_graph_pass import CustomPartitionerFn
+from torch._inductor.custom_graph_pass import CustomGraphPass, CustomPartitionerFn
+from torch._ops import OpOverload
 from torch.fx import GraphModule, Node
+from torch.utils.checkpoint import CheckpointPolicy
 
-from autorecompute.backends.torch.compiled.clusters import bytes_of
-from autorecompute.backends.torch.compiled.marks import Marks
-from autorecompute.backends.torch.untouched import copies_of, untouched
+from autorecompute.backends.torch.switch.module_state import copies_of, untouched
 from autorecompute.errors import first_line
 
 if TYPE_CHECKING:
-    from collections.abc import Callable
+    from collections.abc import Callable, Iterator
 
     from torch.fx import Graph
     from torch.nn import Module
+
+    from autorecompute.backends.torch.find.structure import Structure
+
+
+BACKWARD = "is_backward"
+"""What the compiler writes at nodes of the backward pass, under ``partitioner_tag``."""
+
+_ROOT = re.compile(r"^L\['[^']*'\]\.?")
+_SLICE = re.compile(r"slice\([^)]*\)\.?")
+_ITEM = re.compile(r"\._modules\['([^']*)'\]")
+_INNER = re.compile(r"(^|\.)_orig_mod(?=\.|$)")
+
+VIEWS = frozenset(
+    {"view", "reshape", "_unsafe_view", "permute", "transpose", "t", "expand", "slice", "unsqueeze", "squeeze"}
+    | {"select", "split", "split_with_sizes", "alias", "as_strided", "detach", "unbind", "diagonal"}
+)
+"""Operators whose result is their first argument's memory."""
+
+
+def kind_of(node: Node) -> str:
+    """Return the name of a node's operator without namespace and overload; empty where it calls none."""
+    return str(node.target.overloadpacket.__name__) if isinstance(node.target, OpOverload) else ""
+
+
+def is_view(node: Node) -> bool:
+    """Tell whether a node has no memory of its own."""
+    return node.target is operator.getitem or kind_of(node) in VIEWS
+
+
+def owner_of(node: Node) -> Node:
+    """Return the node that made the memory that a node looks at."""
+    while is_view(node):
+        node = node.args[0]
+    return node
+
+
+def path_of(node: Node) -> str | None:
+    """Return the path of the innermost module that a node of the forward pass was traced in.
+
+    ``None`` of other nodes.
+    """
+    stack = node.meta.get("nn_module_stack")
+    if not stack or node.meta.get("partitioner_tag") == BACKWARD:
+        return None
+    return _cleaned(list(stack.values())[-1][0])
+
+
+def _cleaned(path: str) -> str:
+    for pattern, replacement in ((_ROOT, ""), (_ITEM, r".\1"), (_SLICE, ""), (_INNER, "")):
+        path = pattern.sub(replacement, path)
+    return path.strip(".")
+
+
+def cluster_of(node: Node, groups: Mapping[str, str]) -> str | None:
+    """Return what a choice calls the cluster of a node: ``blocks.*.mlp/gelu``; ``None`` of what is in none.
+
+    What is drawn by chance is in none: it is kept in any case. Nor is what the model itself does around its modules.
+
+    Args:
+        node: A node of a joint graph.
+        groups: The group of each module, by its path.
+    """
+    path, kind = path_of(node), kind_of(node)
+    group = groups.get(path) if path is not None else None
+    if not group or not kind or is_view(node) or is_random(node):
+        return None
+    return f"{group}/{kind}"
+
+
+def is_random(node: Node) -> bool:
+    """Tell whether running a node again would draw other numbers."""
+    return torch.Tag.nondeterministic_seeded in getattr(node.target, "tags", ())
+
+
+def groups_of(structure: Structure) -> dict[str, str]:
+    """Return the group of each module, by its path."""
+    return {path: group for group, paths in structure.groups.items() for path in paths}
+
+
+def clusters_of(graph: Graph, groups: Mapping[str, str]) -> dict[str, list[Node]]:
+    """Return all clusters of a joint graph."""
+    found: dict[str, list[Node]] = collections.defaultdict(list)
+    for node in graph.nodes:
+        if (name := cluster_of(node, groups)) is not None:
+            found[name].append(node)
+    return dict(found)
+
+
+def bytes_of(node: Node) -> int:
+    """Return the bytes of what a node makes, at the sizes that it was traced with."""
+    return sum(_bytes_of_tensor(value) for value in _tensors(node.meta.get("val")))
+
+
+def _tensors(value: Any) -> Iterator[torch.Tensor]:
+    if isinstance(value, torch.Tensor):
+        yield value
+    elif isinstance(value, (tuple, list)):
+        for part in value:
+            yield from _tensors(part)
+
+
+def _bytes_of_tensor(value: torch.Tensor) -> int:
+    count = value.numel()
+    hint = count.node.hint if isinstance(count, torch.SymInt) else count
+    size: int = value.element_size()
+    return int(hint or 0) * size
+
+
+POLICY = "recompute"
+"""Under this name a node says what is to be done with its result; so do those of checkpoints."""
+
+
+@dataclass(frozen=True)
+class Tags:
+    """What is to be done with clusters of operators, by their names.
+
+    Attributes:
+        recomputed: Made again, but for what a checkpoint decides about.
+        kept: Kept, where no checkpoint decides about them.
+        spared: Kept where a checkpoint would make them again.
+        groups: The group of each module of the model, by its path.
+    """
+
+    recomputed: frozenset[str] = frozenset()
+    kept: frozenset[str] = frozenset()
+    spared: frozenset[str] = frozenset()
+    groups: Mapping[str, str] = field(default_factory=dict)
+
+    @property
+    def is_none(self) -> bool:
+        """Tell whether no cluster is named."""
+        return not (self.recomputed or self.kept or self.spared)
+
+    def policy_of(self, node: torch.fx.Node) -> CheckpointPolicy | None:
+        """Return what is to be done with a node's result; ``None`` where that stays as it is."""
+        cluster = cluster_of(node, self.groups)
+        if cluster in (self.spared if POLICY in node.meta else self.kept):
+            return CheckpointPolicy.MUST_SAVE
+        return CheckpointPolicy.MUST_RECOMPUTE if POLICY not in node.meta and cluster in self.recomputed else None
+
+    def key(self) -> tuple[Any, ...]:
+        """Return another one for each that makes other code."""
+        groups = () if self.is_none else tuple(sorted(self.groups.items()))
+        return (*(tuple(sorted(names)) for names in (self.recomputed, self.kept, self.spared)), groups)
+
+
+class Marks(CustomGraphPass):  # type: ignore[misc]
+    """Has the compiler keep what was drawn by chance, or the seeds of it, and do with clusters what is asked for.
+
+    Once anything is recomputed PyTorch takes an operator for one that it may run again unless it knows it as random,
+    and it does not know most: the masks of a dropout in the backward pass were others than in the forward pass, without
+    a word (seen with torch 2.13 on a CPU). Seeds take some bytes, and masks are made of them again.
+
+    Args:
+        next_pass: What the script has the compiler do at this place; ``None`` for nothing.
+        tags: What is asked for.
+    """
+
+    def __init__(self, next_pass: Any = None, tags: Tags | None = None) -> None:
+        self._next, self._tags = next_pass, tags or Tags()
+
+    def __call__(self, graph: torch.fx.Graph) -> None:
+        """Mark the operators of a joint graph of forward and backward pass."""
+        if self._next is not None:
+            self._next(graph)
+        for node in graph.nodes:
+            if (policy := self._policy_of(node)) is not None:
+                node.meta[POLICY] = policy
+
+    def _policy_of(self, node: torch.fx.Node) -> CheckpointPolicy | None:
+        """Return what is to be done with a node's result.
+
+        What a checkpoint would make again is kept where it is one of several results that are kept: a tuple cannot be.
+        """
+        if node.target is operator.getitem and POLICY in node.meta:
+            whole = node.args[0].meta.get(POLICY)
+            return whole if whole is CheckpointPolicy.MUST_SAVE else None
+        return CheckpointPolicy.MUST_SAVE if is_random(node) else self._tags.policy_of(node)
+
+    def uuid(self) -> Any:
+        """Return what stands for this pass in the keys of the compiler's caches: other clusters make other code."""
+        own = (type(self).__qualname__, *self._tags.key())
+        if self._next is None:
+            return own
+        inner = self._next.uuid() if isinstance(self._next, CustomGraphPass) else None
+        return None if inner is None else (own, inner)
 
 
 class _KnownError(Exception):

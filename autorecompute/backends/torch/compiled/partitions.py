@@ -1,29 +1,145 @@
-"""What the compiler would keep under each plan, found without a step: the distinct plans, and their peaks."""
+"""Budgets and regions of a compiled model: the ways to partition its graph."""
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any, Final
 
-from autorecompute.backends.torch.compiled.budgets import VALUES, option_of, value_of
-from autorecompute.backends.torch.compiled.clusters import bytes_of, cluster_of, groups_of, owner_of
-from autorecompute.backends.torch.compiled.lifetimes import peak_of
-from autorecompute.backends.torch.compiled.marks import Marks, Tags
-from autorecompute.backends.torch.compiled.offered import Offered
-from autorecompute.backends.torch.compiled.regions import Checkpoints
-from autorecompute.backends.torch.compiled.work import by_work, work_again, work_of
-from autorecompute.backends.torch.extra import CompiledPeak
-from autorecompute.backends.torch.options import CHECKPOINT, GRAPH, KEEPING, RECOMPUTE, keeping
-from autorecompute.backends.torch.structure import is_within
+from torch._functorch import config as functorch
+from torch._inductor import config as inductor
+from torch.utils.checkpoint import CheckpointPolicy
+
+from autorecompute.backends.torch.compiled.forms import INNER
+from autorecompute.backends.torch.compiled.joint import (
+    BACKWARD,
+    POLICY,
+    Marks,
+    Tags,
+    bytes_of,
+    cluster_of,
+    groups_of,
+    owner_of,
+    path_of,
+)
+from autorecompute.backends.torch.compiled.steps import by_work, peak_of, work_again, work_of
+from autorecompute.backends.torch.find.structure import is_within
+from autorecompute.backends.torch.forecast.compiled_peaks import Offered
+from autorecompute.backends.torch.forecast.records import (
+    BUDGET,
+    CHECKPOINT,
+    GRAPH,
+    KEEP_MATMUL,
+    KEEPING,
+    RECOMPUTE,
+    CompiledPeak,
+    keeping,
+    kept_cluster,
+)
+from autorecompute.backends.torch.switch.checkpoints import MATMULS
 from autorecompute.plans import Choice, Config
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator, Sequence
+    from collections.abc import Callable, Iterator, Mapping, Sequence
 
-    from autorecompute.backends.torch.compiled.steps import Cuts, TracedStep
-    from autorecompute.backends.torch.structure import Structure
-    from autorecompute.backends.torch.switchboard import Site
+    from torch.fx import Graph, Node
+
+    from autorecompute.backends.torch.compiled.steps import Call, Cuts, TracedStep
+    from autorecompute.backends.torch.find.structure import Structure
+    from autorecompute.backends.torch.switch.switchboard import Site
 
     Key = tuple[str, str]
+
+
+VALUES: Final = (0.9, 0.8, 0.7, 0.6, 0.5, 0.4, 0.3, 0.2, 0.1)
+"""What is offered where it makes a difference. At 0 the compiler makes random numbers again whatever it is told."""
+
+
+def option_of(value: float) -> str:
+    """Return how a choice names a budget: ``budget_0.5``."""
+    return f"{BUDGET}{value}"
+
+
+def value_of(option: str) -> float:
+    """Return the budget that an option names, be anything kept under it or not."""
+    return float(option.removeprefix(BUDGET).partition("_")[0])
+
+
+class Asked:
+    """What the compiler of this process is asked for; puts back what the script had."""
+
+    def __init__(self) -> None:
+        self._before: tuple[float, Any] | None = None
+
+    def set(self, budget: float | None, tags: Tags | None = None) -> None:
+        """Switch from the next compilation on.
+
+        Args:
+            budget: The memory budget; ``None`` for what the script has.
+            tags: What is to be done with clusters of operators.
+        """
+        is_none = budget is None and (tags is None or tags.is_none)
+        if self._before is None:
+            if is_none:
+                return
+            self._before = functorch.activation_memory_budget, inductor.joint_custom_post_pass
+        own, found = self._before
+        functorch.activation_memory_budget = own if budget is None else budget
+        if is_none:
+            inductor.joint_custom_post_pass = found
+            self._before = None
+        else:
+            inductor.joint_custom_post_pass = Marks(found, tags)
+
+
+REGION = "ac_graph_id"
+"""Under this name a node of a checkpoint says which one it belongs to."""
+
+
+class Checkpoints:
+    """Marks the joint graphs of a step as checkpoints of modules would have them.
+
+    Args:
+        site: The blocks.
+        option: How they are checkpointed.
+        count: How many of them, from the first on.
+        groups: The group of each module, by its path.
+    """
+
+    def __init__(self, site: Site, option: str, count: int, groups: Mapping[str, str]) -> None:
+        self._paths = [path.replace(f".{INNER}", "") for path in site.occurrences[:count]]
+        self._keeps_matmuls = option == KEEP_MATMUL
+        spared = kept_cluster(site.name, option)
+        self._spare = Marks(None, Tags(spared=frozenset({spared} - {""}), groups=groups))
+
+    def __call__(self, call: Call) -> Callable[[Graph], None] | None:
+        """Return what marks the graph of a call.
+
+        A graph with the parameters of a single block is a part of that block, as where blocks are compiled one by one.
+        """
+        blocks = {self._region_of(name) for name in call.parameters}
+        if len(blocks) == 1:
+            return None if blocks == {None} else self._mark_all
+        return self._mark_within
+
+    def _mark_all(self, graph: Graph) -> None:
+        self._mark(graph, lambda node: None if node.meta.get("partitioner_tag") == BACKWARD else 0)
+
+    def _mark_within(self, graph: Graph) -> None:
+        self._mark(graph, lambda node: self._region_of(path_of(node)))
+
+    def _mark(self, graph: Graph, region_of: Callable[[Node], int | None]) -> None:
+        for node in graph.nodes:
+            region = region_of(node) if node.op == "call_function" and POLICY not in node.meta else None
+            if region is not None:
+                keeps = self._keeps_matmuls and node.target in MATMULS
+                node.meta[POLICY] = CheckpointPolicy.MUST_SAVE if keeps else CheckpointPolicy.PREFER_RECOMPUTE
+                node.meta[REGION] = region
+        self._spare(graph)
+
+    def _region_of(self, path: str | None) -> int | None:
+        if path is None:
+            return None
+        return next((at for at, around in enumerate(self._paths) if is_within(path, around)), None)
+
 
 LEAST_SHARE = 0.02
 """A cluster that is made again and saves a smaller share of all that the compiler keeps by itself is not offered."""

@@ -1,7 +1,10 @@
-"""The joint graphs of a step in the order in which they run: one, or several where a model is compiled in parts."""
+"""The steps of a compiled model as its partitioned graphs tell them."""
 
 from __future__ import annotations
 
+import collections
+import functools
+import math
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
@@ -10,13 +13,23 @@ from torch._functorch.aot_autograd import make_boxed_func
 from torch._inductor.custom_graph_pass import CustomPartitionerFn
 
 from autorecompute.backends.torch.compiled.forms import INNER
-from autorecompute.backends.torch.compiled.joint import Halves, JointGraph, trace, traced_by
+from autorecompute.backends.torch.compiled.joint import (
+    Halves,
+    JointGraph,
+    bytes_of,
+    cluster_of,
+    is_view,
+    kind_of,
+    owner_of,
+    trace,
+    traced_by,
+)
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Mapping, Sequence
+    from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 
     from torch import Tensor
-    from torch.fx import Graph, GraphModule
+    from torch.fx import Graph, GraphModule, Node
     from torch.nn import Module
 
     Marker = Callable[["Graph"], object]
@@ -151,3 +164,213 @@ class _Listener(CustomPartitionerFn):  # type: ignore[misc]
             return forward(*given)
 
         return noted
+
+
+FLOPS_A_BYTE = 10.0
+"""So many operations take as long as writing a byte: 50 billion a second, and 5 GB, on a core."""
+
+JOINED = 0.5
+"""What is joined with others in a kernel is not written to memory, or read from it, each time."""
+
+AGAIN = 0.35
+"""What is made again takes this share of the work that it is: it is joined with what reads it, and neither written nor
+fetched. The search learns by how much it is off (``make bench-compiled``: of a GPT-2 of two layers)."""
+
+PRODUCTS = frozenset({"mm", "addmm", "bmm", "baddbmm"})
+
+
+def work_of(cuts: Cuts) -> float:
+    """Return the work of a step."""
+    return sum(_sum((*halves.forward.graph.nodes, *halves.backward.graph.nodes)) for halves in cuts.halves)
+
+
+def work_again(cuts: Cuts) -> float:
+    """Return the work of what backward passes make again, some of it by the compiler's own choice."""
+    return AGAIN * sum(_sum(made_again(halves)) for halves in cuts.halves)
+
+
+def made_again(halves: Halves) -> list[Node]:
+    """Return the operators that a backward pass runs again."""
+    forward = {node.name for node in halves.forward.graph.nodes if node.op == "call_function"}
+    return [node for node in halves.backward.graph.nodes if node.op == "call_function" and node.name in forward]
+
+
+def by_work(halves: Halves, groups: Mapping[str, str]) -> list[str]:
+    """Return the clusters of operators that a backward pass runs again, those of the most work first."""
+    work: dict[str, float] = collections.defaultdict(float)
+    for node in made_again(halves):
+        if (name := cluster_of(node, groups)) is not None:
+            work[name] += _work(node)
+    return sorted(work, key=lambda name: (-work[name], name))
+
+
+def _sum(nodes: Iterable[Node]) -> float:
+    return sum(_work(node) for node in nodes if node.op == "call_function" and not is_view(node))
+
+
+def _work(node: Node) -> float:
+    flops = _flops(node)
+    return bytes_of(node) + flops / FLOPS_A_BYTE if flops else JOINED * bytes_of(node)
+
+
+def _flops(node: Node) -> float:
+    """Operations of a matrix product, a convolution or attention; 0 of others, which memory holds up."""
+    kind, value = kind_of(node), node.meta.get("val")
+    given = [source.meta["val"] for source in node.all_input_nodes if isinstance(source.meta.get("val"), torch.Tensor)]
+    if kind in PRODUCTS and isinstance(value, torch.Tensor):
+        return 2.0 * math.prod(map(int, value.shape)) * int(given[-2].shape[-1])
+    if kind == "convolution" and isinstance(value, torch.Tensor):
+        return 2.0 * math.prod(map(int, value.shape)) * math.prod(map(int, given[1].shape[1:]))
+    if kind.startswith("_scaled_dot_product") and given:
+        return 4.0 * math.prod(map(int, given[0].shape)) * int(given[0].shape[-2])
+    return 0.0
+
+
+LIBRARY = frozenset(
+    {"mm", "addmm", "bmm", "baddbmm", "convolution", "convolution_backward", "embedding_dense_backward", "sort", "topk"}
+)
+"""Operators that are calls of a library, beside attention: nothing is joined with them."""
+
+ATTENTION = "_scaled_dot_product"
+REDUCTIONS = frozenset({"sum", "mean", "amax", "amin", "var", "var_mean", "any", "all", "argmax", "argmin", "prod"})
+
+OUTSIDE_COPIES = 3
+"""What a script's own loss holds at its highest, as a multiple of what the model returns: its logarithms, their
+gradient, and the gradient of the result."""
+
+
+def peak_of(cuts: Cuts, eager_bytes: int | None = None) -> int:
+    """Return the most bytes alive in a step beyond what is held between two steps.
+
+    Forward, each graph adds what it keeps and returns to what those before it left; backward, they go one by one. A
+    last graph that returns a single number has the loss in it. Elsewhere the script makes one of what it returns.
+
+    Args:
+        cuts: The halves of the step's graphs.
+        eager_bytes: What lives outside of them between forward and backward pass, where a part of the model is not
+            compiled; ``None`` where all of it is.
+    """
+    most = held = 0
+    for halves in cuts.halves:
+        most = max(most, held + _Lifetimes(halves.forward, ()).highest)
+        outside = _returned_bytes(halves)
+        is_last = halves is cuts.halves[-1]
+        backward = _Lifetimes(halves.backward, _given_back(halves), _donated(halves))
+        most = max(most, held + is_last * outside + backward.highest)
+        held += halves.kept_bytes + outside
+        if is_last and eager_bytes is None and not _has_loss(halves):
+            held += (OUTSIDE_COPIES - 1) * outside
+    return max(most, held + (eager_bytes or 0))
+
+
+def _returned_bytes(halves: Halves) -> int:
+    """Bytes of what a graph returns and does not keep."""
+    returned = {owner_of(node) for node in halves.returned} - {owner_of(node) for node in halves.kept}
+    return sum(bytes_of(node) for node in returned if node.op != "placeholder")
+
+
+def _given_back(halves: Halves) -> set[str]:
+    """Return the names of inputs that a backward pass lets go of: what was kept for it, and gradients."""
+    kept = {node.name for node in halves.kept}
+    made = {node.name for node in halves.kept if owner_of(node).op != "placeholder"}
+    return made | {node.name for node in halves.backward.graph.nodes if node.op == "placeholder"} - kept
+
+
+def _donated(halves: Halves) -> set[str]:
+    """Name of what was kept and the compiler may write over: what it alone holds, so no gradient and no result."""
+    returned = {owner_of(node) for node in halves.returned}
+    owners = {node.name: owner_of(node) for node in halves.kept}
+    return {name for name, owner in owners.items() if owner.op != "placeholder" and owner not in returned}
+
+
+def _has_loss(halves: Halves) -> bool:
+    return any(node.meta["val"].numel() == 1 for node in halves.returned if "val" in node.meta)
+
+
+class _Lifetimes:
+    """One half of a step: when each result that is stored comes and goes.
+
+    Args:
+        module: The half.
+        given: Names of its inputs that are let go of once they were read for the last time.
+        donated: Those of them that may be written over then.
+    """
+
+    def __init__(self, module: GraphModule, given: Collection[str], donated: Collection[str] = ()) -> None:
+        self._donated = donated
+        self._outputs = {owner_of(node) for node in module.graph.output_node().all_input_nodes}
+        self._nodes = [node for node in module.graph.nodes if not is_view(node) and node.op != "output"]
+        self._readers = _readers_of(module.graph)
+        self._inputs = [node for node in self._nodes if node.op == "placeholder" and node.name in given]
+        self._stored = self._find_stored()
+        self._reads = functools.cache(self._find_reads)
+
+    @property
+    def highest(self) -> int:
+        """Return the most bytes of stored results and such inputs that are alive at once."""
+        steps = [node for node in self._nodes if node in self._stored]
+        last = {source: at for at, node in enumerate(steps) for source in self._reads(node)}
+        ending: dict[int, list[Node]] = collections.defaultdict(list)
+        mortal = {*steps, *self._inputs} - self._outputs
+        for source, at in last.items():
+            if source in mortal:
+                ending[at].append(source)
+        alive = most = sum(map(bytes_of, self._inputs))
+        for at, node in enumerate(steps):
+            freed = sum(map(bytes_of, ending[at]))
+            taken_over = 0 if _is_library(node) else self._taken_over(node, ending[at])
+            alive += bytes_of(node) - taken_over
+            most = max(most, alive)
+            alive -= freed - taken_over
+            if node not in last and node in mortal:
+                alive -= bytes_of(node)
+        return most
+
+    def _taken_over(self, node: Node, ending: Iterable[Node]) -> int:
+        """Bytes of a result that is written where one of the same size was, which is read for the last time."""
+        own = [other for other in ending if other.op != "placeholder" or other.name in self._donated]
+        size = bytes_of(node)
+        return size if any(bytes_of(other) == size for other in own) else 0
+
+    def _find_stored(self) -> set[Node]:
+        calls = [node for node in self._nodes if node.op == "call_function"]
+        depths = self._depths(calls)
+        return {
+            node
+            for node in calls
+            if node in self._outputs
+            or _is_library(node)
+            or kind_of(node) in REDUCTIONS
+            or any(_is_library(reader) or depths[reader] > depths[node] for reader in self._readers[node])
+        }
+
+    def _depths(self, calls: Sequence[Node]) -> dict[Node, int]:
+        """Return how many calls of a library lie before each node."""
+        depths: dict[Node, int] = {}
+        for node in calls:
+            sources = {owner_of(source) for source in node.all_input_nodes}
+            depths[node] = max((depths.get(source, 0) + _is_library(source) for source in sources), default=0)
+        return depths
+
+    def _find_reads(self, node: Node) -> frozenset[Node]:
+        """Return what is stored and read for a node, be it for what it is joined with."""
+        found: set[Node] = set()
+        for source in {owner_of(source) for source in node.all_input_nodes}:
+            is_inner = source.op == "call_function" and source not in self._stored
+            found |= self._reads(source) if is_inner else {source}
+        return frozenset(found)
+
+
+def _readers_of(graph: Graph) -> dict[Node, set[Node]]:
+    """Return who reads the memory of each node."""
+    readers: dict[Node, set[Node]] = collections.defaultdict(set)
+    for node in graph.nodes:
+        if not is_view(node) and node.op == "call_function":
+            for source in node.all_input_nodes:
+                readers[owner_of(source)].add(node)
+    return readers
+
+
+def _is_library(node: Node) -> bool:
+    kind = kind_of(node)
+    return kind in LIBRARY or kind.startswith(ATTENTION)

@@ -3,16 +3,16 @@ import random
 
 import pytest
 
-from autorecompute.backends.ortmodule.grammar import make_plan
+from autorecompute.backends.ortmodule.environment import make_plan
 from autorecompute.backends.ortmodule.memory import OrtMemoryModel
-from autorecompute.backends.ortmodule.memory.arena import (
+from autorecompute.backends.ortmodule.memory.step_model import (
     CHUNK_BYTES,
     FIRST_REGION_BYTES,
     LARGEST_DEAD_BYTES,
+    WORST_ERROR,
     Arena,
     taken_bytes,
 )
-from autorecompute.backends.ortmodule.memory.step_model import WORST_ERROR
 from autorecompute.memory import StepProfiles, trace
 from autorecompute.plans import Config, Space
 from autorecompute.units import MIB

@@ -5,7 +5,7 @@ import numpy as np
 import pytest
 
 from autorecompute.backends.ortmodule.memory import OrtMemoryModel, OrtSimulator, draw_blueprint, write_out
-from autorecompute.backends.ortmodule.memory.durations import settle_durations
+from autorecompute.backends.ortmodule.memory.blueprint import settle_durations
 from autorecompute.memory import Phase, StepProfiles, trace
 from autorecompute.plans import Choice, Config
 

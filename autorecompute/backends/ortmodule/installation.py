@@ -1,0 +1,148 @@
+"""The distributions of ONNX Runtime and PyTorch that are installed, and the CUDA libraries that they bring."""
+
+from __future__ import annotations
+
+import ctypes
+import importlib.util
+import re
+import runpy
+import shlex
+import sys
+import sysconfig
+from importlib import metadata
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, NamedTuple
+
+if TYPE_CHECKING:
+    from collections.abc import Mapping
+
+
+def version_of(distribution: str) -> str | None:
+    """Return the version that pip recorded; ``None`` where the distribution is not installed."""
+    try:
+        return metadata.version(distribution)
+    except metadata.PackageNotFoundError:
+        return None
+
+
+def parse_release(version: str) -> tuple[int, ...]:
+    """Return the major and minor number of a version such as ``2.13.0+cpu``."""
+    return tuple(map(int, re.findall(r"\d+", version)[:2]))
+
+
+def package_folder() -> Path | None:
+    """Return the folder of the installed ``onnxruntime``, which is not imported; ``None`` where there is none."""
+    spec = importlib.util.find_spec("onnxruntime")
+    # An uninstalled ORT leaves the extensions built into it behind: a folder without the package in it.
+    return Path(spec.origin).parent if spec and spec.origin else None
+
+
+def build_information() -> dict[str, Any]:
+    """Return what the installed ORT says of its own build: ``package_name``, ``cuda_version``, ``rocm_version``."""
+    folder = package_folder()
+    file = folder / "capi" / "build_and_package_info.py" if folder else None
+    return runpy.run_path(str(file)) if file and file.is_file() else {}
+
+
+def owns_file(distribution: str, name: str, packages: Path) -> bool:
+    """Tell whether the file is the one that the distribution installed, and not another's of the same path.
+
+    Args:
+        distribution: An installed one.
+        name: How the file's name begins.
+        packages: The folder that the package is imported from.
+
+    Raises:
+        importlib.metadata.PackageNotFoundError: the distribution is not installed.
+    """
+    record = next((file for file in metadata.files(distribution) or () if file.name.startswith(name)), None)
+    if record is None:
+        return False
+    file = packages / record
+    return file.is_file() and file.stat().st_size == record.size
+
+
+def pip(arguments: str) -> str:
+    """Return the command line that has pip do this for the running interpreter.
+
+    Args:
+        arguments: ``install …`` or ``uninstall …``, quoted for a shell.
+    """
+    python = shlex.quote(sys.executable)
+    # Not find_spec: at the name of pip, setuptools switches this process back to the standard library's distutils.
+    if version_of("pip"):
+        yes = arguments.replace("uninstall", "uninstall -y", 1)
+        return f"{python} -m pip {yes}"
+    verb, _, rest = arguments.partition(" ")
+    return f"uv pip {verb} --python {python} {rest}"  # uv's environments hold no pip of their own
+
+
+class Origin(NamedTuple):
+    """Where a library comes from.
+
+    Attributes:
+        folder: Its folder below ``nvidia``.
+        wheel: What brings it, as pip takes it.
+    """
+
+    folder: str
+    wheel: str
+
+
+LIBRARIES = {
+    11: {
+        "libcudart.so.11.0": Origin("cuda_runtime", "nvidia-cuda-runtime-cu11"),
+        "libcublasLt.so.11": Origin("cublas", "nvidia-cublas-cu11"),
+        "libcublas.so.11": Origin("cublas", "nvidia-cublas-cu11"),
+        "libcudnn.so.8": Origin("cudnn", "'nvidia-cudnn-cu11==8.9.*'"),
+        "libcufft.so.10": Origin("cufft", "nvidia-cufft-cu11"),
+        "libcurand.so.10": Origin("curand", "nvidia-curand-cu11"),
+    },
+    # Builds for CUDA 12 differ in the cuDNN that they want, and their version does not tell: it is not looked for.
+    12: {
+        "libcudart.so.12": Origin("cuda_runtime", "nvidia-cuda-runtime-cu12"),
+        "libcublasLt.so.12": Origin("cublas", "nvidia-cublas-cu12"),
+        "libcublas.so.12": Origin("cublas", "nvidia-cublas-cu12"),
+        "libcufft.so.11": Origin("cufft", "nvidia-cufft-cu12"),
+        "libcurand.so.10": Origin("curand", "nvidia-curand-cu12"),
+    },
+}
+"""For each major version of CUDA the libraries by name, each after those it needs."""
+
+
+def of_build(cuda_version: str) -> Mapping[str, Origin]:
+    """Return what an ORT that was built for this CUDA needs; nothing where that is not known.
+
+    Args:
+        cuda_version: As ORT's build information has it, empty for a CPU build.
+    """
+    release = parse_release(cuda_version)
+    return LIBRARIES.get(release[0], {}) if release else {}
+
+
+def preload(libraries: Mapping[str, Origin]) -> tuple[str, ...]:
+    """Load from the wheels what the loader does not find by itself; return the names of what was loaded."""
+    return tuple(name for name in libraries if not _loads(name) and _loads(str(_file_of(name, libraries[name]))))
+
+
+def lacking(libraries: Mapping[str, Origin]) -> tuple[str, ...]:
+    """Name of the libraries that neither the loader nor the wheels have."""
+    preload(libraries)
+    return tuple(name for name in libraries if not _loads(name))
+
+
+def _file_of(name: str, origin: Origin) -> Path:
+    return Path(sysconfig.get_path("purelib"), "nvidia", origin.folder, "lib", name)
+
+
+def _loads(library: str) -> bool:
+    try:
+        ctypes.CDLL(library, mode=ctypes.RTLD_GLOBAL)
+    except OSError:
+        return False
+    return True
+
+
+def runs_as_it_is(torch_version: str) -> bool:
+    """Tell whether this torch needs no repair: ``torch_interop_utils``, for custom autograd functions, builds there."""
+    return parse_release(torch_version) < (2, 7)

@@ -1,0 +1,1 @@
+"""Comparisons of a training with recompute to the same training without."""

@@ -1,0 +1,436 @@
+"""Compares gradients with and without recompute."""
+
+from __future__ import annotations
+
+import collections
+import contextlib
+import functools
+import gc
+import math
+import weakref
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, replace
+from types import MappingProxyType
+from typing import TYPE_CHECKING, Any
+
+import torch
+from torch import Tensor
+from torch.nn import Module
+from torch.utils import _pytree
+
+from autorecompute.backends.common.gradients import beside_noise, relative_difference, rounded_to, scalar_of, within
+from autorecompute.backends.torch.find.graphs import grad_of_leaves, show_gradients
+from autorecompute.backends.torch.find.refusals import classify
+from autorecompute.backends.torch.find.structure import forgotten, gradients_of, is_anywhere, is_sharded, is_within
+from autorecompute.backends.torch.forecast.records import CHECKPOINT
+from autorecompute.backends.torch.switch.checkpoints import can_have_its_own, has_cache, with_its_own
+from autorecompute.backends.torch.switch.module_state import AUTOCAST_DEVICES, copies_of, untouched, without_autocast
+from autorecompute.backends.torch.switch.switchboard import around_of, can_be_intercepted, put_around
+from autorecompute.measurement import GradientCheck, Outcome
+from autorecompute.plans import Choice
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Iterable, Iterator
+
+    from torch.nn import Parameter
+
+    from autorecompute.backends.torch.switch.switchboard import Switchboard
+
+    Context = contextlib.AbstractContextManager[object]
+    _See = Callable[[str, Tensor], None]
+
+
+_A_TENSOR = object()
+"""Stands where a block returned one."""
+
+
+@contextlib.contextmanager
+def block_by_block(blocks: Iterable[Module]) -> Iterator[Tensor]:
+    """Inside, calls of these modules keep nothing but their inputs; what is around a module stays within its call.
+
+    Gives a tensor whose gradient has to be asked for, as the blocks' weights are not in the
+    graph: their hooks see their gradients, once for each call of a block. Its own gradient is none.
+    """
+    able = [block for block in blocks if can_be_intercepted(block)]
+    before, asked = [around_of(block) for block in able], torch.empty(0, requires_grad=True)
+    try:
+        for block, arounds in zip(able, before, strict=True):
+            put_around(block, [functools.partial(_around, asked), *arounds])
+        yield asked
+    finally:
+        for block, arounds in zip(able, before, strict=True):
+            put_around(block, arounds)
+
+
+def _around(asked: Tensor, forward: Callable[..., Any], module: Module, /, *args: Any, **kwargs: Any) -> Any:
+    values = (*args, *kwargs.values())
+    if not torch.is_grad_enabled() or not can_have_its_own(module, values):
+        return forward(*args, **kwargs)
+    if has_cache(values):
+        forward, args, kwargs = with_its_own(forward, args, kwargs)
+    call = _Call(forward, module, args, kwargs)
+    results = _Again.apply(call, asked, *call.tensors)
+    return call.result_of(results)
+
+
+class _Call:
+    """A block's call, which can be made again.
+
+    Args:
+        forward: What is called.
+        module: The block.
+        args: Its positional arguments.
+        kwargs: Its keyword arguments.
+
+    Attributes:
+        tensors: The tensors among the arguments, each once: code asks whether two arguments are the same.
+        parameters: The block's weights that are trained.
+    """
+
+    def __init__(
+        self, forward: Callable[..., Any], module: Module, args: Sequence[Any], kwargs: dict[str, Any]
+    ) -> None:
+        self._forward, self._autocasts = forward, _autocasts()
+        self._given, self._form = _pytree.tree_flatten((tuple(args), kwargs))
+        self.tensors = list({id(value): value for value in self._given if isinstance(value, Tensor)}.values())
+        self._places = {id(tensor): place for place, tensor in enumerate(self.tensors)}
+        self.parameters = [parameter for parameter in module.parameters() if parameter.requires_grad]
+        self._returned: list[Any] = []
+        self._returned_form: Any = None
+
+    def run(self, tensors: Sequence[Tensor]) -> list[Tensor]:
+        """Make the call with these in place of its tensors; give the tensors that it returns."""
+        values = [tensors[self._places[id(value)]] if isinstance(value, Tensor) else value for value in self._given]
+        args, kwargs = _pytree.tree_unflatten(values, self._form)
+        with contextlib.ExitStack() as stack:
+            for context in self._autocasts():
+                stack.enter_context(context)
+            self._returned, self._returned_form = _pytree.tree_flatten(self._forward(*args, **kwargs))
+        results = [value for value in self._returned if isinstance(value, Tensor)]
+        self._returned = [_A_TENSOR if isinstance(value, Tensor) else value for value in self._returned]
+        return results
+
+    def result_of(self, results: Iterable[Tensor]) -> Any:
+        """Return what the block returned, with these as its tensors."""
+        left = iter(results)
+        values = [next(left) if value is _A_TENSOR else value for value in self._returned]
+        return _pytree.tree_unflatten(values, self._returned_form)
+
+
+def _autocasts() -> Callable[[], list[Context]]:
+    """Make contexts in which autocast is as it is now, without casts of weights that were made without autograd."""
+    on = [device for device in AUTOCAST_DEVICES if torch.is_autocast_enabled(device)]
+    dtypes = {device: torch.get_autocast_dtype(device) for device in on}
+    return lambda: [torch.autocast(device, dtype=dtype, cache_enabled=False) for device, dtype in dtypes.items()]
+
+
+class _Again(torch.autograd.Function):  # type: ignore[misc]
+    """Calls a block without autograd, and in the backward pass once more with it."""
+
+    @staticmethod
+    def forward(ctx: Any, call: _Call, _asked: Tensor, *tensors: Tensor) -> tuple[Tensor, ...]:
+        ctx.call, ctx.needs = call, [tensor.requires_grad for tensor in tensors]
+        ctx.set_materialize_grads(False)
+        ctx.save_for_backward(*tensors)
+        # A block may change its input in place, and may return what it has not made: that is not to be in the graph.
+        results = [result.detach() for result in call.run([tensor.clone() for tensor in tensors])]
+        ctx.mark_non_differentiable(*(one for one in results if not one.is_floating_point()))
+        return tuple(results)
+
+    @staticmethod
+    def backward(ctx: Any, *gradients: Tensor | None) -> tuple[Tensor | None, ...]:
+        given = [
+            tensor.detach().requires_grad_(needs) for tensor, needs in zip(ctx.saved_tensors, ctx.needs, strict=True)
+        ]
+        with torch.enable_grad():
+            results = ctx.call.run([tensor.clone() for tensor in given])
+        pairs = [
+            (result, gradient)
+            for result, gradient in zip(results, gradients, strict=True)
+            if gradient is not None and result.requires_grad
+        ]
+        wanted = [*(tensor for tensor in given if tensor.requires_grad), *ctx.call.parameters]
+        if not pairs or not wanted:
+            return (None,) * (2 + len(given))
+        # Hooks of the weights see their gradients, which is all that is wanted of them.
+        outputs, incoming = zip(*pairs, strict=True)
+        found = iter(grad_of_leaves(outputs, wanted, incoming))
+        return (None, None, *(next(found) if needs else None for needs in ctx.needs))
+
+
+Part = tuple[str, int]
+"""A name, and which of its gradients: block by block there are several where a weight is used in several places."""
+
+LOSS, BUFFER = "the loss", "buffer "
+
+SAMPLE = 2**20
+"""So many numbers of each gradient are compared where memory is short."""
+
+
+@dataclass(frozen=True)
+class Step:
+    """One forward and one backward pass, which can be run again on the same samples and random numbers.
+
+    Attributes:
+        model: The model.
+        args: The positional arguments of its call.
+        kwargs: Its keyword arguments.
+        is_lean: Whether a sample of each gradient is kept, in the host's memory: something wrong shows everywhere.
+        scale: What the loss is multiplied by.
+        blocks: Modules that are run one by one, to hold less; none of them to run the model as a whole.
+        calls: How often the model is called before the backward pass.
+    """
+
+    model: Module
+    args: Sequence[Any]
+    kwargs: Mapping[str, Any]
+    is_lean: bool = False
+    scale: float = 1.0
+    blocks: tuple[Module, ...] = ()
+    calls: int = 1
+
+    def kept(self, tensor: Tensor) -> Tensor:
+        """Return what is kept of a tensor to compare with."""
+        return self.seen(tensor).cpu() if self.is_lean else tensor
+
+    def seen(self, tensor: Tensor) -> Tensor:
+        """Return what is compared of a tensor."""
+        if not self.is_lean or tensor.numel() <= SAMPLE or tensor.layout is not torch.strided:
+            return tensor
+        return tensor.flatten()[:: -(-tensor.numel() // SAMPLE)].contiguous()
+
+    def run(self, seed: int, show: Callable[[Part, Tensor], None]) -> None:
+        """Show the loss, each gradient as soon as it is there, buffers and weights that were written; keep none.
+
+        Block by block, the gradient of a weight comes in parts where it is used in several places.
+        """
+        shown: collections.Counter[str] = collections.Counter()
+
+        def see(name: str, tensor: Tensor) -> None:
+            shown[name] += 1
+            show((name, shown[name]), tensor)
+
+        # Before the forward pass, in which a sharded module's weights become others.
+        named = [(name, parameter) for name, parameter in self.model.named_parameters() if parameter.requires_grad]
+        with (
+            untouched(self.model) as written,
+            forgotten(self.model),
+            torch.enable_grad(),
+            block_by_block(self.blocks) as asked,
+        ):
+            torch.manual_seed(seed)
+            loss = self.scale * sum(scalar_of(self._call()) for _ in range(self.calls))
+            with without_autocast():
+                self._show_gradients(loss, named, asked, see)
+            see(LOSS, loss.detach())
+            for name, buffer in (*self.model.named_buffers(), *written()):
+                see(f"{BUFFER}{name}", buffer.clone())
+
+    def _call(self) -> Any:
+        """Run the model; a sharded one that raises on one rank raises on all, which would wait in a backward pass."""
+        args, kwargs = copies_of((tuple(self.args), dict(self.kwargs)))  # a model may change its arguments in place
+        if not is_sharded(self.model):
+            return self.model(*args, **kwargs)
+        result, fault = None, None
+        try:
+            result = self.model(*args, **kwargs)
+        except Exception as error:  # noqa: BLE001  (the model's own code runs there)
+            fault = error
+        if is_anywhere(self.model, fault is not None):
+            raise fault or RuntimeError("the model raises on another rank")
+        return result
+
+    def _show_gradients(self, loss: Tensor, named: Sequence[tuple[str, Parameter]], asked: Tensor, see: _See) -> None:
+        parameters = [parameter for _, parameter in named]
+        if is_sharded(self.model):
+            for (name, _), gradient in zip(named, gradients_of(self.model, loss, parameters), strict=True):
+                if gradient is not None:
+                    see(name, gradient)
+            return
+        hooks = [parameter.register_hook(functools.partial(_show, see, name)) for name, parameter in named]
+        try:
+            show_gradients(loss, [*parameters, asked])
+        finally:
+            for hook in hooks:
+                hook.remove()
+
+
+def _show(see: _See, name: str, gradient: Tensor) -> Tensor | None:
+    """Show a gradient, and give autograd, which would keep it to the end, one that takes no memory in its place."""
+    see(name, gradient)
+    if type(gradient) is not Tensor or gradient.layout is not torch.strided:
+        return None
+    return gradient.new_zeros(()).expand_as(gradient)
+
+
+SEEDS = (20_230, 20_231)
+"""A step is compared from each."""
+
+SCALES = (2.0**14, 2.0**8)
+"""Of the loss, where gradients are in float16, whose smallest steps a mean over many tokens comes close to."""
+
+_TOO_LARGE: weakref.WeakSet[Module] = weakref.WeakSet()
+"""Models of which a step without recompute was seen not to fit, with few samples."""
+
+
+def check_gradients(  # noqa: PLR0913  (a call, what is recomputed in it, and where memory can be saved)
+    model: Module,
+    board: Switchboard,
+    choices: Iterable[Choice],
+    args: Sequence[Any],
+    kwargs: Mapping[str, Any],
+    *,
+    blocks: Mapping[str, Module] = MappingProxyType({}),
+    calls: int = 1,
+) -> GradientCheck:
+    """Compare choices with no recompute; training goes on bit for bit as if nothing had been run.
+
+    No more gradients are held at once than at the end of a step: those without recompute are kept, and each of the
+    others is dropped as soon as it was compared. Where that runs out of memory, as the step without recompute does that
+    the choices are for, gradients are compared block by block. Those of a sharded model are compared with those of all
+    blocks checkpointed, or of all but one.
+
+    Args:
+        model: The model, which is about to be called.
+        board: Its switches.
+        choices: What to recompute.
+        args: The positional arguments of the call, with few samples.
+        kwargs: Its keyword arguments, likewise.
+        blocks: The repeated modules of the model by their paths, none of them inside another one.
+        calls: How often it is called in a step before the backward pass.
+    """
+    choices, step = list(choices), Step(model, args, kwargs, calls=calls)
+    with board.trying():
+        if is_sharded(model):
+            # All ranks take the same steps, whoever has how much memory left.
+            every = _every_block(board, blocks)
+            are_all = board.resolve(choices) == board.resolve(every)
+            others = _but_one(board, every) if are_all else every
+            return _check(replace(step, is_lean=True), board, choices, others)
+        if model not in _TOO_LARGE:
+            try:
+                return _check(step, board, choices)
+            except Exception as error:
+                if classify(error)[0] is not Outcome.OOM or not blocks:
+                    raise
+            _TOO_LARGE.add(model)
+            gc.collect()
+        return _check_in_parts(replace(step, is_lean=True), board, choices, blocks)
+
+
+def _check_in_parts(
+    step: Step, board: Switchboard, choices: Sequence[Choice], blocks: Mapping[str, Module]
+) -> GradientCheck:
+    """Return what is recomputed in blocks, each of which is run alone; and the rest, with all blocks checkpointed."""
+    inside = [
+        choice
+        for choice in choices
+        if all(any(is_within(path, block) for block in blocks) for path in board.paths(choice))
+    ]
+    outside = [choice for choice in choices if choice not in inside]
+    check = _check(replace(step, blocks=tuple(blocks.values())), board, inside) if inside else None
+    if not outside or (check is not None and not check.agrees):
+        assert check is not None, "what has no choices is not checked"
+        return check
+    every = _every_block(board, blocks)
+    return _check(step, board, [*every, *outside], every)
+
+
+def _every_block(board: Switchboard, blocks: Mapping[str, Module]) -> list[Choice]:
+    """Return what has all blocks run again, as far as they can be."""
+    return [
+        Choice(site.name, CHECKPOINT)
+        for site in board.sites.values()
+        if CHECKPOINT in site.options and not site.attention and set(site.occurrences) <= blocks.keys()
+    ]
+
+
+def _but_one(board: Switchboard, every: Sequence[Choice]) -> list[Choice]:
+    """Return the same without the last block of each kind."""
+    counts = {choice: len(board.paths(choice)) - 1 for choice in every}
+    return [Choice(choice.site, choice.option, count) for choice, count in counts.items() if count]
+
+
+def _check(step: Step, board: Switchboard, choices: Sequence[Choice], others: Sequence[Choice] = ()) -> GradientCheck:
+    """Compare choices with others that are on in their place."""
+    board.set(others)
+    step = _scaled(step) if _computes_in_half(step.model) else step
+    found, kind = _differences(step, board, choices, others)
+    # Under an autocast of the model's own it is seen now.
+    if step.scale == 1 and is_anywhere(step.model, kind == "float16" and any(found.values())):
+        board.set(others)
+        step = _scaled(step)
+        found, kind = _differences(step, board, choices, others)
+    # On a card, and in other compiled code, sums may come in another order. On a CPU nothing else may differ.
+    is_exact = board.is_exact and all(parameter.device.type == "cpu" for parameter in step.model.parameters())
+    check = within(found, (lambda _: "") if is_exact else _kind_of(step.model, kind), len(SEEDS))
+    if is_exact or not is_anywhere(step.model, not check.agrees):
+        return check
+    noise = _differences(step, board, others, others)[0]
+    return check if check.agrees else beside_noise(found, noise, check)
+
+
+def _computes_in_half(model: Module) -> bool:
+    dtypes = {parameter.dtype for parameter in model.parameters() if parameter.requires_grad}
+    dtypes |= {torch.get_autocast_dtype(device) for device in AUTOCAST_DEVICES if torch.is_autocast_enabled(device)}
+    return torch.float16 in dtypes
+
+
+def _scaled(step: Step) -> Step:
+    """Return the same step with a loss whose gradients float16 can hold, as a GradScaler would have it."""
+    for scale in SCALES:
+        scaled = replace(step, scale=scale)
+        if not is_anywhere(step.model, not _is_finite(scaled)):
+            return scaled
+    return step
+
+
+def _is_finite(step: Step) -> bool:
+    """Tell whether all gradients of the step are numbers; a buffer may hold others, such as a mask."""
+    found: list[bool] = []
+
+    def see(part: Part, tensor: Tensor) -> None:
+        if not part[0].startswith(BUFFER):
+            seen = step.seen(tensor)
+            found.append(bool((seen.to_dense() if seen.layout is not torch.strided else seen).isfinite().all()))
+
+    step.run(SEEDS[0], see)
+    return all(found)
+
+
+def _differences(
+    step: Step, board: Switchboard, choices: Sequence[Choice], others: Sequence[Choice]
+) -> tuple[dict[str, float], str]:
+    """Return the largest relative difference of each gradient to that with others on, and what type rounded any."""
+    found: dict[str, float] = {}
+    kind = ""
+    for seed in SEEDS:
+        differences, rounded = _compare(step, seed, board, choices, others)
+        kind = kind or rounded
+        for (name, _), difference in differences.items():
+            found[name] = max(found.get(name, 0.0), difference)
+    return found, kind
+
+
+def _compare(
+    step: Step, seed: int, board: Switchboard, choices: Sequence[Choice], others: Sequence[Choice]
+) -> tuple[dict[Part, float], str]:
+    """Relative differences to the same step with others on, and what type rounded some of them."""
+    board.set(others)
+    expected: dict[Part, Tensor] = {}
+    step.run(seed, lambda part, tensor: expected.update({part: step.kept(tensor)}))
+    board.set(choices)
+    differences = dict.fromkeys(expected, math.inf)  # for what does not come again
+
+    def see(part: Part, found: Tensor) -> None:
+        differences[part] = relative_difference(expected.get(part), step.seen(found))
+
+    step.run(seed, see)
+    gradients = [one for (name, _), one in expected.items() if not name.startswith(BUFFER)]
+    return differences, rounded_to(gradients) if any(differences.values()) else ""
+
+
+def _kind_of(model: Module, rounded: str) -> Callable[[str], str]:
+    """Return the type that a gradient was computed in, by its name; the loss and buffers as in float32."""
+    kinds = {name: str(parameter.dtype).removeprefix("torch.") for name, parameter in model.named_parameters()}
+    return lambda name: rounded or kinds.get(name, "float32")

@@ -1,0 +1,552 @@
+"""Compares what is made again with what it replaces, in every step."""
+
+from __future__ import annotations
+
+import collections
+import contextlib
+import dataclasses
+import enum
+import logging
+import math
+import os
+import time
+import weakref
+from typing import TYPE_CHECKING, Any, NamedTuple
+
+import torch
+from torch import Tensor
+from torch.optim.optimizer import register_optimizer_step_post_hook, register_optimizer_step_pre_hook
+from torch.utils import checkpoint
+
+from autorecompute.backends.common.gradients import TOLERANCES
+from autorecompute.backends.torch.find.structure import is_sharded
+from autorecompute.errors import UsageError
+from autorecompute.evidence import add_evidence
+from autorecompute.plans import Config
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Hashable, Iterable, Iterator, Mapping
+
+    from torch.nn import Module
+    from torch.optim import Optimizer
+
+    from autorecompute.plans import Choice
+
+
+_INTEGERS = {1: torch.uint8, 2: torch.int16, 4: torch.int32, 8: torch.int64}
+"""By bytes."""
+
+_WORD = 8
+_FEW = 2**16
+"""Elements that are summed at once where they do not make up words: torch copies them to integers of 64 bits."""
+
+
+def bits_of(tensor: Tensor) -> Tensor:
+    """Return the sum of a tensor's bits as one number of 64 bits on its device; it wraps around.
+
+    Two tensors are compared by it if they lie in memory alike: where it can be, eight bytes are one number.
+    """
+    plain = real_of(tensor)
+    if not plain.is_contiguous():
+        plain = plain[tuple([slice(0, 1) if stride == 0 else slice(None) for stride in plain.stride()])]
+        plain = plain.permute(sorted(range(plain.dim()), key=plain.stride, reverse=True))
+    if plain.is_contiguous():
+        plain = plain.view(-1)
+    in_word = _WORD // plain.element_size()
+    whole = plain.shape[-1] // in_word * in_word if plain.dim() == 1 else None
+    try:
+        total = plain[:whole].view(torch.int64).sum()
+    except RuntimeError:  # words would begin within elements
+        return _sum(plain)
+    return total if whole is None or whole == plain.shape[0] else total + _sum(plain[whole:])
+
+
+def real_of(tensor: Tensor) -> Tensor:
+    """Return the numbers of a tensor as they lie in memory: those of ``conj`` and ``imag`` may be marked as others."""
+    plain = tensor.detach()
+    plain = torch._neg_view(plain) if plain.is_neg() else plain
+    plain = plain.conj() if plain.is_conj() else plain
+    return torch.view_as_real(plain) if plain.is_complex() else plain
+
+
+def _sum(tensor: Tensor) -> Tensor:
+    elements = tensor.view(_INTEGERS[tensor.element_size()])
+    rows = max(1, _FEW * elements.shape[0] // max(1, elements.numel())) if elements.dim() else 1
+    parts = elements.split(rows) if elements.dim() else (elements,)
+    return torch.stack([part.sum(dtype=torch.int64) for part in parts]).sum()
+
+
+def checksum(tensor: Tensor) -> int:
+    """Return the sum as a number. On a card it waits for what is queued."""
+    return int(bits_of(tensor))
+
+
+VARIABLE = "AUTORECOMPUTE_CHECK"
+
+MOST_SHARE = 0.005
+"""All is compared while that takes at most this share of the training's time."""
+
+TURNS = 13
+"""Else a call is compared in one of so many. As it is a prime, all calls have their turn, however many a step has."""
+
+MOST_STATES = 64
+"""So many states of a module are compared when they are new: texts may have a thousand lengths."""
+
+_CARD_BYTES_PER_SECOND = 1e12
+"""What a sum reads on a card; those that models are trained on read one to four times as much."""
+
+_METADATA: dict[Any, Callable[[Tensor], Any]] = getattr(checkpoint, "_allowed_determinism_checks_to_fns", {})
+"""What ``torch.utils.checkpoint`` compares of the tensors that a block saves, by the name of its determinism check.
+
+Private to torch. Where a version to come has it no more, blocks are checked by torch alone.
+"""
+
+_LOG = logging.getLogger("autorecompute")
+
+
+class Mode(enum.StrEnum):
+    """How much is compared."""
+
+    ALL = "all"
+    """Each tensor, in every step."""
+    SOME = "some"
+    """As much as ``MOST_SHARE`` of the time allows."""
+    STRICT = "strict"
+    """All, and a difference ends the training before the optimizer's step."""
+    OFF = "off"
+    """Nothing."""
+
+    @classmethod
+    def wanted(cls, environment: Mapping[str, str]) -> Mode:
+        """Return what ``AUTORECOMPUTE_CHECK`` says, ``some`` where it says nothing.
+
+        Raises:
+            UsageError: It says something else.
+        """
+        word = environment.get(VARIABLE, "") or cls.SOME
+        if word not in set(cls):
+            raise UsageError(f"{VARIABLE} is none of {', '.join(cls)}. Set it to one of them, or unset it.")
+        return cls(word)
+
+
+class RecomputeDiffersError(RuntimeError):
+    """A recompute has made another tensor than the forward pass had, and ``AUTORECOMPUTE_CHECK=strict`` stops there."""
+
+
+@dataclasses.dataclass(frozen=True)
+class Difference:
+    """A tensor that a recompute has made otherwise than the forward pass.
+
+    Attributes:
+        site: The site that recomputes it.
+        path: The module.
+        step: The step, from 1.
+        tensor: Its type and shape, in words.
+        relative: The difference of the two sums relative to the norm; infinite where that is no number.
+    """
+
+    site: str
+    path: str
+    step: int
+    tensor: str
+    relative: float
+
+    def __str__(self) -> str:
+        where = f"{self.path or 'the model'} (site {self.site})"
+        off = f"by about {self.relative:.1e} of its norm" if 0 < self.relative < math.inf else "in its bits"
+        return (
+            f"step {self.step}: recompute of {where} made a tensor of {self.tensor} that differs from that of the "
+            f"forward pass {off}"
+        )
+
+
+class Sums(NamedTuple):
+    """What is kept of a tensor to know it again.
+
+    Attributes:
+        bits: The sum of its bits.
+        total: The sum of its elements; none of integers and of 8 bits.
+        like: How it lies in memory, on which the sum of the bits depends.
+    """
+
+    bits: Tensor
+    total: Tensor | None
+    like: tuple[Any, ...]
+
+    @classmethod
+    def of(cls, tensor: Tensor) -> Sums:
+        """Return those of a tensor."""
+        return cls(bits_of(tensor), _total(tensor), _like(tensor))
+
+
+def _like(tensor: Tensor) -> tuple[Any, ...]:
+    marks = tensor.is_conj(), tensor.is_neg()
+    return tensor.shape, tensor.stride(), tensor.dtype, tensor.storage_offset(), marks
+
+
+def _total(tensor: Tensor) -> Tensor | None:
+    if not (tensor.is_floating_point() or tensor.is_complex()) or tensor.element_size() == 1:  # 8 bits have no sum
+        return None
+    plain = real_of(tensor)
+    # On a CPU the sum in another type would make a copy of the tensor.
+    is_narrow = plain.device.type != "cpu" and plain.dtype in {torch.float16, torch.bfloat16}
+    return plain.sum(dtype=torch.float32 if is_narrow else None)
+
+
+def _off(total: Tensor | None, again: Tensor) -> Tensor:
+    """Return the difference of two sums relative to the norm of the second tensor; 0 of integers.
+
+    Where the errors of elements are independent it is their relative size, however many elements there are.
+    """
+    total_again = _total(again)
+    if total is None or total_again is None:
+        return torch.zeros((), dtype=torch.float64, device=again.device)
+    norm = torch.linalg.vector_norm(real_of(again), dtype=torch.float64)
+    return (total.double() - total_again.double()).abs() / norm
+
+
+class _Steps:
+    """Steps that optimizers have taken in this process, and checks that may keep them from the next one."""
+
+    def __init__(self) -> None:
+        self._taken: weakref.WeakKeyDictionary[Optimizer, int] = weakref.WeakKeyDictionary()
+        self._checks: weakref.WeakSet[RecomputeCheck] = weakref.WeakSet()
+        self._is_following = False
+
+    def follow(self, check: RecomputeCheck) -> None:
+        """Ask a check before each step."""
+        self._checks.add(check)
+        if not self._is_following:
+            self._is_following = True
+            register_optimizer_step_pre_hook(self._before)
+            register_optimizer_step_post_hook(self._after)
+
+    @property
+    def now(self) -> int:
+        """Return the number of the step that goes on, from 1."""
+        return max(self._taken.values(), default=0) + 1
+
+    def _before(self, optimizer: Optimizer, *_: Any) -> None:
+        for check in list(self._checks):
+            check.require_same(optimizer)
+
+    def _after(self, optimizer: Optimizer, *_: Any) -> None:
+        self._taken[optimizer] = self._taken.get(optimizer, 0) + 1
+
+
+_STEPS = _Steps()
+
+
+class _Pending(NamedTuple):
+    """A comparison whose figures may be on their way from a card to the host.
+
+    Attributes:
+        found: What it is about, if it differs.
+        rounding: A relative difference that another order of sums explains.
+        figures: Whether the bits differ, and the relative difference.
+        event: When they have come; none where they are here.
+    """
+
+    found: Difference
+    rounding: float
+    figures: Tensor
+    event: Any
+
+    @property
+    def is_there(self) -> bool:
+        return self.event is None or bool(self.event.query())
+
+
+class RecomputeCheck:
+    """The check of all that is made again in one model.
+
+    A site that differs is left without recompute from its next call on. Not where ranks gather weights together, as all
+    of them would have to do so in the same step.
+
+    Args:
+        model: The model.
+        mode: How much is compared; what the environment says where it is none.
+
+    Attributes:
+        choices: What is on in the model.
+        differences: What was found, each site once.
+        every: Each call is compared in one of so many.
+        share: Which share of the time that took lately.
+    """
+
+    def __init__(self, model: Module, mode: Mode | None = None) -> None:
+        self.mode = Mode.wanted(os.environ) if mode is None else mode
+        self.choices: frozenset[Choice] = frozenset()
+        self.differences: list[Difference] = []
+        self.every, self.share = TURNS if self.mode is Mode.SOME else 1, 0.0
+        self._model, self._takes_back, self._is_paused = weakref.ref(model), not is_sharded(model), False
+        self._watches: dict[tuple[str, str], Watch] = {}
+        self._first: Watch | None = None
+        self._pending: collections.deque[_Pending] = collections.deque()
+        self._calls, self._seconds, self._since = 0, 0.0, time.perf_counter()
+        if self.mode is not Mode.OFF:
+            _STEPS.follow(self)
+
+    def watch(self, site: str, path: str) -> Watch:
+        """Return what compares the calls of one module for one site."""
+        return self._watches.setdefault((site, path), Watch(self, site, path, len(self._watches)))
+
+    def differing(self) -> tuple[Difference, ...]:
+        """Return what was found of the sites that are on."""
+        self._look()
+        sites = {choice.site for choice in self.choices}
+        return tuple(difference for difference in self.differences if difference.site in sites)
+
+    def is_taken_back(self, site: str) -> bool:
+        """Tell whether a site is left without recompute, as it differed."""
+        return self._takes_back and any(difference.site == site for difference in self.differences)
+
+    @contextlib.contextmanager
+    def paused(self) -> Iterator[None]:
+        """Compare nothing inside: what runs there is no step of the training."""
+        before, self._is_paused = self._is_paused, True
+        try:
+            yield
+        finally:
+            self._is_paused = before
+
+    def require_same(self, optimizer: Optimizer) -> None:
+        """Keep an optimizer of the model from its step where the mode is strict and something differs.
+
+        Raises:
+            RecomputeDiffersError: It does.
+        """
+        model = self._model()
+        if self.mode is not Mode.STRICT or model is None:
+            return
+        self._look(waits=True)
+        trained = {id(one) for group in optimizer.param_groups for one in group["params"]} if self.differences else ()
+        if not any(id(one) in trained for one in model.parameters()):
+            return
+        for difference in self.differences:
+            raise RecomputeDiffersError(
+                f"{difference}. The optimizer's step is not taken. Leave {difference.site} without recompute, or set "
+                f"{VARIABLE}=all to be told and to go on."
+            )
+
+    @property
+    def is_on(self) -> bool:
+        """Tell whether anything is compared now."""
+        return self.mode is not Mode.OFF and not self._is_paused
+
+    def switch(self, choices: frozenset[Choice]) -> None:
+        """Tell what is on from now on."""
+        self.choices, self._first = choices, None
+
+    def is_turn(self, watch: Watch, turn: int) -> bool:
+        """Tell whether a module has its turn in a call that begins; its number goes up with each call."""
+        self._look()
+        self._first = self._first or watch
+        if watch is self._first:  # once for all modules
+            self._calls += 1
+            if self._calls == TURNS:
+                self._pace()
+        return turn % self.every == 0
+
+    def _pace(self) -> None:
+        now = time.perf_counter()
+        self.share = self._seconds / (now - self._since)
+        if self.mode is Mode.SOME:
+            self.every = 1 if self.share * self.every <= MOST_SHARE else TURNS
+        self._calls, self._seconds, self._since = 0, 0.0, now
+
+    def sums_of(self, tensor: Tensor) -> Sums:
+        """Return what is kept of a tensor."""
+        with self._spending(tensor, passes=2):
+            return Sums.of(tensor)
+
+    def compare(self, site: str, path: str, sums: Sums, again: Tensor) -> None:
+        """Compare a tensor that was made again; on a card the answer is looked at later, without a wait."""
+        with self._spending(again, passes=3):
+            if _like(again) != sums.like:
+                return
+            bits, is_here = bits_of(again), again.device.type == "cpu"
+            if is_here and bits == sums.bits:
+                return
+            kind, event = str(again.dtype).removeprefix("torch."), None
+            off = _off(sums.total, again)
+            figures = torch.stack([(bits != sums.bits).to(off), off])
+            if again.device.type == "cuda":
+                figures, event = figures.to("cpu", non_blocking=True), torch.cuda.Event()
+                event.record()
+            found = Difference(site, path, _STEPS.now, f"{kind} {tuple(again.shape)}", math.nan)
+            rounding = 0.0 if is_here else TOLERANCES.get(kind, 0.0)
+            self._pending.append(_Pending(found, rounding, figures, event))
+        if is_here:
+            self._look()
+
+    def _look(self, *, waits: bool = False) -> None:
+        while self._pending and (waits or self._pending[0].is_there):
+            one = self._pending.popleft()
+            if waits and one.event is not None:
+                one.event.synchronize()
+            differs, relative = one.figures.tolist()
+            if differs and not 0 < relative <= one.rounding:
+                self._tell(dataclasses.replace(one.found, relative=relative if math.isfinite(relative) else math.inf))
+
+    def _tell(self, found: Difference) -> None:
+        if any(known.site == found.site for known in self.differences):
+            return
+        self.differences.append(found)
+        then = (
+            f"From its next call on {found.site} is not recomputed."
+            if self._takes_back
+            else f"Weights are sharded here, so {found.site} is recomputed further: leave it out of the plans."
+        )
+        _LOG.warning("%s. The gradients of this step are wrong. %s", found, then)
+        add_evidence(Config(self.choices), f"in a training, {found}")
+
+    @contextlib.contextmanager
+    def _spending(self, tensor: Tensor, passes: int) -> Iterator[None]:
+        before = time.perf_counter()
+        with torch.no_grad():
+            yield
+        seconds = time.perf_counter() - before
+        if tensor.device.type != "cpu":  # nobody has waited for it
+            seconds = max(seconds, passes * tensor.numel() * tensor.element_size() / _CARD_BYTES_PER_SECOND)
+        self._seconds += seconds
+
+
+class Watch:
+    """Compares the calls of one module for one site.
+
+    Args:
+        check: The check that it belongs to.
+        site: The site.
+        path: The module.
+        number: Its number among those of the check: not all modules have their turn in the same step.
+    """
+
+    __slots__ = ("_calls", "_check", "_known", "_number", "_path", "_site")
+
+    def __init__(self, check: RecomputeCheck, site: str, path: str, number: int) -> None:
+        self._check, self._site, self._path, self._number, self._calls = check, site, path, number, 0
+        self._known: set[Hashable] = set()
+
+    @property
+    def is_taken_back(self) -> bool:
+        """Tell whether the site is left without recompute."""
+        return bool(self._check.differences) and self._check.is_taken_back(self._site)
+
+    def begins(self, state: Hashable = None) -> bool:
+        """Tell whether the call that begins is compared.
+
+        Args:
+            state: What may make it another one than those before; the first call in each state is compared.
+        """
+        if not self._check.is_on:
+            return False
+        self._calls += 1
+        is_new = state not in self._known and len(self._known) < MOST_STATES
+        if is_new:
+            self._known.add(state)
+        return self._check.is_turn(self, self._number + self._calls) or is_new
+
+    def sums_of(self, tensor: Tensor) -> Sums | None:
+        """Return what is kept of a tensor; none where it has no values in memory of its own."""
+        return self._check.sums_of(tensor) if can_be_summed(tensor) else None
+
+    def compare(self, sums: Sums | None, again: Tensor) -> None:
+        """Compare a tensor that was made again."""
+        if sums is not None and can_be_summed(again):
+            self._check.compare(self._site, self._path, sums, again)
+
+
+def can_be_summed(tensor: Tensor) -> bool:
+    """Tell whether a tensor has values, in memory of its own."""
+    is_plain = type(tensor) is Tensor and tensor.layout is torch.strided and not tensor.is_nested
+    return is_plain and not tensor.is_quantized and not tensor.is_meta and bool(tensor.numel())
+
+
+class SavedTensors:
+    """The tensors that a checkpointed call saves: a determinism check for ``torch.utils.checkpoint``.
+
+    They are all that the backward pass reads of a block. Their sums are taken when the call is over and not when they
+    are saved: an operator may fill a tensor that its node has saved already.
+
+    Args:
+        watch: Who compares them.
+        kept: Tensors that are not made again: arguments and weights.
+    """
+
+    def __init__(self, watch: Watch, kept: Iterable[Tensor]) -> None:
+        self._watch = watch
+        self._kept = {tensor.untyped_storage().data_ptr() for tensor in kept if can_be_summed(tensor.data)}
+        self._saved: list[_Saved] | None = []
+
+    def __call__(self, tensor: Tensor) -> _Saved | _Again:
+        """Return what ``torch.utils.checkpoint`` compares of a tensor, which is saved or was made again."""
+        if self._saved is None:
+            return _Again(tensor)
+        saved = _Saved(tensor, self._watch)
+        plain = tensor.detach()
+        if can_be_summed(plain) and plain.untyped_storage().data_ptr() not in self._kept:
+            saved.tensor = plain
+            self._saved.append(saved)
+        return saved
+
+    def end(self) -> None:
+        """Take the sums: the call is over."""
+        for saved in self._saved or ():
+            saved.sum()
+        self._saved = None
+
+
+class _Again:
+    """A tensor that was made again."""
+
+    def __init__(self, tensor: Tensor) -> None:
+        self.tensor = tensor
+
+    def __repr__(self) -> str:
+        return _form_of(self.tensor)
+
+
+class _Saved:
+    """A tensor that was saved: itself until the call is over, and its sums from then on."""
+
+    def __init__(self, tensor: Tensor, watch: Watch) -> None:
+        self.tensor: Tensor | None = None
+        self._watch, self._form = watch, _form_of(tensor)
+        self._sums: Sums | None = None
+
+    def sum(self) -> None:
+        """Take the sums, and let the tensor go."""
+        assert self.tensor is not None, "a call ends once"
+        self._sums, self.tensor = self._watch.sums_of(self.tensor), None
+
+    def __eq__(self, other: object) -> bool:
+        """Tell whether the form is the same, which is all that torch asks for; values are compared on the way."""
+        assert isinstance(other, _Again), "torch compares what was saved with what was made again"
+        if self._form != repr(other):
+            return False
+        self._watch.compare(self._sums, other.tensor.detach())
+        return True
+
+    def __hash__(self) -> int:
+        return hash(self._form)
+
+    def __repr__(self) -> str:
+        return self._form
+
+
+def _form_of(tensor: Tensor) -> str:
+    return f"{tensor.dtype} {tuple(tensor.shape)} on {tensor.device}"
+
+
+@contextlib.contextmanager
+def known_to_torch(saved: SavedTensors | None) -> Iterator[Any]:
+    """Give the ``determinism_check`` of ``torch.utils.checkpoint``: PyTorch's own where there is none of ours."""
+    if saved is None or not _METADATA:
+        yield "default"
+        return
+    _METADATA[saved] = saved
+    try:
+        yield saved
+    finally:
+        del _METADATA[saved]

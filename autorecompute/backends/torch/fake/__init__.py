@@ -1,0 +1,1 @@
+"""Training steps on fake tensors: what they hold and compute."""

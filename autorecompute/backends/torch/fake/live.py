@@ -1,0 +1,448 @@
+"""Counts the bytes that are alive in a step, and the work that it does."""
+
+from __future__ import annotations
+
+import collections
+import contextlib
+import dataclasses
+import functools
+import math
+import time
+from typing import TYPE_CHECKING, Any, Protocol, Self
+
+import torch
+from torch import Tensor
+from torch._ops import HigherOrderOperator
+from torch.utils._python_dispatch import TorchDispatchMode, _disable_current_modes
+from torch.utils.flop_counter import flop_registry
+
+from autorecompute.backends.torch.compiled.forms import is_compiling
+from autorecompute.backends.torch.find.storages import Storages, are_spread, tensors_in
+from autorecompute.backends.torch.forecast.cards import FLOAT, TF32
+from autorecompute.backends.torch.forecast.records import NOTHING, Amount
+from autorecompute.memory import Machine
+from autorecompute.units import GIB, MIB
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+    from types import TracebackType
+
+    from torch.nn import Module
+
+    from autorecompute.backends.torch.compiled.forms import AllocatedLive
+
+
+REPEATS = 5
+LONG_ENOUGH_SECONDS = 0.005
+"""A product that takes this long is large enough to tell the speed, and small enough where a type is slow."""
+
+SMALLEST, LARGEST = 256, 8192
+"""Rows of the matrices that are multiplied."""
+
+COPIED = {"cpu": 64 * MIB, "cuda": GIB}
+"""Bytes that are read and written: more than caches hold."""
+
+
+class Speeds(Protocol):
+    """What a roofline is made of."""
+
+    @property
+    def bytes_per_second(self) -> float:
+        """Return what memory reads and writes."""
+
+    def operations_per_second(self, kind: str) -> float:
+        """Return the speed of matrix products of a type of numbers."""
+
+
+class MeasuredSpeeds:
+    """Those of this machine, each measured when it is first asked for: some milliseconds of each.
+
+    Args:
+        device: ``cpu`` or ``cuda``.
+    """
+
+    def __init__(self, device: str) -> None:
+        self._device = device
+        self._operations: dict[str, float] = {}
+        self.bytes_per_second = self._copying()
+
+    def operations_per_second(self, kind: str) -> float:
+        """Return the speed of matrix products of a type of numbers."""
+        kind = "float32" if kind == TF32 else kind  # what is measured is what the script has switched on
+        if kind not in self._operations:
+            self._operations[kind] = self._multiplying(getattr(torch, kind))
+        return self._operations[kind]
+
+    @property
+    def machine(self) -> Machine:
+        """Return all that was measured."""
+        return Machine(
+            name="this machine",
+            source=f"measured on {self._device}: the best of {REPEATS} matrix products, and of {REPEATS} copies",
+            is_measured=True,
+            operations_per_second=dict(self._operations),
+            bytes_per_second=self.bytes_per_second,
+        )
+
+    def _multiplying(self, dtype: torch.dtype) -> float:
+        rows = SMALLEST
+        while True:
+            # Fake tensors are made of everything around, and a fake takes no time.
+            with _disable_current_modes(), torch.no_grad():
+                one = torch.ones(rows, rows, dtype=dtype, device=self._device)
+                seconds = self._best(functools.partial(torch.mm, one, one.clone(), out=torch.empty_like(one)))
+            if seconds >= LONG_ENOUGH_SECONDS or rows == LARGEST:
+                return 2 * rows**3 / seconds
+            rows *= 2
+
+    def _copying(self) -> float:
+        size = COPIED.get(self._device, COPIED["cpu"])
+        with _disable_current_modes(), torch.no_grad():
+            source = torch.ones(size, dtype=torch.uint8, device=self._device)
+            target = torch.zeros_like(source)
+            return 2 * size / self._best(functools.partial(target.copy_, source))
+
+    def _best(self, call: Callable[[], object]) -> float:
+        """Return the shortest time of some calls.
+
+        Others on the machine make them longer, and nothing makes them shorter.
+        """
+        self._run(call)
+        return min(self._run(call) for _ in range(REPEATS))
+
+    def _run(self, call: Callable[[], object]) -> float:
+        self._settle()
+        begin = time.perf_counter()
+        call()
+        self._settle()
+        return max(time.perf_counter() - begin, 1e-9)
+
+    def _settle(self) -> None:
+        if self._device == "cuda":
+            torch.cuda.synchronize()
+
+
+OPERATIONS_PER_BYTE = {"cpu": 10.0, "cuda": 100.0}
+"""Multiplications and additions that a device does in the time in which it reads or writes a byte."""
+
+_ATEN = torch.ops.aten
+_CONVOLUTIONS = {_ATEN.convolution, _ATEN._convolution, _ATEN.convolution_backward}
+_LOOKUPS = {_ATEN.embedding, _ATEN.index_select, _ATEN.gather, _ATEN.index}
+"""They read as much of their table as they give."""
+
+_IDLE = {_ATEN.empty, _ATEN.empty_like, _ATEN.empty_strided, _ATEN.new_empty, _ATEN.new_empty_strided}
+"""They reserve memory and neither read nor write it."""
+
+
+class Work:
+    """Tells the work of operators.
+
+    Where no speeds are known it orders configs before a step of any has run, by a rule of thumb. Trials correct it.
+
+    Args:
+        device: ``cpu`` or ``cuda``.
+        speeds: Those of the machine that a roofline is asked for.
+    """
+
+    def __init__(self, device: str = "cpu", speeds: Speeds | None = None) -> None:
+        self._operations_per_byte = OPERATIONS_PER_BYTE.get(device, OPERATIONS_PER_BYTE["cpu"])
+        self._speeds = speeds
+
+    def of(self, function: Any, args: tuple[Any, ...], kwargs: Mapping[str, Any], result: Any) -> Amount:
+        """Return the work of one operator.
+
+        Args:
+            function: The operator.
+            args: Its positional arguments.
+            kwargs: Its keyword arguments.
+            result: What it gave.
+        """
+        packet = getattr(function, "overloadpacket", None)
+        if getattr(function, "is_view", False) or packet in _IDLE:
+            return NOTHING
+        given, written = [*tensors_in(args), *tensors_in(kwargs)], _written(args, result)
+        read = written if packet in _LOOKUPS else given
+        moved = float(sum(_bytes(tensor) for tensor in (*read, *written)))
+        count = _OWN_COUNTS.get(packet) or flop_registry.get(packet)
+        operations = float(count(*args, **kwargs, out_val=result)) if count is not None else 0.0
+        return Amount(operations=operations, moved_bytes=moved, cost=self._cost(packet, given, operations, moved))
+
+    def _cost(self, packet: Any, given: list[Tensor], operations: float, moved: float) -> float:
+        if self._speeds is None:
+            return max(moved, operations / self._operations_per_byte)
+        seconds = moved / self._speeds.bytes_per_second
+        if not operations:
+            return seconds
+        return max(seconds, operations / self._speeds.operations_per_second(_kind(packet, given[0])))
+
+
+def _written(args: tuple[Any, ...], result: Any) -> list[Tensor]:
+    """Return what an operator writes: its results, or where it gives none, the lists that it changes in place."""
+    return list(tensors_in(args[0] if result is None and args else result))
+
+
+def _kind(packet: Any, tensor: Tensor) -> str:
+    """Return the type of numbers that an operator multiplies."""
+    kind = str(tensor.dtype).removeprefix("torch.")
+    return TF32 if kind == FLOAT and _takes_tf32(packet) else kind
+
+
+def _takes_tf32(packet: Any) -> bool:
+    """Tell whether the script lets a card's tensor cores round float32 for this operator."""
+    if packet in _CONVOLUTIONS:
+        return bool(torch.backends.cudnn.allow_tf32)
+    matmul = torch.backends.cuda.matmul
+    if hasattr(matmul, "fp32_precision"):  # since torch 2.9, which does not tell the older setting in every case
+        return bool(matmul.fp32_precision == "tf32")
+    return bool(matmul.allow_tf32)
+
+
+def _bytes(tensor: Any) -> int:
+    size: int = math.prod(tensor.shape) * tensor.element_size()
+    return size
+
+
+def _attention(query: Tensor, key: Tensor, value: Tensor, *_: Any, **_kwargs: Any) -> int:
+    """Return a product for the scores, and one for the result.
+
+    A mask spares nothing, as in ``torch.utils.flop_counter``.
+    """
+    return 2 * _scores(query, key) * int(query.shape[-1] + value.shape[-1])
+
+
+def _attention_backward(_gradient: Tensor, query: Tensor, key: Tensor, value: Tensor, *_: Any, **_kwargs: Any) -> int:
+    """Return the scores once more, and products for the gradients of query, key, scores and value."""
+    return 2 * _scores(query, key) * int(3 * query.shape[-1] + 2 * value.shape[-1])
+
+
+def _scores(query: Tensor, key: Tensor) -> int:
+    return int(math.prod(query.shape[:-1]) * key.shape[-2])
+
+
+_OWN_COUNTS: Mapping[Any, Callable[..., int]] = {
+    _ATEN._scaled_dot_product_flash_attention_for_cpu: _attention,
+    _ATEN._scaled_dot_product_flash_attention_for_cpu_backward: _attention_backward,
+}
+"""Those that torch's counter leaves out: attention of a CPU."""
+
+
+FORWARD, BACKWARD, OUTSIDE = "forward", "backward", "outside"
+
+
+@dataclasses.dataclass(frozen=True)
+class Segment:
+    """A part of a step.
+
+    Attributes:
+        phase: ``forward``, ``backward``, or ``outside`` both: the optimizer and what the script does between steps.
+        unit: The unit whose forward runs, or whose nodes the backward pass goes through: its place among the units in
+            the order of their calls. -1 before the first.
+        is_behind: Whether it is what lies behind the unit and before the next one; behind the last one are the head
+            and the loss.
+        node: The node that the backward pass is in, counted from the first one of the unit; where nothing repeats, that
+            which the forward pass makes as well, counted from the model's first. Segments of one unit are equal
+            whatever it is.
+    """
+
+    phase: str
+    unit: int
+    is_behind: bool = False
+    node: int = dataclasses.field(default=0, compare=False)
+
+
+@dataclasses.dataclass(frozen=True)
+class Event:
+    """A change of the bytes that are alive.
+
+    Attributes:
+        segment: When it happened.
+        change: Bytes that came, or went where it is negative.
+        storage: The number of the storage that they are of, in this step.
+    """
+
+    segment: Segment
+    change: int
+    storage: int
+
+
+class LiveBytes(TorchDispatchMode):  # type: ignore[misc]
+    """Counts the bytes of tensors' storages; a context around a step, which then takes about a tenth longer.
+
+    Storages that are resized, as ``fully_shard`` does with gathered parameters, are followed.
+
+    Args:
+        known: Tensors that are alive already, such as parameters and the optimizer's state.
+        segment: Tells which part of the step runs; asked at every change.
+        work: Tells the work of every operator.
+
+    Attributes:
+        base: Bytes of what was alive already.
+        held: The bytes of each storage that was alive already, by its number, in the order of the tensors.
+        now: Bytes that are alive.
+        peak: The most so far.
+        events: All changes, in order.
+        work: The work in each part of the step.
+    """
+
+    supports_higher_order_operators = True  # what they make is seen as any operator's
+
+    def __init__(
+        self, known: Iterable[Tensor] = (), segment: Callable[[], Segment] | None = None, work: Work | None = None
+    ) -> None:
+        super().__init__()
+        self.now = self.peak = 0
+        self.events: list[Event] = []
+        self.work: dict[Segment, Amount] = collections.defaultdict(Amount)
+        self._segment, self._work = segment, work
+        self._sizes: dict[int, int] = {}
+        self._is_on = False
+        self._storages = Storages(self._gone)
+        for tensor in known:
+            self._see(tensor)
+        self.base = self.peak = self.now
+        self.held = dict(self._sizes)
+
+    def __enter__(self) -> Self:
+        self._is_on = True
+        super().__enter__()
+        self._resize = torch.UntypedStorage.resize_
+        torch.UntypedStorage.resize_ = self._resizing(self._resize)
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, traceback: TracebackType | None
+    ) -> None:
+        torch.UntypedStorage.resize_ = self._resize
+        super().__exit__(kind, error, traceback)
+        self._is_on = False
+
+    def __torch_dispatch__(
+        self, function: Any, types: Any, args: tuple[Any, ...] = (), kwargs: dict[str, Any] | None = None
+    ) -> Any:
+        if are_spread(tuple(types)):  # of a higher-order operator it is a list
+            return NotImplemented
+        return self._follow(function, args, kwargs or {})
+
+    def _follow(self, function: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
+        """Run one operator, and see what it makes."""
+        result, amount = self._run(function, args, kwargs)
+        if self._is_on and self._segment is not None:
+            segment = self._segment()
+            if amount is not NOTHING:  # most operators are views
+                self.work[segment] += amount
+        is_older = _gives_what_it_got(function)
+        for tensor in tensors_in(result):
+            self._see(tensor, is_older=is_older)
+        return result
+
+    def _run(self, function: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> tuple[Any, Amount]:
+        """Return what the operator gives, and its work."""
+        result = function(*args, **kwargs)
+        return result, NOTHING if self._work is None else self._work.of(function, args, kwargs, result)
+
+    @contextlib.contextmanager
+    def before_all(self) -> Iterator[None]:
+        """Count what comes and stays inside as alive before the events, among which it is not."""
+        before, self._is_on = self.now, False
+        made = set(self._sizes)
+        try:
+            yield
+        finally:
+            self._is_on = True
+            self.base += self.now - before
+            self.held |= {number: size for number, size in self._sizes.items() if number not in made}
+
+    def numbers_of(self, tensors: Iterable[Tensor]) -> set[int]:
+        """Return the numbers of the storages on which tensors stand."""
+        return {self._storages.number(tensor) for tensor in tensors}
+
+    def _see(self, tensor: Tensor, *, is_older: bool = False) -> None:
+        number, size = self._storages.see(tensor)
+        if size and not is_older:  # a view of what was there before, such as a data set, makes nothing
+            self._sizes[number] = size
+            self._change(size, number)
+
+    def _resizing(self, resize: Callable[..., Any]) -> Callable[..., Any]:
+        """Stand in for ``UntypedStorage.resize_``, which no dispatch mode is told of."""
+
+        def resize_(storage: torch.UntypedStorage, size: int) -> Any:
+            result = resize(storage, size)
+            number, _ = self._storages.see_storage(storage)
+            before, self._sizes[number] = self._sizes.get(number, 0), size
+            self._change(size - before, number)
+            return result
+
+        return resize_
+
+    def _gone(self, number: int) -> None:
+        self._change(-self._sizes.pop(number, 0), number)
+
+    def _change(self, size: int, storage: int) -> None:
+        self.now += size
+        self.peak = max(self.peak, self.now)
+        if self._is_on and self._segment is not None and size:
+            self.events.append(Event(self._segment(), size, storage))
+
+
+@functools.cache
+def _gives_what_it_got(function: Any) -> bool:
+    """Tell whether an operator's result lies on one of its arguments.
+
+    What ``torch.tensor`` makes comes as an argument.
+    """
+    if function is torch.ops.aten.lift_fresh.default or isinstance(function, HigherOrderOperator):
+        return False
+    return any(result.alias_info is not None for result in function._schema.returns)
+
+
+class StepLive:
+    """Counts live tensors between two calls that a script lies between.
+
+    Where the script compiles anything, the profiler counts: under a dispatch mode the compiler would go on without its
+    code, to the end of the process.
+
+    Args:
+        known: Tells the tensors that are alive when a step begins.
+    """
+
+    def __init__(self, known: Callable[[], Iterable[Tensor]]) -> None:
+        self._known = known
+        self._meter: LiveBytes | None = None
+        self._profiled: AllocatedLive | None = None
+
+    def start(self) -> None:
+        """Begin a step."""
+        if is_compiling():
+            from autorecompute.backends.torch.compiled.forms import AllocatedLive, LeastHeld  # which needs the profiler
+
+            self._profiled = AllocatedLive(self._known, LeastHeld())
+            self._profiled.start()
+            return
+        self._meter = LiveBytes(self._known())
+        self._meter.__enter__()
+
+    def stop(self) -> int:
+        """Return the most bytes alive beyond those that were at the start."""
+        if self._profiled is not None:
+            profiled, self._profiled = self._profiled, None
+            return profiled.stop()
+        meter, self._meter = self._meter, None
+        assert meter is not None, "a step that ends has begun"
+        meter.__exit__(None, None, None)
+        return meter.peak - meter.base
+
+    def held_bytes(self, measured_bytes: int) -> int:
+        """Return what was measured: configs leave nothing behind."""
+        return measured_bytes
+
+
+def tensors_of(model: Module, optimizers: Sequence[torch.optim.Optimizer], batch: Any = ()) -> list[Tensor]:
+    """Return the tensors that are alive between two steps: parameters and their gradients, buffers, state, a batch."""
+    parameters = list(model.parameters())
+    gradients = [parameter.grad for parameter in parameters if parameter.grad is not None]
+    return [*parameters, *gradients, *model.buffers(), *state_of(optimizers), *tensors_in(batch)]
+
+
+def state_of(optimizers: Sequence[torch.optim.Optimizer]) -> list[Tensor]:
+    """Return the tensors that optimizers keep between two steps."""
+    return [value for optimizer in optimizers for value in tensors_in(list(optimizer.state.values()))]

@@ -1,0 +1,485 @@
+"""Machines that are not here: other cards, and the other ranks."""
+
+from __future__ import annotations
+
+import collections
+import contextlib
+import dataclasses
+import functools
+import itertools
+import math
+import os
+from typing import TYPE_CHECKING, Any, NamedTuple
+
+import torch
+import torch.distributed as dist
+from torch import Tensor
+from torch.distributed import device_mesh, distributed_c10d
+from torch.nn import functional
+from torch.nn.functional import pad
+
+from autorecompute.backends.torch.fake.live import MeasuredSpeeds
+from autorecompute.backends.torch.fake.repeats import Row, card_memory, usual_order
+from autorecompute.backends.torch.fake.steps import GATHERED, GRADIENTS, PARAMETERS, FakeSteps
+from autorecompute.backends.torch.fake.survey import bytes_of
+from autorecompute.backends.torch.find.structure import is_sharded
+from autorecompute.backends.torch.forecast.caching_allocator import AllocatorSettings
+from autorecompute.backends.torch.forecast.cards import CARDS, AttentionCall, Kernel, kernel_of, machine_of
+from autorecompute.backends.torch.forecast.records import OnCard
+from autorecompute.backends.torch.switch.checkpoints import attention_by
+from autorecompute.errors import ScriptError
+from autorecompute.memory import RankPeak
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+    from contextlib import AbstractContextManager
+
+    from torch.nn import Module
+    from torch.optim import Optimizer
+
+    from autorecompute.backends.torch.fake.live import Event, Segment, Speeds
+    from autorecompute.backends.torch.fake.repeats import FakeStep
+    from autorecompute.backends.torch.fake.steps import Script
+    from autorecompute.backends.torch.forecast.records import Steps, TorchDetection
+    from autorecompute.backends.torch.switch.applying import Tuned
+    from autorecompute.memory import Machine
+    from autorecompute.plans import Config
+
+    Kinds = collections.Counter[str]
+
+
+MODULES = (dist, distributed_c10d, device_mesh)
+"""Where torch calls these functions by a name of its own."""
+
+NO_RANKS = "The script makes a process group, as one of several ranks. Add --ranks N to run it as the first of N."
+
+
+def pretend(ranks: int) -> None:
+    """Make this process rank 0 of so many from now on: in its environment, and in the group that the script makes.
+
+    Args:
+        ranks: How many there are; with 0 a script that needs others to make its group is told how to have them.
+    """
+    make, make_inner, make_mesh = dist.init_process_group, dist.new_group, device_mesh.init_device_mesh
+    if not ranks:
+        _replace(make, functools.partial(_make_alone, make))
+        return
+    os.environ |= {"RANK": "0", "LOCAL_RANK": "0", "GROUP_RANK": "0", "WORLD_SIZE": str(ranks)}
+    os.environ.setdefault("LOCAL_WORLD_SIZE", str(ranks))  # a launcher's own figure, where the shell has it
+    os.environ.setdefault("MASTER_ADDR", "localhost")
+    os.environ.setdefault("MASTER_PORT", "29500")
+    _replace(make, functools.partial(_make_group, make, ranks))
+    _replace(make_inner, functools.partial(_make_inner_group, make_inner))
+    _replace(make_mesh, functools.partial(_make_mesh, make_mesh, ranks))
+
+
+def _replace(function: Callable[..., Any], other: Callable[..., Any]) -> None:
+    functools.update_wrapper(other, function)
+    for module in MODULES:
+        if getattr(module, function.__name__, None) is function:
+            setattr(module, function.__name__, other)
+
+
+def _make_group(make: Callable[..., Any], ranks: int, *args: Any, **kwargs: Any) -> None:
+    """Stand in for ``init_process_group``."""
+    from torch.testing._internal.distributed.fake_pg import FakeStore  # its import makes the backend known
+
+    rank, world_size = _asked(args, kwargs)
+    if world_size not in {-1, ranks} or rank not in {-1, 0}:
+        raise ScriptError(
+            f"The script asks for rank {max(rank, 0)} of {world_size}, and --ranks says {ranks}. Let it take both from "
+            f"RANK and WORLD_SIZE, or say --ranks {world_size}."
+        )
+    make("fake", store=FakeStore(), rank=0, world_size=ranks)
+
+
+def _make_alone(make: Callable[..., Any], *args: Any, **kwargs: Any) -> None:
+    """Stand in for it where no ranks were asked for."""
+    if "WORLD_SIZE" not in os.environ and _asked(args, kwargs)[1] != 1:
+        raise ScriptError(NO_RANKS)
+    make(*args, **kwargs)
+
+
+def _asked(args: Sequence[Any], kwargs: Mapping[str, Any]) -> tuple[int, int]:
+    """Return the rank and the number of ranks that ``init_process_group`` is given.
+
+    -1 for what the environment tells.
+    """
+    names = ("backend", "init_method", "timeout", "world_size", "rank")
+    given = {**dict(zip(names, args, strict=False)), **kwargs}
+    return given.get("rank", -1), given.get("world_size", -1)
+
+
+def _make_mesh(
+    make: Callable[..., Any], ranks: int, device_type: str, mesh_shape: tuple[int, ...], *args: Any, **kwargs: Any
+) -> Any:
+    """Stand in for ``init_device_mesh``."""
+    size = math.prod(mesh_shape)
+    if size != ranks:
+        shape = " x ".join(map(str, mesh_shape))
+        raise ScriptError(
+            f"The script makes a mesh of {size} ranks ({shape}), and --ranks says {ranks}. Say --ranks {size}, or have "
+            "the script make its mesh of as many ranks as there are."
+        )
+    return make(device_type, mesh_shape, *args, **kwargs)
+
+
+def _make_inner_group(make: Callable[..., Any], *args: Any, **kwargs: Any) -> Any:
+    """Stand in for ``new_group``: inside of a fake group all are."""
+    return make(*args, **{**kwargs, "backend": None})
+
+
+_ATEN = torch.ops.aten
+_FUSED = {
+    Kernel.CUDNN: _ATEN._scaled_dot_product_cudnn_attention,
+    Kernel.EFFICIENT: _ATEN._scaled_dot_product_efficient_attention,
+}
+HALF_BYTES = 2
+_OPTIONS = ("attn_mask", "dropout_p", "is_causal")
+"""What may stand behind query, key and value without its name."""
+
+
+class CardKernels:
+    """Computes attention, dropout and an optimizer's step as a card does, on fake tensors of the CPU.
+
+    Functions of ``torch.nn.functional`` that a module has imported by name are not seen.
+
+    Args:
+        capability: The card's compute capability.
+
+    Attributes:
+        taken: How many calls of attention took each kernel.
+    """
+
+    def __init__(self, capability: tuple[int, int]) -> None:
+        self.taken: collections.Counter[Kernel] = collections.Counter()
+        self._capability = capability
+        major, minor, *_ = torch.__version__.split(".")
+        self._release = (int(major), int(minor))
+
+    @contextlib.contextmanager
+    def active(self, optimizers: Iterable[Optimizer] = ()) -> Iterator[None]:
+        """Have calls in this thread take these kernels.
+
+        Args:
+            optimizers: They update all weights at once, as they do on a card where nothing else was asked for
+                (``_default_to_fused_or_foreach`` in ``torch/optim/optimizer.py``).
+        """
+        plain = functional.dropout
+        groups = [group for optimizer in optimizers for group in optimizer.param_groups if _is_open(group)]
+        functional.dropout = _fused(plain)
+        for group in groups:
+            group["foreach"] = True
+        try:
+            with attention_by(self._attend):
+                yield
+        finally:
+            functional.dropout = plain
+            for group in groups:
+                group["foreach"] = None
+
+    def _attend(self, query: Tensor, key: Tensor, value: Tensor, *args: Any, **kwargs: Any) -> Tensor:
+        options = dict(zip(_OPTIONS, args, strict=False)) | kwargs
+        query, key, value = (_in_autocast(tensor) for tensor in (query, key, value))
+        call = _call_of((query, key, value), options)
+        kernel = kernel_of(call, self._capability, self._release)
+        self.taken[kernel] += 1
+        mask = options.get("attn_mask")
+        mask = None if mask is None else _as_numbers(_in_autocast(mask), query.dtype)
+        scale = options.get("scale")
+        with torch.autocast(query.device.type, enabled=False):
+            if kernel is Kernel.FLASH:
+                return _flash((query, key, value), call, 1 / math.sqrt(query.shape[-1]) if scale is None else scale)
+            if kernel is Kernel.MATH:
+                return _written_out((query, key, value), mask, call, scale)
+            if kernel is Kernel.EFFICIENT:
+                mask = _aligned(mask, query, key)
+            given = (query, key, value, mask, torch.is_grad_enabled(), call.dropout, call.is_causal)
+            return _first(_FUSED[kernel](*given, scale=scale))
+
+
+def _is_open(group: Mapping[str, Any]) -> bool:
+    """Tell whether it is PyTorch that decides how an optimizer updates the weights."""
+    return (
+        "foreach" in group and group["foreach"] is None and not group.get("fused") and not group.get("differentiable")
+    )
+
+
+def _fused(plain: Callable[..., Tensor]) -> Callable[..., Tensor]:
+    """Return a dropout whose mask has a byte for each number, as a card's has, and not as many as the number.
+
+    ``is_fused_kernel_acceptable`` in ``aten/src/ATen/native/Dropout.cpp``.
+    """
+
+    @functools.wraps(plain)
+    def dropout(values: Tensor, p: float = 0.5, training: bool = True, inplace: bool = False) -> Tensor:  # noqa: FBT001, FBT002 (PyTorch's own arguments)
+        if training and not inplace and 0 < p < 1:
+            return _first(torch.native_dropout(values, p, train=True))
+        return plain(values, p, training, inplace)
+
+    return dropout
+
+
+def _call_of(tensors: tuple[Tensor, Tensor, Tensor], options: Mapping[str, Any]) -> AttentionCall:
+    query, key, value = tensors
+    mask = options.get("attn_mask")
+    rows = tensors if mask is None else (*tensors, mask)
+    return AttentionCall(
+        dtype=str(query.dtype).removeprefix("torch."),
+        query=tuple(query.shape),
+        key=tuple(key.shape),
+        value=tuple(value.shape),
+        mask=None if mask is None else tuple(mask.shape),
+        mask_learns=mask is not None and mask.requires_grad,
+        has_plain_strides=all(tensor.stride(-1) == 1 for tensor in rows),
+        dropout=options.get("dropout_p", 0.0),
+        is_causal=options.get("is_causal", False),
+        is_grouped=options.get("enable_gqa", False),
+    )
+
+
+def _in_autocast(tensor: Tensor) -> Tensor:
+    """Return the tensor as autocast hands it to attention."""
+    kind = tensor.device.type
+    is_cast = torch.is_autocast_enabled(kind) and tensor.is_floating_point() and tensor.dtype != torch.float64
+    return tensor.to(torch.get_autocast_dtype(kind)) if is_cast else tensor
+
+
+def _as_numbers(mask: Tensor, dtype: torch.dtype) -> Tensor:
+    """Return a mask of yes and no as what is added to the scores (``convert_boolean_attn_mask``)."""
+    if mask.dtype != torch.bool:
+        return mask
+    return torch.where(mask, 0.0, torch.scalar_tensor(-math.inf, dtype=dtype, device=mask.device))
+
+
+def _aligned(mask: Tensor | None, query: Tensor, key: Tensor) -> Tensor | None:
+    """Return a mask whose rows begin at multiples of 8 numbers, for all heads (``preprocess_mask``)."""
+    if mask is None:
+        return None
+    if mask.stride(-1) != 1 or any(stride % 8 for stride in mask.stride()[:-1]):
+        mask = pad(mask, (0, 8 - mask.shape[-1] % 8))[..., : mask.shape[-1]]
+    return mask.expand(*query.shape[:3], key.shape[2])
+
+
+def _flash(tensors: tuple[Tensor, Tensor, Tensor], call: AttentionCall, scale: float) -> Tensor:
+    """Flash attention of heads that are filled up to a multiple of 8 (``pad_last_dim``)."""
+    size = call.query[-1]
+    query, key, value = (pad(tensor, (0, -size % 8)) if size % 8 else tensor for tensor in tensors)
+    attend = _ATEN._scaled_dot_product_flash_attention
+    result = _first(attend(query, key, value, call.dropout, call.is_causal, scale=scale))
+    return result[..., :size] if size % 8 else result
+
+
+def _written_out(
+    tensors: tuple[Tensor, Tensor, Tensor], mask: Tensor | None, call: AttentionCall, scale: float | None
+) -> Tensor:
+    """Attention by products (``_scaled_dot_product_attention_math``), where a dropout's mask has a byte for each score.
+
+    PyTorch's own function drops as the CPU does, where its tensors are. It has to be written out for another mask.
+    """
+    if not call.dropout:
+        rest = {"is_causal": call.is_causal, "scale": scale, "enable_gqa": call.is_grouped}
+        return _first(_ATEN._scaled_dot_product_attention_math(*tensors, mask, **rest))
+    query, key, value = (tensor.float() if tensor.itemsize == HALF_BYTES else tensor for tensor in tensors)
+    if call.is_causal:
+        allowed = torch.ones(query.shape[-2], key.shape[-2], dtype=torch.bool, device=query.device).tril()
+        mask = _as_numbers(allowed, query.dtype)
+    if call.is_grouped:
+        key, value = (tensor.repeat_interleave(call.query[1] // call.key[1], 1) for tensor in (key, value))
+    factor = (abs(scale) if scale is not None else 1 / math.sqrt(query.shape[-1])) ** 0.5
+    scores = torch.matmul(query * factor, key.transpose(-2, -1) * factor)
+    shares = _ATEN._safe_softmax(scores if mask is None else scores + mask, -1)
+    dropped = _first(torch.native_dropout(shares, call.dropout, train=True))
+    return torch.matmul(dropped, value).to(tensors[0].dtype)
+
+
+def _first(results: Sequence[Any]) -> Tensor:
+    result: Tensor = results[0]
+    return result
+
+
+def reserve(model: Module, tuned: Tuned, script: Script, configs: Iterable[Config]) -> tuple[OnCard, ...]:
+    """Return what each config takes on a card, with the allocator's settings of the environment.
+
+    A fragment of memory is what many requests in a row leave, so the figures of plans do not add up: each config has a
+    whole step of its own.
+
+    Args:
+        model: The model.
+        tuned: What was found in it, and its switches.
+        script: What the script does around the model.
+        configs: What is recomputed.
+
+    Raises:
+        SetupError: the environment sets what is not modelled.
+    """
+    settings = AllocatorSettings.of(os.environ)
+    steps, told = FakeSteps(model, tuned.found.structure.units, script, tuned.found.values), []
+    with steps.prepared(tuned.board) as (_, take):
+        for config in configs:
+            peak = card_memory(take(config.choices, optimizes=True), settings)
+            told.append(OnCard(config=config, allocated_bytes=peak.allocated, reserved_bytes=peak.reserved))
+    return tuple(told)
+
+
+STATE, ACTIVATIONS = "state", "activations"
+"""Kinds beside those of ``collectives``: what an optimizer had before its first step, and all else, with the batch."""
+
+
+class _Part(NamedTuple):
+    """What a segment does to the bytes of each kind.
+
+    Attributes:
+        segment: Which.
+        highest: By how many bytes when most are alive.
+        change: By how many in the end.
+    """
+
+    segment: Segment
+    highest: Kinds
+    change: Kinds
+
+
+def divide(
+    model: Module, tuned: Tuned, script: Script, steps: Steps, configs: Iterable[Config]
+) -> tuple[RankPeak, ...]:
+    """Return what the peak of one rank is made of with each config.
+
+    Args:
+        model: The model.
+        tuned: What was found in it, and its switches.
+        script: What the script does around the model.
+        steps: What steps take: the optimizer's state is told by it, and not made anew.
+        configs: What is recomputed.
+    """
+    found, told = tuned.found, []
+    fakes = FakeSteps(model, found.structure.units, script, found.values)
+    with fakes.taking(tuned.board) as take:
+        for config in configs:
+            step, kinds = _divided(take, config, found.calls, _alike(tuned, config))
+            told.append(
+                RankPeak(
+                    config=config,
+                    ranks=torch.distributed.get_world_size(),
+                    parameter_bytes=kinds[PARAMETERS],
+                    gradient_bytes=kinds[GRADIENTS],
+                    state_bytes=bytes_of(model) + steps.later_bytes - step.base + kinds[STATE],
+                    gathered_bytes=kinds[GATHERED],
+                    activation_bytes=kinds[ACTIVATIONS],
+                )
+            )
+    return tuple(told)
+
+
+def _alike(tuned: Tuned, config: Config) -> frozenset[str]:
+    """Return the units that do what the one before and those behind them do, with the config, too."""
+    found = tuned.found
+    on: dict[str, list[str]] = {unit: [] for unit in found.structure.units}
+    for choice in sorted(config.choices, key=str):
+        for path in tuned.board.paths(choice):
+            for place in found.structure.units_with(path):
+                on[found.structure.units[place]].append(f"{choice.site}:{choice.option}")
+    calls = found.calls
+    return frozenset(
+        unit
+        for place, unit in enumerate(calls)
+        if unit in found.repeated and all(on[other] == on[unit] for other in calls[place - 1 : place + 3])
+    )
+
+
+def _divided(
+    take: Callable[..., FakeStep], config: Config, calls: Sequence[str], skipped: frozenset[str]
+) -> tuple[FakeStep, Kinds]:
+    """Return a step, and the bytes of each kind at its peak; a whole step where one without some units cannot tell."""
+    step, row = take(config.choices, skipped), Row(calls, skipped)
+    parts = [_part(step, segment, events) for segment, events in itertools.groupby(step.events, _segment)]
+    if not skipped:
+        return step, _at_peak(step, parts)
+    known, taken = {part.segment: part for part in parts}, [part.segment for part in parts]
+    order = usual_order(row.calls)
+    if taken != [segment for segment in order if segment in known]:
+        return _divided(take, config, calls, frozenset())
+    stand_ins = row.stand_ins(usual_order(len(calls)), order)
+    return step, _at_peak(step, [known[one] for one in stand_ins if one in known])
+
+
+def _at_peak(step: FakeStep, parts: Iterable[_Part]) -> Kinds:
+    """Return the bytes of each kind when most are alive."""
+    now: Kinds = collections.Counter()
+    for number, size in step.held.items():
+        now[STATE if number in step.state else step.kinds.get(number, ACTIVATIONS)] += size
+    peak = now
+    for part in parts:
+        highest = _plus(now, part.highest)
+        if sum(highest.values()) > sum(peak.values()):
+            peak = highest
+        now = _plus(now, part.change)
+    return peak
+
+
+def _part(step: FakeStep, segment: Segment, events: Iterable[Event]) -> _Part:
+    now: Kinds = collections.Counter()
+    highest, most = now.copy(), 0
+    for event in events:
+        now[step.kinds.get(event.storage, ACTIVATIONS)] += event.change
+        if event.change > 0 and now.total() > most:
+            highest, most = now.copy(), now.total()
+    return _Part(segment, highest, now)
+
+
+def _segment(event: Event) -> Segment:
+    return event.segment
+
+
+def _plus(one: Kinds, other: Kinds) -> Kinds:
+    """Return the sum; what is negative stays so."""
+    total = one.copy()
+    total.update(other)
+    return total
+
+
+class FakeMachine:
+    """What a script on fake tensors is looked at for.
+
+    Args:
+        card: The card's name; empty for this machine, whose speeds are measured.
+        device: ``cpu`` or ``cuda``, where this machine trains.
+    """
+
+    def __init__(self, card: str, device: str) -> None:
+        self._card = card
+        self._measured = None if card else MeasuredSpeeds(device)
+
+    @property
+    def speeds(self) -> Speeds:
+        """Return how fast it is."""
+        return CARDS[self._card] if self._measured is None else self._measured
+
+    @property
+    def machine(self) -> Machine:
+        """Return the same as a record; of this machine, with the types of numbers whose speed was asked for."""
+        return machine_of(self._card) if self._measured is None else self._measured.machine
+
+    def kernels(self, optimizers: Sequence[Optimizer]) -> AbstractContextManager[None]:
+        """Have operators take a card's kernels: plans and steps are then those that it would have."""
+        return CardKernels(CARDS[self._card].capability).active(optimizers) if self._card else contextlib.nullcontext()
+
+    def with_whole_steps(
+        self, told: TorchDetection, tuned: Tuned, script: Script, configs: Iterable[Config], ranks: int
+    ) -> TorchDetection:
+        """Return what was told, and what whole steps with each config take: on the card, and on a rank of a job.
+
+        Args:
+            told: What was told, with what steps take.
+            tuned: The model, which is about to be called.
+            script: What the script does around it.
+            configs: What is recomputed.
+            ranks: As one of how many ranks the model trains; 0 where it trains by itself.
+        """
+        model, configs = tuned.reference(), dict.fromkeys(configs)
+        assert model is not None, "a model that is called is there"
+        assert told.steps is not None, "a whole step is run where others were"
+        on_card = reserve(model, tuned, script, configs) if self._card else ()
+        of_rank = divide(model, tuned, script, told.steps, configs) if ranks else ()
+        is_apart = bool(of_rank) and script.buckets is None and not is_sharded(model)
+        return dataclasses.replace(told, on_card=on_card, of_rank=of_rank, is_apart=is_apart)

@@ -1,0 +1,444 @@
+"""Runs one of the repeated units of a model for all, and adds the others up."""
+
+from __future__ import annotations
+
+import collections
+import dataclasses
+import functools
+import itertools
+from collections.abc import Iterator, Mapping
+from typing import TYPE_CHECKING, Any, NamedTuple
+
+from torch import Tensor
+from torch.utils._pytree import tree_leaves, tree_map_only
+from torch.utils.weak import TensorWeakRef
+
+from autorecompute.backends.torch.fake.live import BACKWARD, FORWARD, OUTSIDE, Event, Segment
+from autorecompute.backends.torch.forecast.caching_allocator import CachingAllocator, Request
+from autorecompute.backends.torch.forecast.records import Amount
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Collection, Iterable, Sequence
+
+    from torch.nn import Module
+
+    from autorecompute.backends.torch.find.graphs import Plan
+    from autorecompute.backends.torch.forecast.caching_allocator import AllocatorSettings, AllocatorStats
+    from autorecompute.backends.torch.switch.rewriting import Program
+
+    Lifetimes = dict[tuple[Segment, int], collections.Counter[tuple[Segment, int]]]
+
+
+STEPS = 3
+"""Steps that are run through the allocator: what the first leaves free is in pieces that later ones may not fit in."""
+
+
+@dataclasses.dataclass(frozen=True)
+class FakeStep:
+    """What one step on fake tensors showed.
+
+    Attributes:
+        base: Bytes that are alive before it.
+        events: The changes in it.
+        work: How much each part of it computed.
+        held: The bytes of each storage that is alive before it, by its number.
+        state: The numbers of those that an optimizer makes in its first step.
+        kinds: Of which kind a storage's bytes are, by its number (``collectives``); activations have none.
+    """
+
+    base: int
+    events: tuple[Event, ...]
+    work: Mapping[Segment, Amount]
+    held: Mapping[int, int]
+    state: frozenset[int]
+    kinds: Mapping[int, str] = dataclasses.field(default_factory=dict)
+
+
+def card_memory(step: FakeStep, settings: AllocatorSettings | None = None, limit: int | None = None) -> AllocatorStats:
+    """Return the peaks that ``torch.cuda.memory_stats`` would show after some steps like this one.
+
+    The step is taken as it is: where it ran on the CPU's kernels, a card's kernels may keep other tensors. What
+    libraries take for themselves, such as the workspace of cuBLAS, is not in it.
+
+    Args:
+        step: A step, as all after the first are.
+        settings: What of ``PYTORCH_ALLOC_CONF`` decides about memory.
+        limit: The most bytes that may be reserved; ``None`` for no limit.
+
+    Raises:
+        OutOfCardMemoryError: The step goes beyond the limit.
+    """
+    allocator = CachingAllocator(settings, limit)
+    allocator.answer(requests_of(step))
+    return allocator.peak
+
+
+def requests_of(step: FakeStep, steps: int = STEPS) -> Iterator[Request]:
+    """Yield what training asks the allocator for: the model and a batch, then steps, in the first of them the state.
+
+    Args:
+        step: A step, as all after the first are.
+        steps: How many there are.
+    """
+    yield from (Request(number, size) for number, size in step.held.items() if number not in step.state)
+    first = next((place for place, event in enumerate(step.events) if event.segment.phase == OUTSIDE), len(step.events))
+    yield from _changes(step.events[:first])
+    yield from (Request(number, step.held[number]) for number in sorted(step.state))
+    yield from _changes(step.events[first:])
+    yield from _as_before(step)
+    for _ in range(steps - 1):
+        yield from _changes(step.events)
+        yield from _as_before(step)
+
+
+def _changes(events: tuple[Event, ...]) -> Iterator[Request]:
+    return (Request(event.storage, event.change) for event in events)
+
+
+def _as_before(step: FakeStep) -> Iterator[Request]:
+    """Return what brings the next step to where this one began.
+
+    What it left goes, what it took from before comes again.
+    """
+    left: dict[int, int] = {}
+    for event in step.events:
+        left[event.storage] = left.get(event.storage, 0) + event.change
+    return (Request(number, -change) for number, change in left.items() if change)
+
+
+class Moved(NamedTuple):
+    """Bytes that go in one part of a step, and in another one where another unit than that of the part decides so.
+
+    Attributes:
+        segment: The segment whose change differs for that.
+        node: The node in it.
+        unit: The unit that decides.
+        size: What is added to the change.
+    """
+
+    segment: Segment
+    node: int
+    unit: int
+    size: int
+
+
+class Extent(NamedTuple):
+    """What a part of a step does to the bytes that are alive.
+
+    Attributes:
+        change: By how many they have changed in the end.
+        highest: The most that it ever added.
+    """
+
+    change: int
+    highest: int
+
+    def then(self, other: Extent) -> Extent:
+        """Return this part and the one behind it as one."""
+        return Extent(self.change + other.change, max(self.highest, self.change + other.highest))
+
+
+NO_EXTENT = Extent(0, 0)
+
+
+class Piece(NamedTuple):
+    """A segment of a step.
+
+    Attributes:
+        segment: Which.
+        nodes: What it does in each node that it goes through, in order: the node's number, and its extent.
+    """
+
+    segment: Segment
+    nodes: tuple[tuple[int, Extent], ...]
+
+
+def cut(events: Iterable[Event], calls: int) -> list[Piece]:
+    """Return the segments in order, those among them in which nothing changes: steps with other choices may change it.
+
+    Where a step goes through segments in another order, or through one twice, they are as they come.
+
+    Args:
+        events: All changes of a step.
+        calls: How many calls of units there are in it.
+    """
+    by_segment = itertools.groupby(events, key=lambda event: event.segment)
+    found = [Piece(segment, _nodes(group)) for segment, group in by_segment]
+    usual, pieces = usual_order(calls), {piece.segment: piece for piece in found}
+    if [piece.segment for piece in found] != [segment for segment in usual if segment in pieces]:
+        return found
+    return [pieces.get(segment, Piece(segment, ())) for segment in usual]
+
+
+def usual_order(calls: int) -> list[Segment]:
+    """Return the segments of a step with so many calls of units, in the order in which a step goes through them."""
+    forward = [Segment(FORWARD, unit, is_behind) for unit in range(calls) for is_behind in (False, True)]
+    forward.insert(0, Segment(FORWARD, -1))
+    backward = [dataclasses.replace(segment, phase=BACKWARD) for segment in reversed(forward)]
+    return [*forward, *backward, Segment(OUTSIDE, -1)]
+
+
+def _nodes(events: Iterable[Event]) -> tuple[tuple[int, Extent], ...]:
+    found: dict[int, Extent] = {}
+    for event in events:
+        change = Extent(event.change, max(event.change, 0))
+        found[event.segment.node] = found.get(event.segment.node, NO_EXTENT).then(change)
+    return tuple(found.items())
+
+
+def _together(extents: Iterable[Extent]) -> Extent:
+    return functools.reduce(Extent.then, extents, NO_EXTENT)
+
+
+class Cuts:
+    """Where segments are cut further: around each node in which the steps differ.
+
+    Args:
+        plain: The segments of a step without recompute.
+        others: Those of steps with choices, which go through the same.
+    """
+
+    def __init__(self, plain: Sequence[Piece], others: Sequence[Sequence[Piece]]) -> None:
+        self._groups = [_groups(pieces) for pieces in zip(plain, *others, strict=True)]
+        self.segments = [piece.segment for piece, groups in zip(plain, self._groups, strict=True) for _ in groups]
+        """The segment of each part."""
+
+    def place(self, segment: Segment, node: int) -> int | None:
+        """Return the part in which a node of a segment is; ``None`` where no step has it."""
+        numbered = enumerate(group for groups in self._groups for group in groups)
+        places = (place for place, group in numbered if self.segments[place] == segment and node in group)
+        return next(places, None)
+
+    def parts(self, pieces: Sequence[Piece]) -> list[Extent]:
+        """Return the parts of a step."""
+        return [
+            _together(extent for number, extent in piece.nodes if number in group)
+            for piece, groups in zip(pieces, self._groups, strict=True)
+            for group in groups
+        ]
+
+
+def _groups(pieces: Sequence[Piece]) -> list[frozenset[int]]:
+    """Return the nodes of a segment, by the parts that they are in, in order.
+
+    Backward, from the last node to the first.
+    """
+    steps = [dict(piece.nodes) for piece in pieces]
+    numbers = sorted(set().union(*steps), reverse=pieces[0].segment.phase == BACKWARD)
+    differing = {number for number in numbers if len({step.get(number) for step in steps}) > 1}
+    parts = itertools.groupby(numbers, key=lambda number: number if number in differing else None)
+    return [frozenset(group) for _, group in parts]
+
+
+def lifetimes(events: Iterable[Event]) -> Lifetimes:
+    """Return how many storages of which size came in each segment, and in which one they went."""
+    came: dict[int, Event] = {}
+    found: Lifetimes = collections.defaultdict(collections.Counter)
+    for event in events:
+        if event.change > 0:
+            came[event.storage] = event
+        elif event.storage in came:
+            start = came.pop(event.storage)
+            found[start.segment, start.change][event.segment, event.segment.node] += 1
+    return found
+
+
+def moved(plain: Lifetimes, other: Lifetimes) -> Iterator[Moved]:
+    """Tensors made in a forward segment that are freed elsewhere in the other step, because a neighbour keeps them.
+
+    What a checkpoint keeps of its own comes as the unit before it ends. A mask that blocks share is such a tensor, too:
+    checkpointed ones keep it with their other arguments. So is what a ReLU in place leaves: the block keeps it for
+    itself, and the one behind it as its input. What goes from further away may be kept by many, and stays where it is.
+    """
+    for came, size in dict.fromkeys([*plain, *other]):
+        if came.phase != FORWARD:
+            continue
+        ends, others = (step.get((came, size), collections.Counter()) for step in (plain, other))
+        before, after = (sorted(left.elements(), key=_moment) for left in (ends - others, others - ends))
+        for (one, one_node), (two, two_node) in zip(before, after, strict=False):
+            if two.phase != BACKWARD:
+                continue
+            if one.phase == FORWARD:
+                yield Moved(one, one_node, two.unit, size)
+            elif one.phase == BACKWARD and came.unit == one.unit == two.unit - 1:
+                yield Moved(two, two_node, one.unit, -size)
+        for two, _ in after[len(before) :]:  # it did not come at all
+            if two.phase == BACKWARD and two.unit == came.unit + 1:
+                yield Moved(came, 0, two.unit, size)
+
+
+def _moment(end: tuple[Segment, int]) -> tuple[bool, int, int]:
+    """Return a key for the order of a step, as far as it goes forward and then backward."""
+    segment, node = end
+    is_forward = segment.phase == FORWARD
+    place = 2 * segment.unit + segment.is_behind
+    return not is_forward, place if is_forward else -place, -node
+
+
+class DifferentStepsError(Exception):
+    """A step without some units does not go through the same segments as a whole one."""
+
+
+class Link(NamedTuple):
+    """A call of a unit, as far as that of the next one may be like it.
+
+    Attributes:
+        path: The unit.
+        kind: Its class, with its parameters and buffers.
+        graph: The autograd graph that it left.
+        results: The forms of what it returned; ``None`` where that is more than tensors.
+        inputs: Storages of what it was given.
+        outputs: Storages of what it returned.
+    """
+
+    path: str
+    kind: str
+    graph: Plan
+    results: tuple[tuple[Any, ...], ...] | None
+    inputs: frozenset[int]
+    outputs: frozenset[int]
+
+    def follows(self, before: Link) -> bool:
+        """Tell whether the call was given what the one before returned."""
+        return bool(self.inputs & before.outputs)
+
+
+def forms_of(result: Any) -> tuple[tuple[Any, ...], ...] | None:
+    """Return the forms of the tensors in a result; ``None`` where it holds anything else."""
+    leaves = [leaf for leaf in tree_leaves(result) if leaf is not None]
+    if not all(isinstance(leaf, Tensor) for leaf in leaves):
+        return None
+    return tuple((tuple(leaf.shape), leaf.stride(), leaf.dtype, leaf.requires_grad) for leaf in leaves)
+
+
+def repeated(links: Sequence[Link], programs: Mapping[str, Program], kept: int = 1) -> frozenset[str]:
+    """Paths of the units between the second and the last of a row that are alike.
+
+    Args:
+        links: All calls of units, in order; where the model is called several times, the same each time.
+        programs: For each unit how its operators are dropped.
+        kept: How many at the end of a row are left. Under ``fully_shard`` two: a unit's gradients are reduced while
+            those of the one behind it still are, and behind the last there is none.
+    """
+    units = len({link.path for link in links})
+    calls = [links[place : place + units] for place in range(0, len(links), units or 1)]
+    if any([one.path for one in call] != [first.path for first in calls[0]] for call in calls):
+        return frozenset()
+    return frozenset.intersection(*(_repeated(call, programs, kept) for call in calls)) if calls else frozenset()
+
+
+def _repeated(links: Sequence[Link], programs: Mapping[str, Program], kept: int) -> frozenset[str]:
+    """Return the repeats of one call of the model."""
+    alike = [place > 0 and _is_alike(links[place - 1], link, programs) for place, link in enumerate(links)]
+    chained = [place > 1 and _is_chained(*links[place - 2 : place + 1]) for place in range(len(links))]
+    inner = range(2, len(links) - kept)
+    return frozenset(
+        links[place].path
+        for place in inner
+        if all(alike[place - 1 : place + 1 + kept]) and chained[place] and chained[place + 1]
+    )
+
+
+def _is_alike(one: Link, other: Link, programs: Mapping[str, Program]) -> bool:
+    return (
+        other.follows(one)
+        and one.results is not None
+        and (one.kind, one.graph, one.results) == (other.kind, other.graph, other.results)
+        and _drops(programs.get(one.path)) == _drops(programs.get(other.path))
+    )
+
+
+def _drops(program: Program | None) -> list[tuple[Any, ...]]:
+    return [(drop.site, drop.slots, drop.recipe) for drop in program.drops] if program is not None else []
+
+
+def _is_chained(first: Link, one: Link, other: Link) -> bool:
+    """Tell whether two calls were given the same beside what the call before each returned."""
+    return one.inputs - first.outputs == other.inputs - one.outputs
+
+
+class LastResult:
+    """What the last unit returned, without holding it: a unit that is left out returns it once more."""
+
+    def __init__(self) -> None:
+        self._result: Any = None
+
+    def keep(self, forward: Callable[..., Any], _module: Module, /, *args: Any, **kwargs: Any) -> Any:
+        """Look at what a unit returns; an ``Around``."""
+        result = forward(*args, **kwargs)
+        self._result = tree_map_only(Tensor, TensorWeakRef, result)
+        return result
+
+    def give(self, _forward: Callable[..., Any], _module: Module, /, *_args: Any, **_kwargs: Any) -> Any:
+        """Stand in for a unit; an ``Around``."""
+        return tree_map_only(TensorWeakRef, lambda reference: reference(), self._result)
+
+
+class Row:
+    """The calls of units in a step, some of which are left out.
+
+    Args:
+        calls: Paths of the units, in the order of their calls.
+        skipped: Those that are left out.
+    """
+
+    def __init__(self, calls: Sequence[str], skipped: Collection[str]) -> None:
+        self.skipped = skipped
+        self.calls = sum(path not in skipped for path in calls)
+        """How many calls are left."""
+        self._is_skipped = {place: path in skipped for place, path in enumerate(calls)}
+        self._numbers = {-1: -1}
+        for place, path in enumerate(calls):
+            self._numbers[place] = self._numbers[place - 1] + (path not in skipped)
+
+    def whole(self, order: Iterable[Segment], pieces: Sequence[Piece]) -> list[Piece]:
+        """Return the segments of the whole step.
+
+        Args:
+            order: The segments that a whole step goes through.
+            pieces: Those of one without the units that are left out.
+
+        Raises:
+            DifferentStepsError: The latter do not follow from the former.
+        """
+        known, segments = {piece.segment: piece for piece in pieces}, list(order)
+        stand_ins = self.stand_ins(segments, [piece.segment for piece in pieces])
+        return [known[one]._replace(segment=segment) for segment, one in zip(segments, stand_ins, strict=True)]
+
+    def stand_ins(self, order: Sequence[Segment], taken: Sequence[Segment]) -> list[Segment]:
+        """Return for each segment of a whole step the one that stands for it.
+
+        Args:
+            order: The segments that a whole step goes through.
+            taken: Those that one without the units that are left out goes through.
+
+        Raises:
+            DifferentStepsError: The latter do not follow from the former.
+        """
+        known, left, found = set(taken), iter(taken), []
+        for segment in order:
+            brief = self._brief(segment)
+            if not self._is_skipped.get(segment.unit, False) and next(left, None) != brief:
+                raise DifferentStepsError
+            if brief not in known:
+                raise DifferentStepsError
+            found.append(brief)
+        if len(known) < len(taken) or next(left, None) is not None:
+            raise DifferentStepsError
+        return found
+
+    def units(self, number: int, other: int) -> Iterator[tuple[int, int]]:
+        """Yield the units of a whole step that one of this step stands for, each with what another one is beside it."""
+        first = {brief: unit for unit, brief in reversed(self._numbers.items())}
+        for unit, brief in self._numbers.items():
+            if brief == number:
+                yield unit, unit + other - number if abs(other - number) <= 1 else first[other]
+
+    def work(self, step: FakeStep, phases: Collection[str]) -> Amount:
+        """Return what a whole step computes in these phases."""
+        everywhere = [Segment(*each) for each in itertools.product(phases, self._numbers, (False, True))]
+        return sum((step.work.get(self._brief(segment), Amount()) for segment in everywhere), Amount())
+
+    def _brief(self, segment: Segment) -> Segment:
+        """Return the segment that stands for it where units are left out."""
+        return dataclasses.replace(segment, unit=self._numbers[segment.unit])

@@ -1,0 +1,510 @@
+"""Runs the script's training step on fake tensors."""
+
+from __future__ import annotations
+
+import bisect
+import collections
+import contextlib
+import dataclasses
+import functools
+import gc
+import inspect
+import operator
+from collections.abc import Callable, Collection, Mapping, Sequence
+from typing import TYPE_CHECKING, Any
+
+import torch
+from torch import Tensor
+from torch._subclasses.fake_tensor import FakeTensorMode
+from torch.autograd import _get_sequence_nr
+from torch.optim import Optimizer
+
+from autorecompute.backends.common.batches import observe_batch
+from autorecompute.backends.torch.compiled.forms import eagerly
+from autorecompute.backends.torch.fake.live import BACKWARD, FORWARD, OUTSIDE, Segment, Work, state_of, tensors_of
+from autorecompute.backends.torch.fake.repeats import FakeStep, LastResult
+from autorecompute.backends.torch.fake.tensors import FakeLiveBytes, FakeOperators, Fakes, on_fakes, quietly, resized
+from autorecompute.backends.torch.find.graphs import kept_gradients
+from autorecompute.backends.torch.find.source import keeps_for_backward, replica_around
+from autorecompute.backends.torch.find.storages import tensors_in
+from autorecompute.backends.torch.find.structure import is_sharded
+from autorecompute.backends.torch.switch.module_state import exchanged, out_of_autocast, untouched, without_collection
+from autorecompute.backends.torch.switch.switchboard import around_of, put_around
+from autorecompute.errors import ScriptError
+
+if TYPE_CHECKING:
+    from collections.abc import Iterable, Iterator
+
+    from torch.nn import Module, Parameter
+
+    from autorecompute.backends.torch.fake.live import LiveBytes, Speeds
+    from autorecompute.backends.torch.find.storages import Values
+    from autorecompute.backends.torch.switch.switchboard import Switchboard
+    from autorecompute.plans import Choice
+
+
+class Timeline:
+    """Tells which part of a step runs, from the calls of units and from the node that autograd is at.
+
+    Put ``around`` around each unit and all that is around it already: what a unit drops when it returns belongs to it.
+
+    Args:
+        repeats: Whether there are units. Where there are none, each pass is told apart by the graph's nodes alone.
+    """
+
+    def __init__(self, *, repeats: bool = True) -> None:
+        self._repeats, self._first, self._made = repeats, 0, 0
+        self._calls: list[tuple[int, int]] = []
+        self._phase = FORWARD
+        self._last = self._forward = Segment(FORWARD, -1)
+
+    def start(self) -> None:
+        """Begin a step."""
+        self._calls.clear()
+        self._phase, self._forward, self._first = FORWARD, Segment(FORWARD, -1), _get_sequence_nr()
+
+    def leave_backward(self) -> None:
+        """End the backward pass: the optimizer is next."""
+        self._phase = OUTSIDE
+
+    def around(self, forward: Callable[..., Any], _module: Module, /, *args: Any, **kwargs: Any) -> Any:
+        """Follow one unit's call; an ``Around``."""
+        is_forward = self._phase != BACKWARD and torch._C._current_autograd_node() is None
+        if not is_forward or not keeps_for_backward():
+            return forward(*args, **kwargs)
+        first, place = _get_sequence_nr(), len(self._calls)
+        self._forward = Segment(FORWARD, place)
+        try:
+            return forward(*args, **kwargs)
+        finally:
+            self._calls.append((first, _get_sequence_nr()))
+            self._forward = Segment(FORWARD, place, is_behind=True)
+
+    def segment(self) -> Segment:
+        """Return the part that runs now."""
+        node = torch._C._current_autograd_node()
+        if node is not None:
+            if self._phase != BACKWARD:
+                self._phase, self._made = BACKWARD, _get_sequence_nr()
+            self._last = self._going_through(node._sequence_nr())
+        elif self._phase == FORWARD:
+            made = _get_sequence_nr() - self._first
+            self._last = self._forward if self._repeats else Segment(FORWARD, -1, node=made)
+        elif self._phase == OUTSIDE:
+            self._last = Segment(OUTSIDE, -1)
+        return self._last
+
+    def _going_through(self, number: int) -> Segment:
+        """Return the part of the backward pass that a node of this number is in."""
+        if number >= 1 << 62:  # gradients are put where they belong by nodes without a number
+            is_first = self._last.phase != BACKWARD
+            return Segment(BACKWARD, len(self._calls) - 1, is_behind=True) if is_first else self._last
+        if number >= self._made and self._last.phase == BACKWARD:  # a checkpoint that reenters autograd made it
+            return self._last
+        unit = bisect.bisect_right(self._calls, number, key=operator.itemgetter(0)) - 1
+        if unit < 0:
+            return Segment(BACKWARD, -1, node=0 if self._repeats else number - self._first)
+        first, end = self._calls[unit]
+        is_behind = number >= end
+        return Segment(BACKWARD, unit, is_behind, number - (end if is_behind else first))
+
+
+PARAMETERS, GRADIENTS, GATHERED = "parameters", "gradients", "gathered"
+"""Kinds of bytes: parameters and buffers of the model; gradients; what comes from other ranks or goes to them."""
+
+GATHERS = ("unshard", "wait_for_unshard")
+REDUCES = "post_backward"
+"""What ``fully_shard`` calls of a group of parameters for each; private to torch."""
+
+
+NO_GROUP = (
+    "The script makes no process group, so there is one rank of it. Leave --ranks out, or have the script call "
+    "torch.distributed.init_process_group where WORLD_SIZE is set."
+)
+
+
+def require_group() -> None:
+    """Refuse a script that trains alone.
+
+    Raises:
+        ScriptError: It has made no process group.
+    """
+    if not torch.distributed.is_initialized():
+        raise ScriptError(NO_GROUP)
+
+
+class Collectives:
+    """Follows the storages of a step in which ``fully_shard`` gathers parameters and reduces gradients.
+
+    Args:
+        model: The model.
+        meter: Counts the storages of the step, and gives them their numbers.
+        buckets: Those of ``DistributedDataParallel`` around the model; ``None`` where there is none.
+
+    Attributes:
+        gathered: Numbers of the storages of gathered parameters and of buffers of collectives.
+        gradients: Those of gradients, before they are reduced and behind that.
+    """
+
+    def __init__(self, model: Module, meter: LiveBytes, buckets: Buckets | None) -> None:
+        self._model, self._meter, self._buckets = model, meter, buckets
+        self._held = meter.numbers_of([*model.parameters(), *model.buffers()])
+        own = meter.numbers_of(buckets.tensors) if buckets is not None else set()
+        is_view = buckets is not None and buckets.are_gradients
+        self.gathered, self.gradients = (set(), own) if is_view else (own, set())
+
+    @contextlib.contextmanager
+    def followed(self) -> Iterator[None]:
+        """Follow whatever is gathered and reduced inside."""
+        with contextlib.ExitStack() as followed:
+            if self._buckets is not None:
+                followed.enter_context(self._buckets.in_use())
+            if is_sharded(self._model):
+                followed.enter_context(self._sharding())
+            yield
+
+    @contextlib.contextmanager
+    def _sharding(self) -> Iterator[None]:
+        from torch.distributed.fsdp._fully_shard._fsdp_param_group import FSDPParamGroup
+
+        originals = {name: getattr(FSDPParamGroup, name) for name in (*GATHERS, REDUCES)}
+        for name, original in originals.items():
+            setattr(FSDPParamGroup, name, self._following(original, reduces=name == REDUCES))
+        try:
+            yield
+        finally:
+            for name, original in originals.items():
+                setattr(FSDPParamGroup, name, original)
+
+    def note_gradients(self) -> None:
+        """End the backward pass: what the parameters have now are gradients."""
+        parameters = self._model.parameters()
+        self.gradients |= self._meter.numbers_of(one.grad for one in parameters if one.grad is not None)
+
+    @property
+    def kinds(self) -> dict[int, str]:
+        """Return the kind of each storage that has one, by its number."""
+        gathered, gradients = dict.fromkeys(self.gathered, GATHERED), dict.fromkeys(self.gradients, GRADIENTS)
+        return {**gathered, **gradients, **dict.fromkeys(self._held, PARAMETERS)}
+
+    def _following(self, original: Callable[..., Any], *, reduces: bool) -> Callable[..., Any]:
+        @functools.wraps(original)
+        def call(group: Any, *args: Any, **kwargs: Any) -> Any:
+            if reduces:
+                self.gradients |= self._meter.numbers_of(_unsharded_gradients(group))
+            begin = len(self._meter.events)
+            result = original(group, *args, **kwargs)
+            self.gathered |= {event.storage for event in self._meter.events[begin:] if event.change > 0}
+            return result
+
+        return call
+
+
+def _unsharded_gradients(group: Any) -> Iterator[Tensor]:
+    for one in group.fsdp_params:
+        whole = getattr(one, "_unsharded_param", None)
+        if whole is not None and whole.grad is not None:
+            yield whole.grad
+        if one.unsharded_accumulated_grad is not None:
+            yield one.unsharded_accumulated_grad
+
+
+class Buckets:
+    """The buckets in which ``DistributedDataParallel`` has gradients summed over ranks, for as long as it lives.
+
+    Args:
+        parameters: The parameters that are trained.
+        are_gradients: Whether the gradients lie in them (``gradient_as_bucket_view``), and not beside them.
+
+    Attributes:
+        are_gradients: The same.
+    """
+
+    def __init__(self, parameters: Iterable[Parameter], *, are_gradients: bool) -> None:
+        trained = dict.fromkeys(one for one in parameters if one.requires_grad)
+        self._buckets = {one: torch.empty_like(one, requires_grad=False) for one in trained}
+        self.are_gradients = are_gradients
+
+    @property
+    def tensors(self) -> list[Tensor]:
+        """Return the parts of them."""
+        return list(self._buckets.values())
+
+    @contextlib.contextmanager
+    def in_use(self) -> Iterator[None]:
+        """Have gradients that come inside lie where they would."""
+        if not self.are_gradients:
+            yield
+            return
+        hooks = [one.register_post_accumulate_grad_hook(self._put) for one in self._buckets]
+        try:
+            yield
+        finally:
+            for hook in hooks:
+                hook.remove()
+
+    def _put(self, parameter: Tensor) -> None:
+        parameter.grad = self._buckets[parameter]
+
+
+def buckets_around(module: Module) -> Buckets | None:
+    """Return those of the ``DistributedDataParallel`` that is calling the module now; ``None`` where there is none."""
+    replica = replica_around(module)
+    if replica is None:
+        return None
+    return Buckets(module.parameters(), are_gradients=replica.gradient_as_bucket_view)
+
+
+def returned_loss(result: Any) -> Tensor:
+    """Return the loss in what a model returns: what it calls so, or the first number that gradients go back through.
+
+    Of a model that leaves the loss to the script this is a stand-in, which takes the memory of a cross entropy: one
+    tensor of the size of the result is saved, and two are made in the backward pass.
+    """
+    loss = _loss_in(result)
+    if loss is not None:
+        return loss
+    return torch.stack([_entropy(tensor) for tensor in tensors_in(result) if tensor.requires_grad]).sum()
+
+
+def _entropy(scores: Tensor) -> Tensor:
+    """Return the cross entropy of scores if each first class were the right one: no labels are needed for it."""
+    return -scores.log_softmax(-1)[..., 0].mean() if scores.dim() > 1 else scores.mean()
+
+
+def is_loss(result: Any) -> bool:
+    """Tell whether a loss is among what a model returns."""
+    return _loss_in(result) is not None
+
+
+def _loss_in(result: Any) -> Tensor | None:
+    named = result.get("loss") if isinstance(result, dict) else getattr(result, "loss", None)
+    if isinstance(named, Tensor):
+        return named
+    return next((tensor for tensor in tensors_in(result) if tensor.requires_grad and tensor.dim() == 0), None)
+
+
+@dataclasses.dataclass(frozen=True)
+class Script:
+    """What a script does around its model in one step.
+
+    Attributes:
+        args: The positional arguments of the model's call.
+        kwargs: Its keyword arguments.
+        optimizers: The optimizers that step after the backward pass.
+        loss: Gets from what the model returns to the loss.
+        holds_result: Whether what the model returns is still held when the backward pass begins.
+        batch: The samples in the arguments, and as many as a step is to have; ``None`` for those in the arguments.
+        keeps_gradients: Whether those of the last step are held until the next forward pass is through.
+        accumulates: Whether gradients of batches before it are held all through it.
+        buckets: Those of ``DistributedDataParallel`` around the model; ``None`` where there is none.
+        calls: How often the model is called, with as much each time, before the backward pass through all calls.
+    """
+
+    args: Sequence[Any]
+    kwargs: Mapping[str, Any]
+    optimizers: Sequence[Optimizer] = ()
+    loss: Callable[[Any], Tensor] = returned_loss
+    holds_result: bool = False
+    batch: tuple[int, int] | None = None
+    keeps_gradients: bool = False
+    accumulates: bool = False
+    buckets: Buckets | None = None
+    calls: int = 1
+
+    @property
+    def begins_with_gradients(self) -> bool:
+        """Tell whether gradients are there when a step begins."""
+        return self.keeps_gradients or self.accumulates
+
+
+class FakeSteps:
+    """Runs steps of a model on fake tensors.
+
+    Args:
+        model: The model.
+        units: Paths of its units, which the events tell apart.
+        script: What the script does around it.
+        values: What modules looked at in the probe.
+    """
+
+    def __init__(self, model: Module, units: Iterable[str], script: Script, values: Values) -> None:
+        self._model, self._redirection = model, vars(model).get("forward")
+        self._units = [model.get_submodule(path) for path in units]
+        self._script = script
+        self._values = values
+        self._batch = script.batch[1] if script.batch else observe_batch([*script.args, *script.kwargs.values()])
+        self.has_loss = False
+        """Whether the model of the last step returned a loss, or a number that gradients go back through."""
+
+    def run(self, board: Switchboard, choices: Iterable[Choice]) -> LiveBytes:
+        """Return the bytes of a step under these choices, as of every step after the first.
+
+        Nothing of it is left: the model, the optimizers, the random numbers and what is on in the board are as before.
+
+        Raises:
+            UnknownValueError: A value is looked at that the probe has not seen.
+            RuntimeError: An operator cannot be run on fake tensors.
+        """
+        with self._fake(board) as fake:
+            operators = FakeOperators(fake.mode)
+            self._step(fake, operators)  # makes the optimizers' state
+            board.set(choices)
+            return self._step(fake, operators)
+
+    @contextlib.contextmanager
+    def prepared(
+        self, board: Switchboard, speeds: Speeds | None = None
+    ) -> Iterator[tuple[FakeStep, Callable[..., FakeStep]]]:
+        """Take a step with nothing on, and give it with what takes others after it, as :meth:`taking` does."""
+        with self.taking(board, speeds) as take:
+            if self._script.begins_with_gradients:
+                take(())
+            yield take((), optimizes=True, makes_state=True), take
+
+    @contextlib.contextmanager
+    def taking(self, board: Switchboard, speeds: Speeds | None = None) -> Iterator[Callable[..., FakeStep]]:
+        """Give what takes one step after the other; nothing is left of them.
+
+        What takes a step gets the choices that are on in it, and may be told units that are skipped, whether the
+        optimizers step in it, whether they have made their state before it, and how many times as large its batch is.
+
+        Args:
+            board: The switches of the model.
+            speeds: Those of the machine whose time is to be estimated; ``None`` for a rule of thumb.
+
+        Raises:
+            UnknownValueError: A value is looked at that the probe has not seen.
+            RuntimeError: An operator cannot be run on fake tensors.
+        """
+        with self._fake(board) as fake:
+            operators = FakeOperators(fake.mode, Work(self._device, speeds))
+
+            def take(
+                choices: Iterable[Choice],
+                skipped: Collection[str] = (),
+                *,
+                optimizes: bool = False,
+                makes_state: bool = False,
+                times: int = 1,
+            ) -> FakeStep:
+                board.set(choices)
+                args, kwargs = resized((fake.args, fake.kwargs), self._batch, times * self._batch)
+                batch = dataclasses.replace(fake, args=args, kwargs=kwargs)
+                gc.collect()  # else the process would go on holding what steps leave behind
+                meter = self._step(batch, operators, skipped, optimizes=optimizes, makes_state=makes_state)
+                state = meter.held.keys() & meter.numbers_of(state_of(self._script.optimizers))
+                return FakeStep(meter.base, tuple(meter.events), meter.work, meter.held, frozenset(state), meter.kinds)
+
+            yield take
+
+    @property
+    def _device(self) -> str:
+        return next((parameter.device.type for parameter in self._model.parameters()), "cpu")
+
+    @contextlib.contextmanager
+    def _fake(self, board: Switchboard) -> Iterator[_Fake]:
+        """Give the model fake parameters, and a batch, while nothing is on in the board."""
+        with (
+            board.trying(),
+            eagerly(),
+            kept_gradients(),
+            without_collection(),
+            untouched(self._model),
+            quietly(),
+            on_fakes() as mode,
+        ):
+            board.set([])
+            fakes, timeline = Fakes(mode), Timeline(repeats=bool(self._units))
+            args, kwargs = fakes.of((tuple(self._script.args), dict(self._script.kwargs)))
+            if self._script.batch is not None:
+                args, kwargs = resized((args, kwargs), *self._script.batch)
+            with fakes.in_model(self._model), contextlib.ExitStack() as swapped:
+                for optimizer in self._script.optimizers:
+                    swapped.enter_context(fakes.in_optimizer(optimizer))
+                yield _Fake(args, kwargs, timeline, mode)
+
+    @contextlib.contextmanager
+    def _followed(self, timeline: Timeline, skipped: Collection[str]) -> Iterator[None]:
+        """Tell values inside what makes a module run again, and follow units outside what drops their operators."""
+        watchers = {self._model.get_submodule(path): self._values.around(path) for path in self._values.paths}
+        left_out, last = {self._model.get_submodule(path) for path in skipped}, LastResult()
+        before = {module: around_of(module) for module in {*self._units, *watchers}}
+        for module, arounds in before.items():
+            outer = [last.keep, timeline.around] if module in self._units else []
+            inner = [watchers[module]] if module in watchers else []
+            put_around(module, [last.give] if module in left_out else [*outer, *arounds, *inner])
+        hooks = {module: (module._forward_pre_hooks, module._forward_hooks) for module in left_out}
+        for module in left_out:  # with them fully_shard gathers parameters
+            module._forward_pre_hooks, module._forward_hooks = collections.OrderedDict(), collections.OrderedDict()
+        try:
+            yield
+        finally:
+            for module, arounds in before.items():
+                put_around(module, arounds)
+            for module, (pre_hooks, forward_hooks) in hooks.items():
+                module._forward_pre_hooks, module._forward_hooks = pre_hooks, forward_hooks
+
+    def _step(
+        self,
+        fake: _Fake,
+        operators: FakeOperators,
+        skipped: Collection[str] = (),
+        *,
+        optimizes: bool = True,
+        makes_state: bool = False,
+    ) -> FakeLiveBytes:
+        fake.timeline.start()
+        optimizers, buckets = self._script.optimizers, self._script.buckets
+        known = tensors_of(self._model, optimizers, (fake.args, fake.kwargs))
+        known += buckets.tensors if buckets is not None else []
+        meter = FakeLiveBytes(known, fake.timeline.segment, operators, self._values)
+        collectives = Collectives(self._model, meter, buckets)
+        del known
+        torch.clear_autocast_cache()  # the script's autocast is entered anew for every step
+        with torch.enable_grad(), self._followed(fake.timeline, skipped), meter, collectives.followed():
+            results = [self._call(fake) for _ in range(self._script.calls)]
+            loss = sum(self._script.loss(result) for result in results)
+            self.has_loss = all(map(is_loss, results))
+            if not self._script.holds_result:
+                results.clear()
+            if self._script.keeps_gradients and not self._script.accumulates:
+                self._model.zero_grad()
+            with out_of_autocast():
+                loss.backward()
+                fake.timeline.leave_backward()
+                collectives.note_gradients()
+                if makes_state:  # in a step before this one, which has the same gradients
+                    with meter.before_all():
+                        for optimizer in optimizers:
+                            _plain_step(optimizer)
+                for optimizer in optimizers if optimizes else ():
+                    _plain_step(optimizer)
+                    if not self._script.begins_with_gradients:
+                        optimizer.zero_grad()
+                if not self._script.begins_with_gradients:
+                    self._model.zero_grad()
+        meter.kinds = collectives.kinds
+        return meter
+
+    def _call(self, fake: _Fake) -> Any:
+        """Call the model once, so that it looks at the values that the probe's first call has seen."""
+        self._values.rewind()
+        if self._redirection is not None:  # Lightning's, under DDP, which holds for one call
+            self._model.forward = self._redirection
+        args, kwargs = exchanged((fake.args, fake.kwargs), lambda one: one)  # the forward may write to them
+        return self._model(*args, **kwargs)
+
+
+@dataclasses.dataclass(frozen=True)
+class _Fake:
+    args: Any
+    kwargs: Any
+    timeline: Timeline
+    mode: FakeTensorMode
+
+
+def _plain_step(optimizer: Optimizer) -> None:
+    """Take one step without the hooks that schedulers, profilers and others put around it."""
+    with torch.no_grad():
+        inspect.unwrap(type(optimizer).step)(optimizer)

@@ -1,0 +1,423 @@
+"""Runs the steps of a model on fake tensors, one for each option, for the forecast of every config."""
+
+from __future__ import annotations
+
+import collections
+import dataclasses
+import itertools
+import logging
+import time
+from typing import TYPE_CHECKING, NamedTuple
+
+from autorecompute.backends.torch.fake.live import BACKWARD, FORWARD, OUTSIDE, Segment, state_of
+from autorecompute.backends.torch.fake.repeats import (
+    NO_EXTENT,
+    Cuts,
+    DifferentStepsError,
+    Extent,
+    Row,
+    cut,
+    lifetimes,
+    moved,
+)
+from autorecompute.backends.torch.fake.steps import FakeSteps
+from autorecompute.backends.torch.fake.tensors import is_fake
+from autorecompute.backends.torch.find.detection import offered
+from autorecompute.backends.torch.find.storages import Storages
+from autorecompute.backends.torch.find.structure import is_within
+from autorecompute.backends.torch.forecast.records import (
+    CHECKPOINT,
+    DROP,
+    EVERY_2ND,
+    KEEP_MATMUL,
+    NOTHING,
+    Amount,
+    OptionStep,
+    Part,
+    Steps,
+)
+from autorecompute.plans import Choice
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Iterator, Sequence
+
+    from torch.nn import Module
+
+    from autorecompute.backends.torch.fake.live import Speeds
+    from autorecompute.backends.torch.fake.repeats import FakeStep, Lifetimes, Piece
+    from autorecompute.backends.torch.fake.steps import Script
+    from autorecompute.backends.torch.find.detection import Detected
+    from autorecompute.backends.torch.switch.switchboard import Site, Switchboard
+
+
+def meetings_of(found: Detected, board: Switchboard) -> Iterator[tuple[Choice, Choice]]:
+    """Pairs of choices of which the second keeps what the first has, where both do something beside each other."""
+    names = {site.name for site in offered(found)}
+    for one, other in found.meetings:
+        if not {one, other} <= names:
+            continue
+        for options in itertools.product(board.sites[one].options, board.sites[other].options):
+            pair = Choice(one, options[0]), Choice(other, options[1])
+            if EVERY_2ND not in options and {effect.site for effect in board.resolve(pair)} == {one, other}:
+                yield pair
+
+
+def paths_of(found: Detected, board: Switchboard, pair: tuple[Choice, Choice]) -> list[str]:
+    """Return where both of a pair are on: an operator is dropped from a whole unit's graph, which holds the modules.
+
+    Modules that are given one tensor lie in one unit.
+    """
+    one, other = (board.paths(choice) for choice in pair)
+    if pair[0].option == DROP:
+        return [path for path in one if any(is_within(inner, path) for inner in other)]
+    units = {found.structure.unit_of(path) for path in other}
+    return [path for path in one if found.structure.unit_of(path) in units]
+
+
+def beyond(both: OptionStep, one: OptionStep, other: OptionStep) -> OptionStep:
+    """Return what two choices make of a step beyond what each makes alone."""
+    sums: dict[tuple[int, int], tuple[int, int]] = collections.defaultdict(lambda: (0, 0))
+    for step, sign in ((both, 1), (one, -1), (other, -1)):
+        for place, owner, change, highest in zip(step.parts, step.owners, step.change, step.highest, strict=True):
+            before = sums[place, owner]
+            sums[place, owner] = before[0] + sign * change, before[1] + sign * highest
+    found = {where: amounts for where, amounts in sums.items() if any(amounts)}
+    first = dict(reversed(found))
+    ordered = sorted(found, key=lambda where: first[where[0]] != where[1])  # what a part is told once more comes last
+    return dataclasses.replace(
+        both,
+        parts=tuple(place for place, _ in ordered),
+        owners=tuple(owner for _, owner in ordered),
+        change=tuple(found[where][0] for where in ordered),
+        highest=tuple(found[where][1] for where in ordered),
+        work=0.0,
+        again=NOTHING,
+        beside=(other.site, other.option),
+    )
+
+
+SAVED = {CHECKPOINT: 1.0, DROP: 1.0, KEEP_MATMUL: 0.25}
+"""Of what a site saves, an option saves at least this share."""
+
+WORK = {CHECKPOINT: 1 / 3, DROP: 0.05, KEEP_MATMUL: 0.1}
+"""What is computed once more where all that is saved is made again, as a share of a step."""
+
+
+def rough_steps(found: Detected, board: Switchboard) -> Steps | None:
+    """Return a step without recompute, and how it differs with each choice; ``None`` where a probe has seen no unit.
+
+    Args:
+        found: What a probe found in the model.
+        board: Its switches.
+    """
+    if not found.calls:
+        return None
+    choices = [Choice(site.name, option) for site in offered(found) for option in site.options if option in SAVED]
+    return Steps(
+        batch=found.batch,
+        parts=tuple(_parts_of_blocks(found)),
+        options=tuple(_option(choice, board.sites[choice.site], found) for choice in choices),
+        later_bytes=0,
+        has_own_loss=False,
+    )
+
+
+def _parts_of_blocks(found: Detected) -> list[Part]:
+    """Return the forward passes of all units and of the head, and their backward passes in the other order."""
+    units, owners = [*found.calls, ""], [*map(found.structure.units.index, found.calls), _last(found)]
+    told = [
+        (unit, owner, found.unit_bytes.get(unit, 0) // max(1, found.calls.count(unit)))
+        for unit, owner in zip(units, owners, strict=True)
+    ]
+    forward = [Part(phase=FORWARD, name=unit, owner=owner, change=size, highest=size) for unit, owner, size in told]
+    backward = [Part(phase=BACKWARD, name=unit, owner=owner, change=-size, highest=0) for unit, owner, size in told]
+    return [*forward, *reversed(backward)]
+
+
+def _last(found: Detected) -> int:
+    return found.structure.units.index(found.calls[-1])
+
+
+def _option(choice: Choice, site: Site, found: Detected) -> OptionStep:
+    whole = found.savings[site.name].at(found.batch)
+    size = max(0.0, whole) * SAVED[choice.option] / len(site.occurrences)
+    forward: dict[int, int] = collections.defaultdict(int)
+    for path in site.occurrences:
+        places = _places(path, found)
+        for place in places:
+            forward[place] += round(size / len(places))
+    last = 2 * len(found.calls) + 1
+    parts = [*forward, *(last - place for place in forward)]
+    saved = list(forward.values())
+    total = sum(found.unit_bytes.values())
+    return OptionStep(
+        site=choice.site,
+        option=choice.option,
+        units=tuple(found.structure.units_with(path) for path in site.occurrences),
+        parts=tuple(parts),
+        change=(*(-one for one in saved), *saved),
+        highest=(*(0 for _ in saved), *saved),
+        work=WORK[choice.option] * min(whole / total, 1.0) if total and whole > 0 else 0.0,
+    )
+
+
+def _places(path: str, found: Detected) -> Sequence[int]:
+    """Return the parts of the forward pass in which a module is: its unit's calls, or else the head."""
+    unit = found.structure.unit_of(path)
+    return [place for place, call in enumerate(found.calls) if call == unit] or [len(found.calls)]
+
+
+_COMPUTED = (FORWARD, BACKWARD)
+"""The phases that recompute changes."""
+
+SECONDS, SECONDS_ALONE = 20.0, 120.0
+"""So much processor time fake steps may take, before real ones and where none follow; the choices that save most come
+first."""
+
+_LOG = logging.getLogger(__name__)
+
+
+def survey_steps(
+    model: Module, found: Detected, board: Switchboard, script: Script, speeds: Speeds | None = None
+) -> Steps:
+    """Return what steps of the model take without recompute and with each choice.
+
+    Args:
+        model: The model.
+        found: What a probe found in it.
+        board: Its switches.
+        script: What the script does around the model.
+        speeds: Those of the machine whose time is to be estimated; ``None`` where real steps follow, which tell it.
+
+    Raises:
+        UnknownValueError: A value is looked at that the probe has not seen.
+        RuntimeError: An operator cannot be run on fake tensors.
+    """
+    known_bytes = sum(
+        one.nbytes for one in state_of(script.optimizers) if not is_fake(one)
+    )  # of a training that goes on
+    began, seconds = time.process_time(), SECONDS if speeds is None else SECONDS_ALONE
+    choices = [Choice(site.name, option) for site in offered(found) for option in site.options]
+    fakes = FakeSteps(model, found.structure.units, script, found.values)
+    with fakes.prepared(board, speeds) as (plain, take):
+        survey = _Survey(take, plain, found)
+        doubled = survey.doubled()
+        taken = {
+            choice: step
+            for choice in choices
+            if time.process_time() - began <= seconds and (step := survey.take([choice], board.paths(choice)))
+        }
+        met = {
+            pair: step
+            for pair in meetings_of(found, board)
+            if time.process_time() - began <= seconds
+            and taken.keys() >= set(pair)
+            and (paths := paths_of(found, board, pair))
+            and (step := survey.take(pair, paths))
+        }
+    pieces = cut(plain.events, len(found.calls))
+    cuts = Cuts(pieces, [step.pieces for step in (*taken.values(), *met.values())])
+    options = {choice: survey.option(choice, board.paths(choice), step, cuts) for choice, step in taken.items()}
+    return Steps(
+        batch=script.batch[1] if script.batch is not None else found.batch,
+        parts=_parts(cuts, pieces, doubled, found),
+        options=tuple(options.values()),
+        meetings=tuple(
+            beyond(survey.option(one, paths_of(found, board, (one, other)), step, cuts), options[one], options[other])
+            for (one, other), step in met.items()
+        ),
+        later_bytes=max(0, plain.base - bytes_of(model) - known_bytes),
+        has_own_loss=fakes.has_loss,
+        batch_bytes=max(0, doubled.base - plain.base) if doubled is not None else 0,
+        amount=sum(plain.work.values(), Amount()),
+    )
+
+
+def _fixed(cuts: Cuts, plain: Sequence[Piece], doubled: _Taken | None) -> list[Extent]:
+    """Return what of each part does not grow with the batch; nothing where nobody knows."""
+    if doubled is None or [piece.segment for piece in doubled.pieces] != [piece.segment for piece in plain]:
+        return [NO_EXTENT] * len(cuts.segments)
+    both = zip(cuts.parts(plain), cuts.parts(doubled.pieces), strict=True)
+    return [Extent(2 * one.change - two.change, 2 * one.highest - two.highest) for one, two in both]
+
+
+def _parts(cuts: Cuts, plain: Sequence[Piece], doubled: _Taken | None, found: Detected) -> tuple[Part, ...]:
+    units = found.structure.units
+    told = zip(cuts.segments, cuts.parts(plain), _fixed(cuts, plain, doubled), strict=True)
+    return tuple(
+        Part(
+            phase=segment.phase,
+            name=_name(segment, found),
+            owner=_owner(segment, found, units),
+            change=extent.change,
+            highest=extent.highest,
+            fixed_change=fixed.change,
+            fixed_highest=fixed.highest,
+        )
+        for segment, extent, fixed in told
+    )
+
+
+def _name(segment: Segment, found: Detected) -> str:
+    """Return the unit's path; the head and what comes before the first unit have none."""
+    is_head = segment.is_behind and segment.unit == len(found.calls) - 1
+    return "" if is_head or segment.unit < 0 else found.calls[segment.unit]
+
+
+def _owner(segment: Segment, found: Detected, units: Sequence[str]) -> int:
+    """Return the unit whose recompute decides: what is behind a unit goes with it, and what comes before the first."""
+    if segment.phase == OUTSIDE or not found.calls:
+        return 0
+    return units.index(found.calls[max(segment.unit, 0)])
+
+
+class _Taken(NamedTuple):
+    """A step that was taken.
+
+    Attributes:
+        row: The units that were left out.
+        base: Bytes that are alive before it.
+        pieces: The segments of the whole step.
+        work: What it computes.
+        lifetimes: When its storages came and went, in segments of the step as it was taken.
+    """
+
+    row: Row
+    base: int
+    pieces: list[Piece]
+    work: Amount
+    lifetimes: Lifetimes
+
+
+class _Difference(NamedTuple):
+    """How a part of a step differs from that of another step.
+
+    Attributes:
+        place: The part.
+        owner: The unit whose recompute decides about it.
+        change: What is added to its change.
+        highest: What is added to its highest.
+    """
+
+    place: int
+    owner: int
+    change: int
+    highest: int
+
+
+class _Survey:
+    """Takes a step with each choice, and compares it with the one without.
+
+    Args:
+        take: Takes a step.
+        plain: The step without recompute.
+        found: What a probe found in the model.
+    """
+
+    def __init__(self, take: Callable[..., FakeStep], plain: FakeStep, found: Detected) -> None:
+        self._take, self._found = take, found
+        whole, pieces = Row(found.calls, ()), cut(plain.events, len(found.calls))
+        self._whole = _Taken(whole, plain.base, pieces, whole.work(plain, _COMPUTED), lifetimes(plain.events))
+        self._outside = [piece for piece in pieces if piece.segment.phase not in _COMPUTED]
+        self._short = self._shortest()
+
+    def _shortest(self) -> _Taken:
+        """Without the units that are repeated, if the step without recompute then comes out as it is."""
+        row = Row(self._found.calls, self._found.repeated)
+        if not row.skipped:
+            return self._whole
+        taken = self._step([], row)
+        if taken.pieces != self._whole.pieces:
+            _LOG.debug("units that look alike take other memory: no step leaves one out")
+            return self._whole
+        return taken
+
+    def doubled(self) -> _Taken | None:
+        """Return the step without recompute at twice the batch; ``None`` where the model takes no other."""
+        try:
+            return self._step([], self._short.row, times=2)
+        except Exception as error:  # noqa: BLE001  (the model's own code runs there, at a batch that nobody gave it)
+            _LOG.debug("a step at twice the batch fails: %s", error)
+            return None
+
+    def take(self, choices: Sequence[Choice], paths: Sequence[str]) -> _Taken | None:
+        """Return a step with these choices; ``None`` where it goes through other segments than one without."""
+        structure = self._found.structure
+        # The second unit tells of others where all have the choice or none has; a module with units in it runs whole.
+        is_everywhere = all(choice.option != EVERY_2ND for choice in choices) and all(
+            structure.unit_of(path) or not structure.units_with(path) for path in paths
+        )
+        taken = self._step(choices, self._short.row if is_everywhere else self._whole.row)
+        if [one.segment for one in self._whole.pieces] != [other.segment for other in taken.pieces]:
+            _LOG.debug("a step with %s goes through other segments than one without", choices)
+            return None
+        return taken
+
+    def option(self, choice: Choice, paths: Sequence[str], taken: _Taken, cuts: Cuts) -> OptionStep:
+        """Return how a step with the choice differs."""
+        structure = self._found.structure
+        differing = self._differences(taken, cuts)
+        again = taken.work.beyond(self._whole.work)
+        return OptionStep(
+            site=choice.site,
+            option=choice.option,
+            units=tuple(structure.units_with(path) for path in paths),
+            parts=tuple(one.place for one in differing),
+            change=tuple(one.change for one in differing),
+            highest=tuple(one.highest for one in differing),
+            work=again.cost / self._whole.work.cost if self._whole.work.cost else 0.0,
+            again=again,
+            owners=tuple(one.owner for one in differing),
+        )
+
+    def _differences(self, taken: _Taken, cuts: Cuts) -> list[_Difference]:
+        """Return how a step differs from the one without recompute; what other units decide comes last."""
+        pairs = zip(cuts.segments, cuts.parts(self._whole.pieces), cuts.parts(taken.pieces), strict=True)
+        own = {
+            place: _Difference(place, self._owner(segment), other.change - one.change, other.highest - one.highest)
+            for place, (segment, one, other) in enumerate(pairs)
+            if one != other
+        }
+        others = [one for one in self._moved(taken, cuts) if one.place in own and one.owner != own[one.place].owner]
+        for at, (place, _, change, _) in enumerate(others):
+            # What stays was there when a forward part was at its highest; what goes earlier went after that.
+            all_of_it = own[place]
+            is_forward = cuts.segments[place].phase == FORWARD
+            highest = min(change, max(all_of_it.highest, 0)) if is_forward else 0
+            others[at] = others[at]._replace(highest=highest)
+            own[place] = all_of_it._replace(change=all_of_it.change - change, highest=all_of_it.highest - highest)
+        return [*own.values(), *others]
+
+    def _moved(self, taken: _Taken, cuts: Cuts) -> Iterator[_Difference]:
+        """Yield what goes in other parts than without recompute because another unit keeps it, or keeps it no more."""
+        plain = self._short if taken.row is self._short.row else self._whole
+        sizes: dict[tuple[int, int], int] = collections.defaultdict(int)
+        for segment, node, unit, size in moved(plain.lifetimes, taken.lifetimes):
+            for whole, decider in taken.row.units(segment.unit, unit):
+                place = cuts.place(dataclasses.replace(segment, unit=whole), node)
+                if place is not None:
+                    sizes[place, self._owner(Segment(BACKWARD, decider))] += size
+        for (place, owner), size in sizes.items():
+            yield _Difference(place, owner, size, 0)
+
+    def _owner(self, segment: Segment) -> int:
+        return _owner(segment, self._found, self._found.structure.units)
+
+    def _step(self, choices: Sequence[Choice], row: Row, times: int = 1) -> _Taken:
+        """Return a step with these choices; a whole one where one without the units that are left out cannot tell."""
+        step = self._take(choices, row.skipped, times=times)
+        pieces = [piece for piece in cut(step.events, row.calls) if piece.segment.phase in _COMPUTED]
+        if row.skipped:
+            order = [piece.segment for piece in self._whole.pieces if piece.segment.phase in _COMPUTED]
+            try:
+                pieces = row.whole(order, pieces)
+            except DifferentStepsError:
+                return self._step(choices, self._whole.row, times)
+        # The optimizer's step is the same whatever is recomputed, and at every batch.
+        return _Taken(row, step.base, [*pieces, *self._outside], row.work(step, _COMPUTED), lifetimes(step.events))
+
+
+def bytes_of(model: Module) -> int:
+    """Return what parameters and buffers take."""
+    storages = Storages()
+    return sum(storages.see(tensor)[1] for tensor in (*model.parameters(), *model.buffers()))

@@ -1,0 +1,551 @@
+"""Fake tensors, and the operators that run on them."""
+
+from __future__ import annotations
+
+import collections
+import contextlib
+import functools
+import logging
+import os
+import sys
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, NamedTuple, Self
+
+import torch
+from torch import Tensor
+from torch._ops import HigherOrderOperator, OpOverload
+from torch._subclasses.fake_tensor import (
+    DataDependentOutputException,
+    DynamicOutputShapeException,
+    FakeTensor,
+    FakeTensorMode,
+    UnsupportedOperatorException,
+    in_kernel_invocation_manager,
+)
+from torch.nn import Parameter
+from torch.nn.modules.module import register_module_parameter_registration_hook
+from torch.utils._python_dispatch import TorchDispatchMode
+from torch.utils._pytree import tree_leaves, tree_map_only
+from torch.utils.data import DataLoader
+from torch.utils.weak import WeakIdKeyDictionary
+
+from autorecompute.backends.torch.fake.live import LiveBytes
+from autorecompute.backends.torch.find.storages import are_spread, looks_at_values
+from autorecompute.backends.torch.forecast.records import NOTHING, Amount
+from autorecompute.backends.torch.switch.module_state import exchanged
+from autorecompute.backends.torch.switch.script_state import kept
+from autorecompute.errors import ScriptError
+from autorecompute.units import MIB
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Iterable, Iterator, Sequence
+    from contextlib import AbstractContextManager
+    from types import FrameType, TracebackType
+
+    from torch.nn import Module
+    from torch.optim import Optimizer
+
+    from autorecompute.backends.torch.fake.live import Segment, Work
+    from autorecompute.backends.torch.find.storages import Values
+
+
+_UNSAFE_VIEW = torch.ops.aten._unsafe_view.default
+_NEVER_THE_SAME = {torch.Tag.data_dependent_output, torch.Tag.dynamic_output_shape, torch.Tag.inplace_view}
+_CONSTANTS = {bool, int, float, str, type(None), torch.dtype, torch.device, torch.layout, torch.memory_format}
+
+
+class _UnknownFormError(Exception):
+    """The form of a value does not tell all about it."""
+
+
+class _Made(NamedTuple):
+    """A tensor in a storage of its own."""
+
+    size: tuple[int, ...]
+    stride: tuple[int, ...]
+    dtype: torch.dtype
+    device: torch.device
+
+
+class _Given(NamedTuple):
+    """A tensor that is an argument, by its place among them."""
+
+    place: int
+
+
+class _Answer(NamedTuple):
+    """What an operator gives.
+
+    Attributes:
+        result: Its result, with forms in place of tensors.
+        work: What it computes.
+    """
+
+    result: Any
+    work: Amount
+
+
+class FakeOperators:
+    """Runs operators on fake tensors.
+
+    Args:
+        mode: That of the tensors.
+        work: Tells the work of every operator; ``None`` where nobody asks.
+    """
+
+    def __init__(self, mode: FakeTensorMode, work: Work | None = None) -> None:
+        self._mode = mode
+        self._work = work
+        self._answers: dict[Any, _Answer] = {}
+
+    def run(self, function: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> tuple[Any, Amount]:
+        """Return what an operator gives, and the work that it is."""
+        if _is_view(function) and not kwargs and type(args[0]) is FakeTensor:
+            result = _view(function, args)
+            return result, NOTHING if function is not _UNSAFE_VIEW else self.work_of(function, args, kwargs, result)
+        tensors: list[FakeTensor] = []
+        try:
+            key = _key(function, args, kwargs, tensors)
+        except _UnknownFormError:
+            result = function(*args, **kwargs)
+            return result, self.work_of(function, args, kwargs, result)
+        answer = self._answers.get(key)
+        if answer is not None:
+            return self._tensors_of(answer.result, tensors), answer.work
+        result = function(*args, **kwargs)
+        work = self.work_of(function, args, kwargs, result)
+        with contextlib.suppress(_UnknownFormError):
+            taken = {tensor.untyped_storage()._cdata for tensor in tensors}
+            self._answers[key] = _Answer(_form_of(result, tensors, taken), work)
+        return result, work
+
+    def work_of(self, function: Any, args: tuple[Any, ...], kwargs: dict[str, Any], result: Any) -> Amount:
+        """Return the work of an operator that gave this."""
+        return self._work.of(function, args, kwargs, result) if self._work is not None else NOTHING
+
+    def _tensors_of(self, form: Any, given: Sequence[FakeTensor]) -> Any:
+        if isinstance(form, _Made):
+            with torch._C._DisableTorchDispatch():
+                made = torch.empty_strided(form.size, form.stride, dtype=form.dtype, device="meta")
+            return FakeTensor(self._mode, made, form.device)
+        if isinstance(form, _Given):
+            return given[form.place]
+        return type(form)(self._tensors_of(one, given) for one in form) if isinstance(form, (tuple, list)) else form
+
+
+@functools.cache
+def _is_view(function: Any) -> bool:
+    """Tell whether an operator only looks at its first argument in another way."""
+    return function is _UNSAFE_VIEW or getattr(function, "is_view", False)
+
+
+def _view(function: Any, args: tuple[Any, ...]) -> Any:
+    """Return what ``FakeTensorMode`` gives for a view, in less time."""
+    mode, device = args[0].fake_mode, args[0].fake_device
+    with in_kernel_invocation_manager(mode):
+        result = function(*args)
+    if isinstance(result, Tensor):
+        return FakeTensor(mode, result, device)
+    return [FakeTensor(mode, tensor, device) for tensor in result]
+
+
+@functools.cache
+def _is_told_by_forms(function: Any) -> bool:
+    """Tell whether the forms of an operator's arguments tell that of its result."""
+    is_plain = isinstance(function, OpOverload) and function.namespace in {"aten", "prims"}
+    return is_plain and _NEVER_THE_SAME.isdisjoint(function.tags)
+
+
+def _key(function: Any, args: Any, kwargs: Any, tensors: list[FakeTensor]) -> tuple[Any, ...]:
+    """Return an operator with the forms of its arguments, whose tensors are added to the list.
+
+    Raises:
+        _UnknownFormError: They do not tell what it gives.
+    """
+    if not _is_told_by_forms(function):
+        raise _UnknownFormError
+    parts: list[Any] = [function, torch.get_default_dtype()]
+    for value in args:
+        _add(value, parts, tensors)
+    for name, value in kwargs.items():
+        parts.append(name)
+        _add(value, parts, tensors)
+    return tuple(parts)
+
+
+def _add(value: Any, parts: list[Any], tensors: list[FakeTensor]) -> None:
+    if type(value) is FakeTensor:
+        if value.constant is not None or value.layout is not torch.strided or value.dtype.is_complex:
+            raise _UnknownFormError
+        tensors.append(value)
+        parts += (value.shape, value.stride(), value.storage_offset(), value.dtype, value.fake_device)
+    elif isinstance(value, (tuple, list)):
+        parts.append(len(value))
+        for one in value:
+            _add(one, parts, tensors)
+    elif type(value) in _CONSTANTS:
+        parts += (type(value), value)  # 1, 1.0 and True are equal
+    else:
+        raise _UnknownFormError
+
+
+def _form_of(result: Any, given: Sequence[FakeTensor], taken: set[int]) -> Any:
+    """Return the result with forms in place of tensors, whose storages are added to those that are taken.
+
+    Raises:
+        _UnknownFormError: A tensor lies on a part of a storage, or on one that is taken.
+    """
+    if type(result) is FakeTensor:
+        place = next((place for place, tensor in enumerate(given) if tensor is result), None)
+        return _Given(place) if place is not None else _made(result, taken)
+    if type(result) in {tuple, list}:
+        return type(result)([_form_of(one, given, taken) for one in result])
+    if type(result) in _CONSTANTS:
+        return result
+    raise _UnknownFormError
+
+
+def _made(tensor: FakeTensor, taken: set[int]) -> _Made:
+    storage = tensor.untyped_storage()
+    made = _Made(tuple(tensor.shape), tensor.stride(), tensor.dtype, tensor.fake_device)
+    is_whole = storage.nbytes() == _bytes_of(made) and tensor.storage_offset() == 0 and tensor.constant is None
+    if not is_whole or storage._cdata in taken:
+        raise _UnknownFormError
+    taken.add(storage._cdata)
+    return made
+
+
+def _bytes_of(made: _Made) -> int:
+    if 0 in made.size:
+        return 0
+    last = sum((size - 1) * stride for size, stride in zip(made.size, made.stride, strict=True))
+    size: int = (last + 1) * made.dtype.itemsize
+    return size
+
+
+_LOG_OF_TORCH = logging.getLogger("torch._subclasses.fake_tensor")
+_DEVICE = torch.ops.prim.device.default
+
+
+@contextlib.contextmanager
+def quietly() -> Iterator[None]:
+    """Torch logs no error where an operator cannot be run on fake tensors: whoever runs it is told by an exception."""
+    before = _LOG_OF_TORCH.level
+    _LOG_OF_TORCH.setLevel(logging.CRITICAL)
+    try:
+        yield
+    finally:
+        _LOG_OF_TORCH.setLevel(before)
+
+
+def is_fake(tensor: Tensor) -> bool:
+    """Tell whether a tensor, or this rank's part of one, has no data."""
+    return isinstance(getattr(tensor, "_local_tensor", tensor), FakeTensor)
+
+
+def is_same(made_again: Tensor, tensor: Tensor) -> bool:
+    """Tell whether two tensors are equal bit for bit; of fake ones nobody can tell, and the form has to do."""
+    return is_fake(tensor) or torch.equal(made_again, tensor)
+
+
+class FakeLiveBytes(LiveBytes):
+    """Counts the bytes of fake tensors, and tells their values where they were recorded.
+
+    Args:
+        known: Tensors that are alive already.
+        segment: Tells which part of the step runs.
+        operators: Runs them.
+        values: What modules looked at in the probe.
+
+    Attributes:
+        kinds: Of which kind a storage's bytes are, by its number, where whoever takes the step has found out.
+    """
+
+    def __init__(
+        self, known: Iterable[Tensor], segment: Callable[[], Segment], operators: FakeOperators, values: Values
+    ) -> None:
+        super().__init__(known, segment)
+        self._operators, self._values = operators, values
+        self.kinds: dict[int, str] = {}
+
+    @classmethod
+    def _should_skip_dynamo(cls) -> bool:
+        return False  # nothing is compiled here, and to tell the compiler so at each operator takes its time
+
+    def __torch_dispatch__(
+        self, function: Any, types: Any, args: tuple[Any, ...] = (), kwargs: dict[str, Any] | None = None
+    ) -> Any:
+        if function is _DEVICE:  # autograd asks for it more often than for all else
+            return args[0].fake_device
+        if are_spread(tuple(types)):  # of a higher-order operator it is a list
+            return NotImplemented
+        return self._follow(function, args, kwargs or {})
+
+    def _run(self, function: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> tuple[Any, Amount]:
+        if isinstance(function, HigherOrderOperator):
+            return function(*args, **kwargs), NOTHING
+        if looks_at_values(function, args):
+            result = self._values.next(function)
+            return result, self._operators.work_of(function, args, kwargs, result)
+        return self._operators.run(function, args, kwargs)
+
+
+class Fakes:
+    """Fake tensors in place of real ones; the same for the same, and fake ones as they are.
+
+    Args:
+        mode: What they are made in.
+    """
+
+    def __init__(self, mode: FakeTensorMode) -> None:
+        self._mode = mode
+        self._parameters: dict[int, torch.nn.Parameter] = {}
+
+    def of(self, value: Any) -> Any:
+        """Return the value with fake tensors in it; what holds them are copies."""
+        return exchanged(value, self._fake)
+
+    def _fake(self, tensor: Tensor) -> Tensor:
+        return tensor if is_fake(tensor) else self._mode.from_tensor(tensor)
+
+    def _parameter(self, real: torch.nn.Parameter) -> torch.nn.Parameter:
+        if id(real) not in self._parameters:
+            fake = (
+                real if is_fake(real) else torch.nn.Parameter(self._mode.from_tensor(real.detach()), real.requires_grad)
+            )
+            self._parameters[id(real)] = fake
+        return self._parameters[id(real)]
+
+    @contextlib.contextmanager
+    def in_model(self, model: Module) -> Iterator[None]:
+        """Have the model's parameters and buffers be fakes."""
+        real = [(module, dict(module._parameters), dict(module._buffers)) for module in model.modules()]
+        for module, parameters, buffers in real:
+            module._parameters.update(
+                {name: self._parameter(one) for name, one in parameters.items() if one is not None}
+            )
+            module._buffers.update({name: self.of(one) for name, one in buffers.items() if one is not None})
+        try:
+            yield
+        finally:
+            for module, parameters, buffers in real:
+                module._parameters.update(parameters)
+                module._buffers.update(buffers)
+
+    @contextlib.contextmanager
+    def in_optimizer(self, optimizer: Optimizer) -> Iterator[None]:
+        """Have an optimizer step the fakes; what it writes in itself and in its groups meanwhile is gone."""
+        attributes = dict(vars(optimizer))
+        faked = {self._parameter(real): self.of(values) for real, values in optimizer.state.items()}
+        groups = [(group, group["params"]) for group in optimizer.param_groups]
+        with kept(value for name, value in attributes.items() if name != "state"):
+            optimizer.state = collections.defaultdict(dict, faked)
+            for group, parameters in groups:
+                group["params"] = [self._parameter(real) for real in parameters]
+            try:
+                yield
+            finally:
+                vars(optimizer).clear()
+                vars(optimizer).update(attributes)
+                for group, parameters in groups:
+                    group["params"] = parameters
+
+
+def resized(value: Any, batch: int, target: int) -> Any:
+    """Return the same structure with every tensor of ``batch`` samples as one of ``target``, of unknown values."""
+
+    def resize(tensor: Tensor) -> Tensor:
+        if target != batch and tensor.dim() and tensor.shape[0] == batch:
+            return tensor.new_empty((target, *tensor.shape[1:])).requires_grad_(tensor.requires_grad)
+        return tensor
+
+    return exchanged(value, resize)
+
+
+LARGEST_REAL = MIB
+"""Bytes of the largest tensor of floats that has data; smaller ones steer what a script does, such as a schedule."""
+
+LARGEST_INDEX = 256 * MIB
+"""The same of integers and booleans: their values decide what runs."""
+
+_OF_TORCH = str(Path(torch.__file__).parent)
+_OURS = str(Path(__file__).parents[1])
+
+
+class LargeTensorsAreFake(TorchDispatchMode):  # type: ignore[misc]
+    """Runs operators on fake tensors wherever a large one takes part, and on real ones elsewhere; a context.
+
+    Args:
+        all_weights: Whether small weights are fakes, too: one rank's shares of parameters lie in one buffer together.
+
+    Attributes:
+        fakes: The mode of all fake tensors of the process.
+        assumed: Lines that looked at a number in a fake tensor: it was taken to be 1.
+    """
+
+    def __init__(self, *, all_weights: bool = False) -> None:
+        super().__init__()
+        self.fakes = FakeTensorMode(allow_non_fake_inputs=True)
+        self._all_weights = all_weights
+        self._weights: WeakIdKeyDictionary = WeakIdKeyDictionary()
+        self.assumed: dict[str, None] = {}
+        self._process = os.getpid()
+        self._is_suspended = self._is_looked_at = False
+
+    def __torch_dispatch__(
+        self, function: Any, types: Any, args: tuple[Any, ...] = (), kwargs: dict[str, Any] | None = None
+    ) -> Any:
+        kwargs = kwargs or {}
+        if are_spread(types):
+            return NotImplemented
+        if self._is_suspended:
+            return function(*args, **kwargs)
+        if os.getpid() != self._process:  # what a worker of a DataLoader makes has to be sent
+            return function(*args, **kwargs)
+        given = [value for value in tree_leaves((args, kwargs)) if isinstance(value, Tensor)]
+        if any(is_fake(tensor) or _is_large(tensor) for tensor in given):
+            return self._on_fakes(function, args, kwargs)
+        if all(tensor.device.type == "meta" for tensor in given):  # where to_empty() makes weights, too
+            with self.fakes:
+                made = function(*args, **kwargs)
+            if isinstance(made, Tensor) and (_is_large(made) or (self._is_weight(made, of_form=bool(given)))):
+                return made
+        return function(*args, **kwargs)
+
+    def _on_fakes(self, function: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
+        if function is torch.ops.aten._local_scalar_dense.default:
+            self.assumed[calling_line()] = None
+            return torch.ones((), dtype=args[0].dtype).tolist()
+        try:
+            with self.fakes:
+                return function(*args, **kwargs)
+        except (DataDependentOutputException, DynamicOutputShapeException) as error:
+            raise ScriptError(
+                f"{calling_line()} looks at values of a tensor ({function}), and on fake tensors there are none. Leave "
+                "--fake out, or have what runs depend on shapes alone."
+            ) from error
+        except RuntimeError as error:
+            if function.namespace == "aten" and not isinstance(error, UnsupportedOperatorException):
+                raise
+            raise ScriptError(
+                f"{calling_line()} calls {function}, which has no kernel for fake tensors. Register one with "
+                "torch.library.register_fake, or leave --fake out."
+            ) from error
+
+    @contextlib.contextmanager
+    def everything(self) -> Iterator[FakeTensorMode]:
+        """Small tensors are made as fakes, too."""
+        self._is_suspended = True
+        try:
+            with self.fakes:
+                yield self.fakes
+        finally:
+            self._is_suspended = False
+
+    @contextlib.contextmanager
+    def small_ones_too(self, model: Module, optimizers: Sequence[Optimizer]) -> Iterator[None]:
+        """Have the small tensors of a model and of its optimizers be fakes."""
+        fakes, self._is_looked_at = Fakes(self.fakes), True
+        with fakes.in_model(model), contextlib.ExitStack() as swapped:
+            for optimizer in optimizers:
+                swapped.enter_context(fakes.in_optimizer(optimizer))
+            try:
+                yield
+            finally:
+                self._is_looked_at = False
+
+    def _is_weight(self, made: Tensor, *, of_form: bool) -> bool:
+        """Tell whether a new tensor is a small weight that is a fake, too.
+
+        Of a form without data, or one that is gathered.
+
+        Ints are none: branches depend on them. What ``fully_shard`` gathers of several types are bytes.
+        """
+        is_number = made.is_floating_point() or made.dtype == torch.uint8
+        return self._all_weights and _has_data(made) and ((self._is_looked_at and is_number) or of_form)
+
+    def _fake_weight(self, module: Module, name: str, weight: Parameter | None) -> Parameter | None:
+        """Return a fake in place of a weight that a module is given; ``None`` where that is none with data."""
+        del module, name
+        if weight is None or is_fake(weight) or not _has_data(weight) or are_spread((type(weight),)):
+            return None
+        if weight not in self._weights:
+            self._weights[weight] = Parameter(self.fakes.from_tensor(weight.detach()), weight.requires_grad)
+        fake: Parameter = self._weights[weight]
+        return fake
+
+    def without_floats(self, value: Any) -> Any:
+        """Return the same structure with a fake for every tensor of floats; integers and masks keep their values."""
+
+        def fake(tensor: Tensor) -> Tensor:
+            return self.fakes.from_tensor(tensor) if tensor.is_floating_point() and not is_fake(tensor) else tensor
+
+        return tree_map_only(Tensor, fake, value)
+
+    def __enter__(self) -> Self:
+        global _ACTIVE  # noqa: PLW0603  (a process has one at most)
+        _ACTIVE = self
+        super().__enter__()
+        self._replaced = DataLoader._get_iterator, torch.utils.swap_tensors
+        DataLoader._get_iterator = _iterate_here
+        torch.utils.swap_tensors = _take_over  # modules put fakes of another type in their parameters' place by it
+        self._hook = register_module_parameter_registration_hook(self._fake_weight) if self._all_weights else None
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, traceback: TracebackType | None
+    ) -> None:
+        global _ACTIVE  # noqa: PLW0603
+        DataLoader._get_iterator, torch.utils.swap_tensors = self._replaced
+        if self._hook is not None:
+            self._hook.remove()
+        super().__exit__(kind, error, traceback)
+        _ACTIVE = None
+
+
+_ACTIVE: LargeTensorsAreFake | None = None
+
+
+def on_fakes() -> AbstractContextManager[FakeTensorMode]:
+    """Make everything as fakes inside: of the process's own mode where it has one, as two modes do not mix."""
+    if _ACTIVE is not None:
+        return _ACTIVE.everything()
+    # A kernel that is called by address, as Triton's are, would be given 0 as the address of a fake tensor, and run.
+    with torch._functorch.config.patch(fake_tensor_allow_unsafe_data_ptr_access=False):
+        mode: AbstractContextManager[FakeTensorMode] = FakeTensorMode(allow_non_fake_inputs=True)
+    return mode
+
+
+def calling_line() -> str:
+    """Return the innermost line that runs now outside of torch and this package, as ``train.py:12``."""
+    frame: FrameType | None = sys._getframe(1)
+    while frame is not None and frame.f_code.co_filename.startswith((_OF_TORCH, _OURS)):
+        frame = frame.f_back
+    return f"{Path(frame.f_code.co_filename).name}:{frame.f_lineno}" if frame is not None else "the script"
+
+
+def _has_data(tensor: Tensor) -> bool:
+    """Tell whether a tensor is more than a form: not on the meta device."""
+    return bool(tensor.device.type != "meta")
+
+
+def _is_large(tensor: Tensor) -> bool:
+    if not _has_data(tensor):
+        return False
+    most = LARGEST_REAL if tensor.is_floating_point() or tensor.is_complex() else LARGEST_INDEX
+    size: int = tensor.numel() * tensor.element_size()
+    return size > most
+
+
+def _take_over(one: Tensor, other: Tensor) -> None:
+    """Do what ``swap_tensors`` does to the first tensor; it refuses those that anybody has a weak reference to."""
+    one.data = other.data
+
+
+_ITERATE = DataLoader._get_iterator
+
+
+def _iterate_here(loader: Any) -> Any:
+    """Return a DataLoader reads in this process: a fake tensor cannot be sent to another one."""
+    loader.num_workers = loader.timeout = 0
+    return _ITERATE(loader)

@@ -1,0 +1,1 @@
+"""What a training step saves, and what of it can be made again."""

@@ -1,0 +1,469 @@
+"""Detects what a model can recompute, and the configs that this makes."""
+
+from __future__ import annotations
+
+import collections
+import dataclasses
+import itertools
+from collections.abc import Collection, Mapping
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any
+
+from autorecompute.backends.torch.compiled.forms import compiled_paths, compiles_under_modes, eagerly
+from autorecompute.backends.torch.fake.repeats import repeated
+from autorecompute.backends.torch.find.operators import Finder
+from autorecompute.backends.torch.find.own_checkpoints import places_of
+from autorecompute.backends.torch.find.probe import Observation, Probe
+from autorecompute.backends.torch.find.refusals import Reason, Refusal, RefusedModelError, refusals_of_model
+from autorecompute.backends.torch.find.storages import Values
+from autorecompute.backends.torch.find.structure import Structure, forgotten, is_sharded, is_within, structure_of
+from autorecompute.backends.torch.forecast.records import (
+    CHECKPOINT,
+    DROP,
+    EVERY_2ND,
+    KEEP_MATMUL,
+    CompiledPeak,
+    label_of,
+)
+from autorecompute.backends.torch.switch.checkpoints import MATMULS
+from autorecompute.backends.torch.switch.checkpoints import NAME as ATTENTION
+from autorecompute.backends.torch.switch.rewriting import Program
+from autorecompute.backends.torch.switch.switchboard import Site, Switchboard
+from autorecompute.plans import Choice, Config, Plan, Space
+
+if TYPE_CHECKING:
+    from collections.abc import Iterable, Iterator, Sequence
+
+    from torch.nn import Module
+
+    from autorecompute.backends.torch.find.probe import Saved
+    from autorecompute.backends.torch.forecast.records import Steps
+
+
+@dataclasses.dataclass(frozen=True)
+class Saving:
+    """Bytes as ``fixed + per_sample * batch``.
+
+    Attributes:
+        fixed: Bytes that do not depend on the batch.
+        per_sample: Bytes that each sample adds.
+    """
+
+    fixed: float
+    per_sample: float
+
+    def at(self, batch: int) -> float:
+        """Return the bytes at a batch."""
+        return self.fixed + self.per_sample * batch
+
+    def __sub__(self, other: Saving) -> Saving:
+        return Saving(self.fixed - other.fixed, self.per_sample - other.per_sample)
+
+
+def saving_of(found: Iterable[Saved], batch: int) -> Saving:
+    """Return what these storages take."""
+    storages = list(found)
+    scaling = sum(saved.bytes for saved in storages if saved.scales)
+    return Saving(sum(saved.bytes for saved in storages) - scaling, scaling / batch)
+
+
+def saving_of_modules(seen: Observation, paths: Collection[str]) -> Saving:
+    """Return what checkpointing these modules saves: what only they saved, less the inputs that only they hold then."""
+    held = [seen.given[number] for number in given(seen, paths) if number not in seen.saved]
+    dropped = [seen.saved[number] for number in kept_alone(seen, paths)]
+    return saving_of(dropped, seen.batch) - saving_of(held, seen.batch)
+
+
+def given(seen: Observation, paths: Collection[str]) -> set[int]:
+    """Return the tensors that the calls of these paths are given."""
+    return {number for call in seen.calls if call.path in paths for number in call.inputs}
+
+
+def kept_alone(seen: Observation, paths: Collection[str]) -> set[int]:
+    """Return the tensors that nothing but these modules keeps, and that they are not given."""
+    return {
+        number
+        for number, saved in seen.saved.items()
+        if all(any(is_within(saver, path) for path in paths) for saver in saved.savers)
+    } - given(seen, paths)
+
+
+FEW_BLOCKS = 2
+"""Of so many blocks the first is also every second one."""
+
+LEAST_SHARE = 0.002
+"""A site that saves less of all that is saved is not offered."""
+
+
+MOST_GIVEN = 3
+"""With so many of those that are given the result of a module, a step is run with both."""
+
+
+_LEFT_ALONE = {Reason.OUTPUT, Reason.OWN_CHECKPOINT}
+"""Why single modules of a group are left as they are, and the others are not."""
+
+
+@dataclasses.dataclass(frozen=True)
+class Detected:
+    """What a model offers.
+
+    Attributes:
+        structure: Its units and groups.
+        sites: Where it can be recomputed, the largest saving first.
+        savings: What each site saves, net, if nothing else is recomputed.
+        programs: For each unit how its operators are dropped.
+        refusals: What is left as it is, and why.
+        blocks: Names of the sites that are whole units.
+        batch: Samples in the batch that was looked at.
+        saved: Bytes that a forward pass of that batch saves.
+        values: What modules looked at in it.
+        calls: The units in the order of those of their calls that keep anything.
+        operators: Names of the nodes that each unit's graph has, and the model's own, each graph once.
+        repeated: Units that do what the one before them does.
+        meetings: Pairs of sites that have to do with one tensor: the modules of the second are given it, and keep it
+            when they are checkpointed. Those of the first drop it, are given it too, or have it as their result.
+        compiled_peaks: What compiled code should take with each plan.
+        option_savings: What a site saves with an option, where its options differ in that.
+        checkpointed: Where the script checkpoints itself, or would if that were not replaced.
+        unit_bytes: What each unit saves for the backward pass, by its path; what lies in none under an empty one.
+    """
+
+    structure: Structure
+    sites: tuple[Site, ...]
+    savings: Mapping[str, Saving]
+    programs: Mapping[str, Program]
+    refusals: tuple[Refusal, ...]
+    blocks: tuple[str, ...]
+    batch: int
+    saved: int
+    values: Values
+    calls: tuple[str, ...]
+    operators: tuple[str, ...]
+    repeated: frozenset[str]
+    meetings: tuple[tuple[str, str], ...] = ()
+    compiled_peaks: tuple[CompiledPeak, ...] = ()
+    option_savings: Mapping[tuple[str, str], Saving] = dataclasses.field(default_factory=dict)
+    checkpointed: tuple[str, ...] = ()
+    unit_bytes: Mapping[str, int] = dataclasses.field(default_factory=dict)
+
+    def switchboard(self, model: Module) -> Switchboard:
+        """Return the switches of the model that was looked at."""
+        return Switchboard(model, self.sites, self.programs)
+
+
+def detect(model: Module, args: Sequence[Any], kwargs: Mapping[str, Any], calls: int = 1) -> Detected:
+    """Return what can be recomputed in a model that is to be called with these arguments in training.
+
+    Nothing may be switched on in it. It is run forward, which keeps no more than one unit's activations and leaves no
+    trace.
+
+    Args:
+        model: The model.
+        args: The positional arguments of its call.
+        kwargs: Its keyword arguments.
+        calls: How often it is called in a step before the backward pass.
+
+    Raises:
+        RefusedModelError: Nothing can.
+    """
+    for refusal in refusals_of_model(model):
+        raise RefusedModelError(refusal)
+    structure = structure_of(model)
+    finder = Finder(model, structure, drops=not is_sharded(model))
+    with forgotten(model), eagerly():
+        seen = Probe(model, structure.units, finder.visit, compiled_paths(model), calls).run(args, kwargs)
+    if seen.is_hooked:
+        raise RefusedModelError(Refusal(Reason.OWN_HOOKS))
+    if "" in seen.refused:
+        raise RefusedModelError(Refusal(seen.refused[""]))
+    return _Sorting(structure, seen, finder, has_operators=not is_sharded(model)).detected()
+
+
+class _Sorting:
+    """Makes sites of what a probe saw."""
+
+    def __init__(self, structure: Structure, seen: Observation, finder: Finder, *, has_operators: bool) -> None:
+        self._structure = structure
+        self._seen = seen
+        self._has_operators = has_operators
+        self._programs, self._storages = finder.finish(), finder.storages()
+        self._unverified, self._operators_seen, self._links = finder.unverified, finder.operators, finder.links
+        self._called = {call.path for call in seen.calls}
+        self._savings: dict[str, Saving] = {}
+        self._blocks = {structure.group_of(unit) for unit in structure.units}
+
+    def detected(self) -> Detected:
+        sites = [site for site in (*self._modules(), *self._attention(), *self._operators()) if self._pays(site)]
+        sites.sort(key=lambda site: -self._savings[site.name].at(self._seen.batch))
+        names = {site.name for site in sites}
+        return Detected(
+            structure=self._structure,
+            sites=tuple(sites),
+            savings={site.name: self._savings[site.name] for site in sites},
+            programs=self._programs,
+            refusals=tuple(self._refusals(names)),
+            blocks=tuple(site.name for site in sites if site.name in self._blocks),
+            batch=self._seen.batch,
+            saved=sum(saved.bytes for saved in self._seen.saved.values()),
+            values=self._seen.values,
+            calls=tuple(call.path for call in self._seen.calls if call.keeps and call.path in self._structure.units),
+            operators=self._operators_seen,
+            repeated=repeated(self._links, self._programs, kept=1 if self._has_operators else 2),
+            meetings=tuple(self._meetings(sites)),
+            checkpointed=places_of(self._seen.checkpointed, self._structure),
+            unit_bytes=self._unit_bytes(),
+        )
+
+    def _meetings(self, sites: Sequence[Site]) -> Iterator[tuple[str, str]]:
+        modules = [site for site in sites if DROP not in site.options]
+        inputs = {module.name: given(self._seen, _calls_of(module)) for module in modules}
+        for module in modules:
+            for site in sites:
+                if DROP in site.options and inputs[module.name] & self._storages[site.name]:
+                    yield site.name, module.name
+        found = [*self._sharing(modules, inputs), *self._handing_on(modules, inputs)]
+        yield from {frozenset(pair): pair for pair in found}.values()  # a step with both tells all that they share
+
+    def _sharing(self, modules: Sequence[Site], inputs: Mapping[str, set[int]]) -> Iterator[tuple[str, str]]:
+        """Pairs that are given one tensor, which one of them keeps for all.
+
+        Of three, the first makes a pair with each other: the sum is then right with the first, and without it too high,
+        never too low.
+        """
+        kept_anyway = self._seen.saved.keys()
+        for place, module in enumerate(modules):
+            for other in modules[:place]:
+                if inputs[module.name] & inputs[other.name] - kept_anyway and not _is_nested(module, other):
+                    yield other.name, module.name
+                    break
+
+    def _handing_on(self, modules: Sequence[Site], inputs: Mapping[str, set[int]]) -> Iterator[tuple[str, str]]:
+        """Pairs of which the first keeps its result, as a ReLU does, and checkpointed does not, unless the second does.
+
+        Of many that are given it, those that save most: a step for each would take too long.
+        """
+        for module in modules:
+            results = kept_alone(self._seen, _calls_of(module))
+            given_it = (other for other in modules if results & inputs[other.name] and not _is_nested(module, other))
+            for other in itertools.islice(given_it, MOST_GIVEN):
+                yield module.name, other.name
+
+    def _unit_bytes(self) -> dict[str, int]:
+        sizes: dict[str, int] = collections.defaultdict(int)
+        for saved in self._seen.saved.values():
+            units = {self._structure.unit_of(saver) for saver in saved.savers} - {""}
+            sizes[min(units, key=self._structure.units.index, default="")] += saved.bytes
+        return dict(sizes)
+
+    def _pays(self, site: Site) -> bool:
+        least = LEAST_SHARE * sum(saved.bytes for saved in self._seen.saved.values())
+        return self._savings[site.name].at(self._seen.batch) > least
+
+    def _modules(self) -> Iterator[Site]:
+        for group, members in self._structure.groups.items():
+            paths = self._trained(members)
+            if not paths or not self._called.issuperset(members) or self._reason(paths):
+                continue
+            self._savings[group] = saving_of_modules(self._seen, paths)
+            changed = {operator for path, operator in self._seen.changed if any(is_within(path, one) for one in paths)}
+            kept = tuple(operator for operator in MATMULS if operator not in changed)
+            has = {CHECKPOINT: True, KEEP_MATMUL: kept and self._can_keep(paths), EVERY_2ND: len(paths) > FEW_BLOCKS}
+            options = tuple(option for option, offered in has.items() if offered)
+            yield Site(group, options if group in self._blocks else (CHECKPOINT,), paths, kept)
+
+    def _can_keep(self, paths: Sequence[str]) -> bool:
+        """Tell whether results can be kept in these modules: for that a dispatch mode is around them."""
+        compiled = [path for path, reason in self._seen.refused.items() if reason is Reason.COMPILED]
+        return compiles_under_modes() or not any(is_within(part, path) for part in compiled for path in paths)
+
+    def _attention(self) -> Iterator[Site]:
+        groups: dict[str, list[str]] = collections.defaultdict(list)
+        for path in dict.fromkeys(call.path for call in self._seen.calls):
+            module, _, function = path.partition("/")
+            if function:
+                groups[self._structure.group_of(module)].append(module)
+        for group, members in groups.items():
+            paths = self._trained(members)
+            if paths and not self._reason(paths):
+                name = f"{group}/{ATTENTION}" if group else ATTENTION
+                self._savings[name] = saving_of_modules(self._seen, [f"{path}/{ATTENTION}" for path in paths])
+                yield Site(name, (CHECKPOINT,), tuple(paths), attention=True)
+
+    def _operators(self) -> Iterator[Site]:
+        units: dict[str, dict[str, None]] = collections.defaultdict(dict)
+        for path in self._in_order(self._programs):
+            for drop in self._programs[path].drops:
+                units[drop.site][path] = None
+        for name, paths in units.items():
+            found = [self._seen.saved[number] for number in self._storages[name]]
+            self._savings[name] = saving_of(found, self._seen.batch)
+            yield Site(name, (DROP,), tuple(paths))
+
+    def _in_order(self, paths: Mapping[str, object]) -> list[str]:
+        return sorted(paths, key=lambda path: next(i for i, call in enumerate(self._seen.calls) if call.path == path))
+
+    def _trained(self, paths: Sequence[str]) -> tuple[str, ...]:
+        """Return the blocks that gradients go back through and that the script does not checkpoint itself.
+
+        Others may be frozen, and everything in front of them.
+        """
+        return tuple(path for path in paths if self._seen.refused.get(path) not in _LEFT_ALONE)
+
+    def _reason(self, paths: Sequence[str]) -> Reason | None:
+        return next((self._seen.refused[path] for path in paths if path in self._seen.refused), None)
+
+    def _refusals(self, offered: set[str]) -> Iterator[Refusal]:
+        for group, paths in self._structure.groups.items():
+            reason = self._reason(self._trained(paths) or paths)
+            if reason:
+                yield Refusal(reason, group)
+        for name in sorted(self._unverified - offered):
+            yield Refusal(Reason.UNVERIFIED, name)
+        if not self._has_operators:
+            yield Refusal(Reason.SHARDED_OPERATORS)
+
+
+def _calls_of(module: Site) -> set[str]:
+    """Return the paths of what it calls."""
+    return {f"{path}/{ATTENTION}" if module.attention else path for path in module.occurrences}
+
+
+def _is_nested(one: Site, other: Site) -> bool:
+    """Tell whether modules of one lie in those of the other."""
+    return any(is_within(a, b) or is_within(b, a) for a in one.occurrences for b in other.occurrences)
+
+
+NOT_IN_A_NAME = frozenset(":,")
+"""These stand between the parts of a choice, and between choices, wherever one is written."""
+
+FEWEST_UNITS = 2
+"""A single block may be all that a model has."""
+
+
+@dataclass(frozen=True)
+class Presets:
+    """Makes the configs that people know by name; each is left out where the model has nothing it is about.
+
+    Attributes:
+        space: The plans, and what covers what.
+        blocks: Names of the sites that are whole blocks.
+        attention: Names of the sites that are calls of attention.
+        alternating: Names of the blocks of which every second one can be recomputed.
+    """
+
+    space: Space
+    blocks: Collection[str]
+    attention: Collection[str]
+    alternating: Collection[str]
+
+    def all(self) -> dict[str, Config]:
+        """Return the configs by their names.
+
+        ``blocks`` is what ``gradient_checkpointing_enable()`` does, ``half_of_blocks`` does it to the first half only
+        and ``every_2nd_block`` to every second one, ``keep_matmul`` keeps the results of their matrix products,
+        ``operators`` makes single operators again and no module, and ``attention`` the inside of attention alone.
+        """
+        found = {
+            "blocks": self._config(self._whole(CHECKPOINT)),
+            "half_of_blocks": self._config(self._whole(CHECKPOINT), share=2),
+            "every_2nd_block": Config(frozenset(Choice(site, EVERY_2ND) for site in self.alternating)),
+            "keep_matmul": self._config(self._whole(KEEP_MATMUL)),
+            "operators": self._operators(),
+            "attention": self._config(self._attention()),
+        }
+        return {name: config for name, config in found.items() if not config.is_none}
+
+    def _whole(self, option: str) -> list[Plan]:
+        return [plan for plan in self.space.plans if plan.option == option and plan.sites <= set(self.blocks)]
+
+    def _attention(self) -> list[Plan]:
+        return [plan for plan in self.space.plans if plan.sites <= set(self.attention)]
+
+    def _operators(self) -> Config:
+        config = Config()
+        for plan in (*(plan for plan in self.space.plans if plan.option == DROP), *self._attention()):
+            config = self.space.with_plan(config, plan)
+        return config
+
+    def _config(self, plans: Iterable[Plan], share: int = 1) -> Config:
+        config = Config()
+        for plan in plans:
+            if plan.occurrences >= share:
+                config = self.space.with_plan(config, plan, -(-plan.occurrences // share))
+        return config
+
+
+def offered(found: Detected) -> list[Site]:
+    """Return the sites that are plans.
+
+    A checkpoint around all blocks of a model is none: it makes them all again at once, and the peak stays. Neither is a
+    site whose name cannot be written in a choice.
+    """
+    return [
+        site
+        for site in found.sites
+        if not NOT_IN_A_NAME.intersection(site.name) and not _holds_all(site, found.structure.units)
+    ]
+
+
+def _holds_all(site: Site, units: Collection[str]) -> bool:
+    if site.attention or CHECKPOINT not in site.options or len(units) < FEWEST_UNITS:
+        return False
+    return any(all(is_within(unit, path) for unit in units) for path in site.occurrences)
+
+
+def space_of(found: Detected, board: Switchboard, steps: Steps | None) -> Space:
+    """Return all that can be switched on in a model.
+
+    Args:
+        found: What a probe found in it.
+        board: Its switches.
+        steps: What steps take; ``None`` where nobody knows.
+    """
+    sites = offered(found)
+    plans = tuple(_plan(site, option, found, steps) for site in sites for option in site.options if option != EVERY_2ND)
+    bare = Space(plans=plans, covers=_covers(board, {site.name for site in sites}))
+    attention = [site.name for site in sites if site.attention]
+    alternating = [site.name for site in sites if EVERY_2ND in site.options]
+    presets = Presets(bare, found.blocks, attention, alternating).all()
+    return Space(plans=plans, own_presets=presets, covers=bare.covers)
+
+
+def _plan(site: Site, option: str, found: Detected, steps: Steps | None) -> Plan:
+    saving = found.option_savings.get((site.name, option), found.savings[site.name])
+    if option == KEEP_MATMUL and steps is not None:
+        saving = _seen_saving(site.name, option, steps)
+    return Plan(
+        choices=(Choice(site.name, option),),
+        label=label_of(site.name, option),
+        occurrences=len(site.occurrences),
+        counts=len(site.occurrences) > 1,
+        saving_bytes=round(saving.at(found.batch)),
+        saving=_written(saving),
+    )
+
+
+def _seen_saving(site: str, option: str, steps: Steps) -> Saving:
+    """Return what the forward passes of a step leave less behind with a choice."""
+    seen = next((one for one in steps.options if (one.site, one.option) == (site, option)), None)
+    if seen is None:
+        return Saving(0, 0)
+    forward = {place for place, part in enumerate(steps.parts) if part.phase == "forward"}
+    saved = -sum(change for place, change in zip(seen.parts, seen.change, strict=True) if place in forward)
+    return Saving(0, saved / steps.batch)
+
+
+def _written(saving: Saving) -> str:
+    """Return the saving as an expression in the batch."""
+    parts = [str(round(saving.fixed))] if round(saving.fixed) or not round(saving.per_sample) else []
+    parts += [f"{round(saving.per_sample)}*batch"] if round(saving.per_sample) else []
+    return " + ".join(parts)
+
+
+def _covers(board: Switchboard, offered_sites: Collection[str]) -> dict[str, tuple[str, ...]]:
+    """Return the sites of which each site leaves nothing to do, whatever their options."""
+    found: dict[str, set[str]] = collections.defaultdict(set)
+    for (one, _), (other, _) in sorted(board.overlaps()):
+        if {one, other} <= set(offered_sites) and one not in found[other]:
+            found[one].add(other)
+    return {site: tuple(sorted(others)) for site, others in sorted(found.items()) if others}

@@ -1,0 +1,235 @@
+"""Reads autograd's graph: its nodes, what they save, and how a backward pass walks them."""
+
+from __future__ import annotations
+
+import contextlib
+import dataclasses
+import gc
+from collections.abc import Sequence
+from typing import TYPE_CHECKING
+
+import torch
+from torch import Tensor
+from torch._subclasses.fake_tensor import is_fake
+from torch.autograd.function import BackwardCFunction
+from torch.autograd.graph import Node
+
+if TYPE_CHECKING:
+    from collections.abc import Collection, Iterable, Iterator
+
+
+LEAF = "AccumulateGrad"
+
+ALIAS = "ReshapeAliasBackward0"
+VIEW = "ViewBackward0"
+"""What reshaping leaves in a graph: the first where no dispatch mode watches, as in training, the second where one
+does, as in a probe."""
+
+
+class _View:
+    """The common type of both."""
+
+
+class DifferentGraphError(Exception):
+    """A unit made another graph than the one that was looked at."""
+
+
+def kind_of(node: Node) -> type:
+    """Return the class of a node; the same for both that a reshaping may leave."""
+    return _View if type(node).__name__ in {ALIAS, VIEW} else type(node)
+
+
+def sequence_of(node: Node) -> int:
+    """Return the number that autograd gave the node; a later node has a higher one."""
+    number: int = node._sequence_nr()
+    return number
+
+
+@dataclasses.dataclass(frozen=True)
+class Plan:
+    """Where the nodes of a graph are, without holding them.
+
+    Attributes:
+        ways: For each node how it is found: the place of another node and its edge; of a root, -1 and its place among
+            the roots.
+        kinds: The kind of each node.
+    """
+
+    ways: tuple[tuple[int, int], ...]
+    kinds: tuple[type, ...]
+
+
+@dataclasses.dataclass(frozen=True)
+class Graph:
+    """The nodes that a call made, from its results backwards.
+
+    Attributes:
+        nodes: The nodes, breadth first.
+        ways: As in ``Plan``.
+        places: The place of each node.
+    """
+
+    nodes: Sequence[Node]
+    ways: Sequence[tuple[int, int]]
+    places: dict[Node, int]
+
+    def before(self, place: int, edge: int) -> int | None:
+        """Return the place of the node whose result goes into this one over an edge.
+
+        None for what the call did not make.
+        """
+        edges = self.nodes[place].next_functions
+        return self.places.get(edges[edge][0]) if edge < len(edges) and edges[edge][0] is not None else None
+
+    def plan(self) -> Plan:
+        """Return the graph without its nodes."""
+        return Plan(tuple(self.ways), tuple(map(kind_of, self.nodes)))
+
+
+def roots_of(results: Iterable[Tensor]) -> list[Node]:
+    """Return the nodes that made these tensors, each once."""
+    return list(dict.fromkeys(tensor.grad_fn for tensor in results if tensor.grad_fn is not None))
+
+
+def graph_of(results: Iterable[Tensor], first: int) -> Graph:
+    """Return the graph of a call.
+
+    Args:
+        results: What the call returned.
+        first: The number of the first node that it made.
+    """
+    nodes = roots_of(results)
+    ways = [(-1, place) for place, node in enumerate(nodes) if sequence_of(node) >= first]
+    nodes = [nodes[root] for _, root in ways]
+    places = {node: place for place, node in enumerate(nodes)}
+    for place, node in enumerate(nodes):  # grows while it is gone through
+        for edge, (following, _) in enumerate(node.next_functions):
+            if following is None or following in places or type(following).__name__ == LEAF:
+                continue
+            if sequence_of(following) >= first:
+                places[following] = len(nodes)
+                nodes.append(following)
+                ways.append((place, edge))
+    return Graph(nodes, ways, places)
+
+
+class Route:
+    """The way to some nodes of a graph, to be gone in the graph of every later step.
+
+    Args:
+        plan: The graph in which the nodes were found.
+        wanted: Their places in it.
+    """
+
+    def __init__(self, plan: Plan, wanted: Collection[int]) -> None:
+        needed: set[int] = set()
+        for one in wanted:
+            place = one
+            while place >= 0 and place not in needed:
+                needed.add(place)
+                place = plan.ways[place][0]
+        self._roots: list[tuple[int, int, type]] = []
+        edges: dict[int, list[tuple[int, int, type]]] = {}
+        for place in sorted(needed):
+            parent, edge = plan.ways[place]
+            (self._roots if parent < 0 else edges.setdefault(parent, [])).append((place, edge, plan.kinds[place]))
+        self._edges = list(edges.items())
+
+    def follow(self, results: Iterable[Tensor]) -> dict[int, Node]:
+        """Return the wanted nodes and those on the way to them, by their places.
+
+        Raises:
+            DifferentGraphError: A node is not what it was.
+        """
+        found: dict[int, Node] = {}
+        roots = [(root, 0) for root in roots_of(results)]
+        _take(found, roots, self._roots)
+        for parent, edges in self._edges:
+            _take(found, found[parent].next_functions, edges)
+        return found
+
+
+def _take(
+    found: dict[int, Node], following: Sequence[tuple[Node | None, int]], edges: Iterable[tuple[int, int, type]]
+) -> None:
+    for place, edge, kind in edges:
+        node = following[edge][0] if edge < len(following) else None
+        if node is None or (type(node) is not kind and kind_of(node) is not kind):
+            raise DifferentGraphError
+        found[place] = node
+
+
+def grad_of_leaves(
+    results: Sequence[Tensor], wanted: Sequence[Tensor], incoming: Sequence[Tensor]
+) -> list[Tensor | None]:
+    """Return what ``torch.autograd.grad`` gives of leaves, whatever the script checkpoints."""
+    if not _goes_back_by_itself(results):
+        return list(torch.autograd.grad(results, wanted, incoming, allow_unused=True))
+    with kept_gradients():
+        torch.autograd.backward(results, incoming)
+        return [one.grad for one in wanted]
+
+
+def show_gradients(loss: Tensor, wanted: Sequence[Tensor]) -> None:
+    """Go back from a loss; hooks of the leaves see their gradients, none of which is held."""
+    if not _goes_back_by_itself([loss]):
+        torch.autograd.grad(loss, wanted, allow_unused=True)
+        return
+    with kept_gradients():
+        hooks = [one.register_post_accumulate_grad_hook(_drop) for one in wanted]
+        try:
+            loss.backward()
+        finally:
+            for hook in hooks:
+                hook.remove()
+
+
+def _drop(leaf: Tensor) -> None:
+    leaf.grad = None
+
+
+def _goes_back_by_itself(results: Sequence[Tensor]) -> bool:
+    """Tell whether something in the graph may call ``backward()``, which puts gradients into leaves.
+
+    Only functions in Python can. A checkpoint with ``use_reentrant=True`` is one, and refuses ``autograd.grad``.
+    """
+    nodes = set(roots_of(results))
+    left = list(nodes)
+    while left:
+        node = left.pop()
+        if isinstance(node, BackwardCFunction):
+            return True
+        following = {one for one, _ in node.next_functions if one is not None} - nodes
+        nodes |= following
+        left += following
+    return False
+
+
+@contextlib.contextmanager
+def kept_gradients() -> Iterator[None]:
+    """Inside, no tensor with data has a gradient, and nothing of the script's runs when one gets it.
+
+    Behind this ``.grad`` is what it was: of weights in no module, and of whatever else trains in this process, too.
+    """
+    before = [(leaf, leaf.grad) for leaf in _leaves()]
+    hooks = [(own, dict(own)) for leaf, _ in before if (own := leaf._post_accumulate_grad_hooks)]
+    try:
+        for leaf, gradient in before:
+            if gradient is not None:
+                leaf.grad = None
+        for own, _ in hooks:
+            own.clear()
+        yield
+    finally:
+        for leaf, gradient in before:
+            if leaf.grad is not gradient:
+                leaf.grad = gradient
+        for own, kept in hooks:
+            own.update(kept)
+
+
+def _leaves() -> list[Tensor]:
+    """Return all tensors of this process that gradients are put into; no list has those that a script holds."""
+    with torch._C.DisableTorchFunctionSubclass():
+        tensors = [one for one in gc.get_objects() if issubclass(type(one), Tensor)]
+        return [one for one in tensors if one.is_leaf and one.requires_grad and not is_fake(one)]

@@ -1,0 +1,265 @@
+"""What a script does to its own model: checkpoints of its own, and layers that are frozen now."""
+
+from __future__ import annotations
+
+import contextlib
+import functools
+from typing import TYPE_CHECKING, Any
+
+import torch.utils.checkpoint as torchs
+from torch.nn import Parameter
+from torch.utils.checkpoint import CheckpointFunction
+
+from autorecompute.backends.torch.compiled.forms import has_compiled
+from autorecompute.backends.torch.find.refusals import Reason
+from autorecompute.backends.torch.find.structure import is_sharded, structure_of
+from autorecompute.errors import OwnCheckpointingError
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Collection, Iterable, Iterator, Mapping
+
+    from torch import Tensor
+    from torch.nn import Module
+    from torch.optim import Optimizer
+
+    from autorecompute.backends.interface import LiveMeter
+    from autorecompute.backends.torch.find.refusals import Refusal
+    from autorecompute.backends.torch.find.structure import Structure
+
+
+_OURS = "__autorecompute_checkpoints__"
+_FUNCTION = "_gradient_checkpointing_func"
+"""Under this name modules of transformers and diffusers keep what they checkpoint themselves with."""
+
+COMPILED = (
+    "The model is compiled, and the compiler makes the script's own checkpoints itself: leave --replace-checkpointing "
+    "out, and take them out of the script."
+)
+STILL_ON = (
+    "{place} is still recomputed by the script, by other means than torch.utils.checkpoint: switch that off in the "
+    "script, and leave --replace-checkpointing out."
+)
+
+
+def as_ours(function: Callable[..., Any]) -> Callable[..., Any]:
+    """Mark a function that is about to be checkpointed as one of ours, which no replacement switches off."""
+    setattr(function, _OURS, True)
+    return function
+
+
+@contextlib.contextmanager
+def followed(around: Callable[[], contextlib.AbstractContextManager[object]]) -> Iterator[None]:
+    """Enter a context around what each checkpoint of the script's runs in its forward pass, whether it is on or off."""
+    generator, apply = torchs._checkpoint_without_reentrant_generator, CheckpointFunction.apply
+
+    def follow(function: Callable[..., Any], *args: Any, **kwargs: Any) -> Iterator[None]:
+        with contextlib.nullcontext() if hasattr(function, _OURS) else around():
+            yield from generator(function, *args, **kwargs)
+
+    def follow_reentrant(*args: Any) -> Any:
+        with around():
+            return apply(*args)
+
+    with _exchanged(follow, follow_reentrant):
+        yield
+
+
+@contextlib.contextmanager
+def _run_plainly() -> Iterator[None]:
+    generator = torchs._checkpoint_without_reentrant_generator
+
+    def run(function: Callable[..., Any], *args: Any, **kwargs: Any) -> Iterator[None]:
+        if hasattr(function, _OURS):
+            yield from generator(function, *args, **kwargs)
+        else:
+            yield
+
+    def run_reentrant(function: Callable[..., Any], _preserves_random_numbers: bool, *args: Any) -> Any:  # noqa: FBT001
+        return function(*args)
+
+    with _exchanged(run, run_reentrant):
+        yield
+
+
+@contextlib.contextmanager
+def _exchanged(generator: Callable[..., Any], apply: Callable[..., Any]) -> Iterator[None]:
+    kept, kept_apply = torchs._checkpoint_without_reentrant_generator, vars(CheckpointFunction).get("apply")
+    torchs._checkpoint_without_reentrant_generator = generator
+    CheckpointFunction.apply = staticmethod(apply)
+    try:
+        yield
+    finally:
+        torchs._checkpoint_without_reentrant_generator = kept
+        if kept_apply is None:
+            del CheckpointFunction.apply
+        else:
+            CheckpointFunction.apply = kept_apply
+
+
+class _Process:
+    """What this process does with the script's checkpoints."""
+
+    replacement: contextlib.ExitStack | None = None
+
+
+def replace() -> None:
+    """Have the script's checkpoints run plainly in this process from now on; ours go on as they are."""
+    if _Process.replacement is None:
+        _Process.replacement = contextlib.ExitStack()
+        _Process.replacement.enter_context(_run_plainly())
+
+
+def restore() -> None:
+    """Have them run as the script has them again."""
+    if _Process.replacement is not None:
+        _Process.replacement.close()
+        _Process.replacement = None
+
+
+def is_replaced() -> bool:
+    """Tell whether they run plainly."""
+    return _Process.replacement is not None
+
+
+def prepare(model: Module) -> None:
+    """Have a model that is about to train keep what its checkpoints would have sent to the host, too.
+
+    Raises:
+        OwnCheckpointingError: it is compiled.
+    """
+    if has_compiled(model):
+        raise OwnCheckpointingError(COMPILED)
+    plain = functools.partial(torchs.checkpoint, use_reentrant=False)
+    for module in model.modules():
+        if _FUNCTION in vars(module):  # transformers 5 puts save_on_cpu around the checkpoint for offload=True
+            setattr(module, _FUNCTION, plain)
+
+
+def require_off(refusals: Iterable[Refusal]) -> None:
+    """Check that nothing is left of the script's own checkpointing.
+
+    Args:
+        refusals: Why a probe left places of the model as they are.
+
+    Raises:
+        OwnCheckpointingError: something is.
+    """
+    for refusal in refusals:
+        if refusal.reason is Reason.OWN_CHECKPOINT:
+            raise OwnCheckpointingError(STILL_ON.format(place=refusal.place or "The model"))
+
+
+def covered(checkpoints: Iterable[tuple[str, set[str]]], called: Collection[str]) -> set[str]:
+    """Return the modules that run inside of checkpoints, with those whose calls consist of one checkpoint alone.
+
+    Where a checkpoint runs no module, the one that makes it stands for what it runs.
+
+    Args:
+        checkpoints: For each the path of the module that makes it, and the paths of those that are called inside of it.
+        called: Paths of all modules that were called.
+    """
+    below: dict[str, set[str]] = {}
+    for path in called:
+        if path:
+            below.setdefault(_caller(path, called), set()).add(path)
+    found: set[str] = set()
+    for maker, inside in checkpoints:
+        found |= inside or {maker}
+        if maker and below.get(maker, set()) <= inside:
+            found.add(maker)
+    return found
+
+
+def _caller(path: str, called: Collection[str]) -> str:
+    """Return the nearest module above it among these; a list of modules is never called."""
+    while path:
+        path = path.rpartition(".")[0]
+        if path in called:
+            return path
+    return ""
+
+
+def places_of(paths: Collection[str], structure: Structure) -> tuple[str, ...]:
+    """Return where the script checkpoints, the outermost places alone, each group with how many of it where not all."""
+    groups: dict[str, int] = {}
+    for path in paths:
+        if not _caller(path, paths):
+            group = structure.group_of(path) or path or "the model"
+            groups[group] = groups.get(group, 0) + 1
+    return tuple(_counted(group, count, structure.groups) for group, count in groups.items())
+
+
+def _counted(group: str, count: int, groups: Mapping[str, tuple[str, ...]]) -> str:
+    of = len(groups.get(group, ()))
+    return f"{group} ({count} of {of})" if count < of else group
+
+
+def frozen_in(model: Module, optimizers: Iterable[Optimizer] | None) -> list[Parameter]:
+    """Return the parameters that an optimizer would train, were they not frozen; all frozen ones for ``None``.
+
+    Who thaws later freezes whole layers. Where each layer trains something, as with LoRA and other adapters, nothing is
+    thawed. A sharded model, and one that is compiled, are taken as they are: what surrounds their parameters was made
+    for that.
+    """
+    if is_sharded(model) or has_compiled(model):
+        return []
+    frozen = [one for one in model.parameters() if not one.requires_grad and one.dtype.is_floating_point]
+    if optimizers is None:
+        return frozen
+    if (units := structure_of(model).units) and not any(_is_frozen(model.get_submodule(unit)) for unit in units):
+        return []
+    groups = [group["params"] for optimizer in optimizers for group in optimizer.param_groups]
+    held = {id(parameter) for group in groups for parameter in group}
+    return [parameter for parameter in frozen if id(parameter) in held]
+
+
+def _is_frozen(layer: Module) -> bool:
+    trains = [one.requires_grad for one in layer.parameters()]
+    return bool(trains) and not any(trains)
+
+
+def thaw(parameters: Iterable[Parameter], *, on: bool = True) -> None:
+    """Have parameters trained, or not."""
+    for parameter in parameters:
+        parameter.requires_grad_(on)
+
+
+@contextlib.contextmanager
+def thawed(frozen: Collection[Parameter]) -> Iterator[None]:
+    """Inside, parameters are trained that are frozen."""
+    thaw(frozen)
+    try:
+        yield
+    finally:
+        thaw(frozen, on=False)
+
+
+class LaterLive:
+    """Counts live tensors in a step, and tells at least what a later step takes; a ``LiveMeter``.
+
+    Args:
+        meter: Counts those of the step.
+        later: Forecasts the bytes that are alive in the later step beyond those before it, and those beyond the model
+            before it.
+        known: Tells the tensors that are alive between two steps.
+    """
+
+    def __init__(
+        self, meter: LiveMeter, later: Callable[[], tuple[int, int]], known: Callable[[], Iterable[Tensor]]
+    ) -> None:
+        self._meter, self._later, self._known = meter, later, known
+
+    def start(self) -> None:
+        """Begin a step."""
+        self._meter.start()
+
+    def stop(self) -> int:
+        """Return the most bytes alive beyond those that were at the start, in this step or in the later one."""
+        live_bytes, _ = self._later()
+        return max(self._meter.stop(), live_bytes)
+
+    def held_bytes(self, measured_bytes: int) -> int:
+        """Return the bytes held before the later step: the optimizer has made its state for all parameters."""
+        _, wanted_bytes = self._later()
+        there_bytes: int = sum(one.nbytes for one in self._known() if not isinstance(one, Parameter))
+        return self._meter.held_bytes(measured_bytes) + max(0, wanted_bytes - there_bytes)

@@ -1,0 +1,235 @@
+"""The storages of tensors, and the values that a step may depend on."""
+
+from __future__ import annotations
+
+import collections
+import copy
+import dataclasses
+import functools
+import itertools
+import weakref
+from collections.abc import Mapping, MutableMapping
+from typing import TYPE_CHECKING, Any
+
+import torch
+from torch import Tensor
+from torch.utils._pytree import tree_map_only
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Iterable, Iterator
+
+    from torch.nn import Module
+
+
+class Storages:
+    """Gives every storage a number of its own; the address of one that is gone may be another's a moment later.
+
+    Args:
+        gone: Called with a storage's number when the last tensor on it is gone.
+    """
+
+    def __init__(self, gone: Callable[[int], None] | None = None) -> None:
+        self._numbers: dict[int, tuple[int, weakref.ref[torch.UntypedStorage]]] = {}
+        self._next = itertools.count()
+        self._gone = gone or (lambda _number: None)
+
+    def number(self, tensor: Tensor) -> int:
+        """Return the number of the storage on which the tensor stands."""
+        return self.see(tensor)[0]
+
+    def see(self, tensor: Tensor) -> tuple[int, int]:
+        """Return the number of the tensor's storage, and its bytes if it was never seen before; else 0."""
+        return self.see_storage(storage_of(tensor))
+
+    def see_storage(self, storage: torch.UntypedStorage) -> tuple[int, int]:
+        """Return the same of a storage."""
+        address = storage._cdata
+        known = self._numbers.get(address)
+        if known is not None:
+            return known[0], 0
+        number = next(self._next)
+        self._numbers[address] = number, weakref.ref(storage, functools.partial(self._forget, address, number))
+        return number, storage.nbytes()
+
+    def _forget(self, address: int, number: int, _reference: object) -> None:
+        if self._numbers.get(address, (None,))[0] == number:
+            del self._numbers[address]
+            self._gone(number)
+
+
+def storage_of(tensor: Tensor) -> torch.UntypedStorage:
+    """Return where a tensor's numbers lie.
+
+    Of one that is spread over ranks this rank's part, of a sparse one its values.
+    """
+    own = getattr(tensor, "_local_tensor", tensor)
+    if own.is_sparse:
+        own = own._values()
+    elif own.layout is not torch.strided:
+        own = own.values()
+    return own.untyped_storage()
+
+
+def tensors_in(value: Any) -> Iterator[Tensor]:
+    """Yield the tensors in an argument or a result: in tuples, lists and mappings, as deep as they go."""
+    if isinstance(value, Tensor):
+        yield value
+    elif isinstance(value, Mapping):
+        for inner in value.values():
+            yield from tensors_in(inner)
+    elif isinstance(value, (tuple, list)):
+        for inner in value:
+            yield from tensors_in(inner)
+    elif hasattr(value, "__dataclass_fields__"):
+        for name in value.__dataclass_fields__:
+            yield from tensors_in(getattr(value, name, None))
+
+
+def with_leaves(value: Any, exchange: Callable[[Any], Any]) -> Any:
+    """Return the same structure, with something else in place of what lies in it.
+
+    Lists, tuples and mappings are new ones. Objects of classes of their own are copied where parts of them change.
+    """
+    if isinstance(value, Tensor):
+        return exchange(value)
+    kind = type(value)
+    if kind in {list, tuple}:
+        return kind(with_leaves(inner, exchange) for inner in value)
+    if kind is dict:
+        return {key: with_leaves(inner, exchange) for key, inner in value.items()}
+    parts = dict(_parts_of(value))
+    if not parts:
+        return exchange(value)
+    changed = {key: with_leaves(inner, exchange) for key, inner in parts.items()}
+    return value if all(changed[key] is parts[key] for key in parts) else _copy_with(value, changed)
+
+
+def _parts_of(value: Any) -> Iterable[tuple[Any, Any]]:
+    """Return what :func:`tensors_in` finds in an object of a class of its own, each with its key, index or name."""
+    if isinstance(value, MutableMapping):
+        return value.items()
+    if isinstance(value, (tuple, list)):
+        return enumerate(value)
+    names = getattr(type(value), "__dataclass_fields__", ())
+    return [(name, getattr(value, name)) for name in names if hasattr(value, name)]
+
+
+def _copy_with(value: Any, parts: Mapping[Any, Any]) -> Any:
+    if isinstance(value, tuple):
+        make = getattr(value, "_make", type(value))
+        return make(list(parts.values()))
+    other = copy.copy(value)
+    for key, part in parts.items():
+        if isinstance(value, MutableMapping | list):
+            other[key] = part
+        else:
+            object.__setattr__(other, key, part)  # it may be frozen
+    return other
+
+
+@functools.cache
+def are_spread(types: tuple[type, ...]) -> bool:
+    """Tell whether a tensor of one of these types is spread over ranks.
+
+    Its own operators are those on this rank's part.
+    """
+    return any(kind.__name__ == "DTensor" for kind in types)
+
+
+def changed_by(function: Any, args: tuple[Any, ...], kwargs: Mapping[str, Any]) -> Iterator[Tensor]:
+    """Yield the tensors that an operator writes."""
+    for place, argument in enumerate(function._schema.arguments):
+        if argument.is_write:
+            yield from tensors_in(args[place] if place < len(args) else kwargs.get(argument.name))
+
+
+_TAGS = (torch.Tag.data_dependent_output, torch.Tag.dynamic_output_shape)
+
+
+class UnknownValueError(Exception):
+    """A value is looked at that nobody has recorded."""
+
+
+@dataclasses.dataclass(frozen=True)
+class _Shape:
+    """A tensor of which only the form is known."""
+
+    size: tuple[int, ...]
+    stride: tuple[int, ...]
+    dtype: torch.dtype
+    device: torch.device
+
+    @classmethod
+    def of(cls, tensor: Tensor) -> _Shape:
+        return cls(tuple(tensor.shape), tuple(tensor.stride()), tensor.dtype, tensor.device)
+
+    def tensor(self) -> Tensor:
+        return torch.empty_strided(self.size, self.stride, dtype=self.dtype, device=self.device)
+
+
+class Values:
+    """Values that modules look at, by the path of the innermost module, the operator, and their order."""
+
+    def __init__(self) -> None:
+        self._recorded: dict[str, dict[Any, list[Any]]] = collections.defaultdict(lambda: collections.defaultdict(list))
+        self._read: dict[str, collections.Counter[Any]] = collections.defaultdict(collections.Counter)
+        self._stack: list[str | None] = [None]  # None: the script's own code
+
+    @property
+    def paths(self) -> list[str]:
+        """Paths of the modules that look at values."""
+        return list(self._recorded)
+
+    def around(self, path: str) -> Callable[..., Any]:
+        """Follow the calls of the module with this path; an ``Around``, inside what makes the module run again."""
+
+        def around(forward: Callable[..., Any], _module: Module, /, *args: Any, **kwargs: Any) -> Any:
+            before = self._read[path].copy()
+            self._stack.append(path)
+            if torch._C._current_autograd_node() is not None:
+                self._read[path].clear()
+            try:
+                return forward(*args, **kwargs)
+            finally:
+                self._stack.pop()
+                self._read[path] |= before
+
+        return around
+
+    def rewind(self) -> None:
+        """Begin a step: every module looks at its first value again."""
+        self._read.clear()
+
+    def record(self, path: str, function: Any, result: Any) -> None:
+        """Keep what an operator gave that the module with this path called."""
+        self._recorded[path][function].append(tree_map_only(Tensor, _Shape.of, result))
+
+    def next(self, function: Any) -> Any:
+        """Return what an operator gave that looks now.
+
+        Raises:
+            UnknownValueError: Nothing was recorded.
+        """
+        path = self._stack[-1]
+        recorded = self._recorded[path].get(function, []) if path in self._recorded else []
+        place = self._read[path][function] if path is not None else 0
+        if path is None or place >= len(recorded):
+            if function is torch.ops.aten._local_scalar_dense.default:
+                return 1.0  # the optimizer's count of steps, a norm to be printed: no memory depends on it
+            raise UnknownValueError(
+                f"{path or 'the model or the script'} looks at a value of a tensor, which was not recorded"
+            )
+        self._read[path][function] = place + 1
+        return tree_map_only(_Shape, _Shape.tensor, recorded[place])
+
+
+def looks_at_values(function: Any, args: tuple[Any, ...]) -> bool:
+    """Tell whether an operator's result, or its shape, depends on the values of its arguments."""
+    if function is torch.ops.aten.index.Tensor:  # as many elements as its indices have, unless they are masks
+        return any(index.dtype in {torch.bool, torch.uint8} for index in tensors_in(args[1]))
+    return _depends_on_values(function)
+
+
+@functools.cache
+def _depends_on_values(function: Any) -> bool:
+    return any(tag in getattr(function, "tags", ()) for tag in _TAGS)

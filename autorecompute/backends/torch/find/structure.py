@@ -1,0 +1,220 @@
+"""The repeated units of a model, and what of it is sharded."""
+
+from __future__ import annotations
+
+import collections
+import contextlib
+import dataclasses
+import re
+from collections.abc import Mapping
+from typing import TYPE_CHECKING, Any
+
+import torch
+
+if TYPE_CHECKING:
+    from collections.abc import Iterable, Iterator, Sequence
+
+    from torch import Tensor
+    from torch.nn import Module, Parameter
+
+
+STAR = "*"
+_NUMBERED = re.compile(r"(.*?)(\d+)")
+
+
+@dataclasses.dataclass(frozen=True)
+class Structure:
+    """How the modules of a model repeat.
+
+    Attributes:
+        groups: For each group its modules' paths, in the order of the model. The model itself is in none.
+        units: The paths of all units, in the order of the model; no unit lies inside another one. None where
+            nothing repeats.
+    """
+
+    groups: Mapping[str, tuple[str, ...]]
+    units: tuple[str, ...]
+
+    def group_of(self, path: str) -> str:
+        """Return the group in which the module with this path is; empty for the model itself."""
+        return next((group for group, paths in self.groups.items() if path in paths), "")
+
+    def unit_of(self, path: str) -> str:
+        """Return the unit that is this module or holds it; empty where there is none."""
+        return next((unit for unit in self.units if is_within(path, unit)), "")
+
+    def units_with(self, path: str) -> tuple[int, ...]:
+        """Return the unit that is this module or holds it, or else those that it holds, by their places."""
+        around = tuple(place for place, unit in enumerate(self.units) if is_within(path, unit))
+        return around[:1] or tuple(place for place, unit in enumerate(self.units) if is_within(unit, path))
+
+
+def is_within(path: str, ancestor: str) -> bool:
+    """Tell whether a module's path is the ancestor's or below it, as a function that it calls is (``attn/name``)."""
+    return not ancestor or path == ancestor or path.startswith((f"{ancestor}.", f"{ancestor}/"))
+
+
+def structure_of(model: Module) -> Structure:
+    """Return the groups and units of a model."""
+    names: dict[str, str] = {"": ""}
+    repeats: dict[str, list[str]] = {}
+    for path, module in model.named_modules():
+        for starred, children in _children(module):
+            for name, _ in children:
+                full = _join(path, name)
+                names[full] = _join(names[path], starred or name)
+                if starred and len(children) > 1:
+                    repeats.setdefault(full, []).extend(_join(path, sibling) for sibling, _ in children)
+    groups: dict[str, list[str]] = collections.defaultdict(list)
+    for path, name in names.items():
+        if path:
+            groups[name].append(path)
+    return Structure(groups={name: tuple(paths) for name, paths in groups.items()}, units=tuple(_units(model, repeats)))
+
+
+def _join(path: str, name: str) -> str:
+    return f"{path}.{name}" if path else name
+
+
+def _children(module: Module) -> Iterator[tuple[str, list[tuple[str, Module]]]]:
+    """Yield the children that are like one another, with the name they share; a name of none for a child alone."""
+    alike: dict[tuple[str, type], list[tuple[str, Module]]] = collections.defaultdict(list)
+    for name, child in module.named_children():
+        match = _NUMBERED.fullmatch(name)
+        # Stages are often called layer1, layer2; what has no children of its own (norm1, norm2) is no repeated part.
+        is_stage = match and (match[1] == "" or _is_list(child))
+        alike[(match[1] if match and is_stage else name, type(child))].append((name, child))
+    kinds = collections.Counter(prefix for (prefix, _), found in alike.items() if _repeats(found))
+    for (prefix, kind), found in alike.items():
+        if not _repeats(found):
+            yield from (("", [one]) for one in found)
+        else:
+            yield prefix + STAR + (f"({kind.__name__})" if kinds[prefix] > 1 else ""), found
+
+
+def _repeats(children: list[tuple[str, Module]]) -> bool:
+    """Tell whether these are several of a kind: layers in a list, not the two activations of a ``Sequential``."""
+    return len(children) > 1 and any(True for _, child in children for _ in child.children())
+
+
+def _is_list(module: Module) -> bool:
+    return type(module).__name__ in {"Sequential", "ModuleList"}
+
+
+def _units(model: Module, repeats: Mapping[str, list[str]]) -> Iterator[str]:
+    """Yield the outermost repeated modules that have like parameters, else the innermost ones.
+
+    They are called as modules.
+    """
+    called = {path: module for path, module in model.named_modules() if not _is_container(module)}
+    repeated = [path for path in called if path in repeats]
+    alike = {path for path in repeated if len({_shapes(called[sibling]) for sibling in repeats[path]}) == 1}
+    taken: list[str] = []
+    for path in repeated:
+        below = [other for other in repeated if other != path and is_within(other, path)]
+        is_stage = path not in alike and bool(below)
+        if not is_stage and not any(is_within(path, unit) for unit in taken):
+            taken.append(path)
+            yield path
+
+
+def _is_container(module: Module) -> bool:
+    """Tell whether the module is never called itself, as ``ModuleList`` is not."""
+    return type(module).__name__ in {"ModuleList", "ModuleDict", "ParameterList", "ParameterDict"}
+
+
+def _shapes(module: Module) -> tuple[tuple[str, tuple[int, ...]], ...]:
+    return tuple((name, tuple(parameter.shape)) for name, parameter in module.named_parameters())
+
+
+def every_2nd(paths: Iterable[str]) -> list[str]:
+    """Return every second of these paths, from the first on."""
+    return list(paths)[::2]
+
+
+def first_of(paths: Iterable[str], count: int | None) -> list[str]:
+    """Return the first ``count`` of these paths, or all of them."""
+    return list(paths)[:count]
+
+
+FSDP_MODULE = "FSDPModule"
+"""What ``fully_shard`` makes a module, by its name: it is asked for where no process group may be."""
+
+REDUCES = ("reduce_grads", "all_reduce_grads")
+
+
+def is_sharded(module: Module) -> bool:
+    """Tell whether ``fully_shard`` was applied to this module."""
+    return any(
+        kind.__name__ == FSDP_MODULE and kind.__module__.startswith("torch.distributed")
+        for kind in type(module).__mro__
+    )
+
+
+def can_run_again(model: Module) -> bool:
+    """Tell whether a sharded model can be run outside of a step: torch has to be able to forget that run."""
+    return is_sharded(model) and hasattr(model, "reset_iter_state")
+
+
+def gathered(module: Module) -> list[Parameter]:
+    """Return the parameters of a module that runs, without those that are not gathered yet."""
+    return [parameter for parameter in module.parameters() if not hasattr(parameter, "to_local")]
+
+
+def is_anywhere(model: Module, is_so: bool) -> bool:  # noqa: FBT001  (what is asked of all ranks)
+    """Tell whether it is so on any rank of a sharded model: all of them have to take the same steps."""
+    if not is_sharded(model):
+        return is_so
+    told = torch.tensor(int(is_so), device=next(model.parameters()).device)
+    torch.distributed.all_reduce(told, op=torch.distributed.ReduceOp.MAX)
+    return bool(told.item())
+
+
+@contextlib.contextmanager
+def forgotten(model: Module) -> Iterator[None]:
+    """Whatever the model runs inside is no part of a step; nothing else happens with one that is not sharded."""
+    try:
+        yield
+    finally:
+        if is_sharded(model):
+            model.reset_iter_state()
+
+
+def gradients_of(model: Module, loss: Tensor, parameters: Sequence[Parameter]) -> list[Tensor | None]:
+    """Return this rank's shards of the gradients, summed over all ranks; leave those that the parameters have."""
+    kept = [parameter.grad for parameter in parameters]
+    try:
+        with _reducing(model):
+            for parameter in parameters:
+                parameter.grad = None
+            loss.backward()  # autograd.grad would find the shards in no graph
+        return [_local(parameter.grad) for parameter in parameters]
+    finally:
+        for parameter, gradient in zip(parameters, kept, strict=True):
+            parameter.grad = gradient
+
+
+def _local(gradient: Any) -> Tensor | None:
+    return None if gradient is None else getattr(gradient, "to_local", lambda: gradient)()
+
+
+@contextlib.contextmanager
+def _reducing(model: Module) -> Iterator[None]:
+    """Have gradients reduced, in a step too that only accumulates them."""
+    groups = [group for module in model.modules() if is_sharded(module) for group in _groups(module)]
+    kept = [[getattr(group, name) for name in REDUCES] for group in groups]
+    try:
+        for group in groups:
+            for name in REDUCES:
+                setattr(group, name, True)
+        yield
+    finally:
+        for group, values in zip(groups, kept, strict=True):
+            for name, value in zip(REDUCES, values, strict=True):
+                setattr(group, name, value)
+
+
+def _groups(module: Any) -> Sequence[Any]:
+    # What is set by set_requires_gradient_sync() can be read nowhere else.
+    groups: Sequence[Any] = module._get_fsdp_state()._fsdp_param_groups
+    return groups

@@ -1,0 +1,1 @@
+"""Forecasts of peaks and cards; nothing here imports torch."""

@@ -1,0 +1,565 @@
+"""Forecasts the peak of every config from what steps on fake tensors had alive."""
+
+from __future__ import annotations
+
+import bisect
+import functools
+import itertools
+import math
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING, NamedTuple, Self
+
+import numpy as np
+
+from autorecompute.backends.torch.forecast.records import (
+    CALL_SECONDS,
+    Amount,
+    OnCard,
+    OptionStep,
+    Steps,
+    TorchDetection,
+)
+from autorecompute.memory import Estimate, Machine, RankPeak, Timeline
+from autorecompute.memory.model import STEP_ERROR, Effect, Forecast, Simulated
+from autorecompute.memory.step import HEAD, OPTIMIZER, Operation, Phase, StepProfile, Tensor
+from autorecompute.plans import Choice, Config, Plan, Space
+from autorecompute.plans.dimensions import BATCH
+
+if TYPE_CHECKING:
+    from collections.abc import Collection, Iterable, Sequence
+
+    from autorecompute.backends.torch.forecast.records import Part
+    from autorecompute.training_job import Detection
+
+
+@dataclass(frozen=True, kw_only=True)
+class Column:
+    """What one choice adds to a step.
+
+    Attributes:
+        occurrences: How many there are.
+        parts: The parts of a step that differ, by their places, of shape ``[parts]``. Those that are told a second time
+            are the last ones.
+        once: How many are told for the first time.
+        change: What is added to the change of each of them where all occurrences are on.
+        highest: What is added to the highest of each of them then.
+        work: What is computed once more then, as a share of a step.
+        again: The same in full.
+        shares: At which share the choice is on in each part by its count, of shape ``[occurrences + 1, parts]``.
+        covered: By the place of each column that covers this one: the share of each part, and of all occurrences in
+            the last entry, that lies in its first occurrences, of shape ``[its occurrences + 1, parts + 1]``.
+        both: Of two choices that meet, where this is about such: the place of each, and by its count how many of these
+            occurrences lie in its own.
+    """
+
+    occurrences: int
+    parts: np.ndarray
+    once: int
+    change: np.ndarray
+    highest: np.ndarray
+    work: float
+    again: Amount
+    shares: np.ndarray
+    covered: dict[int, np.ndarray] = field(default_factory=dict)
+    both: dict[int, np.ndarray] = field(default_factory=dict)
+
+    def share_in(self, config: Config, choice: Choice) -> float:
+        """At which share of its occurrences a config has the choice on."""
+        on = next((on for on in config.choices if on.covers(choice)), None)
+        if on is None:
+            return 0.0
+        return 1.0 if on.count is None else min(on.count / self.occurrences, 1.0)
+
+    def add(self, on: np.ndarray, rows: np.ndarray, change: np.ndarray, highest: np.ndarray) -> None:
+        """Add what the choice does to the parts of steps.
+
+        Args:
+            on: At which share it is on in each of its parts, of shape ``[rows, parts]``.
+            rows: The steps, of shape ``[rows]``.
+            change: The change of each part of every step.
+            highest: The highest of them.
+        """
+        again = range(self.once, len(self.parts))  # of these a part may have several
+        for told in (slice(None, self.once), *(slice(at, at + 1) for at in again)):
+            where = np.ix_(rows, self.parts[told])
+            change[where] += on[:, told] * self.change[told]
+            highest[where] += on[:, told] * self.highest[told]
+
+    def counts(self, shares: np.ndarray) -> np.ndarray:
+        """Return the counts of these shares of the occurrences."""
+        found: np.ndarray = np.rint(shares * self.occurrences).astype(int)
+        return found
+
+    def met(self, counts: np.ndarray) -> np.ndarray:
+        """Return how many occurrences are on by the counts of the two choices, of shape ``[configs, columns]``."""
+        found: np.ndarray = np.min([table[counts[:, place]] for place, table in self.both.items()], axis=0)
+        return found
+
+    def on(self, counts: np.ndarray, at: int) -> tuple[np.ndarray, np.ndarray]:
+        """At which share the choice makes something again: in each of its parts, and of all its occurrences.
+
+        Args:
+            counts: The counts of all columns, of shape ``[configs, columns]``.
+            at: The place of this column among them.
+        """
+        hidden = [table[counts[:, outer]] for outer, table in self.covered.items()]
+        most = np.max(hidden, axis=0) if hidden else 0.0
+        left = np.maximum(self.shares[counts[:, at]] - most, 0.0)
+        return left[:, :-1], left[:, -1]
+
+
+def columns_of(
+    steps: Steps, choices: Sequence[Choice], covers: Mapping[str, Collection[str]], scale: float
+) -> list[Column]:
+    """Return a column for each of these choices, one that adds nothing where no step was run with it.
+
+    Then those of meetings.
+
+    Args:
+        steps: What steps take.
+        choices: What can be on.
+        covers: The sites that each site makes again along with itself.
+        scale: How many times as large activations are as in the steps.
+    """
+    known = {(option.site, option.option): option for option in steps.options}
+    owners = [part.owner for part in steps.parts]
+    options = [known.get((choice.site, choice.option), _nothing(choice)) for choice in choices]
+    on = {(choice.site, choice.option): place for place, choice in enumerate(choices)}
+    options += [one for one in steps.meetings if {(one.site, one.option), one.beside} <= on.keys()]
+    columns = [_column(option, owners, scale) for option in options]
+    for place, outer in enumerate(choices):
+        counts = range(columns[place].occurrences + 1)
+        for column, option in zip(columns, options, strict=True):
+            inside = functools.partial(_inside, option, options[place])
+            if (outer.site, outer.option) in {(option.site, option.option), option.beside} and option.beside:
+                column.both[place] = np.array([len(inside(count)) for count in counts])
+            if not {option.site, *option.beside[:1]}.isdisjoint(covers.get(outer.site, ())):
+                column.covered[place] = _table(option, owners, [inside(count) for count in counts])
+    return columns
+
+
+def _nothing(choice: Choice) -> OptionStep:
+    return OptionStep(site=choice.site, option=choice.option, units=(), parts=(), change=(), highest=(), work=0.0)
+
+
+def _column(option: OptionStep, owners: Sequence[int], scale: float) -> Column:
+    occurrences = max(len(option.units), 1)
+    return Column(
+        occurrences=occurrences,
+        parts=np.array(option.parts, dtype=int),
+        once=len(set(option.parts)),
+        change=np.array(option.change, dtype=np.float64) * scale,
+        highest=np.array(option.highest, dtype=np.float64) * scale,
+        work=option.work,
+        again=option.again,
+        shares=_table(option, owners, [set(range(count)) for count in range(occurrences + 1)]),
+    )
+
+
+def _inside(option: OptionStep, outer: OptionStep, count: int) -> set[int]:
+    """Return the occurrences that lie in the first ones of another choice, by their units.
+
+    Where both have occurrences in no unit, of each as large a share.
+    """
+    units: set[int] = set().union(*outer.units[:count])
+    loose = [place for place, own in enumerate(option.units) if not own]
+    of_outer = [not own for own in outer.units]
+    share = sum(of_outer[:count]) / max(sum(of_outer), 1)
+    within = {place for place, own in enumerate(option.units) if own and units.issuperset(own)}
+    return within | set(loose[: math.ceil(len(loose) * share)])
+
+
+def _table(option: OptionStep, owners: Sequence[int], chosen: Sequence[Collection[int]]) -> np.ndarray:
+    """Return the share of the chosen occurrences in each part that differs, and of all in the last entry.
+
+    A line for each.
+    """
+    units = option.units
+    parts = option.owners or [owners[part] for part in option.parts]
+    is_in = np.array([[not own or part in own for part in parts] for own in units], dtype=bool)
+    is_in = is_in.reshape(len(units), len(parts))
+    is_in[:, ~is_in.any(axis=0)] = True  # what has no occurrence in its own unit depends on all of them
+    groups = np.column_stack([is_in, np.ones(len(units), dtype=bool)]).astype(np.float64)
+    is_chosen = np.array([[place in line for place in range(len(units))] for line in chosen], dtype=np.float64)
+    shares: np.ndarray = is_chosen.reshape(len(chosen), len(units)) @ groups / np.maximum(groups.sum(axis=0), 1)
+    return shares
+
+
+class _Piece(NamedTuple):
+    """Bytes that are alive from one part to another, and what they are for where it is not what the first part is."""
+
+    name: str
+    first: int
+    last: int
+    size: int
+    phase: Phase | None = None
+
+
+FORWARD, BACKWARD = "forward", "backward"
+
+
+def draw(
+    parts: Sequence[Part], change: np.ndarray, alive: np.ndarray, again: Collection[int], dims: Mapping[str, int]
+) -> Timeline:
+    """Return the timeline of a step.
+
+    Args:
+        parts: Its parts, in order.
+        change: By how much each changes the bytes that are alive.
+        alive: The most bytes that are alive in each, above those before the step.
+        again: The units in which something is made again.
+        dims: The dimensions of the step.
+    """
+    parts, change, alive = _whole(parts, change, alive)
+    kept = _in_time(_kept(parts, change), alive)
+    passing = [
+        _Piece(
+            f"while it runs: {_name(part)} ({part.phase})",
+            place,
+            place,
+            round(float(alive[place])) - _held(kept, place),
+        )
+        for place, part in enumerate(parts)
+    ]
+    pieces = [piece for piece in (*kept, *passing) if piece.size > 0]
+    tensors = tuple(
+        Tensor(name=name, shape=(str(size),), element_bytes=1, first=first, last=last, phase=phase)
+        for name, first, last, size, phase in pieces
+    )
+    operations = tuple(
+        Operation(
+            name=f"{place}/{_name(part)}", operator=_name(part), phase=_phase(part, parts, place, again), seconds=0.0
+        )
+        for place, part in enumerate(parts)
+    )
+    backward = next((place for place, part in enumerate(parts) if part.phase != FORWARD), len(parts))
+    profile = StepProfile(operations=operations, tensors=tensors, backward=backward, dims=dict(dims), by_module=True)
+    sizes = tuple(piece.size for piece in pieces)
+    changes = [0] * (len(parts) + 1)
+    for piece in pieces:
+        changes[piece.first] += piece.size
+        changes[piece.last + 1] -= piece.size
+    return Timeline(profile=profile, sizes=sizes, live_bytes=tuple(itertools.accumulate(changes[:-1])))
+
+
+def _whole(parts: Sequence[Part], change: np.ndarray, alive: np.ndarray) -> tuple[list[Part], np.ndarray, np.ndarray]:
+    """Return the same with the parts of each backward pass as one."""
+    first = [
+        place
+        for place, part in enumerate(parts)
+        if not place or (part.phase, part.name) != (parts[place - 1].phase, parts[place - 1].name)
+    ]
+    return [parts[place] for place in first], np.add.reduceat(change, first), np.maximum.reduceat(alive, first)
+
+
+def _in_time(kept: list[_Piece], alive: np.ndarray) -> list[_Piece]:
+    """Return the same pieces, none alive in the part that makes or frees it where that holds less than all of them."""
+    for place, most in enumerate(alive):
+        if _held(kept, place) > most:
+            kept = [
+                piece._replace(
+                    first=piece.first + (piece.first == place < piece.last),
+                    last=piece.last - (piece.first < piece.last == place),
+                )
+                for piece in kept
+            ]
+    return kept
+
+
+def _held(kept: Sequence[_Piece], place: int) -> int:
+    return sum(piece.size for piece in kept if piece.first <= place <= piece.last)
+
+
+def _kept(parts: Sequence[Part], change: np.ndarray) -> list[_Piece]:
+    """Return what each forward pass leaves for its backward pass, and the gradients that this leaves.
+
+    First and last part.
+    """
+    last_of = {part.name: place for place, part in enumerate(parts) if part.phase == BACKWARD}
+    found: list[_Piece] = []
+    pending: dict[str, int] = {}
+    for place, part in enumerate(parts):
+        size = round(float(change[place]))
+        if part.phase == FORWARD:
+            pending[part.name] = pending.get(part.name, 0) + size
+            if size < 0 and found:  # it lets go of what an earlier part kept
+                earlier = found.pop()
+                found.append(earlier._replace(size=earlier.size + size))
+                continue
+            found.append(_Piece(f"kept by {_name(part)}", place, last_of.get(part.name, len(parts) - 1), size))
+        elif part.phase == BACKWARD:
+            left = size + pending.pop(part.name, 0)
+            if place + 1 < len(parts):
+                name = f"gradients of {_name(part)}"
+                found.append(_Piece(name, place + 1, len(parts) - 1, left, Phase.BACKWARD))
+    return found
+
+
+def _name(part: Part) -> str:
+    return part.name or (HEAD if part.phase != "outside" else OPTIMIZER)
+
+
+def _phase(part: Part, parts: Sequence[Part], place: int, again: Collection[int]) -> Phase:
+    if part.phase == FORWARD:
+        is_head = not part.name and any(other.name for other in parts[:place])
+        return Phase.LOSS if is_head else Phase.FORWARD
+    return Phase.RECOMPUTE if part.phase == BACKWARD and part.name and part.owner in again else Phase.BACKWARD
+
+
+LIKELY_ERROR = 0.01
+WORST_ERROR = 0.12
+"""Shares of the activations. Mixes were off by 5 % at worst for a post-LN model, and by 10 % for a ResNet whose blocks
+end with a ReLU in place; all others were exact to a hundredth."""
+
+ROUGH_ERROR = 0.06
+"""The same where no step could be run on fake tensors: what real steps tell soon counts for more."""
+
+CHUNK = 4096
+"""Configs that are simulated together: their arrays stay in the processor's cache."""
+
+LARGEST_BATCH = 1 << 20
+
+
+class StepSimulator:
+    """Simulates thousands of configs at once.
+
+    Args:
+        steps: What steps take.
+        choices: What can be on, in the order of the columns that :meth:`simulate` takes.
+        covers: The sites that each site makes again along with itself.
+        scale: How many times as large activations are as in the steps.
+    """
+
+    def __init__(
+        self, steps: Steps, choices: Sequence[Choice], covers: Mapping[str, Collection[str]], scale: float = 1.0
+    ) -> None:
+        self._change = _scaled([(part.change, part.fixed_change) for part in steps.parts], scale)
+        self._highest = _scaled([(part.highest, part.fixed_highest) for part in steps.parts], scale)
+        self._forward = np.array([part.phase == FORWARD for part in steps.parts])
+        self._choices, self._columns = choices, columns_of(steps, choices, covers, scale)
+        calls = [CALL_SECONDS.get(choice.option, 0.0) for choice in choices]
+        self.call_seconds = np.array(calls) * [column.occurrences for column in self._columns[: len(choices)]]
+        self.step_error = STEP_ERROR
+
+    def matrix(self, configs: Sequence[Config]) -> np.ndarray:
+        """Return the configs as :meth:`simulate` takes them: one line each, a column for each choice."""
+        table = [
+            [column.share_in(config, choice) for choice, column in zip(self._choices, self._columns, strict=False)]
+            for config in configs
+        ]
+        return np.array(table, dtype=np.float32).reshape(len(configs), len(self._choices))
+
+    def simulate(self, switches: np.ndarray) -> Simulated:
+        """Return what configs need.
+
+        Args:
+            switches: At which share of its occurrences each choice is on, of shape ``[configs, choices]``.
+        """
+        parts = [self._simulate(switches[start : start + CHUNK]) for start in range(0, max(len(switches), 1), CHUNK)]
+        peaks, stashes, shares = (np.concatenate(part) for part in zip(*parts, strict=True))
+        return Simulated(peaks, stashes, shares)
+
+    def lives(self, switches: np.ndarray) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
+        """Return the change of each part of each config, the most bytes that are alive in it, and the extra work."""
+        change, highest = (np.tile(plain, (len(switches), 1)) for plain in (self._change, self._highest))
+        work = np.zeros(len(switches))
+        counts = self._counts(switches)
+        for at, column in enumerate(self._columns):
+            (rows,) = np.nonzero(counts[:, at])
+            on, share = column.on(counts[rows], at)
+            column.add(on, rows, change, highest)
+            work[rows] += share * column.work
+        highest = np.maximum(np.maximum(highest, change), 0)
+        before = np.cumsum(change, axis=1) - change
+        return change, before + highest, work
+
+    def made_again(self, config: Config) -> Amount:
+        """Return what one config computes once more in a step."""
+        counts = self._counts(self.matrix([config]))
+        shares = (float(column.on(counts, at)[1][0]) for at, column in enumerate(self._columns))
+        return sum((column.again.times(share) for column, share in zip(self._columns, shares, strict=True)), Amount())
+
+    def _counts(self, switches: np.ndarray) -> np.ndarray:
+        counts = np.zeros((len(switches), len(self._columns)), dtype=int)
+        for at, column in enumerate(self._columns):
+            counts[:, at] = column.met(counts) if column.both else column.counts(switches[:, at])
+        return counts
+
+    def _simulate(self, switches: np.ndarray) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
+        change, alive, work = self.lives(switches)
+        peaks = np.rint(alive.max(axis=1)).astype(np.int64)
+        stashes = np.rint(change[:, self._forward].sum(axis=1)).astype(np.int64)
+        return peaks, stashes, work
+
+
+def _scaled(parts: Sequence[tuple[int, int]], scale: float) -> np.ndarray:
+    """Bytes, with those of them that are fixed, at another batch."""
+    table = np.array(parts, dtype=np.float64)
+    at_scale: np.ndarray = (table[:, 0] - table[:, 1]) * scale + table[:, 1]
+    return at_scale
+
+
+def _sizes(detection: Detection) -> dict[str, int]:
+    return {name: size for name, size in detection.dims.items() if name != BATCH}
+
+
+@dataclass(frozen=True)
+class TorchMemoryModel:
+    """What a process that trains on PyTorch takes under every config.
+
+    Attributes:
+        space: The plans of the model.
+        steps: What steps take, on fake tensors.
+        resting_bytes: What the process held before its first step.
+        sizes: The dimensions of the steps.
+        on_card: What presets take on a card, where one was asked for.
+        machine: The machine whose seconds the steps tell, where they do.
+        of_rank: What the peak of presets is made of on one rank, where one was asked for.
+        likely_error: By less than this share half of all forecasts are off.
+    """
+
+    space: Space
+    steps: Steps
+    resting_bytes: int
+    sizes: Mapping[str, int]
+    on_card: tuple[OnCard, ...] = ()
+    of_rank: tuple[RankPeak, ...] = ()
+    machine: Machine | None = None
+    likely_error: float = LIKELY_ERROR
+
+    @classmethod
+    def of(cls, detection: Detection) -> Self | None:
+        """Return that of every config of a detection; ``None`` where no step could be run on fake tensors."""
+        extra = TorchDetection.of(detection)
+        if extra.steps is None:
+            return None
+        return cls(
+            space=detection.space,
+            steps=extra.steps,
+            resting_bytes=detection.resting_bytes,
+            sizes=_sizes(detection),
+            on_card=extra.on_card,
+            of_rank=extra.of_rank,
+            machine=extra.machine,
+        )
+
+    @classmethod
+    def roughly_of(cls, detection: Detection) -> Self | None:
+        """Return what one forward pass tells of every config; ``None`` where it tells nothing."""
+        steps = TorchDetection.of(detection).rough_steps
+        if steps is None:
+            return None
+        return cls(detection.space, steps, detection.resting_bytes, _sizes(detection), likely_error=ROUGH_ERROR)
+
+    @property
+    def dims(self) -> dict[str, int]:
+        """Return the dimensions of the steps."""
+        return {**self.sizes, BATCH: self.steps.batch}
+
+    def base_bytes(self, dims: Mapping[str, int]) -> int:
+        """Return what a process holds beyond the tensors that a step makes.
+
+        The model and the optimizer's state among it.
+        """
+        growth = round(self.steps.batch_bytes * (self._scale(dims) - 1))
+        return self.resting_bytes + self.steps.later_bytes + growth
+
+    def simulator(self, dims: Mapping[str, int], choices: Sequence[Choice]) -> StepSimulator:
+        """Return a simulator with a column for each of these choices.
+
+        Activations are taken to grow as the batch does.
+        """
+        return StepSimulator(self.steps, choices, self.space.covers, self._scale(dims))
+
+    def timeline(self, config: Config, dims: Mapping[str, int] | None = None) -> Timeline:
+        """Return a config's step, part by part."""
+        sizes = {**self.dims, **(dims or {})}
+        simulator = self._simulator_of(config, sizes)
+        change, alive, _ = simulator.lives(simulator.matrix([config]))
+        again = self._again(config)
+        return draw(self.steps.parts, change[0], alive[0], again, sizes)
+
+    def forecast(self, config: Config, dims: Mapping[str, int]) -> Forecast:
+        """Return what a config should need at these dimensions."""
+        simulator = self._simulator_of(config, dims)
+        seen = simulator.simulate(simulator.matrix([config]))
+        live_bytes, is_looked_at = int(seen.peak_bytes[0]), self._scale(dims) == 1
+        on_card = next((one for one in self.on_card if one.config == config and is_looked_at), None)
+        return Forecast(
+            config=config,
+            peak_bytes=self.base_bytes(dims) + live_bytes,
+            live_bytes=live_bytes,
+            stash_bytes=int(seen.stash_bytes[0]),
+            error_share=WORST_ERROR,
+            recompute_share=float(seen.recompute_share[0]),
+            allocated_bytes=on_card.allocated_bytes if on_card is not None else None,
+            reserved_bytes=on_card.reserved_bytes if on_card is not None else None,
+            estimate=self._estimate(self.machine, simulator, config) if self.machine and is_looked_at else None,
+            rank=next((one for one in self.of_rank if one.config == config and is_looked_at), None),
+        )
+
+    def forecasts(self, dims: Mapping[str, int]) -> list[Forecast]:
+        """Presets, each plan alone and all but each, those that recompute least first."""
+        found = [self.forecast(config, dims) for config in self._telling()]
+        return sorted(found, key=lambda forecast: (forecast.recompute_share, forecast.peak_bytes))
+
+    def effects(self, dims: Mapping[str, int]) -> list[Effect]:
+        """Return what each plan does alone and beside all others, what saves most at the peak first."""
+        all_on = self.space.all_on
+        effects = [
+            Effect(
+                plan=plan,
+                alone=self.forecast(Config.of([plan]), dims),
+                left_out=self.forecast(all_on.without_plan(plan), dims) if all_on.has(plan) else None,
+            )
+            for plan in self.space.plans
+        ]
+        return sorted(effects, key=lambda effect: (effect.alone.peak_bytes, effect.plan.id))
+
+    def largest_batch(self, config: Config, dims: Mapping[str, int], limit_bytes: int) -> int:
+        """Return the largest batch whose forecast holds the limit, 0 if none does; every other dimension as given."""
+        batches = range(1, LARGEST_BATCH)
+        return bisect.bisect_right(
+            batches, limit_bytes, key=lambda batch: self.forecast(config, {**dims, BATCH: batch}).peak_bytes
+        )
+
+    def plans_by_tensor(self) -> dict[str, Plan]:
+        """Return nothing: parts of a step are told apart, and not their tensors."""
+        return {}
+
+    def _telling(self) -> Iterable[Config]:
+        plans, all_on = self.space.plans, self.space.all_on
+        alone = (Config.of([plan]) for plan in plans)
+        left_out = (all_on.without_plan(plan) for plan in plans if all_on.has(plan))
+        return dict.fromkeys([Config(), *self.space.presets.values(), *alone, *left_out])
+
+    def _estimate(self, machine: Machine, simulator: StepSimulator, config: Config) -> Estimate:
+        """Return what a step computes, and the seconds of its operators one after the other."""
+        again = simulator.made_again(config)
+        whole = self.steps.amount + again
+        return Estimate(
+            machine=machine,
+            operations=whole.operations,
+            moved_bytes=whole.moved_bytes,
+            operations_again=again.operations,
+            moved_bytes_again=again.moved_bytes,
+            seconds=whole.cost,
+        )
+
+    def _simulator_of(self, config: Config, dims: Mapping[str, int]) -> StepSimulator:
+        return self.simulator(dims, [Choice(on.site, on.option) for on in sorted(config.choices, key=str)])
+
+    def _scale(self, dims: Mapping[str, int]) -> float:
+        return dims.get(BATCH, self.steps.batch) / self.steps.batch
+
+    def _again(self, config: Config) -> frozenset[int]:
+        """Return the units in which something is made again."""
+        chosen = {(choice.site, choice.option): choice.count for choice in config.choices}
+        return frozenset(
+            unit
+            for option in self.steps.options
+            if (option.site, option.option) in chosen
+            for units in option.units[: chosen[option.site, option.option]]
+            for unit in units
+        )

@@ -1,0 +1,494 @@
+"""Applies plans to the model that trains."""
+
+from __future__ import annotations
+
+import functools
+import logging
+import os
+import weakref
+from dataclasses import dataclass
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, Protocol, Self
+
+import torch
+from torch.nn import Module
+from torch.nn.parallel import DistributedDataParallel
+from torch.optim import Optimizer
+from torch.optim.optimizer import register_optimizer_step_post_hook
+
+from autorecompute.backends.torch.compiled.forms import has_compiled, original_of, refusals_of_compiled
+from autorecompute.backends.torch.fake.steps import FakeSteps
+from autorecompute.backends.torch.find import own_checkpoints
+from autorecompute.backends.torch.find.detection import Detected, detect
+from autorecompute.backends.torch.find.identity import name_of
+from autorecompute.backends.torch.find.own_checkpoints import frozen_in, thawed
+from autorecompute.backends.torch.find.refusals import is_transformed, refusals_of_model, unwrapped
+from autorecompute.backends.torch.find.structure import is_sharded
+from autorecompute.backends.torch.forecast.plans_file import PlansFile, read_plans_file, requested
+from autorecompute.backends.torch.switch.rewriting import Rewrite
+from autorecompute.backends.torch.switch.switchboard import (
+    Switchboard,
+    around_of,
+    can_be_intercepted,
+    put_around,
+    release,
+)
+from autorecompute.errors import UsageError
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Mapping, Sequence
+
+    from autorecompute.backends.torch.fake.steps import Script
+    from autorecompute.plans import Config
+
+
+class Watcher(Protocol):
+    """Who is told of training calls; what it calls itself is not told to it."""
+
+    def about_to_run(self, root: Module, args: Sequence[Any], kwargs: Mapping[str, Any]) -> None:
+        """Note that a root is about to be called with these arguments."""
+
+    def has_run(self, root: Module, result: Any) -> None:
+        """Note that a root has returned this."""
+
+
+class Roots:
+    """Follows the training calls of roots: of the outermost modules that hold parameters of an optimizer.
+
+    ``DistributedDataParallel`` is none; the module in it is.
+
+    Args:
+        watcher: Who is told.
+        leaves: Tells modules that are none and hold none, whatever an optimizer has of them.
+    """
+
+    def __init__(self, watcher: Watcher, leaves: Callable[[Module], bool] = lambda _module: False) -> None:
+        self._watcher, self._leaves = watcher, leaves
+        self._optimizers: weakref.WeakSet[Optimizer] = weakref.WeakSet()
+        self._roots: weakref.WeakSet[Module] = weakref.WeakSet()
+        self._others: weakref.WeakSet[Module] = weakref.WeakSet()
+        self._is_inside = False
+        self._on_failure: Callable[[Exception], None] = lambda _error: None
+        self._is_on = False
+        self.is_transformed = False
+        """Whether a transform of ``torch.func`` has called a module with weights that no optimizer holds."""
+        self._put: list[tuple[Any, str, Any, Any]] = []
+
+    def install(self, on_failure: Callable[[Exception], None] | None = None) -> None:
+        """Follow the optimizers that are made from now on, and the calls of all modules.
+
+        Args:
+            on_failure: Told what a root raises, before its caller gets that.
+        """
+        self._on_failure = on_failure or self._on_failure
+        call, add = torch.nn.Module.__call__, Optimizer.add_param_group
+
+        @functools.wraps(call)
+        def call_and_tell(module: Module, *args: Any, **kwargs: Any) -> Any:
+            # First what the compiler takes for settled: it traces this, where nothing may be told and nothing guarded.
+            if torch.compiler.is_compiling() or self._is_inside or not module.training:
+                return call(module, *args, **kwargs)
+            if not self._is_on or not torch.is_grad_enabled() or not self._is_root(module):
+                return call(module, *args, **kwargs)
+            return self._run(module, functools.partial(call, module), args, kwargs)
+
+        @functools.wraps(add)
+        def add_and_note(optimizer: Optimizer, *args: Any, **kwargs: Any) -> None:
+            add(optimizer, *args, **kwargs)
+            self.note(optimizer)
+
+        self._is_on = True
+        self._put = [
+            (torch.nn.Module, "__call__", call, call_and_tell),
+            (Optimizer, "add_param_group", add, add_and_note),
+        ]
+        for owner, name, _, ours in self._put:
+            setattr(owner, name, ours)
+
+    def uninstall(self) -> None:
+        """Follow nothing any more, so that a step costs what it always cost."""
+        self._is_on = False
+        for owner, name, theirs, ours in self._put:
+            if getattr(owner, name) is ours:  # what the script has put there since stays, around ours
+                setattr(owner, name, theirs)
+        self._put = []
+
+    def note(self, optimizer: Optimizer) -> None:
+        """Note that an optimizer has got parameters; a module that was no root may be one now."""
+        self._optimizers.add(optimizer)
+        self._others.clear()
+
+    def optimizers_of(self, root: Module) -> list[Optimizer]:
+        """Return the optimizers that train parameters of a module."""
+        own = {id(parameter) for parameter in root.parameters()}
+        return [one for one in self._optimizers if not own.isdisjoint(_parameters_of(one))]
+
+    def _is_root(self, module: Module) -> bool:
+        if module in self._roots:
+            return True
+        # What a backward pass runs again is a part of a root.
+        if module in self._others or torch._C._current_autograd_node() is not None:
+            return False
+        trained = {parameter for optimizer in self._optimizers for parameter in _parameters_of(optimizer)}
+        if trained.isdisjoint(map(id, module.parameters())) and is_transformed():
+            self.is_transformed = True
+            return False
+        if isinstance(module, DistributedDataParallel) or trained.isdisjoint(map(id, module.parameters())):
+            self._others.add(module)
+            return False
+        if self._leaves(module):
+            self._others.update(module.modules())
+            self._others.add(module)
+            return False
+        self._roots.add(module)
+        for inner in module.children():
+            self._others.update(inner.modules())
+        return True
+
+    def _run(self, root: Module, call: Callable[..., Any], args: Sequence[Any], kwargs: Mapping[str, Any]) -> Any:
+        self._is_inside = True
+        try:
+            self._watcher.about_to_run(root, args, kwargs)
+            try:
+                result = call(*args, **kwargs)
+            except Exception as error:
+                self._on_failure(error)
+                raise
+            self._watcher.has_run(root, result)
+        finally:
+            self._is_inside = False
+        return result
+
+
+def _parameters_of(optimizer: Optimizer) -> set[int]:
+    return {id(parameter) for group in optimizer.param_groups for parameter in group["params"]}
+
+
+_LOG = logging.getLogger(__name__)
+
+
+@dataclass(frozen=True)
+class Tuned:
+    """A model with its switches.
+
+    The model is not kept by it.
+
+    Attributes:
+        reference: A weak reference to the model.
+        found: What a probe found in it.
+        board: Its switches.
+        is_compiled: Whether the compiler runs it.
+    """
+
+    reference: weakref.ref[Module]
+    found: Detected
+    board: Switchboard
+    is_compiled: bool = False
+
+    @classmethod
+    def of(cls, model: Module, args: Sequence[Any], kwargs: Mapping[str, Any], calls: int = 1) -> Self:
+        """Return the model that is about to be called with these arguments for training.
+
+        Args:
+            model: The model.
+            args: The positional arguments of its call.
+            kwargs: Its keyword arguments.
+            calls: How often it is called in a step before the backward pass.
+
+        Raises:
+            RefusedModelError: nothing of it can be recomputed.
+        """
+        if has_compiled(model):
+            from autorecompute.backends.torch.compiled.detection import detect_compiled
+
+            found, board = detect_compiled(model, args, kwargs)
+            return cls(weakref.ref(original_of(model)), found, board, is_compiled=True)
+        found = detect(model, args, kwargs, calls)
+        return cls(weakref.ref(model), found, found.switchboard(model))
+
+    @property
+    def blocks(self) -> dict[str, Module]:
+        """Return the repeated modules by their paths; none of a compiled model, whose graph has them all."""
+        model = self.reference()
+        paths = () if model is None or self.is_compiled else self.found.structure.units
+        return {path: model.get_submodule(path) for path in paths} if model is not None else {}
+
+    def switch(self, config: Config) -> None:
+        """Have the next forward pass recompute what the config says and nothing else.
+
+        Raises:
+            UsageError: the model does not offer that.
+        """
+        try:
+            self.board.set(config.choices)
+        except ValueError as error:
+            raise UsageError(f"These plans are not for this model: {error}.") from error
+
+    def whole_step_bytes(self, config: Config, script: Script) -> int | None:
+        """Return the most that a whole step on fake tensors has alive beyond what is before it; ``None`` if none runs.
+
+        Args:
+            config: What is recomputed in it.
+            script: What the script does around the model.
+        """
+        model = self.reference()
+        assert model is not None, "a model that is called is there"
+        try:
+            meter = FakeSteps(model, self.found.structure.units, script, self.found.values).run(
+                self.board, config.choices
+            )
+        except Exception as error:  # noqa: BLE001  (the model's own code runs there on tensors without values)
+            _LOG.debug("no whole step can be run: %s", error)
+            return None
+        return meter.peak - meter.base
+
+    @property
+    def missed(self) -> tuple[str, ...]:
+        """Paths of the units whose operators were kept in some calls, as their graph was another one there."""
+        model = self.reference()
+        if model is None:
+            return ()
+        rewrites = {
+            effect.path: around
+            for effect in self.board.effects
+            for around in around_of(model.get_submodule(effect.path))
+            if isinstance(around, Rewrite)
+        }
+        return tuple(sorted(path for path, rewrite in rewrites.items() if rewrite.missed))
+
+
+MOST_NAMED = 8
+"""So many choices are named in a message."""
+
+
+class _Elsewhere:
+    """Whether a tuner, or the environment, has decided already what this process recomputes."""
+
+    decides = False
+
+
+def decide_elsewhere() -> None:
+    """Have :func:`apply` do nothing in this process."""
+    _Elsewhere.decides = True
+
+
+def is_decided() -> bool:
+    """Tell whether :func:`apply` does nothing in this process."""
+    return _Elsewhere.decides
+
+
+def apply(model: Module, plans: str | os.PathLike[str] | None = None) -> None:
+    """Recompute in the model what a file of plans says, from its first training call on.
+
+    That call runs the model forward once more before it, to see what it computes; training goes on bit for bit as
+    without.
+
+    Args:
+        model: The model, as it is called in training; one in ``DistributedDataParallel`` may be given with it.
+        plans: The file. Without one ``AUTORECOMPUTE_PLANS`` names it, and where that names none, nothing is done: a
+            script may call this and be tuned all the same.
+
+    Raises:
+        UsageError: the file cannot be read, or was measured on another model.
+    """
+    if _Elsewhere.decides:
+        return
+    wanted = requested(os.environ) if plans is None else read_plans_file(Path(plans))
+    if wanted is None or wanted.does_nothing:
+        return
+    trained = unwrapped(model)
+    require_model(wanted, trained)
+    if has_compiled(trained):
+        _apply_compiled(wanted, trained)
+        return
+    if not can_be_intercepted(trained):
+        raise UsageError(f"{type(trained).__name__} has a forward set on the instance. Apply the plans before that.")
+    _apply_at_first_call(wanted, trained)
+
+
+def _apply_at_first_call(wanted: PlansFile, model: Module) -> None:
+    def begin(forward: Callable[..., Any], module: Module, /, *args: Any, **kwargs: Any) -> Any:
+        if not module.training or not torch.is_grad_enabled():
+            return forward(*args, **kwargs)
+        release(module)
+        apply_now(wanted, module, args, kwargs)
+        return module.forward(*args, **kwargs)
+
+    if not is_sharded(model):
+        put_around(model, [begin])
+        return
+
+    def begin_sharded(module: Module, args: tuple[Any, ...], kwargs: dict[str, Any]) -> None:
+        if module.training and torch.is_grad_enabled():
+            hook.remove()
+            apply_now(wanted, module, args, kwargs)
+
+    # Before its parameters are gathered for the call: a run that is forgotten makes shards of them again.
+    hook = model.register_forward_pre_hook(begin_sharded, prepend=True, with_kwargs=True)
+
+
+def require_model(wanted: PlansFile, model: Module) -> None:
+    """Check that a file of plans is for this model.
+
+    Raises:
+        UsageError: it was measured on another one, or nothing of this one can be recomputed.
+    """
+    for refusal in refusals_of_model(model):
+        raise UsageError(f"The plans cannot be applied: {refusal}")
+    here = name_of(model)
+    if wanted.model and wanted.model != here:
+        raise UsageError(
+            f"These plans were {'made for' if wanted.is_unmeasured else 'measured on'} another model "
+            f"({wanted.model}) than this one ({here}). "
+            "Tune this one: another size, another class of a module or torch.compile makes other plans."
+        )
+
+
+def apply_now(
+    wanted: PlansFile,
+    model: Module,
+    args: Sequence[Any],
+    kwargs: Mapping[str, Any],
+    optimizers: Sequence[Optimizer] | None = None,
+) -> Tuned | None:
+    """Recompute what a file of plans says, in a model that is about to be called with these arguments for training.
+
+    What is switched has switches, but for a compiled model, which is run with what is on until it is gone.
+
+    Args:
+        wanted: What the file says.
+        model: The model.
+        args: The positional arguments of its call.
+        kwargs: Its keyword arguments.
+        optimizers: Those that train it; ``None`` where nobody knows.
+
+    Raises:
+        RefusedModelError: nothing of the model can be recomputed.
+        UsageError: the plans were measured on another model, or are not offered by this one, or take the place of
+            checkpoints that cannot be switched off.
+    """
+    require_model(wanted, model)
+    if has_compiled(model):
+        _apply_compiled(wanted, model)
+        return None
+    if wanted.replaces_checkpointing:
+        own_checkpoints.replace()
+        own_checkpoints.prepare(model)
+    with thawed(frozen_in(model, optimizers or ())):
+        tuned = Tuned.of(model, args, kwargs)
+    if optimizers is None and _missing(wanted, tuned.board):
+        with thawed(frozen_in(model, None)):
+            tuned = Tuned.of(model, args, kwargs)
+    if wanted.replaces_checkpointing:
+        own_checkpoints.require_off(tuned.found.refusals)
+    _require_offered(wanted, tuned.board)
+    _tell_unmeasured(wanted)
+    tuned.switch(wanted.config)
+    return tuned
+
+
+def _apply_compiled(wanted: PlansFile, model: Module) -> None:
+    """Look at nothing: it holds for what is compiled from now on."""
+    from autorecompute.backends.torch.compiled.detection import board_of
+
+    if wanted.replaces_checkpointing:
+        own_checkpoints.prepare(model)
+    for refusal in refusals_of_compiled(model):
+        raise UsageError(f"The plans cannot be applied: {refusal}")
+    board = board_of(model, wanted.config.choices)
+    _require_offered(wanted, board)
+    _tell_unmeasured(wanted)
+    board.set(wanted.config.choices)
+
+
+def _missing(wanted: PlansFile, board: Switchboard) -> list[str]:
+    """Return the choices that a model does not offer."""
+    return sorted(
+        str(choice)
+        for choice in wanted.config.choices
+        if choice.site not in board.sites or choice.option not in board.sites[choice.site].options
+    )
+
+
+def _require_offered(wanted: PlansFile, board: Switchboard) -> None:
+    if missing := _missing(wanted, board):
+        since = f", measured with torch {wanted.torch} and run with {torch.__version__}" if wanted.torch else ""
+        others = f" and {len(missing) - MOST_NAMED} more" if len(missing) > MOST_NAMED else ""
+        names = ", ".join(missing[:MOST_NAMED]) + others
+        raise UsageError(f"The model does not offer {names}{since}. Tune it again here.")
+
+
+def _tell_unmeasured(wanted: PlansFile) -> None:
+    if wanted.is_unmeasured:
+        _LOG.warning("these plans are unmeasured: whether they fit and what they cost is predicted, tune measures it")
+
+
+class Alike:
+    """Applies plans to the first module that trains, and to others that are built like it: those that were measured.
+
+    Args:
+        wanted: What the file of plans says; ``None`` where there is none.
+    """
+
+    def __init__(self, wanted: PlansFile | None) -> None:
+        self._wanted, self._name = wanted, ""
+        self._met: weakref.WeakSet[Module] = weakref.WeakSet()
+
+    def meet(
+        self, root: Module, args: Sequence[Any], kwargs: Mapping[str, Any], optimizers: Sequence[Optimizer]
+    ) -> Tuned | None:
+        """Apply them to a module that is about to be called, the first time; ``None`` where nothing was switched.
+
+        Raises:
+            RefusedModelError: nothing of the model can be recomputed.
+            UsageError: the plans were measured on another model, or are not offered by this one.
+        """
+        if self._wanted is None or self._wanted.does_nothing or root in self._met:
+            return None
+        self._met.add(root)
+        name = name_of(root)
+        self._name = self._name or name
+        return apply_now(self._wanted, root, args, kwargs, optimizers) if name == self._name else None
+
+
+class FirstRoots:
+    """Applies plans in a process whose script says nothing of them, to all that trains in the first step.
+
+    Args:
+        wanted: What the file of plans says.
+    """
+
+    def __init__(self, wanted: PlansFile) -> None:
+        self._alike, self._roots = Alike(wanted), Roots(self)
+        self._has_stepped = False
+
+    def install(self) -> None:
+        """Wait for it."""
+        self._roots.install()
+        self._handle = register_optimizer_step_post_hook(self._note_step)
+
+    def _note_step(self, *_: Any) -> None:
+        self._has_stepped = True
+
+    def about_to_run(self, root: Module, args: Sequence[Any], kwargs: Mapping[str, Any]) -> None:
+        """Switch on, as it is about to be called, and after the first step follow nothing any more."""
+        # Compiled code is not to see calls followed that later are not, and its plans hold for the whole process.
+        if self._has_stepped or has_compiled(root):
+            self._roots.uninstall()
+            self._handle.remove()
+        self._alike.meet(root, args, kwargs, self._roots.optimizers_of(root))
+
+    def has_run(self, root: Module, result: Any) -> None:
+        """Do nothing."""
+
+
+def follow_environment() -> None:
+    """Apply what ``AUTORECOMPUTE_PLANS`` names to the first module that trains; nothing where it names none.
+
+    Raises:
+        UsageError: the file cannot be read.
+    """
+    wanted = requested(os.environ)
+    if wanted is not None and not wanted.does_nothing:
+        FirstRoots(wanted).install()
+        decide_elsewhere()

@@ -1,0 +1,361 @@
+"""Checkpoints a module, or the attention inside it."""
+
+from __future__ import annotations
+
+import contextlib
+import functools
+import inspect
+import threading
+import weakref
+from typing import TYPE_CHECKING, Any
+
+import torch
+from torch import Tensor
+from torch.nn import functional
+from torch.utils.checkpoint import checkpoint, create_selective_checkpoint_contexts, noop_context_fn
+
+from autorecompute.backends.torch.check.recompute_check import SavedTensors, known_to_torch
+from autorecompute.backends.torch.find.own_checkpoints import as_ours
+from autorecompute.backends.torch.find.storages import tensors_in, with_leaves
+from autorecompute.backends.torch.switch.module_state import Before, modes_of
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+    from types import TracebackType
+
+    from torch.nn import Module
+
+    from autorecompute.backends.torch.check.recompute_check import Watch
+    from autorecompute.backends.torch.switch.module_state import Place
+    from autorecompute.backends.torch.switch.script_state import Generators
+
+    Context = contextlib.AbstractContextManager[object]
+
+
+GROWING, PAIR = "DynamicCache", "EncoderDecoderCache"
+"""Classes of Transformers: one that begins empty and grows, and two of them for a decoder that reads an encoder. Other
+caches hold their memory from the start, or move it, and are left alone."""
+
+PARTS = ("self_attention_cache", "cross_attention_cache")
+INDEX = "layer_idx"
+"""Under this name an attention of Transformers knows its place in a cache."""
+
+
+def has_cache(values: Iterable[Any]) -> bool:
+    """Tell whether a key-value cache is among these arguments."""
+    return any(map(_is_cache, values))
+
+
+def can_have_its_own(module: Module, values: Iterable[Any]) -> bool:
+    """Tell whether the module may write to another cache than those among its arguments, if there are any.
+
+    It may where they grow and hold nothing of its layers yet: what it reads is then what it wrote in the same call.
+    """
+    caches = [part for value in values if _is_cache(value) for part in _parts_of(value)]
+    if not caches:
+        return True
+    places = {getattr(inner, INDEX, None) for inner in module.modules()} - {None}
+    is_growing = all(type(cache).__name__ == GROWING for cache in caches)
+    return bool(places) and is_growing and not any(cache.get_seq_length(at) for cache in caches for at in places)
+
+
+def with_its_own(
+    forward: Callable[..., Any], args: Sequence[Any], kwargs: Mapping[str, Any]
+) -> tuple[Callable[..., Any], tuple[Any, ...], dict[str, Any]]:
+    """Return a forward that writes to empty caches, new ones in each call, and its arguments without those given."""
+
+    @functools.wraps(forward)
+    def run(*given: Any, **named: Any) -> Any:
+        return forward(*map(_emptied, given), **{name: _emptied(value) for name, value in named.items()})
+
+    return run, tuple(map(_emptied, args)), {name: _emptied(value) for name, value in kwargs.items()}
+
+
+def _is_cache(value: Any) -> bool:
+    if value is None or isinstance(value, Tensor):
+        return False
+    return any("Cache" in kind.__name__ for kind in type(value).__mro__)
+
+
+def _parts_of(cache: Any) -> list[Any]:
+    return [getattr(cache, part) for part in PARTS] if type(cache).__name__ == PAIR else [cache]
+
+
+def _emptied(value: Any) -> Any:
+    """Return an empty cache of the same kind; what is none stays itself."""
+    if not _is_cache(value):
+        return value
+    return type(value)(*map(_emptied, _parts_of(value))) if type(value).__name__ == PAIR else type(value)()
+
+
+_ATEN = torch.ops.aten
+MATMULS = (_ATEN.mm.default, _ATEN.addmm.default, _ATEN.bmm.default, _ATEN.baddbmm.default, _ATEN.convolution.default)
+
+_PAST_HOOKS: dict[str, Any] = dict.fromkeys(
+    {"respect_saved_tensors_hooks"} & inspect.signature(checkpoint).parameters.keys(), False
+)
+"""What is kept of a block passes by hooks of the script's own, as before torch 2.14, which warns if nobody says so."""
+
+
+def keeping(operators: Iterable[torch._ops.OpOverload]) -> Callable[[], tuple[Context, Context]]:
+    """Return a ``context_fn`` for ``checkpoint`` under which the results of these operators are kept.
+
+    Raises:
+        ValueError: One of them draws random numbers. A kept operator does not run again, so the ones after it would
+            draw other numbers than in the forward pass, and the gradients would be wrong without a word.
+    """
+    kept = list(operators)
+    random = [str(operator) for operator in kept if torch.Tag.nondeterministic_seeded in operator.tags]
+    if random:
+        raise ValueError(f"results of operators that draw random numbers cannot be kept: {', '.join(random)}")
+    return lambda: tuple(map(_without_casts, create_selective_checkpoint_contexts(kept)))  # type: ignore[return-value]
+
+
+class _Uncast:
+    """Has a mode that keeps results see no casts.
+
+    Autocast casts a weight once for several calls of a model: the block's second call finds it cast, and has to cast it
+    again when it is run again.
+    """
+
+    def __torch_dispatch__(self, function: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
+        if function is _ATEN._to_copy.default:
+            return function(*args, **(kwargs or {}))
+        return super().__torch_dispatch__(function, types, args, kwargs)  # type: ignore[misc]
+
+
+@functools.cache
+def _uncast(kind: type) -> type:
+    return type(kind.__name__, (_Uncast, kind), {})
+
+
+def _without_casts(mode: Context) -> Context:
+    mode.__class__ = _uncast(type(mode))  # where torch has made it: versions differ in what its modes are made of
+    return mode
+
+
+def checkpointed(  # noqa: PLR0913  (a call, and what is known of it)
+    call: Callable[..., Any],
+    args: Sequence[Any],
+    kwargs: dict[str, Any],
+    context_fn: Callable[[], tuple[Context, Context]] = noop_context_fn,
+    *,
+    watch: Watch,
+    module: Module | None = None,
+) -> Any:
+    """Return what the call returns; of what it saves for the backward pass only the tensors in its arguments are kept.
+
+    Those in lists, mappings and dataclasses are given to ``checkpoint`` one by one, too: it looks for the device whose
+    random numbers it has to draw again at tensors that it is given by position alone.
+
+    A tensor that is given twice is the same object in both places when the call runs again. Code asks for that:
+    ``multi_head_attention_forward`` takes another path where ``query is key``. Lists are as they were at the call,
+    whatever was appended to them since.
+
+    Args:
+        call: What runs again in the backward pass.
+        args: Its positional arguments.
+        kwargs: Its keyword arguments.
+        context_fn: Contexts of the first run and of the later ones.
+        watch: Compares what is made again.
+        module: What is called; ``None`` where that is no module.
+    """
+    tensors = list({id(tensor): tensor for tensor in tensors_in((args, kwargs))}.values())
+    slots = {id(tensor): _Slot(place) for place, tensor in enumerate(tensors)}
+    given = [(tuple(args), kwargs)]  # for the first run, which may write to what it is given
+    pattern = with_leaves(given[0], lambda leaf: slots.get(id(leaf), leaf))
+
+    def run(*kept: Tensor) -> Any:
+        def filled(leaf: Any) -> Any:
+            return kept[leaf.place] if isinstance(leaf, _Slot) else leaf
+
+        positional, named = given.pop() if given else with_leaves(pattern, filled)
+        return call(*positional, **named)
+
+    weights = [] if module is None else list(module.parameters())
+    # Frozen layers, other modes, types or sizes: what a call has not had before is compared in that call.
+    inputs = tuple([(one.requires_grad, one.dtype, one.shape) for one in tensors])
+    modes = None if module is None else (modes_of(module), tuple([one.requires_grad for one in weights]))
+    saved = SavedTensors(watch, (*tensors, *weights)) if watch.begins((inputs, modes)) else None
+    with known_to_torch(saved) as check:
+        known = {**_PAST_HOOKS, "context_fn": context_fn, "determinism_check": check}
+        result = checkpoint(as_ours(run), *tensors, use_reentrant=False, **known)
+    if saved is not None:
+        saved.end()
+    return result
+
+
+class _Slot:
+    """In place of a tensor among arguments: which one of those that were given."""
+
+    def __init__(self, place: int) -> None:
+        self.place = place
+
+
+class Checkpoint:
+    """Checkpoints the calls of one module; an ``Around`` for it.
+
+    Args:
+        module: The module that is intercepted.
+        watch: Compares what is made again, and tells when that is to end.
+        operators: Operators whose results are kept.
+
+    Raises:
+        ValueError: One of the operators draws random numbers.
+    """
+
+    def __init__(self, module: Module, watch: Watch, operators: Iterable[torch._ops.OpOverload] = ()) -> None:
+        kept = tuple(operators)
+        self._watch = watch
+        self._contexts = keeping(kept) if kept else noop_context_fn
+        self._modules = [weakref.ref(inner) for inner in module.modules()]  # what is around a module must not keep it
+        self._written: set[Place] | None = None  # unknown before the first call
+        self._generators: Generators | None = None
+
+    def __call__(self, forward: Callable[..., Any], module: Module, /, *args: Any, **kwargs: Any) -> Any:
+        """Return what the module returns."""
+        values = (*args, *kwargs.values())
+        if not torch.is_grad_enabled() or self._watch.is_taken_back or not can_have_its_own(module, values):
+            return forward(*args, **kwargs)
+        if has_cache(values):
+            forward, args, kwargs = with_its_own(forward, args, kwargs)
+        before = Before(self._modules_of(module), self._written, self._generators)
+        self._generators = before.generators
+
+        def contexts() -> tuple[Context, Context]:
+            first, second = self._contexts()
+            return first, _InTurn((before, _Once(second)))
+
+        result = checkpointed(forward, args, kwargs, contexts, watch=self._watch, module=module)
+        if (written := before.forget_unwritten()) is not None:
+            self._written = written | (self._written or set())
+        return result
+
+    def _modules_of(self, module: Module) -> list[Module]:
+        """Return all within it; of others than in its last call nothing is known."""
+        modules = list(module.modules())
+        if [reference() for reference in self._modules] != modules:
+            self._modules = [weakref.ref(inner) for inner in modules]
+            self._written = self._generators = None
+        return modules
+
+
+class _Once:
+    """A context that does nothing when it is entered again.
+
+    What was kept of products is used up when a block has run again. In another backward pass through the same graph
+    they are computed with all else.
+    """
+
+    def __init__(self, context: Context) -> None:
+        self._context: Context | None = context
+        self._entered = contextlib.ExitStack()
+
+    def __enter__(self) -> None:
+        if self._context is not None:
+            self._entered.enter_context(self._context)
+            self._context = None
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, traceback: TracebackType | None
+    ) -> bool | None:
+        entered, self._entered = self._entered, contextlib.ExitStack()
+        return entered.__exit__(kind, error, traceback)
+
+
+class _InTurn:
+    """Contexts as one, which can be entered again: a graph that is kept is gone through once for each backward pass."""
+
+    def __init__(self, contexts: tuple[Context, ...]) -> None:
+        self._contexts = contexts
+        self._entered = contextlib.ExitStack()
+
+    def __enter__(self) -> None:
+        with contextlib.ExitStack() as stack:
+            for context in self._contexts:
+                stack.enter_context(context)
+            self._entered = stack.pop_all()
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, traceback: TracebackType | None
+    ) -> bool | None:
+        return self._entered.__exit__(kind, error, traceback)
+
+
+NAME = "scaled_dot_product_attention"
+ORIGINAL = "__autorecompute_original__"
+
+
+class _Around(threading.local):
+    """What the calls of this thread go through now."""
+
+    call: Callable[..., Any] | None = None
+    attend: Callable[..., Any] | None = None
+
+
+_AROUND = _Around()
+
+
+def around_attention(call: Callable[..., Any], forward: Callable[..., Any], *args: Any, **kwargs: Any) -> Any:
+    """Return what ``forward`` does while every call of attention goes through ``call(attention, *args, **kwargs)``."""
+    before, _AROUND.call = _AROUND.call, call
+    try:
+        return forward(*args, **kwargs)
+    finally:
+        _AROUND.call = before
+
+
+@contextlib.contextmanager
+def attention_by(attend: Callable[..., Any]) -> Iterator[None]:
+    """Have calls of attention in this thread be answered by another function instead of PyTorch's."""
+    was_on, before = hasattr(getattr(functional, NAME), ORIGINAL), _AROUND.attend
+    intercept_attention(on=True)
+    _AROUND.attend = attend
+    try:
+        yield
+    finally:
+        _AROUND.attend = before
+        intercept_attention(on=was_on)
+
+
+class AttentionCheckpoint:
+    """Checkpoints the attention that a module calls; an ``Around`` for it.
+
+    Args:
+        watch: Compares what is made again, and tells when that is to end.
+    """
+
+    def __init__(self, watch: Watch) -> None:
+        self._watch = watch
+
+    def __call__(self, forward: Callable[..., Any], _module: Module, /, *args: Any, **kwargs: Any) -> Any:
+        """Return what the module returns."""
+        return around_attention(self._again, forward, *args, **kwargs)
+
+    def _again(self, attention: Callable[..., Any], /, *args: Any, **kwargs: Any) -> Any:
+        if not torch.is_grad_enabled() or self._watch.is_taken_back:
+            return attention(*args, **kwargs)
+        return checkpointed(attention, args, kwargs, watch=self._watch)
+
+
+def intercept_attention(*, on: bool) -> None:
+    """Have ``torch.nn.functional``'s attention ask what it is to go through, or be plain again.
+
+    It stays as it is within :func:`attention_by`.
+    """
+    current = getattr(functional, NAME)
+    original = getattr(current, ORIGINAL, None)
+    if on and original is None:
+        setattr(functional, NAME, _asking(current))
+    elif not on and original is not None and _AROUND.attend is None:
+        setattr(functional, NAME, original)
+
+
+def _asking(original: Callable[..., Any]) -> Callable[..., Any]:
+    @functools.wraps(original)
+    def attention(*args: Any, **kwargs: Any) -> Any:
+        call, attend = _AROUND.call, _AROUND.attend or original
+        return attend(*args, **kwargs) if call is None else call(attend, *args, **kwargs)
+
+    setattr(attention, ORIGINAL, original)
+    return attention

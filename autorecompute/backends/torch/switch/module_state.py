@@ -1,0 +1,544 @@
+"""Puts the state of modules back after a forward pass that must leave no trace."""
+
+from __future__ import annotations
+
+import contextlib
+import copy
+import gc
+import random
+import sys
+import warnings
+from collections.abc import MutableMapping
+from typing import TYPE_CHECKING, Any, Self
+
+import torch
+from torch import Tensor
+from torch._subclasses.fake_tensor import FakeTensor, is_fake
+from torch.nn.modules import module as torchs
+from torch.nn.modules.batchnorm import _NormBase
+from torch.optim import Optimizer
+from torch.utils._pytree import tree_map
+from torch.utils.data import DataLoader, Dataset
+from torch.utils.weak import TensorWeakRef
+
+from autorecompute.backends.torch.check.recompute_check import checksum
+from autorecompute.backends.torch.compiled.forms import may_compile
+from autorecompute.backends.torch.switch.script_state import (
+    CONTAINERS,
+    TORCHS_OWN,
+    UNKNOWN,
+    Generators,
+    attributes_of_all,
+    kept_contents,
+    kept_weights,
+)
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Hashable, Iterator
+    from types import TracebackType
+
+    from torch.nn import Module
+
+    from autorecompute.backends.torch.switch.script_state import Named
+
+    Place = tuple[int, str]  # a module's place in a list, and a tensor's name in it
+
+
+SMALL = 2**16
+"""A tensor of so many bytes is copied before each call; a larger buffer if it was written in an earlier call."""
+
+_FIRST_WRITTEN = (
+    "a large buffer of a checkpointed module was first written in a later call than the first one: in this step the "
+    "module is made again with what was written. From the next step on it is made again as it was"
+)
+CHANGED = (
+    "{} of a checkpointed module was changed between its forward and its backward pass, so that the module cannot be"
+    " run again as it was; leave this module without recompute"
+)
+
+
+class TensorsBefore:
+    """Tensors of modules before a forward, to be put back when it runs again.
+
+    Copies are kept of those that the forward writes, and of small ones, which others may write before it runs again.
+    A version tells of no write through ``.data``, nor of those of torch's own fused observers: copies are compared by
+    value, and large buffers by the sum of their bits. Weights that were computed before the call, as the old
+    ``weight_norm`` does, are kept alive. Of all else nothing is: where it is gone by then, or written, the first use of
+    it is an error.
+
+    Args:
+        modules: The modules.
+        attributes: The tensors that are plain attributes, by place.
+        written: Buffers that are known to be written; None where nothing is known.
+    """
+
+    def __init__(self, modules: list[Module], attributes: dict[Place, Tensor], written: set[Place] | None) -> None:
+        self._modules = modules
+        self._is_first = written is None
+        self._held = _buffers_of(modules)  # until the forward is over
+        others: dict[Place, Tensor] = {}
+        for place, value in attributes.items():
+            (self._held if _can_be_copied(value) else others)[place] = value
+        self._seen = {
+            place: (TensorWeakRef(value), value._version)
+            for place, value in (*self._held.items(), *others.items())
+            if not value.is_inference()
+        }
+        self._computed = [value for place, value in others.items() if _is_computed_weight(modules[place[0]], place[1])]
+        self._copies = {
+            place: value.clone()
+            for place, value in self._held.items()
+            if written is None or place in written or _is_small(value)
+        }
+        self._sums = {
+            place: checksum(value)
+            for place, value in self._held.items()
+            if place not in self._copies and place in self._seen and _can_be_summed(value)
+        }
+        self._written: set[Place] = set()
+
+    def forget_unwritten(self) -> set[Place] | None:
+        """Keep copies of those alone that the forward may have written, and of small ones.
+
+        Returns:
+            Which were written; None where nobody can tell, as they are fake.
+        """
+        is_told = not any(map(is_fake, self._held.values()))
+        now = {**{place: self._now(place) for place in self._seen}, **_buffers_of(self._modules)}
+        self._written = {place for place, value in now.items() if self._is_written(place, value)}
+        small = {place: copy for place, copy in self._copies.items() if _is_small(copy)}
+        self._copies = small | {place: self._before(place, now[place]) for place in self._written if self._has(place)}
+        self._held = {}
+        return self._written if is_told else None
+
+    def put_back(self) -> None:
+        """They are as they were. Not to be had any more are those that others have written, or let go."""
+        for place in self._copies.keys() | self._seen.keys():
+            index, name = place
+            if place in self._written and place not in self._copies:
+                continue  # what a forward leaves in an attribute it does not read, or gradients are found to differ
+            _holder(self._modules[index], name)[name] = self._again(place)
+
+    def _again(self, place: Place) -> Tensor:
+        same, copy = self._same(place), self._copies.get(place)
+        if place not in self._written and same is not None and (copy is None or self._holds(same, copy)):
+            return same
+        if copy is not None:
+            return copy.clone()
+        return torch.empty(0).as_subclass(_Lost.of(place[1]))
+
+    def _same(self, place: Place) -> Tensor | None:
+        """Return the tensor itself where it is alive, and nobody has written it."""
+        reference, version = self._seen[place]
+        value: Tensor | None = reference()
+        return value if value is not None and value._version == version else None
+
+    def _now(self, place: Place) -> Any:
+        index, name = place
+        return _holder(self._modules[index], name).get(name)
+
+    def _has(self, place: Place) -> bool:
+        """Tell whether what was there is known: large tensors with a graph are not held in attributes, nor copied."""
+        return place in self._held or place not in self._seen
+
+    def _before(self, place: Place, now: Tensor) -> Tensor:
+        """Return what a tensor was; what it is where it was written over for the first time, and nobody has a copy."""
+        if place in self._copies:
+            return self._copies[place]
+        before = self._held.get(place, now)  # where the forward made it, it is as it was made
+        if place in self._seen and self._is_written_in_place(place, before):
+            warnings.warn(_FIRST_WRITTEN, stacklevel=2)
+        return before.clone()
+
+    def _is_written_in_place(self, place: Place, value: Tensor) -> bool:
+        sum_before = self._sums.get(place)
+        has_other_bits = sum_before is not None and sum_before != checksum(value)
+        return value._version != self._seen[place][1] or has_other_bits
+
+    def _is_written(self, place: Place, now: Any) -> bool:
+        # Kernels of normalization write the statistics without a new version.
+        if place not in self._seen or self._same(place) is not now or isinstance(self._modules[place[0]], _NormBase):
+            return True
+        if place in self._sums:
+            return self._sums[place] != checksum(now)
+        return place in self._copies and not self._holds(now, self._copies[place])
+
+    def _holds(self, value: Tensor, copy: Tensor) -> bool:
+        """Tell whether a tensor is as it was copied. On a card nobody waits to know, but for the first call."""
+        if is_fake(copy):
+            return True
+        return bool((self._is_first or value.device.type == "cpu") and torch.equal(copy, value))
+
+
+class _Lost(Tensor):  # type: ignore[misc]
+    """In place of a tensor that cannot be had any more: whatever is done with it is an error."""
+
+    what = "a tensor"
+
+    @classmethod
+    def of(cls, name: str) -> type[_Lost]:
+        """Return it for a tensor of this name."""
+        return type(cls.__name__, (cls,), {"what": f"the tensor {name}"})
+
+    @classmethod
+    def __torch_function__(cls, *_args: Any, **_kwargs: Any) -> Any:
+        """Tell what was lost."""
+        raise RuntimeError(CHANGED.format(cls.what))
+
+
+def _buffers_of(modules: list[Module]) -> dict[Place, Tensor]:
+    return {
+        (index, name): buffer
+        for index, module in enumerate(modules)
+        for name, buffer in module._buffers.items()
+        if buffer is not None
+    }
+
+
+def _holder(module: Module, name: str) -> dict[str, Any]:
+    buffers: dict[str, Any] = module._buffers
+    return buffers if name in buffers else vars(module)
+
+
+def _can_be_copied(value: Tensor) -> bool:
+    """Tell whether an attribute is no more than a few numbers, without a graph that a copy would keep."""
+    is_plain = type(value) in (Tensor, FakeTensor) and value.layout is torch.strided and not value.is_nested
+    return is_plain and not value.requires_grad and not value.is_inference() and _is_small(value)
+
+
+def _is_computed_weight(module: Module, name: str) -> bool:
+    """Tell whether an attribute is made of parameters in a hook before each call: ``weight`` of ``weight_v``."""
+    shape, start = vars(module)[name].shape, f"{name}_"
+    parameters = ((other, one) for other, one in module._parameters.items() if one is not None)
+    return any(other.startswith(start) and one.shape == shape for other, one in parameters)
+
+
+def _can_be_summed(value: Tensor) -> bool:
+    """Tell whether a buffer is one block of numbers in memory of the host."""
+    is_plain = type(value) is Tensor and value.layout is torch.strided and not value.is_nested
+    return is_plain and value.device.type == "cpu" and not value.is_quantized
+
+
+def _is_small(value: Tensor) -> bool:
+    return bool(value.numel() * value.element_size() <= SMALL)
+
+
+@contextlib.contextmanager
+def without_gradient_hooks(model: Module) -> Iterator[None]:
+    """Inside, no backward hook of a module and no hook of a weight is called.
+
+    Where a module has hooks, something stands in the place of each: they make nodes in the graph, which stay. Hooks of
+    modules stay in code that may be compiled, as the compiler could keep what stands there for the training.
+    """
+    own = [] if may_compile(model) else _of_modules(model)
+    weights = _of_weights(model)
+    before = [(hooks, dict(hooks)) for hooks in (*own, *weights)]
+    try:
+        for hooks in own:
+            hooks.update(dict.fromkeys(hooks, _nothing))
+        for hooks in weights:
+            hooks.clear()
+        yield
+    finally:
+        for hooks, kept in before:
+            hooks.clear()
+            hooks.update(kept)
+
+
+def _of_modules(model: Module) -> list[dict[int, Any]]:
+    """Return those of all modules of the process, too."""
+    found = [hooks for module in model.modules() for hooks in (module._backward_hooks, module._backward_pre_hooks)]
+    return [*found, torchs._global_backward_hooks, torchs._global_backward_pre_hooks]
+
+
+def _of_weights(model: Module) -> list[dict[int, Any]]:
+    found = [(weight._backward_hooks, weight._post_accumulate_grad_hooks) for weight in model.parameters()]
+    return [hooks for both in found for hooks in both if hooks]
+
+
+def _nothing(*_given: Any) -> None:
+    """Stand in for a hook: the gradients stay as they are."""
+
+
+DEEPEST = 2
+"""Objects of the script's lie so deep in one another in a batch; deeper ones are what it was made from."""
+
+
+def exchanged(value: Any, exchange: Callable[[Tensor], Tensor]) -> Any:
+    """Return the same structure in copies of its containers and objects, with other tensors in it.
+
+    Lists, tuples, mappings, dataclasses and other objects that hold data are copied, and what is in two places is one
+    object in both. Modules, functions, data sets and what cannot be copied stay themselves.
+
+    Args:
+        value: Arguments of a call.
+        exchange: Gives what takes a tensor's place.
+    """
+    return _Exchange(exchange).of(value)
+
+
+class _Exchange:
+    def __init__(self, exchange: Callable[[Tensor], Tensor]) -> None:
+        self._exchange = exchange
+        self._copies: dict[int, Any] = {}
+
+    def of(self, value: Any, depth: int = 0) -> Any:
+        return tree_map(lambda leaf: self._leaf(leaf, depth), value)
+
+    def _leaf(self, leaf: Any, depth: int) -> Any:
+        if isinstance(leaf, Tensor):
+            return self._exchange(leaf)
+        is_data = isinstance(leaf, MutableMapping | list) or hasattr(type(leaf), "__dataclass_fields__")
+        if id(leaf) not in self._copies and (is_data or (depth < DEEPEST and _holds_data_alone(leaf))):
+            self._copies[id(leaf)] = other = _copy_of(leaf)
+            if other is not leaf:
+                self._fill(leaf, other, depth if is_data else depth + 1)
+        return self._copies.get(id(leaf), leaf)
+
+    def _fill(self, value: Any, other: Any, depth: int) -> None:
+        """Put copies in place of what a copy shares with what it was made from."""
+        own = getattr(other, "__dict__", {})
+        for name, part in list(own.items()):
+            own[name] = self.of(part, depth)
+        for name in getattr(type(value), "__dataclass_fields__", ()):
+            if name not in own and hasattr(value, name):  # it lies in a slot
+                object.__setattr__(other, name, self.of(getattr(value, name), depth))  # it may be frozen
+        if isinstance(value, MutableMapping | list):
+            for key, part in list(value.items() if isinstance(value, MutableMapping) else enumerate(value)):
+                other[key] = self.of(part, depth)
+
+
+def _holds_data_alone(value: Any) -> bool:
+    """Tell whether an object holds data alone, as a batch of a class of its own does."""
+    if callable(value) or isinstance(value, Dataset | DataLoader | Optimizer) or hasattr(type(value), "__del__"):
+        return False
+    return bool(getattr(value, "__dict__", None))
+
+
+def _copy_of(value: Any) -> Any:
+    try:
+        return copy.copy(value)
+    except Exception:  # noqa: BLE001  (its class may refuse that in any way: a lock does, and a file)
+        return value
+
+
+AUTOCAST_DEVICES = ("cpu", "cuda")
+
+
+@contextlib.contextmanager
+def untouched(model: Module) -> Iterator[Callable[[], Iterator[Named]]]:
+    """Whatever happens inside, the random numbers to come, the weights, buffers and modules' attributes are as before.
+
+    So is what lists hold that are modules' or that their forwards and hooks have at hand. The script's hooks on
+    gradients see none of what happens inside. Gives what tells weights that were written meanwhile, with their names.
+    """
+    with (
+        _random_numbers(model),
+        _attributes(model),
+        kept_contents(model.modules()),
+        without_gradient_hooks(model),
+        kept_weights(model) as written,
+    ):
+        try:
+            yield written
+        finally:
+            # Weights that autocast has cast inside belong to a graph that nobody goes back through.
+            torch.clear_autocast_cache()
+
+
+@contextlib.contextmanager
+def _random_numbers(model: Module) -> Iterator[None]:
+    generators = Generators(model.modules())
+    states = generators.states()
+    numpy = sys.modules.get("numpy")
+    python, arrays = random.getstate(), numpy.random.get_state() if numpy else None
+    cpu = torch.get_rng_state()
+    devices = torch.cuda.get_rng_state_all() if torch.cuda.is_initialized() else None
+    try:
+        yield
+    finally:
+        generators.set(states)
+        random.setstate(python)
+        torch.set_rng_state(cpu)
+        if numpy:
+            numpy.random.set_state(arrays)
+        if devices is not None:
+            torch.cuda.set_rng_state_all(devices)
+
+
+@contextlib.contextmanager
+def _attributes(model: Module) -> Iterator[None]:
+    kept = [(module, dict(vars(module)), dict(module._buffers)) for module in model.modules()]
+    for module, _, buffers in kept:
+        module._buffers.update({name: buffer.clone() for name, buffer in buffers.items() if buffer is not None})
+    try:
+        yield
+    finally:
+        for module, attributes, buffers in kept:
+            vars(module).clear()
+            vars(module).update(attributes)
+            module._buffers.clear()
+            module._buffers.update(buffers)
+
+
+def without_autocast() -> contextlib.AbstractContextManager[object]:
+    """Operators run in the types of what they are given."""
+    devices = [device for device in AUTOCAST_DEVICES if torch.is_autocast_enabled(device)]
+    if not devices:
+        return contextlib.nullcontext()
+    plain = contextlib.ExitStack()
+    for device in devices:
+        plain.enter_context(torch.autocast(device, enabled=False))
+    return plain
+
+
+@contextlib.contextmanager
+def out_of_autocast() -> Iterator[None]:
+    """Run as a script's backward pass runs, behind the end of its autocast.
+
+    Weights that autocast has cast are gone. Those that a recompute casts go when it ends: autocast drops them where its
+    outermost context ends.
+    """
+    with without_autocast():
+        depth = torch.autocast_increment_nesting() - 1
+        for _ in range(depth + 1):
+            torch.autocast_decrement_nesting()
+        torch.clear_autocast_cache()
+        try:
+            yield
+        finally:
+            for _ in range(depth):
+                torch.autocast_increment_nesting()
+
+
+def copies_of(value: Any) -> Any:
+    """Arguments with copies of their tensors and of what holds them, equal ones where they were the same."""
+    copies: dict[int, Tensor] = {}
+
+    def copy(tensor: Tensor) -> Tensor:
+        if id(tensor) not in copies:
+            copies[id(tensor)] = tensor.detach().clone().requires_grad_(tensor.requires_grad)
+        return copies[id(tensor)]
+
+    return exchanged(value, copy)
+
+
+@contextlib.contextmanager
+def without_collection() -> Iterator[None]:
+    """Collect no garbage but by ``gc.collect()``, which looks at what was made inside alone.
+
+    Collecting takes as long as a step on fake tensors, and comes at another moment each time.
+    """
+    was_on = gc.isenabled()
+    gc.disable()
+    gc.freeze()
+    try:
+        yield
+    finally:
+        gc.unfreeze()
+        if was_on:
+            gc.enable()
+
+
+def modes_of(module: Module) -> Hashable:
+    """Return what a module, all that is in it and autocast may do otherwise in another step."""
+    on = (device for device in AUTOCAST_DEVICES if torch.is_autocast_enabled(device))
+    autocast = tuple(torch.get_autocast_dtype(device) for device in on)
+    return (*(inner.training for inner in module.modules()), *autocast)
+
+
+class Before:
+    """The state of modules before a forward; a context in which they have it once more.
+
+    In training a module may write its buffers (the running statistics of BatchNorm, the vectors of a spectral norm).
+    Made again as they are now, it would write them twice, or compute with what it wrote the first time. Inside the
+    context every buffer that the forward wrote is a copy of what it was before, and each module is in the mode it was
+    in. It has the parameters that it had, which ``torch.func.functional_call`` sets for one call, and generators of
+    random numbers are where they were.
+
+    Plain values among the attributes are what they were before the forward, too: a number of calls that it counts, or
+    the size of an image that the script sets before each call. So are tensors, where nobody has written them since.
+    Behind the context all attributes, and what lists hold that a forward has at hand, are as they were when it was
+    entered.
+
+    Args:
+        modules: The modules.
+        written: Buffers that are known to be written, as places in ``modules`` with a name; None where nothing is
+            known.
+        generators: Those that were at hand in an earlier call of the same modules.
+
+    Attributes:
+        generators: Those that are at hand.
+    """
+
+    def __init__(self, modules: list[Module], written: set[Place] | None, generators: Generators | None) -> None:
+        self._modules = modules
+        self._training = [module.training for module in modules]
+        self._parameters = [dict(module._parameters) for module in modules]
+        self._versions = self._versions_now()
+        attributes = attributes_of_all(modules)
+        self._figures = attributes.figures
+        self._tensors = TensorsBefore(modules, attributes.tensors, written)
+        if generators is None or not generators.are_all(attributes.generators):
+            generators = Generators(modules)
+        self.generators = generators
+        self._states = self.generators.states()
+        self._entered = contextlib.ExitStack()
+
+    def forget_unwritten(self) -> set[Place] | None:
+        """Keep copies of the buffers alone that the forward may have written, and of small ones.
+
+        Returns:
+            Which were written; None where nobody can tell, as they are fake.
+        """
+        return self._tensors.forget_unwritten()
+
+    def __enter__(self) -> Self:
+        if self._versions_now() != self._versions:
+            raise RuntimeError(CHANGED.format("a parameter"))
+        self._entered = contextlib.ExitStack()
+        self._entered.enter_context(kept_contents(self._modules))
+        self._entered.enter_context(self._as_now())
+        for module, training, parameters in zip(self._modules, self._training, self._parameters, strict=True):
+            module._parameters.update(parameters)
+            module.training = training
+        self._put_figures()
+        self._tensors.put_back()
+        self.generators.set(self._states)
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, traceback: TracebackType | None
+    ) -> None:
+        self._entered.close()
+
+    def _put_figures(self) -> None:
+        """Attributes are what they were; those that came since are gone. A list is a new one, one for all of them."""
+        fresh: dict[int, Any] = {}
+        for module, figures in zip(self._modules, self._figures, strict=True):
+            own = vars(module)
+            for name in own.keys() - TORCHS_OWN - figures.keys():
+                del own[name]
+            for name, value in figures.items():
+                if type(value) in CONTAINERS:
+                    own[name] = fresh.setdefault(id(value), copy.copy(value))
+                elif value is not UNKNOWN:
+                    own[name] = value
+
+    @contextlib.contextmanager
+    def _as_now(self) -> Iterator[None]:
+        """Behind this the modules and generators are as they are now."""
+        states = self.generators.states()
+        now = [(m, dict(vars(m)), dict(m._parameters), dict(m._buffers)) for m in self._modules]
+        try:
+            yield
+        finally:
+            for module, attributes, parameters, buffers in now:
+                vars(module).clear()
+                vars(module).update(attributes)  # among them the mode
+                module._parameters.update(parameters)
+                module._buffers.update(buffers)
+            self.generators.set(states)
+
+    def _versions_now(self) -> list[int]:
+        return [value._version for own in self._parameters for value in own.values() if value is not None]

@@ -1,0 +1,447 @@
+"""Drops saved tensors, and makes them again in the backward pass."""
+
+from __future__ import annotations
+
+import dataclasses
+import functools
+import itertools
+from typing import TYPE_CHECKING, Any, NamedTuple
+
+import torch
+from torch import Tensor
+
+from autorecompute.backends.torch.fake.tensors import is_fake, is_same
+from autorecompute.backends.torch.find.graphs import DifferentGraphError, Plan, Route
+from autorecompute.backends.torch.find.recipes import Edge, Made, Note, Noted, Recipe, Slot, noted_of, shape_of
+from autorecompute.backends.torch.find.storages import tensors_in
+from autorecompute.backends.torch.switch.module_state import modes_of, without_autocast
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Hashable, Iterable, Mapping, Sequence
+
+    from torch.autograd.graph import Node
+    from torch.nn import Module
+
+    from autorecompute.backends.torch.check.recompute_check import Sums, Watch
+
+
+_PART = 2**16
+"""So many elements of a mask are compared at once."""
+
+_FEW_ELEMENTS = 64
+"""Among so many a dropout's mask has one that is not zero, nearly always."""
+
+
+class Layout(NamedTuple):
+    """How a tensor lies in its storage.
+
+    Attributes:
+        size: Its shape.
+        stride: Elements between neighbours of each dimension.
+        offset: Elements before the first.
+        dtype: Their type.
+        bytes: Those of the whole storage.
+    """
+
+    size: torch.Size
+    stride: tuple[int, ...]
+    offset: int
+    dtype: torch.dtype
+    bytes: int
+
+    @classmethod
+    def of(cls, tensor: Tensor) -> Layout:
+        """Return the layout of a tensor."""
+        storage = tensor.untyped_storage().nbytes()
+        return cls(tensor.size(), tensor.stride(), tensor.storage_offset(), tensor.dtype, storage)
+
+    def view(self, value: Tensor) -> Tensor:
+        """Return the tensor as it lay, on what its storage held.
+
+        Raises:
+            RuntimeError: The value is of another size than what was dropped.
+        """
+        cast = value.to(self.dtype)
+        if cast.numel() * cast.element_size() != self.bytes:
+            raise RuntimeError("an operator was made again in another size than it had; leave it without recompute")
+        return cast.as_strided(self.size, self.stride, self.offset)
+
+
+class Mask(NamedTuple):
+    """A tensor of zeros and one other value, with one byte in place of each element.
+
+    Attributes:
+        is_other: Where it is not zero.
+        value: What it is there.
+        dtype: Its type.
+    """
+
+    is_other: Tensor
+    value: float | Tensor
+    dtype: torch.dtype
+
+    @classmethod
+    def of(cls, tensor: Tensor) -> Mask:
+        """Return what is kept of a tensor."""
+        # A cast takes a tenth of the time of a comparison.
+        return cls(tensor.detach().bool(), _other_than_zero(tensor), tensor.dtype)
+
+    def tensor(self) -> Tensor:
+        """Return the tensor."""
+        # A cast from bytes takes a quarter of the time of one from truth values, which are the same bytes.
+        return self.is_other.view(torch.uint8).to(self.dtype).mul_(self.value)
+
+    def is_whole(self, tensor: Tensor) -> bool:
+        """Tell whether it is all of the tensor that it was made of; on a card nobody waits to know."""
+        if is_fake(tensor) or tensor.device.type != "cpu" or not tensor.is_contiguous():
+            return True
+        # In parts, which take no memory to speak of and stay in a processor's cache.
+        parts = zip(self.is_other.view(-1).split(_PART), tensor.view(-1).split(_PART), strict=True)
+        return all(torch.equal(self._replace(is_other=bits).tensor(), part) for bits, part in parts)
+
+
+def _other_than_zero(tensor: Tensor) -> float | Tensor:
+    """Return what a tensor of zeros and one positive value has beside the zeros."""
+    if tensor.device.type != "cpu":  # reading an element would wait for all that is queued
+        return tensor.detach().amax()
+    if is_fake(tensor) or not tensor.numel():  # nobody can tell, and nobody needs to
+        return 1.0
+    few = tensor.view(-1)[:_FEW_ELEMENTS].tolist() if tensor.is_contiguous() else []
+    return float(next(filter(None, few), None) or tensor.amax())
+
+
+class State(NamedTuple):
+    """The state of a step that decides what is made again, and that may differ in another step.
+
+    Attributes:
+        modules: What the modules of the unit and autocast are like.
+        noted: What is noted for the recipe; of tensors, that there are any.
+        forms: Type and shape of what is saved.
+        has: Which of the tensors are there that the recipe reads.
+    """
+
+    modules: Hashable
+    noted: tuple[Hashable, ...]
+    forms: tuple[tuple[torch.dtype, torch.Size], ...]
+    has: tuple[bool, ...]
+
+    @classmethod
+    def of(cls, modules: Hashable, noted: Noted, tensors: Iterable[Tensor], read: Iterable[Any]) -> State:
+        """Return it for a step, with what is saved in it and what the recipe reads."""
+        forms = tuple([(tensor.dtype, tensor.size()) for tensor in tensors])
+        has = tuple([one is not None for one in read])
+        return cls(modules, tuple([_hashable(value) for value in noted.values()]), forms, has)
+
+
+@dataclasses.dataclass(frozen=True)
+class Drop:
+    """What one operator of a unit made.
+
+    Attributes:
+        site: The operator's site.
+        slots: Where it is saved. Those of one storage are together: casts of it are storages of their own.
+        recipe: How it is made again; None for the mask of a dropout, which is kept as one byte an element.
+        touched: Paths of the modules that made or saved what is dropped or read.
+        maker: The place of the node that made it.
+        ways: The edges over which it came from there to the slots.
+        state: What it was found in.
+    """
+
+    site: str
+    slots: tuple[tuple[Slot, ...], ...]
+    recipe: Recipe | None
+    touched: frozenset[str]
+    maker: int
+    ways: frozenset[Edge]
+    state: State = dataclasses.field(compare=False)
+
+    @functools.cached_property
+    def read(self) -> frozenset[int]:
+        """Places of the nodes that are read."""
+        return frozenset(self.recipe.places() if self.recipe is not None else ())
+
+    @functools.cached_property
+    def edges(self) -> frozenset[Edge]:
+        """Edges that have to be there in every step."""
+        return self.ways.union(self.recipe.edges() if self.recipe is not None else ())
+
+    @functools.cached_property
+    def notes(self) -> tuple[Note, ...]:
+        """Note that are taken of a step."""
+        return tuple(self.recipe.notes()) if self.recipe is not None else ()
+
+    @functools.cached_property
+    def tensors(self) -> tuple[Slot, ...]:
+        """Return where the tensors are that are read."""
+        return tuple(self.recipe.slots()) if self.recipe is not None else ()
+
+    def places(self) -> frozenset[int]:
+        """Places of the nodes that are rewritten, read or looked at."""
+        ends = {place for edge in self.edges for place in (edge.place, edge.source)}
+        return self.read | ends | {self.maker} | {slot.place for together in self.slots for slot in together}
+
+    def in_step(self, nodes: Mapping[int, Node]) -> Dropping | None:
+        """Return what drops it from the nodes of a step; None where it cannot be made again from them."""
+        for place, edge, source in self.edges:
+            if nodes[place].next_functions[edge][0] is not nodes[source]:
+                return None
+        if any(_has_hooks(nodes[slot.place], slot.name) for together in self.slots for slot in together):
+            return None
+        tensors = [[slot.in_step(nodes) for slot in together] for together in self.slots]
+        if not all(map(_share_storage, tensors)):
+            return None
+        if self.recipe is None:
+            return Dropping(self, nodes, {}, tensors)
+        elements = shape_of(nodes[self.maker]).numel()
+        if any(tensor.untyped_storage().nbytes() != elements * tensor.element_size() for tensor, *_ in tensors):
+            return None
+        return Dropping(self, nodes, noted_of(self.notes, nodes), tensors)
+
+
+def _has_hooks(node: Node, name: str) -> bool:
+    """Tell whether the script has hooks on a saved tensor, which reading it would run; before torch 2.8 nobody can."""
+    return getattr(getattr(node, f"_raw_saved_{name}"), "unpack_hook", None) is not None
+
+
+def _share_storage(tensors: Sequence[Any]) -> bool:
+    """Tell whether these are tensors in one storage."""
+    storages = {tensor.untyped_storage()._cdata if isinstance(tensor, Tensor) else None for tensor in tensors}
+    return len(storages) == 1 and None not in storages
+
+
+class Dropping:
+    """A drop in the graph of one step, while its tensors are there.
+
+    Args:
+        drop: What is dropped.
+        nodes: The nodes of the step.
+        noted: What is noted for its recipe.
+        tensors: What is saved in its slots.
+    """
+
+    def __init__(
+        self, drop: Drop, nodes: Mapping[int, Node], noted: Noted, tensors: Sequence[Sequence[Tensor]]
+    ) -> None:
+        self.drop, self.nodes, self.noted, self.tensors = drop, nodes, noted, tensors
+
+    def state(self, modules: Hashable) -> State:
+        """Return what it is dropped in, with what the modules of its unit are like."""
+        read = [slot.in_step(self.nodes) for slot in self.drop.tensors]
+        return State.of(modules, self.noted, itertools.chain.from_iterable(self.tensors), read)
+
+    @property
+    def is_fake(self) -> bool:
+        """Tell whether the tensors are fake, and hold no values."""
+        return is_fake(self.tensors[0][0])
+
+    def is_same(self) -> bool:
+        """Tell whether the recipe gives, bit for bit, what is there."""
+        if self.drop.recipe is None:
+            return True  # looked at when it is packed
+        try:
+            with torch.no_grad():
+                value = made(self.drop.recipe, self.nodes, self.noted)
+                together = [tensor for tensors in self.tensors for tensor in tensors]
+                return all(is_same(Layout.of(tensor).view(value), tensor) for tensor in together)
+        except (RuntimeError, TypeError, AttributeError):  # out of memory, or a tensor is missing: it is kept
+            return False
+
+    def is_same_in_a_row(self, end: int) -> bool:
+        """Tell whether a number that no node keeps gives a row again; true where none is used.
+
+        A row may differ where all of them together do not: sums come in another order.
+
+        Args:
+            end: 0 for the first row, -1 for the last one.
+        """
+        recipe, tensor = self.drop.recipe, self.tensors[0][0]
+        if not isinstance(recipe, Made) or not recipe.has_rows or tensor.device.type != "cpu":
+            return True
+        shape = shape_of(self.nodes[self.drop.maker])
+        if tensor.shape != shape or not tensor.numel():
+            return True
+        with torch.no_grad(), without_autocast():
+            again, row = recipe.read_row(self.nodes, self.noted, tensor, end)
+            return is_same(again.to(tensor.dtype), row)
+
+    def hooks(self, watch: Watch | None) -> Dropped | type[Packed]:
+        """Return what drops it and makes it again, and compares the two where there is a watch."""
+        recipe = self.drop.recipe
+        if recipe is None:
+            return Packed  # which is compared when it is packed
+        return Dropped(recipe, {place: self.nodes[place] for place in self.drop.read}, self.noted, watch)
+
+
+class Dropped:
+    """A tensor that is made again when it is first read, and kept until every slot has been.
+
+    Args:
+        recipe: How.
+        nodes: The nodes that the recipe reads. None of them may lie after a slot's node, which holds this object.
+        noted: What is noted for it.
+        watch: Compares what is made again with what was there; none where that is not wanted in this step.
+    """
+
+    __slots__ = ("_nodes", "_noted", "_pending", "_recipe", "_seen", "_value", "_watch")
+
+    def __init__(self, recipe: Recipe, nodes: Mapping[int, Node], noted: Noted, watch: Watch | None) -> None:
+        self._recipe = recipe
+        self._nodes = nodes
+        self._noted = noted
+        self._watch = watch
+        self._pending = 0
+        self._seen: tuple[Layout, Sums | None] | None = None
+        self._value: Tensor | None = None
+
+    def pack(self, tensor: Tensor) -> Layout:
+        """Let the tensor go."""
+        self._pending += 1
+        layout = Layout.of(tensor)
+        if self._watch is not None and self._seen is None:
+            self._seen = (layout, self._watch.sums_of(tensor))
+        return layout
+
+    def unpack(self, layout: Layout) -> Tensor:
+        """Make it again.
+
+        Where the backward pass makes a graph of its own (``create_graph``), autograd puts what is made at the place of
+        what was dropped in the graph: what it was made by is of no interest.
+        """
+        value = self._made_again() if self._value is None else self._value
+        self._pending -= 1
+        self._value = value if self._pending > 0 else None
+        return layout.view(value)
+
+    def _made_again(self) -> Tensor:
+        with torch.no_grad():
+            value = made(self._recipe, self._nodes, self._noted)
+            if self._watch is not None and self._seen is not None:
+                layout, sums = self._seen
+                self._watch.compare(sums, layout.view(value))
+        return value
+
+
+class Packed:
+    """The mask of a dropout, kept as a ``Mask``; what turns out to be none is kept as it is."""
+
+    @staticmethod
+    def pack(tensor: Tensor) -> Mask | Tensor:
+        """Return what is kept."""
+        mask = Mask.of(tensor)
+        return mask if mask.is_whole(tensor) else tensor
+
+    @staticmethod
+    def unpack(kept: Mask | Tensor) -> Tensor:
+        """Return the tensor."""
+        return kept.tensor() if isinstance(kept, Mask) else kept
+
+
+def made(recipe: Recipe, nodes: Mapping[int, Node], noted: Noted) -> Tensor:
+    """Return what a recipe gives, in the types of what it reads. No gradient may be wanted of it."""
+    with without_autocast():
+        value: Tensor = recipe.read(nodes, noted)
+        return value
+
+
+class Program:
+    """All that can be dropped in one unit; a ``Rewriter``.
+
+    Args:
+        plan: The graph that the unit makes.
+        drops: What can be dropped.
+    """
+
+    def __init__(self, plan: Plan, drops: Iterable[Drop]) -> None:
+        self.drops = tuple(drops)
+        self._plan = plan
+        self._arounds: dict[frozenset[str], Rewrite] = {}
+
+    def around(self, sites: Mapping[str, Watch]) -> Rewrite:
+        """Return what drops the operators of these sites when it is around the unit; each is compared by its watch."""
+        key = frozenset(sites)
+        if key not in self._arounds:
+            chosen = [drop for drop in self.drops if drop.site in sites]
+            places = {place for drop in chosen for place in drop.places()}
+            self._arounds[key] = Rewrite(Route(self._plan, places), chosen, sites)
+        return self._arounds[key]
+
+    def touched(self, site: str) -> frozenset[str]:
+        """Paths of the modules whose operators are read or dropped for the site."""
+        return frozenset(path for drop in self.drops if drop.site == site for path in drop.touched)
+
+    def agreeing(self, other: Program) -> Program:
+        """Return what both can drop; nothing where the graphs differ."""
+        same = other.drops if self._plan == other._plan else ()
+        return Program(self._plan, [drop for drop in self.drops if drop in same])
+
+
+class Rewrite:
+    """Rewrites the graph of a unit after each of its calls; an ``Around`` for it.
+
+    Args:
+        route: The way to the nodes of a step.
+        drops: What is dropped.
+        watches: For each site what compares it.
+
+    Attributes:
+        missed: Calls after which something could not be dropped, since the graph was another one or had hooks already.
+            They are trained as without us.
+    """
+
+    def __init__(self, route: Route, drops: Iterable[Drop], watches: Mapping[str, Watch]) -> None:
+        self.missed = 0
+        self._route = route
+        self._drops = tuple(drops)
+        self._watches = watches
+        self._known: list[dict[State, bool]] = [{drop.state: True} for drop in self._drops]
+        self._has_rows = [True] * len(self._drops)
+        self._end = 0
+
+    def __call__(self, forward: Callable[..., Any], module: Module, /, *args: Any, **kwargs: Any) -> Any:
+        """Return what the unit returns."""
+        result = forward(*args, **kwargs)
+        if torch.is_grad_enabled():
+            try:
+                self._drop(self._route.follow(tensors_in(result)), modes_of(module))
+            except DifferentGraphError:
+                self.missed += 1
+        return result
+
+    def _drop(self, nodes: Mapping[int, Node], modules: Hashable) -> None:
+        self._end = -1 - self._end  # the first row and the last one, in turn
+        try:
+            found = [drop.in_step(nodes) for drop in self._drops]
+            # All is looked at before anything is dropped: what is dropped would be made again to be looked at.
+            dropping = [
+                one for at, one in enumerate(found) if one is not None and self._can_be_made_again(at, one, modules)
+            ]
+            self.missed += len(dropping) < len(self._drops)
+            compared = {site for site, watch in self._watches.items() if watch.begins()}
+            for one in dropping:
+                site = one.drop.site
+                if self._watches[site].is_taken_back:
+                    continue
+                hooks = one.hooks(self._watches[site] if site in compared else None)
+                for slot in itertools.chain.from_iterable(one.drop.slots):
+                    getattr(nodes[slot.place], f"_raw_saved_{slot.name}").register_hooks(hooks.pack, hooks.unpack)
+        except RuntimeError:  # hooks of the script's own, or a tensor that it has changed in place
+            self.missed += 1
+
+    def _can_be_made_again(self, at: int, one: Dropping, modules: Hashable) -> bool:
+        """Tell whether the recipe holds in this step; compare it with what is there where what it reads is new."""
+        if one.is_fake:
+            return True
+        known, state = self._known[at], one.state(modules)
+        is_known = known.get(state)
+        if is_known is None:
+            is_known = known[state] = one.is_same()
+        elif is_known and self._has_rows[at] and not one.is_same_in_a_row(self._end):
+            is_known = one.is_same()
+            self._has_rows[at] = not is_known
+        return is_known
+
+
+def _hashable(value: Any) -> Hashable:
+    if isinstance(value, Tensor):
+        return "a tensor"
+    return tuple(value) if isinstance(value, list) else value

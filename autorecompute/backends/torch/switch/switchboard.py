@@ -1,0 +1,323 @@
+"""Switches recompute on and off in the calls of modules."""
+
+from __future__ import annotations
+
+import collections
+import contextlib
+import dataclasses
+import functools
+import types
+import weakref
+from typing import TYPE_CHECKING, Any, Protocol
+
+from torch._ops import OpOverload
+from torch.utils.weak import WeakIdKeyDictionary
+
+from autorecompute.backends.torch.check.recompute_check import RecomputeCheck
+from autorecompute.backends.torch.find.structure import every_2nd, first_of, is_within
+from autorecompute.backends.torch.forecast.records import DROP, EVERY_2ND, KEEP_MATMUL
+from autorecompute.backends.torch.switch.checkpoints import (
+    MATMULS,
+    AttentionCheckpoint,
+    Checkpoint,
+    intercept_attention,
+)
+from autorecompute.plans import Choice
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Collection, Iterable, Iterator, Mapping
+
+    from torch.nn import Module
+
+    from autorecompute.backends.torch.check.recompute_check import Watch
+
+
+class Around(Protocol):
+    """Runs a module's forward, or something in its place."""
+
+    def __call__(self, forward: Callable[..., Any], module: Module, /, *args: Any, **kwargs: Any) -> Any:
+        """Return what the call of the module returns.
+
+        Args:
+            forward: The module's own forward, bound, or the next of ours that is around it.
+            module: The module that is called.
+            args: Its positional arguments.
+            kwargs: Its keyword arguments.
+        """
+
+
+_AROUND: WeakIdKeyDictionary = WeakIdKeyDictionary()
+_END: WeakIdKeyDictionary = WeakIdKeyDictionary()  # what is done once a module is released or gone
+_MODULES: collections.Counter[type] = collections.Counter()
+
+
+def can_be_intercepted(module: Module) -> bool:
+    """Tell whether a call of the module looks its forward up on the class.
+
+    Not where the instance has one of its own.
+    """
+    return "forward" not in vars(module) and callable(getattr(type(module), "forward", None))
+
+
+def around_of(module: Module) -> tuple[Around, ...]:
+    """Return what is around the module now, the outermost first."""
+    around: tuple[Around, ...] = _AROUND.get(module, ())
+    return around
+
+
+def put_around(module: Module, arounds: Iterable[Around]) -> None:
+    """Have every call of the module run through these, the outermost first, in place of what was around it."""
+    chain = tuple(arounds)
+    if not chain:
+        release(module)
+        return
+    if module not in _AROUND:
+        _intercept(type(module))
+        _END[module] = weakref.finalize(module, _restore, type(module))
+        _END[module].atexit = False
+    _AROUND[module] = chain
+
+
+def release(module: Module) -> None:
+    """Have the module called plainly again."""
+    if _AROUND.pop(module, None) is not None:
+        _END.pop(module)()
+
+
+def _intercept(kind: type) -> None:
+    _MODULES[kind] += 1
+    if not isinstance(vars(kind).get("forward"), _Forward):
+        kind.forward = _Forward(kind)  # type: ignore[attr-defined]
+
+
+def _restore(kind: type) -> None:
+    _MODULES[kind] -= 1
+    ours = vars(kind).get("forward")
+    if _MODULES[kind] > 0 or not isinstance(ours, _Forward):  # somebody has replaced it since: what they put stays
+        return
+    if ours.own is None:
+        del kind.forward  # type: ignore[attr-defined]
+    else:
+        kind.forward = ours.own  # type: ignore[attr-defined]
+
+
+class _Forward:
+    """A class's ``forward`` that runs through what is around a module, where a module is asked for it.
+
+    Args:
+        kind: The class.
+
+    Attributes:
+        own: What the class had; ``None`` where it inherited it.
+    """
+
+    def __init__(self, kind: type) -> None:
+        self.own = vars(kind).get("forward")
+        self._original: Callable[..., Any] = kind.forward  # type: ignore[attr-defined]
+        self._run = _forward_of(kind, self._original)
+
+    def __get__(self, module: Module | None, kind: type | None = None) -> Callable[..., Any]:
+        """Return the class's own function, or the module's bound one."""
+        return self._original if module is None else types.MethodType(self._run, module)
+
+
+def _forward_of(kind: type, original: Callable[..., Any]) -> Callable[..., Any]:
+    @functools.wraps(original)
+    def forward(self: Module, *args: Any, **kwargs: Any) -> Any:
+        # A subclass that calls super().forward() comes here a second time: it is intercepted on its own class alone.
+        arounds = _AROUND.get(self) if type(self) is kind else None
+        if arounds is None:
+            return original(self, *args, **kwargs)
+        call = functools.partial(original, self)
+        for around in reversed(arounds):
+            call = functools.partial(around, call, self)
+        return call(*args, **kwargs)
+
+    return forward
+
+
+@dataclasses.dataclass(frozen=True)
+class Site:
+    """A place in a model whose activations can be made again, with all its occurrences.
+
+    Attributes:
+        name: What choices call it.
+        options: What can be done there.
+        occurrences: Paths of the modules that are switched, in the order of the model. For ``drop`` these are the units
+            whose graph is rewritten.
+        kept: Operators whose results ``keep_matmul`` keeps.
+        attention: Whether ``checkpoint`` means the attention that the modules call, not their whole calls.
+    """
+
+    name: str
+    options: tuple[str, ...]
+    occurrences: tuple[str, ...]
+    kept: tuple[OpOverload, ...] = MATMULS
+    attention: bool = False
+
+
+class Rewriter(Protocol):
+    """Drops operators of one unit."""
+
+    def around(self, sites: Mapping[str, Watch]) -> Around:
+        """Return what drops the operators of these sites when it is around the unit; each is compared by its watch."""
+
+    def touched(self, site: str) -> Collection[str]:
+        """Paths of the modules whose operators are read or dropped for the site."""
+
+
+@dataclasses.dataclass(frozen=True, order=True)
+class Effect:
+    """What one occurrence of a site does.
+
+    Attributes:
+        site: The site's name.
+        option: What is done.
+        path: The module at which it is done.
+    """
+
+    site: str
+    option: str
+    path: str
+
+
+class Switchboard:
+    """All that can be switched in one model.
+
+    Where choices meet, the outermost checkpoint wins: with 3 of 12 blocks checkpointed and all their MLPs too, the MLPs
+    of the other 9 are. What an operator's site would drop inside a checkpointed module is kept as it is.
+
+    Args:
+        model: The model. Nothing is written on it or on its modules.
+        sites: Its sites.
+        rewriters: What drops operators, for each unit that has any.
+
+    Attributes:
+        is_exact: Whether gradients on a CPU are those without recompute bit for bit.
+        check: Holds what is made again against what it replaces.
+    """
+
+    is_exact = True
+
+    def __init__(self, model: Module, sites: Iterable[Site], rewriters: Mapping[str, Rewriter] | None = None) -> None:
+        self.sites: Mapping[str, Site] = {site.name: site for site in sites}
+        self._rewriters = rewriters or {}
+        paths = {path for site in self.sites.values() for path in site.occurrences}
+        # Whoever keeps the switches must not keep the model with them.
+        self._modules = {path: weakref.ref(model.get_submodule(path)) for path in sorted(paths)}
+        self._checkpoints: dict[tuple[str, str], Checkpoint] = {}
+        self.check = RecomputeCheck(model)
+        self._on: list[str] = []
+        self.choices: frozenset[Choice] = frozenset()
+        self.effects: frozenset[Effect] = frozenset()
+
+    def resolve(self, choices: Iterable[Choice]) -> frozenset[Effect]:
+        """Return what the choices come to; equal for choices that do the same.
+
+        Raises:
+            ValueError: A choice names an unknown site or option, or two choices are for one site.
+        """
+        chosen = sorted(choices, key=str)
+        repeated = [site for site, times in collections.Counter(choice.site for choice in chosen).items() if times > 1]
+        if repeated:
+            raise ValueError(f"there are two choices for {repeated[0]}")
+        for choice in chosen:
+            self._require(choice)
+        effects = [Effect(choice.site, choice.option, path) for choice in chosen for path in self.paths(choice)]
+        return frozenset(effect for effect in effects if not any(self._hides(other, effect) for other in effects))
+
+    def paths(self, choice: Choice) -> list[str]:
+        """Paths of the modules at which a choice is on, whatever covers them."""
+        paths = first_of(self.sites[choice.site].occurrences, choice.count)
+        return every_2nd(paths) if choice.option == EVERY_2ND else paths
+
+    def _require(self, choice: Choice) -> None:
+        site = self.sites.get(choice.site)
+        if site is None:
+            raise ValueError(f"the model has no site {choice.site}")
+        if choice.option not in site.options:
+            raise ValueError(f"{choice.site} has no option {choice.option}; it has {', '.join(site.options)}")
+
+    def _hides(self, winner: Effect, effect: Effect) -> bool:
+        """Tell whether one effect leaves nothing to do for the other."""
+        if winner is effect or winner.option == DROP:
+            return False
+        if effect.option == DROP:
+            return any(self._is_inside(path, winner) for path in self._rewriters[effect.path].touched(effect.site))
+        is_deeper = effect.path != winner.path or self.sites[effect.site].attention
+        return is_deeper and not self.sites[winner.site].attention and is_within(effect.path, winner.path)
+
+    def _is_inside(self, path: str, winner: Effect) -> bool:
+        return is_within(path, winner.site.replace(self._group(winner.site), winner.path, 1))
+
+    @staticmethod
+    def _group(site: str) -> str:
+        return site.partition("/")[0]
+
+    def overlaps(self) -> frozenset[tuple[tuple[str, str], tuple[str, str]]]:
+        """Pairs of a site with its option, of which the first leaves nothing of the second where both are."""
+        wholes = [Choice(name, option) for name, site in self.sites.items() for option in site.options]
+        pairs = ((one, other) for one in wholes for other in wholes if one.site != other.site)
+        return frozenset(
+            ((one.site, one.option), (other.site, other.option))
+            for one, other in pairs
+            if not any(effect.site == other.site for effect in self.resolve((one, other)))
+        )
+
+    def set(self, choices: Iterable[Choice]) -> None:
+        """Have the next forward pass do what these choices say and nothing else.
+
+        Call it between two steps: a graph that exists already is gone through as it was made.
+
+        Raises:
+            ValueError: The choices make no sense; what was on stays on.
+        """
+        chosen = frozenset(choices)
+        effects = self.resolve(chosen)
+        for path in self._on:
+            if (module := self._modules[path]()) is not None:
+                release(module)
+        intercept_attention(on=any(self.sites[effect.site].attention for effect in effects))
+        arounds = self._arounds(effects)
+        for path, chain in arounds.items():
+            if (module := self._modules[path]()) is not None:
+                put_around(module, chain)
+        self._on = list(arounds)
+        self.choices, self.effects = chosen, effects
+        self.check.switch(chosen)
+
+    @contextlib.contextmanager
+    def trying(self) -> Iterator[None]:
+        """Have inside what is set on, for runs that are no steps of the training, and behind it what was on before."""
+        before = self.choices
+        with self.check.paused():
+            try:
+                yield
+            finally:
+                self.set(before)
+
+    def _arounds(self, effects: Iterable[Effect]) -> dict[str, list[Around]]:
+        """Return what is around each module, the outermost first."""
+        dropped: dict[str, set[str]] = collections.defaultdict(set)
+        inner: dict[str, list[Around]] = collections.defaultdict(list)
+        for effect in effects:
+            if effect.option == DROP:
+                dropped[effect.path].add(effect.site)
+            elif self.sites[effect.site].attention:
+                inner[effect.path].append(AttentionCheckpoint(self.check.watch(effect.site, effect.path)))
+            else:
+                inner[effect.path].insert(0, self._checkpoint(effect))
+        outer = {
+            path: self._rewriters[path].around({site: self.check.watch(site, path) for site in sorted(sites)})
+            for path, sites in dropped.items()
+        }
+        return {path: [*([outer[path]] if path in outer else []), *inner[path]] for path in {*outer, *inner}}
+
+    def _checkpoint(self, effect: Effect) -> Checkpoint:
+        key = (effect.path, effect.option)
+        if key not in self._checkpoints:
+            operators = self.sites[effect.site].kept if effect.option == KEEP_MATMUL else ()
+            module = self._modules[effect.path]()
+            assert module is not None, "a model that is gone has nothing to switch"
+            self._checkpoints[key] = Checkpoint(module, self.check.watch(effect.site, effect.path), operators)
+        return self._checkpoints[key]
