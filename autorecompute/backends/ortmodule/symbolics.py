@@ -172,14 +172,22 @@ def export_attention(  # noqa: PLR0913, PLR0917  (the operator's own parameters)
     if enable_gqa:
         key, value = (_repeat_heads(g, tensor, query) for tensor in (key, value))
     scores = g.op("MatMul", g.op("Mul", query, _scale_of(g, query, scale)), _swap_last(g, key))
+    dtype = dtype_of(query)
+    # Softmax of nothing but infinities is not a number; half of the range leaves room for the score it is added to.
+    lowest = constant(g, torch.tensor(torch.finfo(dtype).min / 2, dtype=dtype))
     if is_causal:
-        attn_mask = _causal_mask(g, query, key)
+        bias = g.op("Where", _causal_mask(g, query, key), zero_like(g, query), lowest)
+        return g.op("MatMul", _weights(g, g.op("Add", scores, bias), dropout_p), value)
     if helper._is_none(attn_mask):  # noqa: SLF001
         return g.op("MatMul", _weights(g, scores, dropout_p), value)
-    bias, hidden = _bias_and_hidden(g, query, attn_mask)
-    attended = g.op("MatMul", _weights(g, g.op("Add", scores, bias), dropout_p), value)
-    if is_causal:
-        return attended
+    if helper._is_bool(attn_mask):  # noqa: SLF001
+        # The gradient of Where keeps the mask: ORT recomputes the softmax then, whatever the mask was made by.
+        hidden, scores = g.op("Not", attn_mask), g.op("Where", attn_mask, scores, lowest)
+    else:
+        # ORT recomputes Equal, and no other comparison.
+        hidden = g.op("Equal", attn_mask, constant(g, torch.tensor(-math.inf, dtype=dtype_of(attn_mask))))
+        scores = g.op("Add", scores, g.op("Where", hidden, lowest, attn_mask))
+    attended = g.op("MatMul", _weights(g, scores, dropout_p), value)
     # PyTorch gives zeros where a query may look at nothing.
     return g.op("Where", _all(g, hidden), zero_like(g, query), attended)
 
@@ -332,18 +340,6 @@ def _scale_of(g: Any, query: Any, scale: Any) -> Any:
 def _causal_mask(g: Any, query: Any, key: Any) -> Any:
     size = g.op("Concat", slice_shape(g, query, -2, -1), slice_shape(g, key, -2, -1), axis_i=0)
     return g.op("Cast", g.op("Trilu", g.op("Expand", constant(g, torch.ones(())), size), upper_i=0), to_i=BOOL)
-
-
-def _bias_and_hidden(g: Any, query: Any, mask: Any) -> tuple[Any, Any]:
-    """Return what is added to the scores for a mask, and where it hides the key."""
-    dtype = dtype_of(query)
-    # Softmax of nothing but infinities is not a number; half of the range leaves room for the score it is added to.
-    lowest = constant(g, torch.tensor(torch.finfo(dtype).min / 2, dtype=dtype))
-    if helper._is_bool(mask):  # noqa: SLF001
-        return g.op("Where", mask, zero_like(g, query), lowest), g.op("Not", mask)
-    # ORT recomputes Equal, and no other comparison.
-    hidden = g.op("Equal", mask, constant(g, torch.tensor(-math.inf, dtype=dtype_of(mask))))
-    return g.op("Where", hidden, lowest, mask), hidden
 
 
 def _all(g: Any, mask: Any) -> Any:
