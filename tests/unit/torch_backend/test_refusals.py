@@ -85,7 +85,7 @@ class Prefixed(nn.Module):
         return self.model(input_ids, labels=labels, use_cache=True, cache=self._make_cache(input_ids))
 
 
-def cache_with_memory_for_all(tokens):
+def cache_with_memory_for_all(_):
     return StaticCache(make("llama").model.config, 32)
 
 
