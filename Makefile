@@ -119,9 +119,9 @@ fuzz: install
 test-first-tuning: install
 	$(VENV)/bin/python -m pytest tests/docs -k "test_site or first-tuning"
 
-# C++ of compiled models takes longest: it is made in the lane of compiled models.
+# What torch.compile traces takes longest: that is in the lane of compiled models.
 test-unit: install
-	$(VENV)/bin/python $(PYTEST) -m "not cpp" tests/unit
+	$(VENV)/bin/python $(PYTEST) -m "not compiles" tests/unit
 
 # Commands wait for processes to start and to end: two at a time leave a quarter of two cores idle.
 THREE = $(PYTEST) --numprocesses 3
@@ -138,7 +138,7 @@ test-plain test-train test-ranks test-ortmodule: install
 
 test-compiled: install
 	$(VENV)/bin/python $(PYTEST) tests/integration/compiled
-	$(VENV)/bin/python $(PYTEST) --dist load -m cpp tests/unit/torch_backend
+	$(VENV)/bin/python $(PYTEST) --dist load -m compiles tests/unit/torch_backend
 	$(RECORD)
 
 # Several workers on one study, over SQLite and a real PostgreSQL, which the tests start and break.

@@ -1,22 +1,286 @@
-"""Our dataclasses as JSON and back, for the channel to the worker, the study's files and its database.
-
-What is read here is held to the types of the records' fields: numbers to their ranges (:mod:`autorecompute.ranges`),
-texts to what can be printed and stored. What a record as a whole must be, its ``__post_init__`` checks. So whoever
-has a record need not ask where it came from.
-"""
+"""Records as JSON: read within bounds, checked against the types of their fields, and written."""
 
 from __future__ import annotations
 
+import dataclasses
+import enum
 import functools
-from typing import TYPE_CHECKING, Any, TypeVar
+import re
+import reprlib
+from typing import TYPE_CHECKING, Annotated, Any, Final, TypeVar, get_args, get_origin, get_type_hints
 
-from autorecompute import documents, jsontext
-from autorecompute.jsontext import UnreadableError
+from cattrs import BaseValidationError, IterableValidationError, override
+from cattrs.cols import is_mapping
+from cattrs.errors import IterableValidationNote
+from cattrs.gen import make_dict_structure_fn
+
+from autorecompute.errors import UsageError
+from autorecompute.jsontext import UnreadableError, parse, write
 from autorecompute.plans import Choice, Config
+from autorecompute.ranges import Range
 from autorecompute.units import printable
 
 if TYPE_CHECKING:
+    from collections.abc import Callable, Iterator
+
     from cattrs import Converter
+
+    Hook = Callable[[Any, Any], Any]
+
+
+class Document:
+    """What every printed record that uses one of those three things inherits from."""
+
+    __slots__ = ()
+
+
+class Absent(enum.Enum):
+    """The type of :data:`ABSENT`."""
+
+    ABSENT = "absent"
+
+
+ABSENT: Final = Absent.ABSENT
+"""The value of a field that was not asked for."""
+
+INLINED: Final = "inlined"
+"""Marks a record whose keys stand in the place of its own."""
+
+
+@dataclasses.dataclass(frozen=True, slots=True)
+class Entry:
+    """A field of a record, as its JSON has it.
+
+    Attributes:
+        name: The field's name.
+        key: Its key.
+        kind: Its type; of an inlined record, the record.
+        is_inlined: Whether its own keys stand in the place of the key.
+    """
+
+    name: str
+    key: str
+    kind: Any
+    is_inlined: bool
+
+
+def entries_of(kind: type[Any]) -> Iterator[Entry]:
+    """Yield the fields of a record, in their order."""
+    types = get_type_hints(kind, include_extras=True)
+    for field in dataclasses.fields(kind):
+        told = types[field.name]
+        is_inlined = get_origin(told) is Annotated and INLINED in told.__metadata__
+        yield Entry(field.name, field.name.rstrip("_"), get_args(told)[0] if is_inlined else told, is_inlined)
+
+
+def register_documents(converter: Converter) -> None:
+    """Have the converter write documents this way."""
+    converter.register_unstructure_hook_factory(_is_document, lambda kind: _hook(converter, kind))
+
+
+def _is_document(kind: Any) -> bool:
+    return isinstance(kind, type) and issubclass(kind, Document)
+
+
+def _hook(converter: Converter, kind: type[Any]) -> Callable[[Any], dict[str, Any]]:
+    entries = list(entries_of(kind))
+
+    def write(document: Any) -> dict[str, Any]:
+        plain: dict[str, Any] = {}
+        for entry in entries:
+            value = getattr(document, entry.name)
+            if value is not ABSENT:
+                told = converter.unstructure(value)
+                plain |= told if entry.is_inlined else {entry.key: told}
+        return plain
+
+    return write
+
+
+MOST_ENTRIES = 100_000
+"""No step has more operations, and no study more trials."""
+
+MOST_NAMES = 1_000
+"""What has a name in a record, such as a dimension, a version or a preset, is printed line by line, and compared so."""
+
+LONGEST_TEXT = 1 << 20
+NOT_FINITE = frozenset({"nan", "inf", "-inf"})
+"""The numbers that JSON has no word for, as :func:`autorecompute.codec.write` writes them."""
+
+_INT64 = Range(-(1 << 63), (1 << 63) - 1)
+_HALVES = re.compile("[\ud800-\udc7f\udd00-\udfff]")
+"""Halves of characters, which nothing can print, but for those that stand for a byte of a name that is no UTF-8."""
+
+
+def register_types(converter: Converter) -> None:
+    """Have the converter read records this way."""
+    for kind, hook in ((str, _read_text), (bool, _read_flag), (int, _read_int64), (float, _take_float)):
+        converter.register_structure_hook(kind, hook)
+    # An enum of texts would be read as a text: cattrs takes the hook of the nearest base class.
+    converter.register_structure_hook(enum.StrEnum, _read_member)
+    converter.register_structure_hook(enum.IntEnum, _read_member)
+    converter.register_structure_hook_factory(lambda kind: _range_of(kind) is not None, _range_hook)
+    for is_kind, hook_for in (
+        (dataclasses.is_dataclass, _record_hook),
+        (is_mapping, _mapping_hook),
+        (_is_list, _list_hook),
+    ):
+        converter.register_structure_hook_factory(is_kind, functools.partial(hook_for, converter))
+    converter.register_structure_hook(Choice, _read_choice)
+    converter.register_structure_hook(Config, _config_hook(converter))
+
+
+def _read_text(plain: Any, _: Any) -> str:
+    if not isinstance(plain, str):
+        raise UnreadableError(f"is {_show(plain)}, not a text")
+    if len(plain) > LONGEST_TEXT:
+        raise UnreadableError(f"is a text of {len(plain)} characters, {LONGEST_TEXT} is the most")
+    if not plain.isascii() and _HALVES.search(plain):
+        raise UnreadableError("holds half a character")
+    return plain
+
+
+def _read_flag(plain: Any, _: Any) -> bool:
+    if not isinstance(plain, bool):
+        raise UnreadableError(f"is {_show(plain)}, not true or false")
+    return plain
+
+
+def _read_member(plain: Any, kind: Any) -> Any:
+    members = {member.value: member for member in kind}
+    if not isinstance(plain, str | int) or isinstance(plain, bool) or plain not in members:
+        raise UnreadableError(f"is {_show(plain)}, none of {', '.join(map(str, members))}")
+    return members[plain]
+
+
+def _read_int64(plain: Any, _: Any) -> int:
+    return int(_within(_INT64, _take_int(plain)))
+
+
+def _take_int(plain: Any) -> int:
+    if not isinstance(plain, int) or isinstance(plain, bool):
+        raise UnreadableError(f"is {_show(plain)}, not a whole number")
+    return plain
+
+
+def _take_float(plain: Any, _: Any = None) -> float:
+    if isinstance(plain, float):
+        return plain
+    if isinstance(plain, str) and plain in NOT_FINITE:
+        return float(plain)
+    if not isinstance(plain, int) or isinstance(plain, bool):
+        raise UnreadableError(f"is {_show(plain)}, not a number")
+    return float(_within(_INT64, plain))
+
+
+def _within(limits: Range, number: Any) -> Any:
+    if number not in limits:
+        raise UnreadableError(f"is {_show(number)}, not {limits}")
+    return number
+
+
+def _range_of(kind: Any) -> Range | None:
+    found = (entry for entry in getattr(kind, "__metadata__", ()) if isinstance(entry, Range))
+    return next(found, None) if get_origin(kind) is Annotated else None
+
+
+def _range_hook(kind: Any) -> Hook:
+    limits = _range_of(kind)
+    assert limits is not None, "the predicate of this hook"
+    read = _take_int if get_args(kind)[0] is int else _take_float
+    return lambda plain, _: _within(limits, read(plain))
+
+
+def _is_list(kind: Any) -> bool:
+    return get_origin(kind) is list or get_origin(kind) is tuple
+
+
+def _list_hook(converter: Converter, kind: Any) -> Hook:
+    origin, (entry, *others) = get_origin(kind), get_args(kind)
+    # A tuple of a fixed length has entries of one type here.
+    length = None if origin is list or others == [Ellipsis] else 1 + len(others)
+    hook = converter.get_structure_hook(entry)
+
+    def read(plain: Any, _: Any) -> Any:
+        if not isinstance(plain, list | tuple):
+            raise UnreadableError(f"is {_show(plain)}, not a list")
+        _require_length(len(plain), length)
+        return origin(_read_entry(hook, entry, place, value) for place, value in enumerate(plain))
+
+    return read
+
+
+def _mapping_hook(converter: Converter, kind: Any) -> Hook:
+    entry = get_args(kind)[1]
+    hook = converter.get_structure_hook(entry)
+
+    def read(plain: Any, _: Any) -> Any:
+        _require_length(len(_read_object(plain)), None, MOST_NAMES)
+        return {_read_text(name, str): _read_entry(hook, entry, name, value) for name, value in plain.items()}
+
+    return read
+
+
+def _record_hook(converter: Converter, kind: Any) -> Hook:
+    types = get_type_hints(kind, include_extras=True)
+    hooks: dict[str, Any] = {
+        field.name: override(struct_hook=_hook_of(converter, types[field.name])) for field in dataclasses.fields(kind)
+    }
+    # What a record does not know would be lost, or believed by a later version.
+    structure = make_dict_structure_fn(kind, converter, _cattrs_forbid_extra_keys=True, **hooks)
+    return lambda plain, _: structure(_read_object(plain), kind)
+
+
+def _hook_of(converter: Converter, kind: Any) -> Hook:
+    hook = converter.get_structure_hook(kind)
+    # Left to itself, cattrs hands over the type of the field without its range.
+    return lambda plain, _: hook(plain, kind)
+
+
+def _config_hook(converter: Converter) -> Hook:
+    read_texts = converter.get_structure_hook(list[str])
+
+    def read(plain: Any, _: Any) -> Config:
+        try:
+            return Config.parse(read_texts(plain, list[str]))
+        except UsageError as error:
+            raise UnreadableError(f"holds what is no choice: {error}") from error
+
+    return read
+
+
+def _read_choice(plain: Any, _: Any) -> Choice:
+    try:
+        return Choice.parse(_read_text(plain, str))
+    except UsageError as error:
+        raise UnreadableError(f"holds what is no choice: {error}") from error
+
+
+def _read_object(plain: Any) -> dict[str, Any]:
+    if not isinstance(plain, dict):
+        raise UnreadableError(f"is {_show(plain)}, not an object")
+    return plain
+
+
+def _read_entry(hook: Hook, kind: Any, place: int | str, plain: Any) -> Any:
+    try:
+        return hook(plain, kind)
+    except (BaseValidationError, ValueError) as error:
+        # The first one alone: an error for each wrong entry would take far more memory than the text did.
+        error.add_note(IterableValidationNote(f"at {place}", place, kind))
+        raise IterableValidationError("while reading entries", [error], kind) from error
+
+
+def _require_length(length: int, wanted: int | None, most: int = MOST_ENTRIES) -> None:
+    if wanted is not None and length != wanted:
+        raise UnreadableError(f"has {length} entries, not {wanted}")
+    if length > most:
+        raise UnreadableError(f"has {length} entries, {most} is the most")
+
+
+def _show(plain: Any) -> str:
+    return "null" if plain is None else reprlib.repr(plain)[:60]
+
 
 T = TypeVar("T")
 
@@ -47,7 +311,7 @@ def from_plain(plain: Any, kind: type[T]) -> T:
 
 def encode(value: object) -> bytes:
     """Return the value as JSON."""
-    return jsontext.write(to_plain(value)).encode()
+    return write(to_plain(value)).encode()
 
 
 def decode(text: bytes | str, kind: type[T]) -> T:
@@ -56,12 +320,12 @@ def decode(text: bytes | str, kind: type[T]) -> T:
     Raises:
         UnreadableError: the text does not describe one.
     """
-    return from_plain(jsontext.parse(text.encode() if isinstance(text, str) else text), kind)
+    return from_plain(parse(text.encode() if isinstance(text, str) else text), kind)
 
 
 def dumps(document: object) -> str:
     """Return the document as verbs print it, for people and programs; what is no finite number is null."""
-    return jsontext.write(to_plain(document), indent=2, keeps_not_finite=False)
+    return write(to_plain(document), indent=2, keeps_not_finite=False)
 
 
 def _describe(error: Exception, kind: str) -> str:
@@ -86,11 +350,9 @@ def _say(error: BaseException, _: type | None) -> str:
 def _converter() -> Converter:
     from cattrs.preconf.json import make_converter
 
-    from autorecompute import structuring
-
     converter = make_converter()
     converter.register_unstructure_hook(Choice, str)
     converter.register_unstructure_hook(Config, lambda config: config.texts)
-    documents.register(converter)
-    structuring.register(converter)
+    register_documents(converter)
+    register_types(converter)
     return converter

@@ -1,4 +1,4 @@
-"""Records of what one trial measured, which all packages share."""
+"""The records of a trial: what was predicted and what was measured."""
 
 from __future__ import annotations
 
@@ -9,10 +9,10 @@ from dataclasses import dataclass, replace
 
 from autorecompute.memory import StepProfile
 from autorecompute.plans import Config
-from autorecompute.prediction import Prediction
 from autorecompute.ranges import (
     LONGEST_SECONDS,
     NEGLIGIBLE_SHARE,
+    AnyBytes,
     Batch,
     Bytes,
     Count,
@@ -20,10 +20,35 @@ from autorecompute.ranges import (
     PositiveBytes,
     PositiveCount,
     Probability,
+    Ratio,
+    RatioEnd,
     Seconds,
     StepSeconds,
 )
 from autorecompute.units import format_bytes
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Prediction:
+    """What was expected of a config before it was measured. One measurement lies in the intervals nine times in ten.
+
+    Attributes:
+        peak_bytes: Expected peak.
+        peak_low: Lower end of its interval.
+        peak_high: Upper end of it.
+        step: Expected step time, relative to the reference's; ``None`` where that could not be measured.
+        step_low: Lower end of its interval.
+        step_high: Upper end of it.
+        fits: Probability that the peak holds the limit.
+    """
+
+    peak_bytes: PositiveBytes
+    peak_low: AnyBytes
+    peak_high: AnyBytes
+    step: Ratio | None
+    step_low: RatioEnd | None
+    step_high: RatioEnd | None
+    fits: Probability
 
 
 class Outcome(enum.StrEnum):

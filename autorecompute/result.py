@@ -1,28 +1,34 @@
-"""What a finished tuning tells: the object that ``tune --json`` prints, ``show`` lists and ``emit`` reads."""
+"""The result of a tuning, and the evidence that later trainings add to it."""
 
 from __future__ import annotations
 
+import contextlib
 import enum
+import os
 from dataclasses import dataclass, field, replace
+from typing import TYPE_CHECKING
 
-from autorecompute.figures import Comparison, CurvePoint, Figures, KnobFigures, format_interval, format_relative
-from autorecompute.measurement import GradientCheck, Outcome
-from autorecompute.plans import Config
-from autorecompute.prediction import Prediction
-from autorecompute.ranges import (
-    Batch,
-    Bytes,
-    Number,
-    PositiveBytes,
-    Rate,
-    Ratio,
-    RatioEnd,
-    Seconds,
-    require_versions,
+from autorecompute import codec
+from autorecompute.figures import (
+    Comparison,
+    CurvePoint,
+    Figures,
+    KnobFigures,
+    Ranking,
+    Verdict,
+    describe_verdict,
+    format_interval,
+    format_relative,
 )
-from autorecompute.ranking import Ranking
+from autorecompute.measurement import GradientCheck, Outcome, Prediction
+from autorecompute.plans import Config
+from autorecompute.ranges import Batch, Bytes, Number, PositiveBytes, Rate, Ratio, RatioEnd, Seconds, require_versions
 from autorecompute.training_job import CHECKPOINTING, KEPT, Device
-from autorecompute.verdict import Verdict, describe_verdict
+
+if TYPE_CHECKING:
+    from collections.abc import MutableMapping
+    from pathlib import Path
+
 
 HOPELESS = 0.05
 """A preset that is less likely than this to hold the limit leaves nothing open."""
@@ -249,3 +255,54 @@ class Result:
             is_of_several=bool(self.curve) and self.best is not None,
             keeps_own=self.versions.get(CHECKPOINTING) == KEPT,
         )
+
+
+VARIABLE = "AUTORECOMPUTE_EVIDENCE"
+"""Names the file; unset where no study is behind a config."""
+
+NAME = "evidence.jsonl"
+LARGEST_FILE = 1 << 20
+"""Bytes that are read: thousands of trainings."""
+
+
+class _Taken:
+    """What :func:`take` has found."""
+
+    file = ""
+
+
+def take(environment: MutableMapping[str, str]) -> None:
+    """Keep evidence in the file that an environment names, and take its name out: a script must not see it."""
+    _Taken.file = environment.pop(VARIABLE, "")
+
+
+def add_evidence(config: Config, reason: str) -> None:
+    """Add that the gradients of a config are wrong, where the environment names a file for it.
+
+    A file that cannot be written keeps no training from going on.
+    """
+    if not (file := _Taken.file or os.environ.get(VARIABLE)):
+        return
+    line = codec.encode(Rejection(config=config, outcome=Outcome.WRONG_GRADIENT, reason=reason)) + b"\n"
+    with contextlib.suppress(OSError):
+        descriptor = os.open(file, os.O_WRONLY | os.O_APPEND | os.O_CREAT | os.O_NOFOLLOW | os.O_NONBLOCK, 0o644)
+        with os.fdopen(descriptor, "wb", buffering=0) as stream:
+            stream.write(line)
+
+
+def read_evidence(file: Path) -> list[Rejection]:
+    """Return what trainings added, each config once; a line that was cut short is left out.
+
+    Raises:
+        OSError: It cannot be read.
+    """
+    if not file.is_file():
+        return []
+    with file.open("rb") as stream:
+        lines = stream.read(LARGEST_FILE).splitlines()
+    found: dict[Config, Rejection] = {}
+    for line in lines:
+        with contextlib.suppress(ValueError, RecursionError):
+            rejection = codec.decode(line, Rejection)
+            found.setdefault(rejection.config, rejection)
+    return list(found.values())

@@ -28,9 +28,9 @@ from rich.table import Table
 
 from autorecompute.backends import registry
 from autorecompute.plans import Config
-from autorecompute.plans.dimensions import BATCH
+from autorecompute.plans.savings import BATCH
 from autorecompute.trials import Bench, Job
-from autorecompute.trials.effort import Effort
+from autorecompute.trials.job import Effort
 from autorecompute.units import MIB, format_bytes
 
 STUDIES = Path(__file__).parents[1] / "studies"

@@ -20,10 +20,10 @@ from rich.table import Table
 from autorecompute.backends import registry
 from autorecompute.measurement import Trial
 from autorecompute.plans import Config
-from autorecompute.plans.dimensions import BATCH
+from autorecompute.plans.savings import BATCH
 from autorecompute.search.model_searcher import ModelSearcher
 from autorecompute.trials import Bench, Job
-from autorecompute.trials.interleaving import measure_in_turns
+from autorecompute.trials.bench import measure_in_turns
 from autorecompute.tuning.intervals import centre, interval
 
 STUDIES = Path(__file__).parents[1] / "studies"

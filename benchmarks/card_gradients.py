@@ -17,7 +17,7 @@ from rich.console import Console
 from rich.table import Table
 from transformers import LlamaConfig, LlamaForCausalLM
 
-from autorecompute.backends.common.gradients import relative_difference
+from autorecompute.backends.common import relative_difference
 
 WORDS = 32_000
 SEED, OTHER_SEED = 1, 2

@@ -24,7 +24,7 @@ from by_hand import STUDIES, told_ratio
 from autorecompute.measurement import Outcome
 from autorecompute.plans import Config
 from autorecompute.trials import Bench, Job
-from autorecompute.trials.effort import Effort
+from autorecompute.trials.job import Effort
 from autorecompute.units import format_bytes
 
 SIZES = {

@@ -24,10 +24,10 @@ from autorecompute.backends.registry import backend_of
 from autorecompute.measurement import Trial
 from autorecompute.plans import Config
 from autorecompute.search.candidates import choices_of
-from autorecompute.search.choice import GREEDY, MODEL, make_searcher
+from autorecompute.search.sampling import GREEDY, MODEL, make_searcher
 from autorecompute.trials import Bench, Job
-from autorecompute.trials.caches import forget_compiled_code
-from autorecompute.trials.effort import Effort
+from autorecompute.trials.job import Effort
+from autorecompute.trials.private import forget_compiled_code
 from autorecompute.units import format_bytes
 
 STUDIES = Path(__file__).parents[1] / "studies"

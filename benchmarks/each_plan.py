@@ -15,7 +15,7 @@ from autorecompute.backends import registry
 from autorecompute.measurement import GradientCheck
 from autorecompute.plans import Config
 from autorecompute.trials import Bench, Job
-from autorecompute.trials.effort import Effort
+from autorecompute.trials.job import Effort
 from autorecompute.units import format_bytes
 
 ONCE = Effort(warmup=2, steps=8)

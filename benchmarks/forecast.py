@@ -20,11 +20,11 @@ from autorecompute.backends import registry
 from autorecompute.backends.ortmodule.memory import OrtMemoryModel
 from autorecompute.backends.torch.fake.live import OUTSIDE
 from autorecompute.plans import Config
-from autorecompute.plans.dimensions import BATCH
+from autorecompute.plans.savings import BATCH
 from autorecompute.search.candidates import choices_of
 from autorecompute.trials import Bench, Job
-from autorecompute.trials.effort import Effort
-from autorecompute.tuning.step_profiles import PROFILED_BATCH, survey, telling_configs
+from autorecompute.trials.job import Effort
+from autorecompute.tuning.searcher_factory import PROFILED_BATCH, informative_configs, survey
 from autorecompute.units import MIB, format_bytes
 
 STUDIES = Path(__file__).parents[1] / "studies"
@@ -53,7 +53,7 @@ EFFORT = Effort(warmup=1, steps=1)
 def choose_configs(space):
     """None and the presets, some plans alone and all but each, and sets drawn by chance; the same in every run."""
     chance = random.Random(0)
-    telling = telling_configs(space)
+    telling = informative_configs(space)
     count = len(set(space.presets.values()))
     presets, rest = telling[:count], telling[count:]
     drawn = [

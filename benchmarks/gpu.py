@@ -11,8 +11,7 @@ import time
 
 from autorecompute.backends.ortmodule.exceptions import classify
 from autorecompute.meters.cuda import CudaMeter
-from autorecompute.meters.lookup import describe_visible, find_card
-from autorecompute.meters.nvml import Nvml
+from autorecompute.meters.nvml import Nvml, describe_visible, find_card
 from autorecompute.units import GIB, MIB, format_bytes
 
 WIDTH, LAYERS, BATCH = 4096, 6, 4096

@@ -35,8 +35,7 @@ from autorecompute.plans import Config
 from autorecompute.tuning.intervals import interval
 from autorecompute.worker import hooks
 from autorecompute.worker.agent import Agent
-from autorecompute.worker.channel import Channel
-from autorecompute.worker.protocol import Order, Settings, encode
+from autorecompute.worker.protocol import Channel, Order, Settings, encode
 
 ROOT = Path(__file__).parents[1]
 STUDY = ROOT / "studies" / "bert_mlm" / "train.py"

@@ -24,7 +24,7 @@ from pathlib import Path
 from autorecompute.figures import comparable_steps
 from autorecompute.plans import Config
 from autorecompute.trials import Bench, Job
-from autorecompute.trials.effort import Effort
+from autorecompute.trials.job import Effort
 
 ROOT = Path(__file__).parents[1]
 SCRIPT = ROOT / "tests" / "scripts" / "plain_transformer.py"

@@ -19,12 +19,11 @@ from functools import partial
 from pathlib import Path
 from types import SimpleNamespace
 
+from autorecompute.figures import RaceEnd
 from autorecompute.measurement import Measurement, Outcome, Trial
 from autorecompute.plans import Config
-from autorecompute.ranking import RaceEnd
 from autorecompute.training_job import Device
-from autorecompute.tuning.answer.finalists import TIE, Finalist
-from autorecompute.tuning.answer.race import CONFIDENCE, FINALISTS, LOOKS, race
+from autorecompute.tuning.race import CONFIDENCE, FINALISTS, LOOKS, TIE, Finalist, race
 
 RECORDED = json.loads(Path(__file__).with_name("recorded_steps.json").read_text(encoding="utf-8"))
 CONFIGS = [Config.parse([f"Plan{number}+:1:-1"]) for number in range(FINALISTS)]

@@ -12,7 +12,7 @@ from pathlib import Path
 
 from autorecompute.plans import Config
 from autorecompute.trials import Bench, Job
-from autorecompute.trials.effort import Effort
+from autorecompute.trials.job import Effort
 from autorecompute.units import MIB
 
 LIMIT_SHARE = 0.6

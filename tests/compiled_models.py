@@ -12,6 +12,7 @@ WIDTH, LENGTH, BATCH = 32, 16, 64
 # The compiler's own imports and graphs use what torch itself deprecates.
 _DEPRECATED = ("DeprecationWarning", "FutureWarning", "UserWarning")
 COMPILING = [
+    pytest.mark.compiles,
     pytest.mark.usefixtures("fresh_compiler"),
     *(pytest.mark.filterwarnings(f"ignore::{kind}") for kind in _DEPRECATED),
 ]

@@ -13,7 +13,7 @@ from autorecompute.backends import registry
 from autorecompute.plans import Config
 from autorecompute.trials import Job
 from autorecompute.trials.beside import TrainingBench, TrainingEndedError
-from autorecompute.trials.effort import Effort
+from autorecompute.trials.job import Effort
 from autorecompute.worker.protocol import SETTINGS_VARIABLE, Settings
 
 SCRIPTS = Path(__file__).parent / "scripts"
@@ -113,7 +113,7 @@ def train_beside(command, folder):
         for config in itertools.islice(wanted, MOST_CONFIGS):
             measured = bench.measure(config, EFFORT)
             configs += [config] * bool(measured.step_seconds)
-        bench.stay(space.all_on, "the leanest")
+        bench.keep_config(space.all_on, "the leanest")
     except TrainingEndedError:
         pass
     bench.hang_up()

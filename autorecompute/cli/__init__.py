@@ -42,7 +42,7 @@ def _fail(error: AutorecomputeError, arguments: list[str]) -> int:
     _say(f"autorecompute: {message}")
     if "--json" in arguments[: _own(arguments)] and not error.has_answer:
         from autorecompute import codec
-        from autorecompute.cli.failure import Failure
+        from autorecompute.cli.output import Failure
 
         # Where standard output cannot be written, that is what the message is about.
         with contextlib.suppress(ReaderLeft, SetupError):

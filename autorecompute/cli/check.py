@@ -7,16 +7,16 @@ import sys
 from dataclasses import replace
 from typing import TYPE_CHECKING
 
-from autorecompute.cli.batch_options import positive
+from autorecompute.cli.parsing import positive
 from autorecompute.errors import NothingFitsError, UsageError
-from autorecompute.paths import shown
+from autorecompute.files import shown
 from autorecompute.training_job import CHECKPOINTING, REPLACED
 from autorecompute.units import printable
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
-    from autorecompute.checking.checker import Stored
+    from autorecompute.checking import Stored
     from autorecompute.result import Result
     from autorecompute.studies import StudyFolder
     from autorecompute.studies.checked import CheckReport
@@ -63,7 +63,7 @@ def run(args: argparse.Namespace) -> int:
     """
     from autorecompute.emit.provenance import require_best
     from autorecompute.studies import StudyFolder, load_result
-    from autorecompute.studies.confirmed_here import keep_check
+    from autorecompute.studies.checked import keep_check
 
     folder, result = StudyFolder(args.study), load_result(args.study)
     require_best(result)
@@ -156,7 +156,7 @@ def job_of(command: Sequence[str]) -> Job:
 
 
 def _check(folder: StudyFolder, result: Result, job: Job, steps: int) -> CheckReport:
-    from autorecompute.checking.checker import Checker
+    from autorecompute.checking import Checker
     from autorecompute.waiting import interruptible
 
     def note(sentence: str) -> None:
@@ -170,7 +170,7 @@ def _check(folder: StudyFolder, result: Result, job: Job, steps: int) -> CheckRe
 
 
 def _stored(folder: StudyFolder, result: Result) -> Stored:
-    from autorecompute.checking.checker import Stored
+    from autorecompute.checking import Stored
     from autorecompute.emit.provenance import require_best
     from autorecompute.studies.records import trials_of
 
@@ -189,8 +189,7 @@ def _stored(folder: StudyFolder, result: Result) -> Stored:
 def _open_bench(folder: StudyFolder, stored: Stored, job: Job, batch: int | None) -> Bench:
     from autorecompute.backends.registry import render, variables
     from autorecompute.plans import Config
-    from autorecompute.studies.plain import require_plain
-    from autorecompute.studies.writing import make_folder
+    from autorecompute.studies.folder import make_folder, require_plain
     from autorecompute.trials import Bench
 
     require_plain(folder)

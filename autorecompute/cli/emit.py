@@ -8,7 +8,7 @@ from pathlib import Path
 from typing import Any
 
 from autorecompute.emit.formats import RENDERERS
-from autorecompute.paths import write_named
+from autorecompute.files import write_named
 
 EXAMPLES = """examples:
   eval "$(autorecompute emit bert)"                              for this shell

@@ -6,7 +6,7 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, Annotated
 
 from autorecompute.backends.findings import Finding, blocking
-from autorecompute.documents import INLINED, Document
+from autorecompute.codec import INLINED, Document
 
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence

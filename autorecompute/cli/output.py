@@ -1,7 +1,4 @@
-"""Standard output that says in one sentence why it cannot be written, and ends quietly where its reader went away.
-
-What is told beside the answer, on standard error, ends nothing where it cannot be written.
-"""
+"""Output of every verb, and how a failure is reported."""
 
 from __future__ import annotations
 
@@ -9,12 +6,27 @@ import codecs
 import io
 import os
 import sys
+from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
 from autorecompute.errors import ReaderLeft, SetupError
 
 if TYPE_CHECKING:
     from _typeshed import ReadableBuffer
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Failure:
+    """Why a command has no answer.
+
+    Attributes:
+        error: What happened, and what to do next, as on standard error.
+        exit_code: The exit code of the command.
+    """
+
+    error: str
+    exit_code: int
+
 
 STDOUT, STDERR = 1, 2
 UNENCODABLE = "autorecompute.unencodable"

@@ -1,4 +1,4 @@
-"""A parser that repeats no address, which may hold a password, and knows options by their whole names alone."""
+"""Command lines: what several verbs take."""
 
 from __future__ import annotations
 
@@ -6,15 +6,21 @@ import argparse
 import re
 import shlex
 import sys
+from itertools import pairwise
+from pathlib import Path
 from typing import TYPE_CHECKING
 
+from autorecompute.backends.registry import AUTO, PACKAGES
 from autorecompute.errors import UsageError
-from autorecompute.paths import shown
+from autorecompute.files import shown
 from autorecompute.units import printable
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
     from typing import Any, NoReturn
+
+    from autorecompute.trials import Job
+
 
 _ADDRESS = re.compile(r"(?<![\w+.-])[\w+.-]*://.*", re.DOTALL)
 _WITH_PASSWORD = re.compile(r"://.*(@|password=)", re.DOTALL)
@@ -93,3 +99,115 @@ def require_no_stray_address(arguments: Sequence[str]) -> None:
                 "An address stands where none is expected; it is not repeated, for it may hold a password. "
                 f"Give the storage of a shared study as {_STORAGE} URL."
             )
+
+
+def add_script_arguments(parser: argparse.ArgumentParser) -> None:
+    """Add what every verb that starts the user's script takes."""
+    parser.add_argument("script", metavar="SCRIPT", type=Path, help="the training script")
+    add_rest(parser)
+    parser.add_argument("-m", dest="is_module", action="store_true", help="SCRIPT is a module, as in python -m")
+    parser.add_argument("--batch-flag", metavar="FLAG", help="the script's flag that takes the batch")
+    parser.add_argument("--launcher", default="", metavar="COMMAND", help="what starts the script instead of python")
+    parser.add_argument(
+        "--backend",
+        choices=(AUTO, *PACKAGES),
+        default=AUTO,
+        help="the training system that recomputes (default: the one that the script uses)",
+    )
+    add_replacement(parser)
+    parser.add_argument(
+        "--debug-script", action="store_true", help="leave the terminal to the script, for breakpoint() and pdb in it"
+    )
+
+
+def add_replacement(parser: argparse.ArgumentParser) -> None:
+    """Add what switches the script's own checkpointing off."""
+    parser.add_argument(
+        "--replace-checkpointing",
+        action="store_true",
+        help="switch off the checkpointing that the script does itself, such as gradient_checkpointing=True, and "
+        "recompute in its place",
+    )
+
+
+def asked_job(args: argparse.Namespace) -> Job:
+    """Return what the arguments of every such verb ask to train.
+
+    Raises:
+        UsageError: there is no such script, its launcher cannot be read, or the backend replaces no checkpointing.
+    """
+    from autorecompute.backends.registry import plain_name
+    from autorecompute.trials import Job
+
+    if args.replace_checkpointing and args.backend not in {AUTO, plain_name()}:
+        raise UsageError(
+            f"Only in plain PyTorch the script's checkpointing can be replaced. Leave out --backend {args.backend}, or "
+            "--replace-checkpointing."
+        )
+    return Job(
+        script=args.script,
+        is_module=args.is_module,
+        arguments=tuple(args.rest),
+        batch_flag=args.batch_flag,
+        launcher=args.launcher,
+        backend=args.backend,
+        replaces_checkpointing=args.replace_checkpointing,
+    )
+
+
+AUTO_BATCH = "auto"
+LONGEST_LABEL = 30
+
+
+def add_batch_arguments(parser: argparse.ArgumentParser) -> None:
+    """Add the options; only one of them can be given."""
+    group = parser.add_mutually_exclusive_group()
+    group.add_argument(
+        "--target-batch",
+        type=target_batch,
+        metavar="N",
+        help="samples a forward on one device, or 'auto' for the batch with the most samples a second",
+    )
+    group.add_argument("--batches", type=batch_list, metavar="N,N,...", help="tune and compare exactly these batches")
+
+
+def positive(text: str) -> int:
+    """Return a whole number from 1 on."""
+    if not text.strip().isdecimal() or int(text) < 1:
+        raise argparse.ArgumentTypeError(f"'{text}' is not a positive number")
+    return int(text)
+
+
+def target_batch(text: str) -> int | str:
+    """Return a batch, or that the best one is looked for."""
+    if text == AUTO_BATCH:
+        return AUTO_BATCH
+    if text.strip().isalpha():
+        raise argparse.ArgumentTypeError(f"'{text}' is neither a number nor '{AUTO}'")
+    return positive(text)
+
+
+def batch_list(text: str) -> tuple[int, ...]:
+    """Batches as ``8,16,32``, each once, in ascending order."""
+    batches = sorted(positive(part) for part in text.split(","))
+    for batch, following in pairwise(batches):
+        if batch == following:
+            raise argparse.ArgumentTypeError(f"batch {batch} is named twice")
+    return tuple(batches)
+
+
+def asked_batches(args: argparse.Namespace) -> tuple[int | None, tuple[int, ...] | None]:
+    """Return the batch to begin with, and the batches to compare.
+
+    None for the best one, ``None`` for one batch alone.
+    """
+    from autorecompute.search.fastest_batch import START
+
+    if args.batches is not None:
+        return args.batches[0], args.batches
+    return (START, ()) if args.target_batch == AUTO_BATCH else (args.target_batch, None)
+
+
+def in_a_name(batches: tuple[int, ...]) -> str:
+    """Return the batches in the name of a study: ``8_16_32``, or ``auto``."""
+    return "_".join(map(str, batches))[:LONGEST_LABEL] or AUTO_BATCH

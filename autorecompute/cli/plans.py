@@ -1,22 +1,286 @@
-"""``autorecompute plans``: what could be recomputed, and what it would save."""
+"""`plans`: shows what a script could recompute, and the peaks that this would have."""
 
 from __future__ import annotations
 
 import argparse
+import contextlib
 import os
+import shlex
+import shutil
 import sys
+from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from autorecompute.cli.batch_options import batch_list, positive
-from autorecompute.cli.looking import log_variables, look, shows_peak
-from autorecompute.cli.scripts import add_script_arguments
+from autorecompute.backends.registry import AUTO
+from autorecompute.cli.parsing import add_script_arguments, asked_job, batch_list, positive
+from autorecompute.cli.tune import parse_limit
+from autorecompute.errors import NothingFitsError, ScriptError, SetupError, UsageError, WrongBatchError
+from autorecompute.files import shown
+from autorecompute.units import format_bytes
 
 if TYPE_CHECKING:
-    from collections.abc import Sequence
+    from collections.abc import Iterable, Iterator, Sequence
 
+    from autorecompute.memory import MemoryModel, PeakView
+    from autorecompute.plans import Config, Space
+    from autorecompute.reports.plans_text import Overview
+    from autorecompute.trials import Bench, Job
+
+
+DETECTION_BATCH = 8
+"""Plans do not depend on the batch: a script that takes one is given no more than this to find them."""
+
+STEPS_A_CONFIG = 2
+"""One to warm up, one to profile."""
+
+
+def look(args: argparse.Namespace, level: str | None) -> tuple[list[Overview], PeakView | None]:
+    """Return what there is on each rank, the first one first, and what its peak is made of, if that is wanted.
+
+    Args:
+        args: Those of the verb.
+        level: The log level, where one was chosen.
+
+    Raises:
+        AutorecomputeError: there is nothing to look at, for one of the reasons that have an exit code.
+    """
+    from autorecompute.reports.picture import require_picture_file
+
+    limit_bytes = parse_limit(args.memory_limit) if args.memory_limit is not None else None
+    if args.card is not None and not args.fake:
+        raise UsageError("--card says what fake tensors stand for. Add --fake, or leave it out.")
+    if args.ranks and not args.fake:
+        raise UsageError("--ranks says how many ranks fake tensors stand for. Add --fake, or start them by --launcher.")
+    job = _on_fakes(asked_job(args), args) if args.fake else asked_job(args)
+    if job.takes_batch and args.batch is None and args.batches:
+        args.batch = args.batches[0]
+    if job.takes_batch and args.batch is None:
+        raise UsageError("The script's arguments take a batch and none is given. Add --batch N.")
+    if args.picture is not None:
+        require_picture_file(args.picture)
+    if args.launcher and _profiles(args):
+        raise UsageError("One process is profiled at a time: leave out --launcher, or --peak and --memory-limit.")
+    if args.log_level is not None:
+        os.environ |= dict.fromkeys(log_variables(), args.log_level.upper())
+    follows = level not in {None, "warning"} and not args.debug_script
+    try:
+        return _look_at(_small_batch(job, args), job, args, limit_bytes, follows=follows)
+    except WrongBatchError:
+        if job.takes_batch:
+            raise
+        # Nobody asked for the small batch: a script without a DataLoader is profiled at its own.
+        return _look_at(None, job, args, limit_bytes, follows=follows)
+
+
+def _on_fakes(job: Job, args: argparse.Namespace) -> Job:
+    """Return the job with the backend that runs on fake tensors."""
+    from autorecompute.backends.registry import plain_name
+
+    plain = plain_name()
+    if args.backend not in {AUTO, plain}:
+        raise UsageError(f"Only plain PyTorch runs on fake tensors. Leave out --backend {args.backend}, or --fake.")
+    if args.launcher:
+        raise UsageError("One process runs on fake tensors. Leave out --launcher, or --fake; --ranks N stands for it.")
+    return replace(job, backend=plain, fakes=True, card=_known_card(args.card), ranks=args.ranks)
+
+
+def _known_card(card: str | None) -> str:
+    from autorecompute.backends.registry import known_cards
+
+    if card is not None and card not in known_cards():
+        raise UsageError(f"The card {shown(card)} is not known. Choose among: {', '.join(known_cards())}.")
+    return card or ""
+
+
+def _look_at(
+    batch: int | None, job: Job, args: argparse.Namespace, limit_bytes: int | None, *, follows: bool
+) -> tuple[list[Overview], PeakView | None]:
+    from autorecompute.backends.registry import backend_of
+    from autorecompute.reports.plans_text import Overview, choose_dims
+
+    with _bench(batch, job, follows=follows, debugs=args.debug_script) as bench:
+        detections = bench.detect_ranks()
+        asked = [(detection, choose_dims(detection, args.batch, args.dim)) for detection in detections]
+        overviews = [
+            Overview(
+                detection=detection,
+                offer=backend_of(detection.versions).offer(detection, os.environ, dims),
+                dims=dims,
+                command=_tune_command(args, job),
+            )
+            for detection, dims in asked
+        ]
+        view = _survey(args, bench, overviews[0], limit_bytes) if _profiles(args) else None
+    return overviews, view
+
+
+def log_variables() -> list[str]:
+    """Return the variables that say how much the training systems log."""
+    from autorecompute.backends.registry import controllers
+
+    return [backend.LOG_VARIABLE for backend in controllers() if backend.LOG_VARIABLE]
+
+
+def _profiles(args: argparse.Namespace) -> bool:
+    return bool(_peak_options(args))
+
+
+def _peak_options(args: argparse.Namespace) -> list[str]:
+    """Return the options among those given that need the peak of a step."""
+    given = {
+        "--peak": args.peak,
+        "--with": args.beside is not None,
+        "--memory-limit": args.memory_limit is not None,
+        "--picture": args.picture,
+        "--batches": args.batches,
+        "--card": args.card,
+        "--ranks": args.ranks,
+    }
+    return [option for option, is_given in given.items() if is_given]
+
+
+def shows_peak(args: argparse.Namespace) -> bool:
+    """Tell whether timelines are to be printed."""
+    return bool(args.peak or args.beside is not None)
+
+
+@contextlib.contextmanager
+def _bench(batch: int | None, job: Job, *, follows: bool, debugs: bool) -> Iterator[Bench]:
+    from autorecompute.trials import Bench, Follower
+    from autorecompute.trials.private import make_private_folder
+    from autorecompute.waiting import interruptible
+
+    print(f"running {job.script} up to its first training step", file=sys.stderr, flush=True)
+    logs = make_private_folder("plans-")
+    try:
+        # A crash must not keep its last words back: what is to be seen is passed on while it is written.
+        follower = Follower(logs, sys.stderr.buffer) if follows else contextlib.nullcontext()
+        # Followed inside the bench: what a launcher has to say of being ended is of no interest.
+        with interruptible(), Bench(job, batch, logs, debugs=debugs) as bench, follower:
+            bench.output_at = "Its output is above."
+            yield bench
+    except ScriptError:
+        if not follows:
+            _print_logs(logs)
+        raise
+    finally:
+        shutil.rmtree(logs, ignore_errors=True)
+
+
+def _print_logs(logs: Path) -> None:
+    """Show what the script printed, for the folder goes; a worker that is replaced has a file of its own."""
+    for log in sorted(logs.iterdir()):
+        sys.stderr.write(log.read_text(errors="replace"))
+
+
+def _small_batch(job: Job, args: argparse.Namespace) -> int | None:
+    """Return the batch that the script is run at; ``None`` for its own."""
+    from autorecompute.tuning.searcher_factory import PROFILED_BATCH
+
+    if job.fakes:
+        batch: int | None = args.batch
+        return batch
+    if _profiles(args):
+        return PROFILED_BATCH
+    return min(args.batch, DETECTION_BATCH) if args.batch is not None and job.takes_batch else None
+
+
+def _survey(args: argparse.Namespace, bench: Bench, overview: Overview, limit_bytes: int | None) -> PeakView:
+    from rich.console import Console
+    from rich.progress import track
+
+    from autorecompute.backends.registry import backend_of
+    from autorecompute.plans import Config
+    from autorecompute.search.candidates import predict_frontier
+    from autorecompute.tuning.searcher_factory import informative_configs, survey
+
+    detection, space = overview.detection, overview.detection.space
+    config, backend = _choose(args, overview, space), backend_of(detection.versions)
+    known = backend.memory_of(detection)
+    if known is None and not backend.PROFILES:
+        options, notes = " and ".join(_peak_options(args)), "".join(f"\n  {note}" for note in overview.offer.notes)
+        raise SetupError(
+            f"No peak can be forecast for this model. Leave out {options} to see its plans, or measure them: "
+            f"{overview.command}{notes}"
+        )
+    if known is not None:
+        if args.fake and limit_bytes is not None:
+            _require_room_at_rest(known, overview, limit_bytes)
+        view = _view(known, config, overview, limit_bytes, args.batches)
+        return replace(view, frontier=predict_frontier(known, view.dims))
+    configs = informative_configs(space, [config])
+    print(f"profiling a step of each of {len(configs)} configs", file=sys.stderr)
+    progress = track(configs, "profiling", console=Console(stderr=True), transient=True)
+    found = survey(bench, _noticing_restarts(progress, bench))
+    if config not in found.profiles:
+        print(f"autorecompute: {space.describe(config)} could not be profiled and is not shown", file=sys.stderr)
+        config = Config()
+    model = backend.memory_model(space, found)
+    assert model is not None, "this system profiles steps"
+    return _view(model, config, overview, limit_bytes, args.batches)
+
+
+def _view(
+    model: MemoryModel, config: Config, overview: Overview, limit_bytes: int | None, batches: tuple[int, ...]
+) -> PeakView:
     from autorecompute.memory import PeakView
-    from autorecompute.reports.overview import Overview
+
+    return PeakView(
+        model=model,
+        config=config,
+        dims={**model.dims, **overview.dims},
+        limit_bytes=limit_bytes,
+        command=overview.command,
+        batches=batches,
+    )
+
+
+def _require_room_at_rest(model: MemoryModel, overview: Overview, limit_bytes: int) -> None:
+    """Refuse a limit below what is held between two steps, which no recompute changes."""
+    weights = overview.detection.resting_bytes
+    rest = model.base_bytes({**model.dims, **overview.dims})
+    if rest > limit_bytes:
+        raise NothingFitsError(
+            f"Between two steps {format_bytes(rest)} are held: {format_bytes(weights)} are weights, and the rest is "
+            f"the optimizer's state and the batch. That is above the limit of {format_bytes(limit_bytes)}, and "
+            "recompute takes nothing off it. Raise --memory-limit, or train fewer or smaller weights."
+        )
+
+
+def _noticing_restarts(configs: Iterable[Config], bench: Bench) -> Iterator[Config]:
+    is_told = False
+    for config in configs:
+        yield config
+        if bench.starts > 1 and not is_told:
+            is_told = True
+            print(
+                f"the script ended and is started again: let it take {STEPS_A_CONFIG} steps a config", file=sys.stderr
+            )
+
+
+def _choose(args: argparse.Namespace, overview: Overview, space: Space) -> Config:
+    from autorecompute.plans.space import choose_config
+
+    if args.beside is not None:
+        return choose_config(args.beside, space, [line.plan for line in overview.lines()])
+    return overview.offer.config if overview.offer.is_on else space.all_on
+
+
+def _tune_command(args: argparse.Namespace, job: Job) -> str:
+    from autorecompute.worker.protocol import MODULE_FLAG
+
+    flags = [f"--target-batch={args.batch}"] if args.batch is not None else []
+    flags += [f"--memory-limit={args.memory_limit}"] if args.memory_limit is not None else []
+    flags += [f"--batch-flag={args.batch_flag}"] if args.batch_flag is not None else []
+    launcher = f"torchrun --nproc-per-node {args.ranks}" if args.ranks else args.launcher
+    flags += [f"--launcher={launcher}"] if launcher else []
+    flags += [f"--backend={args.backend}"] if args.backend != AUTO else []
+    flags += ["--replace-checkpointing"] if args.replace_checkpointing else []
+    script = [MODULE_FLAG, str(args.script)] if args.is_module else [str(args.script)]
+    rest = ["--", *job.arguments] if job.arguments else []
+    return shlex.join(["autorecompute", "tune", *script, *flags, *rest])
+
 
 LEVELS = ("verbose", "devinfo", "info", "warning")
 
@@ -113,16 +377,16 @@ def run(args: argparse.Namespace) -> int:
 
 
 def _print(args: argparse.Namespace, level: str | None, overviews: Sequence[Overview], view: PeakView | None) -> None:
-    from autorecompute.reports.estimates import print_presets
-    from autorecompute.reports.forecasts import (
+    from autorecompute.reports.peak import (
         print_batches,
         print_effects,
         print_forecasts,
         print_frontier,
+        print_peak,
+        print_presets,
+        print_rank,
     )
-    from autorecompute.reports.peak import print_peak
     from autorecompute.reports.plans_text import print_details, print_summary
-    from autorecompute.reports.ranks import print_rank
 
     if level != "warning":
         print_summary(overviews[0])

@@ -33,12 +33,10 @@ def run(args: argparse.Namespace) -> int:
         SetupError: jinja2 or matplotlib is not installed, or the study cannot be read, or its folder not be written.
     """
     from autorecompute.emit.handing import hand_out_if_any
-    from autorecompute.paths import require_place, write_named
+    from autorecompute.files import require_place, write_named
     from autorecompute.reports.html import make_page
     from autorecompute.studies import StudyFolder
-    from autorecompute.studies.folder import PAGE
-    from autorecompute.studies.plain import require_plain
-    from autorecompute.studies.writing import write_atomically
+    from autorecompute.studies.folder import PAGE, require_plain, write_atomically
     from autorecompute.units import printable
 
     folder = StudyFolder(args.study)

@@ -9,7 +9,7 @@ import sys
 from typing import TYPE_CHECKING, Any, NoReturn
 
 from autorecompute.errors import UsageError
-from autorecompute.paths import shown
+from autorecompute.files import shown
 from autorecompute.startup import HOOKS_VARIABLE, format_hooks, prepend_to_python_path
 from autorecompute.units import printable
 
@@ -52,9 +52,9 @@ def run(args: argparse.Namespace) -> int:
     from autorecompute.backends import registry
     from autorecompute.emit.handing import hand_out
     from autorecompute.emit.provenance import require_best, stray_variables
-    from autorecompute.evidence import VARIABLE as EVIDENCE_VARIABLE
+    from autorecompute.result import VARIABLE as EVIDENCE_VARIABLE
     from autorecompute.studies import StudyFolder, load_result
-    from autorecompute.trials.caches import variables_of_known_code
+    from autorecompute.trials.private import variables_of_known_code
 
     if not any(args.rest[:1]):
         raise UsageError(f"There is no command to run. Write it after --: autorecompute run {args.study} -- python …")

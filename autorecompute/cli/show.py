@@ -11,9 +11,8 @@ from autorecompute.units import printable
 if TYPE_CHECKING:
     import argparse
 
-    from autorecompute.documents import Absent
-    from autorecompute.reports.answer_json import Answer
-    from autorecompute.reports.identity_parts import NearestStudy
+    from autorecompute.codec import Absent
+    from autorecompute.reports.answer_json import Answer, NearestStudy
     from autorecompute.studies import StudyFolder
     from autorecompute.studies.tuned import Tuned
 
@@ -62,15 +61,15 @@ def run_show(args: argparse.Namespace) -> int:
     tuned = Tuned.of(folder.head())
     nearest = find_most_alike(tuned, folder, _note) if args.why else None
     if args.json:
-        from autorecompute.documents import ABSENT
-        from autorecompute.reports.identity_parts import NearestStudy
+        from autorecompute.codec import ABSENT
+        from autorecompute.reports.answer_json import NearestStudy
 
         told = None if nearest is None else NearestStudy.of(tuned, nearest)
         _print_json(folder, tuned, told if args.why else ABSENT)
     else:
         _print(folder, tuned)
         if args.why:
-            from autorecompute.reports.identity_parts import print_nearest
+            from autorecompute.reports.answer_json import print_nearest
 
             print()
             print_nearest(tuned, nearest)
@@ -101,7 +100,7 @@ def _answer_of(folder: StudyFolder) -> Answer | None:
     """Return a study's answer with all its figures; ``None`` as long as there is none."""
     from autorecompute.emit.handing import hand_out_if_any
     from autorecompute.reports.answer_json import Answer
-    from autorecompute.studies.batch_studies import trials_of_answer
+    from autorecompute.studies.records import trials_of_answer
 
     result = folder.result()
     if result is None:
@@ -112,11 +111,9 @@ def _answer_of(folder: StudyFolder) -> Answer | None:
 def _print(folder: StudyFolder, tuned: Tuned) -> None:
     from autorecompute.emit.handing import hand_out_if_any
     from autorecompute.reports.answer import NOT_OUR_COMMAND
-    from autorecompute.reports.identity_parts import print_identity
+    from autorecompute.reports.answer_json import print_identity
     from autorecompute.reports.screen import print_result, print_trials
-    from autorecompute.studies.batch_studies import trials_of_answer
-    from autorecompute.studies.records import trials_of
-    from autorecompute.studies.shared_folder import place_of
+    from autorecompute.studies.records import place_of, trials_of, trials_of_answer
 
     # All is read before anything is printed: what cannot be read ends in a sentence alone.
     trials, result, place = trials_of(folder), folder.result(), place_of(folder)
@@ -138,7 +135,7 @@ def _print(folder: StudyFolder, tuned: Tuned) -> None:
 
 
 def _describe_unanswered(folder: StudyFolder) -> str:
-    from autorecompute.studies.shared_folder import describe_missing, place_of
+    from autorecompute.studies.records import describe_missing, place_of
 
     again = (
         "run its tune command again" if place_of(folder) is None else "run its tune command again, with its --storage,"

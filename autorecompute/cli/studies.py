@@ -86,7 +86,7 @@ def run_export(args: argparse.Namespace) -> int:
     Raises:
         UsageError: there is no such study, its trials are elsewhere, or FILE exists or cannot be written.
     """
-    from autorecompute.paths import write_named
+    from autorecompute.files import write_named
     from autorecompute.studies import StudyFolder
     from autorecompute.studies.archive import GZIP_SUFFIX, compress, dump
     from autorecompute.studies.records import read_records
@@ -103,7 +103,7 @@ def run_export(args: argparse.Namespace) -> int:
 
 
 def _require_whole(folder: StudyFolder) -> None:
-    from autorecompute.studies.shared_folder import describe_missing
+    from autorecompute.studies.records import describe_missing
 
     if missing := describe_missing(folder):
         raise UsageError(f"{missing} Wait for that, or run its tune command again with its --storage.")
@@ -115,9 +115,9 @@ def run_import(args: argparse.Namespace) -> int:
     Raises:
         UsageError: FILE is no archive, or the name is taken.
     """
-    from autorecompute.studies.archive_reading import read_archive
+    from autorecompute.studies.archive import read_archive
+    from autorecompute.studies.folder import is_name
     from autorecompute.studies.importing import import_records
-    from autorecompute.studies.names import is_name
     from autorecompute.units import printable
 
     records = read_archive(args.file)
@@ -143,8 +143,8 @@ def run_delete(args: argparse.Namespace) -> int:
         UsageError: one of them does not exist, is in use, or holds somebody else's files; then none is removed.
     """
     from autorecompute.studies import StudyFolder
-    from autorecompute.studies.removal import delete, require_removable
-    from autorecompute.trials.caches import forget_compiled_code
+    from autorecompute.studies.importing import delete, require_removable
+    from autorecompute.trials.private import forget_compiled_code
     from autorecompute.units import format_bytes
 
     folders = [StudyFolder(name) for name in dict.fromkeys(args.studies)]
@@ -167,7 +167,7 @@ def _require(folder: StudyFolder) -> None:
 
 
 def _agrees(folders: list[StudyFolder]) -> bool:
-    from autorecompute.studies.removal import size_of
+    from autorecompute.studies.importing import size_of
     from autorecompute.units import format_bytes
 
     if not sys.stdin.isatty():
@@ -180,7 +180,7 @@ def _agrees(folders: list[StudyFolder]) -> bool:
 
 def run_prune(args: argparse.Namespace) -> int:
     """Remove what reuse does not need, and print it."""
-    from autorecompute.studies.removal import find_removable, remove
+    from autorecompute.studies.importing import find_removable, remove
     from autorecompute.units import format_bytes
 
     found = list(find_removable())

@@ -8,10 +8,8 @@ import sys
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from autorecompute.cli.batch_options import positive
-from autorecompute.cli.parsing import add_rest
+from autorecompute.cli.parsing import add_replacement, add_rest, positive
 from autorecompute.cli.run import replace_process
-from autorecompute.cli.scripts import add_replacement
 from autorecompute.cli.training_search import MOST_TRIALS, NICENESS
 from autorecompute.cli.tune import parse_limit
 
@@ -93,9 +91,8 @@ def run(args: argparse.Namespace) -> int:
 def _become_training(job: Job, folder: StudyFolder, settings: TuningSettings, steps: int) -> NoReturn:
     from autorecompute import codec
     from autorecompute.backends import registry
-    from autorecompute.evidence import VARIABLE as EVIDENCE_VARIABLE
-    from autorecompute.worker.protocol import SETTINGS_VARIABLE
-    from autorecompute.worker.rank import is_alone
+    from autorecompute.result import VARIABLE as EVIDENCE_VARIABLE
+    from autorecompute.worker.protocol import SETTINGS_VARIABLE, is_alone
 
     is_one = not job.launcher and is_alone()
     told = _search_beside(job, folder, settings, steps) if is_one else _leave_search(job, folder, settings, steps)

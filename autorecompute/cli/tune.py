@@ -8,8 +8,14 @@ import sys
 import time
 from typing import TYPE_CHECKING
 
-from autorecompute.cli.batch_options import add_batch_arguments, asked_batches, in_a_name, positive
-from autorecompute.cli.scripts import add_script_arguments, asked_job
+from autorecompute.cli.parsing import (
+    add_batch_arguments,
+    add_script_arguments,
+    asked_batches,
+    asked_job,
+    in_a_name,
+    positive,
+)
 from autorecompute.errors import InterruptedByUser, LeftToOthers, NothingFitsError, UsageError
 from autorecompute.units import MIB, parse_bytes, parse_seconds
 
@@ -83,7 +89,7 @@ def run(args: argparse.Namespace) -> int:
     timeout_seconds = parse_seconds(args.timeout) if args.timeout is not None else None
     from autorecompute.search import require_installed
     from autorecompute.studies import StudyFolder
-    from autorecompute.trials.effort import Effort
+    from autorecompute.trials.job import Effort
     from autorecompute.tuning.context import TuningSettings
     from autorecompute.tuning.session import TuningSession, default_name
     from autorecompute.waiting import interruptible
@@ -184,7 +190,7 @@ def _print(result: Result, folder: StudyFolder, *, as_json: bool) -> None:
     from autorecompute.emit.handing import hand_out_if_any
     from autorecompute.reports.answer_json import Answer
     from autorecompute.reports.screen import print_result
-    from autorecompute.studies.batch_studies import trials_of_answer
+    from autorecompute.studies.records import trials_of_answer
 
     trials = trials_of_answer(folder, result)
     rendered = hand_out_if_any(folder, result)

@@ -6,12 +6,11 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, Annotated
 
 from autorecompute import __version__
-from autorecompute.documents import INLINED, Document
+from autorecompute.codec import INLINED, Document
 from autorecompute.emit.provenance import require_best, stray_variables
-from autorecompute.figures import Figures, KnobFigures
+from autorecompute.figures import Figures, KnobFigures, Verdict
 from autorecompute.result import Best
 from autorecompute.training_job import Device
-from autorecompute.verdict import Verdict
 
 if TYPE_CHECKING:
     from autorecompute.backends.interface import Emission

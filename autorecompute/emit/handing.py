@@ -7,9 +7,8 @@ from typing import TYPE_CHECKING
 from autorecompute.backends.registry import render
 from autorecompute.emit.provenance import require_best
 from autorecompute.errors import UsageError
-from autorecompute.studies.confirmed_here import describe_unconfirmed, is_confirmed_here
-from autorecompute.studies.plain import require_plain
-from autorecompute.studies.writing import stale, write_files
+from autorecompute.studies.checked import describe_unconfirmed, is_confirmed_here
+from autorecompute.studies.folder import require_plain, stale, write_files
 
 if TYPE_CHECKING:
     from autorecompute.backends.interface import Emission

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any, TypeVar
 from autorecompute import __version__, codec, jsontext
 from autorecompute.backends.registry import backend_of
 from autorecompute.errors import UsageError
-from autorecompute.paths import open_named, shown
+from autorecompute.files import open_named, shown
 from autorecompute.plans import Config
 from autorecompute.units import format_bytes, printable
 

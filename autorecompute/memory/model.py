@@ -1,21 +1,95 @@
-"""What a training system's model of its memory is asked: the peaks of configs that were never run."""
+"""What a model of memory is asked, and what it answers."""
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Protocol
 
 import numpy as np
 
-from autorecompute.memory.estimate import Estimate
-from autorecompute.memory.rank_peak import RankPeak
 from autorecompute.plans import Config, Plan
+from autorecompute.plans.savings import BATCH
+from autorecompute.ranges import Bytes, Operations, PositiveCount, Rate, Seconds
 
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
 
-    from autorecompute.memory.timeline import Timeline
+    from autorecompute.memory.step import Timeline
     from autorecompute.plans import Choice, Space
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Machine:
+    """How fast a machine is, at best.
+
+    Attributes:
+        name: The card, or ``this machine``.
+        source: Where the speeds come from, in words.
+        is_measured: Whether they were measured here; else they are a manufacturer's.
+        operations_per_second: Floating point operations of matrix products, by type of numbers.
+        bytes_per_second: What its memory reads and writes.
+        memory_bytes: How much of it there is; ``None`` where nobody said.
+    """
+
+    name: str
+    source: str
+    is_measured: bool
+    operations_per_second: dict[str, Rate] = field(hash=False)
+    bytes_per_second: Rate
+    memory_bytes: Bytes | None = None
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Estimate:
+    """What a step computes, and the time that this takes at least on a machine.
+
+    Every operator takes as long as its operations at the machine's speed, or as reading its arguments and writing its
+    results, whichever is longer. Nothing is added for what a kernel does not reach of these speeds, or for Python.
+
+    Attributes:
+        machine: The machine.
+        operations: Floating point operations of a step, those that are made again among them.
+        moved_bytes: What its operators read and write.
+        operations_again: Those of them that recompute adds.
+        moved_bytes_again: Those of them that recompute adds.
+        seconds: What a step takes.
+    """
+
+    machine: Machine
+    operations: Operations
+    moved_bytes: Operations
+    operations_again: Operations
+    moved_bytes_again: Operations
+    seconds: Seconds
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class RankPeak:
+    """The bytes of tensors on one rank when most are alive.
+
+    Attributes:
+        config: What is recomputed.
+        ranks: How many ranks train together.
+        parameter_bytes: The rank's parameters, or its shards of them, and buffers of the model.
+        gradient_bytes: Gradients, before and after they are reduced over ranks.
+        state_bytes: The optimizer's state.
+        gathered_bytes: Parameters gathered from all ranks, and buffers of collectives.
+        activation_bytes: All else: activations, what is made for a moment, and the batch.
+    """
+
+    config: Config
+    ranks: PositiveCount
+    parameter_bytes: Bytes
+    gradient_bytes: Bytes
+    state_bytes: Bytes
+    gathered_bytes: Bytes
+    activation_bytes: Bytes
+
+    @property
+    def peak_bytes(self) -> int:
+        """Return all of it."""
+        held = self.parameter_bytes + self.gradient_bytes + self.state_bytes
+        return held + self.gathered_bytes + self.activation_bytes
 
 
 STEP_ERROR = 0.005
@@ -185,3 +259,90 @@ class MemoryModel(PeakForecaster, Protocol):
     def plans_by_tensor(self) -> dict[str, Plan]:
         """Return the plan that each tensor depends on, by the name of the tensor, as far as that is known."""
         ...
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class PeakView:
+    """A model of memory, and how to look at it.
+
+    Attributes:
+        model: The profiled steps, and what follows from them.
+        config: What to hold against the step without recompute; one of the configs that were looked at.
+        dims: The dimensions to see everything at.
+        limit_bytes: What the peak may reach; ``None`` where nobody asked.
+        command: A command that measures, to paste.
+        batches: Further batches to see the presets at.
+        frontier: Forecasts of the configs that no other beats in both peak and extra work, the lowest peak first; empty
+            where only profiled configs can be forecast.
+    """
+
+    model: MemoryModel
+    config: Config
+    dims: dict[str, int]
+    limit_bytes: int | None = None
+    command: str = ""
+    batches: tuple[int, ...] = ()
+    frontier: tuple[Forecast, ...] = ()
+
+    @property
+    def is_predicted(self) -> bool:
+        """Tell whether the step was profiled at other dimensions than it is shown at."""
+        return self.dims != self.model.dims
+
+    @property
+    def is_by_module(self) -> bool:
+        """Tell whether what is known of a step are whole passes of modules, and not its single operations."""
+        return self.model.timeline(Config(), self.dims).profile.by_module
+
+    @property
+    def none(self) -> Forecast:
+        """Return the step without recompute."""
+        return self.model.forecast(Config(), self.dims)
+
+    def largest_batch(self, config: Config) -> int | None:
+        """Up to which batch a config should hold the limit; ``None`` without a limit, or a batch to change."""
+        if self.limit_bytes is None or BATCH not in self.dims:
+            return None
+        return self.model.largest_batch(config, self.dims, self.limit_bytes)
+
+    def presets_by_batch(self) -> dict[str, dict[int, Forecast]]:
+        """Return what each preset should need at each of the further batches, by the names of the presets."""
+        return {
+            name: {batch: self.model.forecast(config, {**self.dims, BATCH: batch}) for batch in self.batches}
+            for name, config in self.model.space.presets.items()
+        }
+
+    def largest_listed(self, peaks: Mapping[int, Forecast]) -> int | None:
+        """Return the largest of some batches that should hold the limit, 0 if none does; ``None`` without a limit."""
+        if self.limit_bytes is None:
+            return None
+        return max((batch for batch, found in peaks.items() if found.peak_bytes <= self.limit_bytes), default=0)
+
+    @property
+    def card_limit(self) -> int | None:
+        """Return what an allocator may reserve: the limit, or without one the card's memory.
+
+        ``None`` where nobody knows.
+        """
+        estimate = self.none.estimate
+        return self.limit_bytes or (estimate.machine.memory_bytes if estimate is not None else None)
+
+    def describe(self, config: Config) -> str:
+        """Return the config in a few words."""
+        return self.model.space.describe(config)
+
+    def timelines(self) -> dict[str, Timeline]:
+        """Return both timelines by the names of their configs, that without recompute first.
+
+        One where it is the config.
+        """
+        configs = dict.fromkeys([Config(), self.config])
+        return {self.describe(config): self.model.timeline(config, self.dims) for config in configs}
+
+    def effects(self) -> list[Effect]:
+        """Return what each plan does."""
+        return self.model.effects(self.dims)
+
+    def forecasts(self) -> list[Forecast]:
+        """Return what each surveyed config should need."""
+        return self.model.forecasts(self.dims)

@@ -1,17 +1,17 @@
-"""One profiled training step: what ran, in which order, and which tensors lived from where to where."""
+"""A profiled step, its timeline, and the chains that recompute makes of it."""
 
 from __future__ import annotations
 
 import enum
 import functools
+import itertools
 import math
 import re
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
 from autorecompute.plans import Config
-from autorecompute.plans.dimensions import BATCH
-from autorecompute.plans.savings import evaluate
+from autorecompute.plans.savings import BATCH, evaluate
 from autorecompute.ranges import LARGEST, Bytes, Count, PositiveBytes, PositiveCount, Seconds
 
 if TYPE_CHECKING:
@@ -226,3 +226,131 @@ def _evaluate(expression: str, dims: tuple[tuple[str, int], ...]) -> int:
     if size is None:
         raise KeyError(expression)
     return size
+
+
+MOST_PIECES = 10
+"""So many tensors tell what a peak is made of."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Timeline:
+    """A profiled step at some dimensions: the bytes of all tensors that are alive during each of its operations.
+
+    Attributes:
+        profile: The step.
+        sizes: Bytes of each of its tensors.
+        live_bytes: Bytes alive during each operation.
+    """
+
+    profile: StepProfile
+    sizes: tuple[int, ...]
+    live_bytes: tuple[int, ...]
+
+    @property
+    def peak(self) -> int:
+        """Position of the operation during which most is alive; the first of several."""
+        return self.live_bytes.index(self.peak_bytes)
+
+    @property
+    def peak_bytes(self) -> int:
+        """Bytes alive at the peak, beyond what is held before the step."""
+        return max(self.live_bytes)
+
+    @property
+    def stash_bytes(self) -> int:
+        """Bytes that the forward pass leaves for the backward pass."""
+        return sum(size for tensor, size in self._sized() if self.profile.is_stashed(tensor))
+
+    def alive_at(self, position: int) -> list[tuple[Tensor, int]]:
+        """Return the tensors that are alive during an operation, with their bytes, the largest first."""
+        alive = [(tensor, size) for tensor, size in self._sized() if tensor.first <= position <= tensor.last]
+        return sorted(alive, key=lambda pair: (-pair[1], pair[0].name))
+
+    def largest_at_peak(self) -> list[tuple[Tensor, int]]:
+        """Return the largest tensors at the peak, with their bytes."""
+        return self.alive_at(self.peak)[:MOST_PIECES]
+
+    def live_by_phase(self) -> dict[Phase, tuple[int, ...]]:
+        """Bytes alive during each operation, by what they were made in; they add up to ``live_bytes``."""
+        return {
+            phase: _accumulate(
+                [(tensor, size) for tensor, size in self._sized() if self.profile.phase_of(tensor) is phase],
+                len(self.live_bytes),
+            )
+            for phase in Phase
+        }
+
+    def live_by_layer(self) -> dict[str, tuple[int, ...]]:
+        """Bytes alive during each operation that the forward pass of each layer made, in the order of the layers.
+
+        What it made outside of all layers has the name ''; all add up to what the forward pass made.
+        """
+        profile = self.profile
+        made: dict[str, list[tuple[Tensor, int]]] = {}
+        for tensor, size in sorted(self._sized(), key=lambda pair: pair[0].first):
+            if profile.phase_of(tensor) is Phase.FORWARD:
+                made.setdefault(profile.layer_of(profile.operations[tensor.first]), []).append((tensor, size))
+        return {layer: _accumulate(tensors, len(self.live_bytes)) for layer, tensors in made.items()}
+
+    def _sized(self) -> list[tuple[Tensor, int]]:
+        return list(zip(self.profile.tensors, self.sizes, strict=True))
+
+
+def trace(profile: StepProfile, dims: Mapping[str, int] | None = None) -> Timeline:
+    """Return the timeline of a profiled step.
+
+    Args:
+        profile: The step.
+        dims: Dimensions to see it at instead of its own: every tensor has its symbolic shape.
+
+    Raises:
+        KeyError: a shape depends on a dimension that is not among them.
+    """
+    dims = {**profile.dims, **(dims or {})}
+    sizes = tuple(tensor.bytes_at(dims) for tensor in profile.tensors)
+    live = _accumulate(list(zip(profile.tensors, sizes, strict=True)), len(profile.operations))
+    return Timeline(profile=profile, sizes=sizes, live_bytes=live)
+
+
+def _accumulate(tensors: list[tuple[Tensor, int]], length: int) -> tuple[int, ...]:
+    changes = [0] * (length + 1)
+    for tensor, size in tensors:
+        changes[tensor.first] += size
+        changes[min(tensor.last, length - 1) + 1] -= size
+    return tuple(itertools.accumulate(changes[:length]))
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Chain:
+    """What is recomputed before a step reaches its peak.
+
+    Attributes:
+        operations: What was recomputed up to the peak, in order.
+        recomputed: How many operations the whole step recomputes.
+        waiting_bytes: Bytes of recomputed tensors that are alive at the peak.
+    """
+
+    operations: tuple[Operation, ...]
+    recomputed: int
+    waiting_bytes: int
+
+    @property
+    def share_of_work(self) -> float:
+        """Share of the step's recompute that is done before its peak, from 0 to 1."""
+        return len(self.operations) / self.recomputed if self.recomputed else 0.0
+
+
+def find_chain(timeline: Timeline) -> Chain:
+    """Return what the step recomputes up to its peak; empty where it recomputes nothing before it."""
+    profile = timeline.profile
+    recomputed = [
+        (position, operation)
+        for position, operation in enumerate(profile.operations)
+        if operation.phase is Phase.RECOMPUTE
+    ]
+    waiting = timeline.live_by_phase()[Phase.RECOMPUTE][timeline.peak]
+    return Chain(
+        operations=tuple(operation for position, operation in recomputed if position <= timeline.peak),
+        recomputed=len(recomputed),
+        waiting_bytes=waiting,
+    )

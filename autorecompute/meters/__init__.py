@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from autorecompute.meters.meter import Meter, Reading
+from autorecompute.meters.host import Meter, Reading
 
 __all__ = ["Meter", "Reading", "kind_in_use", "meter_for"]
 

@@ -6,16 +6,15 @@ import gc
 import os
 from typing import TYPE_CHECKING, TypeVar
 
-from autorecompute.meters.lookup import find_card
-from autorecompute.meters.meter import Reading
-from autorecompute.meters.nvml import Nvml, NvmlError
+from autorecompute.meters.host import Reading
+from autorecompute.meters.nvml import Nvml, NvmlError, find_card
 from autorecompute.units import MIB, format_bytes
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
     from types import ModuleType
 
-    from autorecompute.meters.card import Card
+    from autorecompute.meters.nvml import Card
 
 T = TypeVar("T")
 

@@ -1,14 +1,75 @@
-"""Resident memory of the process, and its high-water mark, as Linux counts them."""
+"""Meters of memory: what each offers, resident memory on a CPU, and the processors of this process."""
 
 from __future__ import annotations
 
 import ctypes
 import gc
+import os
+import time
+from dataclasses import dataclass
 from pathlib import Path
+from typing import Protocol
+
+import psutil
 
 from autorecompute.errors import SetupError
-from autorecompute.meters.meter import Reading
 from autorecompute.units import KIB
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Reading:
+    """Memory at its highest since the last reset.
+
+    Attributes:
+        peak_bytes: What the memory limit holds: resident memory on a CPU, memory the allocator reserved on CUDA.
+        allocated_bytes: CUDA only: memory in live tensors.
+        device_bytes: CUDA only: memory in use on the whole card, by NVML, CUDA context and other processes included.
+        retries: CUDA only: how often the allocator had to give all its free blocks back before a request could be met.
+        marks: What else happened meanwhile that a reader of the figures should know, in words.
+    """
+
+    peak_bytes: int
+    allocated_bytes: int | None = None
+    device_bytes: int | None = None
+    retries: int | None = None
+    marks: tuple[str, ...] = ()
+
+
+class Meter(Protocol):
+    """Watches the memory of the process it runs in."""
+
+    def limit(self, limit_bytes: int) -> None:
+        """Make allocations beyond the limit fail, where that can be done: a smaller device is played."""
+        ...
+
+    def release(self) -> None:
+        """Give memory that is free inside the process back to the system, so that it does not count as held."""
+        ...
+
+    def reset(self) -> None:
+        """Forget the peak so far."""
+        ...
+
+    def observe(self) -> None:
+        """Look at the device while it works on a timed step; must cost next to nothing."""
+        ...
+
+    def read(self) -> Reading:
+        """Return the peak since the last reset, or since the process began."""
+        ...
+
+    def held_bytes(self) -> int:
+        """Memory held now, in the measure of ``peak_bytes``."""
+        ...
+
+    def outside_bytes(self) -> int | None:
+        """Memory of the device that this process's allocator can never have; ``None`` where nobody can tell."""
+        ...
+
+    def synchronize(self) -> None:
+        """Wait until the device has done all work asked of it."""
+        ...
+
 
 STATUS = Path("/proc/self/status")
 CLEAR_REFS = Path("/proc/self/clear_refs")
@@ -78,3 +139,62 @@ def _read_status(field: str) -> int:
         if name == field:
             return int(value.split()[0]) * KIB
     raise AssertionError(f"{STATUS} has no {field}")
+
+
+TOO_SHORT_SECONDS = 0.2
+"""The kernel counts in hundredths of a second: a shorter while says little."""
+
+
+class Processors:
+    """Counts processor time from its creation on.
+
+    Counting reads the kernel's own counters once at each end, some milliseconds, and nothing in between.
+
+    Args:
+        tuner: The process that started this one and whatever else belongs to the tuning. What it and all its
+            descendants take is not others'. ``None`` stands for this process.
+        do_the_work: Whether the processors compute the steps of the training; not so where a GPU does.
+    """
+
+    def __init__(self, tuner: int | None, *, do_the_work: bool) -> None:
+        self._tuner, self._do_the_work = tuner, do_the_work
+        self._began = time.monotonic()
+        self._others_seconds = self._read_others()
+
+    def own_seconds(self) -> float | None:
+        """Processor time that this process had so far, all its threads together; ``None`` where others do the work."""
+        return time.process_time() if self._do_the_work else None
+
+    def others_share(self) -> float | None:
+        """Share of the processors that others kept busy since the creation, on average.
+
+        ``None`` where too little time has gone by, or where the processes cannot be read.
+        """
+        elapsed, others_seconds = time.monotonic() - self._began, self._read_others()
+        if elapsed < TOO_SHORT_SECONDS or others_seconds is None or self._others_seconds is None:
+            return None
+        share = (others_seconds - self._others_seconds) / elapsed / len(os.sched_getaffinity(0))
+        return min(max(share, 0.0), 1.0)
+
+    def _read_others(self) -> float | None:
+        """Time that the processors this process may use have given to others since the host's start."""
+        try:
+            tuner = psutil.Process(self._tuner)
+            return _busy_seconds() - sum(map(_seconds_of, [tuner, *tuner.children(recursive=True)]))
+        except psutil.Error:
+            return None
+
+
+def _busy_seconds() -> float:
+    allowed = os.sched_getaffinity(0)
+    every = [times for number, times in enumerate(psutil.cpu_times(percpu=True)) if number in allowed]
+    # Linux counts a guest's time as its host's user time too. Stolen time is other machines', so it counts as busy.
+    return float(sum(sum(t) - t.idle - t.iowait - t.guest - t.guest_nice for t in every))
+
+
+def _seconds_of(process: psutil.Process) -> float:
+    try:
+        # Those of children that have ended are counted with who waited for them.
+        return float(sum(process.cpu_times()[:4]))
+    except psutil.NoSuchProcess:
+        return 0.0

@@ -1,13 +1,13 @@
-"""NVIDIA's management library, asked in one place: what its error codes mean, and what a user can do about them.
-
-Only questions go through here. Nothing in this package changes a setting of a card.
-"""
+"""NVML: which card a process uses, and the card's figures."""
 
 from __future__ import annotations
 
+import os
+from dataclasses import dataclass, field
 from typing import Any
 
 from autorecompute.errors import SetupError
+from autorecompute.units import GIB, format_bytes
 
 
 class NvmlError(SetupError):
@@ -122,3 +122,259 @@ class Nvml:
             if error.value == getattr(self._pynvml, name, None):
                 return kind(found, remedy)
         return NvmlError(f"NVML answers: {error}")
+
+
+CONTEXT_BYTES = GIB
+"""So much may a process have on the card beside its allocator: the CUDA context, and kernels of cuBLAS and cuDNN."""
+
+CLOCK_EVENTS = {
+    0x004: "power cap",  # SwPowerCap
+    0x008: "hardware slowdown",  # HwSlowdown, beside one of the two Hw reasons below where the cause is known
+    0x010: "sync boost",  # SyncBoost: held to the clocks of another card
+    0x020: "thermal slowdown",  # SwThermalSlowdown
+    0x040: "hardware thermal slowdown",  # HwThermalSlowdown
+    0x080: "power brake",  # HwPowerBrakeSlowdown: the power supply asks for less
+}
+"""NVML's bits for what holds the clocks down. An idle card and clocks that an administrator fixed are not among them:
+the first says nothing about the steps, the second holds for all of them alike."""
+
+_CLOCK_QUESTIONS = ("nvmlDeviceGetCurrentClocksEventReasons", "nvmlDeviceGetCurrentClocksThrottleReasons")
+"""One question under two names: drivers before 535 know the second only, and CUDA 14 is to drop it."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class CardMemory:
+    """Memory of a card as the driver counts it.
+
+    Attributes:
+        total_bytes: All of it.
+        used_bytes: In use by processes, contexts included. Drivers before 510 count in what they keep for themselves.
+        free_bytes: What an allocation can still get.
+    """
+
+    total_bytes: int
+    used_bytes: int
+    free_bytes: int
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Neighbours:
+    """Other processes on the card.
+
+    Attributes:
+        used_bytes: Memory they use.
+        is_counted: Whether NVML counted them process by process; otherwise the figure is what this process does not
+            account for, less :data:`CONTEXT_BYTES`.
+    """
+
+    used_bytes: int
+    is_counted: bool
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Card:
+    """A card or a MIG instance, the same one where the UUID is. A question without an answer raises an ``NvmlError``.
+
+    Attributes:
+        nvml: Where it is asked.
+        handle: NVML's handle of it.
+        whole: NVML's handle of the physical card; another one than ``handle`` for a MIG instance.
+        uuid: ``GPU-…`` or ``MIG-…``.
+        name: The product's name.
+    """
+
+    nvml: Nvml = field(compare=False, repr=False)
+    handle: Any = field(compare=False, repr=False)
+    whole: Any = field(compare=False, repr=False)
+    uuid: str
+    name: str
+
+    @property
+    def is_instance(self) -> bool:
+        """Tell whether it is a MIG instance."""
+        return self.uuid.startswith("MIG-")
+
+    def memory(self) -> CardMemory:
+        """Return its memory now."""
+        try:
+            figures = self.nvml.ask("nvmlDeviceGetMemoryInfo", self.handle, self.nvml.constant("nvmlMemory_v2"))
+        except NvmlUnsupportedError:
+            figures = self.nvml.ask("nvmlDeviceGetMemoryInfo", self.handle)
+        return CardMemory(total_bytes=int(figures.total), used_bytes=int(figures.used), free_bytes=int(figures.free))
+
+    def clock_events(self) -> tuple[str, ...]:
+        """Return what holds the clocks down at this moment, in words; a MIG instance shares them with its card."""
+        reasons = self._ask_clocks()
+        return tuple(words for bit, words in CLOCK_EVENTS.items() if reasons & bit)
+
+    def _ask_clocks(self) -> int:
+        newer, older = _CLOCK_QUESTIONS
+        try:
+            return int(self.nvml.ask(newer, self.whole))
+        except NvmlUnsupportedError:
+            return int(self.nvml.ask(older, self.whole))
+
+    def processes(self) -> dict[int, int | None]:
+        """Bytes of each process on it, ``None`` where the driver does not tell; process ids are the host's."""
+        found: dict[int, int | None] = {}
+        for kind in ("Compute", "Graphics"):
+            for process in self.nvml.ask(f"nvmlDeviceGet{kind}RunningProcesses", self.handle):
+                # A process of both kinds is listed twice with the same figure.
+                found[process.pid] = process.usedGpuMemory
+        return found
+
+    def neighbours(self, pid: int, held_bytes: int) -> Neighbours:
+        """Return what other processes use.
+
+        A container has process ids of its own, and NVML tells the host's or none at all. So the list is believed where
+        this process stands in it; otherwise all memory that this process does not account for is taken for others'.
+
+        Args:
+            pid: This process.
+            held_bytes: Memory its allocator has reserved.
+        """
+        try:
+            processes = self.processes()
+        except NvmlUnsupportedError:
+            processes = {}
+        figures = [used for each, used in processes.items() if each != pid]
+        counted = [used for used in figures if used is not None]
+        if pid in processes and len(counted) == len(figures):
+            return Neighbours(used_bytes=sum(counted), is_counted=True)
+        unaccounted = self.memory().used_bytes - held_bytes - CONTEXT_BYTES
+        return Neighbours(used_bytes=max(unaccounted, 0), is_counted=False)
+
+
+VISIBLE_VARIABLE = "CUDA_VISIBLE_DEVICES"
+
+
+def all_cards(nvml: Nvml) -> list[Card]:
+    """Return the physical cards that the driver shows here, in its order, which is that of the PCI bus."""
+    found = []
+    for index in range(nvml.ask("nvmlDeviceGetCount")):
+        try:
+            handle = nvml.ask("nvmlDeviceGetHandleByIndex", index)
+        except NvmlUnsupportedError:
+            # A card of the machine that this process has no right to: CUDA does not count it either.
+            continue
+        found.append(_card(nvml, handle, whole=handle))
+    return found
+
+
+def instances(card: Card) -> list[Card]:
+    """Return the MIG instances of a card; empty where MIG is off, or on with none created."""
+    if not _is_divided(card):
+        return []
+    found = []
+    for index in range(card.nvml.ask("nvmlDeviceGetMaxMigDeviceCount", card.handle)):
+        try:
+            handle = card.nvml.ask("nvmlDeviceGetMigDeviceHandleByIndex", card.handle, index)
+        except (NvmlCardError, NvmlUnsupportedError):
+            # A place for an instance that was not created.
+            continue
+        found.append(_card(card.nvml, handle, whole=card.handle))
+    return found
+
+
+def visible_cards(nvml: Nvml, value: str | None) -> list[Card]:
+    """Return the cards that a CUDA process sees, in its order.
+
+    The list holds indices, UUIDs or their unique beginnings, and ends before the first entry that names no card; an
+    entry that is there twice hides all. A card in MIG mode stands for its first instance, and one instance is all that
+    a process sees. An index means NVML's order, which is CUDA's too where all cards are of one kind or
+    ``CUDA_DEVICE_ORDER=PCI_BUS_ID`` is set: what must be right goes by :func:`find_card`.
+
+    Args:
+        nvml: Where to ask.
+        value: Of ``CUDA_VISIBLE_DEVICES``; ``None`` where it is not set.
+    """
+    cards = all_cards(nvml)
+    entries = map(str, range(len(cards))) if value is None else value.split(",")
+    found: list[Card] = []
+    for entry in entries:
+        card = _named(entry.strip(), cards)
+        if card is None:
+            break
+        if card in found:
+            return []
+        if card.is_instance:
+            return [card]
+        found.append(card)
+    return found
+
+
+def find_card(nvml: Nvml, uuid: str) -> Card:
+    """Return the card or MIG instance with this UUID.
+
+    CUDA may give the UUID of the whole card to a process that has only a MIG instance of it. Then the instance is the
+    one that ``CUDA_VISIBLE_DEVICES`` names, or the first.
+
+    Args:
+        nvml: Where to ask.
+        uuid: As torch gives it, without what NVML puts in front, or as NVML does.
+
+    Raises:
+        NvmlCardError: no card of this UUID is visible.
+    """
+    names = [uuid] if uuid.startswith(("GPU-", "MIG-")) else [f"GPU-{uuid}", f"MIG-{uuid}"]
+    for name in names:
+        try:
+            handle = nvml.ask("nvmlDeviceGetHandleByUUID", name)
+        except (NvmlCardError, NvmlUnsupportedError):
+            continue
+        card = _card(nvml, handle, whole=_whole(nvml, handle) if name.startswith("MIG-") else handle)
+        return _visible_part(card)
+    raise NvmlCardError(f"NVML knows no card {uuid}", "See those it knows with: nvidia-smi -L")
+
+
+def describe_visible(nvml: Nvml) -> str:
+    """Return the driver and the cards that a CUDA process started here sees, in words."""
+    value = os.environ.get(VISIBLE_VARIABLE)
+    names = [f"{card.name} ({format_bytes(card.memory().total_bytes)})" for card in visible_cards(nvml, value)]
+    hidden = f"none: {VISIBLE_VARIABLE}={value} hides all {len(all_cards(nvml))}" if value is not None else "none"
+    return f"driver {nvml.driver_version}, GPUs seen: {', '.join(names) or hidden}"
+
+
+def _visible_part(card: Card) -> Card:
+    own = instances(card)
+    visible = visible_cards(card.nvml, os.environ.get(VISIBLE_VARIABLE)) if own else []
+    return next((part for part in own if part in visible), own[0] if own else card)
+
+
+def _named(entry: str, cards: list[Card]) -> Card | None:
+    if entry.startswith("MIG-"):
+        return _unique(entry, [part for card in cards for part in instances(card)])
+    if entry.startswith("GPU-"):
+        card = _unique(entry, cards)
+    else:
+        card = cards[int(entry)] if entry.isdecimal() and int(entry) < len(cards) else None
+    return next(iter(instances(card)), card) if card is not None else None
+
+
+def _unique(beginning: str, cards: list[Card]) -> Card | None:
+    matching = [card for card in cards if card.uuid.startswith(beginning)]
+    return matching[0] if len(matching) == 1 else None
+
+
+def _is_divided(card: Card) -> bool:
+    if card.is_instance:
+        return False
+    try:
+        current, _ = card.nvml.ask("nvmlDeviceGetMigMode", card.handle)
+    except NvmlUnsupportedError:
+        return False
+    return bool(current)
+
+
+def _whole(nvml: Nvml, handle: Any) -> Any:
+    return nvml.ask("nvmlDeviceGetDeviceHandleFromMigDeviceHandle", handle)
+
+
+def _card(nvml: Nvml, handle: Any, *, whole: Any) -> Card:
+    return Card(
+        nvml=nvml,
+        handle=handle,
+        whole=whole,
+        uuid=str(nvml.ask("nvmlDeviceGetUUID", handle)),
+        name=str(nvml.ask("nvmlDeviceGetName", handle)),
+    )

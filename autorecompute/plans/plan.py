@@ -1,17 +1,20 @@
-"""What a training system offers to recompute: plans, and the choices that they are made of."""
+"""Plans, configs of them, and what a model offers."""
 
 from __future__ import annotations
 
+import hashlib
+import json
 import re
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Self
 
 from autorecompute.errors import UsageError
-from autorecompute.paths import shown
+from autorecompute.files import shown
 from autorecompute.ranges import AnyBytes, Count
 
 if TYPE_CHECKING:
     from collections.abc import Iterable
+
 
 _TEXT = re.compile(r"([^:]+):([^:]+?)(?::(-1|\d+))?")
 
@@ -114,3 +117,185 @@ def parse_choices(texts: Iterable[str]) -> tuple[Choice, ...]:
         UsageError: a text is not of the form of a choice.
     """
     return tuple(sorted({Choice.parse(text) for text in texts}, key=str))
+
+
+HASH_LENGTH = 12
+
+
+@dataclass(frozen=True, slots=True)
+class Config:
+    """The choices that are on. ``Config()`` recomputes nothing.
+
+    Raises:
+        ValueError: a site comes with two options or two counts.
+    """
+
+    choices: frozenset[Choice] = frozenset()
+
+    def __post_init__(self) -> None:
+        if len({choice.site for choice in self.choices}) < len(self.choices):
+            raise ValueError("a site can be recomputed in one way only")
+
+    @classmethod
+    def of(cls, plans: Iterable[Plan]) -> Config:
+        """Return the config that switches these plans on at all their occurrences."""
+        return cls(frozenset(choice for plan in plans for choice in plan.choices))
+
+    @classmethod
+    def parse(cls, texts: Iterable[str]) -> Config:
+        """Read choices: ``["h.*.mlp:checkpoint:5", …]``.
+
+        Raises:
+            UsageError: a choice cannot be read, or one site comes in two ways.
+        """
+        try:
+            return cls(frozenset(parse_choices(texts)))
+        except ValueError as error:
+            raise UsageError(f"These choices cannot be on together: {error}.") from error
+
+    @property
+    def is_none(self) -> bool:
+        """Tell whether nothing is recomputed."""
+        return not self.choices
+
+    @property
+    def texts(self) -> list[str]:
+        """Return the choices as :meth:`parse` reads them, in a fixed order."""
+        return sorted(map(str, self.choices))
+
+    @property
+    def hash(self) -> str:
+        """Twelve hexadecimal digits, the same for equal configs on any machine and in any version."""
+        return hashlib.sha256(json.dumps(self.texts).encode()).hexdigest()[:HASH_LENGTH]
+
+    def has(self, plan: Plan) -> bool:
+        """Tell whether the plan is on, be it at some of its occurrences only."""
+        return self.count_of(plan) > 0
+
+    def count_of(self, plan: Plan) -> int:
+        """At how many of its occurrences a plan is on."""
+        counts = [self._count(choice, plan.occurrences) for choice in plan.choices]
+        return min(counts, default=0)
+
+    def share_of(self, plan: Plan) -> float:
+        """At which share of its occurrences a plan is on, from 0 to 1."""
+        return self.count_of(plan) / max(plan.occurrences, 1)
+
+    def without_plan(self, plan: Plan) -> Config:
+        """Return this config with all choices of the plan off."""
+        return Config(frozenset(on for on in self.choices if not any(on.covers(choice) for choice in plan.choices)))
+
+    def _count(self, choice: Choice, occurrences: int) -> int:
+        # A plan without a known number of occurrences is on all the same.
+        on = next((on for on in self.choices if on.covers(choice)), None)
+        if on is None:
+            return 0
+        return max(occurrences, 1) if on.count is None else on.count
+
+
+PERCENT = 100
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Activation:
+    """One output of an operation that is kept for the backward pass.
+
+    Attributes:
+        output: Which output of the operation, from 0.
+        shape: Its dimensions, each a number or an expression in symbolic dimensions.
+        element_bytes: Size of an element.
+        saved_bytes: What recomputing saves of each element: all of it, or a part.
+        reuse_frequency: In how many of the cluster's occurrences the output lies in a buffer that another one has left.
+    """
+
+    output: int
+    shape: tuple[str, ...]
+    element_bytes: int
+    saved_bytes: int
+    reuse_frequency: int = 0
+
+    @property
+    def saved_percent(self) -> float:
+        """Return the share that recomputing saves."""
+        return PERCENT * self.saved_bytes / self.element_bytes
+
+    @property
+    def saving(self) -> str:
+        """Bytes that recomputing saves at one occurrence, as an expression."""
+        return "*".join([str(self.saved_bytes), *(f"({size})" for size in self.shape)])
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Alternative:
+    """One way to make the activations of a cluster again.
+
+    Attributes:
+        choice: What switches it on.
+        activations: What is not kept then, in the order of the outputs.
+    """
+
+    choice: Choice
+    activations: tuple[Activation, ...]
+
+    @property
+    def saving(self) -> str:
+        """Bytes that it saves at one occurrence, as an expression: the sum over all outputs that are kept."""
+        return " + ".join(activation.saving for activation in self.activations) or "0"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Cluster:
+    """Places of the model that keep alike activations, and can be recomputed alike.
+
+    Attributes:
+        occurrences: How many places there are.
+        alternatives: How they can be recomputed; only one takes effect, the first where several are on.
+    """
+
+    occurrences: int
+    alternatives: tuple[Alternative, ...]
+
+
+def saving_of(choice: Choice, clusters: tuple[Cluster, ...]) -> tuple[str, int]:
+    """Bytes that a choice saves over all its occurrences, as an expression, and how many occurrences it has."""
+    offered = [
+        (cluster.occurrences, alternative)
+        for cluster in clusters
+        for alternative in cluster.alternatives
+        if alternative.choice == choice
+    ]
+    parts = [f"{occurrences}*({alternative.saving})" for occurrences, alternative in offered]
+    return " + ".join(parts) or "0", sum(occurrences for occurrences, _ in offered)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Offer:
+    """The plans of a model as its training system would use them in this environment.
+
+    Attributes:
+        plans: What can be switched on, largest saving first.
+        clusters: The activations that they are about.
+        summary: A line about what is switched on.
+        is_on: Whether the training system says that its recompute is on.
+        config: What takes effect; nothing where nothing is switched on.
+        requested: How many occurrences each choice is asked for, -1 for all.
+        recomputed: How many occurrences of each choice the training system recomputes.
+        unknown: What is asked for and not offered.
+        problems: What is wrong with what is switched on, a sentence each.
+        notes: What a reader of the plans has to know, a sentence each.
+        stated_note: Why a stated saving may differ from ours; empty where the system states none.
+        worthless: Why there is nothing worth recomputing; empty where there may be.
+    """
+
+    plans: tuple[Plan, ...]
+    clusters: tuple[Cluster, ...] = ()
+    summary: str = ""
+    is_on: bool = False
+    config: Config = field(default_factory=Config)
+    requested: dict[Choice, int] = field(default_factory=dict)
+    recomputed: dict[Choice, int] = field(default_factory=dict)
+    unknown: tuple[str, ...] = ()
+    problems: tuple[str, ...] = ()
+    notes: tuple[str, ...] = ()
+    stated_note: str = ""
+    worthless: str = ""

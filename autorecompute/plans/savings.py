@@ -1,15 +1,163 @@
-"""Savings as expressions, sums of element counts over symbolic dimensions, and whether they are worth anything."""
+"""What a plan saves, as an expression of the dimensions of a batch."""
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
-
-from autorecompute.plans.expressions import ExpressionError, as_sympy, evaluate_tree, read
+import ast
+import functools
+import math
+import operator
+from fractions import Fraction
+from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable, Mapping
+    from collections.abc import Callable, Iterable, Iterator, Mapping
 
     from autorecompute.plans.plan import Plan
+
+
+BATCH, SEQUENCE = "batch", "sequence"
+
+
+FUNCTIONS = ("floor", "ceiling", "Max", "Min", "Mod")
+"""What stands in inferred shapes; sympy has them under the same names."""
+
+NO_PART = f"an expression holds more than numbers, names, + - * / // % ** and {', '.join(FUNCTIONS)}"
+
+LONGEST_TEXT = 10_000
+DEEPEST = 300
+"""Operators within one another; a sum of as many terms is as deep."""
+
+LARGEST_NUMBER = 1 << 63
+LARGEST_EXPONENT = 16
+LARGEST_POWER = 1000
+"""So many factors a product may have when its powers are written out."""
+
+_OPERATORS: dict[type[ast.AST], Callable[..., Any]] = {
+    ast.Add: operator.add,
+    ast.Sub: operator.sub,
+    ast.Mult: operator.mul,
+    ast.Div: operator.truediv,
+    ast.FloorDiv: operator.floordiv,
+    ast.Mod: operator.mod,
+    ast.Pow: operator.pow,
+    ast.USub: operator.neg,
+    ast.UAdd: operator.pos,
+}
+_CALLS: dict[str, Callable[..., Any]] = {
+    "floor": lambda value: Fraction(math.floor(value)),
+    "ceiling": lambda value: Fraction(math.ceil(value)),
+    "Max": max,
+    "Min": min,
+    "Mod": operator.mod,
+}
+_ARGUMENTS = {"floor": (1, 1), "ceiling": (1, 1), "Max": (2, DEEPEST), "Min": (2, DEEPEST), "Mod": (2, 2)}
+
+
+class ExpressionError(ValueError):
+    """A text is no size; the message says what about it is not."""
+
+
+@functools.lru_cache(maxsize=4096)
+def read(text: str) -> ast.expr:
+    """Return the tree of an expression, of which every node was looked at.
+
+    Raises:
+        ExpressionError: something other than arithmetic stands there, or more of it than any size takes.
+    """
+    if len(text) > LONGEST_TEXT:
+        raise ExpressionError(f"an expression has more than {LONGEST_TEXT} letters")
+    try:
+        tree = ast.parse(text.strip(), mode="eval").body
+    except (SyntaxError, ValueError, RecursionError, MemoryError) as error:
+        raise ExpressionError(f"'{text[:80]}' is no expression") from error
+    _count_factors(tree, 0)
+    return tree
+
+
+def evaluate_tree(tree: ast.expr, dims: Mapping[str, int]) -> Fraction:
+    """Return the value at these dimensions.
+
+    Raises:
+        KeyError: it depends on a dimension that is not among them.
+        ZeroDivisionError: it has none there.
+    """
+
+    def leaf(node: ast.Constant | ast.Name) -> Fraction:
+        return Fraction(str(node.value)) if isinstance(node, ast.Constant) else Fraction(dims[node.id])
+
+    return Fraction(_work_out(tree, leaf, _CALLS))
+
+
+def as_sympy(tree: ast.expr) -> Any:
+    """Return the same for algebra: every name is a symbol, whatever else sympy knows by it."""
+    import sympy
+
+    def leaf(node: ast.Constant | ast.Name) -> Any:
+        return sympy.Rational(str(node.value)) if isinstance(node, ast.Constant) else sympy.Symbol(node.id)
+
+    return _work_out(tree, leaf, {name: getattr(sympy, name) for name in FUNCTIONS})
+
+
+def _work_out(node: ast.expr, leaf: Callable[..., Any], calls: Mapping[str, Callable[..., Any]]) -> Any:
+    match node:
+        case ast.BinOp():
+            left, right = _work_out(node.left, leaf, calls), _work_out(node.right, leaf, calls)
+            value = _OPERATORS[type(node.op)](left, right)
+        case ast.UnaryOp():
+            value = _OPERATORS[type(node.op)](_work_out(node.operand, leaf, calls))
+        case ast.Call(func=ast.Name(id=name)):
+            value = calls[name](*[_work_out(argument, leaf, calls) for argument in node.args])
+        case _:
+            value = leaf(node)
+    # Python divides whole numbers to floats.
+    return Fraction(value) if isinstance(value, int) else value
+
+
+def _count_factors(node: ast.AST, depth: int) -> int:
+    """Return how many numbers and names there are when powers are written out.
+
+    Raises:
+        ExpressionError: a part is none of an expression's, or there are too many.
+    """
+    if depth > DEEPEST:
+        raise ExpressionError("an expression is nested too deeply")
+    match node:
+        case ast.Constant(value=int() | float() as value) if not isinstance(value, bool) and value <= LARGEST_NUMBER:
+            return 1
+        case ast.Name():
+            return 1
+        case ast.BinOp(op=ast.Pow()):
+            factors = _exponent(node.right) * _count_factors(node.left, depth + 1)
+        case ast.BinOp() | ast.UnaryOp() | ast.Call():
+            factors = sum(_count_factors(part, depth + 1) for part in _parts(node))
+        case _:
+            raise ExpressionError(NO_PART)
+    if factors > LARGEST_POWER:
+        raise ExpressionError("an expression has too many factors")
+    return factors
+
+
+def _parts(node: ast.BinOp | ast.UnaryOp | ast.Call) -> Iterator[ast.expr]:
+    if isinstance(node, ast.Call):
+        name = node.func.id if isinstance(node.func, ast.Name) else ""
+        least, most = _ARGUMENTS.get(name, (1, 0))
+        if node.keywords or not least <= len(node.args) <= most:
+            raise ExpressionError(NO_PART)
+        yield from node.args
+    elif type(node.op) not in _OPERATORS:
+        raise ExpressionError(NO_PART)
+    elif isinstance(node, ast.BinOp):
+        yield from (node.left, node.right)
+    else:
+        yield node.operand
+
+
+def _exponent(node: ast.expr) -> int:
+    number = node.operand if isinstance(node, ast.UnaryOp) and isinstance(node.op, ast.USub) else node
+    if not isinstance(number, ast.Constant) or type(number.value) is not int or number.value > LARGEST_EXPONENT:
+        raise ExpressionError(f"an exponent is no whole number up to {LARGEST_EXPONENT}")
+    return max(number.value, 1)
+
 
 NEGLIGIBLE_BYTES = 2**20
 """A training process takes hundreds of MiB: plans that save less than one together make no batch fit."""

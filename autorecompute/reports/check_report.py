@@ -8,7 +8,7 @@ from typing import Annotated
 from rich.table import Table
 from rich.text import Text
 
-from autorecompute.documents import INLINED, Document
+from autorecompute.codec import INLINED, Document
 from autorecompute.reports.console import make_console
 from autorecompute.studies.checked import CheckReport, CheckVerdict
 

@@ -10,10 +10,9 @@ from rich.table import Table
 from rich.text import Text
 
 from autorecompute.errors import AutorecomputeError
+from autorecompute.figures import Verdict
 from autorecompute.reports.console import make_console
-from autorecompute.studies.records import require_database
-from autorecompute.studies.shared_folder import shared_from
-from autorecompute.verdict import Verdict
+from autorecompute.studies.records import require_database, shared_from
 
 if TYPE_CHECKING:
     from collections.abc import Sequence

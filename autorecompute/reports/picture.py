@@ -9,9 +9,9 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
 from autorecompute.errors import SetupError, UsageError
+from autorecompute.files import require_place, shown, write_named
 from autorecompute.memory import Phase
-from autorecompute.paths import require_place, shown, write_named
-from autorecompute.reports.estimates import describe_machine
+from autorecompute.reports.peak import describe_machine
 from autorecompute.units import MIB, format_bytes, printable
 
 if TYPE_CHECKING:

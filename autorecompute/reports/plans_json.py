@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Literal
 
-from autorecompute.documents import ABSENT, Absent, Document
+from autorecompute.codec import ABSENT, Absent, Document
 from autorecompute.plans import Config
 from autorecompute.plans.savings import evaluate
 from autorecompute.ranges import AnyBytes, Bytes, Count, PositiveCount, Ratio
@@ -16,7 +16,7 @@ if TYPE_CHECKING:
 
     from autorecompute.memory import PeakView
     from autorecompute.plans import Activation, Alternative, Cluster
-    from autorecompute.reports.overview import Overview, PlanLine
+    from autorecompute.reports.plans_text import Overview, PlanLine
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

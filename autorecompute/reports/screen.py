@@ -1,4 +1,4 @@
-"""The last screen of a tuning, and the tables of ``show``."""
+"""An answer on the screen."""
 
 from __future__ import annotations
 
@@ -7,20 +7,17 @@ from typing import TYPE_CHECKING
 from rich.console import Group, RenderableType
 from rich.text import Text
 
-from autorecompute.figures import format_relative
+from autorecompute.figures import format_interval, format_relative
+from autorecompute.measurement import Outcome
 from autorecompute.reports.answer import (
     answer_lines,
     answer_sentences,
     describe_disturbed,
     describe_page,
+    expected_step_seconds,
     lines_to_paste,
 )
-from autorecompute.reports.console import make_console
-from autorecompute.reports.curve import curve_table
-from autorecompute.reports.fitting import FittingTable
-from autorecompute.reports.knob_table import knob_table
-from autorecompute.reports.predictions import expected_step_seconds
-from autorecompute.reports.words import shorten
+from autorecompute.reports.console import FittingTable, make_console, shorten
 from autorecompute.units import format_bytes, format_samples, format_seconds
 
 if TYPE_CHECKING:
@@ -30,8 +27,87 @@ if TYPE_CHECKING:
     from rich.console import Console
 
     from autorecompute.backends.interface import Emission
+    from autorecompute.figures import CurvePoint, Figures, KnobFigures, Recomputed
     from autorecompute.measurement import Trial
     from autorecompute.result import Result
+
+
+CONFIG_WIDTH = 40
+FIGURES = ("batch", "without", "peak", "with", "peak")
+
+
+def curve_table(curve: Sequence[CurvePoint], chosen: int | None) -> FittingTable:
+    """Samples/s and peak of every batch without recompute and with it; the chosen batch has a star."""
+    table = FittingTable(columns=(*FIGURES, "config", "study"), spared=frozenset({"study"}))
+    for point in curve:
+        *figures, config, study = curve_cells(point, chosen)
+        table.add_row(*figures, shorten(config, CONFIG_WIDTH), study)
+    return table
+
+
+def curve_cells(point: CurvePoint, chosen: int | None) -> tuple[str, ...]:
+    """Return a batch's figures as people read them: those of ``FIGURES``, the config, and the study that tuned it."""
+    return (
+        f"{'* ' if point.batch == chosen else ''}{point.batch}",
+        *_cells(point.without),
+        *_cells_with(point.recomputed),
+    )
+
+
+def _cells(figures: Figures) -> tuple[str, str]:
+    speed = format_samples(figures.samples_per_second)
+    # What does not fit has a figure all the same: in brackets, as nobody can train that way.
+    is_beyond = figures.samples_per_second is not None and figures.outcome is not Outcome.OK
+    return (f"({speed})" if is_beyond else speed, format_bytes(figures.peak_bytes))
+
+
+def _cells_with(recomputed: Recomputed | None) -> tuple[str, ...]:
+    if recomputed is None:
+        return ("", "", "", "")
+    speed, peak = _cells(recomputed.figures)
+    if recomputed.config is None:
+        peak = format_bytes(recomputed.least_peak_bytes)
+    return (speed, peak, recomputed.description, recomputed.study)
+
+
+COLUMNS = ("knob", "with : without", "95 %", "peak", "change", "")
+
+
+def knob_table(knobs: Sequence[KnobFigures]) -> RenderableType:
+    """Return a row for each knob that was tried, and below them the others in a line each."""
+    table = FittingTable(columns=COLUMNS)
+    tried = [knob for knob in knobs if knob.outcome is not None]
+    for knob in tried:
+        *figures, end = knob_cells(knob)
+        table.add_row(*figures, Text(end, style="bold green" if knob.kept else ""))
+    untried = [Text(f"{knob.name} was {knob.sentence}") for knob in knobs if knob.outcome is None]
+    return Group(*([table] if tried else []), *untried)
+
+
+def knob_cells(knob: KnobFigures) -> tuple[str, ...]:
+    """Return what a knob that was tried did, as people read it, under ``COLUMNS``."""
+    return (
+        knob.name,
+        format_relative(knob.throughput_ratio),
+        "-" if knob.low is None or knob.high is None else format_interval(knob.low, knob.high),
+        format_bytes(knob.peak_bytes),
+        _format_change(knob),
+        _describe_end(knob),
+    )
+
+
+def _format_change(knob: KnobFigures) -> str:
+    if knob.peak_bytes is None or knob.base_peak_bytes is None:
+        return "-"
+    change = knob.peak_bytes - knob.base_peak_bytes
+    return f"{'+' if change >= 0 else '-'}{format_bytes(abs(change))}"
+
+
+def _describe_end(knob: KnobFigures) -> str:
+    if knob.throughput_ratio is None:
+        return f"{knob.outcome}: {knob.message}"
+    return "; ".join(filter(None, ["kept" if knob.kept else "not kept", knob.message]))
+
 
 NAME_WIDTH = 60
 ANSWER_COLUMNS = ("", "config", "peak", "throughput", "relative", "outcome")

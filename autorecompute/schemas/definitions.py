@@ -10,7 +10,7 @@ import types
 from collections.abc import Mapping
 from typing import TYPE_CHECKING, Annotated, Any, Literal, Union, get_args, get_origin
 
-from autorecompute.documents import Absent, entries_of
+from autorecompute.codec import Absent, entries_of
 from autorecompute.plans import Choice, Config
 from autorecompute.ranges import Range
 

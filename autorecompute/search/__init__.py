@@ -2,18 +2,20 @@
 
 from __future__ import annotations
 
-from autorecompute.search.batch_choosers import BatchChooser, Listed
-from autorecompute.search.choice import NAMES, make_searcher
-from autorecompute.search.fastest_batch import Fastest
-from autorecompute.search.first import InheritedFirst, PlannedFirst
+from autorecompute.search.fastest_batch import BatchChooser, Fastest, Limits, Listed
 from autorecompute.search.greedy import GreedySearcher
-from autorecompute.search.growth import Limits
 from autorecompute.search.model_searcher import ModelSearcher
-from autorecompute.search.prior import Prior
-from autorecompute.search.sampler import RecomputeSampler
-from autorecompute.search.sampling import OptunaSearcher, require_installed
-from autorecompute.search.searcher import Limit, Proposal, Searcher
-from autorecompute.search.whole_steps import WholeStepSearcher, missing_in
+from autorecompute.search.sampling import NAMES, OptunaSearcher, RecomputeSampler, make_searcher, require_installed
+from autorecompute.search.searcher import (
+    InheritedFirst,
+    Limit,
+    PlannedFirst,
+    Prior,
+    Proposal,
+    Searcher,
+    WholeStepSearcher,
+    missing_in,
+)
 
 __all__ = [
     "NAMES",

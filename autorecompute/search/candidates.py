@@ -1,20 +1,140 @@
-"""The configs that a model is asked about: all that there are, all of the plans that matter most, or mixes."""
+"""The configs that may be worth a trial."""
 
 from __future__ import annotations
 
 import functools
+import math
+from dataclasses import replace
 from typing import TYPE_CHECKING
 
 import numpy as np
 
+from autorecompute.measurement import Outcome
 from autorecompute.plans import Choice, Config
-from autorecompute.search.mixes import Mixer
 
 if TYPE_CHECKING:
-    from collections.abc import Sequence
+    from collections.abc import Callable, Mapping, Sequence
 
-    from autorecompute.memory import Simulator
+    from autorecompute.measurement import Trial
+    from autorecompute.memory import Forecast, MemoryModel, Simulated, Simulator
     from autorecompute.plans import Plan, Space
+
+
+MOST_MIXES = 2**15
+"""So many mixes are looked at, give or take those that cannot exist."""
+
+MOST_SETS = 256
+"""So many sets of plans are kept while plans are added."""
+
+FEWEST_SETS = 8
+"""So many sets are mixed even where the blocks are very many."""
+
+RANGES = 32
+"""Sets that need about the same, as one of so many even ranges has it, compete with each other."""
+
+FINE_RANGES, OF_EACH = 128, 2
+"""So many ranges of peaks, and the cheapest of each, have their counts moved."""
+
+MOVES = 8
+"""So many counts of a config are moved one after the other, at most."""
+
+LEAPS = 8
+"""Of more occurrences than this, a count is also moved by such a part of them."""
+
+
+class Mixer:
+    """Makes mixes of plans.
+
+    Args:
+        by_plan: The choices of each plan, of shape ``[plans, choices]``, 0 or 1.
+        occurrences: How many occurrences each choice has; 1 where its plan does not count.
+        simulator: Simulates configs.
+        exist: Tells which of some configs exist.
+    """
+
+    def __init__(
+        self,
+        by_plan: np.ndarray,
+        occurrences: Sequence[int],
+        simulator: Simulator,
+        exist: Callable[[np.ndarray], np.ndarray],
+    ) -> None:
+        self._by_plan, self._occurrences = by_plan, np.array(occurrences)
+        self._simulator, self._exist = simulator, exist
+
+    def mixes(self) -> np.ndarray:
+        """At which share of its occurrences each choice is on: a line for each config, without recompute among them."""
+        sets = self._sets()
+        counts = self._at_counts(self._by_plan, np.zeros_like(self._by_plan))
+        steps = max(int(self._occurrences.max(initial=1)) - 1, 1)
+        few = self._best(sets, max(math.isqrt(MOST_MIXES // steps), FEWEST_SETS))
+        first, rest = (part.reshape(-1, few.shape[1]) for part in np.broadcast_arrays(few[:, None], few[None]))
+        found = np.concatenate([sets, counts, self._at_counts(first, rest)])
+        mixes = np.unique(found[self._exist(found)], axis=0)
+        return np.unique(np.concatenate([mixes, *self._move_counts(mixes)]), axis=0)
+
+    def _move_counts(self, mixes: np.ndarray) -> list[np.ndarray]:
+        """Return the cheapest mixes, and what is cheaper than they are with some counts moved."""
+        kept = [self._cheapest_of_fine_ranges(mixes)]
+        for _ in range(MOVES):
+            around = np.unique(np.concatenate([kept[-1], *self._neighbours(kept[-1])]), axis=0)
+            found = self._cheapest_of_fine_ranges(around[self._exist(around)])
+            if np.array_equal(found, kept[-1]):
+                break
+            kept.append(found)
+        return kept
+
+    def _cheapest_of_fine_ranges(self, mixes: np.ndarray) -> np.ndarray:
+        simulated = self._simulator.simulate(mixes)
+        places = _cheapest(simulated.peak_bytes, simulated, FINE_RANGES * OF_EACH, FINE_RANGES)
+        cheapest: np.ndarray = mixes[np.sort(places)]
+        return cheapest
+
+    def _neighbours(self, mixes: np.ndarray) -> list[np.ndarray]:
+        """Return the mixes with the count of one choice moved, by one occurrence or by a leap."""
+        found = []
+        for column, most in enumerate(self._occurrences.tolist()):
+            for by in {1, -1, most // LEAPS, -(most // LEAPS)} - {0}:
+                moved = mixes.copy()
+                moved[:, column] = (np.rint(moved[:, column] * most) + by) / most
+                found.append(moved[(moved[:, column] >= 0) & (moved[:, column] <= 1)])
+        return found
+
+    def _sets(self) -> np.ndarray:
+        """Set of plans that are on at all occurrences: the cheapest of each range of peaks."""
+        sets = np.zeros((1, self._by_plan.shape[1]), dtype=np.float32)
+        for plan in self._by_plan:
+            added = np.maximum(sets, plan)
+            sets = self._best(np.unique(np.concatenate([sets, added[self._exist(added)]]), axis=0), MOST_SETS)
+        return sets
+
+    def _best(self, sets: np.ndarray, most: int) -> np.ndarray:
+        if len(sets) <= most:
+            return sets
+        simulated = self._simulator.simulate(sets)
+        needs = (simulated.peak_bytes, simulated.stash_bytes)
+        by_peak, by_stash = (_cheapest(each, simulated, most // len(needs)) for each in needs)
+        best: np.ndarray = sets[np.unique(np.concatenate([by_peak, by_stash]))]
+        return best
+
+    def _at_counts(self, first: np.ndarray, rest: np.ndarray) -> np.ndarray:
+        """Return the plans of ``rest`` everywhere, and those of ``first`` at each count of the first occurrences."""
+        most = int(self._occurrences.max(initial=1))
+        shares = (np.rint(self._occurrences * count / most) / self._occurrences for count in range(1, most))
+        parts = [np.maximum(rest, first * share) for share in shares]
+        return np.concatenate([*parts, np.maximum(first, rest)], dtype=np.float32, casting="same_kind")
+
+
+def _cheapest(needs: np.ndarray, simulated: Simulated, most: int, ranges: int = RANGES) -> np.ndarray:
+    """Return where the sets are that recompute least among those that need about the same."""
+    ranges = min(ranges, most)
+    spread = max(float(needs.max() - needs.min()), 1.0)
+    within = np.minimum((needs - needs.min()) * ranges / spread, ranges - 1).astype(int)
+    order = np.lexsort((simulated.recompute_share, within))
+    starts = np.searchsorted(within[order], within[order])
+    found: np.ndarray = order[np.arange(len(order)) - starts < most // ranges]
+    return found
+
 
 MOST_PLANS = 15
 """So many plans have 32,768 configs, and a proposal looks at all of them. Of more plans, those stay off that change the
@@ -162,3 +282,73 @@ def covered(switches: np.ndarray, space: Space, choices: Sequence[Choice]) -> np
         covered[:, inside] = np.maximum(covered[:, inside], switches[:, [outer]])
     most: np.ndarray = np.minimum(covered, switches)
     return most
+
+
+def sound_space(space: Space, trials: Sequence[Trial]) -> Space:
+    """Return the space without the plans that failed alone, and not for want of memory: they would fail in company."""
+    outcomes = {trial.config: trial.measurement.outcome for trial in trials}
+    failed = {config for config, outcome in outcomes.items() if _blames_config(outcome)}
+    return replace(space, plans=tuple(plan for plan in space.plans if Config.of([plan]) not in failed))
+
+
+def chance_to_work(candidates: Candidates, trials: Sequence[Trial]) -> np.ndarray:
+    """Return how likely each candidate comes to its end, by those that failed, and not for want of memory.
+
+    A choice that was measured works as far as it was on. Of a config that failed one of its other choices is to blame:
+    those that most of such configs have are equally likely to be the one. Where nothing else was on in it, no more than
+    what was measured is.
+
+    Args:
+        candidates: The configs.
+        trials: All that was measured.
+    """
+    switches = candidates.switches
+    places = [(candidates.places.get(trial.config), trial.measurement.outcome) for trial in trials]
+    works = [switches[place] for place, outcome in places if place is not None and outcome.is_measured]
+    failed = [place for place, outcome in places if place is not None and _blames_config(outcome)]
+    most = np.max([np.zeros(switches.shape[1]), *works], axis=0)
+    suspects = switches[failed] > most
+    often = suspects.sum(axis=0)
+    chance = np.ones(len(candidates))
+    for place, own in zip(failed, suspects, strict=True):
+        if not own.any():
+            chance[candidates.supersets(place)] = 0
+            continue
+        likely = own & (often == often[own].max())
+        chance *= 1 - (switches[:, likely] > most[likely]).mean(axis=1)
+    return chance
+
+
+def _blames_config(outcome: Outcome) -> bool:
+    return not outcome.is_measured and not outcome.is_about_memory and outcome is not Outcome.LOST
+
+
+def predict_frontier(memory: MemoryModel, dims: Mapping[str, int]) -> tuple[Forecast, ...]:
+    """Return the forecasts of those configs among all that the search knows, the lowest peak first.
+
+    Args:
+        memory: A model that can forecast any config.
+        dims: The dimensions of a step.
+
+    Raises:
+        KeyError: a shape depends on a dimension that is not known.
+    """
+    candidates = Candidates(memory.space, memory.simulator(dims, choices_of(memory.space)))
+    simulated = candidates.simulated
+    places = undominated(simulated.peak_bytes, simulated.recompute_share)
+    return tuple(memory.forecast(candidates.config(place), dims) for place in places)
+
+
+def undominated(peaks: np.ndarray, costs: np.ndarray) -> list[int]:
+    """Return the places that no other beats in both, the lowest peak first.
+
+    Args:
+        peaks: Bytes, an entry for each config.
+        costs: Step times, or shares of extra work.
+    """
+    places, least = [], np.inf
+    for place in np.lexsort((costs, peaks)):
+        if costs[place] < least:
+            places.append(int(place))
+            least = costs[place]
+    return places

@@ -1,4 +1,4 @@
-"""A simple search: a fixed opening, then one measured step after another from whatever was tried."""
+"""Searches without a model of memory: switches on what saves most for its time."""
 
 from __future__ import annotations
 
@@ -6,20 +6,311 @@ import math
 from itertools import chain
 from typing import TYPE_CHECKING
 
-from autorecompute.search.costs import TrialCosts, needs_nothing
-from autorecompute.search.moves import moves_from
-from autorecompute.search.opening_configs import Opening
-from autorecompute.search.peaks import PeakModel
-from autorecompute.search.searcher import Proposal
-from autorecompute.search.soundness import sound_space
-from autorecompute.search.times import TimeModel
+import numpy as np
+
+from autorecompute.figures import comparable_steps
+from autorecompute.measurement import Outcome
+from autorecompute.plans import Config
+from autorecompute.search.candidates import sound_space
+from autorecompute.search.searcher import Proposal, preset_reason
+from autorecompute.search.surrogate import TrialCosts, needs_nothing
 
 if TYPE_CHECKING:
-    from collections.abc import Collection, Iterator, Mapping, Sequence
+    from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 
     from autorecompute.measurement import Trial
-    from autorecompute.plans import Config, Plan, Space
-    from autorecompute.search.costs import Needs
+    from autorecompute.plans import Plan, Space
+    from autorecompute.search.surrogate import Needs
+
+
+FEW_ON_OR_OFF = 1
+"""Configs of so many plans, and those that leave so many out, tell what a plan saves, and not how savings add up."""
+
+
+class PeakModel:
+    """The peak of a config: that of the nearest trial, corrected by what each plan was seen to save near it.
+
+    Memory is neither additive nor monotone, so nothing is concluded from trials far away where there are nearer ones.
+
+    Args:
+        space: The plans.
+        trials: What was measured.
+        limit_bytes: The memory limit.
+    """
+
+    def __init__(self, space: Space, trials: Sequence[Trial], limit_bytes: int) -> None:
+        self._space, self._limit_bytes = space, limit_bytes
+        chosen = [trial for trial in trials if space.is_mix(trial.config)]
+        self._peaks = {t.config: t.measurement.peak_bytes for t in chosen if t.measurement.peak_bytes is not None}
+        too_large = [trial.config for trial in chosen if trial.measurement.outcome.is_about_memory]
+        self._savings = {plan: self._seen_savings(plan, too_large) for plan in space.plans}
+        if self._peaks:
+            # Out of memory is above the limit; how far above, the nearest measured peak tells.
+            guesses = {c: max(self._forecast_bytes(c), limit_bytes + 1) for c in too_large if c not in self._peaks}
+            self._peaks |= guesses
+        self._optimism_bytes = self._learn_optimism()
+
+    def spare_bytes(self, config: Config) -> int | None:
+        """Return what the limit leaves beyond a config that was tried, below 0 where it is too much.
+
+        ``None`` for others.
+        """
+        return self._limit_bytes - self._peaks[config] if config in self._peaks else None
+
+    def excess_bytes(self, config: Config) -> int:
+        """Return how far above the limit the peak of a config should be; 0 where it should fit."""
+        distance = min((len(base.choices ^ config.choices) for base in self._peaks), default=0)
+        return max(0, self._forecast_bytes(config) + round(distance * self._optimism_bytes) - self._limit_bytes)
+
+    def saving_bytes(self, plan: Plan, near: Config) -> int:
+        """Return what the whole plan saves in a config like this one; the stated saving where no trial tells."""
+        seen = self._savings[plan]
+        if not seen:
+            return plan.saving_bytes or 0
+        others = near.without_plan(plan).choices
+        return min((len(config.without_plan(plan).choices ^ others), saving) for config, saving in seen)[1]
+
+    def _learn_optimism(self) -> float:
+        """Return what forecasts were too low by, on average, for each plan between a config and those known.
+
+        The search asks for what should just fit, so that the forecasts that err on the low side are those it follows.
+        """
+        if len(self._peaks) == 1:
+            return 0.0
+        middling = [
+            c for c in self._peaks if FEW_ON_OR_OFF < len(c.choices) < len(self._space.all_on.choices) - FEW_ON_OR_OFF
+        ]
+        misses = distances = 0
+        for config in middling:
+            others = [other for other in self._peaks if other != config]
+            misses += self._peaks[config] - self._forecast_bytes(config, others)
+            distances += min(len(other.choices ^ config.choices) for other in others)
+        return max(0.0, misses / distances) if distances else 0.0
+
+    def _forecast_bytes(self, config: Config, known: Collection[Config] | None = None) -> int:
+        """Return the peak to expect, the highest where several trials are equally near."""
+        distances = {base: len(base.choices ^ config.choices) for base in known or self._peaks}
+        nearest = min(distances.values())
+        return max(self._forecast_from(base, config) for base, distance in distances.items() if distance == nearest)
+
+    def _forecast_from(self, base: Config, config: Config) -> int:
+        shares = {plan: self._space.share(config, plan) - self._space.share(base, plan) for plan in self._space.plans}
+        saved = sum(share * self.saving_bytes(plan, config) for plan, share in shares.items() if share)
+        return self._peaks[base] - round(saved)
+
+    def _seen_savings(self, plan: Plan, too_large: Sequence[Config]) -> list[tuple[Config, int]]:
+        """Return the configs with the plan that were also tried without it, and the difference."""
+        seen = []
+        for config, peak in self._peaks.items():
+            without = config.without_plan(plan)
+            if not (share := self._space.share(config, plan)):
+                continue
+            if without in self._peaks:
+                seen.append((config, round((self._peaks[without] - peak) / share)))
+            elif without in too_large:
+                seen.append((config, max(round((self._limit_bytes + 1 - peak) / share), plan.saving_bytes or 0)))
+        # Leaving a plan out can save far more than it keeps, where that breaks a chain of recompute from layer to
+        # layer. That tells what the chain costs, not what the plan saves.
+        return [pair for pair in seen if pair[1] >= 0] or [(config, 0) for config, _ in seen]
+
+
+EXPECTED_COST = 0.02
+"""What a plan adds to the step, as a share of it, as long as no trial tells."""
+
+COST_SPREAD = 0.02
+"""How far a plan's cost is from the expected one, as a rule."""
+
+COST_SPREAD_OF_COUNTED = 0.2
+"""The same of a plan that counts: such plans recompute whole blocks, all of which take a third of a step."""
+
+LEAST_NOISE = 0.004**2
+"""Variance of a step time on the quietest machine, as a share of it."""
+
+
+class TimeModel:
+    """Step time as a sum: the step without recompute, and what each plan adds to it.
+
+    All times are relative to the fastest trial's.
+
+    Args:
+        space: The plans.
+        trials: What was measured.
+    """
+
+    def __init__(self, space: Space, trials: Sequence[Trial]) -> None:
+        self._space = space
+        timed = [trial for trial in trials if trial.measurement.median_step_seconds]
+        # Beside a reference of the same minutes times can be compared over hours; without one, only as they are.
+        self._has_reference = all(trial.relative_throughput for trial in timed)
+        steps = comparable_steps([trial.measurement for trial in timed])
+        self._steps = {trial.number: seconds for trial, seconds in zip(timed, steps, strict=True) if seconds}
+        self._fastest = min(map(self._seconds, timed), default=1.0)
+        self._base, self._costs = 1.0, dict.fromkeys(space.plans, EXPECTED_COST)
+        self._learn([trial for trial in timed if space.is_mix(trial.config)])
+
+    def measured(self, trial: Trial) -> float:
+        """Return the step time of a trial that has one."""
+        return self._seconds(trial) / self._fastest
+
+    def expected(self, trial: Trial) -> float:
+        """Return the step time of a trial without the luck of its measurement: the fastest of many was lucky."""
+        return max(self.measured(trial), self.forecast(trial.config))
+
+    def forecast(self, config: Config) -> float:
+        """Return the step time to expect of a config."""
+        return self._base + sum(
+            self._costs[plan] * self._space.share(config, plan) for plan in self._space.plans_of(config)
+        )
+
+    def cost(self, plan: Plan) -> float:
+        """Return what the plan adds to the step time; below 0 where it is faster to recompute."""
+        return self._costs[plan]
+
+    def _seconds(self, trial: Trial) -> float:
+        relative = trial.relative_throughput
+        return 1 / relative if self._has_reference and relative else self._steps[trial.number]
+
+    def _learn(self, trials: Sequence[Trial]) -> None:
+        """Fit the costs by ridge regression, which leaves what no trial can tell as it was expected.
+
+        How far the trials may pull a cost away from there is decided by how well the costs explain them: on a noisy
+        machine the trials say less. It is the posterior mean under normal noise and a normal prior (empirical Bayes).
+        """
+        if not trials:
+            return
+        times = np.array([self.measured(trial) for trial in trials])
+        ones = [[1.0, *(self._space.share(trial.config, plan) for plan in self._space.plans)] for trial in trials]
+        design = np.array(ones, dtype=float)
+        spreads = [COST_SPREAD_OF_COUNTED if plan.counts else COST_SPREAD for plan in self._space.plans]
+        costs = _ridge(design, times, LEAST_NOISE, spreads)
+        spare = max(len(trials) - len(costs), 1)
+        noise = max(float(np.square(times - design @ costs).sum()) / spare, LEAST_NOISE)
+        base, *found = map(float, _ridge(design, times, noise, spreads))
+        self._base, self._costs = base, dict(zip(self._space.plans, found, strict=True))
+
+
+def _ridge(design: np.ndarray, times: np.ndarray, noise: float, spreads: Sequence[float]) -> np.ndarray:
+    """Return the base and the costs that explain the times best, given the variance of their noise."""
+    weights = np.array([0.0, *(noise / spread**2 for spread in spreads)])
+    expected = np.full(design.shape[1], EXPECTED_COST)
+    expected[0] = 0.0
+    left = design.T @ design + np.diag(weights)
+    return np.linalg.solve(left, design.T @ times + weights * expected)
+
+
+LEAST_COST = 0.002
+"""No plan counts as cheaper than this share of a step when its saving is weighed against its time."""
+
+
+def moves_from(base: Config, space: Space, times: TimeModel, peaks: PeakModel) -> Iterator[Config]:
+    """Yield one plan on or off, and several at once towards the limit; nothing where the peak is unknown."""
+    spare_bytes = peaks.spare_bytes(base)
+    if spare_bytes is None:
+        return
+    on = [plan for plan in space.plans if base.has(plan)]
+    off = [plan for plan in space.plans if not base.has(plan)]
+    savings = {plan: peaks.saving_bytes(plan, base) for plan in space.plans}
+    worth = {plan: savings[plan] / max(times.cost(plan), LEAST_COST) for plan in space.plans}
+    yield from (base.without_plan(plan) for plan in on)
+    yield from (space.with_plan(base, plan) for plan in off)
+    if spare_bytes < 0:
+        yield from _grow(space, base, sorted(off, key=worth.__getitem__, reverse=True), savings, -spare_bytes)
+    else:
+        costly = [plan for plan in on if times.cost(plan) > 0]
+        yield from _prune(space, base, sorted(costly, key=worth.__getitem__), savings, spare_bytes)
+
+
+def _grow(
+    space: Space, config: Config, plans: list[Plan], savings: dict[Plan, int], missing_bytes: int
+) -> Iterator[Config]:
+    """Plan after plan on, until the config should fit; the last one at no more occurrences than that takes."""
+    for plan in plans:
+        if plan.counts and savings[plan] > missing_bytes:
+            yield space.with_plan(config, plan, math.ceil(plan.occurrences * missing_bytes / savings[plan]))
+        config = space.with_plan(config, plan)
+        yield config
+        missing_bytes -= savings[plan]
+        if missing_bytes <= 0:
+            return
+
+
+def _prune(
+    space: Space, config: Config, plans: list[Plan], savings: dict[Plan, int], spare_bytes: int
+) -> Iterator[Config]:
+    """Plan after plan off, leaving on those without which the config should no longer fit, or as many as that takes."""
+    for plan in plans:
+        if savings[plan] * space.share(config, plan) <= spare_bytes:
+            spare_bytes -= round(savings[plan] * space.share(config, plan))
+            config = config.without_plan(plan)
+            yield config
+        elif plan.counts and (spare := plan.occurrences * spare_bytes // savings[plan]):
+            yield space.with_plan(config, plan, config.count_of(plan) - spare)
+
+
+WHOLE_SHARE = 0.7
+"""An opening within this share of the budget is gone through as a whole."""
+
+CUT_SHARE = 2 / 3
+"""A longer one is cut down to this share, so that a third of the budget is left to use what it told."""
+
+FAILURES_THAT_TELL = 3
+"""After so many plans alone that ran out of memory, and none that did not, the rest would tell as little."""
+
+
+class Opening:
+    """The first trials of a study.
+
+    The plans come in the order of their stated savings. A training system may state too little, so a small saving puts
+    a plan at the end and never leaves it out.
+
+    Args:
+        space: The plans worth a trial.
+        presets: What a user could switch on without measuring.
+        budget: How many trials the study may have.
+
+    Attributes:
+        whole: All that an opening can hold.
+    """
+
+    def __init__(self, space: Space, presets: Iterable[Config], budget: int) -> None:
+        plans = sorted(space.plans, key=_stated_saving, reverse=True)
+        all_on = space.all_on
+        self._budget = budget
+        reasons = {**{preset: preset_reason(preset) for preset in presets}, all_on: "all at once"}
+        self._presets = [Proposal(config=config, reason=reason) for config, reason in reasons.items()]
+        self._alone = [Proposal(config=Config.of([plan]), reason=f"{plan.label} alone") for plan in plans]
+        self._all_but = [
+            Proposal(config=all_on.without_plan(plan), reason=f"all but {plan.label}")
+            for plan in plans
+            if all_on.has(plan)
+        ]
+        self.whole = [*self._presets, *self._alone, *self._all_but]
+
+    def proposals(self, trials: Sequence[Trial]) -> list[Proposal]:
+        """Return the opening of a study that has come to these trials, with what they have of it."""
+        alone = [] if self._tell_nothing_alone(trials) else self._alone
+        proposals = [*self._presets, *alone, *self._all_but]
+        if len(proposals) <= round(self._budget * WHOLE_SHARE):
+            return proposals
+        # In turns, because it takes both: what a plan saves by itself, and which plan breaks the chain of recompute.
+        in_turns = chain.from_iterable(zip(alone, self._all_but, strict=False)) if alone else self._all_but
+        return [*self._presets, *in_turns][: round(self._budget * CUT_SHARE)]
+
+    def count_others_after(self, trial: Trial, trials: Sequence[Trial]) -> int:
+        """Return how many trials came after this one that are not of the opening."""
+        configs = {proposal.config for proposal in self.whole}
+        return sum(other.number > trial.number and other.config not in configs for other in trials)
+
+    def _tell_nothing_alone(self, trials: Sequence[Trial]) -> bool:
+        configs = {proposal.config for proposal in self._alone}
+        outcomes = [trial.measurement.outcome for trial in trials if trial.config in configs]
+        is_any_measured = any(outcome.is_measured for outcome in outcomes)
+        return outcomes.count(Outcome.OOM) >= FAILURES_THAT_TELL and not is_any_measured
+
+
+def _stated_saving(plan: Plan) -> int:
+    return plan.saving_bytes or 0
+
 
 NOISE = 0.01
 """A gain below this share of the step time is not worth a trial: it could not be told from noise."""

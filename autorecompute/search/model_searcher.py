@@ -7,14 +7,11 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
-from autorecompute.measurement import Outcome
+from autorecompute.measurement import Outcome, Prediction
 from autorecompute.plans import Config
-from autorecompute.prediction import Prediction
-from autorecompute.search.candidates import Candidates, choices_of
-from autorecompute.search.costs import TrialCosts, needs_nothing
+from autorecompute.search.candidates import Candidates, chance_to_work, choices_of
 from autorecompute.search.searcher import Proposal, preset_reason
-from autorecompute.search.soundness import chance_to_work
-from autorecompute.search.surrogate import USUAL_ERROR, Outlook, Surrogate, normal
+from autorecompute.search.surrogate import USUAL_ERROR, Outlook, Surrogate, TrialCosts, needs_nothing, normal
 
 if TYPE_CHECKING:
     from collections.abc import Collection, Mapping, Sequence
@@ -22,7 +19,7 @@ if TYPE_CHECKING:
     from autorecompute.measurement import Trial
     from autorecompute.memory import Forecast, PeakForecaster
     from autorecompute.plans import Space
-    from autorecompute.search.costs import Needs
+    from autorecompute.search.surrogate import Needs
 
 LEAST_GAIN = 0.0004
 """A trial that should gain less than this share of the step time is not worth its own time. One that takes n times as

@@ -1,18 +1,72 @@
-"""The interface between choosing a config and measuring it."""
+"""What a search is asked, and what is proposed before it or beside it."""
 
 from __future__ import annotations
 
+import itertools
+import math
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Protocol, TypeAlias
 
+from autorecompute.measurement import Prediction, Trial
 from autorecompute.plans import Config
-from autorecompute.prediction import Prediction
 
 if TYPE_CHECKING:
     from collections.abc import Collection, Mapping
 
-    from autorecompute.measurement import Trial
+    from autorecompute.memory import MemoryModel
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Prior:
+    """The trials of a stored study with the same plans, and the problem they were measured on.
+
+    Step times carry over as shares of the reference's (``Trial.relative_throughput``), peaks in proportion to batch and
+    dimensions.
+
+    Attributes:
+        source: Name of the stored study.
+        batch: Its batch.
+        limit_bytes: Its memory limit, which the outcomes of its trials were held against.
+        resting_bytes: What its script held before the first activation existed.
+        dims: Its other dimensions, the length of its sequences for instance.
+        trials: What it measured.
+        answer: The config that it recommends.
+        finalists: The configs that it raced, the fastest first.
+    """
+
+    source: str
+    batch: int
+    limit_bytes: int
+    resting_bytes: int
+    trials: tuple[Trial, ...]
+    dims: dict[str, int] = field(default_factory=dict)
+    answer: Config | None = None
+    finalists: tuple[Config, ...] = ()
+
+    def growth(self, batch: int, dims: Mapping[str, int]) -> float:
+        """Return how many times as large an activation is at these dimensions, if it has all of them."""
+        shared = [size / self.dims[name] for name, size in dims.items() if self.dims.get(name)]
+        return math.prod(shared, start=batch / self.batch)
+
+    def peak_bytes_grown(self, trial: Trial, growth: float) -> int | None:
+        """Return the peak of one of its trials with activations that many times as large; ``None`` if it has none."""
+        peak_bytes = trial.measurement.peak_bytes
+        if peak_bytes is None:
+            return None
+        return self.resting_bytes + round((peak_bytes - self.resting_bytes) * growth)
+
+    def fastest_within(self, limit_bytes: int, growth: float) -> Sequence[Trial]:
+        """Return its trials that should hold a limit with activations that many times as large, the fastest first."""
+        peaks = {trial.number: self.peak_bytes_grown(trial, growth) for trial in self.trials}
+        fitting = [trial for trial in self.trials if (peak := peaks[trial.number]) is not None and peak <= limit_bytes]
+        return sorted(fitting, key=slowness)
+
+
+def slowness(trial: Trial) -> tuple[float, float]:
+    """Order trials, the fastest first: by their steps where no reference could run that they have a share of."""
+    return -(trial.relative_throughput or 0.0), trial.measurement.median_step_seconds or 0.0
+
 
 Limit: TypeAlias = Callable[[Sequence["Trial"]], int]
 """The limit that peaks are held against, as the trials so far tell it."""
@@ -82,3 +136,162 @@ class SearcherWrapper:
     def expect_steps(self, trials: Sequence[Trial]) -> Mapping[int, float]:
         """Return what the other searcher expects of the timed trials."""
         return self._searcher.expect_steps(trials)
+
+
+MOST_INHERITED = 5
+"""So many configs of a stored study are tried at most before the search goes its own way."""
+
+FASTEST = 2
+"""So many are taken by what its peaks say at the new sizes and limit, beside its answer and its finalists."""
+
+SLACK = 0.05
+"""A peak carried over to other sizes is off by a few percent: what misses the limit by less is tried all the same."""
+
+
+class InheritedFirst(SearcherWrapper):
+    """Proposes the best configs of a stored study right after the reference, then what another searcher proposes.
+
+    Args:
+        searcher: Who goes on.
+        prior: The stored study.
+        growth: How many times as large activations are as in the stored study (``Prior.growth``).
+        limit_bytes: The limit that is tuned for.
+    """
+
+    def __init__(self, searcher: Searcher, prior: Prior, *, growth: float, limit_bytes: int) -> None:
+        super().__init__(searcher)
+        self._prior = prior
+        self._firsts = dict(itertools.islice(_worth_trying(prior, growth, limit_bytes).items(), MOST_INHERITED))
+
+    def propose(self, trials: Sequence[Trial], claimed: Collection[Config] = ()) -> Proposal | None:
+        """Return the next config to measure, or ``None`` when nothing is left to gain."""
+        proposal = self._searcher.propose(trials, claimed)
+        if proposal is None or not any(trial.config.is_none for trial in trials):
+            return proposal
+        tried = {*claimed, *(trial.config for trial in trials)}
+        untried = next((config for config in self._firsts if config not in tried), None)
+        if untried is None:
+            return proposal
+        reason = f"{self._firsts[untried]} of study {self._prior.source}"
+        return Proposal(config=untried, reason=reason, prediction=self._searcher.predict(untried, trials))
+
+
+class PlannedFirst(SearcherWrapper):
+    """Proposes a config that was planned as soon as anything was measured, then what another searcher proposes.
+
+    Args:
+        searcher: Who goes on.
+        config: What was planned.
+        least_fit: How surely it has to fit; where it may not, it is left to the other searcher.
+    """
+
+    def __init__(self, searcher: Searcher, config: Config, least_fit: float = 0.0) -> None:
+        super().__init__(searcher)
+        self._config, self._least_fit = config, least_fit
+
+    def propose(self, trials: Sequence[Trial], claimed: Collection[Config] = ()) -> Proposal | None:
+        """Return the next config to measure, or ``None`` when nothing is left to gain."""
+        if not trials or self._config in {*claimed, *(trial.config for trial in trials)}:
+            return self._searcher.propose(trials, claimed)
+        prediction = self._searcher.predict(self._config, trials)
+        if prediction is not None and prediction.fits < self._least_fit:
+            return self._searcher.propose(trials, claimed)
+        return Proposal(config=self._config, reason="planned, unmeasured", prediction=prediction)
+
+
+def _worth_trying(prior: Prior, growth: float, limit_bytes: int) -> dict[Config, str]:
+    """Return its answer, its finalists and its fastest within this limit, then its least peak.
+
+    Each with what it was there.
+
+    Left out is what should not fit here, be it the answer.
+    """
+    peaks = {trial.config: prior.peak_bytes_grown(trial, growth) for trial in prior.trials}
+    fastest = [trial.config for trial in prior.fastest_within(limit_bytes, growth)[:FASTEST]]
+    answers = [prior.answer] if prior.answer is not None else []
+    found: dict[Config, str] = {}
+    for role, configs in (("answer", answers), ("finalist", prior.finalists), ("fast trial", fastest)):
+        for config in configs:
+            peak_bytes = None if config.is_none else peaks.get(config)
+            if peak_bytes is not None and peak_bytes <= limit_bytes * (1 + SLACK):
+                found.setdefault(config, role)
+    known = {config: peak for config, peak in peaks.items() if peak is not None and not config.is_none}
+    is_harder = limit_bytes < prior.limit_bytes or growth > 1
+    if known and (is_harder or not fastest):
+        found.setdefault(min(known, key=known.__getitem__), "least peak")
+    return found
+
+
+MOST_TOO_LARGE = 8
+"""After so many configs that turned out too large no whole step is run: the parts do not tell this model's steps."""
+
+
+def missing_in(
+    memory: MemoryModel, dims: Mapping[str, int], step_bytes_of: Callable[[Config], int | None]
+) -> Callable[[Config], int]:
+    """Tell by how many bytes the forecast of a config is too low; 0 where it is not, or nobody knows.
+
+    Args:
+        memory: Forecasts.
+        dims: The dimensions of a step at the target batch.
+        step_bytes_of: What a whole step with a config takes beyond what is there before; ``None`` where none was run.
+    """
+
+    def missing_of(config: Config) -> int:
+        step_bytes = step_bytes_of(config)
+        return max(0, step_bytes - memory.forecast(config, dims).live_bytes) if step_bytes is not None else 0
+
+    return missing_of
+
+
+class WholeStepSearcher(SearcherWrapper):
+    """Proposes what another searcher does, but nothing of which a whole step takes too much.
+
+    Where every config does, the first proposal is the one that should need least: a training that has to have some
+    config on is nearest to the limit with it.
+
+    Args:
+        searcher: Who proposes.
+        missing_of: By how many bytes the forecast of a config is too low.
+        limit_bytes: The memory limit.
+        only_postpones: Whether a trial that needs too much does no harm: what should is proposed when nothing else is.
+    """
+
+    def __init__(
+        self,
+        searcher: Searcher,
+        missing_of: Callable[[Config], int],
+        limit_bytes: int,
+        *,
+        only_postpones: bool = False,
+    ) -> None:
+        super().__init__(searcher)
+        self._missing_of, self._limit_bytes = missing_of, limit_bytes
+        self._only_postpones = only_postpones
+        self._too_large: dict[Config, tuple[int, Proposal]] = {}
+
+    @property
+    def gave_up(self) -> bool:
+        """Tell whether no further whole step is run because ``MOST`` configs turned out too large."""
+        return len(self._too_large) >= MOST_TOO_LARGE
+
+    def propose(self, trials: Sequence[Trial], claimed: Collection[Config] = ()) -> Proposal | None:
+        """Return the next config to measure, or ``None`` when nothing is left to gain."""
+        while not self.gave_up:
+            proposal = self._searcher.propose(trials, {*claimed, *self._too_large})
+            if proposal is None:
+                break
+            peak_bytes = self._peak_of(proposal)
+            if peak_bytes <= self._limit_bytes:
+                return proposal
+            self._too_large[proposal.config] = peak_bytes, proposal
+        if self._only_postpones:
+            return self._searcher.propose(trials, claimed)
+        is_first = not trials and not claimed
+        least = min(self._too_large.values(), key=lambda found: found[0], default=None) if is_first else None
+        return least[1] if least is not None else None
+
+    def _peak_of(self, proposal: Proposal) -> int:
+        """Return what the config should need by a whole step; nothing if that is as forecast, for better or worse."""
+        missing_bytes = self._missing_of(proposal.config) if proposal.prediction is not None else 0
+        return proposal.prediction.peak_bytes + missing_bytes if proposal.prediction and missing_bytes else 0

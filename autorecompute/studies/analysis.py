@@ -1,4 +1,4 @@
-"""The two profiled steps that a study keeps: ``analysis.json``."""
+"""What a study keeps of its detection, ``detection.json``, and of two profiled steps, ``analysis.json``."""
 
 from __future__ import annotations
 
@@ -9,11 +9,12 @@ from autorecompute import codec
 from autorecompute.memory import StepProfile, StepProfiles
 from autorecompute.plans import Config
 from autorecompute.ranges import Bytes, PositiveBytes
+from autorecompute.training_job import Detection
 
 if TYPE_CHECKING:
     from autorecompute.studies.folder import StudyFolder
 
-FILE = "analysis.json"
+ANALYSIS_FILE = "analysis.json"
 MOST_PROFILES = 4
 """Two are profiled."""
 
@@ -64,7 +65,7 @@ def read_analysis(folder: StudyFolder) -> StepProfiles | None:
     Raises:
         SetupError: the file cannot be read.
     """
-    kept = folder.read(FILE, Analysis)
+    kept = folder.read(ANALYSIS_FILE, Analysis)
     return None if kept is None else kept.small
 
 
@@ -76,10 +77,10 @@ def keep_analysis(folder: StudyFolder, found: StepProfiles) -> None:
     """
     profiles = tuple(Profiled(config=config, profile=profile) for config, profile in found.profiles.items())
     kept = Analysis(peak_bytes=found.peak_bytes, held_bytes=found.held_bytes, profiles=profiles)
-    folder.write(FILE, codec.to_plain(kept))
+    folder.write(ANALYSIS_FILE, codec.to_plain(kept))
 
 
-def share(known: StudyFolder, folder: StudyFolder, batch: int) -> None:
+def share_analysis(known: StudyFolder, folder: StudyFolder, batch: int) -> None:
     """Give a study the profiled steps of another one of the same graph, where that has some that tell of any batch.
 
     Those of a study whose own batch is smaller than what others profile do not: sizes that it divides by chance are
@@ -93,6 +94,27 @@ def share(known: StudyFolder, folder: StudyFolder, batch: int) -> None:
     Raises:
         SetupError: they cannot be read or written.
     """
-    kept = known.read(FILE, Analysis)
-    if kept is not None and kept.small.batch == batch and folder.read(FILE, Analysis) is None:
-        folder.write(FILE, codec.to_plain(kept))
+    kept = known.read(ANALYSIS_FILE, Analysis)
+    if kept is not None and kept.small.batch == batch and folder.read(ANALYSIS_FILE, Analysis) is None:
+        folder.write(ANALYSIS_FILE, codec.to_plain(kept))
+
+
+DETECTION_FILE = "detection.json"
+
+
+def read_detection(folder: StudyFolder) -> Detection | None:
+    """Return the detection of a study; ``None`` where none was kept.
+
+    Raises:
+        SetupError: the file cannot be read.
+    """
+    return folder.read(DETECTION_FILE, Detection)
+
+
+def keep_detection(folder: StudyFolder, detection: Detection) -> None:
+    """Write down what a worker detected, where that tells of the memory of every config.
+
+    Raises:
+        SetupError: the folder cannot be written.
+    """
+    folder.write(DETECTION_FILE, codec.to_plain(detection))

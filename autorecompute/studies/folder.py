@@ -1,41 +1,182 @@
-"""The folder of a study: the single owner of every file name in it.
-
-``study.json`` (what it is about), ``study.db`` (its trials), ``trials/0007/`` (one trial each), ``workers/`` (output of
-the processes), ``race.json`` (the finalists' rounds), ``rejected.json`` and ``confirmed.json`` (who was not confirmed,
-and who was), ``evidence.jsonl`` (what trainings found out since), ``best/`` (what the answer's variables name) and
-``result.json`` (the answer); others have their names beside this file.
-"""
+"""The folder of a study: its names, its files, and who is using it."""
 
 from __future__ import annotations
 
+import contextlib
+import errno
+import fcntl
+import functools
+import hashlib
 import json
+import os
+import platform
 import re
 import shlex
+import stat
 from contextlib import contextmanager
 from dataclasses import replace
 from datetime import UTC, datetime
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, TypeVar
 
+import psutil
+
 from autorecompute import __version__, codec, jsontext
-from autorecompute.documents import ABSENT
+from autorecompute.codec import ABSENT
 from autorecompute.errors import SetupError, UsageError
-from autorecompute.evidence import NAME as EVIDENCE
-from autorecompute.evidence import read_evidence
+from autorecompute.files import is_file, names_in, open_private, shown, walk, write_whole
 from autorecompute.jsontext import UnreadableError
 from autorecompute.measurement import Trial
-from autorecompute.paths import is_file, names_in
-from autorecompute.result import Best, Rejection, Result
-from autorecompute.studies.machine import this_machine
-from autorecompute.studies.names import is_name, require_name
-from autorecompute.studies.plain import require_plain
+from autorecompute.result import NAME as EVIDENCE
+from autorecompute.result import Best, Rejection, Result, read_evidence
 from autorecompute.studies.problem import Head, Provenance, Sizes
-from autorecompute.studies.writing import make_folder, saying_what_fails, write_atomically
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Mapping, Sequence
 
     from autorecompute.studies.problem import Problem
+
+
+IDENTITIES = (Path("/etc/machine-id"), Path("/var/lib/dbus/machine-id"))
+DIGEST_LENGTH = 16
+
+
+@functools.cache
+def this_machine() -> str:
+    """Return a digest that all processes on this machine have, and that tells nothing of it.
+
+    A container without an identity of its own is known by its host name.
+    """
+    identity = next(filter(None, map(_read, IDENTITIES)), "") or platform.node()
+    return hashlib.sha256(f"autorecompute study on {identity}".encode()).hexdigest()[:DIGEST_LENGTH]
+
+
+def _read(file: Path) -> str:
+    try:
+        return file.read_text(encoding="ascii").strip()
+    except (OSError, UnicodeDecodeError):
+        return ""
+
+
+LONGEST_NAME = 200
+"""Bytes; a file name may have 255, and drafts of files need a few."""
+
+BLANK = "\u034f\u115f\u1160\u17b4\u17b5\u2800\u3164\uffa0\ufffc"
+"""Letters and marks that fonts draw as nothing, though Unicode counts them as printable."""
+
+
+def is_name(name: str) -> bool:
+    """Tell whether a study may have this name."""
+    # What is not printable is a control character, a mark that steers the direction of reading, an invisible sign, a
+    # space of another width, or a byte that is no UTF-8.
+    is_visible = name.isprintable() and name == name.strip() != "" and not any(sign in BLANK for sign in name)
+    return is_visible and len(name.encode()) <= LONGEST_NAME and "/" not in name and name[0] not in ".-"
+
+
+def require_name(name: str) -> None:
+    """Check that a study may have this name.
+
+    Raises:
+        UsageError: it leads to another place, hides the folder, cannot be seen or typed, or looks like an option.
+    """
+    if not is_name(name):
+        raise UsageError(
+            f"{shown(name)} cannot name a study. Use up to {LONGEST_NAME} letters, digits, dots and dashes, without a "
+            "slash, an invisible sign, a space at an end, or a dot or dash at the beginning."
+        )
+
+
+def make_folder(path: Path) -> Path:
+    """Make a folder of a study, with those above it, where there is none; give it.
+
+    Raises:
+        SetupError: the disk is full, or the place cannot be written.
+    """
+    with saying_what_fails(path):
+        path.mkdir(parents=True, exist_ok=True)
+    return path
+
+
+def write_atomically(path: Path, text: str, *, is_durable: bool = False) -> None:
+    """Write a text file of a study whole or not at all, also where the power fails if it is to be durable.
+
+    Raises:
+        SetupError: the disk is full, or the place cannot be written.
+    """
+    with saying_what_fails(path):
+        write_whole(path, text, is_durable=is_durable)
+
+
+def stale(files: Mapping[Path, str]) -> dict[Path, str]:
+    """Return the files that do not hold their text."""
+    return {path: text for path, text in files.items() if not _holds(path, text)}
+
+
+def write_files(files: Mapping[Path, str]) -> None:
+    """Write files, in folders that are made where there are none.
+
+    Raises:
+        SetupError: the disk is full, or a place cannot be written.
+    """
+    for path, text in files.items():
+        make_folder(path.parent)
+        write_atomically(path, text)
+
+
+def _holds(path: Path, text: str) -> bool:
+    content = text.encode()
+    try:
+        status = path.lstat()
+        # A pipe would be waited for, and a link leads to a file of somebody else's.
+        is_like_it = stat.S_ISREG(status.st_mode) and status.st_size == len(content)
+        return is_like_it and path.read_bytes() == content
+    except OSError:
+        return False
+
+
+@contextmanager
+def saying_what_fails(path: Path) -> Iterator[None]:
+    """Turn a failure to write into a sentence with a next step.
+
+    Raises:
+        SetupError: the disk is full, or the place cannot be written.
+    """
+    try:
+        yield
+    except OSError as error:
+        raise SetupError(describe_write_failure(path, error)) from error
+
+
+def describe_write_failure(path: Path, error: OSError) -> str:
+    """Return what went wrong and what to do."""
+    if error.errno in {errno.ENOSPC, errno.EDQUOT}:
+        return f"The disk is full at {path}. Trials so far are kept: free some space and run the same command again."
+    if error.errno in {errno.ENOTDIR, errno.EEXIST}:
+        return f"{path} cannot be written: a file stands where a folder is needed. Move that file, or work elsewhere."
+    return f"{path} cannot be written: {error.strerror}. Make it writable, or work in another folder."
+
+
+def require_plain(folder: StudyFolder) -> None:
+    """Check that nothing in a study's folder leads elsewhere.
+
+    Raises:
+        SetupError: a link, a pipe or the like lies there, or the folder is a link and what it leads to is no study.
+    """
+    if folder.path.is_symlink() and not folder.exists():
+        raise SetupError(_describe(folder.path, "a link to what is no study"))
+    for path in walk(folder.path) if folder.path.is_dir() else ():
+        if path.is_symlink():
+            raise SetupError(_describe(path, "a link"))
+        if not path.is_file():
+            raise SetupError(_describe(path, "a folder that cannot be read" if path.is_dir() else "no file"))
+
+
+def _describe(path: Path, what: str) -> str:
+    return (
+        f"{path} is {what}: what is written there could end up elsewhere. Put a file or folder of its own there, or "
+        "begin a new study with --study NAME."
+    )
+
 
 T = TypeVar("T")
 
@@ -313,3 +454,67 @@ def load_result(name: str, root: Path | None = None) -> Result:
     if (result := folder.result()) is None:
         raise UsageError(f"Study '{name}' has no answer yet. Finish it: run its tune command again.")
     return result
+
+
+LOCK = ".lock"
+
+
+def find_user(folder: StudyFolder) -> int | None:
+    """Return the process that has a file of the study open; ``None`` where none has that can be seen from here.
+
+    A tuning keeps its lock or its database open, and its workers their logs, waiting or not. Seen are processes of this
+    machine that belong to this user.
+    """
+    inside = f"{os.path.realpath(folder.path)}{os.sep}"
+    for process in psutil.process_iter():
+        if process.pid != os.getpid() and _has_open(process, inside):
+            return process.pid
+    return None
+
+
+def require_unused(folder: StudyFolder) -> None:
+    """Check that no tuning of the study is under way.
+
+    Raises:
+        UsageError: a process uses it.
+    """
+    user = find_user(folder)
+    if user is not None:
+        raise UsageError(_in_use(folder, user))
+
+
+@contextlib.contextmanager
+def using(folder: StudyFolder) -> Iterator[None]:
+    """Have the study to itself while the context lasts: two tunings would number their trials alike.
+
+    The lock is the kernel's and goes with the process, however that ends. It is on a file that only this user can open:
+    the folder itself could be locked by everybody who can read it.
+
+    Raises:
+        UsageError: another process tunes it.
+        SetupError: the file cannot be opened.
+    """
+    file = folder.path / LOCK
+    with saying_what_fails(file):
+        descriptor = open_private(file)
+    try:
+        try:
+            fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        except BlockingIOError:
+            raise UsageError(_in_use(folder, find_user(folder))) from None
+        except OSError:
+            require_unused(folder)  # a network's file system may have no locks
+        yield
+    finally:
+        os.close(descriptor)
+
+
+def _in_use(folder: StudyFolder, user: int | None) -> str:
+    who = "Another process" if user is None else f"Process {user}"
+    return f"{who} is using study '{folder.name}'. Wait for it, or end it with Ctrl-C."
+
+
+def _has_open(process: psutil.Process, inside: str) -> bool:
+    with contextlib.suppress(psutil.Error, OSError):
+        return any(file.path.startswith(inside) for file in process.open_files())
+    return False

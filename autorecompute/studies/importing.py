@@ -1,9 +1,10 @@
-"""Makes a study of an archive: whole or not at all."""
+"""Imports studies, and removes them."""
 
 from __future__ import annotations
 
 import errno
 import os
+import re
 import shutil
 import tempfile
 from contextlib import contextmanager
@@ -11,16 +12,87 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from autorecompute.errors import UsageError
-from autorecompute.studies.contents import require_no_strangers
-from autorecompute.studies.folder import STUDIES, StudyFolder
-from autorecompute.studies.records import StudyRecords, write_records
-from autorecompute.studies.use import require_unused
-from autorecompute.studies.writing import saying_what_fails
+import psutil
+
+from autorecompute.errors import AutorecomputeError, UsageError
+from autorecompute.files import DRAFT, walk
+from autorecompute.result import NAME as EVIDENCE
+from autorecompute.studies.analysis import ANALYSIS_FILE, DETECTION_FILE
+from autorecompute.studies.checked import CHECKED
+from autorecompute.studies.folder import (
+    CONFIRMED,
+    IN_PROGRESS,
+    LOCK,
+    PAGE,
+    REJECTED,
+    STUDIES,
+    STUDY,
+    StudyFolder,
+    find_user,
+    list_studies,
+    require_unused,
+    saying_what_fails,
+)
+from autorecompute.studies.records import BATCHES_FILE, RACE_FILE, SHARED, StudyRecords, shared_from, write_records
+from autorecompute.studies.storage import read_trials
 from autorecompute.units import printable
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
+
+
+NAMED_AT_ONCE = 3
+"""So many files of others are named in a message."""
+
+_FILES = (ANALYSIS_FILE, BATCHES_FILE, DETECTION_FILE, RACE_FILE)
+_RECORDS = (IN_PROGRESS, REJECTED, CONFIRMED, CHECKED, EVIDENCE, *_FILES, SHARED, STUDY, "result.json")
+_LOG = r"trials/\d+/output\.log|workers/(.+/)?\d+\.log"
+_OURS = (
+    *(re.escape(name) for name in (*_RECORDS, PAGE, LOCK, ".gitignore")),
+    _LOG,
+    r"(study|\.study\.\w+)\.db(-journal|-wal|-shm)?",
+    r"trials/\d+/(command\.txt|environment\.json|result\.json|plans\.json)",
+    r"workers/.+/\w+\.json",
+    r"best/plans\.json",
+    rf"(.+/)?{DRAFT.pattern}",
+)
+"""The paths of our files, from the study's folder on."""
+
+_is_log = re.compile(_LOG).fullmatch
+_is_ours = re.compile("|".join(_OURS)).fullmatch
+
+
+def logs_of(folder: StudyFolder) -> list[Path]:
+    """Return the output of the study's processes; behind a link nothing is looked for."""
+    return [path for path in walk(folder.path) if not path.is_symlink() and _is_log(_inner(path, folder))]
+
+
+def strangers_in(folder: StudyFolder) -> list[str]:
+    """Return the files and links that autorecompute did not make, as paths from the study's folder on."""
+    if not folder.path.is_dir():
+        return ["."]
+    inner = ((_inner(path, folder), path.is_symlink()) for path in walk(folder.path))
+    return [place for place, is_link in inner if is_link or not _is_ours(place)]
+
+
+def require_no_strangers(folder: StudyFolder) -> None:
+    """Check that whoever removes the study removes nothing else; of a link to a folder, the link alone would go.
+
+    Raises:
+        UsageError: somebody else's files lie in its folder.
+    """
+    if folder.path.is_symlink() or not (strangers := strangers_in(folder)):
+        return
+    named = ", ".join(strangers[:NAMED_AT_ONCE])
+    raise UsageError(
+        f"{folder.path} holds what autorecompute did not make ({printable(named, '')}). Nothing was removed: move that "
+        "elsewhere, or remove the folder yourself."
+    )
+
+
+def _inner(path: Path, folder: StudyFolder) -> str:
+    return path.relative_to(folder.path).as_posix()
+
 
 DRAFT_PREFIX = ".draft-"
 """Folders of studies that are being made or removed; the number of the process follows."""
@@ -117,3 +189,116 @@ def require_trusted(records: StudyRecords, trusted: Trusted) -> None:
             f"The archive has the setting '{printable(strangers[0], '')}', which this autorecompute does not know. "
             "Nothing was imported. Install the version that wrote it."
         )
+
+
+_DRAFT = re.compile(re.escape(DRAFT_PREFIX) + r"([0-9]{1,9})-.*")
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Removable:
+    """Something that reuse does not need.
+
+    Attributes:
+        path: The file or folder.
+        size_bytes: What it takes on the disk.
+        why: Why nobody needs it, in words.
+    """
+
+    path: Path
+    size_bytes: int
+    why: str
+
+
+def delete(folder: StudyFolder) -> int:
+    """Remove a study; how many bytes that freed.
+
+    Raises:
+        UsageError: a process uses it, or somebody else's files lie in its folder.
+        SetupError: it cannot be removed.
+    """
+    require_removable(folder)
+    return _remove(folder.path)
+
+
+def require_removable(folder: StudyFolder) -> None:
+    """Check that a study can be removed, and nothing with it.
+
+    Raises:
+        UsageError: a process uses it, or somebody else's files lie in its folder.
+    """
+    require_unused(folder)
+    require_no_strangers(folder)
+
+
+def size_of(path: Path) -> int:
+    """Return the bytes of a file, or of all files in a folder as far as they can be read; links count as themselves."""
+    try:
+        if path.is_symlink() or not path.is_dir():
+            return path.lstat().st_size
+        return sum(size_of(entry) for entry in path.iterdir())
+    except OSError:  # it went away meanwhile, or is closed to this user
+        return 0
+
+
+def find_removable() -> Iterator[Removable]:
+    """Yield what can go.
+
+    The output of finished studies' processes, studies that measured nothing, and abandoned drafts.
+    """
+    for folder in list_studies():
+        # What a link leads to may be anybody's.
+        if not folder.path.is_symlink() and find_user(folder) is None:
+            yield from _removable_in(folder)
+    for draft in sorted(STUDIES.glob(f"{DRAFT_PREFIX}*")):
+        owner = _DRAFT.fullmatch(draft.name)
+        if owner is not None and not draft.is_symlink() and not psutil.pid_exists(int(owner[1])):
+            yield _removable(draft, "left over from a command that was ended")
+
+
+def remove(removable: Removable) -> int:
+    """Remove it; how many bytes that freed.
+
+    Raises:
+        SetupError: it cannot be removed.
+    """
+    return _remove(removable.path)
+
+
+def _removable_in(folder: StudyFolder) -> Iterator[Removable]:
+    try:
+        folder.head()
+        result = folder.result()
+        is_empty = _is_empty(folder) if result is None else False
+    except AutorecomputeError:
+        return  # what cannot be read may still be mended
+    if is_empty and not strangers_in(folder):
+        yield _removable(folder.path, "a study without trials")
+    elif result is not None and not result.search_end.is_early:
+        logs, page = logs_of(folder), folder.path / PAGE
+        yield from (_removable(path, "output of a finished study") for path in logs)
+        if logs and page.is_file() and not page.is_symlink():
+            yield _removable(page, "links to that output; 'autorecompute report' makes it anew")
+
+
+def _is_empty(folder: StudyFolder) -> bool:
+    if shared_from(folder) is not None:
+        return False  # its trials are in a storage
+    if folder.trial_in_progress() is not None or (folder.path / BATCHES_FILE).exists():
+        return False
+    return not read_trials(folder.database, folder.name_in_database)
+
+
+def _removable(path: Path, why: str) -> Removable:
+    return Removable(path=path, size_bytes=size_of(path), why=why)
+
+
+def _remove(path: Path) -> int:
+    size_bytes = size_of(path)
+    if not path.is_dir() or path.is_symlink():
+        with saying_what_fails(path):
+            path.unlink()
+        return size_bytes
+    # Renamed first: a study is there as a whole or not at all, whatever ends this process.
+    with drafting(STUDIES) as drafts, saying_what_fails(path):
+        path.rename(drafts / path.name)
+    return size_bytes

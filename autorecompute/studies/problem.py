@@ -1,4 +1,4 @@
-"""What makes two tunings the same: the problem's identity."""
+"""The problem that a study solves, and whether two are the same."""
 
 from __future__ import annotations
 
@@ -8,16 +8,46 @@ from dataclasses import dataclass, field, replace
 from typing import TYPE_CHECKING, Annotated, Literal, Self
 
 from autorecompute import codec
-from autorecompute.documents import INLINED, Absent, Document
+from autorecompute.codec import INLINED, Absent, Document
 from autorecompute.plans import Space, parse_choices
-from autorecompute.plans.dimensions import BATCH
-from autorecompute.plans.savings import evaluate
+from autorecompute.plans.savings import BATCH, evaluate
 from autorecompute.ranges import LARGEST_BATCH, Bytes, Count, Number, PositiveBytes, Range
-from autorecompute.studies.identity import compare
 from autorecompute.units import describe_software, format_bytes, format_count
 
 if TYPE_CHECKING:
+    from collections.abc import Mapping
+
     from autorecompute.training_job import Detection
+
+
+ABSENT = "-"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Difference:
+    """A part of a problem's identity that another problem has otherwise.
+
+    Attributes:
+        part: Its name, ``batch`` for instance.
+        here: What it is, in words.
+        there: What the other has.
+    """
+
+    part: str
+    here: str
+    there: str
+
+    @property
+    def sentence(self) -> str:
+        """``batch 32, not 16``."""
+        return f"{self.part} {self.here}, not {self.there}"
+
+
+def compare(here: Mapping[str, str], there: Mapping[str, str]) -> list[Difference]:
+    """Return the parts that differ, in the order they have here; one that is missing is ``-``."""
+    names = dict.fromkeys([*here, *there])
+    pairs = [(name, here.get(name, ABSENT), there.get(name, ABSENT)) for name in names]
+    return [Difference(part=name, here=mine, there=theirs) for name, mine, theirs in pairs if mine != theirs]
 
 
 DIGEST_LENGTH = 16

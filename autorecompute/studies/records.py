@@ -1,4 +1,4 @@
-"""All that a study knows, in memory: read from its folder, and written to a new one."""
+"""The records of a study beside its trials."""
 
 from __future__ import annotations
 
@@ -6,23 +6,251 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
 from autorecompute import codec
-from autorecompute.errors import SetupError
+from autorecompute.errors import SetupError, UsageError
+from autorecompute.figures import Figures, Ranking
+from autorecompute.files import shown
 from autorecompute.measurement import Trial
-from autorecompute.result import Best, Rejection, Result
-from autorecompute.studies import analysis as analysis_file
-from autorecompute.studies import batch_studies as batches_file
-from autorecompute.studies import detected as detection_file
-from autorecompute.studies import race_record as race_file
-from autorecompute.studies.analysis import Analysis
-from autorecompute.studies.batch_studies import BatchRecord
+from autorecompute.ranges import LARGEST_BATCH, Batch, Count, Number, PositiveBytes, Seconds, StepSeconds
+from autorecompute.result import Best, Rejection, Result, SearchEnd
+from autorecompute.studies.analysis import ANALYSIS_FILE, DETECTION_FILE, Analysis
+from autorecompute.studies.folder import LONGEST_NAME, StudyFolder, is_name, saying_what_fails
 from autorecompute.studies.problem import SEVERAL_BATCHES, Head
-from autorecompute.studies.race_record import RaceRecord
-from autorecompute.studies.shared_folder import shared_from
 from autorecompute.studies.storage import SECONDS_ATTRIBUTE, TrialStore, read_trials
 from autorecompute.training_job import Detection
+from autorecompute.units import printable
 
 if TYPE_CHECKING:
-    from autorecompute.studies.folder import StudyFolder
+    from collections.abc import Sequence
+
+    from autorecompute.plans import Space
+    from autorecompute.studies.problem import Problem
+
+
+RACE_FILE = "race.json"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class RoundRecord:
+    """A finalist in one round of a race.
+
+    Attributes:
+        step_seconds: Its timed steps.
+        cpu_seconds: The same in processor time; empty where another device does the work.
+        reference_seconds: The steps of the reference in the same round; empty where there was none.
+        reference_cpu_seconds: The same in processor time.
+        is_disturbed: Whether other processes disturbed anything that was measured in this round, so that it is no
+            evidence.
+        marks: What else happened meanwhile, in words.
+    """
+
+    step_seconds: tuple[StepSeconds, ...]
+    cpu_seconds: tuple[StepSeconds, ...] = ()
+    reference_seconds: tuple[StepSeconds, ...] = ()
+    reference_cpu_seconds: tuple[StepSeconds, ...] = ()
+    is_disturbed: bool = False
+    marks: tuple[str, ...] = ()
+
+    def __post_init__(self) -> None:
+        if not self.step_seconds:
+            raise ValueError("is a round without a timed step")
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class StandingRecord:
+    """A finalist.
+
+    Attributes:
+        trial: Number of its trial.
+        description: What it recomputes, in a few words.
+        peak_bytes: Its highest peak.
+        rounds: Its rounds.
+    """
+
+    trial: Number
+    description: str
+    peak_bytes: PositiveBytes
+    rounds: tuple[RoundRecord, ...]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class RaceRecord:
+    """What ``race.json`` holds.
+
+    Attributes:
+        ranking: How the race ended; ``None`` where it did not end.
+        standings: The finalists, the winner first.
+        over_limit: The finalists that were over the limit in their last round.
+        failed: Numbers of those that were not measured in one.
+        trials: How many trials the study had: with others, others might have raced.
+    """
+
+    ranking: Ranking | None
+    standings: tuple[StandingRecord, ...]
+    over_limit: tuple[StandingRecord, ...] = ()
+    failed: tuple[Number, ...] = ()
+    trials: Number = 0
+
+
+BATCHES_FILE = "batches.json"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class BatchRecord:
+    """How far a study of several batches came.
+
+    Attributes:
+        asked: The batches that were asked for; empty where the best one is looked for. Where the study has an answer,
+            those that it is the answer to.
+        without: What was measured without recompute, in the order it was.
+        seconds: Wall time spent on that and on comparing, over all runs.
+        max_trials: How many trials the batches shared when the answer was found.
+        is_complete: Whether the answer is the last word, and not the best so far.
+    """
+
+    asked: tuple[Batch, ...]
+    without: tuple[Figures, ...] = ()
+    seconds: Seconds = 0.0
+    max_trials: Count = 0
+    is_complete: bool = False
+
+    def is_answered_by(self, result: Result, max_trials: int) -> bool:
+        """Tell whether the answer stands for whoever allows so many trials."""
+        more_would_help = result.search_end is SearchEnd.TRIALS and max_trials > self.max_trials
+        return self.is_complete and not result.search_end.is_early and not more_would_help
+
+
+def read_batches(folder: StudyFolder, asked: Sequence[int]) -> BatchRecord:
+    """Return what was kept; of a study that was asked for other batches before, what was measured.
+
+    Its answer is still the one to those: ``asked`` stays as it is until there is another answer.
+
+    Raises:
+        SetupError: the file cannot be read.
+    """
+    kept = folder.read(BATCHES_FILE, BatchRecord)
+    if kept is None:
+        return BatchRecord(asked=tuple(asked))
+    if kept.asked == tuple(asked):
+        return kept
+    return BatchRecord(asked=kept.asked, without=kept.without, seconds=kept.seconds)
+
+
+def keep_batches(folder: StudyFolder, record: BatchRecord) -> None:
+    """Write the record whole or not at all.
+
+    Raises:
+        SetupError: the folder cannot be written.
+    """
+    folder.write(BATCHES_FILE, codec.to_plain(record))
+
+
+def trials_of_answer(folder: StudyFolder, result: Result) -> list[Trial]:
+    """Return the trials that the answer was chosen from: of several batches, those at the batch to train with.
+
+    Args:
+        folder: The study.
+        result: Its answer.
+
+    Raises:
+        SetupError: a storage cannot be read.
+    """
+    study = folder if not result.curve else _study_at(folder, result)
+    return read_trials(study.database, study.name_in_database) if study is not None and study.exists() else []
+
+
+def _study_at(folder: StudyFolder, result: Result) -> StudyFolder | None:
+    batch = result.best.batch if result.best is not None else None
+    tuned = {point.batch: point.recomputed.study for point in result.curve if point.recomputed is not None}
+    return StudyFolder(tuned[batch], folder.path.parent) if batch in tuned else None
+
+
+def study_of_batch(folder: StudyFolder, batch: int) -> StudyFolder:
+    """Return the study of one of the batches: ``bert-b48`` beside ``bert``."""
+    return StudyFolder(f"{folder.name}-b{batch}", folder.path.parent)
+
+
+def require_names_of_batches(folder: StudyFolder, batches: Sequence[int]) -> None:
+    """Check that the name of a study leaves room for those of its batches.
+
+    Args:
+        folder: The study.
+        batches: Those that are compared; none of them where the best one is looked for.
+
+    Raises:
+        UsageError: it is too long.
+    """
+    suffix = f"-b{max(batches, default=LARGEST_BATCH)}"
+    if not is_name(folder.name + suffix):
+        raise UsageError(
+            f"{shown(folder.name)} is too long a name for a study of several batches. Each batch gets a study of its "
+            f"own, called NAME{suffix}: use up to {LONGEST_NAME - len(suffix)} bytes for NAME."
+        )
+
+
+SHARED = "shared.json"
+FOUNDING, PLACE = "study", "storage"
+
+
+def note_shared(folder: StudyFolder, founding: str, place: str) -> None:
+    """Write down which shared study a folder belongs to, and where that is.
+
+    Raises:
+        SetupError: it cannot be written.
+    """
+    folder.write(SHARED, {FOUNDING: founding, PLACE: place})
+
+
+def shared_from(folder: StudyFolder) -> str | None:
+    """Return the shared study that a folder belongs to; ``None`` for a study of its own."""
+    known = folder.read(SHARED, dict[str, str])
+    return None if known is None else known.get(FOUNDING, "")
+
+
+def required_of(folder: StudyFolder) -> str | None:
+    """Return the founding of the folder's study, which no storage has where that is not shared.
+
+    ``None`` where no study was begun in the folder, and any will do.
+    """
+    return (shared_from(folder) or "") if folder.exists() else None
+
+
+def place_of(folder: StudyFolder) -> str | None:
+    """Return the storage that a folder's study is shared in, in words; ``None`` for a study of its own."""
+    known = folder.read(SHARED, dict[str, str])
+    return None if known is None else printable(known.get(PLACE, "a storage"), keeps="")
+
+
+def describe_missing(folder: StudyFolder) -> str:
+    """Return a sentence on trials that a folder lacks, for its worker has not ended; empty where it has all."""
+    place = place_of(folder)
+    if place is None:
+        return ""
+    kept = {trial.number for trial in read_trials(folder.database, folder.name_in_database)}
+    if folder.database.is_file() and folder.kept_trials() <= kept:
+        return ""
+    return (
+        f"Study '{folder.name}' is shared: its trials are in {place}, and come into this folder when its worker ends."
+    )
+
+
+def keep_trials(folder: StudyFolder, trials: Sequence[Trial], space: Space, problem: Problem, session: str) -> None:
+    """Write the database of a folder anew: whole or not at all, for other workers may have the same folder.
+
+    Raises:
+        SetupError: it cannot be written.
+    """
+    draft = folder.database.with_name(f".study.{session}.db")
+    with saying_what_fails(draft):
+        try:
+            store = TrialStore(draft, folder.name_in_database, space, problem.limit_bytes)
+            for trial in trials:
+                store.add(trial)
+            result = folder.result()
+            if result is not None:
+                store.set_attribute(SECONDS_ATTRIBUTE, result.wall_seconds)
+            draft.replace(folder.database)
+        finally:
+            draft.unlink(missing_ok=True)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -92,10 +320,10 @@ def read_records(folder: StudyFolder) -> StudyRecords:
         trials=tuple(trials_of(folder)),
         rejections=tuple(folder.rejections()),
         confirmed=tuple(folder.confirmed()),
-        race=folder.read(race_file.FILE, RaceRecord),
-        batches=folder.read(batches_file.FILE, BatchRecord),
-        analysis=folder.read(analysis_file.FILE, Analysis),
-        detection=folder.read(detection_file.FILE, Detection),
+        race=folder.read(RACE_FILE, RaceRecord),
+        batches=folder.read(BATCHES_FILE, BatchRecord),
+        analysis=folder.read(ANALYSIS_FILE, Analysis),
+        detection=folder.read(DETECTION_FILE, Detection),
         result=folder.result(),
     )
 
@@ -118,10 +346,10 @@ def write_records(records: StudyRecords, folder: StudyFolder) -> None:
     if records.confirmed:
         folder.keep_confirmed(records.confirmed)
     parts = {
-        race_file.FILE: records.race,
-        analysis_file.FILE: records.analysis,
-        detection_file.FILE: records.detection,
-        batches_file.FILE: records.batches,
+        RACE_FILE: records.race,
+        ANALYSIS_FILE: records.analysis,
+        DETECTION_FILE: records.detection,
+        BATCHES_FILE: records.batches,
     }
     for name, part in parts.items():
         if part is not None:

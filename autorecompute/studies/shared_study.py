@@ -24,12 +24,11 @@ from optuna.trial import TrialState, create_trial
 
 from autorecompute import codec
 from autorecompute.errors import SetupError, UsageError, chain_of, first_line
+from autorecompute.files import is_file
 from autorecompute.jsontext import UnreadableError
 from autorecompute.measurement import Measurement, Outcome, Trial
-from autorecompute.paths import is_file
 from autorecompute.plans import Config, Space
 from autorecompute.result import Best, Rejection, Result
-from autorecompute.studies import dashboard
 from autorecompute.studies.frozen import (
     CONSTRAINT,
     TRIAL_ATTRIBUTE,
@@ -38,7 +37,8 @@ from autorecompute.studies.frozen import (
     state_of,
     violation,
 )
-from autorecompute.studies.race_record import RaceRecord
+from autorecompute.studies.records import RaceRecord
+from autorecompute.studies.storage import attributes_of, constraint_of, name_value
 from autorecompute.studies.tuned import Tuned
 from autorecompute.units import printable
 from autorecompute.waiting import pause
@@ -366,9 +366,9 @@ class SharedStudy:
         state, value = state_of(trial.measurement.outcome), trial.measurement.samples_per_second
         with self._ending(trial.number, state, value if state is TrialState.COMPLETE else None) as stored:
             stored.set_constraint(CONSTRAINT, violation(trial.measurement, limit_bytes))
-            for name, plain in dashboard.constraint_of(trial, limit_bytes).items():
+            for name, plain in constraint_of(trial, limit_bytes).items():
                 self._storage.set_trial_system_attr(self._held[trial.number], name, plain)
-            for name, plain in {TRIAL_ATTRIBUTE: codec.to_plain(trial), **dashboard.attributes_of(trial)}.items():
+            for name, plain in {TRIAL_ATTRIBUTE: codec.to_plain(trial), **attributes_of(trial)}.items():
                 stored.set_user_attr(name, plain)
         self.refresh()
         return any(kept.number == trial.number and kept.measurement.message != WORKER_LOST for kept in self.trials)
@@ -420,7 +420,7 @@ class SharedStudy:
                     load_if_exists=True,
                     sampler=optuna.samplers.RandomSampler(),
                 )
-                dashboard.name_value(study)
+                name_value(study)
             except FAULTS as error:
                 if _is_collision(error) and attempt < OPENINGS:
                     pause(PAUSE_SECONDS)

@@ -1,15 +1,19 @@
-"""The trials of a study, as an Optuna study in SQLite: each one is on disk the moment it ends."""
+"""The Optuna storage of a study."""
 
 from __future__ import annotations
 
 import os
 import sqlite3
 import time
-from contextlib import contextmanager
-from datetime import datetime
-from typing import TYPE_CHECKING
+import urllib.parse
+import warnings
+from contextlib import closing, contextmanager, suppress
+from datetime import datetime, timedelta
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
 
 import optuna
+import sqlalchemy
 import sqlalchemy.exc
 from alembic.util import CommandError
 
@@ -18,15 +22,148 @@ from autorecompute.errors import SetupError, chain_of
 from autorecompute.jsontext import UnreadableError
 from autorecompute.measurement import Trial
 from autorecompute.ranges import Seconds
-from autorecompute.studies import dashboard
-from autorecompute.studies.database import open_to_read, open_to_write
-from autorecompute.studies.frozen import TRIAL_ATTRIBUTE, freeze
+from autorecompute.studies.frozen import TRIAL_ATTRIBUTE, freeze, violation
+from autorecompute.units import GIB
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
-    from pathlib import Path
 
     from autorecompute.plans import Space
+
+
+VALUE = "samples/s"
+"""The name of what every trial is judged by."""
+
+CONSTRAINTS = "constraints"
+"""The only name under which optuna-dashboard 0.21 looks for constraints: that of Optuna before version 5, a list."""
+
+
+def name_value(study: optuna.Study) -> None:
+    """Name what the trials of a study are judged by, which is ``Objective 0`` otherwise."""
+    if study.metric_names is None:
+        with warnings.catch_warnings():
+            warnings.simplefilter("ignore", optuna.exceptions.ExperimentalWarning)
+            study.set_metric_names([VALUE])
+
+
+def constraint_of(trial: Trial, limit_bytes: int) -> dict[str, Any]:
+    """Return the constraint of a trial as system attributes that viewers know: above 0 it is drawn as infeasible."""
+    return {CONSTRAINTS: [violation(trial.measurement, limit_bytes)]}
+
+
+def attributes_of(trial: Trial) -> dict[str, Any]:
+    """Return what a viewer shows of a trial beside its parameters, and can draw it by."""
+    measurement = trial.measurement
+    peak = {} if measurement.peak_bytes is None else {"peak_gib": round(measurement.peak_bytes / GIB, 3)}
+    return {
+        "config": trial.description,
+        "hash": trial.config.hash,
+        "outcome": str(measurement.outcome),
+        "reason": trial.reason,
+        **peak,
+    }
+
+
+def length_of(trial: Trial) -> timedelta:
+    """Return how long a trial took."""
+    measurement = trial.measurement
+    steps = measurement.warmup_seconds + sum(measurement.step_seconds)
+    return timedelta(seconds=steps + (trial.overhead_seconds or 0.0))
+
+
+BUSY_TIMEOUT_SECONDS = 30
+JOURNAL = "-journal"
+BESIDE = (JOURNAL, "-wal", "-shm")
+"""What SQLite reads beside a database, by what its name ends with."""
+
+_NAMES_ANOTHER = bytes.fromhex("d9d505f920a163d7")
+"""Ends a journal of several databases at once, behind the name of a file that SQLite deletes when it is through."""
+
+_COMPUTED = """
+SELECT name FROM sqlite_master WHERE type NOT IN ('table', 'index') OR NOT (
+    sql IS NULL OR sql GLOB 'CREATE TABLE *' OR sql GLOB 'CREATE INDEX *' OR sql GLOB 'CREATE UNIQUE INDEX *'
+)
+UNION ALL
+SELECT m.name FROM sqlite_master m, pragma_table_xinfo(m.name) AS c WHERE m.type = 'table' AND c.hidden > 0
+"""
+"""Whatever in a database is worked out when it is read: views, triggers, virtual tables, generated columns.
+
+SQLite writes the first words of a table as they stand here, whatever was typed: anything else was forged.
+"""
+
+
+def open_to_write(database: Path) -> optuna.storages.RDBStorage:
+    """Return the storage in a file, which is made where there is none.
+
+    Raises:
+        SetupError: the file, or one that belongs to it, is a link or no file.
+        UnreadableError: it holds more than a study does.
+        sqlite3.Error, sqlalchemy.exc.SQLAlchemyError, RuntimeError: it cannot be opened.
+    """
+    _require_plain(database)
+    if database.is_file():
+        _has_tables(database)
+    return _open(database, {"uri": "true"})
+
+
+def open_to_read(database: Path) -> optuna.storages.RDBStorage | None:
+    """Return the storage in a file that is not changed, but for what a killed process had begun to write.
+
+    ``None`` if empty.
+
+    Raises:
+        SetupError: the file, or one that belongs to it, is a link or no file.
+        UnreadableError: it holds more than a study does.
+        sqlite3.Error, sqlalchemy.exc.SQLAlchemyError, RuntimeError: it cannot be opened, or is no storage.
+    """
+    _require_plain(database)
+    return _open(database, {"uri": "true", "mode": "ro"}) if _has_tables(database) else None
+
+
+def _open(database: Path, query: dict[str, str]) -> optuna.storages.RDBStorage:
+    optuna.logging.set_verbosity(optuna.logging.WARNING)
+    url = sqlalchemy.URL.create("sqlite", database=_uri_of(database), query=query)
+    return optuna.storages.RDBStorage(
+        url.render_as_string(), engine_kwargs={"connect_args": {"timeout": BUSY_TIMEOUT_SECONDS}}
+    )
+
+
+def _require_plain(database: Path) -> None:
+    for path in (database, *(Path(f"{database}{ending}") for ending in BESIDE)):
+        if path.is_symlink():
+            raise SetupError(
+                f"{path} is a link, and a study's trials are in its own folder. Put the file itself there."
+            )
+        if path.exists() and not path.is_file():
+            raise SetupError(f"{path} is no file. Move it away, or begin a new study with --study NAME.")
+    _require_own_journal(Path(f"{database}{JOURNAL}"))
+
+
+def _require_own_journal(journal: Path) -> None:
+    if not journal.is_file():
+        return
+    # While the study is tuned, it comes and goes.
+    with suppress(FileNotFoundError), journal.open("rb") as file:
+        size = file.seek(0, os.SEEK_END)
+        file.seek(max(size - len(_NAMES_ANOTHER), 0))
+        if file.read() == _NAMES_ANOTHER:
+            raise UnreadableError(f"{journal.name} names another file")
+
+
+def _has_tables(database: Path) -> bool:
+    """Tell whether anything is in a file; checks that it is tables: a view computes what is read."""
+    # Not to be made, but to be written: what was being written when a process was killed is rolled back here.
+    uri = f"{_uri_of(database)}?mode=rw"
+    with closing(sqlite3.connect(uri, uri=True, timeout=BUSY_TIMEOUT_SECONDS)) as connection:
+        if connection.execute(_COMPUTED).fetchone() is not None:
+            raise UnreadableError("holds more than tables")
+        return connection.execute("SELECT name FROM sqlite_master").fetchone() is not None
+
+
+def _uri_of(database: Path) -> str:
+    # A path is no URL: what would mean something in one is written as SQLite's own URI, which knows percent signs.
+    return f"file:{urllib.parse.quote(os.fsencode(database))}"
+
 
 SECONDS_ATTRIBUTE = "wall_seconds"
 
@@ -50,7 +187,7 @@ class TrialStore:
             self._study = optuna.create_study(
                 study_name=name, storage=open_to_write(database), direction="maximize", load_if_exists=True
             )
-            dashboard.name_value(self._study)
+            name_value(self._study)
             self._earlier_seconds = codec.from_plain(self._study.user_attrs.get(SECONDS_ATTRIBUTE, 0.0), Seconds)
             self._trials = _decode(self._study)
         self._opened = time.monotonic()
@@ -92,11 +229,11 @@ class TrialStore:
             self._space,
             value=trial.measurement.samples_per_second,
             limit_bytes=self._limit_bytes,
-            system_attrs=dashboard.constraint_of(trial, self._limit_bytes),
+            system_attrs=constraint_of(trial, self._limit_bytes),
         )
-        frozen.user_attrs = {TRIAL_ATTRIBUTE: codec.to_plain(trial), **dashboard.attributes_of(trial)}
+        frozen.user_attrs = {TRIAL_ATTRIBUTE: codec.to_plain(trial), **attributes_of(trial)}
         # It is kept when it has ended; Optuna believes that it began then, too.
-        frozen.datetime_start = datetime.now() - dashboard.length_of(trial)  # noqa: DTZ005  (Optuna's are naive)
+        frozen.datetime_start = datetime.now() - length_of(trial)  # noqa: DTZ005  (Optuna's are naive)
         return frozen
 
 

@@ -7,8 +7,7 @@ from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Self
 
 from autorecompute.errors import UsageError
-from autorecompute.studies.identity import Difference, compare
-from autorecompute.studies.problem import Problem, Sizes
+from autorecompute.studies.problem import Difference, Problem, Sizes, compare
 from autorecompute.units import format_bytes
 
 if TYPE_CHECKING:

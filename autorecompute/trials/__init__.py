@@ -2,8 +2,7 @@
 
 from __future__ import annotations
 
-from autorecompute.trials.bench import Bench
-from autorecompute.trials.follow import Follower
+from autorecompute.trials.bench import Bench, Follower
 from autorecompute.trials.job import Job
 
 __all__ = ["Bench", "Follower", "Job"]

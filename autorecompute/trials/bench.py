@@ -1,29 +1,74 @@
-"""Measures configs of one job, on a live worker that is replaced when it breaks."""
+"""Measures configs on workers, one by one or in turns."""
 
 from __future__ import annotations
 
 import math
 import os
-from typing import TYPE_CHECKING, Self
+import statistics
+import threading
+from dataclasses import replace
+from typing import TYPE_CHECKING, BinaryIO, Self
 
 from autorecompute.backends import registry
 from autorecompute.errors import SetupError
 from autorecompute.measurement import GradientCheck, Measurement, Outcome
 from autorecompute.plans import Config
 from autorecompute.training_job import Detection
-from autorecompute.trials.caches import cache_variables
-from autorecompute.trials.effort import Effort
 from autorecompute.trials.endings import as_measurement, failure_to_start, mark_busy_host, too_short, unwritable
-from autorecompute.trials.first_batch import begins_too_large, known_loader
+from autorecompute.trials.job import Effort, begins_too_large, known_loader
+from autorecompute.trials.private import cache_variables
 from autorecompute.trials.process import WorkerProcess
 from autorecompute.waiting import raise_if_over
 from autorecompute.worker.protocol import Check, Ended, Failed, Message, Order, Settings
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Mapping
+    from collections.abc import Callable, Mapping, Sequence
     from pathlib import Path
 
     from autorecompute.trials.job import Job
+
+
+POLL_SECONDS = 0.1
+
+
+class Follower:
+    """Copies the workers' logs to a stream as they grow; a context manager that has copied all of them at its end.
+
+    The worker writes to a file, never to a pipe of ours: whatever becomes of this process, nothing that it prints is
+    lost, and nothing holds it up.
+
+    Args:
+        logs: The folder of the logs.
+        stream: Where they are copied to, byte for byte.
+    """
+
+    def __init__(self, logs: Path, stream: BinaryIO) -> None:
+        self._logs, self._stream = logs, stream
+        self._copied: dict[Path, int] = {}
+        self._is_over = threading.Event()
+        self._thread = threading.Thread(target=self._follow, daemon=True)
+
+    def __enter__(self) -> Self:
+        self._thread.start()
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self._is_over.set()
+        self._thread.join()
+
+    def _follow(self) -> None:
+        while not self._is_over.wait(POLL_SECONDS):
+            self._copy()
+        self._copy()
+
+    def _copy(self) -> None:
+        for path in sorted(self._logs.glob("*.log")):
+            with path.open("rb") as log:
+                log.seek(self._copied.get(path, 0))
+                self._stream.write(log.read())
+                self._copied[path] = log.tell()
+        self._stream.flush()
+
 
 START_TIMEOUT_SECONDS = 900.0
 LEAST_STALL_SECONDS = 300.0
@@ -292,3 +337,57 @@ class Bench:
         if effort.batch is not None:
             return
         self._pace = self._pace or measurement.median_step_seconds
+
+
+CPU = "cpu"
+ONE_STEP = Effort(warmup=0, steps=1)
+
+
+def takes_turns(bench: Bench) -> bool:
+    """Tell whether turns are worth their swaps: the training system makes them in no time, and memory allows it.
+
+    The allocator of a card keeps the blocks of each config. In turns, near its limit, it would free and request them
+    again in every step.
+    """
+    detection = bench.detect()
+    return detection.device.kind == CPU and registry.backend_of(detection.versions).takes_turns(detection)
+
+
+def measure_in_turns(bench: Bench, configs: Sequence[Config], steps: int) -> dict[Config, Measurement]:
+    """Measure several configs a step at a time.
+
+    A config that fails is left out from then on. Where the script ends meanwhile, it is started again, and each config
+    has the steps that were timed until then, one at least.
+
+    Args:
+        bench: Where they are measured.
+        configs: What is measured, in this order and back.
+        steps: Timed steps of each.
+    """
+    found: dict[Config, list[Measurement]] = {config: [] for config in configs}
+    running, starts = list(found), bench.starts
+    for _ in range(steps):
+        for config in running:
+            found[config].append(bench.measure(config, ONE_STEP))
+        running = [config for config in reversed(running) if found[config][-1].outcome.is_measured]
+        if bench.starts != starts:
+            break  # each further step could take another start
+    return {config: join(measured) for config, measured in found.items()}
+
+
+def join(measurements: Sequence[Measurement]) -> Measurement:
+    """Return one measurement of a config's steps that were measured one by one; the last one where that failed."""
+    last = measurements[-1]
+    if not last.outcome.is_measured:
+        return last
+    shares = [each.others_share for each in measurements if each.others_share is not None]
+    joined = replace(
+        max(measurements, key=lambda each: each.peak_bytes or 0),
+        step_seconds=tuple(seconds for each in measurements for seconds in each.step_seconds),
+        cpu_seconds=tuple(seconds for each in measurements for seconds in each.cpu_seconds),
+        losses=tuple(loss for each in measurements for loss in each.losses),
+        others_share=statistics.mean(shares) if shares else None,
+        warmup_seconds=sum(each.warmup_seconds for each in measurements),
+        compile_seconds=sum(each.compile_seconds for each in measurements),
+    )
+    return mark_busy_host(joined)

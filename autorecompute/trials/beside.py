@@ -15,15 +15,14 @@ from autorecompute.training_job import Detection
 from autorecompute.trials.bench import Bench
 from autorecompute.trials.endings import as_measurement, mark_busy_host
 from autorecompute.waiting import OutOfTime
-from autorecompute.worker.protocol import Beat, Check, Failed, Stay, decode, encode, explain_end
+from autorecompute.worker.protocol import Beat, Check, Failed, KeepConfig, decode, encode, explain_end
 
 if TYPE_CHECKING:
     from collections.abc import Callable
     from pathlib import Path
 
     from autorecompute.plans import Config
-    from autorecompute.trials.effort import Effort
-    from autorecompute.trials.job import Job
+    from autorecompute.trials.job import Effort, Job
     from autorecompute.worker.protocol import Message
 
 CPU = "cpu"
@@ -193,13 +192,13 @@ class TrainingBench(Bench):
         is_known = config.is_none or config in self.checks
         return self.check(config).step_bytes if is_known or self.left_steps >= CHECK_STEPS else None
 
-    def stay(self, config: Config | None, message: str) -> None:
+    def keep_config(self, config: Config | None, message: str) -> None:
         """End the search: the training goes on with this config, or with what is on; tell its user why.
 
         Raises:
             TrainingEndedError: it has ended.
         """
-        self._send(Stay(config=config, message=message))
+        self._send(KeepConfig(config=config, message=message))
 
     def give_up(self, reason: str) -> None:
         """End the search with what is on.
@@ -207,7 +206,7 @@ class TrainingBench(Bench):
         Raises:
             TrainingEndedError: the script has ended.
         """
-        self.stay(None, explain_end(reason))
+        self.keep_config(None, explain_end(reason))
 
     def hang_up(self) -> None:
         """Tell the training that nobody is here any more."""

@@ -1,4 +1,4 @@
-"""The user's training command, and how the batch reaches it."""
+"""What is trained, and how much of it a trial takes."""
 
 from __future__ import annotations
 
@@ -8,13 +8,63 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Self
 
+from autorecompute.backends import registry
 from autorecompute.backends.registry import AUTO
 from autorecompute.errors import UsageError
-from autorecompute.paths import is_file, shown
-from autorecompute.worker.protocol import BATCH_VARIABLE, MODULE_FLAG
+from autorecompute.files import is_file, shown
+from autorecompute.plans.savings import BATCH
+from autorecompute.worker.protocol import BATCH_VARIABLE, MODULE_FLAG, Order
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
+
+    from autorecompute.plans import Config
+    from autorecompute.training_job import Detection
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Effort:
+    """How long a config is measured.
+
+    Attributes:
+        warmup: Steps before the timed ones; 0 for a config that is timed in turns with others (``interleaving.py``).
+        steps: Timed steps.
+        profiles: Whether the last step is profiled, which takes time of its own.
+        batch: Samples a forward instead of the target batch, on a bench that can change it.
+    """
+
+    warmup: int = 2
+    steps: int = 5
+    profiles: bool = False
+    batch: int | None = None
+
+    def order(self, config: Config, target: int | None = None) -> Order:
+        """Return what the worker is told, where the target batch is this."""
+        batch = self.batch or target
+        return Order(config=config, warmup=self.warmup, steps=self.steps, profiles=self.profiles, batch=batch)
+
+
+def known_loader(detection: Detection | None, *, is_watched: bool) -> str:
+    """Return the DataLoader that is told the batch before the first step; empty where that has the script's own.
+
+    A worker that exports a model has to begin as the first one did, with the script's own batch: what the export leaves
+    behind depends on it, and peaks would not be those of the same process.
+
+    Args:
+        detection: What an earlier process of the script has told; ``None`` where there was none.
+        is_watched: Whether the process is measured as a whole.
+    """
+    if detection is None:
+        return ""
+    is_plain = registry.plain_name() == registry.backend_of(detection.versions).NAME
+    return detection.loader if is_plain or is_watched else ""
+
+
+def begins_too_large(detection: Detection) -> bool:
+    """Tell whether a card's first step has more samples than the target, and may not fit where the target does."""
+    is_larger = detection.dims.get(BATCH, 0) > detection.batch
+    return detection.device.kind == "cuda" and bool(known_loader(detection, is_watched=False)) and is_larger
+
 
 PLACEHOLDER = "{batch}"
 NOTEBOOK = ".ipynb"

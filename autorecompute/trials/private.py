@@ -1,15 +1,28 @@
-"""The folder in the temporary directory that belongs to this user alone: device locks, sockets and logs lie in it."""
+"""Private folders, caches, and the lock of a device."""
 
 from __future__ import annotations
 
 import contextlib
 import errno
+import fcntl
+import hashlib
 import os
+import shutil
 import tempfile
+import urllib.parse
 from pathlib import Path
+from typing import TYPE_CHECKING
 
+from autorecompute.backends import registry
 from autorecompute.errors import SetupError
-from autorecompute.files import OTHERS
+from autorecompute.files import OTHERS, open_private
+from autorecompute.waiting import pause
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Iterator, Mapping
+
+    from autorecompute.training_job import Device
+
 
 OWNER_AND_NOBODY_ELSE = 0o700
 
@@ -85,3 +98,134 @@ def _not_private(folder: Path, reason: str) -> SetupError:
         f"The folder {folder} for locks and sockets cannot be used: {reason}. Remove it, or set TMPDIR to a folder of "
         "yours."
     )
+
+
+DIGITS = 16
+
+
+def compiled_code_of(study: Path) -> Path:
+    """Return the folder for the compiled code of a study; whoever compiles makes it.
+
+    It is not in the study's own folder, which may come from elsewhere: compilers run what they find in their caches.
+
+    Raises:
+        SetupError: this user can have no folder that others cannot write to.
+    """
+    digest = hashlib.sha256(str(study.absolute()).encode(errors="surrogateescape")).hexdigest()
+    return private_folder() / f"compiled-{digest[:DIGITS]}"
+
+
+def cache_variables(study: Path, inherited: Mapping[str, str]) -> dict[str, str]:
+    """Return what has compilers keep their code in a study's folder, but for those that the user has given another one.
+
+    Args:
+        study: The study's own folder.
+        inherited: The environment that a process starts from.
+
+    Raises:
+        SetupError: as above.
+    """
+    names = [name for name in registry.cache_variables() if name not in inherited]
+    return {name: str(compiled_code_of(study)) for name in names}
+
+
+def variables_of_known_code(study: Path, inherited: Mapping[str, str]) -> dict[str, str]:
+    """Return the same for a process that trains with a study's answer; nothing if the study has compiled nothing here.
+
+    Raises:
+        SetupError: as above.
+    """
+    return cache_variables(study, inherited) if compiled_code_of(study).is_dir() else {}
+
+
+def forget_compiled_code(study: Path) -> None:
+    """Remove the compiled code of a study, whose own folder is gone.
+
+    Raises:
+        SetupError: it cannot be removed.
+    """
+    folder = compiled_code_of(study)
+    try:
+        shutil.rmtree(folder)
+    except FileNotFoundError:
+        return  # nothing was compiled
+    except OSError as error:
+        raise SetupError(f"{folder} cannot be removed: {error.strerror}. Remove it by hand.") from error
+
+
+LONGEST_PURPOSE = 4096
+
+POLL_SECONDS = 0.5
+"""Between two tries to get a device that is held."""
+
+
+@contextlib.contextmanager
+def hold_device(device: Device, purpose: str, on_wait: Callable[[str], None]) -> Iterator[None]:
+    """Hold the device while the context lasts; another tuning of this user that holds it is waited for.
+
+    The lock is the kernel's, so it goes with the process that holds it, however that ends.
+
+    Args:
+        device: Known by its UUID, so that ``CUDA_VISIBLE_DEVICES`` can call it anything; a CPU is one device.
+        purpose: What the next one in line is told.
+        on_wait: Called with a sentence on who holds the device, if somebody does.
+
+    Raises:
+        OutOfTime: the time was over before the device was free.
+        SetupError: the lock cannot be opened or held.
+    """
+    file = lock_file(device)
+    with _saying_what_fails(file):
+        descriptor = open_private(file)
+    try:
+        with _saying_what_fails(file):
+            _lock(descriptor, on_wait)
+        _sign(descriptor, purpose)
+        yield
+    finally:
+        os.close(descriptor)
+
+
+def lock_file(device: Device) -> Path:
+    """Return the file that stands for the device, for this user.
+
+    Raises:
+        SetupError: there is no folder for it that belongs to this user alone.
+    """
+    # With older drivers the UUID of a part of a card has slashes in it.
+    return private_folder() / f"{urllib.parse.quote(device.uuid or device.kind, safe='')}.lock"
+
+
+def _lock(descriptor: int, on_wait: Callable[[str], None]) -> None:
+    if _is_locked_now(descriptor):
+        return
+    holder = os.pread(descriptor, LONGEST_PURPOSE, 0).decode(errors="replace").strip()
+    on_wait(f"waiting for the device: {holder or 'another tuning'} is measuring on it")
+    while not _is_locked_now(descriptor):
+        pause(POLL_SECONDS)
+
+
+def _is_locked_now(descriptor: int) -> bool:
+    try:
+        fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
+    except BlockingIOError:
+        return False
+    return True
+
+
+def _sign(descriptor: int, purpose: str) -> None:
+    # These are words for whoever waits: on a full disk the lock is held without them.
+    with contextlib.suppress(OSError):
+        os.ftruncate(descriptor, 0)
+        os.pwrite(descriptor, f"process {os.getpid()} ({purpose})".encode(errors="surrogateescape"), 0)
+
+
+@contextlib.contextmanager
+def _saying_what_fails(file: Path) -> Iterator[None]:
+    try:
+        yield
+    except OSError as error:
+        raise SetupError(
+            f"The lock {file} of the device cannot be held: {error.strerror}. Remove it, or set TMPDIR to a folder of "
+            "yours."
+        ) from error

@@ -1,10 +1,12 @@
-"""One worker: a process group with one or several ranks, a socket to each, and its end, however it comes."""
+"""A worker as a process: started, supervised and ended."""
 
 from __future__ import annotations
 
 import contextlib
+import fcntl
 import math
 import os
+import shutil
 import signal
 import socket
 import struct
@@ -12,20 +14,19 @@ import subprocess
 import sys
 import time
 from multiprocessing.connection import Connection, wait
-from typing import TYPE_CHECKING, Any
+from pathlib import Path, PurePosixPath
+from typing import TYPE_CHECKING, Any, NamedTuple
+
+import psutil
 
 from autorecompute import codec
 from autorecompute.errors import SetupError
+from autorecompute.files import open_private, shown
 from autorecompute.measurement import Outcome
-from autorecompute.paths import shown
-from autorecompute.trials.activity import Activity
 from autorecompute.trials.endings import ABSENT, AT_ONCE, IN_BACKGROUND, NO_MEMORY, NO_RANKS
-from autorecompute.trials.oom import OomKills
-from autorecompute.trials.quiet import quieten
-from autorecompute.trials.sockets import SocketFolder
+from autorecompute.trials.private import make_private_folder
 from autorecompute.units import signal_name
 from autorecompute.waiting import left_seconds, raise_if_over
-from autorecompute.worker.merging import merge
 from autorecompute.worker.protocol import (
     SETTINGS_VARIABLE,
     STACK_SIGNAL,
@@ -38,11 +39,235 @@ from autorecompute.worker.protocol import (
     Settings,
     decode,
     encode,
+    merge,
 )
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Container
-    from pathlib import Path
+    from collections.abc import Callable, Container, Iterator, Mapping
+
+
+LEAST_SHARE = 0.01
+"""Of one processor: who waits for nothing but looks around now and then takes less."""
+
+
+class Activity:
+    """Looks at what a process and its descendants do, from one call to the next.
+
+    Args:
+        pid: The process.
+        log: What they print to.
+    """
+
+    def __init__(self, pid: int, log: Path) -> None:
+        self._pid, self._log = pid, log
+        self._seen = self._look()
+
+    def has_gone_on(self) -> bool:
+        """Tell whether they have printed, or kept a processor busy, since this was asked last."""
+        (before, seconds, size), self._seen = self._seen, self._look()
+        now, used, printed = self._seen
+        return printed != size or used - seconds >= LEAST_SHARE * (now - before)
+
+    def _look(self) -> tuple[float, float, int]:
+        """Return the time, the processor time that they have had, and the length of what they have printed."""
+        try:
+            first = psutil.Process(self._pid)
+            # Those of children that have ended are counted with who waited for them.
+            used = sum(sum(one.cpu_times()[:4]) for one in [first, *first.children(recursive=True)])
+        except psutil.Error:  # one of them has just ended
+            used = 0.0
+        return time.monotonic(), used, self._log.stat().st_size if self._log.is_file() else 0
+
+
+SWITCHES = {
+    "CLEARML_OFFLINE_MODE": "1",
+    "COMET_AUTO_LOG_DISABLE": "1",
+    "NEPTUNE_MODE": "debug",
+    "SWANLAB_MODE": "disabled",
+    "WANDB_MODE": "disabled",
+    "MLFLOW_ALLOW_FILE_STORE": "true",  # MLflow 3 keeps nothing in a folder otherwise
+}
+"""What each tracker documents; not ``WANDB_DISABLED`` and the like, which make Hugging Face's Trainer raise."""
+
+FOLDER_VARIABLE = "MLFLOW_TRACKING_URI"
+
+FORGOTTEN = ("MLFLOW_EXPERIMENT_ID", "MLFLOW_RUN_ID")
+"""What a tracker would look for in the store that it is kept from."""
+
+
+def quieten(environment: Mapping[str, str], folder: Path) -> dict[str, str]:
+    """Return the environment with every tracker switched off.
+
+    Args:
+        environment: What a worker would get.
+        folder: What a tracker may write to; it is removed with the worker.
+    """
+    kept = {name: value for name, value in environment.items() if name not in FORGOTTEN}
+    return {**kept, **SWITCHES, FOLDER_VARIABLE: (folder / "mlruns").as_uri()}
+
+
+PROC = Path("/proc")
+FIELD = "oom_kill"
+
+
+class OomKills:
+    """Notices kills by the kernel among a worker's processes, from the moment on at which each is first followed."""
+
+    def __init__(self) -> None:
+        self._machine = _count(PROC / "vmstat") or 0
+        self._groups: dict[int, dict[Path, int]] = {}
+
+    def follow(self, pid: int) -> None:
+        """Watch the control group that a process is in now; a launcher may have put it into one of its own."""
+        counts = {counter: _count(counter) for counter in _counters_of(pid)}
+        self._groups[pid] = {counter: count for counter, count in counts.items() if count is not None}
+
+    def has_risen(self) -> bool:
+        """Tell whether the kernel killed one of them, as far as its counters can tell."""
+        answers = [_has_risen(counters) for counters in self._groups.values()]
+        if None in answers or not answers:
+            answers.append((_count(PROC / "vmstat") or 0) > self._machine)
+        return any(answers)
+
+
+class _Mount(NamedTuple):
+    """Where a hierarchy of control groups can be read, and which of its groups is shown there."""
+
+    kind: str
+    shown: PurePosixPath
+    point: Path
+    options: list[str]
+
+
+def _has_risen(counters: dict[Path, int]) -> bool | None:
+    """Return what the first counter says that is still there: a group may go away with its last process."""
+    for counter, before in counters.items():
+        now = _count(counter)
+        if now is not None:
+            return now > before
+    return None
+
+
+def _counters_of(pid: int) -> Iterator[Path]:
+    """Files that count the kills among the processes of its group, the narrowest first."""
+    mounts = list(_mounts())
+    for line in _lines(PROC / str(pid) / "cgroup"):
+        _, controllers, group = line.split(":", 2)
+        for mount in mounts:
+            if not PurePosixPath(group).is_relative_to(mount.shown):
+                continue
+            folder = mount.point / PurePosixPath(group).relative_to(mount.shown)
+            if mount.kind == "cgroup" and "memory" in controllers.split(",") and "memory" in mount.options:
+                yield folder / "memory.oom_control"
+            elif mount.kind == "cgroup2" and not controllers:
+                # A group without the memory controller is counted with the one above it; each counts those below.
+                above = [place for place in folder.parents if place.is_relative_to(mount.point)]
+                yield from (place / "memory.events" for place in (folder, *above))
+
+
+def _mounts() -> Iterator[_Mount]:
+    for line in _lines(PROC / "self" / "mountinfo"):
+        place, _, system = line.partition(" - ")
+        kind, *_, options = system.split(" ")
+        _, _, _, shown, point, *_ = place.split(" ")
+        yield _Mount(kind, PurePosixPath(shown), Path(point), options.split(","))
+
+
+def _lines(file: Path) -> list[str]:
+    try:
+        return file.read_text(encoding="utf-8", errors="surrogateescape").splitlines()
+    except OSError:
+        return []
+
+
+def _count(counter: Path) -> int | None:
+    """Kill so far; ``None`` where nothing counts them."""
+    values = [value for name, _, value in (line.partition(" ") for line in _lines(counter)) if name == FIELD]
+    return int(values[0]) if values else None
+
+
+PREFIX = "worker-"
+SOCKET = "worker.sock"
+OWNER = "owner.lock"
+LONGEST_SOCKET_PATH = 107
+
+
+class SocketFolder:
+    """A folder for one worker, in the user's own temporary folder; those that killed processes left there are removed.
+
+    Its owner holds a lock in it, which is the kernel's and goes with the owner, however that ends: whoever gets the
+    lock of a folder knows that nobody needs it. A folder without a lock is left alone.
+
+    Raises:
+        SetupError: there is no place for it.
+    """
+
+    def __init__(self) -> None:
+        self.path = _make()
+        draft = self.path / f"{OWNER}.draft"
+        with self._saying_what_fails():
+            self._lock = os.fdopen(open_private(draft), "wb")
+            fcntl.flock(self._lock, fcntl.LOCK_EX)
+            # Only now does it have the name that others look for: a lock that is not held yet would be anybody's.
+            draft.rename(self.path / OWNER)
+        _remove_abandoned(self.path.parent)
+
+    @property
+    def address(self) -> str:
+        """Return where a worker calls."""
+        return str(self.path / SOCKET)
+
+    def listen(self) -> socket.socket:
+        """Return the socket that the worker finds at the address.
+
+        Raises:
+            SetupError: it cannot be made.
+        """
+        listener = socket.socket(socket.AF_UNIX)
+        with self._saying_what_fails():
+            listener.bind(self.address)
+        listener.listen()
+        return listener
+
+    def remove(self) -> None:
+        """Remove the folder with all that was written there."""
+        shutil.rmtree(self.path, ignore_errors=True)
+        self._lock.close()
+
+    @contextlib.contextmanager
+    def _saying_what_fails(self) -> Iterator[None]:
+        try:
+            yield
+        except OSError as error:
+            raise SetupError(
+                f"The folder {self.path} cannot be used: {error.strerror}. Make room, or set TMPDIR to another folder."
+            ) from error
+
+
+def _make() -> Path:
+    # A socket's path holds 107 characters at most: a study's folder can be deeper than that, and so can TMPDIR.
+    folder = make_private_folder(PREFIX)
+    if len(os.fsencode(folder / SOCKET)) <= LONGEST_SOCKET_PATH:
+        return folder
+    folder.rmdir()
+    return make_private_folder(PREFIX, Path("/tmp"))  # noqa: S108  (a private folder in it, which is checked)
+
+
+def _remove_abandoned(root: Path) -> None:
+    for folder in root.glob(f"{PREFIX}*"):
+        # Others may make or lose their folders meanwhile, and none of that is ours to tell.
+        with contextlib.suppress(OSError):
+            _remove_if_abandoned(folder)
+
+
+def _remove_if_abandoned(folder: Path) -> None:
+    lock = os.open(folder / OWNER, os.O_RDWR | os.O_NOFOLLOW)
+    try:
+        fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        shutil.rmtree(folder)  # follows no links
+    finally:
+        os.close(lock)
+
 
 GRACE_SECONDS = 3.0
 POLL_SECONDS = 0.5

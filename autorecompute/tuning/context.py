@@ -1,36 +1,38 @@
-"""What a tuning was asked for, who watches it, and what all its parts work with."""
+"""What all parts of a tuning share: job, bench, study, settings, and the resources that they hold."""
 
 from __future__ import annotations
 
 import copy
 import time
+from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass, field, replace
 from typing import TYPE_CHECKING, Protocol
 
 from autorecompute.backends.registry import backend_of, render
-from autorecompute.errors import TooLargeError
+from autorecompute.errors import TooLargeError, TooLittleTimeError
 from autorecompute.figures import Figures
-from autorecompute.plans.dimensions import BATCH
-from autorecompute.search.choice import MODEL
+from autorecompute.plans.savings import BATCH
+from autorecompute.search.sampling import MODEL
 from autorecompute.studies import Problem, Sizes, StudyFolder
+from autorecompute.studies.folder import write_files
 from autorecompute.studies.shared_study import SharedStudy
 from autorecompute.studies.tuned import Tuned
-from autorecompute.studies.writing import write_files
 from autorecompute.training_job import Detection
 from autorecompute.trials import Bench, Job
-from autorecompute.trials.effort import Effort
-from autorecompute.tuning.answer.race import FINALISTS, LOOKS
+from autorecompute.trials.job import Effort
+from autorecompute.trials.private import hold_device
 from autorecompute.tuning.budget import Budget, Task
-from autorecompute.tuning.resources import choose_limit
+from autorecompute.tuning.race import FINALISTS, LOOKS
+from autorecompute.units import MIB, format_bytes, format_seconds
+from autorecompute.waiting import OutOfTime
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Collection, Mapping, Sequence
+    from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
     from pathlib import Path
 
-    from autorecompute.measurement import Measurement, Trial
+    from autorecompute.measurement import Measurement, Prediction, Trial
     from autorecompute.memory import MemoryModel
     from autorecompute.plans import Config
-    from autorecompute.prediction import Prediction
 
 
 NEEDED = (Task.CHECK, Task.CONFIRMATION)
@@ -45,13 +47,13 @@ class TuningSettings:
     """What the user asked for.
 
     Attributes:
-        limit_bytes: What the peak may reach; ``None`` takes what the device has to give (``tuning/resources.py``).
+        limit_bytes: What the peak may reach; ``None`` takes what the device has to give (``tuning/context.py``).
         max_trials: How many configs may be measured over the study's life.
         timeout_seconds: How long the command may take as a whole; ``None`` for no end.
         began_seconds: When the command began, on the monotonic clock; ``None`` for when it begins to tune.
         effort: How long each config is measured.
         batch: The target batch; ``None`` takes what the script gives.
-        sampler: Who proposes configs, by one of the names in ``search/choice.py``.
+        sampler: Who proposes configs, by one of the names in ``search/sampling.py``.
         is_fresh: Whether nothing is taken over from other studies.
         rival_batch: The largest batch that fits without recompute, where it was measured before.
         turns_knobs: Whether other settings are tried on the winner, each in fresh processes.
@@ -259,3 +261,91 @@ class TuningContext:
             with self.budget.timing(Task.START):
                 self.bench.detect()
         return self.bench.is_live and self.budget.allows(Task.TRIAL, reserve_seconds=reserve_seconds)
+
+
+SHARE = 0.9
+"""Of memory that is shared with the whole system, so much may be used."""
+
+STEP_BYTES = 64 * MIB
+"""What a kernel keeps for itself differs by less from one start to the next."""
+
+RESERVE_BYTES = 512 * MIB
+"""Left free on a card: kernels are loaded at their first call, and cuDNN and NCCL ask the driver, not the allocator."""
+
+
+def choose_limit(detection: Detection, folder: StudyFolder, on_shortage: Callable[[str], None]) -> int:
+    """Return what is available now, or the limit that the study was begun with.
+
+    What is free on a card changes from one minute to the next. A study that went on under another limit than it began
+    with would be another problem.
+
+    Args:
+        detection: The device, and what is in use on it.
+        folder: The study.
+        on_shortage: Called with a sentence where less is free than when the study began.
+    """
+    available = available_bytes(detection)
+    limit = folder.problem().limit_bytes if folder.exists() else available
+    if limit >= available + STEP_BYTES:
+        on_shortage(f"warning: {format_bytes(limit - available)} less is free than when the study began")
+    return limit
+
+
+def available_bytes(detection: Detection) -> int:
+    """Return what the peak may reach on this device.
+
+    On a card that is its memory, less what lay outside of the allocator when the script had just put its model there
+    (the CUDA context, other processes), less :data:`RESERVE_BYTES`, in whole MiB. On a CPU, and on a card that does not
+    tell, it is nine tenths of the memory, in steps that a machine's next start does not change.
+    """
+    total_bytes = detection.device.total_bytes
+    if detection.outside_bytes is None:
+        return int(total_bytes * SHARE) // STEP_BYTES * STEP_BYTES
+    available = max(total_bytes - detection.outside_bytes - RESERVE_BYTES, 0)
+    return available // MIB * MIB
+
+
+@contextmanager
+def device_lock(context: TuningContext) -> Iterator[None]:
+    """Hold the device while the context lasts.
+
+    Raises:
+        TooLittleTimeError: the time was over before the device was free.
+    """
+    purpose, is_same = _purpose(context), False
+    began_waiting: float | None = None
+
+    def note_wait(text: str) -> None:
+        nonlocal is_same, began_waiting
+        began_waiting = time.monotonic()
+        is_same = context.shared is not None and f"({purpose})" in text
+        context.note(f"{text}{', for this same study: it continues if that one exits' * is_same}")
+
+    with ExitStack() as held:
+        try:
+            held.enter_context(hold_device(context.detection.device, purpose, note_wait))
+        except OutOfTime:
+            waited_seconds = 0.0 if began_waiting is None else time.monotonic() - began_waiting
+            raise TooLittleTimeError(_describe_late(waited_seconds, is_same=is_same)) from None
+        if began_waiting is not None:
+            context.waited_seconds += time.monotonic() - began_waiting
+        yield
+
+
+def _purpose(context: TuningContext) -> str:
+    # Workers that share a study need not share a folder.
+    shared = context.shared
+    return f"study {context.folder.path}" if shared is None else f"study '{shared.name}' in {shared.place}"
+
+
+def _describe_late(waited_seconds: float, *, is_same: bool) -> str:
+    waited = f"after {format_seconds(waited_seconds)} of waiting for it"
+    if is_same:
+        return (
+            f"Timed out: another worker of this study is using this device, {waited}. The same command gives the "
+            "answer once that worker is through. Start one worker for each device."
+        )
+    return (
+        f"Timed out: another tuning is using this device, {waited}. Run the same command once that is "
+        "through, or give it more with --timeout."
+    )

@@ -1,30 +1,100 @@
-"""Sentences for a tuning that ends without an answer: why that is, what is kept, and what it would take."""
+"""The sentences that explain an answer."""
 
 from __future__ import annotations
 
+import math
 import os
+import statistics
+from collections.abc import Sequence
+from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
-from autorecompute.plans.dimensions import BATCH
-from autorecompute.plans.savings import explain_worthless
-from autorecompute.search.frontier import predict_frontier
+from autorecompute.measurement import Trial
+from autorecompute.plans.savings import BATCH, explain_worthless
+from autorecompute.result import Best
+from autorecompute.search.candidates import predict_frontier
 from autorecompute.search.model_searcher import LIKELY
+from autorecompute.studies.records import read_batches
 from autorecompute.studies.storage import read_trials
-from autorecompute.tuning.answer.finalists import fitting_finalists
-from autorecompute.tuning.answer.kept_race import race_winner
-from autorecompute.tuning.answer.rivals import FORECAST_SHARE
-from autorecompute.tuning.lateness import OUT_OF_TIME
-from autorecompute.units import MIB, format_bytes, format_count
+from autorecompute.tuning.race import Finalist, fitting_finalists, lag, race_winner
+from autorecompute.tuning.rivals import FORECAST_SHARE
+from autorecompute.units import MIB, format_bytes, format_count, format_rate, format_seconds
 
 if TYPE_CHECKING:
-    from collections.abc import Mapping, Sequence
+    from collections.abc import Mapping
 
-    from autorecompute.measurement import Trial
+    from autorecompute.measurement import Prediction
     from autorecompute.memory import MemoryModel
-    from autorecompute.prediction import Prediction
     from autorecompute.result import Rejection, Result
     from autorecompute.studies import StudyFolder
     from autorecompute.training_job import Detection
+
+
+OUT_OF_TIME = "The time was over before the first trial. Give it more with --timeout."
+OUT_OF_TIME_AGAIN = "The time was over before another batch was done. Give it more with --timeout."
+
+STARTS_OF_AN_ANSWER = 4
+"""The script is started twice for an answer, to be measured and to be confirmed; what lies between takes about as long
+in a script that starts in seconds."""
+
+
+def explain_too_little_time(start_seconds: float, waited_seconds: float = 0.0, kept: str = "") -> str:
+    """Return that there was no time for a single trial, and how much to try.
+
+    Args:
+        start_seconds: What a start of the script took; 0 where none came to its end.
+        waited_seconds: What the wait for the device took, while another tuning held it.
+        kept: What :func:`explain_kept` says; empty where nothing was measured before.
+    """
+    return f"{_explain_lateness(start_seconds, waited_seconds, 'another' if kept else 'the first')} {kept}".rstrip()
+
+
+def explain_kept(folder: StudyFolder) -> str:
+    """Return what is kept of earlier sessions, and that it counts; empty where there is nothing."""
+    trials = read_trials(folder.database, folder.name_in_database)
+    if not trials:
+        return ""
+    return f"{format_count(len(trials), 'trial')} kept in {folder.path}. Rerun the command to continue."
+
+
+def explain_unconfirmed(folder: StudyFolder) -> str:
+    """Return what a training found and no process has confirmed, which stays in the study.
+
+    Empty where there is nothing.
+    """
+    result = folder.result()
+    if result is None or result.best is None or result.best.confirmed:
+        return ""
+    return f"What a training found is not confirmed yet: {result.best.description}."
+
+
+def _explain_lateness(start_seconds: float, waited_seconds: float, which: str) -> str:
+    if waited_seconds > start_seconds:
+        return (
+            f"The time was over before {which} trial: {format_seconds(waited_seconds)} of it went into waiting for "
+            "the device, which another tuning held. Run the same command once that is through, or give it as much more "
+            "with --timeout."
+        )
+    if not start_seconds:
+        return f"The time was over before {which} trial. Give it more with --timeout."
+    enough = math.ceil(STARTS_OF_AN_ANSWER * start_seconds)
+    return (
+        f"The time was over before {which} trial: a start of the script takes {format_seconds(start_seconds)}, and "
+        f"an answer two of them and some trials. Give it about --timeout {enough}s at least."
+    )
+
+
+def explain_late_batches(folder: StudyFolder, batches: Sequence[int]) -> str:
+    """Return that the time of a tuning over several batches was over before a batch was done, and what is kept.
+
+    Args:
+        folder: The study that stands for all batches.
+        batches: Those that were asked for.
+    """
+    if not read_batches(folder, batches).without:
+        return OUT_OF_TIME
+    return f"{OUT_OF_TIME_AGAIN} What was measured is kept in {folder.path}. Rerun the command to continue."
+
 
 WHOLE_PROCESS_SHARE = 0.05
 """What a whole process, its start and export included, needs beyond its timed steps, as a rule."""
@@ -262,3 +332,89 @@ def explain_interrupted_batches(folder: StudyFolder, so_far: Result | None = Non
 def _explain_detected(detection: Detection) -> str:
     reason = explain_worthless(detection.plans, {**detection.dims, BATCH: detection.batch})
     return f" {reason}" if reason else ""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class SearchSummary:
+    """A search in the steps of a training.
+
+    Attributes:
+        best: What stays on; ``None`` where nothing fits.
+        limit_bytes: What the peak may reach.
+        trials: What was tried.
+        first: The trial of what the training began with.
+        standings: Those that were compared in turns, the fastest first.
+        refused: Configs whose gradients were wrong, each with the reason.
+        spent_steps: Steps that went into trials.
+        spent_seconds: What they took.
+        notes: What else there is to say, in sentences without a full stop.
+    """
+
+    best: Best | None
+    limit_bytes: int
+    trials: Sequence[Trial]
+    first: Trial | None
+    standings: Sequence[Finalist]
+    refused: Sequence[str]
+    spent_steps: int
+    spent_seconds: float
+    notes: Sequence[str] = ()
+
+    @property
+    def sentence(self) -> str:
+        """Return what is on from now on, beside what the training began with, and what the trials have cost."""
+        return ". ".join([f"{self._describe_end()}{self._describe_refused()}", *self.notes])
+
+    def _describe_end(self) -> str:
+        if not self.trials:
+            return "keeping the current config: none was measured"
+        if self.best is None:
+            tried, limit = format_count(len(self.trials), "config"), format_bytes(self.limit_bytes)
+            return f"keeping the current config: {tried} tried, and none can be used at {limit}{self._describe_least()}"
+        winner, spent = describe(self.best), f"The trials took {format_count(self.spent_steps, 'step')}"
+        first = next((entry for entry in self.standings if entry.trial == self.first), None)
+        if first is None or first is self.standings[0]:
+            return f"{winner}; {self._describe_lead()}. {spent}"
+        ratio = math.exp(lag(first, self.standings[0]))
+        name, peak = name_of(first.trial), format_bytes(first.peak_bytes)
+        began = f"{ratio:.2f}x of {name} ({peak}), which it began with"
+        return f"{winner}, {began}. {self._describe_cost(step_seconds(first), ratio) or spent}"
+
+    def _describe_least(self) -> str:
+        peaks = [trial.measurement.peak_bytes for trial in self.trials if trial.measurement.peak_bytes is not None]
+        return f"; the least peak was {format_bytes(min(peaks))}" if peaks else ""
+
+    def _describe_lead(self) -> str:
+        if sum(trial.measurement.outcome.is_measured for trial in self.trials) == 1:
+            return "no other was measured"
+        return "no other was faster" if self.standings else "no steps were left to compare it in turns with others"
+
+    def _describe_cost(self, first_seconds: float, ratio: float) -> str:
+        """After how many steps the training is where it would be if it had stayed with what it began with."""
+        gained = first_seconds - first_seconds / ratio
+        lost_seconds = self.spent_seconds - self.spent_steps * first_seconds
+        if gained <= 0:
+            return ""
+        steps = self.spent_steps + math.ceil(max(lost_seconds, 0.0) / gained)
+        return f"The trials are earned back after {format_count(steps, 'step')}"
+
+    def _describe_refused(self) -> str:
+        more = f", and {len(self.refused) - 1} more" if len(self.refused) > 1 else ""
+        return f". Not used: {self.refused[0]}{more}" if self.refused else ""
+
+
+def step_seconds(entry: Finalist) -> float:
+    """Median wall time of a step, in the race where it ran in one."""
+    raced = [seconds for run in entry.rounds for seconds in run.step_seconds]
+    return statistics.median(raced or entry.trial.measurement.step_seconds)
+
+
+def describe(best: Best) -> str:
+    """Return the config with its peak and its speed."""
+    peak, limit = format_bytes(best.peak_bytes), format_bytes(best.limit_bytes)
+    return f"{name_of(best)}, peak {peak} of {limit}, {format_rate(best.samples_per_second)}"
+
+
+def name_of(tried: Best | Trial) -> str:
+    """Return the config as a sentence has it."""
+    return "no recompute" if tried.config.is_none else tried.description

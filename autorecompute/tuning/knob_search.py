@@ -13,8 +13,8 @@ from autorecompute.errors import ScriptError, SetupError, UsageError
 from autorecompute.figures import KnobFigures
 from autorecompute.measurement import Measurement, Outcome
 from autorecompute.plans import Config, Space
-from autorecompute.studies.writing import make_folder
-from autorecompute.trials.lock import hold_device
+from autorecompute.studies.folder import make_folder
+from autorecompute.trials.private import hold_device
 from autorecompute.tuning.budget import Task
 from autorecompute.tuning.intervals import interval
 from autorecompute.units import format_count

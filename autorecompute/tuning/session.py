@@ -1,33 +1,317 @@
-"""One command that tunes: its study opened, alone or with other workers, and tuned at one batch or at several."""
+"""Opens a study and tunes one batch or several."""
 
 from __future__ import annotations
 
 import hashlib
 import json
 import re
+import time
 from contextlib import contextmanager
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING
 
 from autorecompute.backends.registry import AUTO
-from autorecompute.result import Result
+from autorecompute.errors import NothingFitsError, ScriptError, TooLargeError, TooLittleTimeError, WrongBatchError
+from autorecompute.result import Result, SearchEnd
+from autorecompute.search import BatchChooser, Fastest, Limits, Listed
 from autorecompute.studies import StudyFolder
-from autorecompute.studies.batch_studies import require_names_of_batches
-from autorecompute.studies.plain import require_plain
-from autorecompute.studies.shared_folder import required_of
+from autorecompute.studies.analysis import share_analysis
+from autorecompute.studies.folder import make_folder, require_plain, using
+from autorecompute.studies.problem import SEVERAL_BATCHES
+from autorecompute.studies.records import (
+    BatchRecord,
+    keep_batches,
+    read_batches,
+    require_names_of_batches,
+    required_of,
+    study_of_batch,
+)
 from autorecompute.studies.shared_study import SharedStudy, StorageUrl
-from autorecompute.studies.tuned import require_own
-from autorecompute.studies.use import using
-from autorecompute.studies.writing import make_folder
+from autorecompute.studies.tuned import bind, require_own
 from autorecompute.trials import Bench, Job
-from autorecompute.tuning.batches.batch_tuner import BatchTuner
-from autorecompute.tuning.context import Progress, TuningContext, TuningSettings
-from autorecompute.tuning.explanations import explain_interrupted_batches, explain_interruption
+from autorecompute.tuning.budget import Task
+from autorecompute.tuning.context import Progress, TuningContext, TuningSettings, device_lock
+from autorecompute.tuning.explanations import (
+    explain_interrupted_batches,
+    explain_interruption,
+    explain_late_batches,
+    explain_no_batch,
+    explain_untuned,
+)
+from autorecompute.tuning.knob_search import KnobSearch
+from autorecompute.tuning.paired_comparison import PAIR, has_enough_pairs
+from autorecompute.tuning.rivals import lost, measure_without, without_lost
+from autorecompute.tuning.searcher_factory import PROFILED_BATCH
+from autorecompute.tuning.throughput_curve import BatchAnswer, TunedBatch, draw, point_beyond, says_more
 from autorecompute.tuning.tuner import Tuner
 from autorecompute.units import format_count
+from autorecompute.waiting import OutOfTime
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterator
+    from collections.abc import Callable, Iterator, Sequence
+
+    from autorecompute.figures import CurvePoint, Figures
+    from autorecompute.studies import Problem
+
+
+LEAST_TRIALS = 6
+"""A batch gets so many trials at least, as long as there are any: fewer say nothing about the plans."""
+
+
+class BatchTuner:
+    """Tunes one job at several batches, and leaves a finished study that stands for all of them.
+
+    Args:
+        context: What the tuning works with; its bench gives the detection and runs fresh processes at any batch.
+        batches: The batches to compare; none of them to look for the best.
+        open_bench: Makes a bench for one batch and the study of it.
+    """
+
+    def __init__(
+        self, context: TuningContext, batches: Sequence[int], open_bench: Callable[[int, StudyFolder], Bench]
+    ) -> None:
+        self._context, self._batches, self._open_bench = context, tuple(batches), open_bench
+        self._folder, self._settings, self._budget = context.folder, context.settings, context.budget
+        self.so_far: Result | None = None
+        """The answer that an interruption leaves, or that an earlier run left which was asked for the same."""
+        self._batch_answer: BatchAnswer | None = None
+        self._tuned: list[TunedBatch] = []
+        self._beyond: CurvePoint | None = None
+        self._record = BatchRecord(asked=self._batches)
+
+    def run(self) -> Result:
+        """Return the answer; measured now, or read where the same was finished before.
+
+        Raises:
+            KeyboardInterrupt: the user stopped it; the best of what was finished until then is in ``so_far`` and in the
+                study.
+            NothingFitsError: no batch has a config that holds the limit, or none was confirmed in time.
+            ScriptError: the script fails by itself.
+            SetupError: the installation lacks something, or a study cannot be written.
+            UsageError: a study holds another problem, or the batch cannot reach the model.
+        """
+        try:
+            with self._budget.enforced():
+                return self._answer()
+        except (OutOfTime, TooLittleTimeError) as late:
+            self._finish_so_far(SearchEnd.TIME)
+            if self.so_far is not None:
+                return self.so_far
+            if isinstance(late, TooLittleTimeError):
+                raise
+            raise TooLittleTimeError(explain_late_batches(self._folder, self._batches)) from None
+        except KeyboardInterrupt:
+            self._finish_so_far(SearchEnd.INTERRUPTED)
+            raise
+
+    def _answer(self) -> Result:
+        context = self._context
+        if self._batches:
+            context.detect()
+        else:
+            context.detect_somewhere(lambda batch: self._open_bench(batch, self._folder))
+        context.problem = replace(context.problem, batch=SEVERAL_BATCHES)
+        command = tuple(context.job.command_of_any_batch())
+        bind(self._folder, replace(context.tuned, command=command), context.note)
+        self._record = without_lost(read_batches(self._folder, self._batches))
+        result = self._known_result()
+        self._set_answer(result)
+        if result is None or not self._record.is_answered_by(result, self._settings.max_trials):
+            result = self._measure()
+            self._batch_answer = None
+            self._set_answer(result)
+        else:
+            self._context.note("these batches were compared before: the answer stands")
+        if result.best is None:
+            raise NothingFitsError(explain_no_batch(result, context.problem.limit_bytes))
+        return self._turn_knobs(result, result.best.batch)
+
+    def _turn_knobs(self, result: Result, batch: int) -> Result:
+        """Turn them on the answer alone: a batch that does not win has no use for them."""
+        if not self._settings.turns_knobs:
+            return result
+        self._context.bench.close()
+        with self._open_bench(batch, self._folder) as bench:
+            return KnobSearch(self._context.at_batch(batch, bench)).run(result, self._set_answer)
+
+    def _known_result(self) -> Result | None:
+        """Return what an earlier run answered that was asked for the same batches."""
+        return self._folder.result() if self._record.asked == self._batches else None
+
+    def _set_answer(self, result: Result | None) -> None:
+        self.so_far = result if result is not None and result.best is not None else None
+
+    def _measure(self) -> Result:
+        detection, problem = self._context.detection, self._context.problem
+        limits = Limits(problem.limit_bytes, self._context.rest_bytes)
+        chooser = Listed(self._batches, limits) if self._batches else Fastest(limits, detection.batch)
+        self._batch_answer = batch_answer = BatchAnswer(self._context, chooser)
+        deadline_seconds, budget = self._budget.deadline_seconds, self._settings.max_trials
+        self._context.progress.detected(
+            detection, problem.limit_bytes, known_trials=(), budget=budget, deadline_seconds=deadline_seconds
+        )
+        # Whatever measures next wants the memory that the detected model holds.
+        self._context.bench.close()
+        with self._device_lock():
+            self._measure_without(chooser, problem.limit_bytes)
+        self._finish_so_far(SearchEnd.INTERRUPTED)
+        search_end = self._tune_all(chooser, problem)
+        comparison = batch_answer.compare(self._curve, self._tuned)
+        if comparison is not None and not comparison.is_clear and self._has_time_for_a_pair():
+            with self._device_lock():
+                comparison = batch_answer.compare(self._curve, self._tuned, self._has_time_for_a_pair)
+        if comparison is not None and not has_enough_pairs(comparison, has_time=self._has_time_for_a_pair()):
+            search_end = SearchEnd.TIME
+        result = batch_answer.result(self._curve, self._tuned, comparison, search_end, self._record.seconds)
+        known = self._known_result()
+        if search_end.is_early and known is not None and known.best is not None and says_more(known, result):
+            # There was no time to come as far as an earlier run did.
+            result = known.ending(search_end)
+        self._folder.finish(result)
+        self._note_what_is_missing(chooser, search_end)
+        self._keep(replace(self._record, asked=self._batches, max_trials=self._settings.max_trials, is_complete=True))
+        return result
+
+    def _note_what_is_missing(self, chooser: BatchChooser, search_end: SearchEnd) -> None:
+        if search_end is SearchEnd.TRIALS and (untuned := chooser.untuned(self._curve)):
+            self._context.note(explain_untuned(untuned, self._settings.max_trials))
+        for batch in lost(self._record):
+            self._context.note(f"batch {batch}: its processes were lost. The same command measures it again")
+
+    @property
+    def _curve(self) -> list[CurvePoint]:
+        return draw(self._record.without, self._tuned, self._beyond)
+
+    def _keep(self, record: BatchRecord) -> None:
+        self._record = record
+        # What was lost counts for this run alone.
+        keep_batches(self._folder, without_lost(record))
+
+    @contextmanager
+    def _device_lock(self) -> Iterator[None]:
+        with device_lock(self._context):
+            began = time.monotonic()
+            yield
+        self._keep(replace(self._record, seconds=self._record.seconds + time.monotonic() - began))
+
+    def _measure_without(self, chooser: BatchChooser, limit_bytes: int) -> None:
+        while self._budget.allows(Task.CONFIRMATION) and (batch := chooser.without(self._curve)) is not None:
+            figures = measure_without(self._context, batch, limit_bytes, is_due=self._is_due(batch))
+            self._keep(replace(self._record, without=(*self._record.without, figures)))
+
+    def _is_due(self, batch: int) -> bool:
+        """Tell whether the script has to bear the batch.
+
+        It was asked for, or none that is smaller was seen to train.
+        """
+        return batch in self._batches or not any(point.fits_without for point in self._curve)
+
+    def _tune_all(self, chooser: BatchChooser, problem: Problem) -> SearchEnd:
+        if chooser.without(self._curve) is not None:
+            return SearchEnd.TIME
+        while (batch := chooser.recomputed(self._curve)) is not None:
+            trials_left = self._settings.max_trials - sum(entry.measured for entry in self._tuned)
+            if not self._budget.allows(Task.START, Task.CONFIRMATION):
+                return SearchEnd.TIME
+            if trials_left < 1:
+                return SearchEnd.TRIALS
+            shares = chooser.expected(self._curve)
+            trials = min(trials_left, max(trials_left // shares, LEAST_TRIALS))
+            try:
+                result = self._tune(batch, trials, problem, timeout_seconds=self._time_left(shares))
+            except (ScriptError, WrongBatchError) as error:
+                if self._batches and not self._is_beyond(batch, error):
+                    raise
+                self._context.note(f"batch {batch} cannot be tuned, so no larger one is: {error}")
+                break
+            if result is None:
+                return SearchEnd.TIME
+            self._add(batch, result)
+            self._finish_so_far(SearchEnd.INTERRUPTED)
+        ends = {entry.result.search_end for entry in self._tuned}
+        if any(end.is_early for end in ends):
+            return SearchEnd.TIME
+        return SearchEnd.TRIALS if SearchEnd.TRIALS in ends else SearchEnd.NOTHING_LEFT
+
+    def _is_beyond(self, batch: int, error: Exception) -> bool:
+        """Tell whether a listed batch is one that no config holds.
+
+        The script has no memory for it before there is any.
+        """
+        is_beyond = isinstance(error, TooLargeError) and batch != self._batches[0]
+        if is_beyond:
+            self._beyond = point_beyond(batch, study_of_batch(self._folder, batch).name)
+        return is_beyond
+
+    def _finish_so_far(self, search_end: SearchEnd) -> None:
+        """Keep the best of what was finished, here or in an earlier run, for an interruption of the rest."""
+        if self._batch_answer is None:
+            return
+        self._keep(replace(self._record, is_complete=False))
+        known = self._known_result()
+        so_far = self._batch_answer.so_far(self._curve, self._tuned, self._record.seconds)
+        if so_far.best is not None and (known is None or not says_more(known, so_far)):
+            self.so_far = so_far.ending(search_end)
+            self._folder.finish(self.so_far)
+            self._keep(replace(self._record, asked=self._batches))
+
+    def _tune(self, batch: int, trials: int, problem: Problem, *, timeout_seconds: float | None) -> Result | None:
+        """Return the answer of the batch's own study; ``None`` where the time was over before its first trial."""
+        folder, problem = study_of_batch(self._folder, batch), replace(problem, batch=batch)
+        require_own(folder)
+        known = folder.result() if folder.exists() and not problem.differences(folder.problem()) else None
+        if known is not None and not known.can_go_on(trials):
+            return known
+        self._context.note(f"batch {batch}: tuning in study {folder.name}, up to {format_count(trials, 'trial')}")
+        folder.prepare()
+        for entry in self._tuned:
+            share_analysis(study_of_batch(self._folder, entry.batch), folder, PROFILED_BATCH)
+        settings = replace(
+            self._settings,
+            batch=batch,
+            limit_bytes=problem.limit_bytes,
+            max_trials=trials,
+            timeout_seconds=timeout_seconds,
+            began_seconds=time.monotonic(),
+            rival_batch=self._rival_batch(),
+            turns_knobs=False,
+        )
+        with using(folder), self._open_bench(batch, folder) as bench:
+            tuner = Tuner(replace(self._context, bench=bench, folder=folder, settings=settings))
+            try:
+                return tuner.run()
+            except TooLittleTimeError:
+                return None
+            except NothingFitsError as error:
+                self._context.note(f"batch {batch}: {error}")
+                result = folder.result()
+                if result is None:
+                    raise
+                return result
+            except KeyboardInterrupt:
+                if tuner.so_far is not None:
+                    self._add(batch, tuner.so_far)
+                raise
+
+    def _add(self, batch: int, result: Result) -> None:
+        self._tuned.append(TunedBatch.of(batch, result, study_of_batch(self._folder, batch)))
+
+    def _rival_batch(self) -> Figures | None:
+        """Return the largest batch that fits without recompute; ``None`` where the first tuning has yet to find it."""
+        fitting = [point for point in self._curve if point.fits_without]
+        is_known = fitting and (not self._batches or self._tuned)
+        return fitting[-1].without if is_known else None
+
+    def _has_time_for_a_pair(self) -> bool:
+        return self._budget.allows(*PAIR)
+
+    def _time_left(self, shares: int) -> float | None:
+        if self._settings.timeout_seconds is None:
+            return None
+        left_seconds = self._budget.left_seconds
+        # What the batches leave is for the comparison in the end.
+        return (left_seconds - min(self._budget.expect(*PAIR), left_seconds / 2)) / shares
+
 
 TAG_LENGTH = 6
 REPLACE_CHECKPOINTING = "--replace-checkpointing"

@@ -13,9 +13,9 @@ from autorecompute.figures import comparable_steps
 from autorecompute.measurement import Measurement, Outcome, Trial
 from autorecompute.plans import Config
 from autorecompute.result import SearchEnd
-from autorecompute.studies.writing import write_files
-from autorecompute.trials.effort import Effort
-from autorecompute.trials.interleaving import measure_in_turns, takes_turns
+from autorecompute.studies.folder import write_files
+from autorecompute.trials.bench import measure_in_turns, takes_turns
+from autorecompute.trials.job import Effort
 from autorecompute.tuning.budget import Task
 from autorecompute.tuning.ledger import settled
 from autorecompute.waiting import raise_if_over

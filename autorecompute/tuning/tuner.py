@@ -9,19 +9,20 @@ from autorecompute.errors import NothingFitsError, TooLittleTimeError
 from autorecompute.measurement import Outcome
 from autorecompute.result import SearchEnd
 from autorecompute.studies.transfer import find_nearest
-from autorecompute.tuning.answer.kept_race import race_winner
 from autorecompute.tuning.attempt import Attempt
 from autorecompute.tuning.budget import Task
+from autorecompute.tuning.context import device_lock
 from autorecompute.tuning.explanations import (
     explain_early_end,
+    explain_kept,
     explain_no_fit,
     explain_too_few_trials,
+    explain_too_little_time,
+    explain_unconfirmed,
 )
 from autorecompute.tuning.knob_search import KnobSearch
-from autorecompute.tuning.lateness import explain_kept, explain_too_little_time, explain_unconfirmed
-from autorecompute.tuning.ledger import LocalLedger
-from autorecompute.tuning.resources import device_lock
-from autorecompute.tuning.shared_ledger import SharedLedger
+from autorecompute.tuning.ledger import LocalLedger, SharedLedger
+from autorecompute.tuning.race import race_winner
 from autorecompute.tuning.trial_runner import TrialRunner
 from autorecompute.tuning.warm_start import start_from
 from autorecompute.units import format_bytes

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING
 
 from autorecompute.result import Transfer
 from autorecompute.search import Prior
-from autorecompute.search.prior import slowness
+from autorecompute.search.searcher import slowness
 
 if TYPE_CHECKING:
     from autorecompute.plans import Config

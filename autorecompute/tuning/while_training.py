@@ -8,34 +8,29 @@ from typing import TYPE_CHECKING
 
 from autorecompute.backends.registry import backend_of
 from autorecompute.errors import AutorecomputeError, SetupError
-from autorecompute.plans.dimensions import BATCH
+from autorecompute.plans.savings import BATCH
 from autorecompute.result import Best, SearchEnd
 from autorecompute.search import ModelSearcher, WholeStepSearcher, missing_in
-from autorecompute.search.whole_steps import MOST
-from autorecompute.studies.plain import require_plain
-from autorecompute.studies.use import using
+from autorecompute.search.searcher import MOST_TOO_LARGE
+from autorecompute.studies.folder import require_plain, using
 from autorecompute.trials.beside import TrainingEndedError
-from autorecompute.trials.effort import Effort
-from autorecompute.tuning.answer.confirmation import Confirmer, Rejections
-from autorecompute.tuning.answer.finalists import Finalist, fitting_finalists
-from autorecompute.tuning.answer.judgement import Judgement
-from autorecompute.tuning.answer.kept_race import keep_race
-from autorecompute.tuning.answer.race import LOOKS, ROUND_EFFORT, RaceResult, race
-from autorecompute.tuning.answer.rivals import Rival
+from autorecompute.trials.job import Effort
+from autorecompute.tuning.attempt import Decision
+from autorecompute.tuning.confirmation import Confirmer, Rejections
 from autorecompute.tuning.context import TuningContext
+from autorecompute.tuning.explanations import SearchSummary, describe, name_of, step_seconds
 from autorecompute.tuning.ledger import LocalLedger, settled
-from autorecompute.tuning.searcher_factory import measure_planned
-from autorecompute.tuning.step_profiles import analyse
-from autorecompute.tuning.training_summary import SearchSummary, describe, name_of, step_seconds
+from autorecompute.tuning.race import LOOKS, ROUND_EFFORT, Finalist, RaceResult, fitting_finalists, keep_race, race
+from autorecompute.tuning.rivals import Rival
+from autorecompute.tuning.searcher_factory import analyse, measure_planned
 from autorecompute.tuning.trial_runner import TrialRunner
 from autorecompute.waiting import OutOfTime
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
-    from autorecompute.measurement import Trial
+    from autorecompute.measurement import Prediction, Trial
     from autorecompute.plans import Config
-    from autorecompute.prediction import Prediction
     from autorecompute.result import Result
     from autorecompute.studies import StudyFolder
     from autorecompute.training_job import Detection
@@ -66,8 +61,8 @@ MEASURED = (
 
 
 GAVE_UP = (
-    f"The search ended early: whole steps of {MOST} configs needed more than was forecast, and than the limit. "
-    "'autorecompute tune SCRIPT' measures the others"
+    f"The search ended early: whole steps of {MOST_TOO_LARGE} configs needed more than was forecast, and than "
+    "the limit. 'autorecompute tune SCRIPT' measures the others"
 )
 
 
@@ -139,7 +134,7 @@ class _Tuning:
         notes += dict.fromkeys(
             f"{warning[0].upper()}{warning[1:]}" for trial in self._trials for warning in trial.measurement.warnings
         )
-        self._bench.stay(best.config if best is not None else None, self._summarize(best, notes))
+        self._bench.keep_config(best.config if best is not None else None, self._summarize(best, notes))
 
     def give_up(self, reason: str) -> None:
         """Leave the training as it is."""
@@ -150,9 +145,9 @@ class _Tuning:
         study = f"as study {self._context.folder.name} has it"
         check = self._bench.check(best.config)
         if check.agrees:
-            self._bench.stay(best.config, f"{describe(best)}, {study}")
+            self._bench.keep_config(best.config, f"{describe(best)}, {study}")
         else:
-            self._bench.stay(None, f"{name_of(best)}, {study}, is not used: {check.message}")
+            self._bench.keep_config(None, f"{name_of(best)}, {study}, is not used: {check.message}")
 
     @property
     def _trials(self) -> list[Trial]:
@@ -246,11 +241,11 @@ class _Tuning:
 
     def _keep(self, best: Best | None, search_end: SearchEnd) -> None:
         context, rejections = self._context, Rejections(self._context.folder)
-        judgement = Judgement(context, rejections, Confirmer(context, rejections))
+        decision = Decision(context, rejections, Confirmer(context, rejections))
         limit_bytes = context.problem.limit_bytes
         # Only what is sure to fit was tried: that none of it can be used is no proof that nothing fits.
         ends = search_end if best is not None else SearchEnd.TRAINING
-        result = judgement.compose(best, Rival(), self._trials, limit_bytes, compared=False).ending(ends)
+        result = decision.compose(best, Rival(), self._trials, limit_bytes, compared=False).ending(ends)
         context.folder.finish(replace(result, wall_seconds=self._ledger.seconds))
 
     def _summarize(self, best: Best | None, notes: Sequence[str]) -> str:

@@ -15,22 +15,27 @@ from typing import TYPE_CHECKING
 from autorecompute import codec
 from autorecompute.backends import registry
 from autorecompute.errors import SetupError
-from autorecompute.worker import hooks, patience
+from autorecompute.worker import hooks, script
 from autorecompute.worker.agent import Abandon, Agent
-from autorecompute.worker.channel import Channel
-from autorecompute.worker.children import STARTED, Children
-from autorecompute.worker.last_words import describe_failure
 from autorecompute.worker.protocol import (
     MODULE_FLAG,
     SETTINGS_VARIABLE,
     STACK_SIGNAL,
+    Channel,
     Ended,
     Hello,
     Message,
     Refused,
     Settings,
 )
-from autorecompute.worker.script import find_module, run_as_main, run_module_as_main
+from autorecompute.worker.script import (
+    STARTED,
+    Children,
+    describe_failure,
+    find_module,
+    run_as_main,
+    run_module_as_main,
+)
 
 if TYPE_CHECKING:
     from autorecompute.backends.interface import WorkerBackend
@@ -88,7 +93,7 @@ class _Worker:
                 self._begin()  # which tells the script its rank
             else:
                 # Not yet: a script may set variables that are read when torch is imported.
-                registry.when_imported(self._settings.backend, self._begin)
+                registry.call_when_imported(self._settings.backend, self._begin)
             if self._words[0] == MODULE_FLAG:
                 self._name(str(find_module(self._words[1]).origin))
                 run_module_as_main(self._words[1], self._words[2:])
@@ -104,7 +109,7 @@ class _Worker:
     def _tell_end(self, request: SystemExit | None) -> int:
         code, text = _read(request)
         if self._followed is None:
-            why = patience.PASSED_BY if "torch" in sys.modules else patience.NO_TORCH
+            why = script.PASSED_BY if "torch" in sys.modules else script.NO_TORCH
             advice = f"{why} {STARTED}" if self._children.has_started else why
             self._tell(Ended(steps=0, exit_code=code, advice=advice, message=text))
         else:

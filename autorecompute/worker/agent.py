@@ -1,31 +1,173 @@
-"""Measures inside the training process, as the controller orders."""
+"""Measures inside the training process."""
 
 from __future__ import annotations
 
+import functools
+import hashlib
+import itertools
+import sys
+import weakref
 from dataclasses import replace
 from typing import TYPE_CHECKING, Any
 
 from autorecompute.errors import first_line
 from autorecompute.measurement import Measurement, Outcome
 from autorecompute.meters import Meter, kind_in_use, meter_for
-from autorecompute.meters.processors import Processors
+from autorecompute.meters.host import Processors
 from autorecompute.plans import Config
-from autorecompute.worker import patience
-from autorecompute.worker.children import STARTED, TRAINS_ELSEWHERE, Children
+from autorecompute.worker import script
 from autorecompute.worker.hooks import is_in_backward
-from autorecompute.worker.last_words import describe_failure, with_callers
-from autorecompute.worker.loader import override_loader
 from autorecompute.worker.protocol import Beat, Check, Failed, Order, Settings
-from autorecompute.worker.turns import Turns
+from autorecompute.worker.script import STARTED, TRAINS_ELSEWHERE, Children, describe_failure, with_callers
 from autorecompute.worker.window import Memories, Window
 
 if TYPE_CHECKING:
-    from collections.abc import Callable
+    from collections.abc import Callable, Iterator, MutableMapping
 
     from autorecompute.backends.interface import WorkerBackend
     from autorecompute.measurement import GradientCheck
     from autorecompute.training_job import Detection
-    from autorecompute.worker.channel import ControllerLine
+    from autorecompute.worker.protocol import ControllerLine
+
+
+PATIENCE = 3
+"""After so many steps of other optimizers, the one that led has left the training, or never comes."""
+
+
+class Turns:
+    """Counts a round of all optimizers as one step, so that every measured step does the same work.
+
+    One optimizer leads: a training step ends with its step, and holds what the others did since its last one. It is the
+    first to step while every forward has had its backward. A generator's forward, for instance, waits until the
+    discriminator has stepped, and no session can be rebuilt meanwhile.
+    """
+
+    def __init__(self) -> None:
+        self._leader: Callable[[], Any] = lambda: None
+        self._others = 0
+
+    def end_with(self, optimizer: Any, *, is_forward_open: bool) -> bool:
+        """Tell whether this optimizer's step ends a training step.
+
+        Args:
+            optimizer: The one that has stepped after at least one forward.
+            is_forward_open: Whether a forward waits for its backward.
+        """
+        leader = self._leader()
+        if optimizer is leader:
+            self._others = 0
+            return True
+        self._others += 1
+        if self._others <= PATIENCE and (leader is not None or is_forward_open):
+            return False
+        # A leader that the script has dropped must be free to go.
+        self._leader, self._others = weakref.ref(optimizer), 0
+        return True
+
+
+def override_loader(settings: Settings) -> LoaderOverride | None:
+    """Return what follows every DataLoader of the process from now on.
+
+    ``None`` where the script takes a batch, or needs none.
+
+    Args:
+        settings: What the controller said at the start.
+    """
+    if not settings.override_loader or settings.target_batch is None:
+        return None
+    override = LoaderOverride(settings.target_batch, settings.loader)
+    override.install()
+    return override
+
+
+class LoaderOverride:
+    """Knows the DataLoader that served last; a training forward shows that it feeds the model.
+
+    A script may make the same loader again for each epoch, and a later process of the same script certainly does. So
+    loaders are known by their origin, the lines of code that made them: one that comes from where the model was fed
+    from before gives the target from its first batch on.
+
+    Args:
+        batch: What the model is to receive.
+        origin: Where its loader is made, as an earlier process of the script has told; empty where none has.
+    """
+
+    def __init__(self, batch: int, origin: str = "") -> None:
+        self._batch = batch
+        self.origin = origin
+        """Where the loader that feeds the model is made; empty as long as nobody knows."""
+        self._latest: Any = None
+        self._origins: MutableMapping[Any, str] = weakref.WeakKeyDictionary()
+
+    def install(self) -> None:
+        """Follow every DataLoader of the process, from its making on."""
+        from torch.utils.data import BatchSampler
+        from torch.utils.data.dataloader import _BaseDataLoaderIter
+
+        make, serve = BatchSampler.__init__, _BaseDataLoaderIter.__next__
+
+        @functools.wraps(make)
+        def make_and_note(sampler: Any, *args: Any, **kwargs: Any) -> None:
+            make(sampler, *args, **kwargs)
+            self._origins[sampler] = origin = _origin()
+            if self.origin and origin == self.origin:
+                sampler.batch_size = self._batch
+
+        @functools.wraps(serve)
+        def serve_and_note(iterator: Any) -> Any:
+            # The sampler, not its loader: a loop over a nameless loader keeps the first alive and not the second.
+            self._latest = iterator._index_sampler  # noqa: SLF001  (nothing public knows who serves)
+            return serve(iterator)
+
+        BatchSampler.__init__ = make_and_note
+        _BaseDataLoaderIter.__next__ = serve_and_note
+        # torch reads the batch size once an epoch; ours reads it for every batch, so that it can change in between.
+        BatchSampler.__iter__ = _draw_batches
+
+    def change(self, batch: int) -> None:
+        """Have the model receive another batch, from the next time on that it is applied."""
+        self._batch = batch
+
+    def apply(self) -> bool:
+        """Set the batch of the loader that served last, from its next one on; ``False`` where it draws none itself."""
+        samplers = list(_nested(self._latest))
+        if not samplers:
+            return False
+        for sampler in samplers:
+            sampler.batch_size = self._batch
+        origin = self._origins.get(samplers[-1], "")
+        # Loaders for training and evaluation may come from one loop; then its lines do not tell them apart.
+        self.origin = origin if list(self._origins.values()).count(origin) == 1 else ""
+        return True
+
+
+def _nested(sampler: Any) -> Iterator[Any]:
+    """Yield the batch sampler with those inside of it.
+
+    Accelerate wraps one for each rank, and asks both for their size.
+    """
+    from torch.utils.data import BatchSampler
+
+    while isinstance(sampler, BatchSampler):
+        yield sampler
+        sampler = getattr(sampler, "batch_sampler", None)
+
+
+def _origin() -> str:
+    """Return the stack of the caller's caller in lines of code, the same in every process of one script."""
+    frame, digest = sys._getframe(2), hashlib.sha256()  # noqa: SLF001  (a stack with source lines would read files)
+    while frame is not None:
+        digest.update(f"{frame.f_code.co_filename}:{frame.f_lineno}\n".encode(errors="surrogateescape"))
+        frame = frame.f_back  # type: ignore[assignment]
+    return digest.hexdigest()
+
+
+def _draw_batches(sampler: Any) -> Iterator[list[Any]]:
+    indices = iter(sampler.sampler)
+    while batch := list(itertools.islice(indices, sampler.batch_size)):
+        if sampler.drop_last and len(batch) < sampler.batch_size:
+            return
+        yield batch
 
 
 class Abandon(BaseException):
@@ -93,7 +235,7 @@ class Agent:
     def advice(self) -> str:
         """Return why a script may never come to training, and what to do about it, in sentences."""
         if self._backwards and not self._has_optimizer:
-            return patience.NO_OPTIMIZER
+            return script.NO_OPTIMIZER
         return self._backend.why_nothing_trained() + f" {STARTED}" * self.children.has_started
 
     @property
@@ -156,18 +298,18 @@ class Agent:
         """Keep the tensor that backward starts from; it is read only if the step is timed."""
         self._loss = loss
         self._backwards += 1
-        if not self._has_optimizer and self._backwards >= patience.BACKWARDS_WITHOUT_OPTIMIZER:
-            self._fail(Outcome.SCRIPT_ERROR, patience.NO_OPTIMIZER)
+        if not self._has_optimizer and self._backwards >= script.BACKWARDS_WITHOUT_OPTIMIZER:
+            self._fail(Outcome.SCRIPT_ERROR, script.NO_OPTIMIZER)
 
     def on_fallback(self, message: str) -> None:
         """End the script: its steps would say nothing about recompute."""
-        self._fail(Outcome.FELL_BACK, f"{patience.FELL_BACK} {message}")
+        self._fail(Outcome.FELL_BACK, f"{script.FELL_BACK} {message}")
 
     def on_step(self, optimizer: Any) -> None:
         """End a training step; an optimizer that steps without a new forward belongs to the step before."""
         self._require_own_process()
         if is_in_backward():
-            self._fail(Outcome.SCRIPT_ERROR, patience.STEPS_IN_BACKWARD)
+            self._fail(Outcome.SCRIPT_ERROR, script.STEPS_IN_BACKWARD)
         self._has_optimizer = True
         if not self._batches:
             self._count_foreign_step()
@@ -275,28 +417,28 @@ class Agent:
 
     def _count_foreign_step(self) -> None:
         self._foreign_steps += 1
-        if self._window is None and not self.steps and self._foreign_steps >= patience.STEPS_WITHOUT_SESSION:
-            self._fail(Outcome.SCRIPT_ERROR, f"{patience.NO_SESSION} {self.advice}")
+        if self._window is None and not self.steps and self._foreign_steps >= script.STEPS_WITHOUT_SESSION:
+            self._fail(Outcome.SCRIPT_ERROR, f"{script.NO_SESSION} {self.advice}")
 
     def _skip(self, window: Window) -> None:
         window.discard_step()
         self._skips += 1
-        if self._skips > patience.SKIPPED_STEPS:
-            self._fail(Outcome.DIVERGED, patience.SKIPS_ON)
+        if self._skips > script.SKIPPED_STEPS:
+            self._fail(Outcome.DIVERGED, script.SKIPS_ON)
 
     def _start_over(self, window: Window, compile_seconds: float) -> None:
         window.start_over(compile_seconds)
-        if window.restarts > patience.COMPILATIONS:
-            self._fail(Outcome.SCRIPT_ERROR, patience.COMPILES_ON)
+        if window.restarts > script.COMPILATIONS:
+            self._fail(Outcome.SCRIPT_ERROR, script.COMPILES_ON)
 
     def _miss(self, batches: list[int], window: Window) -> None:
         window.discard_step()
         self._missed += 1
-        if self._missed > patience.MISSED_STEPS:
+        if self._missed > script.MISSED_STEPS:
             self._give_up_batch(next(batch for batch in batches if batch != self._target))
 
     def _give_up_batch(self, batch: int) -> None:
-        self._fail(Outcome.WRONG_BATCH, patience.OTHER_BATCH.format(batch=batch, target=self._target))
+        self._fail(Outcome.WRONG_BATCH, script.OTHER_BATCH.format(batch=batch, target=self._target))
 
     def _require_own_process(self) -> None:
         if self.children.is_one:

@@ -1,29 +1,171 @@
-"""Keeps whatever fails in a search from the training that it goes on in."""
+"""Measures in the steps of a training that goes on, whatever fails."""
 
 from __future__ import annotations
 
 import contextlib
+import importlib
 import logging
+import math
+from dataclasses import replace
 from typing import TYPE_CHECKING, Any
 
 from autorecompute.backends import registry
 from autorecompute.errors import first_line
-from autorecompute.measurement import Outcome
+from autorecompute.measurement import GradientCheck, Outcome
 from autorecompute.plans import Config
-from autorecompute.worker.agent import Abandon
-from autorecompute.worker.protocol import Ended, Failed, explain_end
-from autorecompute.worker.side_channel import GONE, ControllerGoneError, StayError
+from autorecompute.worker.agent import Abandon, Agent
+from autorecompute.worker.protocol import Beat, Check, Ended, Failed, explain_end
+from autorecompute.worker.side_channel import GONE, ControllerGoneError, SearchEndedError
 
 if TYPE_CHECKING:
     from collections.abc import Callable
 
     from autorecompute.backends.interface import WorkerBackend
-    from autorecompute.measurement import GradientCheck
+    from autorecompute.measurement import Measurement
     from autorecompute.training_job import Detection
-    from autorecompute.worker.protocol import Settings
-    from autorecompute.worker.training_agent import TrainingAgent
+    from autorecompute.worker.hooks import ExpectedSteps
+    from autorecompute.worker.protocol import Order, Settings
+    from autorecompute.worker.side_channel import TrainingLine
 
     Say = Callable[[int, str], None]  # a level of ``logging``, and a line for the user
+
+
+class TrialsBar:
+    """A bar of ``tqdm``, where that is installed and stderr is a terminal; elsewhere nothing.
+
+    Args:
+        steps: How many steps trials may take; 0 shows none.
+    """
+
+    def __init__(self, steps: int) -> None:
+        self._bar: Any = None
+        # A bar is nothing that a search could fail for.
+        with contextlib.suppress(Exception):
+            if steps:
+                make = importlib.import_module("tqdm").tqdm
+                # Only on a terminal, and gone when the search is over.
+                self._bar = make(total=steps, desc="autorecompute", unit="step", leave=False, disable=None)
+
+    def advance(self) -> None:
+        """Count a step that has ended, in a trial or between two."""
+        if self._bar is not None:
+            with contextlib.suppress(Exception):
+                self._bar.update()
+
+    def close(self) -> None:
+        """End the bar: the search is over."""
+        bar, self._bar = self._bar, None
+        if bar is not None:
+            with contextlib.suppress(Exception):
+                bar.close()
+
+
+ANSWER_SECONDS = 0.005
+"""So long a step waits for the order that follows a measurement. Between trials the search may take longer, and the
+training goes on meanwhile."""
+
+
+class TrainingAgent(Agent):
+    """Measures in the steps of a training, which never waits for an order but before its first step.
+
+    Args:
+        channel: The line to the controller.
+        backend: The training system.
+        settings: What the controller said at the start.
+        expected: What is known of the training's length.
+        is_alone: Whether this process trains by itself.
+
+    Attributes:
+        line: The line to the controller.
+    """
+
+    def __init__(
+        self,
+        channel: TrainingLine,
+        backend: WorkerBackend,
+        settings: Settings,
+        expected: ExpectedSteps,
+        *,
+        is_alone: bool = True,
+    ) -> None:
+        super().__init__(channel, backend, settings, is_alone=is_alone)
+        self.line, self._expected = channel, expected
+        self._awaits_answer = False
+        self._progress = TrialsBar(0)
+        self._first_check: Callable[..., GradientCheck] | None = None
+
+    def stop(self) -> None:
+        """End the measurement that is going on."""
+        self._progress.close()
+        if self._window is not None:
+            self._window.stop()
+            self._window = None
+
+    def on_session(self, detect: Callable[[], Detection]) -> Config:
+        """Tell what was detected, and begin with the config that the controller answers."""
+        try:
+            config = super().on_session(detect)
+        finally:
+            self._first_check = None  # it holds the batch
+        self._progress = TrialsBar(self._settings.tuning_steps)
+        return config
+
+    def on_forward(self, batch: int, check: Callable[..., GradientCheck]) -> None:
+        """Note the batch of one training forward, and look at a config on it if that was ordered."""
+        if not self.has_trained:
+            self._first_check = check
+        super().on_forward(batch, check)
+
+    def _receive_first(self) -> Order:
+        while isinstance(order := self.line.receive_order(), Check):
+            assert self._first_check is not None, "a session begins in a forward"
+            self.line.send(_look_at(order, self._first_check))
+        return order
+
+    def _weighed(self, detection: Detection) -> Detection:
+        # This process is the training, and holds what the detection left to its end.
+        return super()._weighed(replace(detection, left_bytes=0))
+
+    def _look_at(self, wanted: Check, check: Callable[..., GradientCheck]) -> None:
+        self.line.send(_look_at(wanted, check))
+        self._look_for_order(ANSWER_SECONDS)
+
+    def _look_for_order(self, seconds: float) -> None:
+        order = self.line.poll(seconds)
+        if order is not None:
+            self._obey(order)
+
+    def _end_step(self) -> None:
+        self._progress.advance()
+        if self._window is not None:
+            super()._end_step()
+        else:
+            self.steps += 1
+            self._batches, self._loss, self._has_skipped, self._first_check = [], None, False, None
+            self._backend.end_step()
+        if self._window is None:
+            seconds, self._awaits_answer = ANSWER_SECONDS if self._awaits_answer else 0.0, False
+            self._look_for_order(seconds)
+
+    def _answer(self, measurement: Measurement) -> None:
+        self.line.send(Beat(step=self.steps, expected=self._expected.after(self.steps)))
+        self.line.send(measurement)
+        self._window, self._awaits_answer = None, True
+
+    def _give_up_batch(self, batch: int) -> None:
+        self._fail(
+            Outcome.WRONG_BATCH,
+            f"The model receives a batch of {batch} now, not {self._target}, and peaks are known of {self._target}.",
+        )
+
+
+def _look_at(wanted: Check, check: Callable[..., GradientCheck]) -> GradientCheck:
+    """Return what raises while gradients are compared would have raised in a step of the training."""
+    try:
+        return check(wanted.config, compares=wanted.compares)
+    except Exception as error:  # noqa: BLE001  (the model's own code runs there)
+        return GradientCheck(agrees=False, worst=math.inf, steps=0, message=first_line(error))
+
 
 NEXT_START = "Start again with a lower memory limit, and the search begins with less memory"
 SEVERAL_MODELS = "the script trains several models in one step, and peaks are known of one"
@@ -187,10 +329,10 @@ class Guard:
             return
         try:
             tell(*args)
-        except StayError as end:
-            self._end_search(end.stay.config)
-            since = "" if end.stay.config is None else f"from step {self._agent.steps + 1} on: "
-            self._say(logging.WARNING if end.stay.config is None else logging.INFO, f"{since}{end.stay.message}")
+        except SearchEndedError as end:
+            self._end_search(end.keep.config)
+            since = "" if end.keep.config is None else f"from step {self._agent.steps + 1} on: "
+            self._say(logging.WARNING if end.keep.config is None else logging.INFO, f"{since}{end.keep.message}")
         except ControllerGoneError:
             self._lose_line()
         except (Exception, Abandon) as error:  # noqa: BLE001  (nothing of ours may end the training)

@@ -1,23 +1,155 @@
-"""``autorecompute.auto``: a training that has begun, in a script or a notebook, starts a search beside itself."""
+"""`autorecompute.auto`: the training starts its search."""
 
 from __future__ import annotations
 
 import atexit
+import json
 import logging
+import os
+import socket
+import subprocess
 import sys
+from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+from autorecompute import codec
 from autorecompute.backends import registry
-from autorecompute.errors import UsageError
+from autorecompute.errors import SetupError, UsageError
 from autorecompute.units import MIB, format_bytes, format_count, parse_bytes
-from autorecompute.worker.followed import FollowedTraining
-from autorecompute.worker.protocol import SearchRequest, Settings
-from autorecompute.worker.rank import is_first
-from autorecompute.worker.search_process import start_search
+from autorecompute.worker import hooks
+from autorecompute.worker.guard import Guard, TrainingAgent
+from autorecompute.worker.hooks import ExpectedSteps
+from autorecompute.worker.protocol import SearchRequest, Settings, is_alone, is_first
+from autorecompute.worker.ranks_training import RankAgent, RankGuard
+from autorecompute.worker.side_channel import SideChannel
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable
+    from collections.abc import Callable, Collection, Iterable
+
+    from autorecompute.backends.interface import WorkerBackend
+    from autorecompute.worker.guard import Say
+
+
+PACKAGES = str(Path(__file__).parents[2])
+"""Where this package was found: a notebook may have put that on its module path by itself."""
+
+BESIDE = """
+import os, sys
+if os.fork():
+    os._exit(0)
+sys.path.append(sys.argv[1])
+from autorecompute.cli.training_search import main
+main(int(sys.argv[2]), sys.argv[3])
+"""
+"""Leaves a search that is nobody's child: a script may wait for all of its own."""
+
+START_SECONDS = 60.0
+
+
+def start_search(request: SearchRequest) -> SideChannel:
+    """Start a search in a process of its own, without a terminal and without output, and give the line to it.
+
+    Raises:
+        SetupError: that cannot be done.
+    """
+    ours, its = socket.socketpair()
+    with its:
+        channel = SideChannel(ours.detach())
+        try:
+            _start(request, its)
+        except BaseException:
+            channel.close()
+            raise
+    return channel
+
+
+def _start(request: SearchRequest, line: socket.socket) -> None:
+    words = [PACKAGES, str(line.fileno()), json.dumps(codec.to_plain(request))]
+    try:
+        subprocess.run(
+            # Not from the working folder, where a notebook may lie beside a file that is called like a module.
+            [sys.executable, "-P", "-c", BESIDE, *words],
+            stdin=subprocess.DEVNULL,
+            stdout=subprocess.DEVNULL,
+            stderr=subprocess.DEVNULL,
+            pass_fds=[line.fileno()],
+            start_new_session=True,
+            timeout=START_SECONDS,
+            check=True,
+        )
+    except (OSError, subprocess.SubprocessError) as error:
+        raise SetupError(f"{sys.executable} cannot be started for the search: {error}") from error
+
+
+NOT_GIVEN = "an optimizer steps that autorecompute.auto was not given, and peaks are known of the others alone"
+
+
+class FollowedTraining:
+    """Hooks that follow a training, and the guard that they tell.
+
+    Args:
+        channel: The line to the controller; of several ranks the first one alone has it.
+        settings: What the controller said at the start.
+        say: Tells the user.
+        optimizers: Those that train already. With any, the search ends where another one steps: it was made before
+            and nobody knows what it trains.
+
+    Attributes:
+        guard: Who is told of all that happens.
+
+    Raises:
+        SetupError: the training system lacks something.
+    """
+
+    def __init__(
+        self, channel: SideChannel | None, settings: Settings, say: Say, optimizers: Collection[Any] = ()
+    ) -> None:
+        expected = ExpectedSteps()
+        backend = registry.plain_worker()
+        agent, self.guard = _guarded_agent(channel, backend, settings, expected, say)
+        self._parameters = {id(one) for optimizer in optimizers for one in _parameters_of(optimizer)}
+        self._backend = backend
+        backend.install(self.guard)
+        for optimizer in optimizers:
+            backend.note(optimizer)
+            agent.on_optimizer()
+        self._ends: list[Callable[[], None]] = [
+            expected.follow(),
+            hooks.follow_steps(self._on_step, self.guard.on_skip, self.guard.on_failure),
+            hooks.follow_losses(self.guard.on_loss, self.guard.on_failure),
+            hooks.follow_optimizers(self.guard.on_optimizer),
+        ]
+        os.register_at_fork(after_in_child=self.guard.leave)
+
+    def detach(self, error: BaseException | None) -> None:
+        """Follow nothing any more, and recompute nothing, after this error or none."""
+        for end in reversed(self._ends):
+            end()
+        self.guard.release(error)
+        self._backend.uninstall()
+
+    def _on_step(self, optimizer: Any) -> None:
+        if self._parameters and self._parameters.isdisjoint(map(id, _parameters_of(optimizer))):
+            self.guard.on_unknown(NOT_GIVEN)
+        self.guard.on_step(optimizer)
+
+
+def _guarded_agent(
+    channel: SideChannel | None, backend: WorkerBackend, settings: Settings, expected: ExpectedSteps, say: Say
+) -> tuple[TrainingAgent, Guard]:
+    if channel is not None and is_alone():
+        agent = TrainingAgent(channel, backend, settings, expected)
+        return agent, Guard(backend, settings, agent, say)
+    if not is_first():
+        settings = replace(settings, tuning_steps=0)
+    of_rank = RankAgent(channel, backend, settings, expected)
+    return of_rank, RankGuard(backend, settings, of_rank, say, is_first=is_first())
+
+
+def _parameters_of(optimizer: Any) -> list[Any]:
+    return [parameter for group in optimizer.param_groups for parameter in group["params"]]
+
 
 _LOG = logging.getLogger("autorecompute")
 

@@ -1,26 +1,78 @@
-"""What the worker and the controller say to each other: one JSON object a message.
-
-Each rank of the worker begins with :class:`Hello`, and says :class:`Beat` after every step. At session creation it
-sends a :class:`~autorecompute.training_job.Detection`; each :class:`Order` is answered by a
-:class:`~autorecompute.measurement.Measurement`, each :class:`Check` by a
-:class:`~autorecompute.measurement.GradientCheck`. ``Ended``, ``Failed`` and ``Refused`` are last words.
-
-A training that is tuned while it trains (``autorecompute train``) says no :class:`Hello`, and a :class:`Beat` only in
-the steps of an order. The controller ends the search with :class:`Stay`.
-"""
+"""The messages between controller and workers, and how those of several ranks become one."""
 
 from __future__ import annotations
 
 import json
+import os
+import re
 import signal
-from dataclasses import dataclass
-from typing import Any
+import sys
+from dataclasses import dataclass, replace
+from multiprocessing.connection import Client, Connection
+from traceback import walk_tb
+from typing import TYPE_CHECKING, Any, Protocol, TypeVar
 
 from autorecompute import codec
 from autorecompute.backends.registry import AUTO
 from autorecompute.measurement import GradientCheck, Measurement, Outcome
 from autorecompute.plans import Config
 from autorecompute.training_job import Detection
+
+if TYPE_CHECKING:
+    from collections.abc import Iterable, Mapping, Sequence
+
+
+LAUNCHER_VARIABLES = ("RANK", "LOCAL_RANK", "WORLD_SIZE", "LOCAL_WORLD_SIZE", "MASTER_ADDR", "MASTER_PORT")
+"""What torchrun sets for each rank: see its page in PyTorch's documentation, "Environment Variables"."""
+
+_MISSED_BY_TORCH = re.compile(r"environment variable (\w+) expected, but not set")
+
+
+def is_first() -> bool:
+    """Tell whether this process speaks for its training: it is the first rank, or the only one."""
+    group = _process_group()
+    return bool(group.get_rank() == 0) if group is not None else os.environ.get("RANK", "0") == "0"
+
+
+def is_alone() -> bool:
+    """Tell whether no other process trains with this one, as far as its launcher or its process group says."""
+    group = _process_group()
+    if group is not None:
+        return bool(group.get_world_size() == 1)
+    return int(os.environ.get("WORLD_SIZE", "1")) == 1
+
+
+def _process_group() -> Any:
+    """``torch.distributed``, once the script has made a group of processes; ``None`` before."""
+    distributed = sys.modules.get("torch.distributed")
+    is_made = distributed is not None and distributed.is_available() and distributed.is_initialized()
+    return distributed if is_made else None
+
+
+def explain_missing_rank(error: BaseException) -> str:
+    """Return why a script fails that looks for its rank where no launcher has set one; empty for other errors.
+
+    Args:
+        error: What ended the script.
+    """
+    name = _missed_variable(error)
+    if "RANK" in os.environ or name not in LAUNCHER_VARIABLES:
+        return ""
+    return (
+        f"The script is one of several ranks: it looks for {name} in the environment, which a launcher sets. Name what "
+        'starts it, as in --launcher "torchrun --nproc-per-node 2".'
+    )
+
+
+def _missed_variable(error: BaseException) -> str:
+    """Return the environment variable for want of which the error was raised; empty if it is about something else."""
+    if isinstance(error, KeyError):
+        frames = [frame for frame, _ in walk_tb(error.__traceback__)]
+        is_of_environment = bool(frames) and frames[-1].f_globals is vars(os)
+        return str(error.args[0]) if is_of_environment else ""
+    missed = _MISSED_BY_TORCH.search(str(error)) if isinstance(error, ValueError) else None
+    return missed[1] if missed is not None else ""
+
 
 STACK_SIGNAL = signal.SIGRTMIN + 5
 """Makes a rank write the stacks of all its threads to its log; scripts use the named signals for themselves."""
@@ -100,7 +152,7 @@ def explain_end(reason: str) -> str:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Stay:
+class KeepConfig:
     """The search is over: train on, to the end.
 
     Attributes:
@@ -221,10 +273,10 @@ class Refused:
     message: str
 
 
-Message = Hello | Beat | Detection | Measurement | GradientCheck | Order | Check | Stay | Ended | Failed | Refused
+Message = Hello | Beat | Detection | Measurement | GradientCheck | Order | Check | KeepConfig | Ended | Failed | Refused
 _KINDS: dict[str, type[Any]] = {
     kind.__name__: kind
-    for kind in (Hello, Beat, Detection, Measurement, GradientCheck, Order, Check, Stay, Ended, Failed, Refused)
+    for kind in (Hello, Beat, Detection, Measurement, GradientCheck, Order, Check, KeepConfig, Ended, Failed, Refused)
 }
 
 
@@ -248,3 +300,118 @@ def decode(frame: bytes) -> Message:
         raise ValueError(f"unknown message {kind!r:.100}")
     message: Message = codec.from_plain(value, _KINDS[kind])
     return message
+
+
+class ControllerLine(Protocol):
+    """What an agent asks of its end."""
+
+    def send(self, message: Message) -> None:
+        """Say something."""
+        ...
+
+    def receive_order(self) -> Order | Check:
+        """Wait for the next order."""
+        ...
+
+
+class Channel:
+    """Messages in both directions; JSON only, nothing is ever unpickled."""
+
+    def __init__(self, address: str) -> None:
+        connection = Client(address, family="AF_UNIX")
+        assert isinstance(connection, Connection)
+        self._connection = connection
+
+    def send(self, message: Message) -> None:
+        """Say something; a controller that is gone ends this process."""
+        try:
+            self._connection.send_bytes(encode(message))
+        except OSError as error:
+            raise SystemExit("autorecompute: the tuner is gone") from error
+
+    def receive_order(self) -> Order | Check:
+        """Wait for the next order; a controller that is gone ends this process."""
+        try:
+            message = decode(self._connection.recv_bytes())
+        except (EOFError, OSError) as error:
+            raise SystemExit("autorecompute: the tuner is gone") from error
+        assert isinstance(message, Order | Check), "a controller gives orders and nothing else"
+        return message
+
+
+T = TypeVar("T", int, float)
+
+
+def merge(messages: Mapping[int, Message]) -> Message:
+    """Return what all ranks said, in one message.
+
+    The peak is the worst rank's, a step takes as long as on its slowest rank, and samples add up. Ranks that disagree
+    on what they train, or on whether they could measure, fail together.
+
+    Args:
+        messages: What each rank said, by its number; all of them detections, or all of them measurements.
+    """
+    said = [messages[rank] for rank in sorted(messages)]
+    if len(said) == 1:
+        return said[0]
+    detections = [message for message in said if isinstance(message, Detection)]
+    measurements = [message for message in said if isinstance(message, Measurement)]
+    checks = [message for message in said if isinstance(message, GradientCheck)]
+    if len(detections) == len(said):
+        return _merge_detections(detections)
+    if len(measurements) == len(said):
+        return _merge_measurements(measurements)
+    if len(checks) == len(said):
+        worst = min(checks, key=lambda check: (check.agrees, -check.worst))
+        return replace(worst, step_bytes=_worst(check.step_bytes for check in checks))
+    kinds = ", ".join(f"rank {rank}: {type(messages[rank]).__name__}" for rank in sorted(messages))
+    return Failed(outcome=Outcome.SCRIPT_ERROR, message=f"the ranks are not at the same point ({kinds})")
+
+
+def _merge_detections(detections: Sequence[Detection]) -> Message:
+    first = detections[0]
+    if len({detection.graph for detection in detections}) > 1:
+        return Failed(outcome=Outcome.SCRIPT_ERROR, message=_explain_difference(detections))
+    return replace(
+        first,
+        resting_bytes=max(detection.resting_bytes for detection in detections),
+        outside_bytes=_worst(detection.outside_bytes for detection in detections),
+    )
+
+
+def _explain_difference(detections: Sequence[Detection]) -> str:
+    if any(detection.dims != detections[0].dims for detection in detections):
+        sizes = "; ".join(
+            f"rank {rank}: {', '.join(f'{name} {size}' for name, size in detection.dims.items())}"
+            for rank, detection in enumerate(detections)
+        )
+        return f"the ranks begin with batches of different sizes ({sizes}); pad all texts to one length while tuning"
+    return "the ranks train different graphs; tune one of them alone"
+
+
+def _merge_measurements(measurements: Sequence[Measurement]) -> Measurement:
+    first = measurements[0]
+    for rank, measurement in enumerate(measurements):
+        if measurement.outcome is not Outcome.OK:
+            return replace(measurement, message=f"rank {rank}: {measurement.message}")
+    return replace(
+        first,
+        peak_bytes=_worst(measurement.peak_bytes for measurement in measurements),
+        held_bytes=_worst(measurement.held_bytes for measurement in measurements),
+        allocated_bytes=_worst(measurement.allocated_bytes for measurement in measurements),
+        resident_bytes=_worst(measurement.resident_bytes for measurement in measurements),
+        device_bytes=_worst(measurement.device_bytes for measurement in measurements),
+        step_seconds=tuple(map(max, zip(*(measurement.step_seconds for measurement in measurements), strict=False))),
+        cpu_seconds=tuple(map(max, zip(*(measurement.cpu_seconds for measurement in measurements), strict=False))),
+        others_share=_worst(measurement.others_share for measurement in measurements),
+        warmup_seconds=max(measurement.warmup_seconds for measurement in measurements),
+        compile_seconds=max(measurement.compile_seconds for measurement in measurements),
+        samples=sum(measurement.samples or 0 for measurement in measurements),
+        retries=_worst(measurement.retries for measurement in measurements),
+        marks=tuple(dict.fromkeys(mark for measurement in measurements for mark in measurement.marks)),
+        warnings=tuple(dict.fromkeys(text for measurement in measurements for text in measurement.warnings)),
+    )
+
+
+def _worst(figures: Iterable[T | None]) -> T | None:
+    return max((figure for figure in figures if figure is not None), default=None)

@@ -1,15 +1,12 @@
-"""The ends of a training's line where several ranks train: the first one has the controller, and hands on its orders.
-
-All switch at the same step, without a collective of ours. Where all ranks have answered at the end of step s, all of
-them wait a moment for the order that follows, and it is due at once. Whoever has waited long enough writes down that
-there is none, which then holds for all. An order that takes longer is written down at the end of a later step t, and is
-due at the end of step t + 1: each rank needs the first one's gradients to get there, so whoever is there finds it.
-"""
+"""How ranks that train together hear of the same order."""
 
 from __future__ import annotations
 
+import contextlib
+import itertools
+import time
 from collections import deque
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 from autorecompute.measurement import Outcome
 from autorecompute.worker.agent import Abandon
@@ -18,17 +15,112 @@ from autorecompute.worker.protocol import (
     Check,
     Ended,
     Failed,
+    KeepConfig,
     Message,
     Order,
-    Stay,
     decode,
     encode,
     explain_end,
+    merge,
 )
-from autorecompute.worker.side_channel import PATIENCE_SECONDS, StayError
+from autorecompute.worker.side_channel import GONE, PATIENCE_SECONDS, ControllerGoneError, SearchEndedError
 
 if TYPE_CHECKING:
-    from autorecompute.worker.noticeboard import Noticeboard
+    from collections.abc import Sequence
+
+    from autorecompute.worker.side_channel import SideChannel
+
+
+LOOK_SECONDS = 0.005
+"""Between two looks of one that waits."""
+
+LOOKS = 20
+"""One that waits a moment looks at least so often."""
+
+_NUMBERS = itertools.count()
+"""Of the trainings of this process: each rank follows the same ones, in the same order."""
+
+
+class NoStoreError(Exception):
+    """The ranks have nothing to leave notes in, or it does not answer any more."""
+
+
+class RankStore:
+    """The notes of one training.
+
+    Attributes:
+        rank: The number of this process.
+        world_size: How many train together.
+        patience_seconds: How long the script has its own collectives wait.
+
+    Raises:
+        NoStoreError: there is no process group, or it has no store.
+    """
+
+    def __init__(self) -> None:
+        from torch import distributed
+
+        if not (distributed.is_available() and distributed.is_initialized()):
+            raise NoStoreError("the ranks have no process group when they begin to train")
+        self.rank, self.world_size = distributed.get_rank(), distributed.get_world_size()
+        try:
+            store = distributed.distributed_c10d._get_default_store()  # noqa: SLF001  (nothing public gives a group's store)
+            # Of its own connection, where it has one: a read must not wait for the script's.
+            own = store.clone() if hasattr(store, "clone") else store
+        except (RuntimeError, ValueError, NotImplementedError) as error:
+            raise NoStoreError(f"the process group has no store: {error}") from error
+        self.patience_seconds = float(store.timeout.total_seconds())
+        self._store: Any = distributed.PrefixStore(f"autorecompute/{next(_NUMBERS)}", own)
+
+    def offer(self, key: str, note: bytes) -> bytes:
+        """Write a note, unless another rank has written one under this key; return what is there now.
+
+        Raises:
+            NoStoreError: the store does not answer.
+        """
+        try:
+            # The answer says that it was written, which that of a plain write does not.
+            return bytes(self._store.compare_set(key, "", note.decode()))
+        except RuntimeError as error:
+            raise NoStoreError(str(error)) from error
+
+    def has(self, *keys: str) -> bool:
+        """Tell whether there is a note under each of these keys.
+
+        Raises:
+            NoStoreError: the store does not answer.
+        """
+        try:
+            return bool(self._store.check(list(keys)))
+        except RuntimeError as error:
+            raise NoStoreError(str(error)) from error
+
+    def read(self, key: str) -> bytes | None:
+        """Return the note under a key; ``None`` where there is none.
+
+        Raises:
+            NoStoreError: the store does not answer.
+        """
+        if not self.has(key):
+            return None
+        try:
+            return bytes(self._store.get(key))
+        except RuntimeError as error:
+            raise NoStoreError(str(error)) from error
+
+    def wait(self, keys: Sequence[str], seconds: float, *, unless: str) -> bool:
+        """Tell whether all these notes come within so many seconds, and before the one that says that they will not.
+
+        Raises:
+            NoStoreError: the store does not answer.
+        """
+        deadline = time.monotonic() + seconds
+        while not self.has(*keys):
+            if self.has(unless) or time.monotonic() >= deadline:
+                return False
+            time.sleep(min(LOOK_SECONDS, seconds / LOOKS))
+        return True
+
 
 JOIN_SECONDS = 20.0
 """So long a rank that is about to train waits for the others, and never longer than a share of what the script has
@@ -44,7 +136,7 @@ FOLLOWING_TIMES = 4
 
 FAULT, VERDICT, GO = "fault", "verdict", b"go"
 
-Due = tuple[int, "Order | Check | Stay | None"]
+Due = tuple[int, "Order | Check | KeepConfig | None"]
 """An order and the step at whose end it is due; none where nothing was ordered at once."""
 
 
@@ -55,7 +147,7 @@ class RanksLine:
         board: The notes of all ranks.
     """
 
-    def __init__(self, board: Noticeboard) -> None:
+    def __init__(self, board: RankStore) -> None:
         self._board = board
         self._orders = self._answers = self._step = 0
         self._due: deque[Due] = deque()
@@ -79,11 +171,11 @@ class RanksLine:
         if not self._due or self._due[0][0] > self._step:
             return None
         _, order = self._due.popleft()
-        if isinstance(order, Stay):
-            raise StayError(order)
+        if isinstance(order, KeepConfig):
+            raise SearchEndedError(order)
         return order
 
-    def _offer(self, order: Order | Check | Stay | None, step: int) -> bool:
+    def _offer(self, order: Order | Check | KeepConfig | None, step: int) -> bool:
         """Write down the next order, unless another rank has given up waiting for it, which then holds.
 
         Returns:
@@ -115,14 +207,14 @@ class FollowingLine(RanksLine):
     def send(self, message: Message) -> None:
         """Say something to the first rank."""
         if isinstance(message, Ended):
-            self.tell_fault(Failed(outcome=Outcome.LOST, message="its script has ended"))
+            self.report_fault(Failed(outcome=Outcome.LOST, message="its script has ended"))
         elif isinstance(message, Failed):
-            self.tell_fault(message)
+            self.report_fault(message)
         elif not isinstance(message, Beat):
             self._answers += 1
             self._board.offer(self._answer_key(self._board.rank), encode(message))
 
-    def tell_fault(self, fault: Failed) -> None:
+    def report_fault(self, fault: Failed) -> None:
         """Say that this rank measures nothing any more."""
         message = f"rank {self._board.rank}: {fault.message}"
         self._board.offer(FAULT, encode(Failed(outcome=fault.outcome, message=message)))
@@ -131,11 +223,11 @@ class FollowingLine(RanksLine):
         """Wait for an order before the first step.
 
         Raises:
-            StayError: nothing is to be measured.
+            SearchEndedError: nothing is to be measured.
         """
         key = f"order/{self._orders + 1}"
         if not self._board.wait([key], FOLLOW_SECONDS, unless=key):
-            self._offer(Stay(config=None, message=explain_end(f"rank {self._board.rank} has got no order")), 0)
+            self._offer(KeepConfig(config=None, message=explain_end(f"rank {self._board.rank} has got no order")), 0)
         else:
             self._look()
         order = self._take()
@@ -146,14 +238,14 @@ class FollowingLine(RanksLine):
         """Return the order that is due now.
 
         Raises:
-            StayError: the search is over.
+            SearchEndedError: the search is over.
         """
         if seconds and not self._due:
             self._await(FOLLOWING_TIMES * seconds)
         if not self._due:
             self._look()
         if self._due and self._due[0][0] < self._step and isinstance(self._due[0][1], Order | Check):
-            self.tell_fault(Failed(outcome=Outcome.LOST, message="it is not at the step that the first rank is at"))
+            self.report_fault(Failed(outcome=Outcome.LOST, message="it is not at the step that the first rank is at"))
         return self._take()
 
     def wait_for_end(self) -> None:
@@ -181,3 +273,159 @@ def read_order(note: bytes) -> Due:
     order = decode(frame) if frame else None
     assert not isinstance(order, Beat | Ended | Failed), "an order is one"
     return int(step), order  # type: ignore[return-value]
+
+
+LATE_STEPS = 5
+"""Ranks that train together are a step apart at most: one that has not answered after so many measures nothing."""
+
+
+class LeadingLine(RanksLine):
+    """That of the first rank.
+
+    Args:
+        board: The notes of all ranks.
+        side: The line to the controller.
+    """
+
+    def __init__(self, board: RankStore, side: SideChannel) -> None:
+        super().__init__(board)
+        self._side = side
+        self._own: Message | None = None
+        self._looks = 0
+        self._keep: KeepConfig | None = None
+        self._is_over = False
+
+    def join(self) -> None:
+        """Wait until all ranks are about to train.
+
+        Raises:
+            Abandon: one of them is not.
+        """
+        others = range(1, self._board.world_size)
+        here = [f"here/{rank}" for rank in others]
+        seconds = self._join_seconds()
+        if self._board.wait(here, seconds, unless=VERDICT):
+            self._agree(GO)
+        absent = [str(rank) for rank, key in zip(others, here, strict=True) if not self._board.has(key)]
+        if absent:
+            reason = f"rank {', '.join(absent[:8])} did not begin to train with it within {seconds:.0f} s"
+            self._agree(reason.encode())
+
+    def send(self, message: Message) -> None:
+        """Say something to the controller, once all ranks have."""
+        if isinstance(message, Beat):
+            self._tell(message)
+        elif isinstance(message, Ended | Failed):
+            self._tell(message)
+            self._end(KeepConfig(config=None, message=explain_end(getattr(message, "message", "the script has ended"))))
+        else:
+            self._own, self._looks = message, 0
+            self._answers += 1
+
+    def report_fault(self, fault: Failed) -> None:
+        """End the search for all ranks: at once before the first step, and else when the next order is due."""
+        self._keep = self._keep or KeepConfig(config=None, message=explain_end(fault.message))
+        if not self._orders:
+            self._end(self._keep)
+
+    def receive_order(self) -> Order | Check:
+        """Wait for an order before the first step.
+
+        Raises:
+            SearchEndedError: nothing is to be measured.
+        """
+        if not self._gather(PATIENCE_SECONDS):
+            self._offer(self._keep or KeepConfig(config=None, message=explain_end("the ranks do not answer")), 0)
+        else:
+            self._offer(self._ask(PATIENCE_SECONDS) or KeepConfig(config=None, message=explain_end(GONE)), 0)
+        order = self._take()
+        assert order is not None, "an order before the first step is due at once"
+        return order
+
+    def poll(self, seconds: float) -> Order | Check | None:
+        """Return the order that is due now. One that does not follow an answer at once is due when the next step ends.
+
+        Raises:
+            SearchEndedError: the search is over.
+        """
+        if not self._due:
+            order = self._next(seconds)
+            # All ranks have answered, and wait for this; one that has gone on has said that there is none.
+            is_at_once = bool(seconds) and self._offer(order, self._step)
+            if order is not None and not is_at_once:
+                self._offer(order, self._step + 1)
+        return self._take()
+
+    def last_words(self) -> Failed | None:
+        """Return what another rank ended with, if one has."""
+        with contextlib.suppress(Exception):  # this process ends, and the store may have gone before it
+            note = self._board.read(FAULT)
+            fault = decode(note) if note is not None else None
+            return fault if isinstance(fault, Failed) else None
+        return None
+
+    def wait_for_end(self) -> None:
+        """Wait a little for the controller to end."""
+        self._side.wait_for_end()
+
+    def close(self) -> None:
+        """Hangs up."""
+        self._side.close()
+
+    def _end(self, keep: KeepConfig) -> None:
+        """End the search for all ranks: what is on stays on, whatever step each of them is at."""
+        if not self._is_over:
+            self._is_over = True
+            self._offer(keep, 0)
+
+    def _next(self, seconds: float) -> Order | Check | KeepConfig | None:
+        self._hear_fault()
+        if self._keep is None and self._own is not None and not self._gather(seconds):
+            self._looks += 1
+            if self._looks > LATE_STEPS:
+                self._keep = KeepConfig(config=None, message=explain_end("not all ranks measure at the same steps"))
+        if self._keep is not None or self._own is not None:
+            return self._keep
+        return self._ask(seconds)
+
+    def _gather(self, seconds: float) -> bool:
+        """Tell the controller what all ranks have answered, if all of them have."""
+        keys = {rank: self._answer_key(rank) for rank in range(1, self._board.world_size)}
+        if not self._board.wait(list(keys.values()), seconds, unless=FAULT):
+            self._hear_fault()
+            return False
+        assert self._own is not None, "the first rank has answered before it looks for the others"
+        said = {0: self._own}
+        for rank, key in keys.items():
+            note = self._board.read(key)
+            assert note is not None, "a note that was there stays"
+            said[rank] = decode(note)
+        self._own = None
+        merged = merge(said)
+        self._tell(merged)
+        if isinstance(merged, Failed):
+            self._keep = KeepConfig(config=None, message=explain_end(merged.message))
+        return self._keep is None
+
+    def _hear_fault(self) -> None:
+        note = self._board.read(FAULT) if self._keep is None else None
+        if note is not None:
+            fault = decode(note)
+            assert isinstance(fault, Failed), "a fault is told as one"
+            self._keep = KeepConfig(config=None, message=explain_end(fault.message))
+
+    def _ask(self, seconds: float) -> Order | Check | KeepConfig | None:
+        try:
+            return self._side.poll(seconds)
+        except SearchEndedError as end:
+            return end.keep
+        except ControllerGoneError:
+            return KeepConfig(config=None, message=explain_end(GONE))
+
+    def _tell(self, message: Message) -> None:
+        try:
+            self._side.send(message)
+        except SearchEndedError as end:
+            self._keep = end.keep
+        except ControllerGoneError:
+            self._keep = self._keep or KeepConfig(config=None, message=explain_end(GONE))

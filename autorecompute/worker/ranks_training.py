@@ -7,12 +7,9 @@ from typing import TYPE_CHECKING
 from autorecompute.errors import first_line
 from autorecompute.measurement import Outcome
 from autorecompute.worker.agent import Abandon
-from autorecompute.worker.guard import Guard
-from autorecompute.worker.leading_line import LeadingLine
-from autorecompute.worker.noticeboard import NoStoreError, Noticeboard
+from autorecompute.worker.guard import Guard, TrainingAgent
 from autorecompute.worker.protocol import Failed, Order
-from autorecompute.worker.ranks_line import FollowingLine
-from autorecompute.worker.training_agent import TrainingAgent
+from autorecompute.worker.ranks_line import FollowingLine, LeadingLine, NoStoreError, RankStore
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -20,8 +17,8 @@ if TYPE_CHECKING:
     from autorecompute.backends.interface import WorkerBackend
     from autorecompute.plans import Config
     from autorecompute.training_job import Detection
-    from autorecompute.worker.expected_steps import ExpectedSteps
     from autorecompute.worker.guard import Say
+    from autorecompute.worker.hooks import ExpectedSteps
     from autorecompute.worker.protocol import Check, Ended, Message, Settings
     from autorecompute.worker.side_channel import SideChannel
 
@@ -70,7 +67,7 @@ class RankAgent(TrainingAgent):
         self.fault = reason
         self.stop()
         if self.ranks is not None:
-            self.ranks.tell_fault(Failed(outcome=Outcome.LOST, message=reason))
+            self.ranks.report_fault(Failed(outcome=Outcome.LOST, message=reason))
 
     def _look_for_order(self, seconds: float) -> None:
         assert self.ranks is not None, "a step ends after the first one has begun"
@@ -133,7 +130,7 @@ class RankGuard(Guard):
 
 
 def _join(side: SideChannel | None) -> LeadingLine | FollowingLine:
-    board = Noticeboard()
+    board = RankStore()
     if (board.rank == 0) != (side is not None):
         raise Abandon("the ranks of the process group are not those of the environment")
     line = FollowingLine(board) if side is None else LeadingLine(board, side)

@@ -1,7 +1,8 @@
-"""Runs the user's script as ``python SCRIPT`` would."""
+"""Runs a script as `__main__`, and says how it ended."""
 
 from __future__ import annotations
 
+import bdb
 import builtins
 import functools
 import importlib.util
@@ -10,12 +11,22 @@ import sys
 import threading
 import traceback
 import types
+from multiprocessing.process import BaseProcess
 from pathlib import Path
-from typing import TYPE_CHECKING
+from types import TracebackType
+from typing import TYPE_CHECKING, Any
+
+from autorecompute.errors import AutorecomputeError, OwnCheckpointingError, ScriptError, SetupError, chain_of
+from autorecompute.measurement import Outcome
+from autorecompute.worker.protocol import BATCH_VARIABLE, Failed, Refused, explain_missing_rank
 
 if TYPE_CHECKING:
+    from collections.abc import Callable
     from importlib.machinery import ModuleSpec
-    from types import CodeType, TracebackType
+    from types import CodeType
+
+    from autorecompute.backends.interface import WorkerBackend
+
 
 TRACE_LINES = 12
 
@@ -103,3 +114,172 @@ def from_script(entry: TracebackType | None, script: str) -> TracebackType | Non
     while entry is not None and entry.tb_frame.f_code.co_filename != main_file(script):
         entry = entry.tb_next
     return entry
+
+
+TRAINS_ELSEWHERE = (
+    "The script trains in a process that it starts itself (multiprocessing or os.fork), and only its own process is "
+    "measured. Train in the script's own process and in the foreground, or have --launcher start the processes that "
+    "train."
+)
+STARTED = (
+    "It started other processes, and only its own is measured: if one of them is to train, train in the script's own "
+    "process, or have --launcher start the processes that train."
+)
+
+
+class Children:
+    """What is known of the processes that the script starts.
+
+    Attributes:
+        has_started: Whether it has started any.
+        is_one: Whether this is one, with a copy of all that the script's process had in it.
+    """
+
+    def __init__(self) -> None:
+        self.has_started = self.is_one = False
+
+    def follow(self, address: str, has_trained: Callable[[], bool]) -> None:
+        """Note each process that this one starts, and have it say so if it trains before this one does.
+
+        Args:
+            address: The controller's socket, which a process that was not forked calls by itself.
+            has_trained: Tells whether this process has begun to train.
+        """
+        os.register_at_fork(after_in_parent=self.on_start, after_in_child=self.on_fork)
+        start = BaseProcess.start
+
+        @functools.wraps(start)
+        def start_and_follow(process: Any) -> None:
+            self.on_start()
+            if not has_trained() and process._target is not None:  # noqa: SLF001  (its target has no other name)
+                process._target = functools.partial(run_followed, address, process._target)  # noqa: SLF001
+            start(process)
+
+        BaseProcess.start = start_and_follow  # type: ignore[assignment,method-assign]
+
+    def on_start(self) -> None:
+        """Told that the script has started a process."""
+        self.has_started = True
+
+    def on_fork(self) -> None:
+        """Told that this is a process that the script has forked."""
+        self.is_one = True
+
+
+def run_followed(address: str, target: Callable[..., object], *args: object, **kwargs: object) -> None:
+    """Run what a process was started for, and end it at its first optimizer step; tell the controller.
+
+    A process that imports torch later than the script itself is not followed.
+    """
+    # Whatever the target needs has been imported with it; nothing else is to be imported for our sake.
+    if "torch" in sys.modules:
+        from torch.optim.optimizer import register_optimizer_step_post_hook
+
+        register_optimizer_step_post_hook(lambda *_: _tell(address))
+    target(*args, **kwargs)
+
+
+def _tell(address: str) -> None:
+    from autorecompute.measurement import Outcome
+    from autorecompute.worker.protocol import Channel, Failed
+
+    Channel(address).send(Failed(outcome=Outcome.SCRIPT_ERROR, message=TRAINS_ELSEWHERE))
+    raise SystemExit(1)
+
+
+STEPS_WITHOUT_SESSION = 10
+"""So many optimizer steps without a training session mean that there is none to come."""
+
+BACKWARDS_WITHOUT_OPTIMIZER = 20
+"""So many backward passes of a script that has made no optimizer mean that it changes the weights by itself."""
+
+MISSED_STEPS = 12
+"""So many steps in a row may miss the target batch: loaders prefetch, and an epoch ends with a smaller batch."""
+
+SKIPPED_STEPS = 50
+"""So many steps in a row may be skipped by a GradScaler: it begins with a scale that is too large, and halves it."""
+
+COMPILATIONS = 8
+"""So often a model may be compiled in the steps of one config. Two are usual: batches of another length bring one that
+holds for any length."""
+
+NO_TORCH = "It never imported torch, so that there was nothing to tune. Give the script that trains."
+
+PASSED_BY = (
+    "The script changes how Python imports, and torch was imported unnoticed. Import torch before sys.meta_path is "
+    "changed."
+)
+
+NO_OPTIMIZER = "No torch.optim optimizer was found, whose step() ends a training step. Train with one."
+
+OTHER_BATCH = (
+    "The model received a batch of {batch}, not {target}. Write {{batch}} where the script's arguments take it, name "
+    f"its flag with --batch-flag, or read {BATCH_VARIABLE} in the script. The first dimension of the model's inputs is "
+    "taken for the batch: where it is another one, leave --target-batch out."
+)
+
+NO_SESSION = f"The script took {STEPS_WITHOUT_SESSION} optimizer steps without training a model that can be tuned."
+
+FELL_BACK = "The script goes on without the training system that is tuned, and nothing is recomputed."
+
+STEPS_IN_BACKWARD = (
+    "The optimizer's step() runs inside backward(), in a hook on a gradient, and a config can be swapped only between "
+    "two steps. Call step() after backward() while you tune."
+)
+
+COMPILES_ON = (
+    "The model recompiles in every step, so that no config could be measured: it is given tensors "
+    "of other shapes each time. Pad its batches, or compile it with dynamic=True."
+)
+
+SKIPS_ON = (
+    f"The GradScaler skipped more than {SKIPPED_STEPS} steps in a row: no gradients were finite. Begin with a smaller "
+    "scale, or look for what is not finite in float16."
+)
+
+
+def describe_failure(error: BaseException, backend: WorkerBackend, script: str) -> Failed | Refused:
+    """Return what the controller is told; the whole traceback goes to the log, unless a sentence says it all.
+
+    Args:
+        error: What ended the script, or is about to.
+        backend: The training system.
+        script: The script's file.
+    """
+    if isinstance(error, SetupError):
+        return Refused(message=str(error))
+    # What a breakpoint in the model raises reaches us wrapped in what the training system makes of it.
+    for origin in chain_of(error):
+        if isinstance(origin, bdb.BdbQuit):
+            return Failed(outcome=Outcome.SCRIPT_ERROR, message=_describe_breakpoint(origin, script))
+        if isinstance(origin, ScriptError):  # it names the line: a traceback through torch would bury that
+            return Failed(outcome=Outcome.SCRIPT_ERROR, message=str(origin))
+        if isinstance(origin, OwnCheckpointingError):
+            return Failed(outcome=Outcome.SCRIPT_ERROR, message=str(origin), is_usage=True)
+    traceback.print_exception(error)
+    if text := explain_missing_rank(error):
+        return Failed(outcome=Outcome.SCRIPT_ERROR, message=text)
+    outcome, message = backend.classify(error)
+    # What we refuse is told in a sentence, and the script's lines say nothing of it.
+    is_refusal = any(isinstance(origin, AutorecomputeError) for origin in chain_of(error))
+    return Failed(outcome=outcome, message=message, trace=() if is_refusal else last_lines(error, script))
+
+
+def with_callers(error: BaseException) -> BaseException:
+    """Return the error with a traceback as if nobody had caught it here, from the first frame of the process on."""
+    trace = error.__traceback__
+    frame = trace.tb_frame.f_back if trace is not None else None
+    while frame is not None:
+        trace = TracebackType(trace, frame, frame.f_lasti, frame.f_lineno)
+        frame = frame.f_back
+    return error.with_traceback(trace)
+
+
+def _describe_breakpoint(error: BaseException, script: str) -> str:
+    # Nothing can be typed into a trial: the debugger reads the end of its input and quits.
+    stops = [frame for frame in traceback.extract_tb(error.__traceback__) if frame.filename == main_file(script)]
+    where = f"{script}:{stops[-1].lineno}" if stops else script
+    return (
+        f"The script stops in the debugger at {where}. Take the breakpoint out, or debug it in the foreground with "
+        "--debug-script."
+    )

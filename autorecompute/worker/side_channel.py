@@ -8,7 +8,7 @@ import struct
 from multiprocessing.connection import Connection
 from typing import Protocol
 
-from autorecompute.worker.protocol import Check, Message, Order, Stay, decode, encode
+from autorecompute.worker.protocol import Check, KeepConfig, Message, Order, decode, encode
 
 TRANSFER_SECONDS = 30
 """A controller that stops in the middle of a message is given up after so long."""
@@ -26,16 +26,16 @@ class ControllerGoneError(Exception):
     """The controller does not answer any more."""
 
 
-class StayError(Exception):
+class SearchEndedError(Exception):
     """The search is over: not an error, but the end of what the training does for it.
 
     Args:
-        stay: What the controller said.
+        keep: What the controller said.
     """
 
-    def __init__(self, stay: Stay) -> None:
-        super().__init__(stay.message)
-        self.stay = stay
+    def __init__(self, keep: KeepConfig) -> None:
+        super().__init__(keep.message)
+        self.keep = keep
 
 
 class TrainingLine(Protocol):
@@ -84,7 +84,7 @@ class SideChannel:
 
         Raises:
             ControllerGoneError: nobody hears it.
-            StayError: the controller has ended the search before.
+            SearchEndedError: the controller has ended the search before.
         """
         try:
             self._require_line()
@@ -99,7 +99,7 @@ class SideChannel:
 
         Raises:
             ControllerGoneError: none comes.
-            StayError: nothing is to be measured.
+            SearchEndedError: nothing is to be measured.
         """
         order = self.poll(PATIENCE_SECONDS)
         if order is None:
@@ -111,7 +111,7 @@ class SideChannel:
 
         Raises:
             ControllerGoneError: the controller has ended.
-            StayError: the search is over.
+            SearchEndedError: the search is over.
         """
         try:
             self._require_line()
@@ -120,8 +120,8 @@ class SideChannel:
             message = decode(self._connection.recv_bytes())
         except (EOFError, OSError, ValueError) as error:
             raise ControllerGoneError from error
-        if isinstance(message, Stay):
-            raise StayError(message)
+        if isinstance(message, KeepConfig):
+            raise SearchEndedError(message)
         assert isinstance(message, Order | Check), "a training gets orders and nothing else"
         return message
 
@@ -130,7 +130,7 @@ class SideChannel:
         try:
             while self.poll(FAREWELL_SECONDS) is not None:
                 pass
-        except (ControllerGoneError, StayError):
+        except (ControllerGoneError, SearchEndedError):
             self.close()
 
     def close(self) -> None:

@@ -8,14 +8,12 @@ import os
 import sys
 from typing import TYPE_CHECKING
 
-from autorecompute import codec, evidence
+from autorecompute import codec, result
 from autorecompute.backends import registry
-from autorecompute.worker import patience
-from autorecompute.worker.followed import FollowedTraining
-from autorecompute.worker.protocol import MODULE_FLAG, SETTINGS_VARIABLE, Settings
-from autorecompute.worker.rank import is_first
+from autorecompute.worker import script
+from autorecompute.worker.in_script import FollowedTraining, start_search
+from autorecompute.worker.protocol import MODULE_FLAG, SETTINGS_VARIABLE, Settings, is_first
 from autorecompute.worker.script import find_module, from_script, run_as_main, run_module_as_main
-from autorecompute.worker.search_process import start_search
 from autorecompute.worker.side_channel import SideChannel
 
 if TYPE_CHECKING:
@@ -26,10 +24,10 @@ def main() -> None:
     """Run the script to its own end, which is this process's end."""
     # The script and what it starts must not take themselves for workers.
     settings = codec.decode(os.environ.pop(SETTINGS_VARIABLE).encode(), Settings)
-    evidence.take(os.environ)
+    result.take(os.environ)
     following = _Following(settings)
     # Not before: a script may set variables that are read when torch is imported.
-    registry.when_imported(settings.backend, following.begin)
+    registry.call_when_imported(settings.backend, following.begin)
     try:
         _run_script(sys.argv[1], sys.argv[2:])
     except BaseException as error:
@@ -65,7 +63,7 @@ class _Following:
         if self._training is not None:
             self._training.guard.end(error)
         elif not self._has_begun and "torch" in sys.modules:
-            say(logging.WARNING, f"nothing was tuned. {patience.PASSED_BY}")
+            say(logging.WARNING, f"nothing was tuned. {script.PASSED_BY}")
 
 
 def say(level: int, text: str) -> None:

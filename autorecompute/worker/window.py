@@ -14,7 +14,7 @@ from autorecompute.ranges import SHORTEST_SECONDS
 if TYPE_CHECKING:
     from autorecompute.backends.interface import LiveMeter
     from autorecompute.meters import Meter
-    from autorecompute.meters.processors import Processors
+    from autorecompute.meters.host import Processors
     from autorecompute.plans import Config
     from autorecompute.worker.protocol import Order
 

@@ -25,7 +25,7 @@ from rich.table import Table as Grid
 
 from autorecompute.plans import Config
 from autorecompute.trials import Bench, Job
-from autorecompute.trials.effort import Effort
+from autorecompute.trials.job import Effort
 from autorecompute.units import MIB
 from record import STUDIES, UNENDING, set_up_workers
 from replay import Replay

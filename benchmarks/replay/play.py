@@ -7,8 +7,7 @@ import statistics
 import time
 from dataclasses import dataclass
 
-from autorecompute.tuning.answer.finalists import fitting_finalists
-from autorecompute.tuning.answer.race import FINALISTS, LOOKS
+from autorecompute.tuning.race import FINALISTS, LOOKS, fitting_finalists
 
 BUDGET = 100
 """Trials that a search may have; one that has not come to the best by then counts as worse than any that has."""

@@ -19,11 +19,10 @@ from pathlib import Path
 
 from autorecompute import codec
 from autorecompute.plans import Config
-from autorecompute.plans.dimensions import BATCH
-from autorecompute.plans.savings import evaluate
+from autorecompute.plans.savings import BATCH, evaluate
 from autorecompute.trials import Bench, Job
-from autorecompute.trials.effort import Effort
-from autorecompute.tuning.step_profiles import PROFILED_BATCH, survey, telling_configs
+from autorecompute.trials.job import Effort
+from autorecompute.tuning.searcher_factory import PROFILED_BATCH, informative_configs, survey
 from autorecompute.units import MIB
 from journal import Journal
 
@@ -169,7 +168,7 @@ def is_steady(seconds):
 def begin(job, recipe, logs):
     """The head of a table: what is measured, where, and what an analysis of small steps tells before any trial."""
     with Bench(job, PROFILED_BATCH, logs) as bench:
-        found = survey(bench, telling_configs(bench.detect().space))
+        found = survey(bench, informative_configs(bench.detect().space))
     with Bench(job, recipe.batch, logs) as bench:
         detection = bench.detect()
         peak_bytes = bench.measure(Config(), Effort()).peak_bytes

@@ -21,11 +21,11 @@ import numpy as np
 from autorecompute import codec
 from autorecompute.backends import registry
 from autorecompute.plans import Config
-from autorecompute.plans.dimensions import BATCH
+from autorecompute.plans.savings import BATCH
 from autorecompute.search.candidates import Candidates, choices_of
 from autorecompute.trials import Bench, Job
-from autorecompute.trials.effort import Effort
-from autorecompute.trials.interleaving import measure_in_turns
+from autorecompute.trials.bench import measure_in_turns
+from autorecompute.trials.job import Effort
 from journal import Journal
 from record import STUDIES, TABLES, set_up_workers
 

@@ -19,7 +19,7 @@ from autorecompute.backends import registry
 from autorecompute.backends.ortmodule.memory import OrtMemoryModel
 from autorecompute.memory import StepProfile, StepProfiles
 from autorecompute.plans import Config, Space
-from autorecompute.plans.dimensions import BATCH
+from autorecompute.plans.savings import BATCH
 from autorecompute.search.candidates import Candidates, choices_of
 from autorecompute.training_job import Detection
 from journal import read_lines

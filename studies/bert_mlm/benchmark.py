@@ -23,7 +23,7 @@ from limit import choose_limit
 
 from autorecompute.plans import Config
 from autorecompute.trials import Bench, Job
-from autorecompute.trials.effort import Effort
+from autorecompute.trials.job import Effort
 
 SCRIPT = Path(__file__).with_name("train.py").resolve()
 ARGUMENTS = ("--ortmodule",)

@@ -20,7 +20,7 @@ WARM = (
     "autorecompute.reports.answer_json",
     "autorecompute.reports.live",
     "autorecompute.reports.screen",
-    "autorecompute.structuring",
+    "autorecompute.codec",
     "autorecompute.tuning.session",
     "autorecompute.backends.ortmodule.controller",
     "autorecompute.backends.torch.controller",

@@ -7,8 +7,8 @@ import subprocess
 import pytest
 
 from autorecompute.studies import StudyFolder
-from autorecompute.studies.contents import strangers_in
-from autorecompute.studies.use import LOCK
+from autorecompute.studies.folder import LOCK
+from autorecompute.studies.importing import strangers_in
 
 LIMITED = ("--memory-limit", "320MiB", "--max-trials", "4", "--json")
 """At 10 samples 350 MiB are needed without recompute."""

@@ -28,10 +28,10 @@ from autorecompute.memory import Operation, Phase, StepProfile, Tensor  # noqa: 
 from autorecompute.plans import Choice, Config  # noqa: E402
 from autorecompute.training_job import Detection, Device  # noqa: E402
 from autorecompute.units import GIB, MIB  # noqa: E402
-from autorecompute.worker.channel import Channel  # noqa: E402
 from autorecompute.worker.protocol import (  # noqa: E402
     SETTINGS_VARIABLE,
     STACK_SIGNAL,
+    Channel,
     Check,
     Ended,
     Failed,

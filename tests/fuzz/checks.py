@@ -8,7 +8,7 @@ import tempfile
 import unicodedata
 from pathlib import Path
 
-from autorecompute import evidence
+from autorecompute import result
 from autorecompute.backends.ortmodule.controller import KNOBS, import_hooks
 from autorecompute.backends.ortmodule.environment import CONFIG_VARIABLE, LEVEL_VARIABLE
 from autorecompute.startup import HOOKS_VARIABLE, format_hooks
@@ -148,8 +148,8 @@ def _environment(verb, environment):
 def _is_ours(name, value):
     if name == CONFIG_VARIABLE:
         return bool(PLANS_FILE.fullmatch(value) or ROWS.fullmatch(value))
-    if name == evidence.VARIABLE:
-        return bool(re.fullmatch(rf".*/{WORK}/studies/[^/]+/{re.escape(evidence.NAME)}", value))
+    if name == result.VARIABLE:
+        return bool(re.fullmatch(rf".*/{WORK}/studies/[^/]+/{re.escape(result.NAME)}", value))
     if name == BATCH_VARIABLE:
         return value.isdecimal()
     of_knobs = [knob.variables[name] for knob in KNOBS if name in knob.variables]

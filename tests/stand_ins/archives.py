@@ -1,4 +1,4 @@
-from autorecompute.studies.archive_reading import read_archive
+from autorecompute.studies.archive import read_archive
 from autorecompute.studies.importing import Trusted, import_records
 from fake_backend.controller import KNOBS, NAME
 

@@ -6,7 +6,7 @@ from autorecompute import codec
 from autorecompute.figures import Figures
 from autorecompute.plans import Config
 from autorecompute.studies import Problem, Sizes, StudyFolder
-from autorecompute.studies.batch_studies import BatchRecord, keep_batches
+from autorecompute.studies.records import BatchRecord, keep_batches
 from autorecompute.studies.storage import TrialStore
 from autorecompute.units import GIB, MIB
 

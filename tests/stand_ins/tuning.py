@@ -2,7 +2,7 @@
 
 from autorecompute.studies import StudyFolder
 from autorecompute.trials import Job
-from autorecompute.trials.effort import Effort
+from autorecompute.trials.job import Effort
 from autorecompute.tuning.context import TuningContext, TuningSettings
 from autorecompute.tuning.tuner import Tuner
 from autorecompute.units import MIB

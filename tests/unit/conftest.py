@@ -9,19 +9,19 @@ import subprocess
 import tempfile
 from pathlib import Path
 
+import optuna
 import pytest
 
 from autorecompute.backends import registry
 from autorecompute.cli import main
-from autorecompute.figures import Figures
+from autorecompute.figures import Figures, Verdict
 from autorecompute.measurement import Measurement, Outcome, Trial
 from autorecompute.memory import Operation, Phase, StepProfile, Tensor
 from autorecompute.plans import Choice, Config, Plan, Space
 from autorecompute.result import Best, Result, SearchEnd
-from autorecompute.studies import database
+from autorecompute.studies import storage
 from autorecompute.training_job import Detection, Device
 from autorecompute.units import GIB, MIB
-from autorecompute.verdict import Verdict
 
 PHASES = {"f": Phase.FORWARD, "l": Phase.LOSS, "b": Phase.BACKWARD, "r": Phase.RECOMPUTE}
 SITES = ("blocks.*/gelu", "blocks.*/linear", "blocks.*/softmax", "blocks.*/norm", "blocks.*/dropout")
@@ -266,8 +266,10 @@ def build_result(best=None, *, of_best=(), **changes):
 @pytest.fixture(scope="session", autouse=True)
 def empty_database(tmp_path_factory):
     """A new study begins with a copy of an empty database: making its tables takes longer than most tests."""
-    empty, own = tmp_path_factory.mktemp("database") / "empty.db", database._open
-    own(empty, {"uri": "true"}).remove_session()
+    empty, own = tmp_path_factory.mktemp("database") / "empty.db", storage._open
+    made = own(empty, {"uri": "true"})
+    made.remove_session()
+    newest = made.get_head_version()
 
     def _open(file, query):
         if "mode" not in query and not os.path.lexists(file):
@@ -275,8 +277,11 @@ def empty_database(tmp_path_factory):
                 shutil.copyfile(empty, file)
         return own(file, query)
 
+    versions = optuna.storages._rdb.storage._VersionManager
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(database, "_open", _open)
+        patch.setattr(storage, "_open", _open)
+        # Optuna compiles the scripts of all its migrations each time it opens a database, to learn which is the last.
+        patch.setattr(versions, "get_head_version", lambda _: newest)
         yield empty
 
 

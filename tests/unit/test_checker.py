@@ -3,7 +3,7 @@ import tempfile
 
 import pytest
 
-from autorecompute.checking.checker import Checker, Stored
+from autorecompute.checking import Checker, Stored
 from autorecompute.errors import ScriptError
 from autorecompute.figures import Figures
 from autorecompute.measurement import GradientCheck, Measurement, Outcome

@@ -7,16 +7,15 @@ import typing
 import pytest
 
 from autorecompute import codec, jsontext
+from autorecompute.figures import Ranking
 from autorecompute.jsontext import DEEPEST, LARGEST_TEXT, MOST_VALUES, UnreadableError, parse, read_file
 from autorecompute.measurement import GradientCheck, Measurement, Outcome, Trial
 from autorecompute.plans import Choice, Config
-from autorecompute.ranking import Ranking
 from autorecompute.result import Best, Rejection, Result
 from autorecompute.schemas.definitions import Definitions
 from autorecompute.studies.analysis import Analysis
-from autorecompute.studies.batch_studies import BatchRecord
 from autorecompute.studies.problem import Head
-from autorecompute.studies.race_record import RaceRecord, RoundRecord
+from autorecompute.studies.records import BatchRecord, RaceRecord, RoundRecord
 
 
 @pytest.mark.parametrize("texts", [[], ["whole model:deep"], ["blocks.*/gelu:drop:5", "blocks.*/cast:keep_half"]])

@@ -52,7 +52,7 @@ def test_steps_are_compared_on_one_clock(make_measurement):
 
 ON_ONE_CORE = """
 import os, torch
-from autorecompute.backends.common.device import describe_device
+from autorecompute.backends.common import describe_device
 
 os.sched_setaffinity(0, {min(os.sched_getaffinity(0))})
 print(describe_device(torch.device("cpu")).name)

@@ -7,9 +7,8 @@ from pathlib import Path
 import pytest
 
 from autorecompute.errors import SetupError, UsageError
-from autorecompute.files import write_whole
+from autorecompute.files import FAULTS_OF_THE_MACHINE, is_file, names_in, open_named, shown, write_named, write_whole
 from autorecompute.measurement import Outcome
-from autorecompute.paths import FAULTS_OF_THE_MACHINE, is_file, names_in, open_named, shown, write_named
 from autorecompute.studies import StudyFolder
 
 ADVICE = "Give another one."

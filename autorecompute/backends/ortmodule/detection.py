@@ -12,7 +12,7 @@ from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Any
 
 from autorecompute import codec
-from autorecompute.backends.common.device import describe_device
+from autorecompute.backends.common import describe_device
 from autorecompute.backends.ortmodule.environment import (
     COMPROMISE,
     IGNORING_LAYERS,
@@ -27,9 +27,8 @@ from autorecompute.backends.ortmodule.environment import (
 )
 from autorecompute.backends.ortmodule.knobs import CUSTOM_AUTOGRAD
 from autorecompute.plans import Activation, Alternative, Choice, Cluster, Plan, saving_of
-from autorecompute.plans.dimensions import BATCH, SEQUENCE
-from autorecompute.plans.saved import PERCENT
-from autorecompute.plans.savings import evaluate, simplify
+from autorecompute.plans.plan import PERCENT
+from autorecompute.plans.savings import BATCH, SEQUENCE, evaluate, simplify
 from autorecompute.training_job import Detection
 
 if TYPE_CHECKING:

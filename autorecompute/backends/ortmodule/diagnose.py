@@ -24,8 +24,7 @@ from autorecompute.backends.ortmodule.installation import (
     version_of,
 )
 from autorecompute.errors import SetupError
-from autorecompute.meters.lookup import describe_visible
-from autorecompute.meters.nvml import Nvml, NvmlError
+from autorecompute.meters.nvml import Nvml, NvmlError, describe_visible
 from autorecompute.tested import VERSIONS, describe
 from autorecompute.units import GIB, format_bytes
 

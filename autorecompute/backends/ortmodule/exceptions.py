@@ -8,7 +8,7 @@ import traceback
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, NamedTuple
 
-from autorecompute.backends.common.failures import describe_out_of_memory, is_out_of_memory, last_line
+from autorecompute.backends.common import describe_out_of_memory, is_out_of_memory, last_line
 from autorecompute.errors import SetupError, chain_of
 from autorecompute.measurement import Outcome
 

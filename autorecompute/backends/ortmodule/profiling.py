@@ -10,8 +10,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from autorecompute.memory import Operation, Phase, StepProfile, Tensor
-from autorecompute.plans.dimensions import BATCH, SEQUENCE
-from autorecompute.plans.savings import evaluate, simplify
+from autorecompute.plans.savings import BATCH, SEQUENCE, evaluate, simplify
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Mapping, Sequence

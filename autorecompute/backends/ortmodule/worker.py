@@ -13,8 +13,15 @@ from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from autorecompute.backends.common.batches import observe_batch, on_few_samples
-from autorecompute.backends.common.gradients import beside_noise, differences_of, rounded_to, scalar_of, within
+from autorecompute.backends.common import (
+    beside_noise,
+    differences_of,
+    observe_batch,
+    on_few_samples,
+    rounded_to,
+    scalar_of,
+    within,
+)
 from autorecompute.backends.ortmodule import exceptions
 from autorecompute.backends.ortmodule.adapter import adapt, add_options
 from autorecompute.backends.ortmodule.detection import detect, name_dims
@@ -28,7 +35,7 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Iterator, Sequence
     from types import FrameType
 
-    from autorecompute.backends.listener import Listener
+    from autorecompute.backends.interface import Listener
     from autorecompute.measurement import GradientCheck, Outcome
     from autorecompute.memory import StepProfile
 

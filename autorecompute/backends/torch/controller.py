@@ -23,8 +23,7 @@ from autorecompute.backends.torch.forecast.records import (
 )
 from autorecompute.errors import UsageError
 from autorecompute.plans import Choice, Config, Offer
-from autorecompute.plans.dimensions import BATCH
-from autorecompute.plans.savings import explain_worthless
+from autorecompute.plans.savings import BATCH, explain_worthless
 from autorecompute.training_job import CHECKPOINTING, REPLACED
 from autorecompute.units import MIB, printable
 

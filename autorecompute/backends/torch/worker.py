@@ -12,8 +12,7 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 import torch
 
 from autorecompute import codec
-from autorecompute.backends.common.batches import observe_batch, on_few_samples
-from autorecompute.backends.common.device import describe_device
+from autorecompute.backends.common import describe_device, observe_batch, on_few_samples
 from autorecompute.backends.torch.check.gradients import check_gradients
 from autorecompute.backends.torch.compiled.forms import MEASURED, CompiledRun, has_compiled, is_compiled
 from autorecompute.backends.torch.controller import MODEL, NAME
@@ -49,7 +48,7 @@ from autorecompute.errors import ScriptError, first_line
 from autorecompute.measurement import UNCOMPARED
 from autorecompute.meters.host import HostMeter
 from autorecompute.plans import Config
-from autorecompute.plans.dimensions import BATCH
+from autorecompute.plans.savings import BATCH
 from autorecompute.training_job import CHECKPOINTING, KEPT, REPLACED, Detection
 
 if TYPE_CHECKING:
@@ -60,8 +59,7 @@ if TYPE_CHECKING:
     from torch.nn import Module, Parameter
     from torch.optim import Optimizer
 
-    from autorecompute.backends.interface import LiveMeter
-    from autorecompute.backends.listener import Listener
+    from autorecompute.backends.interface import Listener, LiveMeter
     from autorecompute.backends.torch.forecast.records import Steps
     from autorecompute.measurement import GradientCheck, Outcome
 

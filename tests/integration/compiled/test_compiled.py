@@ -5,10 +5,10 @@ import pytest
 from autorecompute.backends.torch.controller import render
 from autorecompute.measurement import Outcome
 from autorecompute.plans import Config
-from autorecompute.studies.writing import write_files
+from autorecompute.studies.folder import write_files
 from autorecompute.trials import Bench, Job
-from autorecompute.trials.caches import compiled_code_of
-from autorecompute.trials.effort import Effort
+from autorecompute.trials.job import Effort
+from autorecompute.trials.private import compiled_code_of
 
 EFFORT = Effort(warmup=1, steps=2)
 NONE, BUDGET, BLOCKS = Config(), Config.parse(["graph:budget_0.5"]), Config.parse(["*:checkpoint"])

@@ -1,7 +1,7 @@
 from autorecompute.measurement import Outcome
 from autorecompute.plans import Config
 from autorecompute.trials import Bench, Job
-from autorecompute.trials.effort import Effort
+from autorecompute.trials.job import Effort
 
 EFFORT = Effort(warmup=1, steps=2)
 

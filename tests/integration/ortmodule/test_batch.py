@@ -1,7 +1,7 @@
 from autorecompute.measurement import Outcome
 from autorecompute.plans import Config
 from autorecompute.trials import Bench, Job
-from autorecompute.trials.effort import Effort
+from autorecompute.trials.job import Effort
 
 
 def test_a_live_worker_is_told_another_batch_and_goes_back(scripts, tmp_path):

@@ -4,7 +4,7 @@ import pytest
 
 from autorecompute.plans import Config
 from autorecompute.trials import Bench, Job
-from autorecompute.trials.effort import Effort
+from autorecompute.trials.job import Effort
 
 TOLERANCES = {"float32": 1e-5, "float16": 1e-2}
 """Largest difference that another order of sums may leave, relative to the largest gradient."""

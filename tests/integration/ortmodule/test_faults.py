@@ -5,7 +5,7 @@ import pytest
 from autorecompute.measurement import Outcome
 from autorecompute.plans import Config
 from autorecompute.trials import Bench, Job
-from autorecompute.trials.effort import Effort
+from autorecompute.trials.job import Effort
 
 
 @pytest.mark.parametrize("steps", ["2", "100000"])

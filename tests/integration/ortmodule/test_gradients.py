@@ -2,10 +2,10 @@ import json
 
 import pytest
 
-from autorecompute.backends.common.gradients import TOLERANCES
+from autorecompute.backends.common import TOLERANCES
 from autorecompute.plans import Config
 from autorecompute.trials import Bench, Job
-from autorecompute.trials.effort import Effort
+from autorecompute.trials.job import Effort
 
 EFFORT = Effort(warmup=1, steps=2)
 

@@ -9,7 +9,7 @@ from autorecompute.memory import trace
 from autorecompute.plans import Config
 from autorecompute.search.candidates import choices_of
 from autorecompute.trials import Bench, Job
-from autorecompute.tuning.step_profiles import survey
+from autorecompute.tuning.searcher_factory import survey
 
 BERT = Path(__file__).parents[3] / "studies" / "bert_mlm" / "train.py"
 SMALL_BERT = ("--ortmodule", "--layers", "2", "--hidden", "32", "--heads", "2", "--sequence", "32")

@@ -11,7 +11,7 @@ from autorecompute.errors import ScriptError
 from autorecompute.measurement import GradientCheck, Outcome
 from autorecompute.plans import Config
 from autorecompute.trials import Bench, Job
-from autorecompute.trials.effort import Effort
+from autorecompute.trials.job import Effort
 
 SCRIPTS = Path(__file__).parents[2] / "scripts"
 

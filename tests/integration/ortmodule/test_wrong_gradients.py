@@ -5,7 +5,7 @@ import re
 
 from autorecompute.plans import Config
 from autorecompute.trials import Bench, Job
-from autorecompute.trials.effort import Effort
+from autorecompute.trials.job import Effort
 from autorecompute.units import MIB
 
 WRONG = "Dropout+"

@@ -5,7 +5,7 @@ import pytest
 from autorecompute.errors import NothingFitsError
 from autorecompute.measurement import Outcome
 from autorecompute.trials import Bench, Job
-from autorecompute.trials.effort import Effort
+from autorecompute.trials.job import Effort
 from autorecompute.units import MIB
 
 MODULES_BYTES = 24 * MIB

@@ -9,7 +9,7 @@ from autorecompute.errors import ScriptError, TooLargeError
 from autorecompute.measurement import Outcome
 from autorecompute.plans import Config
 from autorecompute.trials import Bench, Job
-from autorecompute.trials.effort import Effort
+from autorecompute.trials.job import Effort
 from autorecompute.trials.process import WorkerProcess
 from autorecompute.worker.protocol import Settings
 from workplace import Workplace

@@ -15,7 +15,7 @@ from autorecompute.errors import NothingFitsError, ScriptError, SetupError, Usag
 from autorecompute.plans import Config
 from autorecompute.schemas import schema_of
 from autorecompute.trials import Bench, Job
-from autorecompute.trials.effort import Effort
+from autorecompute.trials.job import Effort
 from autorecompute.units import GIB
 
 BATCH = 8

@@ -6,7 +6,7 @@ from autorecompute.backends import registry
 from autorecompute.measurement import Outcome
 from autorecompute.plans import Config
 from autorecompute.trials import Bench
-from autorecompute.trials.effort import Effort
+from autorecompute.trials.job import Effort
 from training_scripts import STAND_IN, WITH_A_FLAG, WITH_A_LOADER, job_of
 
 BATCH = 6

@@ -19,9 +19,12 @@ def place(plain_road):
 
 
 @pytest.fixture(scope="module")
-def tuned(plain_tuned):
-    assert plain_tuned.code == 0, plain_tuned.stderr
-    return plain_tuned.answer
+def tuned(place, plain_limit_bytes):
+    # The script's own batch is compared with no smaller one, which takes a process for each side of a pair.
+    options = ("--backend", "torch", "--memory-limit", str(plain_limit_bytes), "--max-trials", "3", "--json")
+    finished = place.tune("plain_transformer.py", *options, "--study", "limited", arguments=("--bs", str(PLAIN_BATCH)))
+    assert finished.code == 0, finished.stderr
+    return finished.answer
 
 
 def test_an_answer_holds_the_limit_and_has_the_gradients_of_no_recompute(tuned):

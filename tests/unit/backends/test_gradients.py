@@ -6,8 +6,15 @@ from typing import NamedTuple
 import pytest
 import torch
 
-from autorecompute.backends.common.batches import observe_batch, on_few_samples, slice_batch
-from autorecompute.backends.common.gradients import beside_noise, relative_difference, scalar_of, within
+from autorecompute.backends.common import (
+    beside_noise,
+    observe_batch,
+    on_few_samples,
+    relative_difference,
+    scalar_of,
+    slice_batch,
+    within,
+)
 from autorecompute.backends.torch.fake.live import LiveBytes
 from autorecompute.backends.torch.find.refusals import classify
 from autorecompute.measurement import GradientCheck

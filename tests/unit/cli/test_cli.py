@@ -8,12 +8,12 @@ import pytest
 from jsonschema import Draft202012Validator
 
 from autorecompute.cli import make_parser
-from autorecompute.cli.batch_options import in_a_name
+from autorecompute.cli.parsing import in_a_name
 from autorecompute.errors import SetupError, UsageError
 from autorecompute.schemas import schema_of
 from autorecompute.studies import StudyFolder
+from autorecompute.studies.folder import using
 from autorecompute.studies.storage import TrialStore
-from autorecompute.studies.use import using
 from autorecompute.trials import Job
 from autorecompute.tuning.session import default_name
 

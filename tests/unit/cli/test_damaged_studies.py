@@ -9,16 +9,14 @@ import sqlite3
 import pytest
 
 from autorecompute.errors import SetupError
-from autorecompute.figures import KnobFigures
-from autorecompute.measurement import Outcome
+from autorecompute.figures import KnobFigures, RaceEnd, Ranking
+from autorecompute.measurement import Outcome, Prediction
 from autorecompute.plans import Config
-from autorecompute.prediction import Prediction
-from autorecompute.ranking import RaceEnd, Ranking
 from autorecompute.result import Rejection
 from autorecompute.studies import StudyFolder
-from autorecompute.studies.analysis import FILE as ANALYSIS
-from autorecompute.studies.race_record import FILE as RACE
-from autorecompute.studies.shared_folder import share
+from autorecompute.studies.analysis import ANALYSIS_FILE as ANALYSIS
+from autorecompute.studies.records import RACE_FILE as RACE
+from autorecompute.studies.records import note_shared
 from autorecompute.units import MIB
 from stand_ins.printed import has_no_data
 from stand_ins.studies import keep_more, keep_study
@@ -205,5 +203,5 @@ def test_a_damaged_file_is_told_by_those_who_read_it(folder, call, damage):
 def test_what_lies_among_the_trials_under_another_name_is_no_trial(folder, call):
     (folder.path / "trials" / "abc").mkdir()
     (folder.path / "trials" / "abc" / "result.json").write_text("{}")
-    share(folder, "token", "sqlite:////shared/bert")
+    note_shared(folder, "token", "sqlite:////shared/bert")
     assert [call(*verb.split())[0] for verb in (SHOW, EXPORT, REPORT)] == [0, 0, 0]

@@ -12,11 +12,10 @@ from autorecompute.emit.formats import RENDERERS
 from autorecompute.emit.handing import hand_out
 from autorecompute.emit.provenance import NOT_MEASURED
 from autorecompute.errors import NothingFitsError, UsageError
-from autorecompute.figures import Figures, KnobFigures
+from autorecompute.figures import Figures, KnobFigures, Verdict
 from autorecompute.measurement import Outcome
 from autorecompute.plans import Config
 from autorecompute.result import SearchEnd
-from autorecompute.verdict import Verdict
 from fake_backend.controller import FILE_NOTE, MODE_VARIABLE, PLANS_VARIABLE, READ_BY, plans_text
 
 CONFIG = Config.parse(["blocks.*/gelu:drop", "blocks.*/linear:drop"])

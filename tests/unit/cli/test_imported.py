@@ -4,11 +4,10 @@ from pathlib import Path
 
 import pytest
 
-from autorecompute.checking.checker import Checker
+from autorecompute.checking import Checker
 from autorecompute.plans import Config
 from autorecompute.studies import StudyFolder
-from autorecompute.studies.checked import CheckLine, CheckReport, CheckVerdict
-from autorecompute.studies.confirmed_here import CHECKED, keep_check
+from autorecompute.studies.checked import CHECKED, CheckLine, CheckReport, CheckVerdict, keep_check
 
 SENTENCE = (
     "Study 'theirs' was imported and never confirmed on this machine. Run 'autorecompute check theirs -- train.py'"

@@ -9,11 +9,11 @@ import pytest
 
 from autorecompute.backends.registry import render
 from autorecompute.errors import NothingFitsError, SetupError, UsageError
-from autorecompute.evidence import VARIABLE, add_evidence, read_evidence
+from autorecompute.figures import Verdict
 from autorecompute.measurement import Outcome
 from autorecompute.plans import Config
+from autorecompute.result import VARIABLE, add_evidence, read_evidence
 from autorecompute.startup import FOLDER, HOOKS_VARIABLE
-from autorecompute.verdict import Verdict
 from autorecompute.worker.protocol import BATCH_VARIABLE
 from fake_backend.controller import MODE_VARIABLE, PLANS_VARIABLE, STARTED, plans_text
 

@@ -10,7 +10,7 @@ import pytest
 
 from autorecompute.errors import SetupError, UsageError
 from autorecompute.studies.importing import DRAFT_PREFIX
-from autorecompute.studies.shared_folder import share
+from autorecompute.studies.records import note_shared
 from stand_ins import program
 from stand_ins.printed import has_no_data
 
@@ -197,7 +197,7 @@ def test_pruning_leaves_what_reuse_needs(keep, call):
 def test_a_shared_study_whose_worker_was_killed_is_neither_exported_nor_pruned(keep, call, make_trial):
     """What it measured is in the storage."""
     folder = keep(trials=0, is_finished=False)
-    share(folder, "token", "sqlite:////shared/bert")
+    note_shared(folder, "token", "sqlite:////shared/bert")
     folder.keep_trial(make_trial(), ["python", "train.py"], {}, "step 1\n")
     out = call("show", "bert")[1]
     assert "its trials are in sqlite:////shared/bert" in out
@@ -211,7 +211,7 @@ def test_a_shared_study_whose_worker_was_killed_is_neither_exported_nor_pruned(k
 
 
 def test_a_shared_study_whose_worker_has_ended_says_where_else_it_is(keep, call):
-    share(keep(), "token", "sqlite:///\x1b]0;title\x07\nno answer yet")
+    note_shared(keep(), "token", "sqlite:///\x1b]0;title\x07\nno answer yet")
     out = call("show", "bert")[1]
     assert "shared in sqlite:///\\x1b]0;title\\x07\\nno answer yet\n" in out
     assert "its trials are in" not in out

@@ -9,7 +9,7 @@ from autorecompute.cli import tune
 from autorecompute.cli.tune import STORAGE_VARIABLE
 from autorecompute.errors import SetupError, UsageError
 from autorecompute.studies import Problem, Sizes, StudyFolder
-from autorecompute.studies.shared_folder import share
+from autorecompute.studies.records import note_shared
 from autorecompute.studies.shared_study import SharedStudy, parse_storage
 from autorecompute.studies.tuned import Tuned
 from autorecompute.tuning import session
@@ -41,7 +41,7 @@ def test_a_storage_that_cannot_be_shared_is_told_without_its_password(call, tmp_
 def test_a_folder_of_another_study_is_refused_before_anything_is_begun(call, begin, tmp_path, is_shared):
     folder = begin()
     if is_shared:
-        share(folder, "token", "sqlite:////elsewhere")
+        note_shared(folder, "token", "sqlite:////elsewhere")
     code, _, err = call("tune", "train.py", "--study", "bert", "--storage", "sqlite:///log")
     assert code == UsageError.exit_code
     assert "not the one in the storage" in err

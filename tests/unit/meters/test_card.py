@@ -1,9 +1,15 @@
 import pynvml
 import pytest
 
-from autorecompute.meters.card import CONTEXT_BYTES, Neighbours
-from autorecompute.meters.lookup import all_cards, instances
-from autorecompute.meters.nvml import Nvml, NvmlCardError, NvmlUnsupportedError
+from autorecompute.meters.nvml import (
+    CONTEXT_BYTES,
+    Neighbours,
+    Nvml,
+    NvmlCardError,
+    NvmlUnsupportedError,
+    all_cards,
+    instances,
+)
 from autorecompute.units import GIB, MIB
 from fake_gpu import FakeCard
 

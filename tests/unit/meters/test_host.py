@@ -7,9 +7,8 @@ import psutil
 import pytest
 
 from autorecompute.errors import SetupError
-from autorecompute.meters import host, processors
-from autorecompute.meters.host import HostMeter
-from autorecompute.meters.processors import Processors
+from autorecompute.meters import host
+from autorecompute.meters.host import HostMeter, Processors
 from autorecompute.units import MIB
 
 TUNER, CHILD = 10, 11
@@ -60,8 +59,8 @@ class Host:
 def paper(monkeypatch):
     paper = Host()
     clock = SimpleNamespace(monotonic=lambda: paper.now, process_time=lambda: 7.0)
-    monkeypatch.setattr(processors, "psutil", paper)
-    monkeypatch.setattr(processors, "time", clock)
+    monkeypatch.setattr(host, "psutil", paper)
+    monkeypatch.setattr(host, "time", clock)
     monkeypatch.setattr(os, "sched_getaffinity", lambda _pid: {1, 2})
     return paper
 
@@ -87,7 +86,7 @@ def test_a_tuner_that_is_gone_leaves_no_figure_of_others(paper):
 
 
 def test_the_kernels_own_counters_can_be_read(monkeypatch):
-    monkeypatch.setattr(processors, "TOO_SHORT_SECONDS", 0)
+    monkeypatch.setattr(host, "TOO_SHORT_SECONDS", 0)
     assert 0 <= Processors(None, do_the_work=True).others_share() <= 1
 
 

@@ -1,8 +1,15 @@
 import pynvml
 import pytest
 
-from autorecompute.meters.lookup import all_cards, describe_visible, find_card, instances, visible_cards
-from autorecompute.meters.nvml import Nvml, NvmlCardError
+from autorecompute.meters.nvml import (
+    Nvml,
+    NvmlCardError,
+    all_cards,
+    describe_visible,
+    find_card,
+    instances,
+    visible_cards,
+)
 from autorecompute.units import GIB
 from fake_gpu import FakeCard, FakeNvml
 

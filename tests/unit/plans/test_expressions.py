@@ -2,8 +2,7 @@ from fractions import Fraction
 
 import pytest
 
-from autorecompute.plans.expressions import ExpressionError, as_sympy, evaluate_tree, read
-from autorecompute.plans.savings import evaluate, simplify
+from autorecompute.plans.savings import ExpressionError, as_sympy, evaluate, evaluate_tree, read, simplify
 
 DIMS = {"batch": 7, "sequence": 128}
 

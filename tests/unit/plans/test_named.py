@@ -6,8 +6,8 @@ import pytest
 
 from autorecompute.errors import UsageError
 from autorecompute.plans import Config, Space
-from autorecompute.plans.named import choose_config
 from autorecompute.plans.plan import plan_of_id
+from autorecompute.plans.space import choose_config
 
 
 def make_plan(text, *, counts=False):

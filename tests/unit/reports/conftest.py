@@ -6,10 +6,8 @@ from pathlib import Path
 import pytest
 from rich.console import Console
 
-from autorecompute.figures import Figures
-from autorecompute.measurement import GradientCheck, Outcome
-from autorecompute.prediction import Prediction
-from autorecompute.ranking import RaceEnd, Ranking
+from autorecompute.figures import Figures, RaceEnd, Ranking
+from autorecompute.measurement import GradientCheck, Outcome, Prediction
 from autorecompute.reports.html import make_page
 from autorecompute.reports.screen import print_result, print_trials
 from autorecompute.result import Transfer

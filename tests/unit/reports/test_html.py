@@ -8,17 +8,14 @@ from matplotlib import rc_context
 from autorecompute import codec
 from autorecompute.backends.torch.forecast.records import OptionStep, Part, Steps, TorchDetection
 from autorecompute.errors import SetupError
-from autorecompute.figures import KnobFigures
+from autorecompute.figures import KnobFigures, Verdict
 from autorecompute.measurement import Outcome
 from autorecompute.memory import StepProfiles
 from autorecompute.plans import Choice, Config, Plan, Space
 from autorecompute.reports.answer import answer_lines, answer_sentences, lines_to_paste
-from autorecompute.reports.html.charts import draw_predictions
-from autorecompute.reports.html.svg import style
-from autorecompute.studies.analysis import keep_analysis
-from autorecompute.studies.detected import keep_detection
+from autorecompute.reports.html.charts import draw_predictions, style
+from autorecompute.studies.analysis import keep_analysis, keep_detection
 from autorecompute.units import MIB, printable
-from autorecompute.verdict import Verdict
 from fake_backend.controller import READ_BY
 from stand_ins.emitted import rendered
 

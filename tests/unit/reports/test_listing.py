@@ -2,10 +2,10 @@ import dataclasses
 
 import pytest
 
+from autorecompute.figures import Verdict
 from autorecompute.reports.listing import StudyLine, print_studies
 from autorecompute.result import SearchEnd
 from autorecompute.studies import list_studies
-from autorecompute.verdict import Verdict
 
 
 @pytest.fixture

@@ -17,8 +17,7 @@ from rich.console import Console
 
 from autorecompute.measurement import Outcome
 from autorecompute.plans import Config
-from autorecompute.reports.live import LiveView
-from autorecompute.reports.plane import DRAWN, draw_plane
+from autorecompute.reports.live import DRAWN, LiveView, draw_plane
 from autorecompute.units import MIB
 
 

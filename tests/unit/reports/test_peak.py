@@ -16,13 +16,19 @@ from autorecompute.backends.torch.forecast.records import Part, Steps
 from autorecompute.errors import UsageError
 from autorecompute.memory import Estimate, Machine, PeakView, StepProfiles, trace
 from autorecompute.plans import Config, Offer, Space
-from autorecompute.reports.forecasts import print_batches, print_effects, print_forecasts, print_frontier
 from autorecompute.reports.html.charts import draw_timelines
-from autorecompute.reports.overview import Overview
-from autorecompute.reports.peak import explain_chain, print_peak
+from autorecompute.reports.peak import (
+    explain_chain,
+    print_batches,
+    print_effects,
+    print_forecasts,
+    print_frontier,
+    print_peak,
+)
 from autorecompute.reports.peak_json import Peak
 from autorecompute.reports.picture import COLORS, draw_timeline, require_picture_file, save_picture
 from autorecompute.reports.plans_json import Plans
+from autorecompute.reports.plans_text import Overview
 from autorecompute.units import MIB, format_bytes
 from stand_ins.schemas import check
 

@@ -8,9 +8,8 @@ from autorecompute import codec
 from autorecompute.backends.ortmodule.environment import COMPROMISE, RECOMPUTE, Level, OrtDetection, Request, make_offer
 from autorecompute.errors import UsageError
 from autorecompute.plans import Activation, Alternative, Choice, Cluster, Plan
-from autorecompute.reports.overview import Overview, choose_dims
 from autorecompute.reports.plans_json import Plans
-from autorecompute.reports.plans_text import print_details, print_summary
+from autorecompute.reports.plans_text import Overview, choose_dims, print_details, print_summary
 from stand_ins.schemas import check
 
 NORM, WHOLE = Choice("LayerNormalization+", RECOMPUTE), Choice("Less+Cast+", RECOMPUTE)

@@ -9,20 +9,19 @@ from autorecompute import codec
 from autorecompute.backends.findings import Finding, Status
 from autorecompute.cli.doctor import as_json
 from autorecompute.emit.formats import RENDERERS
-from autorecompute.figures import Comparison, CurvePoint, Figures, KnobFigures, Recomputed
+from autorecompute.figures import Comparison, CurvePoint, Figures, KnobFigures, RaceEnd, Ranking, Recomputed
 from autorecompute.measurement import GradientCheck, Outcome
 from autorecompute.memory import Estimate, Machine, PeakView, StepProfiles
 from autorecompute.plans import Activation, Alternative, Choice, Cluster, Config, Offer, Plan, Space
 from autorecompute.ranges import LARGEST
-from autorecompute.ranking import RaceEnd, Ranking
 from autorecompute.reports.answer_json import Answer, MeasuredTrial
 from autorecompute.reports.check_report import Checked
-from autorecompute.reports.overview import Overview
 from autorecompute.reports.plans_json import Plans
+from autorecompute.reports.plans_text import Overview
 from autorecompute.result import Transfer
 from autorecompute.schemas import ARCHIVE, DOCUMENTS, NAMES, schema_of
 from autorecompute.schemas.__main__ import main as print_schema
-from autorecompute.search.frontier import predict_frontier
+from autorecompute.search.candidates import predict_frontier
 from autorecompute.studies import StudyFolder
 from autorecompute.studies.checked import CheckLine, CheckReport, CheckVerdict
 from autorecompute.units import MIB

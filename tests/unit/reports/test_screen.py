@@ -7,18 +7,22 @@ import pytest
 
 from autorecompute.emit.emitted import Emitted
 from autorecompute.emit.provenance import comment_lines
-from autorecompute.figures import Comparison, CurvePoint, Figures, KnobFigures, Recomputed
+from autorecompute.figures import Comparison, CurvePoint, Figures, KnobFigures, RaceEnd, Ranking, Recomputed, Verdict
 from autorecompute.measurement import GradientCheck, Outcome
 from autorecompute.plans import Config
-from autorecompute.ranking import RaceEnd, Ranking
-from autorecompute.reports.answer import RUNNERS_UP, describe_fragments, runners_up
+from autorecompute.reports.answer import (
+    RUNNERS_UP,
+    describe_fragments,
+    describe_predictions,
+    peak_error,
+    runners_up,
+    step_error,
+)
 from autorecompute.reports.answer_json import Answer
-from autorecompute.reports.predictions import describe_predictions, peak_error, step_error
 from autorecompute.reports.screen import print_trials
 from autorecompute.result import SearchEnd, Transfer
 from autorecompute.training_job import Device
 from autorecompute.units import GIB, MIB
-from autorecompute.verdict import Verdict
 from stand_ins.emitted import rendered
 
 

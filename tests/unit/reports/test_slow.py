@@ -2,11 +2,11 @@ import re
 
 import pytest
 
-from autorecompute.checking.rules import check_speed
+from autorecompute.checking import check_speed
 from autorecompute.emit.provenance import comment_lines
 from autorecompute.figures import CurvePoint, Figures
 from autorecompute.measurement import Outcome
-from autorecompute.reports.plane import DRAWN, draw_plane
+from autorecompute.reports.live import DRAWN, draw_plane
 from autorecompute.units import MIB
 from stand_ins.emitted import rendered
 

@@ -10,8 +10,7 @@ from autorecompute.memory import Simulated
 from autorecompute.memory.model import STEP_ERROR
 from autorecompute.plans import Config, Space
 from autorecompute.plans.plan import plan_of_id
-from autorecompute.search.candidates import MOST_PLANS, Candidates, choices_of
-from autorecompute.search.mixes import MOST_MIXES
+from autorecompute.search.candidates import MOST_MIXES, MOST_PLANS, Candidates, choices_of
 from fake_backend.space import BLOCKS, CHECKPOINT, GELU, NORM, SPACE
 
 

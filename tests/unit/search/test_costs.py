@@ -4,7 +4,7 @@ import pytest
 
 from autorecompute.measurement import Measurement, Outcome, Trial
 from autorecompute.plans import Config
-from autorecompute.search.costs import TrialCosts, needs_nothing
+from autorecompute.search.surrogate import TrialCosts, needs_nothing
 
 NONE, ONE, TWO = Config(), Config.parse(["a:b:1"]), Config.parse(["a:b:2"])
 COSTLY = 60.0

@@ -1,8 +1,7 @@
 import numpy as np
 
 from autorecompute.plans import Config
-from autorecompute.search.candidates import Candidates, choices_of
-from autorecompute.search.frontier import predict_frontier, undominated
+from autorecompute.search.candidates import Candidates, choices_of, predict_frontier, undominated
 from fake_backend.space import SPACE
 
 

@@ -3,7 +3,7 @@ import itertools
 
 import numpy as np
 
-from autorecompute.search.regression import Beliefs, Regression
+from autorecompute.search.surrogate import Beliefs, Regression
 
 SWITCHES = 6
 BELIEFS = Beliefs(

@@ -2,7 +2,7 @@ import pytest
 
 from autorecompute.measurement import Outcome
 from autorecompute.plans import Config
-from autorecompute.search.soundness import chance_to_work
+from autorecompute.search.candidates import chance_to_work
 from fake_backend.space import CHECKPOINT, GELU, HEAD, NORM, SPACE
 
 PLANS = {"checkpoint": CHECKPOINT, "gelu": GELU, "norm": NORM, "head": HEAD}

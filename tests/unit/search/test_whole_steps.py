@@ -1,9 +1,9 @@
 import pytest
 
+from autorecompute.measurement import Prediction
 from autorecompute.plans import Config
-from autorecompute.prediction import Prediction
 from autorecompute.search import Proposal, WholeStepSearcher
-from autorecompute.search.whole_steps import MOST
+from autorecompute.search.searcher import MOST_TOO_LARGE
 from autorecompute.units import MIB
 
 LIMIT = 500 * MIB
@@ -66,5 +66,5 @@ def test_the_search_ends_where_parts_do_not_tell_of_steps(make_space):
     asked = []
     searcher = WholeStepSearcher(InOrder(configs), lambda config: asked.append(config) or 99 * MIB, LIMIT)
     assert searcher.propose([]) is not None
-    assert len(asked) == MOST < len(configs)
+    assert len(asked) == MOST_TOO_LARGE < len(configs)
     assert searcher.gave_up

@@ -6,8 +6,8 @@ import pytest
 from autorecompute.measurement import Outcome
 from autorecompute.plans import Config
 from autorecompute.result import Rejection
+from autorecompute.studies.analysis import keep_detection
 from autorecompute.studies.archive import dump
-from autorecompute.studies.detected import keep_detection
 from autorecompute.studies.records import read_records
 from autorecompute.units import MIB
 from stand_ins.archives import COMMAND, HOME

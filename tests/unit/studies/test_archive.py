@@ -10,21 +10,18 @@ import pytest
 
 from autorecompute import codec
 from autorecompute.errors import UsageError
-from autorecompute.figures import Comparison
+from autorecompute.figures import Comparison, Verdict
 from autorecompute.jsontext import MOST_VALUES
 from autorecompute.measurement import Outcome
 from autorecompute.plans import Choice, Config, Plan
 from autorecompute.schemas import ARCHIVE, schema_of
-from autorecompute.studies import Problem, archive_reading
-from autorecompute.studies.archive import VERSION, compress, dump
-from autorecompute.studies.archive_reading import read_archive
-from autorecompute.studies.detected import keep_detection
+from autorecompute.studies import Problem
+from autorecompute.studies.analysis import keep_detection
+from autorecompute.studies.archive import VERSION, compress, dump, read_archive, with_own_verdict
 from autorecompute.studies.importing import import_records
-from autorecompute.studies.plausible import with_own_verdict
 from autorecompute.studies.problem import SEVERAL_BATCHES
 from autorecompute.studies.records import read_records
 from autorecompute.units import GIB, MIB
-from autorecompute.verdict import Verdict
 from stand_ins.archives import COMMAND, TRUSTED, take, written
 from stand_ins.studies import keep_study
 
@@ -189,7 +186,7 @@ def read(archive, tmp_path, monkeypatch):
 
     def read(*lines, **limits):
         for name, limit in limits.items():
-            monkeypatch.setattr(archive_reading, name, limit)
+            monkeypatch.setattr(f"autorecompute.studies.archive.{name}", limit)
         file = tmp_path / "a.jsonl.gz"
         with gzip.open(file, "wb", compresslevel=1) as packed:
             packed.writelines([archive[0], *lines])

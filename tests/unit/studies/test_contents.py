@@ -9,7 +9,7 @@ import pytest
 from autorecompute.cli import main
 from autorecompute.errors import SetupError, UsageError
 from autorecompute.studies import StudyFolder, importing
-from autorecompute.studies.contents import logs_of, strangers_in
+from autorecompute.studies.importing import logs_of, strangers_in
 from autorecompute.studies.records import write_records
 from autorecompute.studies.storage import TrialStore, read_trials
 from autorecompute.units import GIB

@@ -10,8 +10,7 @@ import pytest
 from autorecompute.emit.handing import hand_out
 from autorecompute.errors import SetupError, UsageError
 from autorecompute.studies import Problem, StudyFolder, list_studies, load_result
-from autorecompute.studies.use import LOCK, using
-from autorecompute.studies.writing import write_atomically
+from autorecompute.studies.folder import LOCK, using, write_atomically
 from stand_ins.studies import keep_study
 
 

@@ -13,7 +13,7 @@ from autorecompute.errors import SetupError, UsageError
 from autorecompute.measurement import Outcome
 from autorecompute.plans import Config, Space
 from autorecompute.studies import Problem, Sizes
-from autorecompute.studies.race_record import RaceRecord
+from autorecompute.studies.records import RaceRecord
 from autorecompute.studies.shared_study import PublishedAnswer, SharedStudy, parse_storage
 from autorecompute.studies.tuned import Tuned
 from stand_ins.sharing import LIMIT, die, lose_heartbeat

@@ -164,7 +164,7 @@ def test_another_studys_database_is_refused_for_reading(finished):
 
 
 def test_a_database_in_use_is_not_called_damaged(database, space, trials, monkeypatch):
-    monkeypatch.setattr("autorecompute.studies.database.BUSY_TIMEOUT_SECONDS", 0.1)
+    monkeypatch.setattr("autorecompute.studies.storage.BUSY_TIMEOUT_SECONDS", 0.1)
     monkeypatch.setattr("optuna.storages._rdb.storage.time.sleep", lambda _: None)  # between its five attempts
     store = TrialStore(database, NAME, space, LIMIT)
     other = sqlite3.connect(database, isolation_level=None)

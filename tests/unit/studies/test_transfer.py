@@ -6,11 +6,10 @@ import pytest
 from autorecompute import codec
 from autorecompute.backends.ortmodule.controller import NAME as ORTMODULE
 from autorecompute.plans import Config
-from autorecompute.studies import Problem, Sizes, StudyFolder, sources
-from autorecompute.studies.analysis import FILE as ANALYSIS
-from autorecompute.studies.analysis import share
-from autorecompute.studies.archive import compress, dump
-from autorecompute.studies.archive_reading import read_archive
+from autorecompute.studies import Problem, Sizes, StudyFolder, transfer
+from autorecompute.studies.analysis import ANALYSIS_FILE as ANALYSIS
+from autorecompute.studies.analysis import share_analysis
+from autorecompute.studies.archive import compress, dump, read_archive
 from autorecompute.studies.importing import Trusted, require_trusted
 from autorecompute.studies.records import read_records
 from autorecompute.studies.transfer import find_nearest
@@ -89,7 +88,7 @@ def test_a_study_that_measured_nothing_tells_nothing(store, nearest):
 def ship(tmp_path, monkeypatch, store):
     place = tmp_path / "shipped"
     place.mkdir()
-    monkeypatch.setattr(sources, "shipped_folder", lambda: place)
+    monkeypatch.setattr(transfer, "shipped_folder", lambda: place)
 
     def ship(name, **changes):
         store(**{name: changes})
@@ -132,7 +131,7 @@ def test_a_damaged_study_stops_no_other(store, tmp_path, nearest, notes, name):
 
 
 def test_what_is_shipped_can_be_read():
-    archives = sorted(sources.shipped_folder().glob(sources.ARCHIVE_PATTERN))
+    archives = sorted(transfer.shipped_folder().glob(transfer.ARCHIVE_PATTERN))
     trusted = Trusted(knobs={ORTMODULE: frozenset()})
     assert archives
     for file in archives:
@@ -172,10 +171,10 @@ def test_steps_of_the_prime_batch_alone_are_handed_on_to_who_has_none(profiled):
     known, new, other = profiled("b8", PRIME), profiled("new"), profiled("b4", 4)
     before = (other.path / ANALYSIS).read_text()
     for folder in (new, other):
-        share(known, folder, PRIME)
+        share_analysis(known, folder, PRIME)
     assert (new.path / ANALYSIS).read_text() == (known.path / ANALYSIS).read_text()
     assert (other.path / ANALYSIS).read_text() == before
     empty = profiled("empty")
     for batch in (1, 2):
-        share(profiled(f"small{batch}", batch), empty, PRIME)
+        share_analysis(profiled(f"small{batch}", batch), empty, PRIME)
     assert not (empty.path / ANALYSIS).exists()

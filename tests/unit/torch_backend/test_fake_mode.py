@@ -16,7 +16,7 @@ from autorecompute.backends.torch.forecast.forecast import TorchMemoryModel
 from autorecompute.backends.torch.switch.applying import Tuned
 from autorecompute.errors import ScriptError
 from autorecompute.plans import Config
-from autorecompute.plans.dimensions import BATCH
+from autorecompute.plans.savings import BATCH
 from autorecompute.units import MIB
 from stand_ins.surveyed import Surveyed
 from tiny_models import call_of, make

@@ -7,8 +7,7 @@ import pytest
 import torch
 from torch import nn
 
-from autorecompute.backends.common.batches import on_few_samples
-from autorecompute.backends.common.gradients import PART, relative_difference
+from autorecompute.backends.common import PART, on_few_samples, relative_difference
 from autorecompute.backends.torch.check.gradients import check_gradients
 from autorecompute.backends.torch.fake.live import LiveBytes
 from autorecompute.backends.torch.find.refusals import classify

@@ -11,7 +11,7 @@ from torch import nn
 import autorecompute
 from autorecompute import codec
 from autorecompute.backends import registry
-from autorecompute.backends.auto import AutoBackend
+from autorecompute.backends.registry import AutoBackend
 from autorecompute.backends.torch import controller
 from autorecompute.backends.torch.forecast.records import OptionStep, Part, Steps, TorchDetection
 from autorecompute.backends.torch.worker import TorchBackend, surveyed

@@ -205,8 +205,8 @@ def assert_exact(surveyed, config):
 def test_what_one_choice_drops_and_another_keeps_is_forecast():
     """A checkpointed module keeps what it is given."""
     surveyed = look_at("bert")
-    assert surveyed.steps.meetings
-    for meeting in surveyed.steps.meetings:
+    assert surveyed.steps.interactions
+    for meeting in surveyed.steps.interactions:
         for counts in ((3, 3), (3, 1), (1, 2)):
             pairs = zip(((meeting.site, meeting.option), meeting.beside), counts, strict=True)
             assert_exact(surveyed, Config.parse([f"{':'.join(choice)}:{count}" for choice, count in pairs]))

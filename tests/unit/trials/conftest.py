@@ -11,7 +11,7 @@ import psutil
 import pytest
 
 from autorecompute import codec
-from autorecompute.trials import Job, activity, process
+from autorecompute.trials import Job, process
 from autorecompute.trials.private import private_folder
 from autorecompute.trials.process import WorkerProcess
 from autorecompute.worker.protocol import Settings
@@ -115,5 +115,5 @@ def clock(worker_folder, monkeypatch):
     clock = Clock(worker_folder / "passing")
     monkeypatch.setattr(process, "time", clock)
     monkeypatch.setattr(process, "wait", clock.wait)
-    monkeypatch.setattr(activity, "time", clock)
+    monkeypatch.setattr(process, "time", clock)
     return clock

@@ -16,11 +16,11 @@ from pathlib import Path
 from autorecompute import codec
 from autorecompute.measurement import GradientCheck, Measurement, Outcome
 from autorecompute.training_job import Detection
-from autorecompute.worker.channel import Channel
 from autorecompute.worker.protocol import (
     SETTINGS_VARIABLE,
     STACK_SIGNAL,
     Beat,
+    Channel,
     Check,
     Ended,
     Failed,

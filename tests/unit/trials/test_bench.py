@@ -8,8 +8,8 @@ from autorecompute.errors import ScriptError, SetupError, UsageError
 from autorecompute.measurement import GradientCheck, Outcome
 from autorecompute.plans import Config
 from autorecompute.trials import Bench, bench, endings
-from autorecompute.trials.caches import cache_variables
-from autorecompute.trials.effort import Effort
+from autorecompute.trials.job import Effort
+from autorecompute.trials.private import cache_variables
 from autorecompute.units import GIB
 
 EFFORT = Effort(warmup=2, steps=3)

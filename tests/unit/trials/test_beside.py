@@ -8,9 +8,9 @@ from autorecompute.measurement import GradientCheck, Measurement, Outcome
 from autorecompute.plans import Config
 from autorecompute.trials import Job, beside
 from autorecompute.trials.beside import TrainingBench, TrainingEndedError
-from autorecompute.trials.effort import Effort
+from autorecompute.trials.job import Effort
 from autorecompute.waiting import OutOfTime
-from autorecompute.worker.protocol import Beat, Check, Ended, Failed, Order, Stay, decode, encode
+from autorecompute.worker.protocol import Beat, Check, Ended, Failed, KeepConfig, Order, decode, encode
 
 CONFIG = Config.parse(["blocks.*/gelu:drop"])
 OTHER = Config.parse(["blocks.*/softmax:drop"])
@@ -140,7 +140,7 @@ def test_memory_that_ran_out_is_a_measurement_and_the_end(line):
     assert line.bench.measure(CONFIG, EFFORT).outcome is Outcome.OOM
     assert not line.bench.is_live
     with pytest.raises(TrainingEndedError):
-        line.bench.stay(None, "nothing")
+        line.bench.keep_config(None, "nothing")
 
 
 @pytest.mark.parametrize("last", [Ended(steps=3), Failed(outcome=Outcome.SCRIPT_ERROR, message="broken"), None])
@@ -155,5 +155,5 @@ def test_a_training_that_ends_ends_the_search(line, last):
 
 
 def test_what_stays_on_is_said_with_the_reason(line):
-    line.bench.stay(CONFIG, "the best")
-    assert line.heard == [Stay(config=CONFIG, message="the best")]
+    line.bench.keep_config(CONFIG, "the best")
+    assert line.heard == [KeepConfig(config=CONFIG, message="the best")]

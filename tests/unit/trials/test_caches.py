@@ -4,7 +4,7 @@ import pytest
 
 from autorecompute.backends import registry
 from autorecompute.trials import private
-from autorecompute.trials.caches import (
+from autorecompute.trials.private import (
     cache_variables,
     compiled_code_of,
     forget_compiled_code,

@@ -1,7 +1,7 @@
 import pytest
 
 from autorecompute.training_job import Device
-from autorecompute.trials.first_batch import begins_too_large, known_loader
+from autorecompute.trials.job import begins_too_large, known_loader
 from autorecompute.units import GIB
 
 PLAIN = {"versions": {"torch": "2.13.0", "backend": "torch"}, "plan_versions": ("torch",)}

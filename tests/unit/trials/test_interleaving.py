@@ -5,7 +5,7 @@ import pytest
 from autorecompute.measurement import Measurement, Outcome
 from autorecompute.plans import Config
 from autorecompute.training_job import Device
-from autorecompute.trials.interleaving import join, measure_in_turns, takes_turns
+from autorecompute.trials.bench import join, measure_in_turns, takes_turns
 
 
 class Machine:

@@ -9,13 +9,13 @@ import pytest
 
 from autorecompute.errors import SetupError
 from autorecompute.training_job import Device
-from autorecompute.trials.lock import hold_device, lock_file
+from autorecompute.trials.private import hold_device, lock_file
 from autorecompute.waiting import OutOfTime, ending_at
 
 HOLD = """
 import sys, time
 from autorecompute.training_job import Device
-from autorecompute.trials.lock import hold_device
+from autorecompute.trials.private import hold_device
 
 with hold_device(Device(kind=sys.argv[1], name="", uuid=sys.argv[2], total_bytes=1), "study /studies/bert", print):
     print("held", flush=True)

@@ -1,7 +1,7 @@
 import pytest
 
-from autorecompute.trials import oom
-from autorecompute.trials.oom import OomKills
+from autorecompute.trials import process
+from autorecompute.trials.process import OomKills
 
 PID = 7
 
@@ -10,7 +10,7 @@ PID = 7
 def machine(tmp_path, monkeypatch):
     """A host whose ``/proc`` and control groups lie in a folder; no process has been killed on it yet."""
     machine = Machine(tmp_path)
-    monkeypatch.setattr(oom, "PROC", machine.proc)
+    monkeypatch.setattr(process, "PROC", machine.proc)
     return machine
 
 

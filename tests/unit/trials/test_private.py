@@ -7,10 +7,8 @@ import pytest
 
 from autorecompute.errors import SetupError
 from autorecompute.training_job import Device
-from autorecompute.trials.caches import cache_variables
-from autorecompute.trials.lock import hold_device
-from autorecompute.trials.private import private_folder
-from autorecompute.trials.sockets import SocketFolder
+from autorecompute.trials.private import cache_variables, hold_device, private_folder
+from autorecompute.trials.process import SocketFolder
 
 
 @pytest.fixture(autouse=True)

@@ -10,7 +10,7 @@ from autorecompute.errors import SetupError
 from autorecompute.measurement import Outcome
 from autorecompute.plans import Config
 from autorecompute.training_job import Detection
-from autorecompute.trials import oom, process
+from autorecompute.trials import process
 from autorecompute.waiting import OutOfTime, ending_at
 from autorecompute.worker.protocol import Ended, Failed, Order
 
@@ -84,7 +84,7 @@ def test_last_words_count_more_than_the_death(start):
 @pytest.fixture
 def counts(tmp_path, monkeypatch):
     """A folder in the place of ``/proc``: in it the kernel's counts, of the machine and of a control group."""
-    monkeypatch.setattr(oom, "PROC", tmp_path)
+    monkeypatch.setattr(process, "PROC", tmp_path)
     (tmp_path / "self").mkdir()
     (tmp_path / "self" / "mountinfo").write_text(f"2 1 0:1 / {tmp_path} rw - cgroup2 cgroup rw\n")
     for counter in ("vmstat", "memory.events"):

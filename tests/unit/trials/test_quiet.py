@@ -1,6 +1,6 @@
 from pathlib import Path
 
-from autorecompute.trials.quiet import FORGOTTEN, SWITCHES, quieten
+from autorecompute.trials.process import FORGOTTEN, SWITCHES, quieten
 
 REFERENCE = Path(__file__).parents[3] / "docs" / "environment.md"
 FOLDER = Path("/tmp/worker")

@@ -7,11 +7,11 @@ from pathlib import Path
 import pytest
 
 from autorecompute.trials.private import private_folder
-from autorecompute.trials.sockets import OWNER, SocketFolder
+from autorecompute.trials.process import OWNER, SocketFolder
 
 OWN = """
 import subprocess, sys, time
-from autorecompute.trials.sockets import SocketFolder
+from autorecompute.trials.process import SocketFolder
 
 folder = SocketFolder()
 (folder.path / "mlruns").mkdir()

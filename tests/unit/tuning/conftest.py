@@ -24,7 +24,7 @@ def _no_search_is_long():
     own = time.monotonic
     still = SimpleNamespace(monotonic=lambda: 0.0 if time.monotonic is own else time.monotonic())
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr("autorecompute.tuning.answer.early.time", still)
+        patch.setattr("autorecompute.tuning.confirmation.time", still)
         yield
 
 
@@ -50,7 +50,7 @@ def tune_in(make_bench):
 def clock(monkeypatch):
     """The clock that every budget and every wait reads."""
     clock = Clock()
-    monkeypatch.setattr("autorecompute.tuning.budget.time.monotonic", clock.monotonic)
+    monkeypatch.setattr("autorecompute.tuning.context.time.monotonic", clock.monotonic)
     return clock
 
 

@@ -6,10 +6,10 @@ import random
 import pytest
 
 from autorecompute.errors import NothingFitsError
+from autorecompute.figures import Verdict
 from autorecompute.plans import Config
 from autorecompute.result import SearchEnd
 from autorecompute.units import MIB
-from autorecompute.verdict import Verdict
 from stand_ins.formula import instead, stop
 
 START = 15.0
@@ -96,7 +96,7 @@ def test_a_device_that_is_free_too_late_is_what_took_the_time(make_timed, clock,
         clock.advance(54.0)
         yield
 
-    monkeypatch.setattr("autorecompute.tuning.resources.hold_device", hold_late)
+    monkeypatch.setattr("autorecompute.tuning.context.hold_device", hold_late)
     with pytest.raises(NothingFitsError, match=r"54\.0 s of it went into waiting for the device") as told:
         tuning.run()
     assert "20s" not in str(told.value)

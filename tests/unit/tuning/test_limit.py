@@ -4,7 +4,7 @@ import pytest
 
 from autorecompute.studies import Problem, StudyFolder
 from autorecompute.training_job import Device
-from autorecompute.tuning.resources import RESERVE_BYTES, available_bytes, choose_limit
+from autorecompute.tuning.context import RESERVE_BYTES, available_bytes, choose_limit
 from autorecompute.units import GIB, KIB, MIB
 
 

@@ -4,7 +4,7 @@ import pytest
 
 from autorecompute.measurement import Measurement, Outcome
 from autorecompute.plans import Config
-from autorecompute.trials.effort import Effort
+from autorecompute.trials.job import Effort
 from autorecompute.tuning.trial_runner import FASTEST_PLAUSIBLE, LONGEST_INTERVAL, SLOWEST_PLAUSIBLE, Reference
 
 

@@ -8,10 +8,10 @@ import pytest
 from autorecompute.errors import ScriptError
 from autorecompute.measurement import Outcome
 from autorecompute.plans import Config
-from autorecompute.search.choice import MODEL
+from autorecompute.search.sampling import MODEL
 from autorecompute.studies import StudyFolder
 from autorecompute.tuning.budget import Budget, Task
-from autorecompute.tuning.step_profiles import PROFILED_BATCH, analyse, survey, telling_configs
+from autorecompute.tuning.searcher_factory import PROFILED_BATCH, analyse, informative_configs, survey
 from autorecompute.units import GIB, MIB
 from fake_backend import controller
 from stand_ins.blocks import BlocksBench, limit_for
@@ -42,7 +42,7 @@ def begin(make_measurement, make_step):
 def test_none_comes_first_and_nothing_twice(make_space):
     space = make_space()
     wanted = Config.of(space.plans[:2])
-    configs = telling_configs(space, [wanted, space.all_on])
+    configs = informative_configs(space, [wanted, space.all_on])
     assert configs[:3] == [Config(), wanted, space.all_on]
     assert len(set(configs)) == len(configs)
     assert {Config.of([plan]) for plan in space.plans} < set(configs)

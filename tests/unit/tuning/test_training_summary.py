@@ -3,8 +3,8 @@
 import pytest
 
 from autorecompute.plans import Config
-from autorecompute.tuning.answer.finalists import Finalist, Round
-from autorecompute.tuning.training_summary import SearchSummary
+from autorecompute.tuning.explanations import SearchSummary
+from autorecompute.tuning.race import Finalist, Round
 from autorecompute.units import MIB
 
 SLOW_SECONDS, FAST_SECONDS = 0.5, 0.4

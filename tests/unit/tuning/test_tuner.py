@@ -5,13 +5,12 @@ from dataclasses import replace
 import pytest
 
 from autorecompute.errors import NothingFitsError, SetupError, UsageError
+from autorecompute.figures import RaceEnd, Verdict
 from autorecompute.measurement import Outcome
 from autorecompute.plans import Config
-from autorecompute.ranking import RaceEnd
 from autorecompute.result import SearchEnd
 from autorecompute.studies.storage import read_trials
 from autorecompute.units import MIB
-from autorecompute.verdict import Verdict
 from fake_backend.controller import read_config
 from stand_ins.emitted import choices_of, variables_of
 

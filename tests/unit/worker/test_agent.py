@@ -5,8 +5,8 @@ import pytest
 from autorecompute.measurement import GradientCheck, Outcome
 from autorecompute.plans import Config
 from autorecompute.worker.agent import Abandon, Agent
-from autorecompute.worker.patience import BACKWARDS_WITHOUT_OPTIMIZER, STEPS_WITHOUT_SESSION
 from autorecompute.worker.protocol import Check, Order, Settings
+from autorecompute.worker.script import BACKWARDS_WITHOUT_OPTIMIZER, STEPS_WITHOUT_SESSION
 from stand_ins.live import Live
 from stand_ins.training import ADVICE, CONFIG, FIRST, PROFILE, PROFILING, SECOND, TARGET
 

@@ -5,8 +5,8 @@ import torch
 
 from autorecompute.measurement import Outcome
 from autorecompute.worker.agent import Abandon
-from autorecompute.worker.patience import COMPILATIONS, MISSED_STEPS, SKIPPED_STEPS
 from autorecompute.worker.protocol import Beat, Failed, Order
+from autorecompute.worker.script import COMPILATIONS, MISSED_STEPS, SKIPPED_STEPS
 from stand_ins.training import CONFIG, FIRST, TARGET
 
 

@@ -5,9 +5,8 @@ from multiprocessing.connection import Connection, Listener
 import pytest
 
 from autorecompute.plans import Config
-from autorecompute.worker.channel import Channel
-from autorecompute.worker.protocol import Beat, Ended, Order, Stay, decode, encode
-from autorecompute.worker.side_channel import ControllerGoneError, SideChannel, StayError
+from autorecompute.worker.protocol import Beat, Channel, Ended, KeepConfig, Order, decode, encode
+from autorecompute.worker.side_channel import ControllerGoneError, SearchEndedError, SideChannel
 
 ORDER = Order(config=Config.parse(["blocks.*/gelu:drop"]), warmup=1, steps=2)
 
@@ -59,9 +58,9 @@ def test_a_controller_that_is_gone_does_not_end_a_training(beside):
 
 def test_what_the_controller_said_before_it_left_is_heard(beside):
     channel, controller = beside
-    controller.send_bytes(encode(Stay(config=None, message="no place for the study")))
+    controller.send_bytes(encode(KeepConfig(config=None, message="no place for the study")))
     controller.close()
-    with pytest.raises(StayError, match="no place for the study"):
+    with pytest.raises(SearchEndedError, match="no place for the study"):
         channel.send(Beat(step=1))
 
 

@@ -13,7 +13,7 @@ from torch.optim.lr_scheduler import (
     SequentialLR,
 )
 
-from autorecompute.worker.expected_steps import ExpectedSteps
+from autorecompute.worker.hooks import ExpectedSteps
 
 
 def rate(_step, *, num_training_steps):

@@ -2,7 +2,7 @@ import pytest
 import torch
 
 from autorecompute.worker import hooks
-from autorecompute.worker.expected_steps import ExpectedSteps
+from autorecompute.worker.hooks import ExpectedSteps
 
 POINTS = [
     (torch.Tensor, "backward"),

@@ -2,7 +2,7 @@ import types
 
 import pytest
 
-from autorecompute.worker.loader import _draw_batches
+from autorecompute.worker.agent import _draw_batches
 
 
 def make_sampler(length, batch_size, *, drop_last=False):

@@ -3,8 +3,7 @@ import dataclasses
 import pytest
 
 from autorecompute.measurement import GradientCheck, Outcome
-from autorecompute.worker.merging import merge
-from autorecompute.worker.protocol import Failed
+from autorecompute.worker.protocol import Failed, merge
 
 
 @pytest.mark.parametrize(

@@ -3,7 +3,7 @@ import os
 import pytest
 import torch
 
-from autorecompute.worker.rank import LAUNCHER_VARIABLES, explain_missing_rank
+from autorecompute.worker.protocol import LAUNCHER_VARIABLES, explain_missing_rank
 
 
 @pytest.fixture

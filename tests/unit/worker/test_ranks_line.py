@@ -4,10 +4,9 @@ import pytest
 
 from autorecompute.measurement import Outcome
 from autorecompute.plans import Config
-from autorecompute.worker.leading_line import LeadingLine
-from autorecompute.worker.protocol import Failed, Order, Stay
-from autorecompute.worker.ranks_line import FollowingLine
-from autorecompute.worker.side_channel import StayError
+from autorecompute.worker.protocol import Failed, KeepConfig, Order
+from autorecompute.worker.ranks_line import FollowingLine, LeadingLine
+from autorecompute.worker.side_channel import SearchEndedError
 
 MOMENT = 0.001
 ORDER = Order(config=Config.parse(["blocks.*/gelu:drop"]), warmup=0, steps=1)
@@ -115,15 +114,17 @@ def test_an_answer_that_is_late_is_still_the_answer(ranks, make_measurement):
 
 def test_a_rank_that_measures_nothing_ends_the_search_of_both(ranks, make_measurement):
     ranks.answer(make_measurement(), ranks.first)
-    ranks.second.tell_fault(Failed(outcome=Outcome.LOST, message="its meter is broken"))
+    ranks.second.report_fault(Failed(outcome=Outcome.LOST, message="its meter is broken"))
     for line in (ranks.first, ranks.second):
-        with pytest.raises(StayError, match="rank 1: its meter is broken"):
+        with pytest.raises(SearchEndedError, match="rank 1: its meter is broken"):
             line.poll(MOMENT if line is ranks.first else 0.0)
 
 
 def test_the_end_of_the_search_is_at_the_same_step_too(ranks, make_measurement):
-    ranks.controller.poll = mock.Mock(side_effect=StayError(Stay(config=None, message="the search is over")))
+    ranks.controller.poll = mock.Mock(
+        side_effect=SearchEndedError(KeepConfig(config=None, message="the search is over"))
+    )
     ranks.answer(make_measurement())
     for line in (ranks.first, ranks.second):
-        with pytest.raises(StayError, match="is over"):
+        with pytest.raises(SearchEndedError, match="is over"):
             line.poll(MOMENT)

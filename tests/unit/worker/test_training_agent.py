@@ -9,11 +9,10 @@ from autorecompute.measurement import GradientCheck, Measurement, Outcome
 from autorecompute.plans import Config
 from autorecompute.training_job import Detection
 from autorecompute.worker import agent, side_channel, training
-from autorecompute.worker.expected_steps import ExpectedSteps
-from autorecompute.worker.guard import Guard
-from autorecompute.worker.protocol import Beat, Check, Ended, Failed, Settings, Stay, decode, encode
+from autorecompute.worker.guard import Guard, TrainingAgent
+from autorecompute.worker.hooks import ExpectedSteps
+from autorecompute.worker.protocol import Beat, Check, Ended, Failed, KeepConfig, Settings, decode, encode
 from autorecompute.worker.side_channel import SideChannel
-from autorecompute.worker.training_agent import TrainingAgent
 from stand_ins.live import Live
 from stand_ins.training import ADVICE, CONFIG, FIRST, SECOND, Training
 
@@ -109,7 +108,7 @@ def test_a_config_is_compared_on_the_next_batch_and_then_measured(begun):
 
 def test_what_stays_on_is_told_with_its_step(begun, capsys):
     begun.steps(3)
-    begun.order(Stay(config=OTHER, message="the best"))
+    begun.order(KeepConfig(config=OTHER, message="the best"))
     begun.steps(1)
     assert begun.happened[-1] == OTHER
     assert capsys.readouterr().err == "autorecompute: from step 6 on: the best\n"
@@ -118,7 +117,7 @@ def test_what_stays_on_is_told_with_its_step(begun, capsys):
 
 
 def test_a_known_answer_is_the_config_of_the_first_step(beside, capsys):
-    beside.order(Check(config=OTHER), Stay(config=OTHER, message="as the study has it"))
+    beside.order(Check(config=OTHER), KeepConfig(config=OTHER, message="as the study has it"))
     assert beside.begin() == OTHER
     assert "from step 1 on: as the study has it" in capsys.readouterr().err
 
@@ -152,7 +151,7 @@ def test_a_script_of_another_training_system_is_left_alone(beside, monkeypatch, 
 
 
 def test_a_release_leaves_nothing_on_and_says_nothing(begun, capsys):
-    begun.controller.send_bytes(encode(Stay(config=None, message="bye")))
+    begun.controller.send_bytes(encode(KeepConfig(config=None, message="bye")))
     begun.guard.release(None)
     assert [type(message) for message in begun.told] == [Detection, Ended]
     assert begun.happened[-1] == Config()
@@ -206,7 +205,7 @@ def test_what_else_a_step_raises_is_the_scripts_own(begun, capsys):
 
 
 def test_a_script_that_never_trained_is_advised(beside, capsys):
-    beside.order(Stay(config=None, message="bye"))
+    beside.order(KeepConfig(config=None, message="bye"))
     beside.guard.end(None)
     assert ADVICE in capsys.readouterr().err
 

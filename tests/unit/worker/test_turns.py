@@ -1,6 +1,6 @@
 import pytest
 
-from autorecompute.worker.turns import PATIENCE, Turns
+from autorecompute.worker.agent import PATIENCE, Turns
 from stand_ins.training import Optimizer
 
 

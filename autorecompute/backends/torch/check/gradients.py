@@ -18,7 +18,7 @@ from torch import Tensor
 from torch.nn import Module
 from torch.utils import _pytree
 
-from autorecompute.backends.common.gradients import beside_noise, relative_difference, rounded_to, scalar_of, within
+from autorecompute.backends.common import beside_noise, relative_difference, rounded_to, scalar_of, within
 from autorecompute.backends.torch.find.graphs import grad_of_leaves, show_gradients
 from autorecompute.backends.torch.find.refusals import classify
 from autorecompute.backends.torch.find.structure import forgotten, gradients_of, is_anywhere, is_sharded, is_within

@@ -18,11 +18,11 @@ from torch import Tensor
 from torch.optim.optimizer import register_optimizer_step_post_hook, register_optimizer_step_pre_hook
 from torch.utils import checkpoint
 
-from autorecompute.backends.common.gradients import TOLERANCES
+from autorecompute.backends.common import TOLERANCES
 from autorecompute.backends.torch.find.structure import is_sharded
 from autorecompute.errors import UsageError
-from autorecompute.evidence import add_evidence
 from autorecompute.plans import Config
+from autorecompute.result import add_evidence
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Hashable, Iterable, Iterator, Mapping

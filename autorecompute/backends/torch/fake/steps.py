@@ -19,7 +19,7 @@ from torch._subclasses.fake_tensor import FakeTensorMode
 from torch.autograd import _get_sequence_nr
 from torch.optim import Optimizer
 
-from autorecompute.backends.common.batches import observe_batch
+from autorecompute.backends.common import observe_batch
 from autorecompute.backends.torch.compiled.forms import eagerly
 from autorecompute.backends.torch.fake.live import BACKWARD, FORWARD, OUTSIDE, Segment, Work, state_of, tensors_of
 from autorecompute.backends.torch.fake.repeats import FakeStep, LastResult

@@ -50,10 +50,10 @@ if TYPE_CHECKING:
     from autorecompute.backends.torch.switch.switchboard import Site, Switchboard
 
 
-def meetings_of(found: Detected, board: Switchboard) -> Iterator[tuple[Choice, Choice]]:
+def interactions_of(found: Detected, board: Switchboard) -> Iterator[tuple[Choice, Choice]]:
     """Pairs of choices of which the second keeps what the first has, where both do something beside each other."""
     names = {site.name for site in offered(found)}
-    for one, other in found.meetings:
+    for one, other in found.interactions:
         if not {one, other} <= names:
             continue
         for options in itertools.product(board.sites[one].options, board.sites[other].options):
@@ -209,7 +209,7 @@ def survey_steps(
         }
         met = {
             pair: step
-            for pair in meetings_of(found, board)
+            for pair in interactions_of(found, board)
             if time.process_time() - began <= seconds
             and taken.keys() >= set(pair)
             and (paths := paths_of(found, board, pair))
@@ -222,7 +222,7 @@ def survey_steps(
         batch=script.batch[1] if script.batch is not None else found.batch,
         parts=_parts(cuts, pieces, doubled, found),
         options=tuple(options.values()),
-        meetings=tuple(
+        interactions=tuple(
             beyond(survey.option(one, paths_of(found, board, (one, other)), step, cuts), options[one], options[other])
             for (one, other), step in met.items()
         ),

@@ -120,7 +120,7 @@ class Detected:
         calls: The units in the order of those of their calls that keep anything.
         operators: Names of the nodes that each unit's graph has, and the model's own, each graph once.
         repeated: Units that do what the one before them does.
-        meetings: Pairs of sites that have to do with one tensor: the modules of the second are given it, and keep it
+        interactions: Pairs of sites that share a tensor: the modules of the second are given it, and keep it
             when they are checkpointed. Those of the first drop it, are given it too, or have it as their result.
         compiled_peaks: What compiled code should take with each plan.
         option_savings: What a site saves with an option, where its options differ in that.
@@ -140,7 +140,7 @@ class Detected:
     calls: tuple[str, ...]
     operators: tuple[str, ...]
     repeated: frozenset[str]
-    meetings: tuple[tuple[str, str], ...] = ()
+    interactions: tuple[tuple[str, str], ...] = ()
     compiled_peaks: tuple[CompiledPeak, ...] = ()
     option_savings: Mapping[tuple[str, str], Saving] = dataclasses.field(default_factory=dict)
     checkpointed: tuple[str, ...] = ()
@@ -209,12 +209,12 @@ class _Sorting:
             calls=tuple(call.path for call in self._seen.calls if call.keeps and call.path in self._structure.units),
             operators=self._operators_seen,
             repeated=repeated(self._links, self._programs, kept=1 if self._has_operators else 2),
-            meetings=tuple(self._meetings(sites)),
+            interactions=tuple(self._interactions(sites)),
             checkpointed=places_of(self._seen.checkpointed, self._structure),
             unit_bytes=self._unit_bytes(),
         )
 
-    def _meetings(self, sites: Sequence[Site]) -> Iterator[tuple[str, str]]:
+    def _interactions(self, sites: Sequence[Site]) -> Iterator[tuple[str, str]]:
         modules = [site for site in sites if DROP not in site.options]
         inputs = {module.name: given(self._seen, _calls_of(module)) for module in modules}
         for module in modules:

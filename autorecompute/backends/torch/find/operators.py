@@ -14,7 +14,7 @@ from autorecompute.backends.torch.fake.tensors import is_fake, is_same
 from autorecompute.backends.torch.find.graphs import Graph, Plan, graph_of, sequence_of
 from autorecompute.backends.torch.find.identity import name_of
 from autorecompute.backends.torch.find.probe import Handle
-from autorecompute.backends.torch.find.recipes import Cook, Edge, Recipe, Slot, noted_of
+from autorecompute.backends.torch.find.recipes import Edge, Recipe, RecipeFinder, Slot, noted_of
 from autorecompute.backends.torch.find.recorded import SAME_ELEMENTS, SAME_MEMORY, Calls
 from autorecompute.backends.torch.find.refusals import Reason
 from autorecompute.backends.torch.find.storages import tensors_in
@@ -206,7 +206,7 @@ class _Unit:
         self._hidden, self._masks = hidden, seen.masks
         self._saved: dict[int, dict[Slot, Tensor]] = collections.defaultdict(dict)
         holders: dict[int, list[tuple[Slot, tuple[Edge, ...]]]] = collections.defaultdict(list)
-        self._cook = Cook(calls, holders, hidden)
+        self._cook = RecipeFinder(calls, holders, hidden)
         for slot, tensor in self._slots():
             self._saved[storages.number(tensor)][slot] = tensor
             way = self._way(slot, SAME_ELEMENTS)

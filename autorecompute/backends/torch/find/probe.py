@@ -13,7 +13,7 @@ from torch.autograd import _get_sequence_nr
 from torch.autograd.graph import saved_tensors_hooks
 from torch.utils._python_dispatch import TorchDispatchMode
 
-from autorecompute.backends.common.batches import observe_batch
+from autorecompute.backends.common import observe_batch
 from autorecompute.backends.torch.find.own_checkpoints import covered, followed
 from autorecompute.backends.torch.find.recorded import Recorded
 from autorecompute.backends.torch.find.refusals import Reason, Refusal, RefusedModelError, has_gradient, is_hooked

@@ -341,7 +341,7 @@ Noted = dict[Note, Any]
 """Notes of a step: for edges the shape of what went over them, for slots and leaves what they hold."""
 
 
-class Cook:
+class RecipeFinder:
     """Finds recipes in a graph.
 
     Args:

@@ -10,7 +10,7 @@ import torch
 from torch.nn.parallel import DistributedDataParallel
 from torch.utils.checkpoint import CheckpointError
 
-from autorecompute.backends.common.failures import describe_out_of_memory, is_out_of_memory, last_line
+from autorecompute.backends.common import describe_out_of_memory, is_out_of_memory, last_line
 from autorecompute.backends.torch.find.storages import tensors_in
 from autorecompute.backends.torch.find.structure import can_run_again, is_sharded
 from autorecompute.errors import AutorecomputeError, chain_of

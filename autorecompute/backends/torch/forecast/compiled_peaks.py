@@ -11,7 +11,7 @@ import numpy as np
 from autorecompute.backends.torch.forecast.records import BUDGET, GRAPH, KEEPING, RECOMPUTE, CompiledPeak
 from autorecompute.memory.model import Forecast, Simulated
 from autorecompute.plans import Choice, Config
-from autorecompute.plans.dimensions import BATCH
+from autorecompute.plans.savings import BATCH
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Mapping, Sequence

@@ -24,7 +24,7 @@ from autorecompute.memory import Estimate, Machine, RankPeak, Timeline
 from autorecompute.memory.model import STEP_ERROR, Effect, Forecast, Simulated
 from autorecompute.memory.step import HEAD, OPTIMIZER, Operation, Phase, StepProfile, Tensor
 from autorecompute.plans import Choice, Config, Plan, Space
-from autorecompute.plans.dimensions import BATCH
+from autorecompute.plans.savings import BATCH
 
 if TYPE_CHECKING:
     from collections.abc import Collection, Iterable, Sequence
@@ -114,7 +114,7 @@ def columns_of(
 ) -> list[Column]:
     """Return a column for each of these choices, one that adds nothing where no step was run with it.
 
-    Then those of meetings.
+    Then those of interactions.
 
     Args:
         steps: What steps take.
@@ -126,7 +126,7 @@ def columns_of(
     owners = [part.owner for part in steps.parts]
     options = [known.get((choice.site, choice.option), _nothing(choice)) for choice in choices]
     on = {(choice.site, choice.option): place for place, choice in enumerate(choices)}
-    options += [one for one in steps.meetings if {(one.site, one.option), one.beside} <= on.keys()]
+    options += [one for one in steps.interactions if {(one.site, one.option), one.beside} <= on.keys()]
     columns = [_column(option, owners, scale) for option in options]
     for place, outer in enumerate(choices):
         counts = range(columns[place].occurrences + 1)

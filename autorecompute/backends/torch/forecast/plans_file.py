@@ -8,7 +8,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from autorecompute.errors import UsageError
-from autorecompute.paths import shown
+from autorecompute.files import shown
 from autorecompute.plans import Config
 
 if TYPE_CHECKING:

@@ -185,7 +185,7 @@ class Steps:
         has_own_loss: Whether the model returns its loss. Where the script computes it, a cross entropy took its place,
             and the peak may be another one.
         amount: What a step without recompute computes, the optimizer's part among it.
-        meetings: How it differs further with two choices of which one keeps what the other drops.
+        interactions: How it differs further with two choices of which one keeps what the other drops.
     """
 
     batch: PositiveCount
@@ -195,12 +195,12 @@ class Steps:
     has_own_loss: bool
     batch_bytes: Bytes = 0
     amount: Amount = NOTHING
-    meetings: tuple[OptionStep, ...] = ()
+    interactions: tuple[OptionStep, ...] = ()
 
     def __post_init__(self) -> None:
         if not self.parts:
             raise ValueError("is a step without parts")
-        if any(place >= len(self.parts) for option in (*self.options, *self.meetings) for place in option.parts):
+        if any(place >= len(self.parts) for option in (*self.options, *self.interactions) for place in option.parts):
             raise ValueError("has a choice that changes a part which no step has")
 
 

@@ -4,15 +4,15 @@ from dataclasses import replace
 import pytest
 
 from autorecompute.errors import NothingFitsError
+from autorecompute.figures import Verdict
 from autorecompute.measurement import Outcome
 from autorecompute.plans import Config
 from autorecompute.reports.answer import answer_lines, answer_sentences, runners_up
 from autorecompute.studies.storage import read_trials
-from autorecompute.tuning.answer.confirmation import TELLING
-from autorecompute.tuning.answer.race import ROUND_EFFORT
-from autorecompute.tuning.batches.throughput_curve import TunedBatch, draw
+from autorecompute.tuning.confirmation import TELLING
+from autorecompute.tuning.race import ROUND_EFFORT
+from autorecompute.tuning.throughput_curve import TunedBatch, draw
 from autorecompute.units import GIB, MIB
-from autorecompute.verdict import Verdict
 from stand_ins.formula import instead, stop
 
 SAVINGS = tuple(round(mib * MIB) for mib in (6, 4, 2.6, 0.5, 0.3))

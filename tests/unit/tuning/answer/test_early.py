@@ -4,11 +4,11 @@ from dataclasses import replace
 import pytest
 
 from autorecompute.errors import NothingFitsError, TooLittleTimeError
+from autorecompute.figures import RaceEnd
 from autorecompute.measurement import Outcome
 from autorecompute.plans import Config
-from autorecompute.ranking import RaceEnd
 from autorecompute.result import Rejection, SearchEnd
-from autorecompute.tuning.answer.early import GROWTH
+from autorecompute.tuning.confirmation import GROWTH
 from autorecompute.units import MIB
 from stand_ins.emitted import choices_of
 from stand_ins.formula import RESTING, instead, stop
@@ -35,7 +35,7 @@ def undisturbed(make_root, tune_in, make_detection):
     """The answer of an undisturbed tuning, and when each of its processes was done."""
     clock = Clock()
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr("autorecompute.tuning.budget.time.monotonic", clock.monotonic)
+        patch.setattr("autorecompute.tuning.context.time.monotonic", clock.monotonic)
         tuning = tune_in(make_root(), TimedBench(make_detection(resting_bytes=RESTING), clock, **SLOW))
         times = note_times(tuning)
         return tuning.run(), times
@@ -203,7 +203,7 @@ def test_little_time_takes_away_nothing_that_a_training_found_unless_it_was_reje
 
 def test_what_a_training_found_is_no_answer_where_the_device_is_free_too_late(trained, begin_late, clock, monkeypatch):
     tuning = begin_late(60.0)
-    monkeypatch.setattr("autorecompute.tuning.resources.hold_device", lambda *_: clock.advance(10_000.0))
+    monkeypatch.setattr("autorecompute.tuning.context.hold_device", lambda *_: clock.advance(10_000.0))
     with pytest.raises(TooLittleTimeError, match="What a training found is not confirmed yet: "):
         tuning.run()
     assert (tuning.tuner.so_far, tuning.folder.result()) == (None, trained)

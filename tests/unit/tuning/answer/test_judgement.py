@@ -5,9 +5,8 @@ from dataclasses import replace
 
 import pytest
 
-from autorecompute.measurement import Outcome
+from autorecompute.measurement import Outcome, Prediction
 from autorecompute.plans import Config
-from autorecompute.prediction import Prediction
 from autorecompute.result import Rejection
 from autorecompute.tuning.explanations import explain_early_end, explain_no_fit, explain_too_few_trials
 from autorecompute.units import GIB, MIB, parse_bytes

@@ -6,12 +6,11 @@ import random
 
 import pytest
 
-from autorecompute.figures import Comparison, CurvePoint, Figures
+from autorecompute.figures import LEAST_RATIO, Comparison, CurvePoint, Figures, Verdict, judge
 from autorecompute.measurement import Outcome
 from autorecompute.plans import Config
-from autorecompute.tuning.answer.paired_comparison import LEAST_TO_GIVE_UP, PAIRS, PairedComparison, compare
-from autorecompute.tuning.answer.rivals import Rival, judge_recompute
-from autorecompute.verdict import LEAST_RATIO, Verdict, judge
+from autorecompute.tuning.paired_comparison import LEAST_TO_GIVE_UP, PAIRS, PairedComparison, compare
+from autorecompute.tuning.rivals import Rival, judge_recompute
 from stand_ins.formula import instead
 
 ROUNDING = 1e-9

@@ -3,11 +3,10 @@ import random
 
 import pytest
 
+from autorecompute.figures import RaceEnd
 from autorecompute.measurement import Outcome
 from autorecompute.plans import Config
-from autorecompute.ranking import RaceEnd
-from autorecompute.tuning.answer.finalists import Finalist, Round, fitting_finalists, gap, rank
-from autorecompute.tuning.answer.race import LOOKS, MOST_ROUNDS, race
+from autorecompute.tuning.race import LOOKS, MOST_ROUNDS, Finalist, Round, fitting_finalists, gap, race, rank
 from autorecompute.units import MIB
 
 COSTS = {0: 0.04, 1: 0.03, 2: 0.05}  # what each finalist's plan adds to a step, as a share

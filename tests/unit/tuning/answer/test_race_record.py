@@ -3,13 +3,11 @@ from dataclasses import replace
 
 import pytest
 
-from autorecompute.ranking import RaceEnd, Ranking
-from autorecompute.studies.race_record import FILE
+from autorecompute.figures import RaceEnd, Ranking
+from autorecompute.studies.records import RACE_FILE
 from autorecompute.studies.storage import read_trials
-from autorecompute.tuning.answer.finalists import fitting_finalists
-from autorecompute.tuning.answer.kept_race import keep_race, read_race
-from autorecompute.tuning.answer.race import LOOKS, ROUND_EFFORT, RaceResult
 from autorecompute.tuning.explanations import explain_interruption
+from autorecompute.tuning.race import LOOKS, ROUND_EFFORT, RaceResult, fitting_finalists, keep_race, read_race
 from autorecompute.units import MIB
 from stand_ins.formula import stop
 
@@ -20,7 +18,7 @@ def rounds_run(tuning):
 
 
 def kept(tuning):
-    return json.loads((tuning.folder.path / FILE).read_text())
+    return json.loads((tuning.folder.path / RACE_FILE).read_text())
 
 
 def trials_of(tuning):

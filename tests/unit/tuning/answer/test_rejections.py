@@ -1,9 +1,9 @@
 import pytest
 
 from autorecompute.errors import NothingFitsError, SetupError
-from autorecompute.evidence import VARIABLE, add_evidence
 from autorecompute.measurement import Outcome
 from autorecompute.plans import Config
+from autorecompute.result import VARIABLE, add_evidence
 from autorecompute.units import MIB
 from stand_ins.formula import instead, stop
 

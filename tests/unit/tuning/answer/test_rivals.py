@@ -2,8 +2,8 @@ import pytest
 
 from autorecompute.measurement import Measurement, Outcome
 from autorecompute.studies import Problem
-from autorecompute.trials.effort import Effort
-from autorecompute.tuning.answer.rivals import measure_rival_batch
+from autorecompute.trials.job import Effort
+from autorecompute.tuning.rivals import measure_rival_batch
 from autorecompute.units import MIB
 from stand_ins.formula import instead
 

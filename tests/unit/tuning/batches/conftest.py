@@ -4,8 +4,8 @@ import pytest
 
 from autorecompute.studies import StudyFolder
 from autorecompute.trials import Job
-from autorecompute.tuning.batches.batch_tuner import BatchTuner
 from autorecompute.tuning.context import TuningContext, TuningSettings
+from autorecompute.tuning.session import BatchTuner
 from autorecompute.units import MIB
 from stand_ins.tuning import Watcher
 

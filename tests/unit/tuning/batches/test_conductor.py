@@ -8,17 +8,17 @@ import pytest
 from autorecompute import codec
 from autorecompute.cli import main
 from autorecompute.errors import NothingFitsError, ScriptError, TooLargeError, UsageError
+from autorecompute.figures import Verdict
 from autorecompute.measurement import Outcome
 from autorecompute.plans import Config
 from autorecompute.studies import list_studies, load_result
-from autorecompute.studies.analysis import FILE
-from autorecompute.studies.batch_studies import study_of_batch, trials_of_answer
+from autorecompute.studies.analysis import ANALYSIS_FILE
+from autorecompute.studies.records import study_of_batch, trials_of_answer
 from autorecompute.studies.storage import read_trials
-from autorecompute.tuning.answer.paired_comparison import LEAST_PAIRS
-from autorecompute.tuning.batches.throughput_curve import BEYOND
-from autorecompute.tuning.step_profiles import PROFILED_BATCH
+from autorecompute.tuning.paired_comparison import LEAST_PAIRS
+from autorecompute.tuning.searcher_factory import PROFILED_BATCH
+from autorecompute.tuning.throughput_curve import BEYOND
 from autorecompute.units import MIB
-from autorecompute.verdict import Verdict
 from fake_backend import controller
 from stand_ins.emitted import choices_of, variables_of
 from stand_ins.formula import Turned, instead
@@ -189,9 +189,9 @@ def test_profiled_steps_come_from_the_first_batch_whose_tell_of_any(begin, make_
         folder.prepare()
         profile = make_step("fl", ("x", 0, 1, "batch"), batch=profiled)
         entry = {"config": codec.to_plain(Config()), "profile": codec.to_plain(profile)}
-        folder.write(FILE, {"peak_bytes": 700, "held_bytes": 500, "profiles": [entry]})
+        folder.write(ANALYSIS_FILE, {"peak_bytes": 700, "held_bytes": 500, "profiles": [entry]})
     several.run()
-    known, shared = (study_of_batch(several.folder, batch).path / FILE for batch in (28, 32))
+    known, shared = (study_of_batch(several.folder, batch).path / ANALYSIS_FILE for batch in (28, 32))
     assert shared.read_text() == known.read_text()
 
 

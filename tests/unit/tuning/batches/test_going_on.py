@@ -3,15 +3,15 @@ import functools
 import pytest
 
 from autorecompute.errors import NothingFitsError
+from autorecompute.figures import Verdict
 from autorecompute.measurement import Outcome
 from autorecompute.plans import Config
 from autorecompute.result import SearchEnd
 from autorecompute.studies import load_result
-from autorecompute.studies.batch_studies import read_batches
-from autorecompute.tuning.batches.batch_tuner import LEAST_TRIALS
-from autorecompute.tuning.batches.throughput_curve import NO_FIT, NOT_IN_TIME, TOO_FEW_TRIALS
+from autorecompute.studies.records import read_batches
+from autorecompute.tuning.session import LEAST_TRIALS
+from autorecompute.tuning.throughput_curve import NO_FIT, NOT_IN_TIME, TOO_FEW_TRIALS
 from autorecompute.units import MIB
-from autorecompute.verdict import Verdict
 from stand_ins.emitted import choices_of
 from stand_ins.formula import instead, stop
 

@@ -76,7 +76,7 @@ def end_wait(monkeypatch):
             if next(left, None) is None:
                 raise OutOfTime
 
-        for module in ("tuning.shared_ledger", "trials.lock"):
+        for module in ("tuning.ledger", "trials.private"):
             monkeypatch.setattr(f"autorecompute.{module}.pause", pause)
 
     return end_wait

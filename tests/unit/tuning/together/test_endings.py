@@ -8,8 +8,8 @@ import pytest
 from autorecompute.errors import LeftToOthers, NothingFitsError, ScriptError, SetupError, TooLittleTimeError
 from autorecompute.measurement import Outcome
 from autorecompute.result import SearchEnd
-from autorecompute.trials.lock import lock_file
-from autorecompute.tuning.answer.judgement import CONFIRMATIONS
+from autorecompute.trials.private import lock_file
+from autorecompute.tuning.attempt import CONFIRMATIONS
 from autorecompute.waiting import OutOfTime
 from stand_ins.emitted import choices_of
 from stand_ins.formula import instead, stop
@@ -202,7 +202,7 @@ def test_the_lock_of_a_device_says_which_study_it_is_held_for(work_in, root):
 
 
 def test_who_else_is_there_and_what_is_waited_for_is_told_once(work_in, partner, monkeypatch, end_wait):
-    monkeypatch.setattr("autorecompute.tuning.shared_ledger.QUIET_SECONDS", -1.0)
+    monkeypatch.setattr("autorecompute.tuning.ledger.QUIET_SECONDS", -1.0)
     end_wait(4)
     tuning = work_in("mine")
     with pytest.raises(LeftToOthers):

@@ -31,7 +31,7 @@ def share_trials(tunings):
 @pytest.fixture
 def answers_of(monkeypatch):
     """Runs workers that share the work; gives their answers."""
-    monkeypatch.setattr("autorecompute.tuning.shared_ledger.POLL_SECONDS", 0.01)
+    monkeypatch.setattr("autorecompute.tuning.ledger.POLL_SECONDS", 0.01)
 
     def answers_of(tunings):
         share_trials(tunings)

@@ -1,16 +1,17 @@
-"""The winner's rival: the largest batch that fits without recompute."""
+"""Finds the largest batch that fits without recompute, and compares the answer with it."""
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING
 
-from autorecompute.figures import Comparison, Figures
+from autorecompute.errors import ScriptError
+from autorecompute.figures import LEAST_RATIO, Comparison, Figures, Verdict, judge
 from autorecompute.measurement import Measurement, Outcome
 from autorecompute.plans import Config
-from autorecompute.tuning.answer.paired_comparison import PAIR, PairedComparison, has_enough_pairs
 from autorecompute.tuning.budget import Task
-from autorecompute.verdict import LEAST_RATIO, Verdict, judge
+from autorecompute.tuning.paired_comparison import PAIR, PairedComparison, has_enough_pairs
+from autorecompute.units import format_bytes, format_rate
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -18,8 +19,9 @@ if TYPE_CHECKING:
     from autorecompute.measurement import Trial
     from autorecompute.result import Best, Result
     from autorecompute.studies import Problem
+    from autorecompute.studies.records import BatchRecord
     from autorecompute.trials import Bench
-    from autorecompute.trials.effort import Effort
+    from autorecompute.trials.job import Effort
     from autorecompute.tuning.context import TuningContext, TuningSettings
 
 
@@ -222,3 +224,48 @@ def figures_of(measurement: Measurement) -> Figures:
         peak_bytes=measurement.peak_bytes,
         batch=measurement.batch,
     )
+
+
+def measure_without(context: TuningContext, batch: int, limit_bytes: int, *, is_due: bool) -> Figures:
+    """Return the figures of the batch, told to whoever watches.
+
+    Args:
+        context: What the tuning works with.
+        batch: Samples a forward.
+        limit_bytes: What its peak may reach.
+        is_due: Whether the script has to bear the batch.
+
+    Raises:
+        ScriptError: it has to, and fails for another reason than memory.
+    """
+    context.note(f"batch {batch}: measuring without recompute")
+    with context.budget.timing(Task.CONFIRMATION):
+        measurement = _watch(context, batch).under(limit_bytes)
+    outcome = measurement.outcome
+    if not outcome.is_measured and not outcome.is_about_memory and is_due:
+        raise ScriptError(
+            f"The script fails at batch {batch} without any recompute. {measurement.message}\n"
+            f"Outcome: {outcome}. Its output: {context.bench.log}"
+        )
+    figures = replace(figures_of(measurement), batch=batch)
+    speed = f", {format_rate(figures.samples_per_second)}" if figures.samples_per_second else ""
+    context.note(f"batch {batch}: {figures.outcome}, peak {format_bytes(figures.peak_bytes)}{speed}")
+    return figures
+
+
+def _watch(context: TuningContext, batch: int) -> Measurement:
+    """Return a fresh process, and a second one where that was lost."""
+    measurement = context.watch({}, batch)
+    return context.watch({}, batch) if measurement.outcome is Outcome.LOST else measurement
+
+
+def lost(record: BatchRecord) -> list[int]:
+    """Return the batches whose processes were lost: nothing is known of them."""
+    return [figures.batch for figures in record.without if figures.batch and figures.outcome is Outcome.LOST]
+
+
+def without_lost(record: BatchRecord) -> BatchRecord:
+    """Return what another run may build on: it measures again what was lost."""
+    gone = lost(record)
+    known = tuple(figures for figures in record.without if figures.batch not in gone)
+    return replace(record, without=known, is_complete=record.is_complete and not gone)

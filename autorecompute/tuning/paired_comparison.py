@@ -1,8 +1,4 @@
-"""Two ways to train, compared in fresh processes that take turns.
-
-Two processes that run minutes apart on a shared machine differ by more than the margin. So whole processes alternate,
-and only the ratio of neighbours in time counts.
-"""
+"""Compares two ways to train in pairs of fresh processes."""
 
 from __future__ import annotations
 
@@ -11,13 +7,13 @@ import statistics
 from dataclasses import replace
 from typing import TYPE_CHECKING
 
-from autorecompute.figures import Comparison
+from autorecompute.figures import Comparison, Verdict, judge
 from autorecompute.tuning.budget import Task
 from autorecompute.tuning.intervals import student_quantile
-from autorecompute.verdict import Verdict, judge
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
+
 
 LEAST_PAIRS = 2
 """One pair has no interval: what slows one process of it alone looks like a large difference."""

@@ -1,38 +1,175 @@
-"""Decides between finalists by interleaved rounds, as many as it takes to be sure.
-
-Every round measures the reference and each finalist that is still in question, in random order; the next round runs in
-the opposite order, so that a steady drift cancels. After the rounds of ``LOOKS`` the finalists are compared in pairs:
-
-* out is who is slower than another for sure: by more than a tie, or at all where the other's peak is no higher;
-* the race ends once the lowest peak of the rest is for sure no slower than any of the rest by more than a tie.
-
-A round in which other processes took more of the processors than ``NEGLIGIBLE_SHARE`` is no evidence: it counts neither
-as a round of a look nor in an interval, and the race goes on longer for it, up to ``MOST_ROUNDS``.
-
-A wrong end needs a wrong interval between the truly fastest and another finalist. The chance of that,
-1 - ``CONFIDENCE`` for the whole race, is divided among these pairs and the looks.
-"""
+"""Runs the finalists in interleaved rounds with the reference until they are ranked."""
 
 from __future__ import annotations
 
 import math
 import random
+import statistics
 import time
-from dataclasses import dataclass, replace
+from dataclasses import asdict, dataclass, replace
 from typing import TYPE_CHECKING
 
-from autorecompute.measurement import Outcome
+from autorecompute import codec
+from autorecompute.figures import RaceEnd, Ranking, comparable_steps
+from autorecompute.measurement import Outcome, Trial
 from autorecompute.plans import Config
-from autorecompute.ranking import RaceEnd, Ranking
-from autorecompute.trials.effort import Effort
-from autorecompute.trials.interleaving import measure_in_turns, takes_turns
-from autorecompute.tuning.answer.finalists import LOG_TIE, Finalist, Round, gap, rank
+from autorecompute.studies.records import RACE_FILE, RaceRecord, RoundRecord, StandingRecord
+from autorecompute.trials.bench import measure_in_turns, takes_turns
+from autorecompute.trials.job import Effort
+from autorecompute.tuning.intervals import Interval, centre, interval
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Sequence
+    from collections.abc import Callable, Collection, Mapping, Sequence
 
     from autorecompute.measurement import Measurement
+    from autorecompute.studies import StudyFolder
     from autorecompute.trials import Bench
+
+
+TIE = 0.02
+"""Throughputs closer than this share are a tie, which the lower peak wins."""
+
+LOG_TIE = -math.log1p(-TIE)
+"""The same, between the logarithms of two step times."""
+
+SPREAD_CONFIDENCE = 0.95
+"""How surely a relative throughput lies in the spread that is printed with it."""
+
+LEAST_TELLING = 2
+"""Fewer undisturbed rounds than this are not enough for an estimate of their own, nor for a spread."""
+
+UNKNOWN = Interval(-math.inf, 0.0, math.inf)
+"""What is known of a difference where every round was disturbed."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Round(RoundRecord):
+    """A finalist in one round, with what its steps say."""
+
+    @property
+    def seconds(self) -> float:
+        """Median step: wall time, or processor time where the round was disturbed."""
+        return statistics.median(self.cpu_seconds if self.is_disturbed and self.cpu_seconds else self.step_seconds)
+
+    @property
+    def ratio(self) -> float | None:
+        """Step time of the reference over its own, on the same clock; ``None`` where the round had no reference."""
+        is_cpu_time = self.is_disturbed and self.cpu_seconds
+        reference = self.reference_cpu_seconds if is_cpu_time else self.reference_seconds
+        return statistics.median(reference) / self.seconds if reference else None
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Finalist:
+    """A finalist.
+
+    Attributes:
+        trial: Its trial in the study.
+        rounds: One for each round it ran in, from the first round on without a gap.
+    """
+
+    trial: Trial
+    rounds: tuple[Round, ...] = ()
+
+    @property
+    def ratios(self) -> list[float]:
+        """Step time of the reference over its own, one for each telling round with a reference."""
+        return [run.ratio for run in _telling(self.rounds) if run.ratio is not None]
+
+    @property
+    def relative_throughput(self) -> float | None:
+        """Median over the rounds; the trial's own figure where no round had a reference."""
+        return statistics.median(self.ratios) if self.ratios else self.trial.relative_throughput
+
+    @property
+    def spread(self) -> tuple[float, float] | None:
+        """Return where the relative throughput lies at ``SPREAD_CONFIDENCE``.
+
+        ``None`` before two rounds with a reference that nothing disturbed.
+        """
+        ratios = [run.ratio for run in self.rounds if run.ratio is not None and not run.is_disturbed]
+        if len(ratios) < LEAST_TELLING:
+            return None
+        found = interval([math.log(ratio) for ratio in ratios], (1 - SPREAD_CONFIDENCE) / 2)
+        return math.exp(found.low), math.exp(found.high)
+
+    @property
+    def peak_bytes(self) -> int:
+        """Peak of its trial."""
+        assert self.trial.measurement.peak_bytes is not None, "a finalist was measured"
+        return self.trial.measurement.peak_bytes
+
+
+def fitting_finalists(trials: Sequence[Trial], steps: Mapping[int, float] | None = None) -> list[Finalist]:
+    """Return the configs that fit, fastest first.
+
+    Args:
+        trials: What was measured.
+        steps: What their steps should really take, by number; without it, what was measured counts, relative to their
+            reference where all of them have one.
+    """
+    fitting = [trial for trial in trials if trial.fits]
+    has_all = all(trial.relative_throughput is not None for trial in fitting)
+    medians = comparable_steps([trial.measurement for trial in fitting])
+    seconds = {trial.number: median for trial, median in zip(fitting, medians, strict=True) if median}
+
+    def slowness(trial: Trial) -> float:
+        if steps is not None:
+            return steps[trial.number]
+        return -(trial.relative_throughput or 0.0) if has_all else seconds[trial.number]
+
+    return [Finalist(trial=trial) for trial in sorted(fitting, key=slowness)]
+
+
+def gap(first: Finalist, second: Finalist, miss: float) -> Interval:
+    """Return how much longer a step of the first takes, as a logarithm, over the undisturbed rounds that both ran in.
+
+    Args:
+        first: A finalist with at least one run.
+        second: Another one.
+        miss: Chance of a wrong end, for each end.
+    """
+    evidence = [both for both in _shared_rounds(first, second) if not any(run.is_disturbed for run in both)]
+    return interval([_difference(*both) for both in evidence], miss) if evidence else UNKNOWN
+
+
+def rank(entries: Sequence[Finalist]) -> list[Finalist]:
+    """Return them by the estimates alone, fastest first; the lower peak first where they are equal.
+
+    No estimate is taken for a tie: a config that looks as fast in noise may be any share slower.
+    """
+    lags = {entry.trial.number: sum(lag(entry, other) for other in entries) for entry in entries}
+    return sorted(entries, key=lambda entry: (lags[entry.trial.number], entry.peak_bytes))
+
+
+def lag(entry: Finalist, other: Finalist) -> float:
+    """Return the estimate alone of how much longer a step of the first takes, as a logarithm."""
+    shared = _shared_rounds(entry, other)
+    clean = [both for both in shared if not any(run.is_disturbed for run in both)]
+    return centre([_difference(*both) for both in (clean if len(clean) >= LEAST_TELLING else shared)])
+
+
+def is_faster(entry: Finalist, other: Finalist) -> bool:
+    """Tell whether the first is faster by more than a tie, by the rounds that both ran in or beside the reference."""
+    if entry.rounds and other.rounds:
+        return lag(entry, other) < -LOG_TIE
+    own, others = entry.relative_throughput, other.relative_throughput
+    return own is not None and others is not None and math.log(own / others) > LOG_TIE
+
+
+def _shared_rounds(first: Finalist, second: Finalist) -> list[tuple[Round, Round]]:
+    # Only what two finalists did in the same round is compared: what slows a whole round cancels.
+    return list(zip(first.rounds, second.rounds, strict=False))
+
+
+def _difference(own: Round, others: Round) -> float:
+    return math.log(own.seconds / others.seconds)
+
+
+def _telling(rounds: Sequence[Round]) -> Sequence[Round]:
+    """Return the undisturbed rounds; all of them where too few are, as an estimate is needed all the same."""
+    clean = [run for run in rounds if not run.is_disturbed]
+    return clean if len(clean) >= LEAST_TELLING else rounds
 
 
 FINALISTS = 4
@@ -275,3 +412,79 @@ def _round_of(measurement: Measurement, reference: Measurement | None, *, is_dis
         is_disturbed=is_disturbed,
         marks=measurement.marks,
     )
+
+
+def keep_race(folder: StudyFolder, raced: RaceResult, trials: int) -> None:
+    """Write down how far a race has come.
+
+    Args:
+        folder: The study.
+        raced: The race.
+        trials: How many trials the study has.
+
+    Raises:
+        SetupError: the folder cannot be written.
+    """
+    record = RaceRecord(
+        ranking=raced.ranking,
+        standings=tuple(map(_record_of, raced.standings)),
+        over_limit=tuple(map(_record_of, raced.over_limit)),
+        failed=tuple(entry.trial.number for entry in raced.failed),
+        trials=trials,
+    )
+    folder.write(RACE_FILE, codec.to_plain(record))
+
+
+def _record_of(entry: Finalist) -> StandingRecord:
+    return StandingRecord(
+        trial=entry.trial.number,
+        description=entry.trial.description,
+        peak_bytes=entry.peak_bytes,
+        rounds=entry.rounds,
+    )
+
+
+def read_race(folder: StudyFolder, trials: Sequence[Trial]) -> RaceResult | None:
+    """Return the race that was held among these trials; ``None`` where none was.
+
+    Args:
+        folder: The study.
+        trials: All that was measured.
+
+    Raises:
+        SetupError: the file cannot be read.
+    """
+    record = folder.read(RACE_FILE, RaceRecord)
+    if record is None or record.trials != len(trials):
+        return None
+    fitting = {trial.number: trial for trial in trials if trial.fits}
+    numbers = {runner.trial for runner in (*record.standings, *record.over_limit)}
+    if not record.standings or not fitting.keys() >= {*numbers, *record.failed}:
+        return None
+
+    def finalist_of(runner: StandingRecord) -> Finalist:
+        return Finalist(trial=fitting[runner.trial], rounds=tuple(Round(**asdict(run)) for run in runner.rounds))
+
+    return RaceResult(
+        standings=tuple(map(finalist_of, record.standings)),
+        ranking=record.ranking,
+        over_limit=tuple(map(finalist_of, record.over_limit)),
+        failed=tuple(Finalist(trial=fitting[number]) for number in record.failed),
+    )
+
+
+def race_winner(folder: StudyFolder, trials: Sequence[Trial], rejected: Collection[Config]) -> Trial | None:
+    """Return who came first in it, of those that may be the answer; ``None`` where there is no race, or it is not over.
+
+    Args:
+        folder: The study.
+        trials: All that was measured.
+        rejected: The configs that cannot be the answer.
+
+    Raises:
+        SetupError: the file cannot be read.
+    """
+    raced = read_race(folder, trials)
+    if raced is None or not raced.is_over:
+        return None
+    return next((entry.trial for entry in raced.standings if entry.trial.config not in rejected), None)

@@ -1,1 +1,0 @@
-"""From trials to an answer: a race of the finalists, a confirmation of the winner, a verdict on recompute."""
