@@ -23,7 +23,15 @@ from autorecompute.backends.common import observe_batch
 from autorecompute.backends.torch.compiled.forms import eagerly
 from autorecompute.backends.torch.fake.live import BACKWARD, FORWARD, OUTSIDE, Segment, Work, state_of, tensors_of
 from autorecompute.backends.torch.fake.repeats import FakeStep, LastResult
-from autorecompute.backends.torch.fake.tensors import FakeLiveBytes, FakeOperators, Fakes, on_fakes, quietly, resized
+from autorecompute.backends.torch.fake.tensors import (
+    FakeLiveBytes,
+    FakeOperators,
+    Fakes,
+    on_fakes,
+    quietly,
+    resized,
+    taken_for_real,
+)
 from autorecompute.backends.torch.find.graphs import kept_gradients
 from autorecompute.backends.torch.find.source import keeps_for_backward, replica_around
 from autorecompute.backends.torch.find.storages import tensors_in
@@ -412,6 +420,7 @@ class FakeSteps:
             without_collection(),
             untouched(self._model),
             quietly(),
+            taken_for_real(),
             on_fakes() as mode,
         ):
             board.set([])
