@@ -184,7 +184,7 @@ $(TORCH26_VENV)/.installed:
 	touch $@
 
 # What each ORT says of its plans, live. The extensions of 1.17 and 1.18 compile against torch 2.4 at most, and their modules
-# against NumPy 1.
+# against NumPy 1. Transformers 5 needs a later torch.
 test-ort-versions: $(ORT_VERSIONS:%=test-ort-%)
 	$(RECORD)
 
@@ -197,7 +197,8 @@ test-ort-%: $(ORT_VENVS)/%/.installed
 $(ORT_VENVS)/%/.installed:
 	$(PYTHON) -m venv $(ORT_VENVS)/$*
 	$(ORT_VENVS)/$*/bin/python -m pip install --quiet --upgrade pip
-	sed -e '/^onnxruntime/d' -e '/^nvidia/d' -e '/^triton/d' -e 's/^torch==.*/torch==2.4.1/' -e 's/^numpy==.*/numpy==1.26.4/' \
+	sed -e '/^onnxruntime/d' -e '/^nvidia/d' -e '/^triton/d' -e '/^transformers/d' -e '/^tokenizers/d' \
+		-e '/^huggingface_hub/d' -e 's/^torch==.*/torch==2.4.1/' -e 's/^numpy==.*/numpy==1.26.4/' \
 		-e 's/^sympy==.*/sympy==1.13.1/' constraints.txt > $(ORT_VENVS)/$*/constraints.txt
 	$(ORT_VENVS)/$*/bin/python -m pip install $(QUICKLY) --constraint $(ORT_VENVS)/$*/constraints.txt \
 		onnxruntime-training-cpu==$* torch numpy "onnx>=1.16,<1.17" setuptools "transformers>=4.48,<5" \

@@ -5,9 +5,11 @@ from __future__ import annotations
 import enum
 import os
 from dataclasses import dataclass
+from importlib import metadata
 from typing import TYPE_CHECKING
 
 from autorecompute import codec
+from autorecompute.tested import describe
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -38,6 +40,15 @@ class Finding:
     status: Status
     found: str
     remedy: str = ""
+
+
+def find_transformers() -> list[Finding]:
+    """Return the transformers that a script may import, beside the tested ones; nothing where none is installed."""
+    try:
+        found = f"{metadata.version('transformers')}; {describe('transformers')}"
+    except metadata.PackageNotFoundError:
+        return []
+    return [Finding(name="transformers", status=Status.OK, found=found)]
 
 
 def print_findings(look: Callable[[], list[Finding]]) -> None:

@@ -96,7 +96,7 @@ class Language(nn.Module):
         super().__init__()
         self.model = model
 
-    def forward(self, tokens, mask):
+    def forward(self, tokens, mask=None):
         return self.model(input_ids=tokens, attention_mask=mask, labels=tokens).loss
 
 
@@ -171,7 +171,9 @@ MODELS = {
     "RMS norms": (norms(nn.RMSNorm), X),
     "RMS norms without weight": (norms(nn.RMSNorm, elementwise_affine=False), X),
     "GPT-2": (gpt(0.0), TOKENS, (~PADDING).long()),
+    "GPT-2 without a mask": (gpt(0.0), TOKENS),
     "BERT": (bert(0.0), TOKENS, (~PADDING).long()),
+    "diff": (Calling(lambda x: x.diff(n=2, dim=1, prepend=x[:, :1], append=x[:, :2])), X),
     "bernoulli": (Calling(lambda x, shares: x * torch.bernoulli(shares)), X, (X > 0).float()),
     "softplus": (Calling(lambda x: nn.functional.softplus(x, beta=2.0, threshold=1.0)), X),
     "softplus of large numbers": (Calling(lambda x: nn.functional.softplus(1000 * x) / 1000), X),

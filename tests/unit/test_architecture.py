@@ -26,6 +26,7 @@ BASE = {
     "files",
     "jsontext",
     "ranges",
+    "tested",
     "waiting",
     "__init__",
 }
@@ -36,6 +37,7 @@ FLOW = {
     "files": {"errors"},
     "waiting": set(),
     "ranges": set(),
+    "tested": set(),
     "plans": {"errors", "files", "ranges"},
     "memory": {"errors", "units", "ranges", "plans.*"},
     "units": BASE,

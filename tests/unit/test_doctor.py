@@ -6,6 +6,7 @@ from pathlib import Path
 
 import pytest
 
+from autorecompute import tested
 from autorecompute.backends.findings import Finding, Status
 from autorecompute.backends.ortmodule import controller, diagnose, extensions, installation
 from autorecompute.backends.ortmodule.controller import NAME as ORTMODULE
@@ -135,6 +136,11 @@ def test_headers_of_several_wheels_stand_in_for_a_toolkit(nvidia, tmp_path):
     assert variables["CPATH"] == f"{nvidia / 'cuda_runtime' / 'include'}:{nvidia / 'cuda_nvcc' / 'include'}"
     library = Path(variables["CUDA_HOME"], "lib64", "libcudart.so")
     assert library.resolve() == nvidia / "cuda_runtime" / "lib" / "libcudart.so.12"
+
+
+def test_the_readme_names_the_versions_that_the_doctor_names():
+    readme = " ".join(Path(__file__).parents[2].joinpath("README.md").read_text().split())
+    assert all(f"{package} {', '.join(versions)}" in readme for package, versions in tested.VERSIONS.items())
 
 
 def test_little_room_is_a_warning(monkeypatch, tmp_path):

@@ -10,7 +10,7 @@ OWN_WORDS = re.compile(r"\bORT\b|onnx|ortmodule|recompute levels?|level_?[12]\b|
 COMPAT = "compat.py"
 """The one line that scripts with an ORTModule of their own import."""
 
-NAMED = {"backends/registry.py": r"PACKAGES = \{.*?\}"}
+NAMED = {"backends/registry.py": r"PACKAGES = \{.*?\}", "tested.py": r"VERSIONS = \{.*?\}"}
 """Where a backend is named, and in what."""
 
 

@@ -13,7 +13,7 @@ import shutil
 import sys
 from pathlib import Path
 
-from autorecompute.backends.findings import Finding, Status, blocking, print_findings
+from autorecompute.backends.findings import Finding, Status, blocking, find_transformers, print_findings
 from autorecompute.backends.ortmodule import adapter, extensions, installation
 from autorecompute.backends.ortmodule.installation import (
     build_information,
@@ -25,10 +25,10 @@ from autorecompute.backends.ortmodule.installation import (
 )
 from autorecompute.errors import SetupError
 from autorecompute.meters.nvml import Nvml, NvmlError, describe_visible
+from autorecompute.tested import VERSIONS, describe
 from autorecompute.units import GIB, format_bytes
 
 OLDEST_TORCH = (2, 4)
-KNOWN_ORT = ((1, 17), (1, 18), (1, 19))
 NEXT_ONNX = (1, 17)
 ONNX = "'onnx>=1.16,<1.17'"
 NEEDED_FREE_BYTES = GIB
@@ -46,7 +46,7 @@ def findings() -> list[Finding]:
     """Return every piece, in the order in which they are to be repaired."""
     found = [_check_python(), *_check_packages(probe_cuda=True)]
     found.append(_check_ortmodule() if not blocking(found) else _ORTMODULE_NOT_TRIED)
-    return [*found, _check_nvml(), _check_disk()]
+    return [*found, *find_transformers(), _check_nvml(), _check_disk()]
 
 
 def findings_for_training() -> list[Finding]:
@@ -102,7 +102,7 @@ def _check_torch() -> Finding:
         return _missing("torch", f"cannot be imported: {_last_line(error)}", _run(repair))
     if parse_release(version) < OLDEST_TORCH:
         return _missing("torch", f"{version} is too old", _run(pip("install --upgrade 'torch>=2.4'")))
-    return _ok("torch", f"{version}, GPUs seen: {_count_gpus()}")
+    return _ok("torch", f"{version}, GPUs seen: {_count_gpus()}; {describe('torch')}")
 
 
 def _count_gpus() -> int:
@@ -127,9 +127,9 @@ def _check_onnxruntime() -> Finding:
     found = f"{usable[0]} {installed[usable[0]]}"
     if others:
         return _warning(name, f"{found}, in one folder with {others}", remedy)
-    if parse_release(installed[usable[0]]) not in KNOWN_ORT:
-        return _warning(name, f"{found}, which this tool was never tried with", remedy)
-    return _ok(name, found)
+    if parse_release(installed[usable[0]]) not in map(parse_release, VERSIONS[name]):
+        return _warning(name, f"{found}, which was never tried; {describe(name)}", remedy)
+    return _ok(name, f"{found}; {describe(name)}")
 
 
 def _explain_unusable(installed: dict[str, str]) -> str:

@@ -122,6 +122,7 @@ def _add_slices(g: Any, tensor: Any, axis: int, index: Any, source: Any) -> Any:
 
 
 FLOAT, BOOL = torch.onnx.TensorProtoDataType.FLOAT, torch.onnx.TensorProtoDataType.BOOL
+INT64 = torch.onnx.TensorProtoDataType.INT64
 LARGEST_SHARED = 8
 """Of equal constants with up to so many entries ORT makes one, and it cannot train two LayerNorms with one weight."""
 
@@ -140,6 +141,8 @@ def register(registry: Any) -> None:
     symbolics["::rms_norm"] = export_rms_norm
     symbolics["::softplus"] = helper.parse_args("v", "f", "f")(export_softplus)
     symbolics["::logsumexp"] = helper.parse_args("v", "is", "i")(export_logsumexp)
+    symbolics["::cumsum"] = export_cumsum
+    symbolics["::diff"] = helper.parse_args("v", "i", "i", "v", "v")(export_diff)
     register_scatters(symbolics)
     symbolics["::max_pool1d"] = functools.partial(export_max_pool1d, symbolics["::max_pool2d"])
     symbolics["::bernoulli"] = symbolic_opset9.bernoulli
@@ -169,14 +172,22 @@ def export_attention(  # noqa: PLR0913, PLR0917  (the operator's own parameters)
     if enable_gqa:
         key, value = (_repeat_heads(g, tensor, query) for tensor in (key, value))
     scores = g.op("MatMul", g.op("Mul", query, _scale_of(g, query, scale)), _swap_last(g, key))
+    dtype = dtype_of(query)
+    # Softmax of nothing but infinities is not a number; half of the range leaves room for the score it is added to.
+    lowest = constant(g, torch.tensor(torch.finfo(dtype).min / 2, dtype=dtype))
     if is_causal:
-        attn_mask = _causal_mask(g, query, key)
+        bias = g.op("Where", _causal_mask(g, query, key), zero_like(g, query), lowest)
+        return g.op("MatMul", _weights(g, g.op("Add", scores, bias), dropout_p), value)
     if helper._is_none(attn_mask):  # noqa: SLF001
         return g.op("MatMul", _weights(g, scores, dropout_p), value)
-    bias, hidden = _bias_and_hidden(g, query, attn_mask)
-    attended = g.op("MatMul", _weights(g, g.op("Add", scores, bias), dropout_p), value)
-    if is_causal:
-        return attended
+    if helper._is_bool(attn_mask):  # noqa: SLF001
+        # The gradient of Where keeps the mask: ORT recomputes the softmax then, whatever the mask was made by.
+        hidden, scores = g.op("Not", attn_mask), g.op("Where", attn_mask, scores, lowest)
+    else:
+        # ORT recomputes Equal, and no other comparison.
+        hidden = g.op("Equal", attn_mask, constant(g, torch.tensor(-math.inf, dtype=dtype_of(attn_mask))))
+        scores = g.op("Add", scores, g.op("Where", hidden, lowest, attn_mask))
+    attended = g.op("MatMul", _weights(g, scores, dropout_p), value)
     # PyTorch gives zeros where a query may look at nothing.
     return g.op("Where", _all(g, hidden), zero_like(g, query), attended)
 
@@ -247,6 +258,26 @@ def export_logsumexp(g: Any, tensor: Any, dims: list[int], keepdim: int) -> Any:
     return tensor if keepdim else g.op("Squeeze", tensor, constant(g, torch.tensor(axes)))
 
 
+def export_cumsum(g: Any, tensor: Any, dim: Any, dtype: Any = None) -> Any:
+    """``cumsum``, of truth values as of whole numbers: transformers 5 counts packed sequences so for causal masks."""
+    numbers = g.op("Cast", tensor, to_i=INT64) if helper._is_bool(tensor) else tensor  # noqa: SLF001
+    return symbolic_opset11.cumsum(g, numbers, dim, dtype)
+
+
+def export_diff(g: Any, tensor: Any, n: int, dim: int, prepend: Any, append: Any) -> Any:  # noqa: PLR0913, PLR0917
+    """``diff``, which torch does not export: each entry less the one before it, ``n`` times over."""
+    parts = [part for part in (prepend, tensor, append) if not helper._is_none(part)]  # noqa: SLF001
+    tensor = g.op("Concat", *parts, axis_i=dim) if len(parts) > 1 else tensor
+    for _ in range(n):
+        tensor = g.op("Sub", _slice(g, tensor, dim, 1, LAST), _slice(g, tensor, dim, 0, -1))
+    return tensor
+
+
+def _slice(g: Any, tensor: Any, *places: int) -> Any:
+    axis, start, end = (constant(g, torch.tensor([place])) for place in places)
+    return g.op("Slice", tensor, start, end, axis)
+
+
 def export_max_pool1d(export: Callable[..., Any], g: Any, tensor: Any, *arguments: Any) -> Any:
     """``max_pool1d`` as ``max_pool2d`` over one row.
 
@@ -309,18 +340,6 @@ def _scale_of(g: Any, query: Any, scale: Any) -> Any:
 def _causal_mask(g: Any, query: Any, key: Any) -> Any:
     size = g.op("Concat", slice_shape(g, query, -2, -1), slice_shape(g, key, -2, -1), axis_i=0)
     return g.op("Cast", g.op("Trilu", g.op("Expand", constant(g, torch.ones(())), size), upper_i=0), to_i=BOOL)
-
-
-def _bias_and_hidden(g: Any, query: Any, mask: Any) -> tuple[Any, Any]:
-    """Return what is added to the scores for a mask, and where it hides the key."""
-    dtype = dtype_of(query)
-    # Softmax of nothing but infinities is not a number; half of the range leaves room for the score it is added to.
-    lowest = constant(g, torch.tensor(torch.finfo(dtype).min / 2, dtype=dtype))
-    if helper._is_bool(mask):  # noqa: SLF001
-        return g.op("Where", mask, zero_like(g, query), lowest), g.op("Not", mask)
-    # ORT recomputes Equal, and no other comparison.
-    hidden = g.op("Equal", mask, constant(g, torch.tensor(-math.inf, dtype=dtype_of(mask))))
-    return g.op("Where", hidden, lowest, mask), hidden
 
 
 def _all(g: Any, mask: Any) -> Any:

@@ -108,7 +108,7 @@ def test_every_site_gives_the_bits_of_the_plain_step(training, bfloat16):
         ("gpt2", ["mlp.act/mul", "mlp.act/add", "mlp.act/tanh", "ln_1/layer_norm", "ln_2/layer_norm"]),
         ("llama", ["mlp/mul", "mlp.act_fn/silu", "input_layernorm/mul", "post_attention_layernorm/mul"]),
         ("bert", ["intermediate.intermediate_act_fn/gelu", "attention.self/safe_softmax"]),
-        ("vit", ["layernorm_before/layer_norm", "attention.attention/dropout_mask"]),
+        ("vit", ["layernorm_before/layer_norm", "attention/dropout_mask"]),
         ("encoder", ["norm2/layer_norm", "dropout/mul", "self_attn/scaled_dot_product_attention"]),
         ("resnet", ["relu/relu"]),
     ],

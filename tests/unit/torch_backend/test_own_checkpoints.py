@@ -220,7 +220,7 @@ def test_what_cannot_be_switched_off_is_refused():
 @pytest.mark.parametrize("use_reentrant", REENTRANT)
 def test_those_of_the_installed_transformers_are_seen_and_replaced(use_reentrant):
     training = make("llama")
-    training.model.gradient_checkpointing_enable({"use_reentrant": use_reentrant})
+    training.model.activation_checkpointing_enable({"use_reentrant": use_reentrant})
     assert detect_in(training).checkpointed == ("model.layers.*",)
     own_checkpoints.replace()
     own_checkpoints.prepare(training.model)

@@ -82,11 +82,11 @@ class Prefixed(nn.Module):
         self.model, self._make_cache = make("llama").model, make_cache
 
     def forward(self, input_ids, labels):
-        return self.model(input_ids, labels=labels, use_cache=True, past_key_values=self._make_cache(input_ids))
+        return self.model(input_ids, labels=labels, use_cache=True, cache=self._make_cache(input_ids))
 
 
-def cache_with_memory_for_all(tokens):
-    return StaticCache(make("llama").model.config, len(tokens), 32)
+def cache_with_memory_for_all(_):
+    return StaticCache(make("llama").model.config, 32)
 
 
 def cache_with_a_trained_prefix(tokens):

@@ -69,7 +69,7 @@ def test_a_cache_is_filled_once_and_what_was_in_it_before_is_not_left_out_withou
     for layer in range(3):
         filled.update(torch.zeros(samples, 2, 1, 16), torch.zeros(samples, 2, 1, 16), layer)
     with pytest.raises(ValueError, match="an earlier call"):
-        training.model(**training.batch, past_key_values=filled)
+        training.model(**training.batch, cache=filled)
 
 
 @pytest.mark.parametrize(

@@ -420,6 +420,7 @@ class FakeSteps:
             without_collection(),
             untouched(self._model),
             quietly(),
+            taken_for_real(),
             on_fakes() as mode,
         ):
             board.set([])

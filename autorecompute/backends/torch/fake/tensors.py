@@ -252,6 +252,21 @@ def quietly() -> Iterator[None]:
         _LOG_OF_TORCH.setLevel(before)
 
 
+@contextlib.contextmanager
+def taken_for_real() -> Iterator[None]:
+    """Have transformers take fake tensors for real ones: it makes masks for fake ones that no real step has."""
+    utilities: Any = sys.modules.get("transformers.utils.import_utils")
+    if not hasattr(utilities, "is_fake_tensor"):  # before transformers 5
+        yield
+        return
+    before = utilities.is_fake_tensor
+    utilities.is_fake_tensor = lambda _: False
+    try:
+        yield
+    finally:
+        utilities.is_fake_tensor = before
+
+
 def is_fake(tensor: Tensor) -> bool:
     """Tell whether a tensor, or this rank's part of one, has no data."""
     return isinstance(getattr(tensor, "_local_tensor", tensor), FakeTensor)
