@@ -471,13 +471,7 @@ class FakeSteps:
         collectives = Collectives(self._model, meter, buckets)
         del known
         torch.clear_autocast_cache()  # the script's autocast is entered anew for every step
-        with (
-            torch.enable_grad(),
-            taken_for_real(),
-            self._followed(fake.timeline, skipped),
-            meter,
-            collectives.followed(),
-        ):
+        with torch.enable_grad(), self._followed(fake.timeline, skipped), meter, collectives.followed():
             results = [self._call(fake) for _ in range(self._script.calls)]
             loss = sum(self._script.loss(result) for result in results)
             self.has_loss = all(map(is_loss, results))

@@ -136,7 +136,7 @@ class FakeOperators:
 
 
 def _result_of(function: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
-    """Run an operator on fake tensors. They refuse grouped products of other types than bfloat16; a CPU computes them."""
+    """Run an operator on fake tensors, which refuse grouped products of other types than bfloat16; a CPU makes them."""
     if function is not _GROUPED_PRODUCT or args[0].dtype is torch.bfloat16:
         return function(*args, **kwargs)
     first, second = args[:2]
@@ -254,7 +254,10 @@ def quietly() -> Iterator[None]:
 
 @contextlib.contextmanager
 def taken_for_real() -> Iterator[None]:
-    """Have transformers take fake tensors for real ones: it makes masks for fake ones that no real step has."""
+    """Have transformers take fake tensors for real ones (``is_tracing`` in ``transformers/utils/import_utils.py``).
+
+    Where it believes to be traced, it makes masks of (batch, 1, length, length) that no training has.
+    """
     utilities: Any = sys.modules.get("transformers.utils.import_utils")
     if not hasattr(utilities, "is_fake_tensor"):  # before transformers 5
         yield
@@ -543,24 +546,6 @@ def on_fakes() -> AbstractContextManager[FakeTensorMode]:
     with torch._functorch.config.patch(fake_tensor_allow_unsafe_data_ptr_access=False):
         mode: AbstractContextManager[FakeTensorMode] = FakeTensorMode(allow_non_fake_inputs=True)
     return mode
-
-
-@contextlib.contextmanager
-def taken_for_real() -> Iterator[None]:
-    """Have transformers take fake tensors for real ones (``is_tracing`` in ``transformers/utils/import_utils.py``).
-
-    Where it believes to be traced, it makes masks of (batch, 1, length, length) that no training needs.
-    """
-    library: Any = sys.modules.get("transformers.utils.import_utils")
-    asked = getattr(library, "is_fake_tensor", None)
-    if asked is None:  # transformers 4, and no transformers at all
-        yield
-        return
-    library.is_fake_tensor = lambda _: False
-    try:
-        yield
-    finally:
-        library.is_fake_tensor = asked
 
 
 def calling_line() -> str:
