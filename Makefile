@@ -33,6 +33,7 @@
 # make bench-fake-ranks  a Llama of 70B as one of 64 ranks on fake tensors, and torch's memory trackers beside ours
 # make bench-fake  holds what plans --fake tells against real steps, and runs a Llama of 7B on fake tensors
 # make bench-estimators  holds plans --fake and other tools' estimates of memory beside real steps
+# make bench-torch-versions  lists the plans of every study under two versions of torch: PYTHONS="a/bin/python b/bin/python"
 # make bench-droppable  tells how much of what models save single operators can drop
 # make bench-harmless  trains every script of the tests with configs that are swapped, and compares all bits
 # make bench-own-cost  measures what a training pays for being followed once its search is over, and during it
@@ -43,6 +44,9 @@ VENV ?= .venv
 # Kept between clones, as torch 2.6 brings several GB; made anew when what is installed there changes.
 TORCH26_KEY := $(shell { cat constraints.txt; sed -n '/^dependencies/,/^\[project.scripts\]/p' pyproject.toml; } | sha256sum | cut -c1-12)
 TORCH26_VENV ?= $(or $(XDG_CACHE_HOME),$(HOME)/.cache)/autorecompute/torch26-$(TORCH26_KEY)
+# The newest torch: a CUDA build, of several GB, kept as well.
+NEWEST_TORCH ?= 2.15.0
+NEWEST_VENV ?= $(or $(XDG_CACHE_HOME),$(HOME)/.cache)/autorecompute/torch$(NEWEST_TORCH)-$(TORCH26_KEY)
 ORT_VENVS ?= $(or $(XDG_CACHE_HOME),$(HOME)/.cache)/autorecompute/ort
 ORT_VERSIONS ?= 1.17.3 1.18.0
 # The same training holds up to 100 MiB more on one processor than on another: the limit is measured where none is given.
@@ -55,7 +59,7 @@ PYTEST = -m pytest --numprocesses 2 --dist loadfile --durations 25
 LANES = $(PYTHON) .ci/lanes.py
 RECORD = $(LANES) record $(@:test-%=%)
 
-.PHONY: install install-torch26 system tune test lint test-unit test-fuzz fuzz test-torch26 test-ort-versions test-gpu golden-plans golden-plans-check bench bench-all bench-noise bench-load bench-hooks bench-search bench-live bench-anchors record-tables record-torch-tables bench-forecast bench-forecast-torch bench-fake bench-fake-ranks bench-estimators bench-by-hand bench-peers bench-compiled bench-outside-loss bench-torch-overheads bench-card bench-droppable bench-harmless bench-own-cost bench-own-cost-ranks clean docs docs-serve test-browser test-workers bench-reuse bench-workers dashboard-picture pictures test-all lanes test-lint test-first-tuning test-smoke test-plain test-train test-ranks test-compiled test-ortmodule test-wheel test-pages
+.PHONY: install install-torch26 system tune test lint test-unit test-fuzz fuzz test-torch26 test-ort-versions test-gpu golden-plans golden-plans-check bench bench-all bench-noise bench-load bench-hooks bench-search bench-live bench-anchors record-tables record-torch-tables bench-forecast bench-forecast-torch bench-fake bench-fake-ranks bench-estimators bench-by-hand bench-peers bench-compiled bench-outside-loss bench-torch-overheads bench-card bench-torch-versions bench-droppable bench-harmless bench-own-cost bench-own-cost-ranks clean docs docs-serve test-browser test-workers bench-reuse bench-workers dashboard-picture pictures test-all lanes test-lint test-first-tuning test-smoke test-plain test-train test-ranks test-compiled test-ortmodule test-wheel test-pages test-newest-torch
 
 # Python compiles what is imported, of ten times as many files: that is most of the time of an installation.
 QUICKLY = --quiet --no-compile
@@ -183,6 +187,20 @@ $(TORCH26_VENV)/.installed:
 	PYTHONPATH=$(CURDIR) $(TORCH26_VENV)/bin/python -m autorecompute doctor --fix
 	touch $@
 
+# The torch backend on the newest torch, and the plans of every study there beside those of this environment's torch.
+test-newest-torch: install $(NEWEST_VENV)/.installed
+	PYTHONPATH=$(CURDIR) $(NEWEST_VENV)/bin/python $(PYTEST) -p no:cacheprovider tests/unit/torch_backend
+	$(VENV)/bin/python benchmarks/torch_versions.py $(VENV)/bin/python $(NEWEST_VENV)/bin/python
+	$(RECORD)
+
+$(NEWEST_VENV)/.installed:
+	$(PYTHON) -m venv $(NEWEST_VENV)
+	$(NEWEST_VENV)/bin/python -m pip install --quiet --upgrade pip
+	sed -e 's/^torch==.*/torch==$(NEWEST_TORCH)/' -e '/^\(nvidia-[^m]\|triton\|sympy\|setuptools\)/d' constraints.txt > $(NEWEST_VENV)/constraints.txt
+	$(NEWEST_VENV)/bin/python -m pip install $(QUICKLY) --constraint $(NEWEST_VENV)/constraints.txt torch ".[studies,report]" --group test
+	$(NEWEST_VENV)/bin/python -m pip uninstall --quiet --yes autorecompute
+	touch $@
+
 # What each ORT says of its plans, live. The extensions of 1.17 and 1.18 compile against torch 2.4 at most, and their modules
 # against NumPy 1. Transformers 5 needs a later torch.
 test-ort-versions: $(ORT_VERSIONS:%=test-ort-%)
@@ -260,6 +278,9 @@ bench-outside-loss: install
 
 bench-torch-overheads: install
 	$(VENV)/bin/python benchmarks/torch_overheads.py
+
+bench-torch-versions: install
+	$(VENV)/bin/python benchmarks/torch_versions.py $(PYTHONS)
 
 bench-droppable: install
 	$(VENV)/bin/python benchmarks/droppable.py
