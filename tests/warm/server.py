@@ -204,7 +204,8 @@ def main(address, executable, *modules):
         return
     asked, files = look_after(client)
     become(asked, files, executable)
-    sys.meta_path.insert(-1, Finder(hidden))
+    finders = sys.meta_path  # libraries add their own behind Python's
+    finders.insert(finders.index(importlib.machinery.PathFinder), Finder(hidden))
     try:
         run(asked["arguments"], path)
     except SystemExit:
