@@ -69,6 +69,16 @@ def test_a_config_may_differ_by_what_steps_differ_by(noise, error, agrees):
     assert not model.is_recomputed
 
 
+@pytest.mark.parametrize(
+    ("noise", "error", "agrees"),
+    [(0.0, 1e-6, False), (1e-5, 0.0, True), (1e-5, 0.01, False)],
+    ids=["", "noisy", "both"],
+)
+def test_what_is_exact_may_differ_where_steps_differ_by_themselves(noise, error, agrees):
+    """On a CPU, too, an index that several threads add to differs from step to step."""
+    assert check(Unordered(error, noise), is_exact=True).agrees is agrees
+
+
 class Autocast(Unordered):
     """Multiplies in bfloat16: the gradient of the weight is rounded as that is, though it is in float32."""
 
