@@ -10,7 +10,6 @@ from lightning.fabric import Fabric
 from onnxruntime.training.ortmodule import DebugOptions, LogLevel, ORTModule
 from torch import nn
 from torch.utils.checkpoint import checkpoint
-from transformers import GPT2Config, GPT2LMHeadModel
 
 WIDTH = 16
 BFLOAT16 = {"device_type": "cpu", "dtype": torch.bfloat16}
@@ -46,16 +45,6 @@ class Checkpointed(nn.Module):
 
     def forward(self, x):
         return checkpoint(self.linear, x, use_reentrant=True)
-
-
-class Language(nn.Module):
-    def __init__(self):
-        super().__init__()
-        self.model = GPT2LMHeadModel(GPT2Config(vocab_size=8, n_embd=8, n_layer=1, n_head=1, n_positions=8))
-        self.model.activation_checkpointing_enable({"use_reentrant": True})
-
-    def forward(self, tokens):
-        return self.model(input_ids=tokens, labels=tokens, use_cache=False).loss
 
 
 class Within(nn.Module):
@@ -98,7 +87,7 @@ def compiled(model):
     return torch.compile(model, backend="eager")
 
 
-X, TOKENS, IMAGES = torch.randn(4, 5, WIDTH), torch.zeros(2, 4, dtype=torch.int64), torch.randn(2, 3, 8, 8)
+X, IMAGES = torch.randn(4, 5, WIDTH), torch.randn(2, 3, 8, 8)
 LABELS = torch.zeros(20, dtype=torch.int64)
 OPERATORS = {
     "lgamma": torch.lgamma,
@@ -124,7 +113,6 @@ MODELS = {
     "bfloat16 by accelerate": (Accelerator(mixed_precision="bf16", cpu=True).prepare(mlp()), X),
     "bfloat16 by lightning": (Fabric(accelerator="cpu", precision="bf16-mixed").setup(mlp()), X),
     "checkpoint": (Checkpointed(), X),
-    "checkpoint of transformers": (Language(), TOKENS),
     "compile": (compiled(mlp()), X),
     "compile in place": (compile_in_place(), X),
     "compile a part": (nn.Sequential(nn.Linear(WIDTH, WIDTH), compiled(mlp())), X),

@@ -138,9 +138,8 @@ def test_bfloat16_on_a_cpu_is_refused_in_every_form(refused, form):
     assert told["sentence"].endswith("A CPU has none: train in float32 or float16 there.")
 
 
-@pytest.mark.parametrize("model", ["checkpoint", "checkpoint of transformers"])
-def test_a_checkpointed_model_is_told_to_leave_that_to_the_plans(refused, model):
-    told = refused[model]
+def test_a_checkpointed_model_is_told_to_leave_that_to_the_plans(refused):
+    told = refused["checkpoint"]
     assert told["outcome"] == "export_error"
     assert told["sentence"].endswith("Switch gradient checkpointing off: recompute plans take its place.")
 
