@@ -28,6 +28,9 @@ if TYPE_CHECKING:
 
 
 _OURS = "__autorecompute_checkpoints__"
+_GENERATOR = "_checkpoint_without_reentrant_generator"
+if hasattr(torchs, f"{_GENERATOR}_impl"):  # since torch 2.15, where the other name is for callers outside of torch
+    _GENERATOR += "_impl"
 _FUNCTION = "_gradient_checkpointing_func"
 """Under this name modules of transformers and diffusers keep what they checkpoint themselves with."""
 
@@ -50,7 +53,7 @@ def as_ours(function: Callable[..., Any]) -> Callable[..., Any]:
 @contextlib.contextmanager
 def followed(around: Callable[[], contextlib.AbstractContextManager[object]]) -> Iterator[None]:
     """Enter a context around what each checkpoint of the script's runs in its forward pass, whether it is on or off."""
-    generator, apply = torchs._checkpoint_without_reentrant_generator, CheckpointFunction.apply
+    generator, apply = getattr(torchs, _GENERATOR), CheckpointFunction.apply
 
     def follow(function: Callable[..., Any], *args: Any, **kwargs: Any) -> Iterator[None]:
         with contextlib.nullcontext() if hasattr(function, _OURS) else around():
@@ -66,7 +69,7 @@ def followed(around: Callable[[], contextlib.AbstractContextManager[object]]) ->
 
 @contextlib.contextmanager
 def _run_plainly() -> Iterator[None]:
-    generator = torchs._checkpoint_without_reentrant_generator
+    generator = getattr(torchs, _GENERATOR)
 
     def run(function: Callable[..., Any], *args: Any, **kwargs: Any) -> Iterator[None]:
         if hasattr(function, _OURS):
@@ -83,13 +86,13 @@ def _run_plainly() -> Iterator[None]:
 
 @contextlib.contextmanager
 def _exchanged(generator: Callable[..., Any], apply: Callable[..., Any]) -> Iterator[None]:
-    kept, kept_apply = torchs._checkpoint_without_reentrant_generator, vars(CheckpointFunction).get("apply")
-    torchs._checkpoint_without_reentrant_generator = generator
+    kept, kept_apply = getattr(torchs, _GENERATOR), vars(CheckpointFunction).get("apply")
+    setattr(torchs, _GENERATOR, generator)
     CheckpointFunction.apply = staticmethod(apply)
     try:
         yield
     finally:
-        torchs._checkpoint_without_reentrant_generator = kept
+        setattr(torchs, _GENERATOR, kept)
         if kept_apply is None:
             del CheckpointFunction.apply
         else:
