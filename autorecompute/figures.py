@@ -16,7 +16,7 @@ if TYPE_CHECKING:
 
 
 class RaceEnd(enum.StrEnum):
-    """What a race between the fastest configs came to."""
+    """End of a race between the fastest configs."""
 
     RANKED = "ranked"
     """One is the fastest, or as fast with a lower peak."""

@@ -52,7 +52,7 @@ class Prediction:
 
 
 class Outcome(enum.StrEnum):
-    """How a trial ended."""
+    """Outcome of a trial."""
 
     OK = "ok"
     """Measured, and within the memory limit."""

@@ -1,4 +1,4 @@
-"""What a training job is: where it trains, how large, and what of it can be recomputed."""
+"""Records of a training job: its device, its sizes, and the plans that were detected."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ KEPT, REPLACED = "the script's own", "replaced"
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Device:
-    """Where the model trains.
+    """Device that the model trains on.
 
     Attributes:
         kind: ``cpu`` or ``cuda``.

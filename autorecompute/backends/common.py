@@ -1,4 +1,4 @@
-"""What every backend needs that trains with torch: batches, gradients, devices and failures."""
+"""Helpers of every backend that trains with torch: batches, gradients, devices and failures."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What is found of an installation, piece by piece, and the repair of each."""
+"""Findings about an installation, piece by piece, each with its repair."""
 
 from __future__ import annotations
 

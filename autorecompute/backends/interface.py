@@ -1,4 +1,4 @@
-"""What a training system has to offer, and what it tells."""
+"""Interfaces of a training system: its worker's half, its controller's half, and the listener."""
 
 from __future__ import annotations
 

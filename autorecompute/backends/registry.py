@@ -1,4 +1,4 @@
-"""Which training systems there are, and which one a script uses."""
+"""Registry of the training systems, and the choice of the one that a script uses."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What ``doctor --json`` prints."""
+"""Records that ``doctor --json`` prints."""
 
 from __future__ import annotations
 

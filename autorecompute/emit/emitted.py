@@ -1,4 +1,4 @@
-"""What ``emit --format json`` prints."""
+"""Record that ``emit --format json`` prints."""
 
 from __future__ import annotations
 

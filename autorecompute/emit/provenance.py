@@ -1,4 +1,4 @@
-"""Where a config comes from and what was measured with it, as comments that shell, dotenv and Python files share."""
+"""Provenance of a config and its figures, as comments that shell, dotenv and Python files share."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What a training step holds in memory, and when: profiles of single steps and what can be told from them."""
+"""Profiles of single training steps, and models of the memory that steps hold."""
 
 from autorecompute.memory.model import (
     Effect,

@@ -1,4 +1,4 @@
-"""What a model of memory is asked, and what it answers."""
+"""Interface of a model of memory, with the forecasts that it gives."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What can be recomputed: plans, configs and the space they span. Knows nothing of torch, processes or backends."""
+"""Plans, configs and the space they span. Knows nothing of torch, processes or backends."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What a plan saves, as an expression of the dimensions of a batch."""
+"""Savings of plans, as expressions of the dimensions of a batch."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What a check found, as a table and as one JSON object."""
+"""Report of a check, as a table and as one JSON object."""
 
 from __future__ import annotations
 

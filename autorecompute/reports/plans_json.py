@@ -1,4 +1,4 @@
-"""What ``plans --json`` prints."""
+"""Records that ``plans --json`` prints."""
 
 from __future__ import annotations
 

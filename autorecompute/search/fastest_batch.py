@@ -1,4 +1,4 @@
-"""Which batch to try next."""
+"""Choice of the batch to try next."""
 
 from __future__ import annotations
 

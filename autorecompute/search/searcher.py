@@ -1,4 +1,4 @@
-"""What a search is asked, and what is proposed before it or beside it."""
+"""Interface of a search, and the proposals that come before it or beside it."""
 
 from __future__ import annotations
 

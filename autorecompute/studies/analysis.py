@@ -1,4 +1,4 @@
-"""What a study keeps of its detection, ``detection.json``, and of two profiled steps, ``analysis.json``."""
+"""Detection and profiled steps of a study: ``detection.json`` and ``analysis.json``."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What was checked and confirmed on this machine."""
+"""Checks and confirmations that were made on this machine."""
 
 from __future__ import annotations
 

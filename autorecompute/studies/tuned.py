@@ -1,4 +1,4 @@
-"""What is tuned, in what another one differs, and the one that a study is about."""
+"""Comparison of the problem at hand with that of a study."""
 
 from __future__ import annotations
 

@@ -78,7 +78,7 @@ evaluation or a checkpoint can lie between two steps."""
 
 
 class Bench:
-    """Where configs are measured; a context manager that leaves no process behind.
+    """Bench that measures configs; a context manager that leaves no process behind.
 
     Whatever waits for a worker raises ``KeyboardInterrupt`` where the user stops the command, and ``OutOfTime`` where
     its time is over (``waiting.py``).

@@ -1,4 +1,4 @@
-"""What a worker that ended says of the script, or one that cannot be asked, in a measurement or a sentence."""
+"""Endings of workers, as measurements or sentences."""
 
 from __future__ import annotations
 

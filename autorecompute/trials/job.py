@@ -1,4 +1,4 @@
-"""What is trained, and how much of it a trial takes."""
+"""The job that is trained, and the steps that a trial takes of it."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Effort:
-    """How long a config is measured.
+    """Length of a trial.
 
     Attributes:
         warmup: Steps before the timed ones; 0 for a config that is timed in turns with others (``interleaving.py``).

@@ -28,7 +28,7 @@ ROUNDS_OF_A_TRIAL = 2
 
 
 class Task(enum.Enum):
-    """What takes time in a tuning."""
+    """Tasks that take time in a tuning."""
 
     START = "start"
     """Of the script, up to its first training session."""

@@ -229,7 +229,7 @@ def _best(finalist: Finalist, description: str, measurement: Measurement, proble
 
 
 class Rejections:
-    """What is known of a study's finalists that cannot be its answer, over all its runs.
+    """Finalists of a study that cannot be its answer, over all its runs.
 
     Args:
         folder: The study.

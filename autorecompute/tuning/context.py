@@ -1,4 +1,4 @@
-"""What all parts of a tuning share: job, bench, study, settings, and the resources that they hold."""
+"""State that all parts of a tuning share: job, bench, study, settings, and the resources that they hold."""
 
 from __future__ import annotations
 
@@ -44,7 +44,7 @@ WISHED = (*[Task.ROUND] * (LOOKS[0] * (FINALISTS + 1)), Task.CONFIRMATION)
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class TuningSettings:
-    """What the user asked for.
+    """Settings that the user gave.
 
     Attributes:
         limit_bytes: What the peak may reach; ``None`` takes what the device has to give (``tuning/context.py``).
@@ -118,7 +118,7 @@ class Progress(Protocol):
 
 @dataclass(slots=True, kw_only=True, eq=False)
 class TuningContext:
-    """What every part of a tuning works with.
+    """State that every part of a tuning works with.
 
     Attributes:
         job: What is trained.

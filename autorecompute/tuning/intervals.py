@@ -1,4 +1,4 @@
-"""Where the centre of a few noisy values lies, and how surely: small samples, outliers, no assumption on the noise.
+"""Intervals for the centre of a few noisy values: small samples, outliers, no assumption on the noise.
 
 Three intervals are made and the narrowest is taken, each with a third of the chance to miss, so that the sum is kept:
 

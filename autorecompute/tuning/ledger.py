@@ -33,7 +33,7 @@ if TYPE_CHECKING:
 
 
 class Ledger(Protocol):
-    """What a tuning asks of the place where trials are kept."""
+    """Interface of the place where trials are kept."""
 
     @property
     def store(self) -> TrialStore | None:

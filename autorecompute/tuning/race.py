@@ -187,7 +187,7 @@ ROUND_EFFORT = Effort(warmup=1, steps=3)
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class RaceResult:
-    """What a race came to.
+    """Result of a race.
 
     Attributes:
         standings: The finalists that ran to the end or were beaten, the winner first.

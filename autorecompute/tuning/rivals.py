@@ -37,7 +37,7 @@ FORECAST_SHARE = 0.9
 
 @dataclass(frozen=True, slots=True)
 class RivalSearch:
-    """What came of looking for the rival batch.
+    """Result of the search for the rival batch.
 
     Attributes:
         found: Its fresh process; ``None`` where no smaller batch was found to fit.

@@ -323,7 +323,7 @@ _UNFIT_FOR_NAMES = re.compile(r"[^\w.-]")
 
 @dataclass(slots=True, kw_only=True, eq=False)
 class TuningSession:
-    """What one command tunes.
+    """The tuning of one command.
 
     Attributes:
         job: What is trained.

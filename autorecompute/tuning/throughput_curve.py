@@ -143,7 +143,7 @@ def draw(without: Iterable[Figures], tuned: Sequence[TunedBatch], beyond: CurveP
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Contenders:
-    """Who is in question for the answer.
+    """Candidates for the answer.
 
     Attributes:
         recomputed: The fastest batch with recompute.

@@ -1,3 +1,3 @@
-"""What runs inside the user's process: loads the script, counts its steps, obeys the controller."""
+"""Worker inside the user's process: loads the script, counts its steps, obeys the controller."""
 
 from __future__ import annotations

@@ -303,7 +303,7 @@ def decode(frame: bytes) -> Message:
 
 
 class ControllerLine(Protocol):
-    """What an agent asks of its end."""
+    """Interface of an agent's end of the line."""
 
     def send(self, message: Message) -> None:
         """Say something."""

@@ -1,4 +1,4 @@
-"""How ranks that train together hear of the same order."""
+"""Lines by which ranks that train together hear of the same order."""
 
 from __future__ import annotations
 
@@ -141,7 +141,7 @@ Due = tuple[int, "Order | Check | KeepConfig | None"]
 
 
 class RanksLine:
-    """What both ends share.
+    """Base of both ends.
 
     Args:
         board: The notes of all ranks.
@@ -192,7 +192,7 @@ class RanksLine:
 
 
 class FollowingLine(RanksLine):
-    """That of a rank which gets its orders from the first one."""
+    """Line of a rank that gets its orders from the first one."""
 
     def join(self) -> None:
         """Wait until all ranks are about to train.
@@ -280,7 +280,7 @@ LATE_STEPS = 5
 
 
 class LeadingLine(RanksLine):
-    """That of the first rank.
+    """Line of the first rank.
 
     Args:
         board: The notes of all ranks.

@@ -128,7 +128,7 @@ STARTED = (
 
 
 class Children:
-    """What is known of the processes that the script starts.
+    """Processes that the script starts.
 
     Attributes:
         has_started: Whether it has started any.

@@ -39,7 +39,7 @@ class SearchEndedError(Exception):
 
 
 class TrainingLine(Protocol):
-    """What a training asks of its end."""
+    """Interface of a training's end of the line."""
 
     def send(self, message: Message) -> None:
         """Say something."""

@@ -20,7 +20,7 @@ if TYPE_CHECKING:
 
 
 class Memories:
-    """What configs took of memory in this process."""
+    """Memory that configs took in this process."""
 
     def __init__(self) -> None:
         self._kept: dict[tuple[Config, int | None], Measurement] = {}

@@ -1,4 +1,4 @@
-"""Where settings besides recompute do anything in ORTModule, and those that are left to the user to try.
+"""Settings of ORTModule besides recompute, and hints at those that are left to the user to try.
 
 Read from the packages of ONNX Runtime 1.17.3, 1.18.0 and 1.19.2 (``training/ortmodule/options.py`` and what reads it).
 Imports neither torch nor ONNX Runtime: the controller asks.

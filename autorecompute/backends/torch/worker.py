@@ -67,7 +67,7 @@ if TYPE_CHECKING:
 
 
 class Surveyed(NamedTuple):
-    """What steps on fake tensors told.
+    """Results of steps on fake tensors.
 
     Attributes:
         steps: What steps take; ``None`` where nobody can tell.

@@ -1,4 +1,4 @@
-"""Why this answer: the trials and the memory of a step."""
+"""Explanation of the answer: the trials and the memory of a step."""
 
 from __future__ import annotations
 

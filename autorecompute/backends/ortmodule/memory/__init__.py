@@ -1,4 +1,4 @@
-"""How ORT's order of operations and its allocator turn lifetimes into peaks."""
+"""Model of ORT's order of operations and of its allocator, which turn lifetimes into peaks."""
 
 from autorecompute.backends.ortmodule.memory.blueprint import Blueprint, draw_blueprint, write_out
 from autorecompute.backends.ortmodule.memory.simulator import OrtSimulator

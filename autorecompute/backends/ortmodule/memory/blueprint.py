@@ -1,4 +1,4 @@
-"""What a step runs and allocates in which order, as it was profiled and as it is written to a study."""
+"""Blueprint of a step: its operations and allocations in order, as profiled and as written to a study."""
 
 from __future__ import annotations
 

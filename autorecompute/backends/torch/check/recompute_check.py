@@ -105,7 +105,7 @@ _LOG = logging.getLogger("autorecompute")
 
 
 class Mode(enum.StrEnum):
-    """How much is compared."""
+    """Share of results that is compared."""
 
     ALL = "all"
     """Each tensor, in every step."""

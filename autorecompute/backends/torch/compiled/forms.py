@@ -1,4 +1,4 @@
-"""How a model is compiled, and when."""
+"""Forms of compiled models, and the compilations of this process."""
 
 from __future__ import annotations
 

@@ -71,7 +71,7 @@ class Cuts:
 
 @dataclass(frozen=True)
 class TracedStep:
-    """What of a step is compiled.
+    """Compiled parts of a step.
 
     Attributes:
         graphs: Its joint graphs.

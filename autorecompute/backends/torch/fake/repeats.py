@@ -35,7 +35,7 @@ STEPS = 3
 
 @dataclasses.dataclass(frozen=True)
 class FakeStep:
-    """What one step on fake tensors showed.
+    """Record of one step on fake tensors.
 
     Attributes:
         base: Bytes that are alive before it.

@@ -294,7 +294,7 @@ def _loss_in(result: Any) -> Tensor | None:
 
 @dataclasses.dataclass(frozen=True)
 class Script:
-    """What a script does around its model in one step.
+    """Work of a script around its model in one step.
 
     Attributes:
         args: The positional arguments of the model's call.

@@ -1,1 +1,1 @@
-"""What a training step saves, and what of it can be made again."""
+"""Detection of the tensors that a training step saves, and of those that can be made again."""

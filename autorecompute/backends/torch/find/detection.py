@@ -105,7 +105,7 @@ _LEFT_ALONE = {Reason.OUTPUT, Reason.OWN_CHECKPOINT}
 
 @dataclasses.dataclass(frozen=True)
 class Detected:
-    """What a model offers.
+    """Sites and plans that a model offers.
 
     Attributes:
         structure: Its units and groups.

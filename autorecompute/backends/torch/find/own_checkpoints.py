@@ -1,4 +1,4 @@
-"""What a script does to its own model: checkpoints of its own, and layers that are frozen now."""
+"""Checkpoints that a script makes itself, and layers that it has frozen for now."""
 
 from __future__ import annotations
 

@@ -123,7 +123,7 @@ class Saved:
 
 @dataclasses.dataclass
 class Observation:
-    """What a probe saw.
+    """Observations of a probe.
 
     Attributes:
         batch: Samples in the batch.

@@ -1,4 +1,4 @@
-"""How a saved tensor is made again from other tensors."""
+"""Recipes that make a saved tensor again from other tensors."""
 
 from __future__ import annotations
 
@@ -50,7 +50,7 @@ class Edge(NamedTuple):
 
 
 class Recipe(Protocol):
-    """How a tensor is made."""
+    """Recipe that makes a tensor."""
 
     def read(self, nodes: Mapping[int, Node], noted: Noted) -> Any:
         """Return the tensor.

@@ -1,4 +1,4 @@
-"""Why a model, or a step of it, cannot be recomputed."""
+"""Reasons to leave a model, or a part of it, without recompute."""
 
 from __future__ import annotations
 

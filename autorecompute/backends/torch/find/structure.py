@@ -24,7 +24,7 @@ _NUMBERED = re.compile(r"(.*?)(\d+)")
 
 @dataclasses.dataclass(frozen=True)
 class Structure:
-    """How the modules of a model repeat.
+    """Repetition of the modules of a model.
 
     Attributes:
         groups: For each group its modules' paths, in the order of the model. The model itself is in none.

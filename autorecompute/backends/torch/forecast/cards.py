@@ -15,7 +15,7 @@ TERA, GIGA = 1e12, 1e9
 
 @dataclass(frozen=True, slots=True)
 class Card:
-    """What is known of a card.
+    """Figures of a card.
 
     Attributes:
         capability: Its compute capability (NVIDIA, "CUDA GPU Compute Capability").
@@ -78,7 +78,7 @@ def machine_of(name: str) -> Machine:
 
 
 class Kernel(enum.StrEnum):
-    """How attention is computed."""
+    """Kernels of attention."""
 
     CUDNN = "cudnn"
     FLASH = "flash"

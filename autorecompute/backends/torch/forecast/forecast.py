@@ -35,7 +35,7 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True, kw_only=True)
 class Column:
-    """What one choice adds to a step.
+    """Difference that one choice makes to a step.
 
     Attributes:
         occurrences: How many there are.

@@ -34,7 +34,7 @@ REPLACES = "replaces_checkpointing"
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class PlansFile:
-    """What a plans file says.
+    """Content of a plans file.
 
     Attributes:
         config: What to recompute.

@@ -18,7 +18,7 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Amount:
-    """What operators compute and move.
+    """Work of operators: what they compute and move.
 
     Attributes:
         operations: Floating point operations of matrix products and convolutions.

@@ -33,7 +33,7 @@ _FEW_ELEMENTS = 64
 
 
 class Layout(NamedTuple):
-    """How a tensor lies in its storage.
+    """Layout of a tensor in its storage.
 
     Attributes:
         size: Its shape.
@@ -135,7 +135,7 @@ class State(NamedTuple):
 
 @dataclasses.dataclass(frozen=True)
 class Drop:
-    """What one operator of a unit made.
+    """Tensors that one operator of a unit made.
 
     Attributes:
         site: The operator's site.

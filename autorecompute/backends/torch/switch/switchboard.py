@@ -168,7 +168,7 @@ class Rewriter(Protocol):
 
 @dataclasses.dataclass(frozen=True, order=True)
 class Effect:
-    """What one occurrence of a site does.
+    """Effect of one occurrence of a site.
 
     Attributes:
         site: The site's name.
