@@ -172,12 +172,20 @@ def is_anywhere(model: Module, is_so: bool) -> bool:  # noqa: FBT001  (what is a
 
 @contextlib.contextmanager
 def forgotten(model: Module) -> Iterator[None]:
-    """Whatever the model runs inside is no part of a step; nothing else happens with one that is not sharded."""
+    """Whatever the model runs inside is no part of a step; nothing else happens with one that is not sharded.
+
+    The gradients that it has are kept, those that it accumulates without a reduction as well: torch 2.15 drops them.
+    """
+    parameters = [one for group in _groups_of(model) for one in group.fsdp_params]
+    holders = [getattr(one, name, None) for one in parameters for name in ("sharded_param", "_unsharded_param")]
+    kept = [(holder, holder.grad) for holder in holders if holder is not None]
     try:
         yield
     finally:
         if is_sharded(model):
             model.reset_iter_state()
+        for holder, gradient in kept:
+            holder.grad = gradient
 
 
 def gradients_of(model: Module, loss: Tensor, parameters: Sequence[Parameter]) -> list[Tensor | None]:
@@ -201,7 +209,7 @@ def _local(gradient: Any) -> Tensor | None:
 @contextlib.contextmanager
 def _reducing(model: Module) -> Iterator[None]:
     """Have gradients reduced, in a step too that only accumulates them."""
-    groups = [group for module in model.modules() if is_sharded(module) for group in _groups(module)]
+    groups = _groups_of(model)
     kept = [[getattr(group, name) for name in REDUCES] for group in groups]
     try:
         for group in groups:
@@ -214,7 +222,7 @@ def _reducing(model: Module) -> Iterator[None]:
                 setattr(group, name, value)
 
 
-def _groups(module: Any) -> Sequence[Any]:
-    # What is set by set_requires_gradient_sync() can be read nowhere else.
-    groups: Sequence[Any] = module._get_fsdp_state()._fsdp_param_groups
-    return groups
+def _groups_of(model: Module) -> list[Any]:
+    """Return the groups of parameters that are gathered together; what is set for them can be read nowhere else."""
+    shards: list[Any] = [module for module in model.modules() if is_sharded(module)]
+    return [group for module in shards for group in module._get_fsdp_state()._fsdp_param_groups]
