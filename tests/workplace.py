@@ -112,11 +112,12 @@ class Workplace:
     Args:
         path: The directory.
         temporary: Where temporary files go, and the lock that tunings on one device wait for.
+        python: The interpreter of all that is started here; ``None`` for the one of the test that starts it.
         variables: Environment of all that is started here.
     """
 
-    def __init__(self, path, temporary, **variables):
-        self.path, self._variables = path, {"TMPDIR": temporary, **variables}
+    def __init__(self, path, temporary, *, python=None, **variables):
+        self.path, self._python, self._variables = path, python, {"TMPDIR": temporary, **variables}
         self._started = {}
 
     def tune(self, script, *options, arguments=(), **variables):
@@ -143,7 +144,7 @@ class Workplace:
     def start(self, *arguments, stdin=subprocess.DEVNULL, **variables):
         """Starts this interpreter here."""
         process = subprocess.Popen(
-            [sys.executable, *arguments],
+            [self._python or sys.executable, *arguments],
             cwd=self.path,
             # ORTModule drops what a script has printed and not flushed yet where it exports a model.
             env={**os.environ, "PYTHONUNBUFFERED": "1", **self._variables, **variables},

@@ -10,13 +10,20 @@ import sys
 AT_START = ("GLIBC_", "KMP_", "LD_", "MKL_", "OMP_", "OPENBLAS_", "PYTORCH_", "TORCH", "CUDA_")
 """Libraries read such variables when they are loaded: to a fork of the server they would be nothing."""
 
+WHENEVER = ("TORCHINDUCTOR_CACHE_DIR",)
+"""These are read whenever something is compiled; each process of a tuning has one."""
+
 PR_SET_PDEATHSIG = 1
 FORWARDED = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP, signal.SIGUSR1, signal.SIGUSR2, signal.SIGQUIT)
 
 
+def at_start():
+    return {name: os.environ[name] for name in os.environ if name.startswith(AT_START) and name not in WHENEVER}
+
+
 def main():
     is_plain = len(sys.argv) > 1 and (sys.argv[1] in {"-m", "-c"} or not sys.argv[1].startswith("-"))
-    if is_plain and {name: os.environ[name] for name in os.environ if name.startswith(AT_START)} == AS_STARTED:  # noqa: F821
+    if is_plain and at_start() == AS_STARTED:  # noqa: F821
         run_warm()
     os.execv(sys.executable, [sys.executable, *sys.argv[1:]])  # noqa: S606
 

@@ -26,7 +26,8 @@ if TYPE_CHECKING:
     from autorecompute.backends.torch.forecast.caching_allocator import AllocatorSettings, AllocatorStats
     from autorecompute.backends.torch.switch.rewriting import Program
 
-    Lifetimes = dict[tuple[Segment, int], collections.Counter[tuple[Segment, int]]]
+    End = tuple[Segment, int]
+    Lifetimes = dict[tuple[Segment, int], collections.Counter[End]]
 
 
 STEPS = 3
@@ -243,6 +244,15 @@ def lifetimes(events: Iterable[Event]) -> Lifetimes:
     return found
 
 
+def _ends(plain: Lifetimes, other: Lifetimes) -> Iterator[tuple[Segment, int, list[End], list[End]]]:
+    """Yield where what came in a forward segment goes in one step only: the segment, the size, and the ends of each."""
+    for came, size in dict.fromkeys([*plain, *other]):
+        if came.phase == FORWARD:
+            ends, others = (step.get((came, size), collections.Counter()) for step in (plain, other))
+            before, after = (sorted(left.elements(), key=_moment) for left in (ends - others, others - ends))
+            yield came, size, before, after
+
+
 def moved(plain: Lifetimes, other: Lifetimes) -> Iterator[Moved]:
     """Tensors made in a forward segment that are freed elsewhere in the other step, because a neighbour keeps them.
 
@@ -250,11 +260,7 @@ def moved(plain: Lifetimes, other: Lifetimes) -> Iterator[Moved]:
     checkpointed ones keep it with their other arguments. So is what a ReLU in place leaves: the block keeps it for
     itself, and the one behind it as its input. What goes from further away may be kept by many, and stays where it is.
     """
-    for came, size in dict.fromkeys([*plain, *other]):
-        if came.phase != FORWARD:
-            continue
-        ends, others = (step.get((came, size), collections.Counter()) for step in (plain, other))
-        before, after = (sorted(left.elements(), key=_moment) for left in (ends - others, others - ends))
+    for came, size, before, after in _ends(plain, other):
         for (one, one_node), (two, two_node) in zip(before, after, strict=False):
             if two.phase != BACKWARD:
                 continue
@@ -267,7 +273,22 @@ def moved(plain: Lifetimes, other: Lifetimes) -> Iterator[Moved]:
                 yield Moved(came, 0, two.unit, size)
 
 
-def _moment(end: tuple[Segment, int]) -> tuple[bool, int, int]:
+def held_to_the_end(plain: Lifetimes, other: Lifetimes) -> Iterator[Moved]:
+    """Yield what a unit makes and the other step lets go when later ones have run: weights that autocast has cast.
+
+    Autocast holds them until it ends, and in the step without recompute the unit's graph does so longer.
+    """
+    for came, size, before, after in _ends(plain, other):
+        for (one, _), (two, node) in zip(before, after, strict=False):
+            if one.phase == BACKWARD and two.phase == FORWARD and _is_held_beyond(came, two):
+                yield Moved(two, node, came.unit, -size)
+
+
+def _is_held_beyond(came: Segment, went: Segment) -> bool:
+    return went.unit > came.unit + 1 or (went.is_behind and went.unit > came.unit)
+
+
+def _moment(end: End) -> tuple[bool, int, int]:
     """Return a key for the order of a step, as far as it goes forward and then backward."""
     segment, node = end
     is_forward = segment.phase == FORWARD
@@ -433,6 +454,31 @@ class Row:
         for unit, brief in self._numbers.items():
             if brief == number:
                 yield unit, unit + other - number if abs(other - number) <= 1 else first[other]
+
+    def all_of(self, number: int) -> list[int]:
+        """Return the units of a whole step that one of this step stands for."""
+        return [unit for unit, brief in self._numbers.items() if brief == number]
+
+    def with_left_out(self, pieces: Iterable[Piece], held: Iterable[Moved]) -> list[Piece]:
+        """Return the segments of the whole step, which lets go as well of what units hold to its end that are left out.
+
+        Args:
+            pieces: Those segments, as one without the units tells of them.
+            held: What the units that are left hold to the end (:func:`held_to_the_end`).
+        """
+        more: dict[tuple[Segment, int], int] = collections.defaultdict(int)
+        for segment, node, unit, size in held:
+            whole = dataclasses.replace(segment, unit=self.all_of(segment.unit)[-1])
+            more[whole, node] += (len(self.all_of(unit)) - 1) * size
+        return [
+            piece._replace(
+                nodes=tuple(
+                    (node, extent._replace(change=extent.change + more.get((piece.segment, node), 0)))
+                    for node, extent in piece.nodes
+                )
+            )
+            for piece in pieces
+        ]
 
     def work(self, step: FakeStep, phases: Collection[str]) -> Amount:
         """Return what a whole step computes in these phases."""

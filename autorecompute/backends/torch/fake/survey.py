@@ -17,6 +17,7 @@ from autorecompute.backends.torch.fake.repeats import (
     Extent,
     Row,
     cut,
+    held_to_the_end,
     lifetimes,
     moved,
 )
@@ -348,6 +349,9 @@ class _Survey:
             structure.unit_of(path) or not structure.units_with(path) for path in paths
         )
         taken = self._step(choices, self._short.row if is_everywhere else self._whole.row)
+        if taken.row.skipped:
+            held = held_to_the_end(self._short.lifetimes, taken.lifetimes)
+            taken = taken._replace(pieces=taken.row.with_left_out(taken.pieces, held))
         if [one.segment for one in self._whole.pieces] != [other.segment for other in taken.pieces]:
             _LOG.debug("a step with %s goes through other segments than one without", choices)
             return None
@@ -383,7 +387,8 @@ class _Survey:
             # What stays was there when a forward part was at its highest; what goes earlier went after that.
             all_of_it = own[place]
             is_forward = cuts.segments[place].phase == FORWARD
-            highest = min(change, max(all_of_it.highest, 0)) if is_forward else 0
+            at_most, at_least = max(all_of_it.highest, 0), min(all_of_it.highest, 0)
+            highest = min(max(change, at_least), at_most) if is_forward else 0
             others[at] = others[at]._replace(highest=highest)
             own[place] = all_of_it._replace(change=all_of_it.change - change, highest=all_of_it.highest - highest)
         return [*own.values(), *others]
@@ -391,12 +396,17 @@ class _Survey:
     def _moved(self, taken: _Taken, cuts: Cuts) -> Iterator[_Difference]:
         """Yield what goes in other parts than without recompute because another unit keeps it, or keeps it no more."""
         plain = self._short if taken.row is self._short.row else self._whole
+        row, both = taken.row, (plain.lifetimes, taken.lifetimes)
+        told = [
+            (one, whole, decider) for one in moved(*both) for whole, decider in row.units(one.segment.unit, one.unit)
+        ]
+        for one in held_to_the_end(*both):
+            told += [(one, row.all_of(one.segment.unit)[-1], decider) for decider in row.all_of(one.unit)]
         sizes: dict[tuple[int, int], int] = collections.defaultdict(int)
-        for segment, node, unit, size in moved(plain.lifetimes, taken.lifetimes):
-            for whole, decider in taken.row.units(segment.unit, unit):
-                place = cuts.place(dataclasses.replace(segment, unit=whole), node)
-                if place is not None:
-                    sizes[place, self._owner(Segment(BACKWARD, decider))] += size
+        for one, whole, decider in told:
+            place = cuts.place(dataclasses.replace(one.segment, unit=whole), one.node)
+            if place is not None:
+                sizes[place, self._owner(Segment(BACKWARD, decider))] += one.size
         for (place, owner), size in sizes.items():
             yield _Difference(place, owner, size, 0)
 
