@@ -34,7 +34,7 @@ if TYPE_CHECKING:
 BACKWARD = "is_backward"
 """What the compiler writes at nodes of the backward pass, under ``partitioner_tag``."""
 
-_ROOT = re.compile(r"^L\['[^']*'\]\.?")
+_ROOT = re.compile(r"^L\['[^']*'\](\[\d+\])?\.?")  # L['self'], or L['args'][0] where a decorator hands it on
 _SLICE = re.compile(r"slice\([^)]*\)\.?")
 _ITEM = re.compile(r"\._modules\['([^']*)'\]")
 _INNER = re.compile(r"(^|\.)_orig_mod(?=\.|$)")

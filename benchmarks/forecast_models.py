@@ -1,0 +1,106 @@
+"""Hold forecasts beside real steps on the models that people train: ``make bench-forecast-models``.
+
+Each model of ``droppable.py``, with random weights, in float32 and under autocast to bfloat16: without recompute, with
+blocks and operators at several counts, and with mixes drawn by chance. A line tells the worst of the differences between
+the bytes alive at the peak of a real step and the forecast, and the config. Arguments name models.
+"""
+
+from __future__ import annotations
+
+import argparse
+import random
+import warnings
+from typing import TYPE_CHECKING, Any
+
+import droppable
+import torch
+
+from autorecompute.backends.torch.fake.live import LiveBytes, tensors_of
+from autorecompute.backends.torch.fake.steps import Script
+from autorecompute.backends.torch.fake.survey import survey_steps
+from autorecompute.backends.torch.find.detection import detect, space_of
+from autorecompute.backends.torch.find.refusals import RefusedModelError
+from autorecompute.backends.torch.forecast.forecast import TorchMemoryModel
+from autorecompute.plans import Config
+from autorecompute.units import format_bytes
+
+if TYPE_CHECKING:
+    from collections.abc import Iterable
+
+    from torch.nn import Module
+    from torch.optim import Optimizer
+
+    from autorecompute.plans import Space
+
+MIXES, MOST_PLANS = 6, 4
+
+
+def draw(space: Space) -> Iterable[Config]:
+    """Return no recompute, each plan in half of its places and in all, and mixes."""
+    chance, found = random.Random(0), dict.fromkeys([Config()])
+    for plan in space.plans:
+        for count in (max(plan.occurrences // 2, 1), None):
+            found[space.normalize(space.with_plan(Config(), plan, count))] = None
+    for _ in range(MIXES):
+        config = Config()
+        for plan in chance.sample(space.plans, min(len(space.plans), chance.randint(2, MOST_PLANS))):
+            config = space.with_plan(config, plan, chance.choice([None, chance.randint(1, plan.occurrences)]))
+        found[space.normalize(config)] = None
+    return found
+
+
+def peak_of(model: Module, batch: dict[str, Any], optimizer: Optimizer, *, is_cast: bool) -> int:
+    """Return the bytes above those before it that are alive at the peak of the second of two steps."""
+    for _ in range(2):
+        meter = LiveBytes(tensors_of(model, [optimizer], (batch,)))
+        with meter:
+            with torch.autocast("cpu", torch.bfloat16, enabled=is_cast):
+                loss = model(**batch).loss
+            loss.backward()
+            optimizer.step()
+            optimizer.zero_grad()
+        del loss
+    return meter.peak - meter.base
+
+
+def report(name: str, *, is_cast: bool) -> str:
+    """Return what is told of a model."""
+    model, batch = droppable.make(name)
+    optimizer = torch.optim.AdamW(model.parameters())
+    peak_of(model, batch, optimizer, is_cast=is_cast)
+    with torch.autocast("cpu", torch.bfloat16, enabled=is_cast):
+        found = detect(model, (), batch)
+        board = found.switchboard(model)
+        steps = survey_steps(model, found, board, Script((), batch, (optimizer,)))
+    space = space_of(found, board, steps)
+    memory = TorchMemoryModel(space, steps, 0, {})
+    errors: dict[Config, int] = {}
+    peaks: dict[Config, int] = {}
+    for config in draw(space):
+        board.set(config.choices)
+        peaks[config] = peak_of(model, batch, optimizer, is_cast=is_cast)
+        errors[config] = memory.forecast(config, memory.dims).live_bytes - peaks[config]
+    worst = max(errors, key=lambda config: abs(errors[config]) / peaks[config])
+    exact = sum(abs(error) <= 1024 for error in errors.values())
+    line = f"{exact} of {len(errors)} within 1 KiB; without recompute {format_bytes(peaks[Config()])}"
+    if abs(errors[worst]) > 1024:
+        line += f"; worst {errors[worst] / peaks[worst]:+.1%} of {format_bytes(peaks[worst])}: {worst}"
+    return line
+
+
+def main() -> None:
+    """Print a line for each model and type."""
+    parser = argparse.ArgumentParser(description=__doc__.partition("\n")[0])
+    parser.add_argument("models", nargs="*", default=list(droppable.MODELS), help="only these")
+    warnings.simplefilter("ignore")
+    for name in parser.parse_args().models:
+        for is_cast in (False, True):
+            try:
+                line = report(name, is_cast=is_cast)
+            except (AttributeError, ImportError, RefusedModelError) as error:
+                line = f"not told: {error}"
+            print(f"{name:10}  {'autocast' if is_cast else 'float32':8}  {line}", flush=True)
+
+
+if __name__ == "__main__":
+    main()
