@@ -1,8 +1,8 @@
 """Hold forecasts beside real steps on the models that people train: ``make bench-forecast-models``.
 
 Each model of ``droppable.py``, with random weights, in float32 and under autocast to bfloat16: without recompute, with
-blocks and operators at several counts, and with mixes drawn by chance. A line tells the worst of the differences between
-the bytes alive at the peak of a real step and the forecast, and the config. Arguments name models.
+blocks and operators at several counts, and with mixes drawn by chance. A line tells the worst of the differences
+between the bytes alive at the peak of a real step and the forecast, and the config. Arguments name models.
 """
 
 from __future__ import annotations
