@@ -32,7 +32,7 @@ def name_of(model: Module) -> str:
 
 
 def digest_of(model: Module, operators: Sequence[str]) -> str:
-    """Return what a step of the model computes, without any size of its batch.
+    """Return a digest of a step of the model, without any size of its batch.
 
     Texts may be of other lengths at the next start.
 

@@ -38,7 +38,7 @@ class Card:
 
     @property
     def bytes_per_second(self) -> float:
-        """Return what its memory reads and writes."""
+        """Return the bandwidth of its memory."""
         return GIGA * self.gb_per_second
 
 
@@ -88,7 +88,7 @@ class Kernel(enum.StrEnum):
 
 @dataclass(frozen=True, kw_only=True)
 class AttentionCall:
-    """What the choice depends on.
+    """Properties of a call of attention on which the choice of its kernel depends.
 
     Attributes:
         dtype: The type of query, key and value: ``bfloat16``.

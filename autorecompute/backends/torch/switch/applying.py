@@ -71,7 +71,7 @@ class Roots:
         self._on_failure: Callable[[Exception], None] = lambda _error: None
         self._is_on = False
         self.is_transformed = False
-        """Whether a transform of ``torch.func`` has called a module with weights that no optimizer holds."""
+        """Tells whether a transform of ``torch.func`` has called a module with weights that no optimizer holds."""
         self._put: list[tuple[Any, str, Any, Any]] = []
 
     def install(self, on_failure: Callable[[Exception], None] | None = None) -> None:
@@ -262,7 +262,7 @@ MOST_NAMED = 8
 
 
 class _Elsewhere:
-    """Whether a tuner, or the environment, has decided already what this process recomputes."""
+    """Decision of a tuner, or of the environment, about this process's recompute."""
 
     decides = False
 
