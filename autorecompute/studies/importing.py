@@ -100,7 +100,7 @@ DRAFT_PREFIX = ".draft-"
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Trusted:
-    """What an archive may bring along.
+    """Names that an archive may bring along.
 
     Attributes:
         knobs: Names of the settings that are known, by the training system's name.

@@ -76,7 +76,7 @@ FORMS = "postgresql://USER@HOST/DATABASE, mysql+DRIVER://USER@HOST/DATABASE or s
 ENCODING = "In a password, write / as %2F, : as %3A, @ as %40 and so on, or leave it to PGPASSWORD or ~/.pgpass."
 
 OPENINGS, PAUSE_SECONDS = 5, 0.5
-"""How often tables are made, and the time between: of workers that begin together, one makes them and others fail."""
+"""Attempts to make the tables, and the time between: of workers that begin together, one makes them and others fail."""
 
 FAULTS = (
     optuna.exceptions.OptunaError,
@@ -92,7 +92,7 @@ FAULTS = (
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class StorageUrl:
-    """Where a shared study is kept.
+    """Address of a shared study.
 
     Attributes:
         address: The URL for SQLAlchemy, without any secret.
@@ -515,7 +515,7 @@ def _quiet() -> Iterator[None]:
 
 
 def _content_of(frozen: FrozenTrial) -> Trial | PublishedAnswer | None:
-    """Return what a stored trial holds; ``None`` for a claim that was given up."""
+    """Return the content of a stored trial; ``None`` for a claim that was given up."""
     if (plain := frozen.user_attrs.get(ANSWER)) is not None:
         return codec.from_plain(plain, PublishedAnswer)
     if (plain := frozen.user_attrs.get(TRIAL_ATTRIBUTE)) is not None:

@@ -143,7 +143,7 @@ class Bench:
         return self._batch is not None and not self._job.takes_batch
 
     def detect(self) -> Detection:
-        """Return what can be recomputed; starts the script up to its first training session, where it waits.
+        """Start the script up to its first training session, where it waits, and return the detection.
 
         Raises:
             ScriptError: the script fails before it trains, or never trains a model that can be tuned.
@@ -169,10 +169,7 @@ class Bench:
         return self._detection
 
     def detect_ranks(self) -> tuple[Detection, ...]:
-        """Return what :meth:`detect` finds on each rank, in their order.
-
-        The first has the figures that stand for all.
-        """
+        """Return the detection of each rank, in their order. The first has the figures that stand for all."""
         return (self.detect(), *self._other_detections)
 
     def measure(self, config: Config, effort: Effort) -> Measurement:
@@ -220,7 +217,7 @@ class Bench:
         return as_measurement(message)
 
     def step_bytes(self, config: Config) -> int | None:
-        """Return what a whole step on fake tensors takes beyond what is there before, which costs the training no step.
+        """Return the bytes that a whole step on fake tensors adds, which costs the training no step.
 
         ``None`` where none can be run, and where no live worker has measured anything.
         """
@@ -260,7 +257,7 @@ class Bench:
         return other
 
     def take_output(self) -> str:
-        """Return what the live or last worker printed since this was asked last."""
+        """Return the output of the live or last worker since the last call."""
         if not self.log.is_file():
             return ""
         with self.log.open("rb") as log:

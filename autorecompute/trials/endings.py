@@ -45,7 +45,7 @@ LAST_WORDS_LINES = 60
 
 
 def as_measurement(message: Message) -> Measurement:
-    """Return what a worker said last instead of the measurement that was wanted.
+    """Return a measurement for a worker's last message, which was another one.
 
     Raises:
         SetupError: the installation does not allow training.
@@ -62,7 +62,7 @@ def as_measurement(message: Message) -> Measurement:
 
 
 def unwritable(config: Config, detection: Detection) -> Measurement | None:
-    """Return what comes of a config that no process could be given; ``None`` where one can.
+    """Return the failure of a config that no process could be given; ``None`` where one can.
 
     Raises:
         SetupError: these versions read no config at all.
@@ -126,7 +126,7 @@ def failure_to_start(message: Message, log: Path, output: str, where: str) -> Au
 
 
 def _as_failed(message: Message) -> Failed:
-    """Return what a worker said that was no answer to what it was asked."""
+    """Return the failure for a message that was no answer."""
     return Failed(outcome=Outcome.CRASH, message=f"unexpected message from the worker: {type(message).__name__}")
 
 

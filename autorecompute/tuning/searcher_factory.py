@@ -91,8 +91,8 @@ def _failure(bench: Bench, measurement: Measurement) -> ScriptError:
 
 
 AFTERWARDS = (*[Task.TRIAL] * 6, Task.CHECK, Task.CONFIRMATION)
-"""What there has to be time for: the small steps themselves take about as long as two trials, then come the presets and
-the first that was chosen, and an answer is made of it."""
+"""Tasks for which time must remain. The small steps themselves take about as long as two trials. Then come the presets
+and the first config that was chosen, and an answer is made of it."""
 
 
 def analyse(context: TuningContext) -> MemoryModel | None:

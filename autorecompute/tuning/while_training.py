@@ -42,11 +42,11 @@ SURE = 0.999
 """A config that is less likely to fit is not tried: a step that runs out of memory cannot be taken back."""
 
 EFFORT = Effort(warmup=1, steps=4)
-"""What one trial takes, and on a CPU one step more."""
+"""Effort of one trial; on a CPU it takes one step more."""
 
 FINALISTS = 3
 RACE_STEPS = FINALISTS * LOOKS[0] * (ROUND_EFFORT.warmup + ROUND_EFFORT.steps)
-"""What a race takes up to its first look, where configs are not timed in turns."""
+"""Steps of a race up to its first look, where configs are not timed in turns."""
 
 RACE_SHARE = 0.4
 """Of the steps there are, no more than this share is kept back for the race."""

@@ -200,7 +200,7 @@ class Window:
         self._warmup_seconds += elapsed
 
     def measurement(self, batch: int) -> Measurement:
-        """Return what the complete window measured."""
+        """Return the measurement of the complete window."""
         if not self._step_seconds:
             return Measurement(outcome=Outcome.WRONG_BATCH, message=f"no step had the batch of {batch}")
         is_finite = all(map(math.isfinite, self._losses))
