@@ -106,7 +106,7 @@ class TrainingBench(Bench):
 
     @property
     def spent_steps(self) -> int:
-        """Return the number of steps since the training began, all with a trial's config on, and of those of comparisons."""
+        """Return the steps since the training began, each with a trial's config on, and those of comparisons."""
         return self._trained_steps + CHECK_STEPS * len(self.checks)
 
     @property

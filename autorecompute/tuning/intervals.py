@@ -114,7 +114,7 @@ def signed_rank_quantile(miss: float, count: int) -> int:
 
 @functools.cache
 def student_quantile(miss: float, freedom: int) -> float:
-    """Return the value that Student's t with so many degrees of freedom exceeds with the chance ``miss``, below one half."""
+    """Return the value that Student's t with so many degrees of freedom exceeds with the chance ``miss``, below 0.5."""
     low, high = 0.0, 1.0
     while _student_tail(high, freedom) > miss:
         high *= 2

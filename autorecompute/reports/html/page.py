@@ -95,7 +95,7 @@ class Story:
 
 
 def tell(folder: StudyFolder, page: Path) -> Story:
-    """Return what there is to tell of a study, finished or not.
+    """Tell the story of a study, finished or not.
 
     Args:
         folder: The study.
