@@ -23,7 +23,7 @@ if TYPE_CHECKING:
 
 FOLDER = Path(__file__).parent
 HOOKS_VARIABLE = "AUTORECOMPUTE_HOOKS"
-"""What is called at which import; ``sitecustomize`` spells it out a second time."""
+"""Variable of the functions to call at imports; ``sitecustomize`` spells it out a second time."""
 
 BEFORE, AFTER = "before", "after"
 

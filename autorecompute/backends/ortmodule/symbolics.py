@@ -17,7 +17,7 @@ if TYPE_CHECKING:
 
 
 LAST = 2**63 - 1
-"""Where ONNX ends a slice that goes to the end."""
+"""ONNX's end of a slice that goes to the end."""
 
 
 def constant(g: Any, value: Any) -> Any:

@@ -112,7 +112,7 @@ class ForwardPairing:
 
     @property
     def warnings(self) -> tuple[str, ...]:
-        """Return what was seen, a sentence for each line of the script."""
+        """Return the warnings, a sentence for each line of the script."""
         return tuple(self._found.values())
 
     @property
@@ -362,7 +362,7 @@ class OrtModuleBackend:
         return ""
 
     def classify(self, error: BaseException) -> tuple[Outcome, str]:
-        """Return what the exception that ended the script means, and a sentence about it."""
+        """Classify the exception that ended the script, with a sentence about it."""
         return exceptions.classify(error)
 
     def _check(
@@ -450,7 +450,7 @@ def rebuild(manager: Any, config: Config, folder: Path) -> None:
 
 
 def give_here(config: Config, ort_version: str, folder: Path) -> Given:
-    """Return what a live ORTModule of this version is given for a config; a plans file is written into the folder.
+    """Return a live ORTModule's settings for a config; write a plans file into the folder.
 
     Raises:
         UsageError: it cannot be given the config.
