@@ -182,9 +182,9 @@ TOLERANCES = {"float64": 1e-10, "float32": 1e-4, "float16": 1e-2, "bfloat16": 3e
 """Largest difference, relative to the largest gradient of a parameter, that kernels with unordered sums may leave."""
 
 NOISE_FACTOR = 4.0
-"""Where kernels add up in any order, a config may be off by so many times the difference of two steps without
-recompute. Attention's backward pass does so on a card. Seen on an H100 in bfloat16: from 4e-4 to 1.1e-2 of the largest
-gradient."""
+"""Most that a config may be off where kernels add up in any order, over the difference of two steps without recompute.
+Attention's backward pass does so on a card. Seen on an H100 in bfloat16: from 4e-4 to 1.1e-2 of the largest gradient.
+"""
 
 MOST_NOISE = 0.05
 """But by no more than this share of the largest gradient. Other dropout masks in one of six layers make 0.3 of it."""

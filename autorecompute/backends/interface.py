@@ -254,7 +254,7 @@ class LiveMeter(Protocol):
         """Return the step has ended; the most bytes that it had alive beyond those alive at its start."""
 
     def held_bytes(self, measured_bytes: int) -> int:
-        """Return the bytes that a process of this config alone would hold between two steps, where this one holds these."""
+        """Return the bytes that a process with this config alone would hold between two steps."""
 
 
 class WorkerBackend(Protocol):
