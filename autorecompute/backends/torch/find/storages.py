@@ -58,10 +58,7 @@ class Storages:
 
 
 def storage_of(tensor: Tensor) -> torch.UntypedStorage:
-    """Return the storage of a tensor.
-
-    Of one that is spread over ranks this rank's part, of a sparse one its values.
-    """
+    """Return the storage of a tensor. Of one that is spread over ranks this rank's part, of a sparse one its values."""
     own = getattr(tensor, "_local_tensor", tensor)
     if own.is_sparse:
         own = own._values()
