@@ -261,10 +261,7 @@ class WorkerBackend(Protocol):
     """A training system inside the user's process."""
 
     def install(self, listener: Listener) -> None:
-        """Hooks into the training system before the user's script runs.
-
-        Args:
-            listener: Who is told of it.
+        """Hook into the training system before the user's script runs.
 
         Raises:
             SetupError: the system is not installed, or a part of it is missing.

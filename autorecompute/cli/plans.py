@@ -38,10 +38,6 @@ STEPS_A_CONFIG = 2
 def look(args: argparse.Namespace, level: str | None) -> tuple[list[Overview], PeakView | None]:
     """Return the overview of each rank, the first one first, and the view of its peak, if that is wanted.
 
-    Args:
-        args: Those of the verb.
-        level: The log level, where one was chosen.
-
     Raises:
         AutorecomputeError: there is nothing to look at, for one of the reasons that have an exit code.
     """

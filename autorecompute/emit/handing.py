@@ -19,10 +19,6 @@ if TYPE_CHECKING:
 def hand_out(folder: StudyFolder, result: Result) -> Emission:
     """Render the answer to train with: the files that the variables name hold its plans.
 
-    Args:
-        folder: The study, where it lies now.
-        result: Its answer.
-
     Raises:
         NothingFitsError: the study has no config to train with.
         SetupError: no version that is known reads the config, or a file cannot be written, or something in the

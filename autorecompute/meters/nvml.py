@@ -228,10 +228,6 @@ class Card:
 
         A container has process ids of its own, and NVML tells the host's or none at all. So the list is believed where
         this process stands in it; otherwise all memory that this process does not account for is taken for others'.
-
-        Args:
-            pid: This process.
-            held_bytes: Memory its allocator has reserved.
         """
         try:
             processes = self.processes()

@@ -297,10 +297,6 @@ def chance_to_work(candidates: Candidates, trials: Sequence[Trial]) -> np.ndarra
     A choice that was measured works as far as it was on. Of a config that failed one of its other choices is to blame:
     those that most of such configs have are equally likely to be the one. Where nothing else was on in it, no more than
     what was measured is.
-
-    Args:
-        candidates: The configs.
-        trials: All that was measured.
     """
     switches = candidates.switches
     places = [(candidates.places.get(trial.config), trial.measurement.outcome) for trial in trials]
@@ -325,10 +321,6 @@ def _blames_config(outcome: Outcome) -> bool:
 
 def predict_frontier(memory: MemoryModel, dims: Mapping[str, int]) -> tuple[Forecast, ...]:
     """Return the forecasts of those configs among all that the search knows, the lowest peak first.
-
-    Args:
-        memory: A model that can forecast any config.
-        dims: The dimensions of a step.
 
     Raises:
         KeyError: a shape depends on a dimension that is not known.

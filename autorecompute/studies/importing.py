@@ -112,12 +112,6 @@ class Trusted:
 def import_records(records: StudyRecords, name: str, trusted: Trusted, *, force: bool) -> StudyFolder:
     """Return the study that was made.
 
-    Args:
-        records: What is in the archive.
-        name: What the study is to be called.
-        trusted: What it may bring along.
-        force: Whether a study of this name may be replaced.
-
     Raises:
         UsageError: the name is taken, or is none; the archive has what this version does not know; a process uses
             the study, or somebody else's files lie in its folder.

@@ -147,10 +147,6 @@ def keep_batches(folder: StudyFolder, record: BatchRecord) -> None:
 def trials_of_answer(folder: StudyFolder, result: Result) -> list[Trial]:
     """Return the trials that the answer was chosen from: of several batches, those at the batch to train with.
 
-    Args:
-        folder: The study.
-        result: Its answer.
-
     Raises:
         SetupError: a storage cannot be read.
     """

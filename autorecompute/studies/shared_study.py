@@ -124,10 +124,6 @@ class StorageUrl:
 def parse_storage(text: str, source: str = "--storage") -> StorageUrl:
     """Read where a shared study is kept.
 
-    Args:
-        text: What the user gave.
-        source: How, for what is said of it.
-
     Raises:
         UsageError: it is none of the forms there are; what was given is not repeated, for it may hold a password.
     """
@@ -307,13 +303,6 @@ class SharedStudy:
         self, config: Config, reason: str, space: Space, *, most: int | None = None, about: Tuned | None = None
     ) -> int | None:
         """Claim a config for this worker.
-
-        Args:
-            config: What it wants to measure.
-            reason: Why the search wants it.
-            space: The plans.
-            most: How many trials the study may have.
-            about: What a new study is about.
 
         Returns:
             The number of its trial; ``None`` where another worker has the config or the last trial, or confirms.

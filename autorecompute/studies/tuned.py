@@ -92,11 +92,6 @@ class Tuned:
 def bind(folder: StudyFolder, tuned: Tuned, note: Callable[[str], None]) -> bool:
     """Begin the study with what is tuned, or check that it was begun with the same; tell whether it began.
 
-    Args:
-        folder: The study's.
-        tuned: What is tuned here.
-        note: Told of what differs and is taken for the same.
-
     Raises:
         UsageError: the study holds another problem, or was imported.
     """

@@ -246,10 +246,6 @@ class Bench:
         """Return another bench for the same job, whose processes see these variables, too.
 
         Ends the live worker of this one.
-
-        Args:
-            variables: What is added to their environment.
-            logs: Folder for their output.
         """
         self.close()
         other = Bench(self._job, self._batch, logs, limit_bytes=self._limit_bytes)
@@ -355,11 +351,6 @@ def measure_in_turns(bench: Bench, configs: Sequence[Config], steps: int) -> dic
 
     A config that fails is left out from then on. Where the script ends meanwhile, it is started again, and each config
     has the steps that were timed until then, one at least.
-
-    Args:
-        bench: Where they are measured.
-        configs: What is measured, in this order and back.
-        steps: Timed steps of each.
     """
     found: dict[Config, list[Measurement]] = {config: [] for config in configs}
     running, starts = list(found), bench.starts

@@ -118,10 +118,6 @@ def compiled_code_of(study: Path) -> Path:
 def cache_variables(study: Path, inherited: Mapping[str, str]) -> dict[str, str]:
     """Return variables that put compilers' caches in a study's folder, but for those that the user has set.
 
-    Args:
-        study: The study's own folder.
-        inherited: The environment that a process starts from.
-
     Raises:
         SetupError: as above.
     """

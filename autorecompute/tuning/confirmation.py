@@ -71,9 +71,6 @@ class Confirmer:
 
         Of those that held the limit the usual one tells, as one may have held more by chance. Those that broke it tell
         less: of them the one that held most counts.
-
-        Args:
-            trials: What was measured.
         """
         peaks = {trial.config: trial.measurement.peak_bytes for trial in trials}
         confirmed = [best.peak_bytes - (peaks.get(best.config) or best.peak_bytes) for best in self._confirmed.values()]
@@ -102,9 +99,6 @@ class Confirmer:
 
     def learn(self, standings: Sequence[Finalist]) -> None:
         """Take what a race tells of configs that were confirmed before it: single trials are compared with it else.
-
-        Args:
-            standings: Who was raced.
 
         Raises:
             SetupError: the folder cannot be written.
@@ -472,11 +466,7 @@ class TrialLimit:
         return limit_bytes - (own_bytes if self._guesses else 0)
 
     def is_guess(self, trials: Sequence[Trial]) -> bool:
-        """Tell whether the limit rests on a guess, or on one whole process that held more than a guess would allow.
-
-        Args:
-            trials: What was measured.
-        """
+        """Tell whether the limit rests on a guess, or on one whole process that held more than a guess would allow."""
         if self._excess_bytes or self._own_bytes(trials) is None:
             return False
         limit_bytes = self._context.problem.limit_bytes
@@ -497,11 +487,7 @@ class TrialLimit:
         return self._excess_bytes
 
     def leanest_beyond(self, trials: Sequence[Trial]) -> Trial | None:
-        """Return the trial of least peak where the guess leaves room for none: its whole process tells what is needed.
-
-        Args:
-            trials: What was measured.
-        """
+        """Return the trial of least peak where the guess leaves room for none: its whole process tells the need."""
         is_known = self._confirmer.configs or len(self._rejections.known_excesses) >= TELLING
         left_bytes = self(trials)
         able = self._rejections.remaining(trials)

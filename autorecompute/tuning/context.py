@@ -200,9 +200,6 @@ class TuningContext:
     def detect_somewhere(self, open_bench: Callable[[int], Bench]) -> None:
         """Do so at half the batch, or a half of that, where more has no room: nobody asked for the batch.
 
-        Args:
-            open_bench: Makes a bench for a batch.
-
         Raises:
             TooLargeError: a single sample has no room.
             ScriptError: the script fails by itself.
@@ -228,10 +225,6 @@ class TuningContext:
 
     def emit(self, config: Config, knobs: Collection[str] = ()) -> dict[str, str]:
         """Return the variables for a fresh process that trains with a config. Files that they name are written.
-
-        Args:
-            config: What it recomputes.
-            knobs: Names of the other settings that are on.
 
         Raises:
             SetupError: a file cannot be written.

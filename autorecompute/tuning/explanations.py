@@ -82,12 +82,7 @@ def _explain_lateness(start_seconds: float, waited_seconds: float, which: str) -
 
 
 def explain_late_batches(folder: StudyFolder, batches: Sequence[int]) -> str:
-    """Return that the time of a tuning over several batches was over before a batch was done, and what is kept.
-
-    Args:
-        folder: The study that stands for all batches.
-        batches: Those that were asked for.
-    """
+    """Return that the time of a tuning over several batches was over before a batch was done, and what is kept."""
     if not read_batches(folder, batches).without:
         return OUT_OF_TIME
     return f"{OUT_OF_TIME_AGAIN} What was measured is kept in {folder.path}. Rerun the command to continue."
@@ -105,9 +100,6 @@ def advise_on_glibc(kind: str) -> str:
 
     glibc raises its threshold with the largest block that is freed, while a model is exported or trained, and a process
     then holds more, by chance: see mallopt(3).
-
-    Args:
-        kind: That of the device.
     """
     if kind != "cpu" or THRESHOLD in os.environ:
         return ""

@@ -92,12 +92,7 @@ class PairedComparison:
 
 
 def has_enough_pairs(comparison: Comparison, *, has_time: bool) -> bool:
-    """Tell whether it was not the time that ended a comparison.
-
-    Args:
-        comparison: What came of it.
-        has_time: Whether there is time for another pair.
-    """
+    """Tell whether it was not the time that ended a comparison."""
     return comparison.is_clear or comparison.pairs >= PAIRS or has_time
 
 

@@ -224,11 +224,7 @@ class RaceResult:
         return (*self.standings, *self.over_limit, *self.failed)
 
     def in_order(self, standings: Sequence[Finalist]) -> list[Finalist]:
-        """Return the finalists in the order in which they get a process of their own: as raced, and then who was not.
-
-        Args:
-            standings: All that may still be the answer.
-        """
+        """Return the finalists in the order of their own processes: as raced, and then the others."""
         numbers = {entry.trial.number for entry in self.everybody}
         others = [entry for entry in standings if entry.trial.number not in numbers]
         able = {entry.trial.number for entry in standings}
@@ -417,11 +413,6 @@ def _round_of(measurement: Measurement, reference: Measurement | None, *, is_dis
 def keep_race(folder: StudyFolder, raced: RaceResult, trials: int) -> None:
     """Write down how far a race has come.
 
-    Args:
-        folder: The study.
-        raced: The race.
-        trials: How many trials the study has.
-
     Raises:
         SetupError: the folder cannot be written.
     """
@@ -447,10 +438,6 @@ def _record_of(entry: Finalist) -> StandingRecord:
 def read_race(folder: StudyFolder, trials: Sequence[Trial]) -> RaceResult | None:
     """Return the race that was held among these trials; ``None`` where none was.
 
-    Args:
-        folder: The study.
-        trials: All that was measured.
-
     Raises:
         SetupError: the file cannot be read.
     """
@@ -475,11 +462,6 @@ def read_race(folder: StudyFolder, trials: Sequence[Trial]) -> RaceResult | None
 
 def race_winner(folder: StudyFolder, trials: Sequence[Trial], rejected: Collection[Config]) -> Trial | None:
     """Return who came first in it, of those that may be the answer; ``None`` where there is no race, or it is not over.
-
-    Args:
-        folder: The study.
-        trials: All that was measured.
-        rejected: The configs that cannot be the answer.
 
     Raises:
         SetupError: the file cannot be read.

@@ -229,12 +229,6 @@ def figures_of(measurement: Measurement) -> Figures:
 def measure_without(context: TuningContext, batch: int, limit_bytes: int, *, is_due: bool) -> Figures:
     """Return the figures of the batch, told to whoever watches.
 
-    Args:
-        context: What the tuning works with.
-        batch: Samples a forward.
-        limit_bytes: What its peak may reach.
-        is_due: Whether the script has to bear the batch.
-
     Raises:
         ScriptError: it has to, and fails for another reason than memory.
     """

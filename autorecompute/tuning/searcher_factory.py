@@ -167,12 +167,7 @@ class SearcherFactory:
         return _BaselineFirst(self, limit)
 
     def make(self, limit_bytes: int, trials: int) -> Searcher:
-        """Return the searcher that was asked for; the first one takes two small steps of the script.
-
-        Args:
-            limit_bytes: What trials are held against.
-            trials: How many there are.
-        """
+        """Return the searcher that was asked for; the first one takes two small steps of the script."""
         if self._limit_bytes not in {None, limit_bytes}:
             self._known_trials = trials
         self._limit_bytes = limit_bytes

@@ -275,15 +275,7 @@ class BatchAnswer:
         search_end: SearchEnd,
         own_seconds: float,
     ) -> Result:
-        """Return the answer.
-
-        Args:
-            curve: What was measured.
-            tuned: The batches with a study of their own.
-            comparison: What :meth:`compare` gave.
-            search_end: Why no further config was measured.
-            own_seconds: Time spent outside of these studies.
-        """
+        """Return the answer."""
         contenders = self._contenders(curve)
         point = contenders.answer(comparison)
         if point is not None and point is contenders.recomputed:

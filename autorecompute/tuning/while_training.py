@@ -67,14 +67,7 @@ GAVE_UP = (
 
 
 def tune_training(job: Job, folder: StudyFolder, settings: TuningSettings, bench: TrainingBench) -> None:
-    """Tune a training to the end of the search, or of the training. Whatever fails is told to the training.
-
-    Args:
-        job: What is trained.
-        folder: Where the study is kept.
-        settings: What was asked for.
-        bench: The training.
-    """
+    """Tune a training to the end of the search, or of the training. Whatever fails is told to the training."""
     context = TuningContext(job=job, bench=bench, folder=folder, settings=settings, progress=_Silence())
     tuning = _Tuning(context, bench)
     try:

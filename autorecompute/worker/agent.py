@@ -69,9 +69,6 @@ def override_loader(settings: Settings) -> LoaderOverride | None:
     """Override every DataLoader of the process from now on.
 
     ``None`` where the script takes a batch, or needs none.
-
-    Args:
-        settings: What the controller said at the start.
     """
     if not settings.override_loader or settings.target_batch is None:
         return None

@@ -50,11 +50,7 @@ def _process_group() -> Any:
 
 
 def explain_missing_rank(error: BaseException) -> str:
-    """Return why a script fails that looks for its rank where no launcher has set one; empty for other errors.
-
-    Args:
-        error: What ended the script.
-    """
+    """Return why a script fails that looks for its rank where no launcher has set one; empty for other errors."""
     name = _missed_variable(error)
     if "RANK" in os.environ or name not in LAUNCHER_VARIABLES:
         return ""

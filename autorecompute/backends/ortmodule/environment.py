@@ -135,13 +135,7 @@ def option_of(plan: Plan) -> str:
 
 
 def presets_of(plans: Iterable[Plan], levels: Iterable[Level], *, has_boundaries: bool) -> dict[str, Config]:
-    """ORT's levels. Without boundaries of layers a level is just its plans, and the second one is all of them.
-
-    Args:
-        plans: All there are.
-        levels: Those that the installed version has.
-        has_boundaries: Whether ORT finds boundaries of layers.
-    """
+    """ORT's levels. Without boundaries of layers a level is just its plans, and the second one is all of them."""
     if has_boundaries:
         return {f"level_{int(level)}": config_of_level(level) for level in levels if level is not Level.CHOSEN}
     whole = [plan for plan in plans if option_of(plan) == RECOMPUTE]

@@ -176,11 +176,7 @@ class Run:
 
 
 def read_halves(events: Iterable[Mapping[str, Any]]) -> tuple[list[Run], list[Run]]:
-    """Return the nodes of the last forward and of the last backward half, in the order they ran.
-
-    Args:
-        events: The profile's events, in any order.
-    """
+    """Return the nodes of the last forward and of the last backward half, in the order they ran."""
     ordered = sorted(events, key=lambda event: event["ts"])
     runs = _outermost(event for event in ordered if event["name"] == _RUN)[-_HALVES:]
     assert len(runs) == _HALVES, "a step that was profiled has run forward and backward"

@@ -281,10 +281,7 @@ class OrtModuleBackend:
         self._folder = folder
 
     def install(self, listener: Listener) -> None:
-        """Hooks into every training session that ORTModule will create.
-
-        Args:
-            listener: Who is told of it.
+        """Hook into every training session that ORTModule will create.
 
         Raises:
             SetupError: ORTModule is not installed, or its extensions are missing.
@@ -464,9 +461,5 @@ def give_here(config: Config, ort_version: str, folder: Path) -> Given:
 
 
 def make_backend(folder: Path) -> OrtModuleBackend:
-    """Return the backend; ``registry`` asks for it.
-
-    Args:
-        folder: Where it may write files.
-    """
+    """Return the backend; ``registry`` asks for it."""
     return OrtModuleBackend(folder)

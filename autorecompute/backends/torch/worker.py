@@ -81,12 +81,7 @@ class Surveyed(NamedTuple):
 
 
 def surveyed(root: Module, survey: Callable[[], tuple[Steps | None, str]]) -> Surveyed:
-    """Survey the model, and weigh what that leaves.
-
-    Args:
-        root: The model.
-        survey: What steps take, or why nobody can tell.
-    """
+    """Survey the model, and weigh what that leaves."""
     if next(root.parameters()).device.type != "cpu":
         return Surveyed(*survey())
     meter = HostMeter()

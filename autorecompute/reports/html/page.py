@@ -97,10 +97,6 @@ class Story:
 def tell(folder: StudyFolder, page: Path) -> Story:
     """Tell the story of a study, finished or not.
 
-    Args:
-        folder: The study.
-        page: The file that links lead from.
-
     Raises:
         UsageError: there is no such study, or another version of autorecompute made it.
         SetupError: it cannot be read.

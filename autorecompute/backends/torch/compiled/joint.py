@@ -84,10 +84,6 @@ def cluster_of(node: Node, groups: Mapping[str, str]) -> str | None:
     """Return the name that a choice gives the cluster of a node: ``blocks.*.mlp/gelu``; ``None`` where it is in none.
 
     What is drawn by chance is in none: it is kept in any case. Nor is what the model itself does around its modules.
-
-    Args:
-        node: A node of a joint graph.
-        groups: The group of each module, by its path.
     """
     path, kind = path_of(node), kind_of(node)
     group = groups.get(path) if path is not None else None

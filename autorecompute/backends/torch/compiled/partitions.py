@@ -177,11 +177,7 @@ class Partitions:
         self._work, self._own = max(work_of(self._none), 1.0), work_again(self._none)
 
     def offer(self, blocks: Sequence[Site]) -> Offered:
-        """Return all that makes a difference.
-
-        Args:
-            blocks: The sites of blocks that can be checkpointed.
-        """
+        """Return all that makes a difference."""
         budgets = {(GRAPH, option_of(at)): cuts for at in VALUES if self._is_new(cuts := self._step.cut(budget=at))}
         found = {**budgets, **self._recomputed(), **self._kept(), **self._kept_under(list(budgets.items())[-1:])}
         checkpoints = {(site.name, CHECKPOINT): self._checkpointed(site, CHECKPOINT) for site in blocks}

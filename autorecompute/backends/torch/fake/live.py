@@ -149,14 +149,7 @@ class Work:
         self._speeds = speeds
 
     def of(self, function: Any, args: tuple[Any, ...], kwargs: Mapping[str, Any], result: Any) -> Amount:
-        """Return the work of one operator.
-
-        Args:
-            function: The operator.
-            args: Its positional arguments.
-            kwargs: Its keyword arguments.
-            result: What it gave.
-        """
+        """Return the work of one operator."""
         packet = getattr(function, "overloadpacket", None)
         if getattr(function, "is_view", False) or packet in _IDLE:
             return NOTHING

@@ -304,12 +304,6 @@ def reserve(model: Module, tuned: Tuned, script: Script, configs: Iterable[Confi
     A fragment of memory is what many requests in a row leave, so the figures of plans do not add up: each config has a
     whole step of its own.
 
-    Args:
-        model: The model.
-        tuned: What was found in it, and its switches.
-        script: What the script does around the model.
-        configs: What is recomputed.
-
     Raises:
         SetupError: the environment sets what is not modelled.
     """

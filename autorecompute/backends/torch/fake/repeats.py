@@ -75,12 +75,7 @@ def card_memory(step: FakeStep, settings: AllocatorSettings | None = None, limit
 
 
 def requests_of(step: FakeStep, steps: int = STEPS) -> Iterator[Request]:
-    """Yield what training asks the allocator for: the model and a batch, then steps, in the first of them the state.
-
-    Args:
-        step: A step, as all after the first are.
-        steps: How many there are.
-    """
+    """Yield what training asks the allocator for: the model and a batch, then steps, in the first of them the state."""
     yield from (Request(number, size) for number, size in step.held.items() if number not in step.state)
     first = next((place for place, event in enumerate(step.events) if event.segment.phase == OUTSIDE), len(step.events))
     yield from _changes(step.events[:first])
@@ -155,10 +150,6 @@ def cut(events: Iterable[Event], calls: int) -> list[Piece]:
     """Return the segments in order, those among them in which nothing changes: steps with other choices may change it.
 
     Where a step goes through segments in another order, or through one twice, they are as they come.
-
-    Args:
-        events: All changes of a step.
-        calls: How many calls of units there are in it.
     """
     by_segment = itertools.groupby(events, key=lambda event: event.segment)
     found = [Piece(segment, _nodes(group)) for segment, group in by_segment]

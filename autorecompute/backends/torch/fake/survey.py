@@ -105,12 +105,7 @@ WORK = {CHECKPOINT: 1 / 3, DROP: 0.05, KEEP_MATMUL: 0.1}
 
 
 def rough_steps(found: Detected, board: Switchboard) -> Steps | None:
-    """Return a step without recompute, and how it differs with each choice; ``None`` where a probe has seen no unit.
-
-    Args:
-        found: What a probe found in the model.
-        board: Its switches.
-    """
+    """Return a step without recompute, and how it differs with each choice; ``None`` where a probe has seen no unit."""
     if not found.calls:
         return None
     choices = [Choice(site.name, option) for site in offered(found) for option in site.options if option in SAVED]

@@ -413,13 +413,7 @@ def _holds_all(site: Site, units: Collection[str]) -> bool:
 
 
 def space_of(found: Detected, board: Switchboard, steps: Steps | None) -> Space:
-    """Return all that can be switched on in a model.
-
-    Args:
-        found: What a probe found in it.
-        board: Its switches.
-        steps: What steps take; ``None`` where nobody knows.
-    """
+    """Return all that can be switched on in a model."""
     sites = offered(found)
     plans = tuple(_plan(site, option, found, steps) for site in sites for option in site.options if option != EVERY_2ND)
     bare = Space(plans=plans, covers=_covers(board, {site.name for site in sites}))

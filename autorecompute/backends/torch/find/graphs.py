@@ -92,12 +92,7 @@ def roots_of(results: Iterable[Tensor]) -> list[Node]:
 
 
 def graph_of(results: Iterable[Tensor], first: int) -> Graph:
-    """Return the graph of a call.
-
-    Args:
-        results: What the call returned.
-        first: The number of the first node that it made.
-    """
+    """Return the graph of a call."""
     nodes = roots_of(results)
     ways = [(-1, place) for place, node in enumerate(nodes) if sequence_of(node) >= first]
     nodes = [nodes[root] for _, root in ways]

@@ -460,12 +460,7 @@ def _accelerated() -> int:
 
 
 def _reads(frame: FrameType, called: Sequence[FrameType]) -> bool | None:
-    """Tell whether the code around a frame's running line accumulates; ``None`` where it has no optimizer step.
-
-    Args:
-        frame: One of the frames that call the model.
-        called: Those between it and the model.
-    """
+    """Tell whether the code around a frame's running line accumulates; ``None`` where it has no optimizer step."""
     line, inner = frame.f_lineno, None
     for scope in scopes(frame.f_code.co_filename, line):
         if steps := _steps(scope, frame):

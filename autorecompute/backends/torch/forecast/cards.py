@@ -120,13 +120,7 @@ CHOOSIER = (2, 12)
 
 
 def kernel_of(call: AttentionCall, capability: tuple[int, int], release: tuple[int, int] = CHOOSIER) -> Kernel:
-    """Return the kernel that a training step takes on a card (``select_sdp_backend``).
-
-    Args:
-        call: What is computed.
-        capability: The card's compute capability.
-        release: Major and minor version of PyTorch.
-    """
+    """Return the kernel that a training step takes on a card (``select_sdp_backend``)."""
     if not _is_fusable(call):
         return Kernel.MATH
     if _prefers_cudnn(capability) and _fits_cudnn(call, capability, release):

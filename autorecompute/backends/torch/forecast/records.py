@@ -297,12 +297,7 @@ SWITCH = "such as gradient_checkpointing=True, or activation_checkpointing=True 
 
 
 def describe_own(places: Sequence[str], *, is_replaced: bool) -> Iterator[str]:
-    """Yield what a user has to know of the script's own checkpoints, in a sentence; nothing where there is nothing.
-
-    Args:
-        places: Where the script makes them, or would.
-        is_replaced: Whether they are switched off.
-    """
+    """Yield what a user has to know of the script's own checkpoints, in a sentence; nothing where there is nothing."""
     others = f" and {len(places) - MOST_PLACES} more" if len(places) > MOST_PLACES else ""
     named = f"{', '.join(places[:MOST_PLACES])}{others}"
     if places and not is_replaced:

@@ -225,12 +225,7 @@ class Tuned:
             raise UsageError(f"These plans are not for this model: {error}.") from error
 
     def whole_step_bytes(self, config: Config, script: Script) -> int | None:
-        """Return the most that a whole step on fake tensors has alive beyond what is before it; ``None`` if none runs.
-
-        Args:
-            config: What is recomputed in it.
-            script: What the script does around the model.
-        """
+        """Return the peak of the live bytes that a whole step on fake tensors adds; ``None`` if none runs."""
         model = self.reference()
         assert model is not None, "a model that is called is there"
         try:
