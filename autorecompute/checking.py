@@ -36,13 +36,14 @@ RELATIVE_TOLERANCE = 0.15
 throughput relative to no recompute hardly depends on what else the machine does."""
 
 LOOSEST = 0.30
-"""Where the stored throughput was known less well, its interval counts, down to this share below it."""
+"""Largest loss of throughput: where the stored one was known less well, its interval counts, down to this share below
+it."""
 
 RATE_TOLERANCE = 0.30
 """The same for samples/s, which processes minutes apart on a shared machine do not agree about."""
 
 BROKEN = {Outcome.CRASH, Outcome.HANG, Outcome.TIMEOUT}
-"""How a process ends of what it was ordered to do. Others end for want of memory, or by the script."""
+"""Ends of a process by its orders. Others end for want of memory, or by the script."""
 
 
 def check_plans(config: Config, detection: Detection) -> CheckLine:
@@ -140,7 +141,7 @@ ROUNDS = 3
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Stored:
-    """What a study has to be held against.
+    """Parts of a study that a check compares.
 
     Attributes:
         study: Its name.
@@ -185,7 +186,7 @@ class Checker:
         self._ratios: list[float] = []
 
     def run(self, command: tuple[str, ...]) -> CheckReport:
-        """Return what was found.
+        """Check the config and return the report.
 
         Raises:
             ScriptError: the script fails by itself.

@@ -29,7 +29,7 @@ if TYPE_CHECKING:
 
 
 class Document:
-    """What every printed record that uses one of those three things inherits from."""
+    """Base of the printed records that use one of those three things."""
 
     __slots__ = ()
 
@@ -101,7 +101,7 @@ MOST_ENTRIES = 100_000
 """No step has more operations, and no study more trials."""
 
 MOST_NAMES = 1_000
-"""What has a name in a record, such as a dimension, a version or a preset, is printed line by line, and compared so."""
+"""Most names in a mapping of a record, such as dimensions, versions or presets: it is printed and compared by lines."""
 
 LONGEST_TEXT = 1 << 20
 NOT_FINITE = frozenset({"nan", "inf", "-inf"})
@@ -329,7 +329,7 @@ def dumps(document: object) -> str:
 
 
 def _describe(error: Exception, kind: str) -> str:
-    """Return which record is not described, and which of its fields, as far as that can be told."""
+    """Name the record and the field that are not described, as far as that can be told."""
     from cattrs import transform_error
 
     what, _, place = transform_error(error, format_exception=_say)[0].rpartition(" @ $")

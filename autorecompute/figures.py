@@ -30,7 +30,7 @@ class RaceEnd(enum.StrEnum):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Ranking:
-    """How a race ended.
+    """End of a race.
 
     Attributes:
         end: What it came to.
@@ -152,7 +152,7 @@ class Comparison:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Recomputed:
-    """What a batch comes to with recompute.
+    """Answer of a batch with recompute.
 
     Attributes:
         study: The study that tuned it.
@@ -196,7 +196,7 @@ class CurvePoint:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class KnobFigures:
-    """What a knob did, beside the winner with the knobs that were kept before it.
+    """Figures of a knob, beside the winner with the knobs that were kept before it.
 
     Attributes:
         name: The knob.
@@ -259,7 +259,7 @@ def comparable_steps(measurements: Sequence[Measurement]) -> list[float | None]:
 
 
 class Verdict(enum.StrEnum):
-    """What tuning found out about recompute on this problem."""
+    """Verdict on recompute for a problem."""
 
     RECOMPUTE_PAYS = "recompute_pays"
     """The batch fits with recompute only, and the largest that fits without is not more than 2 % faster."""
@@ -281,7 +281,7 @@ LEAST_RATIO = 1 / (1 + MARGIN)
 
 
 def judge(comparison: Comparison | None, least_ratio: float = LEAST_RATIO) -> Verdict:
-    """Return what a comparison says about recompute: undecided unless its whole interval lies on one side.
+    """Judge recompute by a comparison: undecided unless its whole interval lies on one side.
 
     Args:
         comparison: Recompute beside none; ``None`` where nothing was compared.
@@ -310,10 +310,10 @@ AMONG_SEVERAL = {
         "more than 2 % faster"
     ),
 }
-"""What is said in another way where several batches were compared."""
+"""Other words where several batches were compared."""
 
 BESIDE_OWN = {Verdict.NOT_NEEDED: "not needed: the batch fits with the script's own checkpointing alone"}
-"""What is said in another way where the script checkpoints itself."""
+"""Other words where the script checkpoints itself."""
 
 NO_ANSWER = "no answer yet: no config was confirmed so far"
 
@@ -321,12 +321,12 @@ WITHOUT_COMPARISON = {
     Verdict.RECOMPUTE_PAYS: "recompute pays: the batch fits only with it, and no smaller one fits without",
     Verdict.DOES_NOT_PAY: "does not pay: no larger batch was made to fit with recompute",
 }
-"""What bears a verdict where there was nothing to compare."""
+"""Words of a verdict where there was nothing to compare."""
 
 NOT_SO_FAR = (
     "does not pay so far: a smaller batch without recompute gives more samples a second than the best found so far"
 )
-"""What a comparison says where the search for the best did not come to its end."""
+"""Words of a comparison where the search for the best did not come to its end."""
 
 GO_ON = "Rerun the command to continue; --timeout gives it more time"
 
@@ -358,7 +358,7 @@ def describe_verdict(  # noqa: PLR0913  (all that the words depend on)
     is_of_several: bool,
     keeps_own: bool = False,
 ) -> str:
-    """Return what was found out about recompute, and no more than that.
+    """Describe the findings about recompute, and no more than those.
 
     Args:
         verdict: The verdict; ``None`` without an answer.
@@ -384,7 +384,7 @@ def describe_verdict(  # noqa: PLR0913  (all that the words depend on)
 
 
 def _describe_undecided(comparison: Comparison | None, *, compared: bool, is_confirmed: bool) -> str:
-    """Return what is not known, and what would decide it."""
+    """Describe the open question, and the way to decide it."""
     if not is_confirmed:
         return WHILE_TRAINING
     if comparison is None and compared:

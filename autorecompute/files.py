@@ -167,10 +167,6 @@ def open_named(file: Path, advice: str) -> io.BufferedReader:
 def require_place(file: Path, *, force: bool) -> None:
     """Check that a file can be made or replaced there, before anything is done for it.
 
-    Args:
-        file: What the user named.
-        force: Whether a file may be replaced.
-
     Raises:
         UsageError: there is a file that may not be replaced or something that is none, or there can be no file.
     """
@@ -190,11 +186,6 @@ def require_place(file: Path, *, force: bool) -> None:
 
 def write_named(file: Path, content: bytes, *, force: bool) -> None:
     """Write a file whole or not at all; where the user named a link, what it leads to.
-
-    Args:
-        file: What the user named.
-        content: What it is to hold.
-        force: Whether a file may be replaced.
 
     Raises:
         UsageError: there is a file that may not be replaced or something that is none, or there can be no file.

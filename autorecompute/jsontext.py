@@ -27,7 +27,7 @@ class UnreadableError(ValueError):
 
 
 def parse(text: bytes) -> Any:
-    """Return what a JSON text says, as dicts, lists, strings and numbers.
+    """Parse a JSON text into dicts, lists, strings and numbers.
 
     Raises:
         UnreadableError: it is no JSON, larger than ``LARGEST_TEXT``, holds more than ``MOST_VALUES`` values, a number
@@ -56,7 +56,7 @@ def count_values(text: bytes) -> int:
 
 
 def read_file(path: Path) -> Any:
-    """Return what a JSON file says.
+    """Parse a JSON file.
 
     Raises:
         UnreadableError: as for :func:`parse`.

@@ -30,7 +30,7 @@ from autorecompute.units import format_bytes
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Prediction:
-    """What was expected of a config before it was measured. One measurement lies in the intervals nine times in ten.
+    """Prediction of a config before its measurement, which lies in the intervals nine times in ten.
 
     Attributes:
         peak_bytes: Expected peak.
@@ -163,7 +163,7 @@ class Measurement:
 
     @property
     def untold_bytes(self) -> int:
-        """Return what the process held beyond live tensors: gaps between them, and what kernels take for themselves."""
+        """Return the bytes beyond live tensors: gaps between them, and the memory of kernels."""
         return max(0, (self.resident_bytes or 0) - (self.peak_bytes or 0))
 
     @property

@@ -37,11 +37,11 @@ NEGLIGIBLE_SHARE = 0.1
 """Others may keep this share of the processors busy before what was measured on them counts as disturbed."""
 
 SHORTEST_SECONDS = 1e-9
-"""What is divided by a step's time must come to something that can be printed."""
+"""Shortest time of a step: what is divided by it can still be printed."""
 
 LARGEST_RATIO = LONGEST_SECONDS / SHORTEST_SECONDS
 WIDEST = 1e300
-"""Where an interval ends that few and noisy values gave, which is far out."""
+"""End of an interval from few and noisy values, which is far out."""
 
 Count = Annotated[int, Range(0, LARGEST)]
 PositiveCount = Annotated[int, Range(1, LARGEST)]
@@ -63,7 +63,7 @@ Operations = Annotated[float, Range(0, 1e30)]
 """Floating point operations, or bytes that are read and written, of a step of any size."""
 
 Ratio = Annotated[float, Range(0, LARGEST_RATIO)]
-"""How many times as large, or as fast."""
+"""Factor of size or speed."""
 
 RatioEnd = Annotated[float, Range(-WIDEST, WIDEST)]
 """An end of a ratio's interval, which may begin below zero."""

@@ -120,7 +120,7 @@ class Rejection:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Transfer:
-    """Where a tuning started from, or had its answer from.
+    """Study that a tuning started from, or had its answer from.
 
     Attributes:
         study: Name of the stored study.
@@ -266,7 +266,7 @@ LARGEST_FILE = 1 << 20
 
 
 class _Taken:
-    """What :func:`take` has found."""
+    """File that :func:`take` has found."""
 
     file = ""
 
@@ -291,7 +291,7 @@ def add_evidence(config: Config, reason: str) -> None:
 
 
 def read_evidence(file: Path) -> list[Rejection]:
-    """Return what trainings added, each config once; a line that was cut short is left out.
+    """Read the rejections that trainings added, each config once; a line that was cut short is left out.
 
     Raises:
         OSError: It cannot be read.

@@ -34,7 +34,7 @@ class Device:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Detection:
-    """What the worker found at session creation, before any step ran at the target batch.
+    """Findings of the worker at session creation, before any step ran at the target batch.
 
     Attributes:
         plans: What can be recomputed; where two exclude each other, the earlier one is preferred.

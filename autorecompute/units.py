@@ -28,10 +28,10 @@ _BYTES_PER_UNIT = {
     "tb": 10**12,
 }
 _CONTROL = re.compile("[\x00-\x1f\x7f-\x9f\u061c\u200e\u200f\u2028-\u202e\u2066-\u2069]")
-"""What a terminal obeys instead of showing it, and what turns the direction of reading around."""
+"""Characters that a terminal obeys instead of showing them, and those that turn the direction of reading around."""
 
 _BYTES = re.compile("[\udc80-\udcff]+")
-"""What Python took in as bytes that are no UTF-8, and gives out as the same bytes: together they may be some."""
+"""Bytes that are no UTF-8, as Python took them in and gives them out: together they may be some."""
 
 _QUANTITY = re.compile(r"(?P<number>\d+(?:\.\d+)?)\s*(?P<unit>[a-zA-Z]*)")
 _SPAN = re.compile(r"(?:(\d+(?:\.\d+)?)\s*h)?\s*(?:(\d+(?:\.\d+)?)\s*m)?\s*(?:(\d+(?:\.\d+)?)\s*s)?", re.IGNORECASE)

@@ -29,7 +29,7 @@ class OutOfTime(Exception):  # noqa: N818  (that the time is over is no error)
 
 @dataclass(slots=True)
 class _Interruption:
-    """Whether SIGINT or SIGTERM came, and whether that was raised."""
+    """Flags: SIGINT or SIGTERM came, and was raised."""
 
     has_come: bool = False
     is_raised: bool = False
@@ -75,12 +75,12 @@ def ending_at(deadline_seconds: float) -> Iterator[None]:
 
 
 def left_seconds() -> float:
-    """Return how long a wait may last: infinite without a deadline, 0 when the time is over."""
+    """Return the seconds that a wait may last: infinite without a deadline, 0 when the time is over."""
     return max(_deadline.get() - time.monotonic(), 0.0)
 
 
 def raise_if_over() -> None:
-    """Return where the command may go on.
+    """Return if the command may go on.
 
     Raises:
         KeyboardInterrupt: the user stopped it.

@@ -59,7 +59,7 @@ def is_out_of_memory(error: BaseException, text: str) -> bool:
 
 
 def describe_out_of_memory(error: BaseException) -> str:
-    """Return what to say of an exception that means so: CUDA's own text is a paragraph about the whole card."""
+    """Describe an out-of-memory exception: CUDA's own text is a paragraph about the whole card."""
     asked = _ASKED.search(str(error))
     return f"out of memory: it asked for {asked[1]} more" if asked else f"out of memory: {last_line(error)}"
 
@@ -182,8 +182,7 @@ TOLERANCES = {"float64": 1e-10, "float32": 1e-4, "float16": 1e-2, "bfloat16": 3e
 """Largest difference, relative to the largest gradient of a parameter, that kernels with unordered sums may leave."""
 
 NOISE_FACTOR = 4.0
-"""Where kernels add up in any order, a config may be off by so many times what two steps without recompute differ by.
-
+"""Most that a config may be off where kernels add up in any order, over the difference of two steps without recompute.
 Attention's backward pass does so on a card. Seen on an H100 in bfloat16: from 4e-4 to 1.1e-2 of the largest gradient.
 """
 
@@ -212,7 +211,7 @@ def within(found: Mapping[str, float], kind_of: Callable[[str], str], steps: int
 
 
 def beside_noise(found: Mapping[str, float], noise: Mapping[str, float], check: GradientCheck) -> GradientCheck:
-    """Return what misses its tolerance, beside what two steps without recompute differ by.
+    """Check the gradients that miss their tolerance against the difference of two steps without recompute.
 
     The gradient of a key's bias is zero, but for rounding: what differs so much by itself tells of nothing.
 

@@ -16,7 +16,7 @@ if TYPE_CHECKING:
 
 
 class Status(enum.StrEnum):
-    """How a piece was found."""
+    """State of a piece."""
 
     OK = "ok"
     WARNING = "warning"

@@ -44,7 +44,7 @@ class ImportWatch:
         return (self._name, self._change) == (name, change)
 
     def find_spec(self, fullname: str, path: Any = None, target: Any = None) -> Any:
-        """Return what the finders behind it find of the module; leaves every other import to them."""
+        """Return the spec that the finders behind it find of the module; leave every other import to them."""
         if fullname != self._name or self not in sys.meta_path:
             return None
         # Those in front were asked before: one of them that asks this one in turn would never come to an end.

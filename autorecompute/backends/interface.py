@@ -82,7 +82,7 @@ class Knob:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Emission:
-    """What makes an unmodified script train with a config.
+    """Settings that make an unmodified script train with a config.
 
     Attributes:
         variables: Environment variables to set.
@@ -116,7 +116,7 @@ class ControllerBackend(Protocol):
     """A training system as the controller sees it: a module that imports no part of the system."""
 
     NAME: str
-    """What users call it on the command line."""
+    """Its name on the command line."""
 
     VARIABLES: tuple[str, ...]
     """All environment variables that decide about recompute."""
@@ -125,10 +125,10 @@ class ControllerBackend(Protocol):
     """The module by whose import a script tells that it uses the system; empty for the one that trains all others."""
 
     PROFILES: bool
-    """Whether single steps can be profiled; a system that cannot tells of memory by :meth:`memory_of`."""
+    """Tells whether single steps can be profiled; a system that cannot tells of memory by :meth:`memory_of`."""
 
     TRIAL_VARIABLES: Mapping[str, str]
-    """What is set for trials."""
+    """Variables of trials."""
 
     CACHE_VARIABLES: tuple[str, ...]
     """Those that name the folder in which it keeps what it has compiled."""
@@ -140,13 +140,13 @@ class ControllerBackend(Protocol):
     """Cards whose kernels and allocator fake tensors can have."""
 
     READ_BY: str
-    """Which scripts the variables have an effect in without ``run``: ``a script that ...``."""
+    """Scripts in which the variables have an effect without ``run``: ``a script that ...``."""
 
     KNOBS: Sequence[Knob]
-    """What ``tune --knobs`` tries, in this order."""
+    """Knobs that ``tune --knobs`` tries, in this order."""
 
     HINTS: Sequence[Knob]
-    """What users may try themselves."""
+    """Knobs that users may try themselves."""
 
     DIAGNOSIS: str
     """A module that prints what is installed, as JSON, when it is run in a process of its own."""
@@ -155,12 +155,12 @@ class ControllerBackend(Protocol):
     """A module that builds what can be built here, when it is run; empty where there is nothing to build."""
 
     def import_hooks(self) -> Sequence[ImportHook]:
-        """Return what a process needs that trains with an emission."""
+        """Return the import hooks of a process that trains with an emission."""
 
     def render(
         self, config: Config, *, knobs: Collection[str] = (), versions: Mapping[str, str], folder: Path
     ) -> Emission:
-        """Return what switches the config and the knobs of these names on.
+        """Render the config and the knobs of these names.
 
         Args:
             config: What to recompute.
@@ -195,7 +195,7 @@ class ControllerBackend(Protocol):
         """
 
     def offer(self, detection: Detection, environment: Mapping[str, str], dims: Mapping[str, int]) -> Offer:
-        """Return what can be recomputed at these dimensions, under what these variables switch on.
+        """Return the offer at these dimensions, and the plans that these variables switch on.
 
         Raises:
             UsageError: they hold what the training system cannot read.
@@ -208,10 +208,10 @@ class ControllerBackend(Protocol):
         """Tell the names of what takes time to make before a config trains, and is made once for all that need it."""
 
     def memory_of(self, detection: Detection) -> MemoryModel | None:
-        """Return what a detection alone tells of the memory of every config; ``None`` where it tells nothing."""
+        """Return a memory model of every config from a detection alone; ``None`` where it tells nothing."""
 
     def peaks_of(self, detection: Detection) -> PeakForecaster | None:
-        """Return what a search may begin with where nothing is a model of all memory; ``None`` if nothing is known."""
+        """Return peaks to begin a search with, where nothing is a model of all memory; ``None`` if nothing is known."""
 
     def rough_memory_of(self, detection: Detection) -> MemoryModel | None:
         """Return the same, roughly, where :meth:`memory_of` tells nothing.
@@ -223,10 +223,7 @@ class ControllerBackend(Protocol):
         """Return why no config may be tried in the steps of a training, and a way out; empty if it may."""
 
     def memory_model(self, space: Space, small: StepProfiles) -> MemoryModel | None:
-        """Return what these profiled steps tell of the memory of every config.
-
-        ``None`` of a system that profiles no steps.
-        """
+        """Return a memory model from these profiled steps; ``None`` of a system that profiles no steps."""
 
     def why_not(self, knob: Knob, config: Config, detection: Detection, inherited: Mapping[str, str]) -> str:
         """Return why a knob cannot be tried on a config, in words; empty where it can.
@@ -257,17 +254,14 @@ class LiveMeter(Protocol):
         """Return the step has ended; the most bytes that it had alive beyond those alive at its start."""
 
     def held_bytes(self, measured_bytes: int) -> int:
-        """Return what a process with this config alone would hold between two steps, where this one holds so much."""
+        """Return the bytes that a process with this config alone would hold between two steps."""
 
 
 class WorkerBackend(Protocol):
     """A training system inside the user's process."""
 
     def install(self, listener: Listener) -> None:
-        """Hooks into the training system before the user's script runs.
-
-        Args:
-            listener: Who is told of it.
+        """Hook into the training system before the user's script runs.
 
         Raises:
             SetupError: the system is not installed, or a part of it is missing.
@@ -277,7 +271,7 @@ class WorkerBackend(Protocol):
         """Train with another config from the next step on, between two steps; profile them until the next switch."""
 
     def live_meter(self) -> LiveMeter | None:
-        """Return what counts the bytes of live tensors; ``None`` where the device's allocator, or nobody, does."""
+        """Return a meter of live tensors; ``None`` where the device's allocator, or nobody, counts them."""
 
     def take_profile(self) -> StepProfile | None:
         """Return the last step of those  profiled, once after a switch; ``None`` of a system that profiles none."""
@@ -299,7 +293,7 @@ class WorkerBackend(Protocol):
         """Return why a script that ends or goes on may never have come to training, and what to do, in sentences."""
 
     def classify(self, error: BaseException) -> tuple[Outcome, str]:
-        """Return what the exception that ended the script means, and a sentence about it."""
+        """Classify the exception that ended the script, with a sentence about it."""
 
 
 class JoiningBackend(WorkerBackend, Protocol):

@@ -76,7 +76,7 @@ class AutoBackend:
 
     @property
     def has_open_forward(self) -> bool:
-        """Return what the backend that trains has."""
+        """Tell whether a training forward of the current backend waits for its backward."""
         return self._current.has_open_forward
 
     def end_step(self) -> tuple[str, ...]:
@@ -88,14 +88,14 @@ class AutoBackend:
         return self._current.wrong_recompute()
 
     def why_nothing_trained(self) -> str:
-        """Return what each of those says that the script has brought in."""
+        """Return the explanation of each backend that the script has brought in."""
         plain: str = self._plain.why_nothing_trained()
         if self._current is self._plain:
             return plain
         return f"{self._current.why_nothing_trained()} {plain}"
 
     def classify(self, error: BaseException) -> tuple[Outcome, str]:
-        """Return what the exception means to the one that trains, or that was brought in last."""
+        """Classify the exception by the backend that trains, or that was brought in last."""
         return self._current.classify(error)
 
     def _bring_in(self, controller: ControllerBackend, listener: Listener) -> Callable[[Any], None]:
@@ -177,7 +177,7 @@ class _ForwardingListener:
 
 
 def _before(controller: ControllerBackend) -> Callable[[], None]:
-    """Return what has to be called before the module of a backend is imported."""
+    """Return a function to call before the module of a backend is imported."""
     hooks = [hook for hook in controller.import_hooks() if hook.comes_first]
 
     def call() -> None:
@@ -288,7 +288,7 @@ def variables() -> tuple[str, ...]:
 
 
 def trial_variables(name: str) -> dict[str, str]:
-    """Return what is set for trials of the backend of this name, or of any where it is ``AUTO``."""
+    """Return the variables of trials of the backend of this name, or of any where it is ``AUTO``."""
     chosen = controllers() if name == AUTO else [controller(name)]
     return {variable: value for backend in chosen for variable, value in backend.TRIAL_VARIABLES.items()}
 
@@ -299,7 +299,7 @@ def cache_variables() -> tuple[str, ...]:
 
 
 def render(config: Config, knobs: Collection[str], versions: Mapping[str, str], folder: Path) -> Emission:
-    """Return what makes an unmodified script train with a config; derived each time, and stored nowhere.
+    """Render a config for an unmodified script; derived each time, and stored nowhere.
 
     Args:
         config: What to recompute.

@@ -51,7 +51,7 @@ def _fail(error: AutorecomputeError, arguments: list[str]) -> int:
 
 
 def _own(arguments: list[str]) -> int:
-    """Return how many arguments are ours: what follows ``--`` is the user's own command, or arguments of the script."""
+    """Count the arguments that are ours: after ``--`` comes the user's own command, or the script's arguments."""
     return arguments.index("--") if "--" in arguments else len(arguments)
 
 

@@ -27,7 +27,7 @@ class BackendFinding(Document):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Installation(Document):
-    """What is installed.
+    """Installed pieces of the training systems.
 
     Attributes:
         ok: Whether a training system has all that it needs.
@@ -39,7 +39,7 @@ class Installation(Document):
 
     @classmethod
     def of(cls, found: Mapping[str, Sequence[Finding]]) -> Installation:
-        """Return what was found, by the training system's name."""
+        """Return the document of findings, by the training system's name."""
         findings = (BackendFinding(backend=name, finding=each) for name, group in found.items() for each in group)
         return cls(ok=is_ready(found), findings=tuple(findings))
 

@@ -81,7 +81,7 @@ def _write_out(error: UnicodeError) -> tuple[str | bytes, int]:
 
 
 class _Unheard(io.FileIO):
-    """What is below the buffer of messages: with nobody to read them the command goes on to its answer."""
+    """File below the buffer of messages: with nobody to read them the command goes on to its answer."""
 
     def write(self, content: ReadableBuffer, /) -> int:
         """Write, or drop what cannot be written."""
@@ -92,7 +92,7 @@ class _Unheard(io.FileIO):
 
 
 class _Guarded(io.FileIO):
-    """What is below the buffer, where failures are met."""
+    """File below the buffer, where failures are met."""
 
     def write(self, content: ReadableBuffer, /) -> int:
         """Write, or lead all that follows to nowhere: Python writes what it holds back once more when it ends.

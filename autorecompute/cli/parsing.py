@@ -26,11 +26,11 @@ _ADDRESS = re.compile(r"(?<![\w+.-])[\w+.-]*://.*", re.DOTALL)
 _WITH_PASSWORD = re.compile(r"://.*(@|password=)", re.DOTALL)
 _STORAGE = "--storage"
 REST = "rest"
-"""What the script's arguments are called among those of a verb."""
+"""Name of the script's arguments among those of a verb."""
 
 
 class Parser(argparse.ArgumentParser):
-    """What :mod:`argparse` parses with; its subparsers are of the same kind."""
+    """Parser of the command line; its subparsers are of the same kind."""
 
     def __init__(self, **options: Any) -> None:
         # A short form means something else as soon as there is another option that begins like it.
@@ -49,7 +49,7 @@ class Parser(argparse.ArgumentParser):
         return found, others
 
     def _hint(self, found: argparse.Namespace, args: Sequence[str], strangers: Sequence[str]) -> str:
-        """Return where arguments of the script are written; empty for a verb that takes none."""
+        """Tell where to write the script's arguments; empty for a verb that takes none."""
         if REST not in found:
             return ""
         hint, script = ". Arguments of the script come after --", str(found.script)
@@ -131,7 +131,7 @@ def add_replacement(parser: argparse.ArgumentParser) -> None:
 
 
 def asked_job(args: argparse.Namespace) -> Job:
-    """Return what the arguments of every such verb ask to train.
+    """Return the job that the arguments of every such verb describe.
 
     Raises:
         UsageError: there is no such script, its launcher cannot be read, or the backend replaces no checkpointing.

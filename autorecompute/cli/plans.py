@@ -36,11 +36,7 @@ STEPS_A_CONFIG = 2
 
 
 def look(args: argparse.Namespace, level: str | None) -> tuple[list[Overview], PeakView | None]:
-    """Return what there is on each rank, the first one first, and what its peak is made of, if that is wanted.
-
-    Args:
-        args: Those of the verb.
-        level: The log level, where one was chosen.
+    """Return the overview of each rank, the first one first, and the view of its peak, if that is wanted.
 
     Raises:
         AutorecomputeError: there is nothing to look at, for one of the reasons that have an exit code.

@@ -126,7 +126,7 @@ def _search_beside(job: Job, folder: StudyFolder, settings: TuningSettings, step
 
 
 def _leave_search(job: Job, folder: StudyFolder, settings: TuningSettings, steps: int) -> Settings:
-    """Return what ranks are told: a launcher passes no line on to them, so the first one starts the search."""
+    """Return the ranks' settings: a launcher passes no line on to them, so the first one starts the search."""
     from autorecompute.worker.protocol import SearchRequest, Settings
 
     request = SearchRequest(

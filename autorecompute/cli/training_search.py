@@ -60,7 +60,7 @@ def search(line: socket.socket, request: SearchRequest) -> None:
 
 
 def _job_of(request: SearchRequest) -> Job:
-    """Return what runs there; what no command line can start counts as typed."""
+    """Return the job that runs there; a program that no command line can start counts as typed."""
     from autorecompute.backends import registry
     from autorecompute.errors import UsageError
     from autorecompute.trials import Job

@@ -141,7 +141,7 @@ def parse_limit(text: str) -> int:
 
 
 def _storage(args: argparse.Namespace, *, is_for_one: bool) -> StorageUrl | None:
-    """Return where the study is shared; ``None`` where it is not. An empty variable is as good as none."""
+    """Return the address of a shared study; ``None`` where it is not shared. An empty variable is as good as none."""
     from autorecompute.studies.shared_study import parse_storage
 
     source, text = "--storage", args.storage

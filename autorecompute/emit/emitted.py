@@ -19,7 +19,7 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Emitted(Document):
-    """What to train with.
+    """Answer to train with.
 
     Attributes:
         environment: The variables that switch it on in an unmodified run.
@@ -58,7 +58,7 @@ class Emitted(Document):
 
     @classmethod
     def of(cls, result: Result, rendered: Emission) -> Emitted:
-        """Return what a study found out, and what makes an unmodified run train so.
+        """Return the document of a study's answer and its rendering.
 
         Raises:
             NothingFitsError: the study has no config to train with.

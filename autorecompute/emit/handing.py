@@ -17,11 +17,7 @@ if TYPE_CHECKING:
 
 
 def hand_out(folder: StudyFolder, result: Result) -> Emission:
-    """Return what to train with, for whoever asks for it: the files that the variables name hold the answer's plans.
-
-    Args:
-        folder: The study, where it lies now.
-        result: Its answer.
+    """Render the answer to train with: the files that the variables name hold its plans.
 
     Raises:
         NothingFitsError: the study has no config to train with.
@@ -40,7 +36,7 @@ def hand_out(folder: StudyFolder, result: Result) -> Emission:
 
 
 def hand_out_if_any(folder: StudyFolder, result: Result | None) -> Emission | None:
-    """Return what to train with, for whoever is told of a study; ``None`` if there is nothing that may be trained with.
+    """Render the answer to train with; return ``None`` if nothing may be trained with.
 
     Raises:
         SetupError: no version that is known reads the config, or a file cannot be written, or something in the

@@ -75,10 +75,6 @@ def read_planned(file: Path, name: str) -> Planned:
 def render_unmeasured(planned: Planned, kind: str) -> str:
     """Return the config in a format that says that it is unmeasured.
 
-    Args:
-        planned: The config.
-        kind: One of ``FORMATS``.
-
     Raises:
         UsageError: there is nothing to switch on, no such format, or the training system has no such form for it.
     """

@@ -20,7 +20,7 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Machine:
-    """How fast a machine is, at best.
+    """Peak speeds of a machine.
 
     Attributes:
         name: The card, or ``this machine``.
@@ -41,7 +41,7 @@ class Machine:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Estimate:
-    """What a step computes, and the time that this takes at least on a machine.
+    """Work of a step, and its least time on a machine.
 
     Every operator takes as long as its operations at the machine's speed, or as reading its arguments and writing its
     results, whichever is longer. Nothing is added for what a kernel does not reach of these speeds, or for Python.
@@ -93,12 +93,12 @@ class RankPeak:
 
 
 STEP_ERROR = 0.005
-"""How far off what one choice adds to a step may be where its kernels were timed or counted, as a share of the step."""
+"""Error of the added time of one choice whose kernels were timed or counted, as a share of the step."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Forecast:
-    """What a config should need at some dimensions; nothing here was measured there.
+    """Forecast of a config at some dimensions; nothing here was measured there.
 
     Attributes:
         config: What is recomputed.
@@ -137,7 +137,7 @@ class Forecast:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Effect:
-    """What one plan does, beside all others on and beside all others off.
+    """Effect of one plan, beside all others on and beside all others off.
 
     Attributes:
         plan: The plan.
@@ -152,7 +152,7 @@ class Effect:
 
 @dataclass(frozen=True, slots=True)
 class Simulated:
-    """What configs need, an entry for each.
+    """Forecasts of configs, an entry for each.
 
     Attributes:
         peak_bytes: Bytes alive at the peak, of the step's own tensors.
@@ -170,18 +170,12 @@ class Simulator(Protocol):
 
     @property
     def call_seconds(self) -> np.ndarray:
-        """Return what each choice adds to a step beyond its kernels, where it is on at all its occurrences.
-
-        One a column.
-        """
+        """Return the seconds that each choice adds to a step beyond its kernels, on at all its occurrences."""
         ...
 
     @property
     def step_error(self) -> np.ndarray | float:
-        """Return how far off what a choice adds may be, as a share of a step.
-
-        Standard deviations, one each or one for all.
-        """
+        """Return the standard deviation of a choice's added time, as a share of a step: one each or one for all."""
         ...
 
     def matrix(self, configs: Sequence[Config]) -> np.ndarray:
@@ -189,7 +183,7 @@ class Simulator(Protocol):
         ...
 
     def simulate(self, switches: np.ndarray) -> Simulated:
-        """Return what configs need.
+        """Forecast the memory and the recompute of configs.
 
         Args:
             switches: At which share of its occurrences each choice is on, of shape ``[configs, choices]``; 0 or 1
@@ -199,7 +193,7 @@ class Simulator(Protocol):
 
 
 class PeakForecaster(Protocol):
-    """What a search has to know of memory before it measures."""
+    """Forecaster of memory for a search that has not measured yet."""
 
     @property
     def likely_error(self) -> float:
@@ -215,7 +209,7 @@ class PeakForecaster(Protocol):
         ...
 
     def base_bytes(self, dims: Mapping[str, int]) -> int:
-        """Return what a process needs at its peak beyond the tensors that are alive then."""
+        """Return the bytes that a process needs at its peak beyond its live tensors."""
         ...
 
     def forecasts(self, dims: Mapping[str, int]) -> list[Forecast]:
@@ -224,7 +218,7 @@ class PeakForecaster(Protocol):
 
 
 class MemoryModel(PeakForecaster, Protocol):
-    """How a training system's allocator and order of operations turn what small steps showed into peaks."""
+    """Model that turns small steps into peaks, by a training system's allocator and order of operations."""
 
     @property
     def space(self) -> Space:
@@ -245,11 +239,11 @@ class MemoryModel(PeakForecaster, Protocol):
         ...
 
     def forecast(self, config: Config, dims: Mapping[str, int]) -> Forecast:
-        """Return what a config should need at these dimensions."""
+        """Forecast a config at these dimensions."""
         ...
 
     def effects(self, dims: Mapping[str, int]) -> list[Effect]:
-        """Return what each plan that was looked at alone does, what saves most at the peak first."""
+        """Return the effect of each plan that was looked at alone, the largest saving at the peak first."""
         ...
 
     def largest_batch(self, config: Config, dims: Mapping[str, int], limit_bytes: int) -> int:
@@ -306,7 +300,7 @@ class PeakView:
         return self.model.largest_batch(config, self.dims, self.limit_bytes)
 
     def presets_by_batch(self) -> dict[str, dict[int, Forecast]]:
-        """Return what each preset should need at each of the further batches, by the names of the presets."""
+        """Forecast each preset at each of the further batches, by the names of the presets."""
         return {
             name: {batch: self.model.forecast(config, {**self.dims, BATCH: batch}) for batch in self.batches}
             for name, config in self.model.space.presets.items()
@@ -320,10 +314,7 @@ class PeakView:
 
     @property
     def card_limit(self) -> int | None:
-        """Return what an allocator may reserve: the limit, or without one the card's memory.
-
-        ``None`` where nobody knows.
-        """
+        """Return an allocator's limit: the given one, or without one the card's memory; ``None`` where nobody knows."""
         estimate = self.none.estimate
         return self.limit_bytes or (estimate.machine.memory_bytes if estimate is not None else None)
 
@@ -340,9 +331,9 @@ class PeakView:
         return {self.describe(config): self.model.timeline(config, self.dims) for config in configs}
 
     def effects(self) -> list[Effect]:
-        """Return what each plan does."""
+        """Return the effect of each plan."""
         return self.model.effects(self.dims)
 
     def forecasts(self) -> list[Forecast]:
-        """Return what each surveyed config should need."""
+        """Return the forecast of each surveyed config."""
         return self.model.forecasts(self.dims)

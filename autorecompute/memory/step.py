@@ -24,14 +24,14 @@ MOST_DIMENSIONS = 64
 _LAYER = re.compile(r"(?:^|/)([^/]*[a-zA-Z_][./](?:\d+))(?:/|$)")
 
 HEAD, OPTIMIZER = "the rest of the model and the loss", "the optimizer"
-"""What operations are called, in a step by module, that are of none of its layers."""
+"""Names of the operations in a step by module that are of none of its layers."""
 
 LONGEST_SIZES = 10_000
 """Letters of all sizes of a step that are no plain numbers, each written once. BERT has 50; reading one takes time."""
 
 
 class Phase(enum.StrEnum):
-    """What an operation of a training step is for."""
+    """Phase of an operation in a training step."""
 
     FORWARD = "forward"
     LOSS = "loss"
@@ -67,7 +67,7 @@ class Operation:
 
     @property
     def key(self) -> str:
-        """Return what tells it from all others of a step: the first value it makes. Names occur several times."""
+        """Return its key in a step: the first value it makes. Names occur several times."""
         return self.makes[0] if self.makes else self.name
 
 
@@ -102,7 +102,7 @@ class Tensor:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class StepProfile:
-    """What was seen of one training step.
+    """Profile of one training step.
 
     Raises:
         ValueError: it cannot have run: an operation reads what is made later, or a tensor has no size.
@@ -126,7 +126,7 @@ class StepProfile:
         _require_sizes(self)
 
     def phase_of(self, tensor: Tensor) -> Phase:
-        """Return what the tensor is for: that of the operation that made it, where it has none of its own."""
+        """Return the tensor's phase: that of the operation that made it, where it has none of its own."""
         return tensor.phase or self.operations[tensor.first].phase
 
     def layer_of(self, operation: Operation) -> str:
@@ -322,7 +322,7 @@ def _accumulate(tensors: list[tuple[Tensor, int]], length: int) -> tuple[int, ..
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Chain:
-    """What is recomputed before a step reaches its peak.
+    """Recompute before a step reaches its peak.
 
     Attributes:
         operations: What was recomputed up to the peak, in order.
@@ -341,7 +341,7 @@ class Chain:
 
 
 def find_chain(timeline: Timeline) -> Chain:
-    """Return what the step recomputes up to its peak; empty where it recomputes nothing before it."""
+    """Return the step's recompute up to its peak; empty where it recomputes nothing before it."""
     profile = timeline.profile
     recomputed = [
         (position, operation)

@@ -19,7 +19,7 @@ def meter_for(device_kind: str) -> Meter:
 
 
 def kind_in_use() -> str:
-    """Return where a script trains that was not asked: one on the CPU leaves a card alone, though it may see one."""
+    """Return the kind of device on which a script trains: one on the CPU leaves a card alone, though it may see one."""
     import torch
 
     return "cuda" if torch.cuda.is_initialized() else "cpu"

@@ -19,7 +19,7 @@ if TYPE_CHECKING:
 T = TypeVar("T")
 
 NEGLIGIBLE_BYTES = 64 * MIB
-"""What a display server or a monitoring daemon holds on a card is no news."""
+"""Bytes of a display server or a monitoring daemon on a card, which are no news."""
 
 
 class CudaMeter:

@@ -203,7 +203,7 @@ class Card:
         return CardMemory(total_bytes=int(figures.total), used_bytes=int(figures.used), free_bytes=int(figures.free))
 
     def clock_events(self) -> tuple[str, ...]:
-        """Return what holds the clocks down at this moment, in words; a MIG instance shares them with its card."""
+        """Return the causes that hold the clocks down now, in words; a MIG instance shares them with its card."""
         reasons = self._ask_clocks()
         return tuple(words for bit, words in CLOCK_EVENTS.items() if reasons & bit)
 
@@ -224,14 +224,10 @@ class Card:
         return found
 
     def neighbours(self, pid: int, held_bytes: int) -> Neighbours:
-        """Return what other processes use.
+        """Return the memory of other processes.
 
         A container has process ids of its own, and NVML tells the host's or none at all. So the list is believed where
         this process stands in it; otherwise all memory that this process does not account for is taken for others'.
-
-        Args:
-            pid: This process.
-            held_bytes: Memory its allocator has reserved.
         """
         try:
             processes = self.processes()

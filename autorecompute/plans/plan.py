@@ -84,7 +84,7 @@ class Plan:
 
     @property
     def option(self) -> str:
-        """Return how its sites are recomputed; where that differs, all the words."""
+        """Return the option of its sites; where that differs, all the words."""
         return "+".join(sorted({choice.option for choice in self.choices}))
 
     @property

@@ -19,7 +19,7 @@ BATCH, SEQUENCE = "batch", "sequence"
 
 
 FUNCTIONS = ("floor", "ceiling", "Max", "Min", "Mod")
-"""What stands in inferred shapes; sympy has them under the same names."""
+"""Functions in inferred shapes; sympy has them under the same names."""
 
 NO_PART = f"an expression holds more than numbers, names, + - * / // % ** and {', '.join(FUNCTIONS)}"
 
@@ -114,7 +114,7 @@ def _work_out(node: ast.expr, leaf: Callable[..., Any], calls: Mapping[str, Call
 
 
 def _count_factors(node: ast.AST, depth: int) -> int:
-    """Return how many numbers and names there are when powers are written out.
+    """Count the numbers and names when powers are written out.
 
     Raises:
         ExpressionError: a part is none of an expression's, or there are too many.

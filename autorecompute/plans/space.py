@@ -51,7 +51,7 @@ class Space:
 
     @property
     def presets(self) -> dict[str, Config]:
-        """Return what a user could switch on without measuring, by name; equal presets are equal configs."""
+        """Return the presets that need no measurement, by name; equal presets are equal configs."""
         return {NONE: Config(), **self.own_presets, ALL_ON: self.all_on}
 
     @property

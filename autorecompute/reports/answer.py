@@ -27,12 +27,12 @@ if TYPE_CHECKING:
 
 
 ROUGH = 0.05
-"""Where peaks are off by more than this share in the median, what was measured decides, and people are told so."""
+"""Median error of peaks above which measurements decide, and people are told so."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Summary:
-    """How far off the predictions of a study were, made before each trial.
+    """Errors of a study's predictions, made before each trial.
 
     Attributes:
         trials: How many trials have both a predicted and a measured peak.
@@ -91,7 +91,7 @@ def step_error(trial: Trial) -> float | None:
 
 
 def summarise(trials: Sequence[Trial]) -> Summary | None:
-    """Return how far off the predictions were; ``None`` where nothing was predicted."""
+    """Summarise the errors of the predictions; return ``None`` where nothing was predicted."""
     peaks = [abs(error) for trial in trials if (error := peak_error(trial)) is not None]
     steps = [abs(error) for trial in trials if (error := step_error(trial)) is not None]
     if not peaks:
@@ -108,7 +108,7 @@ def summarise(trials: Sequence[Trial]) -> Summary | None:
 
 
 def describe_predictions(trials: Sequence[Trial]) -> str:
-    """Return how far off the predictions of a study were, in a line; empty where nothing was predicted."""
+    """Describe the errors of a study's predictions in a line; empty where nothing was predicted."""
     summary = summarise(trials)
     return summary.sentence if summary is not None else ""
 
@@ -193,7 +193,7 @@ def runners_up(result: Result, trials: Sequence[Trial]) -> list[tuple[str, Figur
 
 
 def describe_dropped(result: Result, trials: Sequence[Trial]) -> list[str]:
-    """Return which configs held the limit in their trial and are not the answer, and why, a sentence each."""
+    """Name the configs that held the limit in their trial and are not the answer, with the reason, a sentence each."""
     best = result.best.config.hash if result.best is not None else None
     names = {trial.config.hash: trial.description for trial in trials if trial.config.hash != best}
     # Wrong gradients are told in a sentence of their own.
@@ -204,7 +204,7 @@ def describe_dropped(result: Result, trials: Sequence[Trial]) -> list[str]:
 
 
 def describe_short(result: Result) -> str:
-    """Return how many configs held the limit in their trial and left too little below it; empty where none did."""
+    """Count the configs that held the limit in their trial and left too little below it; empty where none did."""
     short, none = result.short_of_reserve, Config().hash
     if not short:
         return ""
@@ -233,7 +233,7 @@ def circumstances(result: Result) -> list[str]:
 
 
 def certainties(result: Result, trials: Sequence[Trial]) -> list[str]:
-    """Return how sure the answer is."""
+    """Return the sentences on how sure the answer is."""
     best = result.best
     sentences: list[str] = []
     if best is not None:
@@ -248,7 +248,7 @@ def certainties(result: Result, trials: Sequence[Trial]) -> list[str]:
 
 
 def describe_fragments(result: Result, trials: Sequence[Trial]) -> str:
-    """Return what a card's allocator reserved beyond the winner's tensors; empty where that is little.
+    """Describe the memory that a card's allocator reserved beyond the winner's tensors; empty where it is little.
 
     On an H100, a tenth of the peaks and more was such memory, with the allocator's default settings.
     """
@@ -265,7 +265,7 @@ def describe_fragments(result: Result, trials: Sequence[Trial]) -> str:
 
 
 def describe_compilations(trials: Sequence[Trial]) -> str:
-    """Return how long the trials of a compiled model were compiled; empty where none was."""
+    """Tell the compile time of a compiled model's trials; empty where none was compiled."""
     seconds = [trial.measurement.compile_seconds for trial in trials if trial.measurement.compile_seconds]
     longest = f", {format_seconds(max(seconds))} at most" if len(seconds) > 1 else ""
     whose = f"{format_count(len(seconds), 'trial')} compiled the model for {format_seconds(sum(seconds))}{longest}"
@@ -273,13 +273,13 @@ def describe_compilations(trials: Sequence[Trial]) -> str:
 
 
 def describe_disturbed(trials: Sequence[Trial]) -> str:
-    """Return how many trials something else on the machine disturbed; empty where none was."""
+    """Count the trials that something else on the machine disturbed; empty where none was."""
     marked = sum(bool(trial.measurement.marks) for trial in trials)
     return f"{format_count(marked, 'trial')} disturbed by something else on the machine" if marked else ""
 
 
 def lines_to_paste(result: Result, rendered: Emission | None) -> list[str]:
-    """Return what to do to train with the answer, commands on lines of their own; empty where there is none.
+    """Return the steps to train with the answer, commands on lines of their own; empty where there is none.
 
     Args:
         result: The answer.
@@ -312,7 +312,7 @@ def run_command(result: Result) -> str:
 
 
 def remarks(result: Result, rendered: Emission) -> list[str]:
-    """Return what else has to be done."""
+    """Return the other steps to take."""
     lines: list[str] = []
     best = result.best
     if best is None:
@@ -325,7 +325,7 @@ def remarks(result: Result, rendered: Emission) -> list[str]:
 
 
 def describe_page(folder: Path) -> str:
-    """Return where the study's page is, or how to make it."""
+    """Return the path of the study's page, or the command that makes it."""
     page, answer = folder / PAGE, folder / "result.json"
     is_current = page.is_file() and answer.is_file() and page.stat().st_mtime >= answer.stat().st_mtime
     return f"page: {page if is_current else f'autorecompute report {shlex.quote(folder.name)}'}"

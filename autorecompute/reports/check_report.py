@@ -19,7 +19,7 @@ STYLES = {CheckVerdict.OK: "green", CheckVerdict.FAILS: "bold red", CheckVerdict
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Checked(Document):
-    """Whether a stored config still holds here.
+    """Validity of a stored config on this machine.
 
     Attributes:
         valid: Whether the config still holds here: no line fails, and its gradients were compared.
@@ -31,7 +31,7 @@ class Checked(Document):
 
     @classmethod
     def of(cls, report: CheckReport) -> Checked:
-        """Return what a check found."""
+        """Return the document of a check."""
         return cls(valid=report.is_valid, report=report)
 
 

@@ -154,13 +154,13 @@ class Trim(RenderHook):
     """Has a console print tables, and groups with tables in them, without those blanks."""
 
     def process_renderables(self, renderables: list[ConsoleRenderable]) -> list[ConsoleRenderable]:
-        """Return what is printed instead."""
+        """Return the trimmed entries to print instead."""
         return [Trimmed(entry) if isinstance(entry, Table | FittingTable | Group) else entry for entry in renderables]
 
 
 @dataclass(frozen=True, slots=True)
 class Trimmed:
-    """What is printed, without blanks at the ends of its lines.
+    """Printed entry without blanks at the ends of its lines.
 
     Attributes:
         content: What it is.

@@ -245,7 +245,7 @@ class LiveView:
         self._console.print(f"[dim]\\[{format_seconds(time.monotonic() - self._began):>11}][/] {text}")
 
     def _render(self) -> Guarded:
-        """Return how it stands now, in lines that are cut at the terminal's edge, wherever that is by now."""
+        """Render the state in lines that are cut at the terminal's current edge."""
         width = min(self._console.width - 1, MOST_COLUMNS)
         marks = TYPED if self._console.options.ascii_only else DRAWN
         plane = []

@@ -113,7 +113,7 @@ def draw_timeline(axes: Axes, timeline: Timeline, colors: Mapping[str, str], nam
 
 @dataclass(frozen=True, slots=True)
 class _Stripe:
-    """What is drawn in one piece: bytes alive during each operation."""
+    """Stripe that is drawn in one piece: bytes alive during each operation."""
 
     phase: Phase
     title: str

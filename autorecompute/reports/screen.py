@@ -85,7 +85,7 @@ def knob_table(knobs: Sequence[KnobFigures]) -> RenderableType:
 
 
 def knob_cells(knob: KnobFigures) -> tuple[str, ...]:
-    """Return what a knob that was tried did, as people read it, under ``COLUMNS``."""
+    """Return the cells of a knob that was tried, under ``COLUMNS``."""
     return (
         knob.name,
         format_relative(knob.throughput_ratio),

@@ -126,7 +126,7 @@ class Mixer:
 
 
 def _cheapest(needs: np.ndarray, simulated: Simulated, most: int, ranges: int = RANGES) -> np.ndarray:
-    """Return where the sets are that recompute least among those that need about the same."""
+    """Return the places of the sets that recompute least among those that need about the same."""
     ranges = min(ranges, most)
     spread = max(float(needs.max() - needs.min()), 1.0)
     within = np.minimum((needs - needs.min()) * ranges / spread, ranges - 1).astype(int)
@@ -159,13 +159,13 @@ class Candidates:
         self._words = _as_words(self.switches)
         self.simulated = simulator.simulate(self.switches)
         self.places = {self.config(index): index for index in range(len(self))}
-        """Where each config stands."""
+        """The place of each config."""
         self.choice_shares = simulator.simulate(np.eye(len(self._choices), dtype=np.float32)).recompute_share
-        """What each switch adds alone, as a share of the kernels' time."""
+        """Kernel time that each switch adds alone, as a share."""
         self.call_seconds = simulator.call_seconds
-        """What each switch adds beyond its kernels."""
+        """Seconds that each switch adds beyond its kernels."""
         self.step_error = simulator.step_error
-        """How far off what a switch adds may be, as a share of a step: of each, or the same of all."""
+        """Error of a switch's added time, as a share of a step: of each, or the same of all."""
 
     def __len__(self) -> int:
         return len(self.switches)
@@ -176,7 +176,7 @@ class Candidates:
         return Config(frozenset(self._chosen(column, share) for column, share in shares if share))
 
     def supersets(self, index: int) -> np.ndarray:
-        """Return which configs have on all that the one in this place has, and as much of it."""
+        """Return a mask of the configs that have on all that the one in this place has, and as much of it."""
         found: np.ndarray = np.logical_and.reduce([word & word[index] == word[index] for word in self._words])
         for column in self._occurrences:
             found &= self.switches[:, column] >= self.switches[index, column]
@@ -212,7 +212,7 @@ class Candidates:
 
     @functools.cached_property
     def full(self) -> int:
-        """Return where the config with the most switches on stands."""
+        """Return the place of the config with the most switches on."""
         return int(self.switches.sum(axis=1).argmax())
 
 
@@ -248,7 +248,7 @@ def _subsets(by_plan: np.ndarray) -> np.ndarray:
 
 
 def _occurrences(plans: Sequence[Plan], choices: Sequence[Choice]) -> dict[int, int]:
-    """Return how many occurrences there are to choose from, by the columns of plans that count and share no choice."""
+    """Return the number of occurrences, by the columns of plans that count and share no choice."""
     shared = [choice for plan in plans for choice in plan.choices]
     return {
         choices.index(plan.choices[0]): plan.occurrences
@@ -265,7 +265,7 @@ def _as_words(switches: np.ndarray) -> list[np.ndarray]:
 
 
 def _can_exist(switches: np.ndarray, space: Space, choices: Sequence[Choice]) -> np.ndarray:
-    """Return which configs exist: no site is recomputed in two ways, and every choice has something left to do."""
+    """Return a mask of the valid configs: no site is recomputed in two ways, and every choice takes effect."""
     same = np.array([[one.site == other.site and one != other for other in choices] for one in choices], dtype=bool)
     on = (switches > 0).astype(np.float32)
     in_two_ways = ((on @ same.reshape(len(choices), len(choices)).astype(np.float32)) * on).max(axis=1, initial=0) > 0
@@ -292,15 +292,11 @@ def sound_space(space: Space, trials: Sequence[Trial]) -> Space:
 
 
 def chance_to_work(candidates: Candidates, trials: Sequence[Trial]) -> np.ndarray:
-    """Return how likely each candidate comes to its end, by those that failed, and not for want of memory.
+    """Return each candidate's chance to run, by the configs that failed, and not for want of memory.
 
     A choice that was measured works as far as it was on. Of a config that failed one of its other choices is to blame:
     those that most of such configs have are equally likely to be the one. Where nothing else was on in it, no more than
     what was measured is.
-
-    Args:
-        candidates: The configs.
-        trials: All that was measured.
     """
     switches = candidates.switches
     places = [(candidates.places.get(trial.config), trial.measurement.outcome) for trial in trials]
@@ -325,10 +321,6 @@ def _blames_config(outcome: Outcome) -> bool:
 
 def predict_frontier(memory: MemoryModel, dims: Mapping[str, int]) -> tuple[Forecast, ...]:
     """Return the forecasts of those configs among all that the search knows, the lowest peak first.
-
-    Args:
-        memory: A model that can forecast any config.
-        dims: The dimensions of a step.
 
     Raises:
         KeyError: a shape depends on a dimension that is not known.

@@ -34,7 +34,7 @@ class Limits:
 
 
 def per_sample_bytes(curve: Sequence[CurvePoint], limits: Limits) -> float | None:
-    """Return what a sample adds to the peak without recompute; ``None`` where no peak is known.
+    """Return the bytes that a sample adds to the peak without recompute; ``None`` where no peak is known.
 
     One peak alone is held against the model at rest. That leaves out what a process takes for its start, so that the
     figure is rather too large, and what is guessed from it fits.

@@ -51,19 +51,16 @@ class PeakModel:
         self._optimism_bytes = self._learn_optimism()
 
     def spare_bytes(self, config: Config) -> int | None:
-        """Return what the limit leaves beyond a config that was tried, below 0 where it is too much.
-
-        ``None`` for others.
-        """
+        """Return the bytes that a tried config leaves below the limit, negative above it; ``None`` for others."""
         return self._limit_bytes - self._peaks[config] if config in self._peaks else None
 
     def excess_bytes(self, config: Config) -> int:
-        """Return how far above the limit the peak of a config should be; 0 where it should fit."""
+        """Return the bytes by which a config's peak should exceed the limit; 0 where it should fit."""
         distance = min((len(base.choices ^ config.choices) for base in self._peaks), default=0)
         return max(0, self._forecast_bytes(config) + round(distance * self._optimism_bytes) - self._limit_bytes)
 
     def saving_bytes(self, plan: Plan, near: Config) -> int:
-        """Return what the whole plan saves in a config like this one; the stated saving where no trial tells."""
+        """Return the bytes that the whole plan saves in a config like this one; the stated saving if no trial tells."""
         seen = self._savings[plan]
         if not seen:
             return plan.saving_bytes or 0
@@ -71,7 +68,7 @@ class PeakModel:
         return min((len(config.without_plan(plan).choices ^ others), saving) for config, saving in seen)[1]
 
     def _learn_optimism(self) -> float:
-        """Return what forecasts were too low by, on average, for each plan between a config and those known.
+        """Return the bytes by which forecasts were too low, on average, for each plan between a config and those known.
 
         The search asks for what should just fit, so that the forecasts that err on the low side are those it follows.
         """
@@ -115,10 +112,10 @@ class PeakModel:
 
 
 EXPECTED_COST = 0.02
-"""What a plan adds to the step, as a share of it, as long as no trial tells."""
+"""Step time that a plan adds, as a share, as long as no trial tells."""
 
 COST_SPREAD = 0.02
-"""How far a plan's cost is from the expected one, as a rule."""
+"""Deviation of a plan's cost from the expected one, as a rule."""
 
 COST_SPREAD_OF_COUNTED = 0.2
 """The same of a plan that counts: such plans recompute whole blocks, all of which take a third of a step."""
@@ -163,7 +160,7 @@ class TimeModel:
         )
 
     def cost(self, plan: Plan) -> float:
-        """Return what the plan adds to the step time; below 0 where it is faster to recompute."""
+        """Return the plan's share of the step time; below 0 where it is faster to recompute."""
         return self._costs[plan]
 
     def _seconds(self, trial: Trial) -> float:
@@ -297,7 +294,7 @@ class Opening:
         return [*self._presets, *in_turns][: round(self._budget * CUT_SHARE)]
 
     def count_others_after(self, trial: Trial, trials: Sequence[Trial]) -> int:
-        """Return how many trials came after this one that are not of the opening."""
+        """Count the trials after this one that are not of the opening."""
         configs = {proposal.config for proposal in self.whole}
         return sum(other.number > trial.number and other.config not in configs for other in trials)
 
@@ -356,7 +353,7 @@ class GreedySearcher:
         del config, trials
 
     def expect_steps(self, trials: Sequence[Trial]) -> Mapping[int, float]:
-        """Return what a sum of plans says, and never less than was measured."""
+        """Return the step times by a sum of plans, never less than was measured."""
         times = TimeModel(self._space, trials)
         return {trial.number: times.expected(trial) for trial in trials if trial.measurement.step_seconds}
 

@@ -34,18 +34,18 @@ WORTH_WAITING = 0.01
 that are equally fast, noise makes a new one look best now and then."""
 
 LIKELY = 0.5
-"""What is more likely to fit than not."""
+"""Chance from which a config is more likely to fit than not."""
 
 HOPELESS = 1e-4
-"""Where no config fits yet, and none is as likely to, only the least peak is still looked for."""
+"""Chance below which only the least peak is still looked for, as long as no config fits."""
 
 LOST_TRIALS, HOPELESS_THEN = 3, 0.05
 """After so many configs that ran out of memory, and none that fits, a trial takes a better chance: each one costs a
 process, and tells no peak that the next one could learn from."""
 
 MARGIN = 0.01
-"""What recomputes all that another config does, and of a step's kernels no more than this share beyond, may be as
-fast: some values are cheaper to make than to fetch."""
+"""A config that recomputes all that another does may be as fast, if its kernels take no more than this share beyond:
+some values are cheaper to make than to fetch."""
 
 SLACK = 3.0
 """Simulated peaks that differ by no more than so many likely errors of the model of memory cannot be told apart. What
@@ -115,11 +115,11 @@ class ModelSearcher:
         return self._most_worth_a_trial(trials, claimed, surrogate, outlook)
 
     def predict(self, config: Config, trials: Sequence[Trial]) -> Prediction | None:
-        """Return what the model has after these trials; ``None`` for a config that is no candidate."""
+        """Return the model's prediction after these trials; ``None`` for a config that is no candidate."""
         return self._prediction(config, self._learn(trials).outlook())
 
     def expect_steps(self, trials: Sequence[Trial]) -> Mapping[int, float]:
-        """Return what the model has, which all trials together have made."""
+        """Return the step times of the model, which all trials together have made."""
         surrogate = self._learn(trials)
         return {trial.number: surrogate.settled_step(trial) for trial in trials if trial.measurement.step_seconds}
 
@@ -191,7 +191,7 @@ class ModelSearcher:
         return Proposal(config=config, reason=reason, prediction=self._prediction(config, outlook))
 
     def _costs(self, trials: Sequence[Trial]) -> np.ndarray:
-        """Return how many times as long a trial of each candidate takes as one whose config is ready."""
+        """Return the trial time of each candidate, over that of one whose config is ready."""
         costs = TrialCosts(trials, self._needs)
         if not costs.differ:  # there may be a hundred thousand candidates
             return np.ones(len(self._candidates))
@@ -221,7 +221,7 @@ class ModelSearcher:
         return Proposal(config=config, reason="least peak", prediction=self._prediction(config, outlook))
 
     def _allowed(self, trials: Sequence[Trial], claimed: Collection[Config]) -> np.ndarray:
-        """Return which candidates are worth a thought: how likely each of those works, and 0 for others."""
+        """Return each candidate's chance to run, and 0 for those not worth a trial."""
         candidates, peaks = self._candidates, self._candidates.simulated.peak_bytes
         allowed = np.ones(len(candidates), dtype=bool)
         allowed[[candidates.places[config] for config in claimed if config in candidates.places]] = False
@@ -259,7 +259,7 @@ class ModelSearcher:
 def _forecasts_of(
     configs: Collection[Config], memory: PeakForecaster, dims: Mapping[str, int]
 ) -> dict[Config, Forecast]:
-    """Return what is forecast of configs, without those of which nothing is known.
+    """Return the forecasts of configs, without those of which nothing is known.
 
     They would seem to recompute nothing.
     """
@@ -268,7 +268,7 @@ def _forecasts_of(
 
 
 def count_since_gain(steps: Sequence[float]) -> int:
-    """Return how many trials came after the first whose step takes no more than 1 % longer than the best."""
+    """Count the trials after the first whose step takes no more than 1 % longer than the best."""
     as_good = (1 + WORTH_WAITING) * min(steps)
     return len(steps) - 1 - next(place for place, step in enumerate(steps) if step <= as_good)
 
@@ -282,6 +282,6 @@ def _expected_improvement(to_beat: float, outlook: Outlook) -> np.ndarray:
 
 
 def _hopeless(trials: Sequence[Trial]) -> float:
-    """Return how likely a config has to be to fit, where none does yet."""
+    """Return the chance to fit below which a config is not tried, where none fits yet."""
     lost = sum(trial.measurement.outcome is Outcome.OOM for trial in trials if not trial.config.is_none)
     return HOPELESS_THEN if lost >= LOST_TRIALS else HOPELESS

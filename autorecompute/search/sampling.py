@@ -69,7 +69,7 @@ class RecomputeSampler(BaseSampler):
         self._distributions = distributions_of(space)
         self._random = RandomSampler(seed=seed)
         self._promised: dict[int, Config] = {}
-        """What was proposed for trials that run, by their numbers: their objectives may not have asked for it yet."""
+        """Proposals for trials that run, by their numbers: their objectives may not have asked for it yet."""
 
     def suggest(self, trial: optuna.Trial) -> Config:
         """Return the config that a trial is to measure, in its canonical form."""
@@ -125,7 +125,7 @@ class RecomputeSampler(BaseSampler):
         return [trial if trial.reference_seconds else replace(trial, reference_seconds=reference) for trial in trials]
 
     def _claimed(self, study: optuna.Study) -> set[Config]:
-        """Return what the running trials measure, or are about to."""
+        """Return the configs that the running trials measure, or are about to."""
         running = {trial.number: trial for trial in study.get_trials(deepcopy=False, states=(TrialState.RUNNING,))}
         self._promised = {number: config for number, config in self._promised.items() if number in running}
         known = {config_of(trial.params, self._space) for trial in running.values() if self._has_config(trial)}
@@ -167,7 +167,7 @@ SAMPLERS: dict[str, Callable[[int], BaseSampler]] = {
 """Optuna's samplers by the names that the command line has for them, each made from a seed."""
 
 NEEDED = {"gp": ("scipy", "torch")}
-"""What samplers import beyond what a tuning needs."""
+"""Packages that samplers import beyond those of a tuning."""
 
 
 def require_installed(name: str) -> None:
@@ -240,7 +240,7 @@ class OptunaSearcher:
         return study
 
     def _ask(self, study: optuna.Study, known: Mapping[Config, Trial], claimed: Collection[Config]) -> Config | None:
-        """Return what the sampler wants, unless it wants what was tried however often it is told what that came to."""
+        """Return the sampler's choice, unless it repeats one that was tried however often it is told its value."""
         values = _values(list(known.values()))
         distributions = distributions_of(self._plans)
         for _ in range(ASKS):

@@ -45,7 +45,7 @@ class Prior:
     finalists: tuple[Config, ...] = ()
 
     def growth(self, batch: int, dims: Mapping[str, int]) -> float:
-        """Return how many times as large an activation is at these dimensions, if it has all of them."""
+        """Return the factor by which an activation grows at these dimensions, if it has all of them."""
         shared = [size / self.dims[name] for name, size in dims.items() if self.dims.get(name)]
         return math.prod(shared, start=batch / self.batch)
 
@@ -108,13 +108,13 @@ class Searcher(Protocol):
         ...
 
     def predict(self, config: Config, trials: Sequence[Trial]) -> Prediction | None:
-        """Return what is expected of a config that somebody else chose; ``None`` where the searcher cannot tell."""
+        """Predict a config that somebody else chose; return ``None`` where the searcher cannot tell."""
         ...
 
     def expect_steps(self, trials: Sequence[Trial]) -> Mapping[int, float]:
-        """Return what the timed trials' steps should really take, by number: who was measured fastest was lucky.
+        """Return the expected steps of the timed trials, by number; only their order has a meaning.
 
-        Only their order has a meaning.
+        The trial that was measured fastest was lucky.
         """
         ...
 
@@ -130,11 +130,11 @@ class SearcherWrapper:
         self._searcher = searcher
 
     def predict(self, config: Config, trials: Sequence[Trial]) -> Prediction | None:
-        """Return what the other searcher expects of a config."""
+        """Return the other searcher's prediction of a config."""
         return self._searcher.predict(config, trials)
 
     def expect_steps(self, trials: Sequence[Trial]) -> Mapping[int, float]:
-        """Return what the other searcher expects of the timed trials."""
+        """Return the other searcher's expected steps of the timed trials."""
         return self._searcher.expect_steps(trials)
 
 
@@ -292,6 +292,6 @@ class WholeStepSearcher(SearcherWrapper):
         return least[1] if least is not None else None
 
     def _peak_of(self, proposal: Proposal) -> int:
-        """Return what the config should need by a whole step; nothing if that is as forecast, for better or worse."""
+        """Return the bytes that the config should need by a whole step; 0 if that is as forecast."""
         missing_bytes = self._missing_of(proposal.config) if proposal.prediction is not None else 0
         return proposal.prediction.peak_bytes + missing_bytes if proposal.prediction and missing_bytes else 0

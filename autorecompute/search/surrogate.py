@@ -48,14 +48,11 @@ class TrialCosts:
         return self._seconds_of_one > 0
 
     def relative(self, config: Config) -> float:
-        """Return how many times as long a trial of the config should take as one that finds everything ready.
-
-        1 or more.
-        """
+        """Return the trial time of the config over that of one that finds everything ready: 1 or more."""
         return 1 + len(self._needs(config) - self._ready) * self._seconds_of_one
 
     def _learn(self, trials: Sequence[Trial]) -> float:
-        """Return what making one thing ready takes, in trials that find everything ready."""
+        """Return the time to make one thing ready, in trials that find everything ready."""
         made: list[float] = []
         for trial in trials:
             new = self._needs(trial.config) - self._ready
@@ -75,7 +72,7 @@ def _measuring_seconds(trial: Trial) -> float:
 
 
 PRIOR_WEIGHT = 4.0
-"""How many measurements the assumed noise counts for against what is seen."""
+"""Number of measurements for which the assumed noise counts."""
 
 FREEDOM = 3.0
 """Degrees of freedom of Student's noise: the fewer, the farther off a measurement may lie without telling anything."""
@@ -84,7 +81,7 @@ FIRST_TRUST = 0.01
 """Trust in every measurement in the first fit, which so shows what lies far off the beliefs."""
 
 KEPT = 0.76
-"""What that trust leaves, on average, of the square of noise that is normal: without it the scale would come out too
+"""Share of the square of normal noise that this trust leaves, on average: without it the scale would come out too
 small. The mean of ``(FREEDOM + 1) * z**2 / (FREEDOM + z**2)``."""
 
 ROUNDS = 6
@@ -93,7 +90,7 @@ ROUNDS = 6
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Beliefs:
-    """What is assumed before anything is measured, all of it normal and independent.
+    """Prior beliefs, all of them normal and independent.
 
     Attributes:
         means: Expected effect of each feature.
@@ -177,7 +174,7 @@ class Regression:
         return features @ self._beliefs.means + seen @ self._weights, deviations
 
     def settle(self, features: np.ndarray, value: float, own: float = 0.0) -> float:
-        """Return what a case that was measured should really be: a measurement that stands out was partly luck.
+        """Return a measured case's expected value: a measurement that stands out was partly luck.
 
         Args:
             features: Those of the case.
@@ -204,25 +201,25 @@ class Regression:
 
 
 USUAL_ERROR = 0.02
-"""What follows about peaks is of models of memory that are off by this share in half of all cases. Beliefs in a better
-one are as much firmer."""
+"""Median error of the models of memory to which the beliefs about peaks apply. Beliefs in a better one are as much
+firmer."""
 
 PEAK_SLOPE = 0.05
-"""How far measured peaks grow faster or slower than what is alive in them: the allocator cannot fill all gaps."""
+"""Spread of the slope between measured peaks and their live bytes: the allocator cannot fill all gaps."""
 
 PEAK_OFFSET, PEAK_OFFSET_OF_REST = 0.1, 0.02
-"""How far off the memory may be that is not simulated: shares of the activations, and of all else."""
+"""Error of the memory that is not simulated: shares of the activations, and of all else."""
 
 PEAK_PER_CHOICE, PEAK_OWN, PEAK_NOISE = 0.005, 0.01, 0.01
-"""What is special about one choice, about one config, and about one measurement, as shares of the activations."""
+"""Deviations of one choice, of one config and of one measurement, as shares of the activations."""
 
 LEAST_ACTIVATIONS = float(MIB)
 """Shares are of no less than this. Beside gigabytes of all else, a belief to the byte is lost in rounding, and the
 regression has no solution on some processors."""
 
 PEAK_SHARED, PEAK_REACH = 0.02, 2.0
-"""What is special about a config and its like, as a share of the activations, and by how many switches they differ
-where no more than 1/e of it is shared: what runs in another order with one config does so with those near it."""
+"""Deviation of a config and its like, as a share of the activations; and the number of switches that leaves 1/e of it
+shared. An order of operations in one config is that of those near it, too."""
 
 PEAK_OF_NONE = 0.06
 """Without recompute operations may run in another order, and hold so much more or less."""
@@ -231,22 +228,22 @@ TIME_SLOPE, TIME_SLOPE_SPREAD = 0.8, 0.3
 """Of the kernels' time that recompute adds, as a share, so much is added to the step: it has more to do."""
 
 TIME_OFFSET, TIME_OWN, TIME_NOISE = 0.05, 0.005, 0.05
-"""What the other order of operations changes, what is special about one config, and about one measurement."""
+"""Deviations from another order of operations, of one config and of one measurement."""
 
 TIME_PER_CHOICE_SHARE = 0.25
-"""How far off the kernels' time of one switch may be, as a share of it, beyond what the simulation says of itself."""
+"""Error of the kernels' time of one switch, as a share of it, beyond the simulation's own."""
 
 TIME_OF_CALLS_SHARE = 0.25
-"""How far off what a switch adds beyond its kernels may be, as a share of it."""
+"""Error of the time that a switch adds beyond its kernels, as a share of it."""
 
 TIME_OF_ANOTHER = 0.03
-"""How far the step times of another problem are from those of this one: each of them, and all of them together."""
+"""Deviation of another problem's step times from this one's: of each, and of all together."""
 
 TIME_OF_SWITCH_ELSEWHERE = 0.5
-"""How far what a switch costs in another problem is from what it costs in this one, as a share of what is expected."""
+"""Deviation of a switch's cost in another problem from its cost here, as a share of the expected one."""
 
 TIME_OF_OPAQUE = 0.02
-"""How far the step of an opaque preset is from that with all plans on: it recomputes about the same."""
+"""Deviation of an opaque preset's step from that with all plans on: it recomputes about the same."""
 
 UNKNOWN_OFFSET = 1.0
 """Without a reference times are relative to the fastest trial, whichever that was; those of another problem are not."""
@@ -260,7 +257,7 @@ OVER = 0.01
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Outlook:
-    """What a surrogate expects of candidates, an entry for each.
+    """Predictions of a surrogate for candidates, an entry for each.
 
     Attributes:
         peak_bytes: Expected peak.
@@ -318,7 +315,7 @@ class Surrogate:
         self._times = self._learn_times(known, [t for t in prior if _is_known(t.config, candidates)])
 
     def outlook(self) -> Outlook:
-        """Return what to expect of every candidate."""
+        """Return the predictions of every candidate."""
         peaks, peak_deviations = self._peaks.predict(self._peak_features(slice(None)))
         steps, step_deviations = self._times.predict(self._time_features(slice(None)))
         fits = normal((self._limit_bytes - peaks) / peak_deviations)
@@ -397,7 +394,7 @@ class Surrogate:
         return Regression(beliefs, features, np.array(values), extra, apart)
 
     def _covariance_elsewhere(self, places: list[int], calls: np.ndarray) -> np.ndarray:
-        """Return how step times of another problem vary from those of this one, all together and by their switches."""
+        """Return the covariance of another problem's step times with this one's, all together and by their switches."""
         costs = TIME_SLOPE * self._candidates.choice_shares + calls
         offset = TIME_OF_ANOTHER if self.has_reference else UNKNOWN_OFFSET
         shares = self._candidates.shares[places]

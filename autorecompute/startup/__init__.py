@@ -23,17 +23,13 @@ if TYPE_CHECKING:
 
 FOLDER = Path(__file__).parent
 HOOKS_VARIABLE = "AUTORECOMPUTE_HOOKS"
-"""What is called at which import; ``sitecustomize`` spells it out a second time."""
+"""Variable of the functions to call at imports; ``sitecustomize`` spells it out a second time."""
 
 BEFORE, AFTER = "before", "after"
 
 
 def prepend_to_python_path(inherited: str) -> str:
-    """Return the value of ``PYTHONPATH`` that loads this folder's ``sitecustomize`` and keeps all that was there.
-
-    Args:
-        inherited: The value so far; empty where there was none.
-    """
+    """Return the value of ``PYTHONPATH`` that loads this folder's ``sitecustomize`` and keeps all that was there."""
     # An empty entry would mean the working directory: none may arise from joining.
     entries = inherited.split(os.pathsep) if inherited else []
     return os.pathsep.join([str(FOLDER), *(entry for entry in entries if entry != str(FOLDER))])

@@ -57,7 +57,7 @@ class After(Watch):
     """Calls as soon as the module has been imported."""
 
     def find_spec(self, fullname: str, path: Any = None, target: Any = None) -> Any:
-        """Return what the finders behind it find of the module; leaves every other import to them."""
+        """Return the spec that the finders behind it find of the module; leave every other import to them."""
         if fullname != self.module or self not in sys.meta_path:
             return None
         # Those in front were asked before: one of them that asks this one in turn would never come to an end.
@@ -84,7 +84,7 @@ KINDS: dict[str, type[Before | After]] = {"before": Before, "after": After}
 
 
 def watches(text: str) -> list[Before | After]:
-    """Return what the variable asks for; anything in it that is not ours is left out."""
+    """Parse the variable; anything in it that is not ours is left out."""
     found: list[Before | After] = []
     for entry in filter(None, text.split(";")):
         when, module, function, missed = (entry.split(" ", 3) + [""] * 3)[:4]

@@ -34,7 +34,7 @@ class Profiled:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Analysis:
-    """What the file holds.
+    """Contents of the file.
 
     Attributes:
         peak_bytes: Peak of the process in the step without recompute.

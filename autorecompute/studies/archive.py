@@ -92,7 +92,7 @@ SINGLE: dict[str, type[Any]] = {
     "detection": Detection,
     "result": Result,
 }
-"""What an archive has a line of at most, by the line's key."""
+"""Kinds of line of which an archive has one at most, by the line's key."""
 
 SEVERAL: dict[str, type[Any]] = {"trial": Trial, "rejection": Rejection, "confirmed": Best}
 LINES: dict[str, type[Any]] = {"study": FirstLine, **SEVERAL, **SINGLE, "end": LastLine}
@@ -233,7 +233,7 @@ def read_archive(file: Path) -> StudyRecords:
 
 
 def read_archive_head(file: Path) -> Head:
-    """Return what the study in an archive is about, from its first line alone.
+    """Read the head of the study in an archive, from its first line alone.
 
     Raises:
         UsageError: the file cannot be opened, or its first line is wrong.
@@ -337,7 +337,7 @@ def _read_head(value: Any) -> Head:
 
 
 _OF_THE_LINE = {"format", "version", "digest"}
-"""What the first line has beside what the study is about."""
+"""Keys of the first line beside those of the head."""
 
 
 def _entry(line: dict[str, Any]) -> tuple[str, Any]:

@@ -16,7 +16,7 @@ if TYPE_CHECKING:
 
 
 class CheckVerdict(enum.StrEnum):
-    """What a line of a check says."""
+    """Verdict of a line of a check."""
 
     OK = "ok"
     """As it was stored, or as good."""
@@ -81,12 +81,12 @@ class CheckReport:
 
     @property
     def failures(self) -> tuple[CheckLine, ...]:
-        """Return what speaks against it."""
+        """Return the lines that speak against it."""
         return self._with(CheckVerdict.FAILS)
 
     @property
     def open(self) -> tuple[CheckLine, ...]:
-        """Return what has to be known of it, and is not."""
+        """Return the lines that are still to be compared."""
         return self._with(CheckVerdict.NOT_COMPARED)
 
     def _with(self, verdict: CheckVerdict) -> tuple[CheckLine, ...]:
@@ -129,7 +129,7 @@ def is_confirmed_here(folder: StudyFolder, best: Best) -> bool:
 
 
 def describe_unconfirmed(name: str) -> str:
-    """Return what keeps an imported study from being trained with, and what to do."""
+    """Explain why an imported study is not trained with, and the next step."""
     study = shlex.quote(name)
     return (
         f"Study '{name}' was imported and never confirmed on this machine. Run "

@@ -148,7 +148,7 @@ def saying_what_fails(path: Path) -> Iterator[None]:
 
 
 def describe_write_failure(path: Path, error: OSError) -> str:
-    """Return what went wrong and what to do."""
+    """Describe the failure and the next step."""
     if error.errno in {errno.ENOSPC, errno.EDQUOT}:
         return f"The disk is full at {path}. Trials so far are kept: free some space and run the same command again."
     if error.errno in {errno.ENOTDIR, errno.EEXIST}:
@@ -274,7 +274,7 @@ class StudyFolder:
         self.write(STUDY, codec.to_plain(_provenance_of(head, this_machine(), is_imported=is_imported)))
 
     def provenance(self) -> Provenance:
-        """Return what the study is about, and where it comes from.
+        """Return the study's head, and its origin.
 
         Raises:
             UsageError: there is no such study, or another version of autorecompute made it.
@@ -283,7 +283,7 @@ class StudyFolder:
         return _provenance_of(self.head(), self._provenance().get(MACHINE), is_imported=self.is_imported)
 
     def head(self) -> Head:
-        """Return what the study is about, as ``study.json`` has it.
+        """Return the study's head, as ``study.json`` has it.
 
         Raises:
             UsageError: there is no such study, or another version of autorecompute made it.
@@ -390,7 +390,7 @@ class StudyFolder:
         write_atomically(self.path / name, jsontext.write(plain, indent=2) + "\n", is_durable=True)
 
     def read(self, name: str, kind: type[T]) -> T | None:
-        """Return what a JSON file holds; ``None`` where there is none."""
+        """Read a JSON file; return ``None`` where there is none."""
         if not (self.path / name).is_file():
             return None
         return self._structure(name, self._read(name), kind)

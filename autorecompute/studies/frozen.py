@@ -27,15 +27,14 @@ PRESET = "preset"
 """The parameter that is about opaque presets; empty where the plans are chosen one by one."""
 
 TRIAL_ATTRIBUTE = "trial"
-"""Where a stored trial keeps all that was measured."""
+"""Key under which a stored trial keeps its measurement."""
 
 
 def distributions_of(space: Space) -> dict[str, BaseDistribution]:
-    """Return what each parameter can be.
+    """Return the distribution of each parameter.
 
-    At how many occurrences a plan is on, or whether it is where it knows no counts.
-
-    Where there are opaque presets, one more parameter names them.
+    A plan's parameter is the number of occurrences that are on, or whether it is on where it knows no counts. Where
+    there are opaque presets, one more parameter names them.
     """
     found: dict[str, BaseDistribution] = {plan.id: IntDistribution(0, _most(plan)) for plan in space.plans}
     if opaque := space.opaque_presets:
@@ -67,7 +66,7 @@ def _most(plan: Plan) -> int:
 
 
 def state_of(outcome: Outcome) -> TrialState:
-    """Return what Optuna calls a trial that ended so."""
+    """Return Optuna's state of a trial that ended so."""
     return _STATES.get(outcome, TrialState.FAIL)
 
 

@@ -100,7 +100,7 @@ DRAFT_PREFIX = ".draft-"
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Trusted:
-    """What an archive may bring along.
+    """Names that an archive may bring along.
 
     Attributes:
         knobs: Names of the settings that are known, by the training system's name.
@@ -111,12 +111,6 @@ class Trusted:
 
 def import_records(records: StudyRecords, name: str, trusted: Trusted, *, force: bool) -> StudyFolder:
     """Return the study that was made.
-
-    Args:
-        records: What is in the archive.
-        name: What the study is to be called.
-        trusted: What it may bring along.
-        force: Whether a study of this name may be replaced.
 
     Raises:
         UsageError: the name is taken, or is none; the archive has what this version does not know; a process uses

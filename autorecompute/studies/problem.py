@@ -140,7 +140,7 @@ class Problem:
 
     @property
     def software(self) -> str:
-        """Return what it trains with, in words."""
+        """Return the software that it trains with, in words."""
         return describe_software({"torch": self.torch, **self.plan_versions})
 
     def has_same_plans(self, other: Problem) -> bool:
@@ -164,7 +164,7 @@ class Problem:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Sizes:
-    """What was detected besides the problem: what figures depend on as well, and may differ from run to run of it.
+    """Sizes that were detected besides the problem: figures depend on them, and they may differ between its runs.
 
     Attributes:
         dims: Dimensions of the first batch other than the batch itself: the length of its sequences, for instance.
@@ -200,7 +200,7 @@ class Sizes:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Head:
-    """What a study is about, and where it comes from.
+    """Subject and origin of a study.
 
     Attributes:
         study: Its name.
@@ -226,7 +226,7 @@ def _digest(plain: object) -> str:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Provenance(Document):
-    """What the study is about: its ``study.json``.
+    """Subject of the study: its ``study.json``.
 
     Attributes:
         format: Counts up when studies can no longer be read as they were.

@@ -74,7 +74,7 @@ class StandingRecord:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class RaceRecord:
-    """What ``race.json`` holds.
+    """Contents of ``race.json``.
 
     Attributes:
         ranking: How the race ended; ``None`` where it did not end.
@@ -96,7 +96,7 @@ BATCHES_FILE = "batches.json"
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class BatchRecord:
-    """How far a study of several batches came.
+    """Progress of a study of several batches.
 
     Attributes:
         asked: The batches that were asked for; empty where the best one is looked for. Where the study has an answer,
@@ -120,7 +120,7 @@ class BatchRecord:
 
 
 def read_batches(folder: StudyFolder, asked: Sequence[int]) -> BatchRecord:
-    """Return what was kept; of a study that was asked for other batches before, what was measured.
+    """Read the record; of a study that was asked for other batches before, keep the measurements.
 
     Its answer is still the one to those: ``asked`` stays as it is until there is another answer.
 
@@ -146,10 +146,6 @@ def keep_batches(folder: StudyFolder, record: BatchRecord) -> None:
 
 def trials_of_answer(folder: StudyFolder, result: Result) -> list[Trial]:
     """Return the trials that the answer was chosen from: of several batches, those at the batch to train with.
-
-    Args:
-        folder: The study.
-        result: Its answer.
 
     Raises:
         SetupError: a storage cannot be read.

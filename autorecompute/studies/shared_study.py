@@ -76,7 +76,7 @@ FORMS = "postgresql://USER@HOST/DATABASE, mysql+DRIVER://USER@HOST/DATABASE or s
 ENCODING = "In a password, write / as %2F, : as %3A, @ as %40 and so on, or leave it to PGPASSWORD or ~/.pgpass."
 
 OPENINGS, PAUSE_SECONDS = 5, 0.5
-"""How often tables are made, and the time between: of workers that begin together, one makes them and others fail."""
+"""Attempts to make the tables, and the time between: of workers that begin together, one makes them and others fail."""
 
 FAULTS = (
     optuna.exceptions.OptunaError,
@@ -92,7 +92,7 @@ FAULTS = (
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class StorageUrl:
-    """Where a shared study is kept.
+    """Address of a shared study.
 
     Attributes:
         address: The URL for SQLAlchemy, without any secret.
@@ -123,10 +123,6 @@ class StorageUrl:
 
 def parse_storage(text: str, source: str = "--storage") -> StorageUrl:
     """Read where a shared study is kept.
-
-    Args:
-        text: What the user gave.
-        source: How, for what is said of it.
 
     Raises:
         UsageError: it is none of the forms there are; what was given is not repeated, for it may hold a password.
@@ -307,13 +303,6 @@ class SharedStudy:
         self, config: Config, reason: str, space: Space, *, most: int | None = None, about: Tuned | None = None
     ) -> int | None:
         """Claim a config for this worker.
-
-        Args:
-            config: What it wants to measure.
-            reason: Why the search wants it.
-            space: The plans.
-            most: How many trials the study may have.
-            about: What a new study is about.
 
         Returns:
             The number of its trial; ``None`` where another worker has the config or the last trial, or confirms.
@@ -515,7 +504,7 @@ def _quiet() -> Iterator[None]:
 
 
 def _content_of(frozen: FrozenTrial) -> Trial | PublishedAnswer | None:
-    """Return what a stored trial holds; ``None`` for a claim that was given up."""
+    """Return the content of a stored trial; ``None`` for a claim that was given up."""
     if (plain := frozen.user_attrs.get(ANSWER)) is not None:
         return codec.from_plain(plain, PublishedAnswer)
     if (plain := frozen.user_attrs.get(TRIAL_ATTRIBUTE)) is not None:

@@ -52,7 +52,7 @@ def constraint_of(trial: Trial, limit_bytes: int) -> dict[str, Any]:
 
 
 def attributes_of(trial: Trial) -> dict[str, Any]:
-    """Return what a viewer shows of a trial beside its parameters, and can draw it by."""
+    """Return the attributes of a trial that a viewer shows and draws beside its parameters."""
     measurement = trial.measurement
     peak = {} if measurement.peak_bytes is None else {"peak_gib": round(measurement.peak_bytes / GIB, 3)}
     return {
@@ -65,7 +65,7 @@ def attributes_of(trial: Trial) -> dict[str, Any]:
 
 
 def length_of(trial: Trial) -> timedelta:
-    """Return how long a trial took."""
+    """Return the length of a trial."""
     measurement = trial.measurement
     steps = measurement.warmup_seconds + sum(measurement.step_seconds)
     return timedelta(seconds=steps + (trial.overhead_seconds or 0.0))
@@ -74,7 +74,7 @@ def length_of(trial: Trial) -> timedelta:
 BUSY_TIMEOUT_SECONDS = 30
 JOURNAL = "-journal"
 BESIDE = (JOURNAL, "-wal", "-shm")
-"""What SQLite reads beside a database, by what its name ends with."""
+"""Endings of the files that SQLite reads beside a database."""
 
 _NAMES_ANOTHER = bytes.fromhex("d9d505f920a163d7")
 """Ends a journal of several databases at once, behind the name of a file that SQLite deletes when it is through."""

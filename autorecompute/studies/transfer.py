@@ -30,7 +30,7 @@ class Source(Protocol):
 
     @property
     def name(self) -> str:
-        """Return what it is called."""
+        """Return its name."""
         ...
 
     @property
@@ -44,7 +44,7 @@ class Source(Protocol):
         ...
 
     def read_head(self) -> Head:
-        """Return what it is about."""
+        """Return its head."""
         ...
 
     def read_records(self) -> StudyRecords:
@@ -72,7 +72,7 @@ class FolderSource:
         return "" if self._folder.is_of_this_machine else "it was measured on another machine"
 
     def read_head(self) -> Head:
-        """Return what it is about."""
+        """Return its head."""
         return self._folder.head()
 
     def read_records(self) -> StudyRecords:
@@ -94,7 +94,7 @@ class ArchiveSource:
         self._file, self.name = file, file.name.partition(".")[0]
 
     def read_head(self) -> Head:
-        """Return what it is about."""
+        """Return its head."""
         return read_archive_head(self._file)
 
     def read_records(self) -> StudyRecords:
@@ -112,14 +112,14 @@ def sources_beside(folder: StudyFolder) -> Iterator[Source]:
 
 
 def shipped_folder() -> Path:
-    """Return where the archives lie: beside the package in a clone, in it where it was installed from a wheel."""
+    """Return the folder of the archives: beside the package in a clone, in it where it was installed from a wheel."""
     package = Path(__file__).parents[1]
     in_a_clone = package.parent / "studies" / "shipped"
     return in_a_clone if in_a_clone.is_dir() else package / "shipped"
 
 
 def try_head(source: Source, note: Callable[[str], None]) -> Head | None:
-    """Return what it is about; ``None``, with a note, where it cannot be read: the new study goes on without it."""
+    """Read its head; return ``None``, with a note, where it cannot be read: the new study goes on without it."""
     return _try(source, source.read_head, note)
 
 
@@ -219,7 +219,7 @@ def _ranked(
 
 
 def _distance(mine: Tuned, theirs: Tuned, source: Source) -> tuple[float, ...]:
-    """Return how far apart two problems are.
+    """Return the distance between two problems.
 
     First what changes graph or machine, then the factors by which sizes differ.
     """

@@ -24,7 +24,7 @@ LEAST_RATIO = 0.9
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Tuned:
-    """What is tuned: a problem, the sizes it is met at, and the command that meets it.
+    """Problem, the sizes it is met at, and the command that meets it.
 
     Attributes:
         problem: The problem.
@@ -38,7 +38,7 @@ class Tuned:
 
     @classmethod
     def of(cls, head: Head) -> Self:
-        """Return what a stored study is about."""
+        """Return the problem, sizes and command of a stored study."""
         return cls(problem=head.problem, sizes=head.sizes, command=head.command)
 
     @property
@@ -61,7 +61,7 @@ class Tuned:
         return told or ("another command",) * bool(found)
 
     def conflicts(self, stored: Tuned) -> list[str]:
-        """Return what makes this another problem than that of a study, in words.
+        """Return the differences that make this another problem than that of a study, in words.
 
         Batches of texts differ in length from start to start: with the same command, other dimensions are no conflict.
         """
@@ -72,7 +72,7 @@ class Tuned:
         ]
 
     def other_amounts(self, other: Tuned) -> list[Difference]:
-        """Return where the same plans at the same dimensions go with other amounts of memory.
+        """Return the amounts of memory that differ with the same plans at the same dimensions.
 
         A model of the same modules and operators may keep more: a convolution with another stride, or attention with
         more heads. With another optimizer, more is held between two steps; on a CPU, so it may be for other reasons.
@@ -91,11 +91,6 @@ class Tuned:
 
 def bind(folder: StudyFolder, tuned: Tuned, note: Callable[[str], None]) -> bool:
     """Begin the study with what is tuned, or check that it was begun with the same; tell whether it began.
-
-    Args:
-        folder: The study's.
-        tuned: What is tuned here.
-        note: Told of what differs and is taken for the same.
 
     Raises:
         UsageError: the study holds another problem, or was imported.

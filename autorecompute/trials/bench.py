@@ -143,7 +143,7 @@ class Bench:
         return self._batch is not None and not self._job.takes_batch
 
     def detect(self) -> Detection:
-        """Return what can be recomputed; starts the script up to its first training session, where it waits.
+        """Start the script up to its first training session, where it waits, and return the detection.
 
         Raises:
             ScriptError: the script fails before it trains, or never trains a model that can be tuned.
@@ -169,10 +169,7 @@ class Bench:
         return self._detection
 
     def detect_ranks(self) -> tuple[Detection, ...]:
-        """Return what :meth:`detect` finds on each rank, in their order.
-
-        The first has the figures that stand for all.
-        """
+        """Return the detection of each rank, in their order. The first has the figures that stand for all."""
         return (self.detect(), *self._other_detections)
 
     def measure(self, config: Config, effort: Effort) -> Measurement:
@@ -220,7 +217,7 @@ class Bench:
         return as_measurement(message)
 
     def step_bytes(self, config: Config) -> int | None:
-        """Return what a whole step on fake tensors takes beyond what is there before, which costs the training no step.
+        """Return the bytes that a whole step on fake tensors adds, which costs the training no step.
 
         ``None`` where none can be run, and where no live worker has measured anything.
         """
@@ -249,10 +246,6 @@ class Bench:
         """Return another bench for the same job, whose processes see these variables, too.
 
         Ends the live worker of this one.
-
-        Args:
-            variables: What is added to their environment.
-            logs: Folder for their output.
         """
         self.close()
         other = Bench(self._job, self._batch, logs, limit_bytes=self._limit_bytes)
@@ -260,7 +253,7 @@ class Bench:
         return other
 
     def take_output(self) -> str:
-        """Return what the live or last worker printed since this was asked last."""
+        """Return the output of the live or last worker since the last call."""
         if not self.log.is_file():
             return ""
         with self.log.open("rb") as log:
@@ -358,11 +351,6 @@ def measure_in_turns(bench: Bench, configs: Sequence[Config], steps: int) -> dic
 
     A config that fails is left out from then on. Where the script ends meanwhile, it is started again, and each config
     has the steps that were timed until then, one at least.
-
-    Args:
-        bench: Where they are measured.
-        configs: What is measured, in this order and back.
-        steps: Timed steps of each.
     """
     found: dict[Config, list[Measurement]] = {config: [] for config in configs}
     running, starts = list(found), bench.starts

@@ -40,7 +40,7 @@ FEWEST_RACED = 2
 """Nothing is kept back before so many configs were measured."""
 
 CHECK_STEPS = 1
-"""What a comparison of gradients counts as."""
+"""Steps as which a comparison of gradients counts."""
 
 
 STDERR = 2
@@ -106,15 +106,12 @@ class TrainingBench(Bench):
 
     @property
     def spent_steps(self) -> int:
-        """Return how many have been.
-
-        All since the training began, as each had a trial's config on, and the comparisons.
-        """
+        """Return the steps since the training began, each with a trial's config on, and those of comparisons."""
         return self._trained_steps + CHECK_STEPS * len(self.checks)
 
     @property
     def left_steps(self) -> int:
-        """Return how many steps may still be spent."""
+        """Return the number of steps that may still be spent."""
         return self._allowed - self.spent_steps
 
     def close(self) -> None:
@@ -125,7 +122,7 @@ class TrainingBench(Bench):
         return ""
 
     def detect(self) -> Detection:
-        """Return what can be recomputed; waits until the script trains.
+        """Wait until the script trains, and return the detection.
 
         Raises:
             TrainingEndedError: it never does.
@@ -182,7 +179,7 @@ class TrainingBench(Bench):
         return self.checks[config]
 
     def step_bytes(self, config: Config) -> int | None:
-        """Return what a whole step on fake tensors takes, which is found out where gradients are compared.
+        """Return the bytes that a whole step on fake tensors takes, from the comparison of gradients.
 
         ``None`` where none can be run, or no step is left for it.
 

@@ -45,7 +45,7 @@ LAST_WORDS_LINES = 60
 
 
 def as_measurement(message: Message) -> Measurement:
-    """Return what a worker said last instead of the measurement that was wanted.
+    """Return a measurement for a worker's last message, which was another one.
 
     Raises:
         SetupError: the installation does not allow training.
@@ -62,7 +62,7 @@ def as_measurement(message: Message) -> Measurement:
 
 
 def unwritable(config: Config, detection: Detection) -> Measurement | None:
-    """Return what comes of a config that no process could be given; ``None`` where one can.
+    """Return the failure of a config that no process could be given; ``None`` where one can.
 
     Raises:
         SetupError: these versions read no config at all.
@@ -75,13 +75,7 @@ def unwritable(config: Config, detection: Detection) -> Measurement | None:
 
 
 def too_short(message: Message, steps: int, where: str) -> ScriptError:
-    """Return the error of a script that ended by itself before it had taken the steps of one trial.
-
-    Args:
-        message: What the worker said last.
-        steps: Those of a trial.
-        where: A sentence about where its output is.
-    """
+    """Return the error of a script that ended by itself before it had taken the steps of one trial."""
     assert isinstance(message, Ended), "only an end is too short"
     # Where live tensors are counted, that takes one step more.
     least = max(steps, message.steps) + 1
@@ -93,14 +87,7 @@ def too_short(message: Message, steps: int, where: str) -> ScriptError:
 
 
 def failure_to_start(message: Message, log: Path, output: str, where: str) -> AutorecomputeError:
-    """Return the error of a worker that came to no training session.
-
-    Args:
-        message: What it said last.
-        log: The file with all its output.
-        output: What it printed.
-        where: A sentence about where that is.
-    """
+    """Return the error of a worker that came to no training session."""
     if not output:
         where = "It printed nothing."
     if not isinstance(message, Refused | Failed | Ended):
@@ -126,7 +113,7 @@ def failure_to_start(message: Message, log: Path, output: str, where: str) -> Au
 
 
 def _as_failed(message: Message) -> Failed:
-    """Return what a worker said that was no answer to what it was asked."""
+    """Return the failure for a message that was no answer."""
     return Failed(outcome=Outcome.CRASH, message=f"unexpected message from the worker: {type(message).__name__}")
 
 

@@ -39,7 +39,7 @@ class Effort:
     batch: int | None = None
 
     def order(self, config: Config, target: int | None = None) -> Order:
-        """Return what the worker is told, where the target batch is this."""
+        """Return the worker's order, with the target batch where the job has none."""
         batch = self.batch or target
         return Order(config=config, warmup=self.warmup, steps=self.steps, profiles=self.profiles, batch=batch)
 
@@ -180,12 +180,12 @@ class Job:
 
     @property
     def _start(self) -> list[str]:
-        """Return what people type before the script."""
+        """Return the words that people type before the script."""
         return shlex.split(self.launcher) or [PYTHON]
 
     @property
     def _words(self) -> list[str]:
-        """Return what Python is told to run."""
+        """Return Python's arguments up to the script."""
         if self.is_typed:
             return []
         return [MODULE_FLAG, str(self.script)] if self.is_module else [str(self.script)]

@@ -116,11 +116,7 @@ def compiled_code_of(study: Path) -> Path:
 
 
 def cache_variables(study: Path, inherited: Mapping[str, str]) -> dict[str, str]:
-    """Return what has compilers keep their code in a study's folder, but for those that the user has given another one.
-
-    Args:
-        study: The study's own folder.
-        inherited: The environment that a process starts from.
+    """Return variables that put compilers' caches in a study's folder, but for those that the user has set.
 
     Raises:
         SetupError: as above.

@@ -87,12 +87,12 @@ SWITCHES = {
     "WANDB_MODE": "disabled",
     "MLFLOW_ALLOW_FILE_STORE": "true",  # MLflow 3 keeps nothing in a folder otherwise
 }
-"""What each tracker documents; not ``WANDB_DISABLED`` and the like, which make Hugging Face's Trainer raise."""
+"""Documented switches of the trackers; not ``WANDB_DISABLED`` and the like, which make Hugging Face's Trainer raise."""
 
 FOLDER_VARIABLE = "MLFLOW_TRACKING_URI"
 
 FORGOTTEN = ("MLFLOW_EXPERIMENT_ID", "MLFLOW_RUN_ID")
-"""What a tracker would look for in the store that it is kept from."""
+"""Variables of a tracker that name entries of the store it is kept from."""
 
 
 def quieten(environment: Mapping[str, str], folder: Path) -> dict[str, str]:
@@ -131,7 +131,7 @@ class OomKills:
 
 
 class _Mount(NamedTuple):
-    """Where a hierarchy of control groups can be read, and which of its groups is shown there."""
+    """Mount of a hierarchy of control groups, with the group that is shown there."""
 
     kind: str
     shown: PurePosixPath
@@ -140,7 +140,7 @@ class _Mount(NamedTuple):
 
 
 def _has_risen(counters: dict[Path, int]) -> bool | None:
-    """Return what the first counter says that is still there: a group may go away with its last process."""
+    """Tell whether the first counter that is still there has risen: a group may go away with its last process."""
     for counter, before in counters.items():
         now = _count(counter)
         if now is not None:
@@ -214,7 +214,7 @@ class SocketFolder:
 
     @property
     def address(self) -> str:
-        """Return where a worker calls."""
+        """Return the address that a worker calls."""
         return str(self.path / SOCKET)
 
     def listen(self) -> socket.socket:
@@ -446,7 +446,7 @@ class WorkerProcess:
             return Failed(outcome=Outcome.CRASH, message=f"the worker speaks another version's language: {error}")
 
     def _describe_death(self, rank: int = 0, *, is_held: bool = False) -> Failed | Ended:
-        """Return what became of a worker that said nothing of its end.
+        """Classify the death of a worker that said nothing of its end.
 
         Args:
             rank: Whose line it was that ended.

@@ -70,7 +70,7 @@ class Decision:
         self._earlier = context.folder.result()
         self._standing = StandingAnswer(confirmer, self._earlier)
         self.ran_out = False
-        """Whether the last decision was made without time to confirm all that should have been."""
+        """Tells whether the last decision lacked the time to confirm all that it should have."""
         self._ranked: tuple[Config, Ranking] | None = None
         self._raced: dict[str, float] = {}
         self._over_limit: tuple[Finalist, ...] = ()
@@ -405,7 +405,7 @@ class Attempt:
         return fits and not best.config.is_none and Config() not in self._rejections.configs
 
     def _expected(self, result: Result, searcher: Searcher, trials: list[Trial]) -> dict[str, Prediction]:
-        """Return what the search expects of the presets that it did not measure."""
+        """Return the search's predictions of the presets that it did not measure."""
         presets = self._context.detection.space.presets
         unmeasured = [name for name, figures in result.presets.items() if figures.outcome is None]
         expected = {name: searcher.predict(presets[name], trials) for name in unmeasured}

@@ -64,7 +64,7 @@ class Budget:
 
     @property
     def left_seconds(self) -> float:
-        """Return what is left, below 0 where the time is over."""
+        """Return the seconds left, below 0 where the time is over."""
         return self.deadline_seconds - time.monotonic()
 
     @contextmanager
@@ -91,7 +91,7 @@ class Budget:
         return self.expect(*tasks) <= self.left_seconds + self._leeway_seconds
 
     def reserve_seconds(self, needed: Sequence[Task], wished: Sequence[Task]) -> float:
-        """Return what the end of the tuning gets: all that is needed, and of what is wished half the time at most.
+        """Return the time for the end of the tuning: all that is needed, and half the time at most of what is wished.
 
         Args:
             needed: Without these there is no answer.

@@ -67,20 +67,17 @@ class Confirmer:
         return tuple(self._failures.values())
 
     def excess_bytes(self, trials: Sequence[Trial]) -> int | None:
-        """Return what whole processes held beyond the peak of their trial; ``None`` where none has run.
+        """Return the bytes that whole processes held beyond the peak of their trial; ``None`` where none has run.
 
         Of those that held the limit the usual one tells, as one may have held more by chance. Those that broke it tell
         less: of them the one that held most counts.
-
-        Args:
-            trials: What was measured.
         """
         peaks = {trial.config: trial.measurement.peak_bytes for trial in trials}
         confirmed = [best.peak_bytes - (peaks.get(best.config) or best.peak_bytes) for best in self._confirmed.values()]
         return statistics.median_low(confirmed) if confirmed else max(self._rejections.known_excesses, default=None)
 
     def needs(self, config: Config) -> tuple[Task, ...]:
-        """Return what has to be done before the config is confirmed; nothing where it is."""
+        """Return the tasks before the config is confirmed; nothing where it is."""
         if config in self._confirmed:
             return ()
         return (Task.CONFIRMATION,) if config.is_none else (Task.CHECK, Task.CONFIRMATION)
@@ -102,9 +99,6 @@ class Confirmer:
 
     def learn(self, standings: Sequence[Finalist]) -> None:
         """Take what a race tells of configs that were confirmed before it: single trials are compared with it else.
-
-        Args:
-            standings: Who was raced.
 
         Raises:
             SetupError: the folder cannot be written.
@@ -241,12 +235,12 @@ class Rejections:
 
     @property
     def excess_bytes(self) -> int:
-        """Return what a whole process needed beyond its timed steps, at least; 0 where none needed too much."""
+        """Return the least bytes that a whole process needed beyond its timed steps; 0 where none needed too much."""
         return min(self.known_excesses, default=0)
 
     @property
     def known_excesses(self) -> list[int]:
-        """Return what whole processes that needed too much held beyond their timed steps, the least first."""
+        """Return the bytes beyond their timed steps of whole processes that needed too much, the least first."""
         return sorted(rejection.excess_bytes for rejection in self._known if rejection.excess_bytes)
 
     def foretell(self, peak_bytes: int, limit_bytes: int) -> bool:
@@ -264,12 +258,12 @@ class Rejections:
 
     @property
     def outcomes(self) -> dict[str, Outcome]:
-        """Return what was wrong with each of them, by the hash of its config."""
+        """Return the outcome of each of them, by the hash of its config."""
         return {known.config.hash: known.outcome for known in self._known}
 
     @property
     def sentences(self) -> tuple[str, ...]:
-        """Return what else than memory was wrong, in words."""
+        """Return the reasons other than memory, in words."""
         return tuple(known.reason for known in self._known if known.outcome is Outcome.WRONG_GRADIENT)
 
     def describe(self) -> list[str]:
@@ -461,7 +455,7 @@ class TrialLimit:
         self._excess_bytes, self._guesses, self._has_told = 0, True, False
 
     def __call__(self, trials: Sequence[Trial]) -> int:
-        """Return what is left for live tensors after these trials."""
+        """Return the bytes left for live tensors after these trials."""
         limit_bytes = self._context.problem.limit_bytes
         own_bytes = self._own_bytes(trials)
         if self._excess_bytes or own_bytes is None:
@@ -472,11 +466,7 @@ class TrialLimit:
         return limit_bytes - (own_bytes if self._guesses else 0)
 
     def is_guess(self, trials: Sequence[Trial]) -> bool:
-        """Tell whether the limit rests on a guess, or on one whole process that held more than a guess would allow.
-
-        Args:
-            trials: What was measured.
-        """
+        """Tell whether the limit rests on a guess, or on one whole process that held more than a guess would allow."""
         if self._excess_bytes or self._own_bytes(trials) is None:
             return False
         limit_bytes = self._context.problem.limit_bytes
@@ -497,11 +487,7 @@ class TrialLimit:
         return self._excess_bytes
 
     def leanest_beyond(self, trials: Sequence[Trial]) -> Trial | None:
-        """Return the trial of least peak where the guess leaves room for none: its whole process tells what is needed.
-
-        Args:
-            trials: What was measured.
-        """
+        """Return the trial of least peak where the guess leaves room for none: its whole process tells the need."""
         is_known = self._confirmer.configs or len(self._rejections.known_excesses) >= TELLING
         left_bytes = self(trials)
         able = self._rejections.remaining(trials)
@@ -511,7 +497,7 @@ class TrialLimit:
         return min(fitting, key=lambda trial: trial.measurement.peak_bytes or 0, default=None)
 
     def _own_bytes(self, trials: Sequence[Trial]) -> int | None:
-        """Return what the process without recompute held beyond its tensors; ``None`` where nothing tells."""
+        """Return the bytes of the process without recompute beyond its tensors; ``None`` where nothing tells."""
         # One that was lost, as some are in a study that is gone on with or shared, tells nothing, and the next one may.
         told = (trial for trial in trials if trial.config.is_none and trial.measurement.resident_bytes is not None)
         baseline = next(told, None)

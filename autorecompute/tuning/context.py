@@ -36,10 +36,10 @@ if TYPE_CHECKING:
 
 
 NEEDED = (Task.CHECK, Task.CONFIRMATION)
-"""What an answer takes."""
+"""Tasks of an answer."""
 
 WISHED = (*[Task.ROUND] * (LOOKS[0] * (FINALISTS + 1)), Task.CONFIRMATION)
-"""What makes it a better one: a race up to its first look, and the rival batch."""
+"""Tasks of a better answer: a race up to its first look, and the rival batch."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -160,18 +160,18 @@ class TuningContext:
 
     @property
     def memory(self) -> MemoryModel | None:
-        """Return what the detection alone tells of the memory of every config; ``None`` where it tells nothing."""
+        """Return the memory model of the detection alone; ``None`` where it tells nothing."""
         return backend_of(self.detection.versions).memory_of(self.detection)
 
     @property
     def rest_bytes(self) -> int:
-        """Return what is held between two steps: the model, and the optimizer's state as far as it is foretold."""
+        """Return the bytes held between two steps: the model, and the optimizer's state as far as it is forecast."""
         memory = self.memory
         return self.detection.resting_bytes if memory is None else memory.base_bytes(self.dims)
 
     @property
     def tuned(self) -> Tuned:
-        """Return what is tuned at the target batch."""
+        """Return the problem and its sizes at the target batch."""
         sizes = Sizes.of(self.detection, self.rest_bytes)
         return Tuned(problem=self.problem, sizes=sizes, command=tuple(self.command))
 
@@ -200,9 +200,6 @@ class TuningContext:
     def detect_somewhere(self, open_bench: Callable[[int], Bench]) -> None:
         """Do so at half the batch, or a half of that, where more has no room: nobody asked for the batch.
 
-        Args:
-            open_bench: Makes a bench for a batch.
-
         Raises:
             TooLargeError: a single sample has no room.
             ScriptError: the script fails by itself.
@@ -229,10 +226,6 @@ class TuningContext:
     def emit(self, config: Config, knobs: Collection[str] = ()) -> dict[str, str]:
         """Return the variables for a fresh process that trains with a config. Files that they name are written.
 
-        Args:
-            config: What it recomputes.
-            knobs: Names of the other settings that are on.
-
         Raises:
             SetupError: a file cannot be written.
         """
@@ -246,7 +239,7 @@ class TuningContext:
         return self.bench.watch(environment, self.settings.effort, batch)
 
     def reserve_seconds(self, trials: Sequence[Trial]) -> float:
-        """Return what an answer takes after these trials; where none of them fits, finding one comes first."""
+        """Return the time that an answer takes after these trials; where none of them fits, finding one comes first."""
         fits = any(trial.fits for trial in trials)
         return self.budget.reserve_seconds(NEEDED, WISHED if fits else ())
 
@@ -267,14 +260,14 @@ SHARE = 0.9
 """Of memory that is shared with the whole system, so much may be used."""
 
 STEP_BYTES = 64 * MIB
-"""What a kernel keeps for itself differs by less from one start to the next."""
+"""More than the bytes by which a kernel's own memory differs between starts."""
 
 RESERVE_BYTES = 512 * MIB
 """Left free on a card: kernels are loaded at their first call, and cuDNN and NCCL ask the driver, not the allocator."""
 
 
 def choose_limit(detection: Detection, folder: StudyFolder, on_shortage: Callable[[str], None]) -> int:
-    """Return what is available now, or the limit that the study was begun with.
+    """Return the limit that the study was begun with, or for a new study the bytes available now.
 
     What is free on a card changes from one minute to the next. A study that went on under another limit than it began
     with would be another problem.
@@ -292,7 +285,7 @@ def choose_limit(detection: Detection, folder: StudyFolder, on_shortage: Callabl
 
 
 def available_bytes(detection: Detection) -> int:
-    """Return what the peak may reach on this device.
+    """Return the bytes that the peak may reach on this device.
 
     On a card that is its memory, less what lay outside of the allocator when the script had just put its model there
     (the CUDA context, other processes), less :data:`RESERVE_BYTES`, in whole MiB. On a CPU, and on a card that does not

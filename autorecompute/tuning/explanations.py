@@ -50,7 +50,7 @@ def explain_too_little_time(start_seconds: float, waited_seconds: float = 0.0, k
 
 
 def explain_kept(folder: StudyFolder) -> str:
-    """Return what is kept of earlier sessions, and that it counts; empty where there is nothing."""
+    """Tell of the trials kept from earlier sessions, which count; empty where there are none."""
     trials = read_trials(folder.database, folder.name_in_database)
     if not trials:
         return ""
@@ -58,10 +58,7 @@ def explain_kept(folder: StudyFolder) -> str:
 
 
 def explain_unconfirmed(folder: StudyFolder) -> str:
-    """Return what a training found and no process has confirmed, which stays in the study.
-
-    Empty where there is nothing.
-    """
+    """Tell of a training's answer that no process has confirmed; it stays in the study. Empty where there is none."""
     result = folder.result()
     if result is None or result.best is None or result.best.confirmed:
         return ""
@@ -85,19 +82,14 @@ def _explain_lateness(start_seconds: float, waited_seconds: float, which: str) -
 
 
 def explain_late_batches(folder: StudyFolder, batches: Sequence[int]) -> str:
-    """Return that the time of a tuning over several batches was over before a batch was done, and what is kept.
-
-    Args:
-        folder: The study that stands for all batches.
-        batches: Those that were asked for.
-    """
+    """Return that the time of a tuning over several batches was over before a batch was done, and what is kept."""
     if not read_batches(folder, batches).without:
         return OUT_OF_TIME
     return f"{OUT_OF_TIME_AGAIN} What was measured is kept in {folder.path}. Rerun the command to continue."
 
 
 WHOLE_PROCESS_SHARE = 0.05
-"""What a whole process, its start and export included, needs beyond its timed steps, as a rule."""
+"""Share of the limit that a whole process needs beyond its timed steps, with start and export, as a rule."""
 
 
 THRESHOLD = "MALLOC_MMAP_THRESHOLD_"
@@ -108,9 +100,6 @@ def advise_on_glibc(kind: str) -> str:
 
     glibc raises its threshold with the largest block that is freed, while a model is exported or trained, and a process
     then holds more, by chance: see mallopt(3).
-
-    Args:
-        kind: That of the device.
     """
     if kind != "cpu" or THRESHOLD in os.environ:
         return ""
@@ -170,7 +159,7 @@ def explain_no_fit(  # noqa: PLR0913  (all that is known)
 
 
 def _smaller_batch(detection: Detection, limit_bytes: int, memory: MemoryModel | None) -> str:
-    """Return which one to try where no peak was measured: half of it, or what is forecast to fit."""
+    """Suggest a batch where no peak was measured: half of it, or one that is forecast to fit."""
     if detection.batch == 1:
         return "Train a smaller model."
     half = f"Train with a smaller batch: --target-batch {detection.batch // 2}"
@@ -187,7 +176,7 @@ def _smaller_batch(detection: Detection, limit_bytes: int, memory: MemoryModel |
 
 
 def _enough_as_a_whole(measured: Sequence[Trial], rejections: Sequence[Rejection], limit_bytes: int) -> int:
-    """Return what the leanest config should need as a whole process, by what those  confirmed needed beyond steps."""
+    """Return the bytes that the leanest config should need as a whole process, by the excess of those confirmed."""
     excess = _excess(rejections)
     least = min(trial.measurement.peak_bytes or 0 for trial in measured)
     return max(least + excess, limit_bytes + MIB) if excess else limit_bytes * 11 // 10
@@ -198,7 +187,7 @@ def _excess(rejections: Sequence[Rejection]) -> int:
 
 
 def _needed_without(measured: Sequence[Trial], rejections: Sequence[Rejection], limit_bytes: int) -> int | None:
-    """Return what no recompute was measured to need, as a whole process where one ran.
+    """Return the measured bytes without recompute, of a whole process where one ran.
 
     ``None`` if it is unknown or fits.
     """
@@ -209,7 +198,7 @@ def _needed_without(measured: Sequence[Trial], rejections: Sequence[Rejection], 
 
 
 def _higher_limit(enough: int, needed_without: int | None, or_else: str = "") -> str:
-    """Return which limit to try: never more than the batch needs without any recompute."""
+    """Suggest a limit: never more than the batch needs without any recompute."""
     if needed_without is None or enough < needed_without:
         return f"Try --memory-limit {_whole_mib(enough)}{or_else}"
     return (
@@ -310,7 +299,7 @@ def explain_no_batch(result: Result, limit_bytes: int) -> str:
 
 
 def explain_interruption(folder: StudyFolder, so_far: Result | None = None) -> str:
-    """Return what is kept of an interrupted tuning, and the best config that is known."""
+    """Tell of an interrupted tuning's kept trials, and of the best config that is known."""
     trials = read_trials(folder.database, folder.name_in_database)
     rejected = {known.config for known in folder.rejections()}
     fitting = [entry.trial for entry in fitting_finalists(trials) if entry.trial.config not in rejected]
@@ -362,7 +351,7 @@ class SearchSummary:
 
     @property
     def sentence(self) -> str:
-        """Return what is on from now on, beside what the training began with, and what the trials have cost."""
+        """Compare the config now on with the training's first one, and tell the cost of the trials."""
         return ". ".join([f"{self._describe_end()}{self._describe_refused()}", *self.notes])
 
     def _describe_end(self) -> str:

@@ -29,12 +29,12 @@ MAD_OF_NORMAL = statistics.NormalDist().inv_cdf(0.75)
 """Median absolute deviation of normal noise, in standard deviations."""
 
 MEDIAN_ERROR = math.sqrt(math.pi / 2)
-"""How much less surely a median tells the centre of normal noise than a mean."""
+"""Ratio of a median's error to a mean's, for the centre of normal noise."""
 
 
 @dataclass(frozen=True, slots=True)
 class Interval:
-    """Where a centre lies; infinite ends where too little is known.
+    """Confidence interval of a centre; infinite ends where too little is known.
 
     Attributes:
         low: Lower end.
@@ -96,7 +96,7 @@ def _scaled_median(values: Sequence[float], miss: float) -> tuple[float, float]:
 
 @functools.cache
 def signed_rank_quantile(miss: float, count: int) -> int:
-    """Return how many pair means from each end the interval of ``count`` values begins.
+    """Return the number of pair means outside the interval of ``count`` values, at each end.
 
     0 where they are too few for one.
     """
@@ -114,7 +114,7 @@ def signed_rank_quantile(miss: float, count: int) -> int:
 
 @functools.cache
 def student_quantile(miss: float, freedom: int) -> float:
-    """Return what Student's t with so many degrees of freedom exceeds with the chance ``miss``, below one half."""
+    """Return the value that Student's t with so many degrees of freedom exceeds with the chance ``miss``, below 0.5."""
     low, high = 0.0, 1.0
     while _student_tail(high, freedom) > miss:
         high *= 2

@@ -47,7 +47,7 @@ Where a graph becomes another one its Dropouts draw other masks, which alone mov
 
 TWO_PAIRS = (Task.CONFIRMATION,) * 4
 A_KNOB = (Task.START, Task.CHECK, *TWO_PAIRS)
-"""What a knob takes at least."""
+"""Least tasks of a knob."""
 
 
 class Pair(NamedTuple):

@@ -47,12 +47,12 @@ class Ledger(Protocol):
 
     @property
     def claimed(self) -> Collection[Config]:
-        """Return what others measure at this moment."""
+        """Return the configs that others measure at this moment."""
         ...
 
     @property
     def others(self) -> int:
-        """Return how many others work on the study."""
+        """Return the number of others who work on the study."""
         ...
 
     @property
@@ -304,7 +304,7 @@ class SharedLedger:
 
     @property
     def claimed(self) -> Collection[Config]:
-        """Return what others measure."""
+        """Return the configs that others measure."""
         return {claim.trial.config for claim in self._shared.others.values() if claim.trial is not None}
 
     @property
@@ -337,7 +337,7 @@ class SharedLedger:
         return agreed is None
 
     def known_answer(self) -> Result | None:
-        """Return what the workers came to before this one; brought into its own folder."""
+        """Return the answer of the workers before this one; brought into its own folder."""
         return None if self._known is None or not self._is_bound else self._take(self._known)
 
     def start(self) -> list[Trial]:
@@ -452,7 +452,7 @@ class SharedLedger:
 
     @property
     def _state(self) -> tuple[frozenset[int], frozenset[int]]:
-        """Return what a search depends on: which trials ended, and what others claim."""
+        """Return the state on which a search depends: the trials that ended, and the claims of others."""
         return frozenset(trial.number for trial in self.trials), frozenset(self._shared.others)
 
     @property

@@ -33,7 +33,7 @@ MISS = 0.05
 """Chance that an interval lies on the wrong side of the margin, each time that one is made."""
 
 PAIR = (Task.CONFIRMATION, Task.CONFIRMATION)
-"""What a pair of fresh processes takes."""
+"""Tasks of a pair of fresh processes."""
 
 
 class PairedComparison:
@@ -58,7 +58,7 @@ class PairedComparison:
         self._least_ratio, self._has_time = least_ratio, has_time
 
     def run(self, ratio: float, *, are_neighbours: bool) -> Comparison:
-        """Return what the pairs say, after a first comparison.
+        """Compare pairs, after a first comparison.
 
         Args:
             ratio: Throughput with recompute over that without, as measured so far.
@@ -92,17 +92,12 @@ class PairedComparison:
 
 
 def has_enough_pairs(comparison: Comparison, *, has_time: bool) -> bool:
-    """Tell whether it was not the time that ended a comparison.
-
-    Args:
-        comparison: What came of it.
-        has_time: Whether there is time for another pair.
-    """
+    """Tell whether it was not the time that ended a comparison."""
     return comparison.is_clear or comparison.pairs >= PAIRS or has_time
 
 
 def compare(ratios: Sequence[float], least_ratio: float) -> Comparison:
-    """Return what ratios of throughput, one of each pair, say about a ratio that is to be reached.
+    """Compare ratios of throughput, one of each pair, with a ratio that is to be reached.
 
     The ratio is their median, because one of several pairs may be spoilt. The interval is that of their mean. It is
     clear where the whole interval lies on one side.

@@ -33,13 +33,13 @@ LOG_TIE = -math.log1p(-TIE)
 """The same, between the logarithms of two step times."""
 
 SPREAD_CONFIDENCE = 0.95
-"""How surely a relative throughput lies in the spread that is printed with it."""
+"""Confidence of the spread that is printed with a relative throughput."""
 
 LEAST_TELLING = 2
 """Fewer undisturbed rounds than this are not enough for an estimate of their own, nor for a spread."""
 
 UNKNOWN = Interval(-math.inf, 0.0, math.inf)
-"""What is known of a difference where every round was disturbed."""
+"""Interval of a difference where every round was disturbed."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -83,7 +83,7 @@ class Finalist:
 
     @property
     def spread(self) -> tuple[float, float] | None:
-        """Return where the relative throughput lies at ``SPREAD_CONFIDENCE``.
+        """Return the interval of the relative throughput at ``SPREAD_CONFIDENCE``.
 
         ``None`` before two rounds with a reference that nothing disturbed.
         """
@@ -122,7 +122,7 @@ def fitting_finalists(trials: Sequence[Trial], steps: Mapping[int, float] | None
 
 
 def gap(first: Finalist, second: Finalist, miss: float) -> Interval:
-    """Return how much longer a step of the first takes, as a logarithm, over the undisturbed rounds that both ran in.
+    """Return the logarithm of the first's step time over the second's, from the undisturbed rounds that both ran in.
 
     Args:
         first: A finalist with at least one run.
@@ -174,7 +174,7 @@ def _telling(rounds: Sequence[Round]) -> Sequence[Round]:
 
 FINALISTS = 4
 CONFIDENCE = 0.99
-"""How surely the end of a race is right, where it came to an end."""
+"""Confidence in a race's end, where it came to one."""
 
 LOOKS = (3, 5, 8, 12, 18, 28)
 """Undisturbed rounds after which the race may end."""
@@ -209,12 +209,12 @@ class RaceResult:
 
     @property
     def rounds(self) -> int:
-        """Return how many were run."""
+        """Return the number of rounds."""
         return max((len(entry.rounds) for entry in self.standings), default=0)
 
     @property
     def disturbed(self) -> int:
-        """Return how many of them other processes disturbed."""
+        """Return the number of rounds that other processes disturbed."""
         longest = max(self.standings, key=lambda entry: len(entry.rounds), default=None)
         return sum(run.is_disturbed for run in longest.rounds) if longest is not None else 0
 
@@ -224,11 +224,7 @@ class RaceResult:
         return (*self.standings, *self.over_limit, *self.failed)
 
     def in_order(self, standings: Sequence[Finalist]) -> list[Finalist]:
-        """Return the finalists in the order in which they get a process of their own: as raced, and then who was not.
-
-        Args:
-            standings: All that may still be the answer.
-        """
+        """Return the finalists in the order of their own processes: as raced, and then the others."""
         numbers = {entry.trial.number for entry in self.everybody}
         others = [entry for entry in standings if entry.trial.number not in numbers]
         able = {entry.trial.number for entry in standings}
@@ -417,11 +413,6 @@ def _round_of(measurement: Measurement, reference: Measurement | None, *, is_dis
 def keep_race(folder: StudyFolder, raced: RaceResult, trials: int) -> None:
     """Write down how far a race has come.
 
-    Args:
-        folder: The study.
-        raced: The race.
-        trials: How many trials the study has.
-
     Raises:
         SetupError: the folder cannot be written.
     """
@@ -447,10 +438,6 @@ def _record_of(entry: Finalist) -> StandingRecord:
 def read_race(folder: StudyFolder, trials: Sequence[Trial]) -> RaceResult | None:
     """Return the race that was held among these trials; ``None`` where none was.
 
-    Args:
-        folder: The study.
-        trials: All that was measured.
-
     Raises:
         SetupError: the file cannot be read.
     """
@@ -475,11 +462,6 @@ def read_race(folder: StudyFolder, trials: Sequence[Trial]) -> RaceResult | None
 
 def race_winner(folder: StudyFolder, trials: Sequence[Trial], rejected: Collection[Config]) -> Trial | None:
     """Return who came first in it, of those that may be the answer; ``None`` where there is no race, or it is not over.
-
-    Args:
-        folder: The study.
-        trials: All that was measured.
-        rejected: The configs that cannot be the answer.
 
     Raises:
         SetupError: the file cannot be read.

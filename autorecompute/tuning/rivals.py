@@ -190,7 +190,7 @@ def needs_rival_batch(best: Best | None, settings: TuningSettings) -> bool:
 
 
 def recall_rival(earlier: Result | None, best: Best | None, rival: Rival) -> Rival:
-    """Return what an earlier session made of the same winner beside the same rival, without time to compare now.
+    """Return an earlier session's comparison of the same winner and rival, without time to compare now.
 
     Args:
         earlier: The answer of that session; ``None`` where there is none.
@@ -208,7 +208,7 @@ def recall_rival(earlier: Result | None, best: Best | None, rival: Rival) -> Riv
 
 
 def judge_recompute(best: Best | None, rival: Rival) -> Verdict:
-    """Return what the winner and the largest batch without recompute say about recompute."""
+    """Judge recompute by the winner and the largest batch without recompute."""
     if best is None:
         return Verdict.NO_FIT
     if best.config.is_none:
@@ -228,12 +228,6 @@ def figures_of(measurement: Measurement) -> Figures:
 
 def measure_without(context: TuningContext, batch: int, limit_bytes: int, *, is_due: bool) -> Figures:
     """Return the figures of the batch, told to whoever watches.
-
-    Args:
-        context: What the tuning works with.
-        batch: Samples a forward.
-        limit_bytes: What its peak may reach.
-        is_due: Whether the script has to bear the batch.
 
     Raises:
         ScriptError: it has to, and fails for another reason than memory.
@@ -265,7 +259,7 @@ def lost(record: BatchRecord) -> list[int]:
 
 
 def without_lost(record: BatchRecord) -> BatchRecord:
-    """Return what another run may build on: it measures again what was lost."""
+    """Return the record without lost figures, which another run measures again."""
     gone = lost(record)
     known = tuple(figures for figures in record.without if figures.batch not in gone)
     return replace(record, without=known, is_complete=record.is_complete and not gone)

@@ -91,8 +91,8 @@ def _failure(bench: Bench, measurement: Measurement) -> ScriptError:
 
 
 AFTERWARDS = (*[Task.TRIAL] * 6, Task.CHECK, Task.CONFIRMATION)
-"""What there has to be time for: the small steps themselves take about as long as two trials, then come the presets and
-the first that was chosen, and an answer is made of it."""
+"""Tasks for which time must remain. The small steps themselves take about as long as two trials. Then come the presets
+and the first config that was chosen, and an answer is made of it."""
 
 
 def analyse(context: TuningContext) -> MemoryModel | None:
@@ -167,12 +167,7 @@ class SearcherFactory:
         return _BaselineFirst(self, limit)
 
     def make(self, limit_bytes: int, trials: int) -> Searcher:
-        """Return the searcher that was asked for; the first one takes two small steps of the script.
-
-        Args:
-            limit_bytes: What trials are held against.
-            trials: How many there are.
-        """
+        """Return the searcher that was asked for; the first one takes two small steps of the script."""
         if self._limit_bytes not in {None, limit_bytes}:
             self._known_trials = trials
         self._limit_bytes = limit_bytes

@@ -135,7 +135,7 @@ class BatchTuner:
             return KnobSearch(self._context.at_batch(batch, bench)).run(result, self._set_answer)
 
     def _known_result(self) -> Result | None:
-        """Return what an earlier run answered that was asked for the same batches."""
+        """Return the answer of an earlier run that was asked for the same batches."""
         return self._folder.result() if self._record.asked == self._batches else None
 
     def _set_answer(self, result: Result | None) -> None:
@@ -384,12 +384,12 @@ class TuningSession:
                 self.so_far = tuner.so_far
 
     def _enforced_bytes(self) -> int | None:
-        """Return what a trial may take of a card: the limit that is given, or that the study was begun with."""
+        """Return a trial's limit on a card: the given one, or that with which the study was begun."""
         given = self.settings.limit_bytes
         return self.folder.problem().limit_bytes if given is None and self.folder.exists() else given
 
     def explain_interruption(self) -> str:
-        """Return what is kept, and what there is of an answer."""
+        """Tell of the trials that are kept, and of the answer so far."""
         explain = explain_interruption if self.batches is None else explain_interrupted_batches
         return explain(self.folder, self.so_far)
 

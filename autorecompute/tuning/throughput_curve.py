@@ -46,7 +46,7 @@ class TunedBatch:
 
     @classmethod
     def of(cls, batch: int, result: Result, folder: StudyFolder) -> Self:
-        """Return what a study that was tuned tells of its batch."""
+        """Return the figures of a tuned study at its batch."""
         trials = read_trials(folder.database, folder.name_in_database)
         peaks = [peak for trial in trials if (peak := trial.measurement.peak_bytes) is not None]
         # What was taken over has no folder here.
@@ -166,7 +166,7 @@ class Contenders:
 
     @property
     def least_ratio(self) -> float:
-        """Return what recompute has to reach: a gain, unless the rival batch is none of those that were asked for."""
+        """Return the ratio that recompute has to reach: a gain, unless the rival batch was not asked for."""
         return 1 + MARGIN if self.baseline is self.plain else LEAST_RATIO
 
     def answer(self, comparison: Comparison | None) -> CurvePoint | None:
@@ -180,7 +180,7 @@ class Contenders:
         return self.recomputed if is_faster and self.plain is not self.baseline else self.plain
 
     def verdict(self, comparison: Comparison | None) -> Verdict:
-        """Return what is said of recompute where all batches were compared.
+        """Return the verdict on recompute where all batches were compared.
 
         Where no batch fits without recompute, the study of the batch to train with knows more.
         """
@@ -275,15 +275,7 @@ class BatchAnswer:
         search_end: SearchEnd,
         own_seconds: float,
     ) -> Result:
-        """Return the answer.
-
-        Args:
-            curve: What was measured.
-            tuned: The batches with a study of their own.
-            comparison: What :meth:`compare` gave.
-            search_end: Why no further config was measured.
-            own_seconds: Time spent outside of these studies.
-        """
+        """Return the answer."""
         contenders = self._contenders(curve)
         point = contenders.answer(comparison)
         if point is not None and point is contenders.recomputed:
@@ -351,7 +343,7 @@ class BatchAnswer:
 
 
 def _judge(base: Result, contenders: Contenders, comparison: Comparison | None, *, compared: bool) -> Verdict | None:
-    """Return what is said of recompute at all batches together.
+    """Return the verdict on recompute at all batches together.
 
     Args:
         base: The answer at the batch to train with.

@@ -203,7 +203,7 @@ class Reference:
         self._interval, self._age = 1, 0
 
     def first(self) -> Measurement | None:
-        """Return what comes of it here, measured now; ``None`` where that is known."""
+        """Measure it here now; return ``None`` where that is known."""
         if self._latest is not None or not self._can_run:
             return None
         measurement = self._bench.measure(Config(), self._effort)

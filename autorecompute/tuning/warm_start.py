@@ -20,16 +20,16 @@ FINALISTS = 3
 
 
 IN_A_FOLDER = "shared, not in a folder of its own"
-"""What a study that several workers share has otherwise than a stored one of the same problem."""
+"""Difference of a study that several workers share from a stored one of the same problem."""
 
 BEGUN_BEFORE = "this study had begun already"
-"""What a study that is gone on with has otherwise: it takes over nothing."""
+"""Difference of a study that is continued: it takes over nothing."""
 
 
 def start_from(
     neighbour: Neighbour, folder: StudyFolder, store: TrialStore | None, *, is_new: bool
 ) -> tuple[Transfer, Prior | None]:
-    """Return what the nearest study has for a study; a new one takes over all of a study of the same problem.
+    """Return a study's transfer and prior from the nearest study; a new one takes over all trials of the same problem.
 
     Args:
         neighbour: The nearest study.
@@ -51,12 +51,12 @@ def start_from(
 
 
 def transfer_of(neighbour: Neighbour) -> Transfer:
-    """Return what the answer says of the study that a tuning starts from."""
+    """Return the answer's record of the study that a tuning starts from."""
     return Transfer(study=neighbour.name, differences=neighbour.differences)
 
 
 def prior_of(neighbour: Neighbour) -> Prior:
-    """Return what the search may know of the stored study."""
+    """Return the search's prior from the stored study."""
     problem, sizes = neighbour.tuned.problem, neighbour.tuned.sizes
     return Prior(
         source=neighbour.name,
@@ -72,11 +72,6 @@ def prior_of(neighbour: Neighbour) -> Prior:
 
 def adopt(neighbour: Neighbour, folder: StudyFolder, store: TrialStore) -> None:
     """Take over all that a study of the same problem knows into one that has just begun.
-
-    Args:
-        neighbour: The study of the same problem.
-        folder: The new study.
-        store: Its trials.
 
     Raises:
         SetupError: the new study cannot be written, or the stored one cannot be read.

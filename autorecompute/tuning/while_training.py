@@ -42,11 +42,11 @@ SURE = 0.999
 """A config that is less likely to fit is not tried: a step that runs out of memory cannot be taken back."""
 
 EFFORT = Effort(warmup=1, steps=4)
-"""What one trial takes, and on a CPU one step more."""
+"""Effort of one trial; on a CPU it takes one step more."""
 
 FINALISTS = 3
 RACE_STEPS = FINALISTS * LOOKS[0] * (ROUND_EFFORT.warmup + ROUND_EFFORT.steps)
-"""What a race takes up to its first look, where configs are not timed in turns."""
+"""Steps of a race up to its first look, where configs are not timed in turns."""
 
 RACE_SHARE = 0.4
 """Of the steps there are, no more than this share is kept back for the race."""
@@ -67,14 +67,7 @@ GAVE_UP = (
 
 
 def tune_training(job: Job, folder: StudyFolder, settings: TuningSettings, bench: TrainingBench) -> None:
-    """Tune a training to the end of the search, or of the training. Whatever fails is told to the training.
-
-    Args:
-        job: What is trained.
-        folder: Where the study is kept.
-        settings: What was asked for.
-        bench: The training.
-    """
+    """Tune a training to the end of the search, or of the training. Whatever fails is told to the training."""
     context = TuningContext(job=job, bench=bench, folder=folder, settings=settings, progress=_Silence())
     tuning = _Tuning(context, bench)
     try:

@@ -87,7 +87,7 @@ class _Worker:
         return 1
 
     def _run_script(self) -> BaseException | None:
-        """Return what ended the script; ``None`` where it came to its own end."""
+        """Run the script and return the error that ended it; ``None`` where it came to its own end."""
         try:
             if self._settings.fakes:
                 self._begin()  # which tells the script its rank

@@ -66,12 +66,9 @@ class Turns:
 
 
 def override_loader(settings: Settings) -> LoaderOverride | None:
-    """Return what follows every DataLoader of the process from now on.
+    """Override every DataLoader of the process from now on.
 
     ``None`` where the script takes a batch, or needs none.
-
-    Args:
-        settings: What the controller said at the start.
     """
     if not settings.override_loader or settings.target_batch is None:
         return None
@@ -95,7 +92,7 @@ class LoaderOverride:
     def __init__(self, batch: int, origin: str = "") -> None:
         self._batch = batch
         self.origin = origin
-        """Where the loader that feeds the model is made; empty as long as nobody knows."""
+        """Place of the call that makes the loader that feeds the model; empty as long as nobody knows."""
         self._latest: Any = None
         self._origins: MutableMapping[Any, str] = weakref.WeakKeyDictionary()
 

@@ -160,7 +160,7 @@ class TrainingAgent(Agent):
 
 
 def _look_at(wanted: Check, check: Callable[..., GradientCheck]) -> GradientCheck:
-    """Return what raises while gradients are compared would have raised in a step of the training."""
+    """Run the check; an exception in it would have come in a step of the training, and counts as disagreement."""
     try:
         return check(wanted.config, compares=wanted.compares)
     except Exception as error:  # noqa: BLE001  (the model's own code runs there)
@@ -192,7 +192,7 @@ class Guard:
 
     @property
     def target_batch(self) -> int | None:
-        """Return what the first batch was."""
+        """Return the first batch."""
         return self._agent.target_batch
 
     @property

@@ -12,7 +12,7 @@ if TYPE_CHECKING:
 
 
 UNSCALED = "_autorecompute_unscaled"
-"""What a scaled loss carries along: itself before it was scaled."""
+"""Attribute of a scaled loss for the loss before it was scaled."""
 
 
 def put_in(owner: Any, name: str, replacement: Any) -> Callable[[], None]:
@@ -146,7 +146,7 @@ TOTALS = ("total_steps", "T_max", "total_iters")
 """Attributes of torch's schedulers that say how long they are."""
 
 KEYWORD = "num_training_steps"
-"""What Hugging Face's schedulers are told."""
+"""Argument of Hugging Face's schedulers with the number of steps."""
 
 LEAST_STEPS = 2
 """One step does not tell a scheduler that goes by steps from one that goes by epochs."""
@@ -194,7 +194,7 @@ class ExpectedSteps:
 
 
 def _parts_of(scheduler: Any) -> list[Any]:
-    """Return what a sequence runs one after the other: each of them tells the length of its part alone."""
+    """Return the parts that a sequence runs one after the other: each of them tells the length of its part alone."""
     return scheduler._schedulers if hasattr(scheduler, "_milestones") else []  # noqa: SLF001
 
 

@@ -32,7 +32,7 @@ if TYPE_CHECKING:
 
 
 PACKAGES = str(Path(__file__).parents[2])
-"""Where this package was found: a notebook may have put that on its module path by itself."""
+"""Folder in which this package was found: a notebook may have put it on its module path by itself."""
 
 BESIDE = """
 import os, sys
@@ -204,7 +204,7 @@ class _Beside:
 
     @property
     def _error(self) -> BaseException | None:
-        """Return what Python has printed since the search began."""
+        """Return the error that Python has printed since the search began."""
         error = _last_error()
         return None if error is self._error_before else error
 
@@ -230,7 +230,7 @@ def _begin(request: SearchRequest, optimizers: list[Any]) -> None:
 
 
 def _describe_program(name: str, limit_bytes: int | None, study: str | None, steps: int) -> SearchRequest:
-    """Return what runs here: a script, a module, or what somebody types."""
+    """Describe the running program: a script, a module, or a person's typing."""
     main = sys.modules.get("__main__")
     file, spec = getattr(main, "__file__", None), getattr(main, "__spec__", None)
     is_module = spec is not None and file is not None

@@ -23,7 +23,7 @@ if TYPE_CHECKING:
 
 
 LAUNCHER_VARIABLES = ("RANK", "LOCAL_RANK", "WORLD_SIZE", "LOCAL_WORLD_SIZE", "MASTER_ADDR", "MASTER_PORT")
-"""What torchrun sets for each rank: see its page in PyTorch's documentation, "Environment Variables"."""
+"""Variables that torchrun sets for each rank: see "Environment Variables" on its page in PyTorch's documentation."""
 
 _MISSED_BY_TORCH = re.compile(r"environment variable (\w+) expected, but not set")
 
@@ -50,11 +50,7 @@ def _process_group() -> Any:
 
 
 def explain_missing_rank(error: BaseException) -> str:
-    """Return why a script fails that looks for its rank where no launcher has set one; empty for other errors.
-
-    Args:
-        error: What ended the script.
-    """
+    """Return why a script fails that looks for its rank where no launcher has set one; empty for other errors."""
     name = _missed_variable(error)
     if "RANK" in os.environ or name not in LAUNCHER_VARIABLES:
         return ""
@@ -147,7 +143,7 @@ class Check:
 
 
 def explain_end(reason: str) -> str:
-    """Return what the user is told of a search that ends with what is on, and why."""
+    """Tell the user of a search that ends, and why; the config stays on."""
     return f"tuning has stopped, and the training goes on: {reason.rstrip('.')}."
 
 
@@ -166,7 +162,7 @@ class KeepConfig:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class SearchRequest:
-    """What a training that starts its own search asks for: one that goes on already, or the first of several ranks.
+    """Request of a training that starts its own search: one that runs already, or the first of several ranks.
 
     Attributes:
         script: The script's path, the name of a module, or, where a notebook or an interpreter has no script, what its
@@ -192,7 +188,7 @@ class SearchRequest:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Settings:
-    """What a worker is told at its start, in the environment variable ``AUTORECOMPUTE_WORKER``.
+    """Settings of a worker at its start, in the environment variable ``AUTORECOMPUTE_WORKER``.
 
     Attributes:
         address: The controller's socket: its path, or the number of a file descriptor that the process inherits.
@@ -343,7 +339,7 @@ T = TypeVar("T", int, float)
 
 
 def merge(messages: Mapping[int, Message]) -> Message:
-    """Return what all ranks said, in one message.
+    """Merge the messages of all ranks into one.
 
     The peak is the worst rank's, a step takes as long as on its slowest rank, and samples add up. Ranks that disagree
     on what they train, or on whether they could measure, fail together.

@@ -163,7 +163,7 @@ class RanksLine:
             raise Abandon(said.decode())
 
     def _join_seconds(self) -> float:
-        """Return how long ranks wait for each other before the first step."""
+        """Return the seconds that ranks wait for each other before the first step."""
         return min(JOIN_SECONDS, JOIN_SHARE * self._board.patience_seconds)
 
     def _take(self) -> Order | Check | None:
@@ -268,7 +268,7 @@ class FollowingLine(RanksLine):
 
 
 def read_order(note: bytes) -> Due:
-    """Return what one rank has written down for all."""
+    """Read the order that one rank has written down for all."""
     step, _, frame = note.partition(b":")
     order = decode(frame) if frame else None
     assert not isinstance(order, Beat | Ended | Failed), "an order is one"
@@ -357,7 +357,7 @@ class LeadingLine(RanksLine):
         return self._take()
 
     def last_words(self) -> Failed | None:
-        """Return what another rank ended with, if one has."""
+        """Return another rank's failure, if one has ended with it."""
         with contextlib.suppress(Exception):  # this process ends, and the store may have gone before it
             note = self._board.read(FAULT)
             fault = decode(note) if note is not None else None

@@ -239,13 +239,7 @@ SKIPS_ON = (
 
 
 def describe_failure(error: BaseException, backend: WorkerBackend, script: str) -> Failed | Refused:
-    """Return what the controller is told; the whole traceback goes to the log, unless a sentence says it all.
-
-    Args:
-        error: What ended the script, or is about to.
-        backend: The training system.
-        script: The script's file.
-    """
+    """Describe a failure for the controller; the whole traceback goes to the log, unless a sentence says it all."""
     if isinstance(error, SetupError):
         return Refused(message=str(error))
     # What a breakpoint in the model raises reaches us wrapped in what the training system makes of it.

@@ -141,11 +141,7 @@ class Window:
             self.end_step(samples=0, loss=None)
 
     def start_over(self, compile_seconds: float) -> None:
-        """Leave out all steps so far: the model was compiled in the one that ends now.
-
-        Args:
-            compile_seconds: How long that took.
-        """
+        """Leave out all steps so far: the model was compiled in the one that ends now."""
         self._compile_seconds += compile_seconds
         if not self._extends_itself:
             self.discard_step()
@@ -200,7 +196,7 @@ class Window:
         self._warmup_seconds += elapsed
 
     def measurement(self, batch: int) -> Measurement:
-        """Return what the complete window measured."""
+        """Return the measurement of the complete window."""
         if not self._step_seconds:
             return Measurement(outcome=Outcome.WRONG_BATCH, message=f"no step had the batch of {batch}")
         is_finite = all(map(math.isfinite, self._losses))

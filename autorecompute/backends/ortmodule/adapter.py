@@ -67,11 +67,7 @@ def install_probe_config() -> bool:
 
 
 def read_probe_too(options: Any) -> None:
-    """Have every set of options that is made from now on read our variable after ORT's own.
-
-    Args:
-        options: The module that defines them.
-    """
+    """Have every set of options that is made from now on read our variable after ORT's own."""
     read = options._RuntimeOptions._override_from_env_vars  # noqa: SLF001
     if getattr(read, "reads_probe", False):
         return

@@ -203,7 +203,7 @@ class Sharing:
 def find_sharing(
     choices: Sequence[Choice], occurrences: int, clusters: Sequence[Cluster], dims: Mapping[str, int]
 ) -> Sharing | None:
-    """Return how two plans that ORT offers together share their buffers; ``None`` where the activations do not tell.
+    """Find out how two plans of ORT share their buffers; return ``None`` where the activations do not tell.
 
     Args:
         choices: The plans.
@@ -237,7 +237,7 @@ def _reuses(choice: Choice, clusters: Sequence[Cluster]) -> bool:
 
 
 def _kept(choice: Choice, clusters: Sequence[Cluster]) -> list[tuple[int, Activation]]:
-    """Return what the plan is about, each with the number of nodes that keep it."""
+    """Return the activations of the plan, each with the number of nodes that keep it."""
     return [
         (cluster.occurrences, kept)
         for cluster in clusters
@@ -251,7 +251,7 @@ ROUNDS = 2
 """After the first, a node knows all that it comes from; after the second, who else reads that."""
 
 SMALL_CONSTANT_BYTES = 1024
-"""What is larger is data: its type and shape stand for it."""
+"""Size above which a constant is data: its type and shape stand for it."""
 
 COMMUTING = frozenset({"Add", "And", "Max", "Mean", "Min", "Mul", "Or", "Sum", "Xor"})
 """Operators whose operands ORT lists in any order."""
@@ -390,7 +390,7 @@ ID_RANK = 2
 
 
 def detect(manager: Any) -> Detection:
-    """Return what can be recomputed in a training session that was built without recompute.
+    """Return the detection of a training session that was built without recompute.
 
     Args:
         manager: ORT's ``TrainingManager`` whose execution agent was just created.
@@ -427,7 +427,7 @@ def _read_features() -> tuple[str, ...]:
 
 
 def name_dims(manager: Any) -> dict[str, str]:
-    """Return what we call each symbolic dimension, by ORT's name of it."""
+    """Return our name of each symbolic dimension, by ORT's."""
     return canonical_names(_axes_of(manager))
 
 

@@ -135,13 +135,7 @@ def option_of(plan: Plan) -> str:
 
 
 def presets_of(plans: Iterable[Plan], levels: Iterable[Level], *, has_boundaries: bool) -> dict[str, Config]:
-    """ORT's levels. Without boundaries of layers a level is just its plans, and the second one is all of them.
-
-    Args:
-        plans: All there are.
-        levels: Those that the installed version has.
-        has_boundaries: Whether ORT finds boundaries of layers.
-    """
+    """ORT's levels. Without boundaries of layers a level is just its plans, and the second one is all of them."""
     if has_boundaries:
         return {f"level_{int(level)}": config_of_level(level) for level in levels if level is not Level.CHOSEN}
     whole = [plan for plan in plans if option_of(plan) == RECOMPUTE]
@@ -176,7 +170,7 @@ NEVER_RECOMPUTED = (
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Request:
-    """What the variables of ORTModule ask for: plans, or a level that chooses them.
+    """Request in the variables of ORTModule: plans, or a level that chooses them.
 
     Attributes:
         level: ORT's level; one above 0 leaves the plans unread.
@@ -243,7 +237,7 @@ def make_offer(detection: Detection, request: Request, probe_config: str, dims: 
 
 
 def count_recomputed(choice: Choice, counts: Mapping[Choice, int], clusters: Sequence[Cluster]) -> int:
-    """Return how many nodes ORT 1.17 to 1.19 recomputes for a choice.
+    """Count the nodes that ORT 1.17 to 1.19 recomputes for a choice.
 
     All it is offered for, all but one for a count of 0.
 
@@ -296,7 +290,7 @@ PROBE_VARIABLE = "AUTORECOMPUTE_ORT_PROBE"
 """Ours: a probe config for chosen plans, where ORTModule is adapted (``adapter.py``)."""
 
 MEMORY_VARIABLES = (LEVEL_VARIABLE, CONFIG_VARIABLE, PROBE_VARIABLE)
-"""What decides about recompute in ORTModule; one of them left over from elsewhere changes what is trained."""
+"""Variables that decide about recompute in ORTModule; one of them left over from elsewhere changes the training."""
 
 IGNORING_LAYERS, WITHIN_LAYERS = "1:0", "1:1"
 """ORT's probe configs: all recomputable operators, without or with regard to transformer layer boundaries."""
@@ -341,12 +335,12 @@ KNOBS = (LAYER_BOUNDARIES, MEM_EFFICIENT_GRADIENTS, NO_MODEL_COPY, EXPANDABLE_SE
 
 
 def probe_config_of(level: Level, environment: Mapping[str, str]) -> str:
-    """Return how ORT looks for plans under a level, and in an adapted process under a variable of ours."""
+    """Return the way in which ORT looks for plans under a level; an adapted process obeys a variable of ours."""
     return (environment.get(PROBE_VARIABLE) or IGNORING_LAYERS) if level is Level.CHOSEN else WITHIN_LAYERS
 
 
 def render(config: Config, *, knobs: Collection[str] = (), versions: Mapping[str, str], folder: Path) -> Emission:
-    """Return what switches the config and the knobs of these names on; nothing where neither changes anything.
+    """Render the config and the knobs of these names; nothing where neither changes anything.
 
     Raises:
         SetupError: that version of ONNX Runtime reads no config of this form.
@@ -393,7 +387,7 @@ def levels_of(ort_version: str) -> tuple[Level, ...]:
 
 
 class Given(NamedTuple):
-    """What ORTModule is given for a config, be it by variables or in the options of a live one.
+    """Settings of ORTModule for a config, be it by variables or in the options of a live one.
 
     Attributes:
         level: ORT's level.
@@ -405,7 +399,7 @@ class Given(NamedTuple):
 
 
 def give(config: Config, ort_version: str, plans_file: Path) -> Given:
-    """Return what ORTModule of that version is given for a config.
+    """Return the settings of that version's ORTModule for a config.
 
     Args:
         config: What to recompute.
@@ -431,7 +425,7 @@ def _knob_variables(names: Collection[str]) -> dict[str, str]:
 
 
 def requested_by(environment: Mapping[str, str], *, ort_version: str) -> Request:
-    """Return what the variables ask for, as ONNX Runtime reads them: the last of several rows for one subgraph counts.
+    """Read the variables as ONNX Runtime does: the last of several rows for one subgraph counts.
 
     Raises:
         UsageError: they hold what ONNX Runtime of that version cannot read.
@@ -451,7 +445,7 @@ def requested_by(environment: Mapping[str, str], *, ort_version: str) -> Request
 
 
 def offer(detection: Detection, environment: Mapping[str, str], dims: Mapping[str, int]) -> Offer:
-    """Return what ORT offers to recompute at these dimensions, under what these variables switch on.
+    """Return ORT's offer at these dimensions, and the plans that these variables switch on.
 
     Raises:
         UsageError: they hold what ONNX Runtime of that version cannot read.
@@ -478,7 +472,7 @@ def _read_plans_file(file: Path) -> list[str]:
 
 
 def plans_file_text(config: Config) -> str:
-    """Return what ONNX Runtime 1.19 reads from the file: a JSON array with one row to a line."""
+    """Return the file's text for ONNX Runtime 1.19: a JSON array with one row to a line."""
     return json.dumps(rows_of(config), indent=2) + "\n"
 
 

@@ -18,7 +18,7 @@ if TYPE_CHECKING:
 
 
 ROOT = "_original_module"
-"""What ORTModule calls the model, in the names of all its parts."""
+"""ORTModule's name of the model, in the names of all its parts."""
 
 MAKING = frozenset({"get_post_processed_model", "_initialize_graph_builder", "_build_graph", "_create_execution_agent"})
 """The functions of ORTModule that make a training session: what they raise is about the model's export."""
@@ -30,7 +30,7 @@ _BETWEEN = (
     *(str(Path(sysconfig.get_path("purelib"), name)) for name in ("torch", "onnxruntime")),
     str(Path(__file__).parents[2]),
 )
-"""Where code lies that stands between the script's lines and the exporter: libraries, and our own."""
+"""Folders of code between the script's lines and the exporter: libraries, and our own."""
 
 _TRACED_CALL = re.compile(r"^(.+)\((\d+)\): ", re.MULTILINE)
 _PYTHON_FUNCTION = re.compile(r'\^(\w+)\[[^\]]*onnx_name="([^"]+)"')
@@ -43,10 +43,11 @@ _OPERATORS = (
     re.compile(r"Python operator (\w+)"),
     re.compile(r"\b((?:aten|prim)::\w+)"),
 )
-"""How ORT and torch's exporter name an operator where they name no node; the first that is found counts."""
+"""Patterns by which ORT and torch's exporter name an operator where they name no node; the first that is found
+counts."""
 
 _MADE_OF_NODE = re.compile(r"(_Grad\b|_output_\d+|_BatchNormInternal).*")
-"""What ORT and the exporter add to a node's name for nodes and values that they make for it."""
+"""Suffixes by which ORT and the exporter name nodes and values that they make for a node."""
 
 
 class Call(NamedTuple):
@@ -215,7 +216,7 @@ VERBS = {
     "Non-zero status code returned while running": "it fails while it runs",
     "There was an error while exporting the PyTorch model": "it cannot export",
 }
-"""What ORTModule could not do, by what it says; the first that is found counts."""
+"""Verbs for ORTModule's failures, by its messages; the first that is found counts."""
 
 _BEFORE_REASON = re.compile(r".*(?:was false\.|Status Message:|\) const )", re.DOTALL)
 _LONGEST_REASON = 200
@@ -265,7 +266,7 @@ def _explain(error: Exception, text: str) -> str:
 
 
 def _last_words(error: Exception) -> str:
-    """Return what ORT says in the end, unless that is about its own source."""
+    """Return the end of ORT's message, unless it is about its own source."""
     found = _BEFORE_REASON.match(str(error))
     words = str(error)[found.end() :].strip() if found else ""
     return words if len(words) <= _LONGEST_REASON and not any(mark in words for mark in _INTERNAL) else ""

@@ -38,7 +38,7 @@ def package_folder() -> Path | None:
 
 
 def build_information() -> dict[str, Any]:
-    """Return what the installed ORT says of its own build: ``package_name``, ``cuda_version``, ``rocm_version``."""
+    """Return the installed ORT's build information: ``package_name``, ``cuda_version``, ``rocm_version``."""
     folder = package_folder()
     file = folder / "capi" / "build_and_package_info.py" if folder else None
     return runpy.run_path(str(file)) if file and file.is_file() else {}
@@ -78,7 +78,7 @@ def pip(arguments: str) -> str:
 
 
 class Origin(NamedTuple):
-    """Where a library comes from.
+    """Origin of a library.
 
     Attributes:
         folder: Its folder below ``nvidia``.
@@ -111,7 +111,7 @@ LIBRARIES = {
 
 
 def of_build(cuda_version: str) -> Mapping[str, Origin]:
-    """Return what an ORT that was built for this CUDA needs; nothing where that is not known.
+    """Return the libraries of an ORT that was built for this CUDA; nothing where they are not known.
 
     Args:
         cuda_version: As ORT's build information has it, empty for a CPU build.

@@ -17,7 +17,7 @@ if TYPE_CHECKING:
 
 
 RECOMPUTED = "_recompute"
-"""How ORT ends the name of a node, and of its outputs, that it runs once more (``memory_optimizer.cc``)."""
+"""Ending of ORT's name of a node, and of its outputs, that it runs once more (``memory_optimizer.cc``)."""
 
 _BYTES = {
     **dict.fromkeys(("bool", "int8", "uint8", "float8e4m3fn", "float8e5m2"), 1),
@@ -33,7 +33,7 @@ def bytes_of_element(kind: str) -> int:
 
 
 class ShapeBook:
-    """What ORT inferred of each value's shape, filled up with what was seen.
+    """Shapes of values that ORT inferred, filled up with those that were seen.
 
     Args:
         graph: The graph as ONNX.
@@ -102,7 +102,7 @@ ALIASING = frozenset({"Reshape", "Squeeze", "Unsqueeze", "Flatten", "Identity"})
 """Operators whose kernels hand their input on under another shape (``Alias(0, 0)`` in their registrations)."""
 
 YIELD = "YieldOp"
-"""Where ORTModule's graph hands over to PyTorch between its forward and its backward half."""
+"""Operator at which ORTModule's graph hands over to PyTorch between its forward and its backward half."""
 
 _KERNEL = "_kernel_time"
 _RUN = "SequentialExecutor::Execute"
@@ -176,11 +176,7 @@ class Run:
 
 
 def read_halves(events: Iterable[Mapping[str, Any]]) -> tuple[list[Run], list[Run]]:
-    """Return the nodes of the last forward and of the last backward half, in the order they ran.
-
-    Args:
-        events: The profile's events, in any order.
-    """
+    """Return the nodes of the last forward and of the last backward half, in the order they ran."""
     ordered = sorted(events, key=lambda event: event["ts"])
     runs = _outermost(event for event in ordered if event["name"] == _RUN)[-_HALVES:]
     assert len(runs) == _HALVES, "a step that was profiled has run forward and backward"

@@ -17,7 +17,7 @@ if TYPE_CHECKING:
 
 
 LAST = 2**63 - 1
-"""Where ONNX ends a slice that goes to the end."""
+"""ONNX's end of a slice that goes to the end."""
 
 
 def constant(g: Any, value: Any) -> Any:
@@ -42,11 +42,7 @@ def dtype_of(tensor: Any) -> Any:
 
 
 def register_scatters(symbolics: dict[str, Any]) -> None:
-    """Put the functions among symbolic functions.
-
-    Args:
-        symbolics: By the names of operators.
-    """
+    """Put the functions among symbolic functions."""
     symbolics["::index_add"] = export_index_add
     symbolics["::index_put"] = export_index_put
     symbolics["::scatter_add"] = helper.parse_args("v", "i", "v", "v")(export_scatter_add)
@@ -128,11 +124,7 @@ LARGEST_SHARED = 8
 
 
 def register(registry: Any) -> None:
-    """Put the functions into ORTModule's registry of symbolic functions; a second time, it changes nothing.
-
-    Args:
-        registry: The module that defines it.
-    """
+    """Put the functions into ORTModule's registry of symbolic functions; a second time, it changes nothing."""
     symbolics = registry.CustomOpSymbolicRegistry._SYMBOLICS  # noqa: SLF001
     attention = helper.parse_args("v", "v", "v", "v", "f", "b", "v", "b")(export_attention)
     # Whoever chose ORT's own attention (ORTMODULE_ATEN_SDPA_FALLBACK) keeps it.

@@ -112,7 +112,7 @@ class ForwardPairing:
 
     @property
     def warnings(self) -> tuple[str, ...]:
-        """Return what was seen, a sentence for each line of the script."""
+        """Return the warnings, a sentence for each line of the script."""
         return tuple(self._found.values())
 
     @property
@@ -281,10 +281,7 @@ class OrtModuleBackend:
         self._folder = folder
 
     def install(self, listener: Listener) -> None:
-        """Hooks into every training session that ORTModule will create.
-
-        Args:
-            listener: Who is told of it.
+        """Hook into every training session that ORTModule will create.
 
         Raises:
             SetupError: ORTModule is not installed, or its extensions are missing.
@@ -362,7 +359,7 @@ class OrtModuleBackend:
         return ""
 
     def classify(self, error: BaseException) -> tuple[Outcome, str]:
-        """Return what the exception that ended the script means, and a sentence about it."""
+        """Classify the exception that ended the script, with a sentence about it."""
         return exceptions.classify(error)
 
     def _check(
@@ -450,7 +447,7 @@ def rebuild(manager: Any, config: Config, folder: Path) -> None:
 
 
 def give_here(config: Config, ort_version: str, folder: Path) -> Given:
-    """Return what a live ORTModule of this version is given for a config; a plans file is written into the folder.
+    """Return a live ORTModule's settings for a config; write a plans file into the folder.
 
     Raises:
         UsageError: it cannot be given the config.
@@ -464,9 +461,5 @@ def give_here(config: Config, ort_version: str, folder: Path) -> Given:
 
 
 def make_backend(folder: Path) -> OrtModuleBackend:
-    """Return the backend; ``registry`` asks for it.
-
-    Args:
-        folder: Where it may write files.
-    """
+    """Return the backend; ``registry`` asks for it."""
     return OrtModuleBackend(folder)

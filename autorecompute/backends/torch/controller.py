@@ -239,7 +239,7 @@ STATES = 2
 
 
 def render(config: Config, *, knobs: Collection[str] = (), versions: Mapping[str, str], folder: Path) -> Emission:
-    """Return what switches the config and the knobs of these names on; nothing where neither changes anything.
+    """Render the config and the knobs of these names; nothing where neither changes anything.
 
     Raises:
         UsageError: there is no knob of one of these names.
@@ -318,7 +318,7 @@ def plans_under(names: Collection[str], detection: Detection) -> Sequence[Plan]:
 
 
 def offer(detection: Detection, environment: Mapping[str, str], dims: Mapping[str, int]) -> Offer:
-    """Return what can be recomputed at these dimensions, under what these variables switch on.
+    """Return the offer at these dimensions, and the plans that these variables switch on.
 
     Raises:
         UsageError: the file that they name cannot be read.
@@ -390,7 +390,7 @@ def needs_of(detection: Detection) -> Callable[[Config], frozenset[str]]:
 
 
 def peaks_of(detection: Detection) -> PeakForecaster | None:
-    """Return what the search may begin with where a model is compiled: guesses, which trials correct."""
+    """Return the peaks with which the search of a compiled model begins: guesses, which trials correct."""
     extra = TorchDetection.of(detection)
     if not extra.compiled_peaks:
         return None
@@ -422,5 +422,5 @@ def memory_of(detection: Detection) -> TorchMemoryModel | None:
 
 
 def rough_memory_of(detection: Detection) -> MemoryModel | None:
-    """Return what one forward pass tells of the memory of every config; ``None`` where it tells nothing."""
+    """Return a memory model of every config from one forward pass; ``None`` where it tells nothing."""
     return TorchMemoryModel.roughly_of(detection)

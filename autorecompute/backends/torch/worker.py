@@ -81,12 +81,7 @@ class Surveyed(NamedTuple):
 
 
 def surveyed(root: Module, survey: Callable[[], tuple[Steps | None, str]]) -> Surveyed:
-    """Survey the model, and weigh what that leaves.
-
-    Args:
-        root: The model.
-        survey: What steps take, or why nobody can tell.
-    """
+    """Survey the model, and weigh what that leaves."""
     if next(root.parameters()).device.type != "cpu":
         return Surveyed(*survey())
     meter = HostMeter()
@@ -100,7 +95,7 @@ def surveyed(root: Module, survey: Callable[[], tuple[Steps | None, str]]) -> Su
 def tell(  # noqa: PLR0913  (all that is known of a model)
     root: Module, tuned: Tuned, call: Call, name: str, survey: Surveyed, *, is_thawed: bool = False
 ) -> Detection:
-    """Return what was detected.
+    """Return the detection of a model.
 
     Args:
         root: The model.
@@ -148,7 +143,7 @@ def tell(  # noqa: PLR0913  (all that is known of a model)
 
 
 def _what_became_of(places: Sequence[str]) -> dict[str, str]:
-    """Return what became of the script's own checkpoints, as a version; nothing where there are none."""
+    """Return the state of the script's own checkpoints, as a version; nothing where there are none."""
     if is_replaced():
         return {CHECKPOINTING: REPLACED}
     return {CHECKPOINTING: KEPT} if places else {}
@@ -293,7 +288,7 @@ class TorchBackend:
         return forecast.live_bytes, self._later.steps.later_bytes
 
     def _still_frozen(self) -> list[Parameter]:
-        """Return what was frozen when the model trained for the first time, and an optimizer holds."""
+        """Return an optimizer's parameters that were frozen when the model first trained, and still are."""
         found = (reference() for reference in self._frozen)
         return [parameter for parameter in found if parameter is not None and not parameter.requires_grad]
 
@@ -323,7 +318,7 @@ class TorchBackend:
         )
 
     def wrong_recompute(self) -> str:
-        """Return what a check of the steps with this config found; empty where nothing."""
+        """Return the differences that a check of the steps with this config found; empty where none."""
         return "; ".join(str(one) for tuned in self._tuned.values() for one in tuned.board.check.differing())
 
     def _told_of_calls(self) -> Iterator[str]:
@@ -344,7 +339,7 @@ class TorchBackend:
         return refusals.TRANSFORMED if self._roots.is_transformed else refusals.NOTHING_TRAINED
 
     def classify(self, error: BaseException) -> tuple[Outcome, str]:
-        """Return what the exception that ended the script means, and a sentence about it."""
+        """Classify the exception that ended the script, with a sentence about it."""
         return refusals.classify(error)
 
     def _welcome(self, root: Module, args: Sequence[Any], kwargs: Mapping[str, Any]) -> None:
@@ -420,7 +415,7 @@ class TorchBackend:
     def _survey(
         self, root: Module, tuned: Tuned, args: Sequence[Any], kwargs: Mapping[str, Any]
     ) -> tuple[Steps | None, str]:
-        """Return what steps take, or why nobody can tell."""
+        """Survey the steps; return the reason where that fails."""
         if reason := self._no_fakes(root):
             return None, reason
         script = self._script(root, observe_batch([*args, *kwargs.values()]), args, kwargs)
@@ -490,7 +485,7 @@ def _read_versions() -> dict[str, str]:
 
 
 def _read_ranks() -> dict[str, str]:
-    """Return how many ranks train together, of several: it decides how fast a config is, and what is sharded."""
+    """Return the number of ranks, of several: it decides about a config's speed, and about sharding."""
     is_grouped = torch.distributed.is_available() and torch.distributed.is_initialized()
     ranks = torch.distributed.get_world_size() if is_grouped else 1
     return {"ranks": str(ranks)} if ranks > 1 else {}

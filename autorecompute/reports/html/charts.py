@@ -42,7 +42,7 @@ def new_figure(width_inches: float, height_inches: float) -> Figure:
 
 
 def style() -> dict[str, Any]:
-    """Return what matplotlib is told while it draws and saves."""
+    """Return matplotlib's settings for drawing and saving."""
     ink, muted, rule = COLORS["ink"], COLORS["muted"], COLORS["rule"]
     return {
         "font.size": 9.0,
@@ -145,7 +145,7 @@ class ChartPoint:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Plane:
-    """What is drawn of memory against throughput.
+    """Plane of memory and throughput.
 
     Attributes:
         points: What was measured.
@@ -189,7 +189,7 @@ def draw_plane(plane: Plane) -> str:
 
 
 def draw_timelines(before: Timeline, after: Timeline) -> str:
-    """Return what is alive during each operation of a step, without recompute above and with the config below."""
+    """Draw the live memory during each operation of a step, without recompute above and with the config below."""
     figure = new_figure(WIDTH_INCHES, 4.6)
     above, below = figure.subplots(2, 1, sharey=True)
     titles: dict[str, Sequence[str]] = {}
@@ -214,7 +214,7 @@ def draw_timelines(before: Timeline, after: Timeline) -> str:
 
 
 def draw_predictions(peaks: Sequence[tuple[float, float, str]], steps: Sequence[tuple[float, float, str]]) -> str:
-    """Return what was expected before each trial beside what was measured: ``(expected, measured, title)`` of each.
+    """Draw each trial's prediction beside its measurement: ``(expected, measured, title)`` of each.
 
     Peaks are in MiB and steps in seconds, which are drawn in ms where all are shorter than one. Where nothing was
     expected of step times there is no plot of them.

@@ -95,11 +95,7 @@ class Story:
 
 
 def tell(folder: StudyFolder, page: Path) -> Story:
-    """Return what there is to tell of a study, finished or not.
-
-    Args:
-        folder: The study.
-        page: The file that links lead from.
+    """Tell the story of a study, finished or not.
 
     Raises:
         UsageError: there is no such study, or another version of autorecompute made it.

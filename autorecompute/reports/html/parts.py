@@ -126,12 +126,7 @@ def trial_columns(parts: Sequence[Part]) -> tuple[str, ...]:
 
 
 def trial_rows(parts: Sequence[Part], page: Path) -> list[list[Cell]]:
-    """Return a row for each trial of all parts.
-
-    Args:
-        parts: The studies.
-        page: The file that links lead from.
-    """
+    """Return a row for each trial of all parts."""
     rows = []
     for part in parts:
         batch = [] if len(parts) == 1 else [_number(str(part.problem.batch), part.problem.batch)]

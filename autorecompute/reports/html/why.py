@@ -51,7 +51,7 @@ class LayerRow:
 
     @property
     def before(self) -> str:
-        """Return what each keeps without recompute, in words."""
+        """Return the bytes that each keeps without recompute, in words."""
         return format_bytes(self.before_bytes)
 
     @property
@@ -91,7 +91,7 @@ def _kept_by_layer(timeline: Timeline) -> Counter[str]:
 
 
 def _options_by_layer(names: Sequence[str], plans: Sequence[Plan], config: Config) -> dict[str, str]:
-    """Return what is recomputed in each layer that a plan is of."""
+    """Return the recomputed parts of each layer that a plan is of."""
     found: dict[str, list[str]] = {}
     for plan in plans:
         stem, star, part = plan.label.partition(STAR)
@@ -140,7 +140,7 @@ class Why:
 
 
 def explain(part: Part, best: Best | None, about: str = "") -> Why:
-    """Return what the trials of a study and its model of memory tell.
+    """Explain a study by its trials and its model of memory.
 
     Args:
         part: The study.

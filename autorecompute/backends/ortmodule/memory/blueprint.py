@@ -46,7 +46,7 @@ def settle_durations(profiles: Sequence[StepProfile]) -> list[StepProfile]:
 
 
 def _forms(profile: StepProfile) -> list[Hashable]:
-    """Return what each operation computes: its kind and the sizes of what it reads and makes."""
+    """Return the form of each operation: its kind and the sizes of its inputs and outputs."""
     sizes = {tensor.name: (tensor.shape, tensor.element_bytes) for tensor in profile.tensors}
     found: list[Hashable] = []
     for operation in profile.operations:
@@ -148,7 +148,7 @@ def _reach(start: Operation, maker: Mapping[str, Operation], stops: set[str]) ->
 
 
 COPY = "_recompute"
-"""What the name of a value that was made once more ends in."""
+"""Ending of the name of a recomputed value."""
 
 
 def write_out(blueprint: Blueprint, config: Config) -> StepProfile:

@@ -181,7 +181,7 @@ class Lives:
         return np.cumsum(changes[:-1])
 
     def _find_cuts(self) -> np.ndarray:
-        """Return where spans begin."""
+        """Return the beginnings of spans."""
         begins = {moment for moment, _ in self._wanted if moment < self._end}
         ends = {read.moment for tensor in self._tensors.values() for read in tensor.reads if read.moment is not None}
         ends |= {tensor.last for tensor in self._tensors.values() if tensor.reads and tensor.last != UNREAD} | begins
@@ -296,7 +296,7 @@ class OrtSimulator:
         )
 
     def simulate(self, switches: np.ndarray) -> Simulated:
-        """Return what configs need.
+        """Forecast the memory and the recompute of configs.
 
         Args:
             switches: Which choices are on, of shape ``[configs, choices]``.

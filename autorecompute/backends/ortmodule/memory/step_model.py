@@ -34,7 +34,7 @@ _SPAN = 1 << 60
 
 
 def taken_bytes(timeline: Timeline) -> int:
-    """Return what the arena takes for a whole step that begins with an empty one."""
+    """Return the bytes of the arena for a whole step that begins with an empty one."""
     arena = Arena()
     made, over = defaultdict(list), defaultdict(list)
     for number, (tensor, size) in enumerate(zip(timeline.profile.tensors, timeline.sizes, strict=True)):
@@ -126,8 +126,8 @@ CHECKED_GROWTH = 20.0
 much."""
 
 LARGEST_PASSING_SHARE = 0.1
-"""What a step takes for a moment is not taken for more than this share of what the allocator keeps, twice what BERT's
-showed: what little of it the small step of a small model shows is mostly noise."""
+"""Largest share of the allocator's bytes for a step's passing memory, twice that of BERT: the rest in the small step of
+a small model is mostly noise."""
 
 LARGEST_BATCH = 1 << 20
 
@@ -153,11 +153,11 @@ class OrtMemoryModel:
 
     @functools.cached_property
     def blueprint(self) -> Blueprint:
-        """Return what a step would be under any config; both steps it is drawn from have to be among the profiles."""
+        """Draw a step under any config; both steps it is drawn from have to be among the profiles."""
         return draw_blueprint(self.profiles[Config()], self.profiles[self.space.all_on])
 
     def base_bytes(self, dims: Mapping[str, int]) -> int:
-        """Return what a process needs at its peak beyond the tensors that are alive then, at these dimensions."""
+        """Return the bytes that a process needs at its peak beyond its live tensors, at these dimensions."""
         plain = self.forecast(Config(), dims)
         return plain.peak_bytes - plain.live_bytes
 
@@ -176,7 +176,7 @@ class OrtMemoryModel:
         return OrtSimulator(self.blueprint, dims, choices)
 
     def forecast(self, config: Config, dims: Mapping[str, int]) -> Forecast:
-        """Return what a profiled config should need at these dimensions.
+        """Forecast a profiled config at these dimensions.
 
         Two parts were measured without recompute at the profiled dimensions: what the process held between two steps,
         less what the allocator keeps of its tensors, stays as it is; what a step took for a moment, in workspaces and
@@ -202,7 +202,7 @@ class OrtMemoryModel:
         return sorted(found, key=lambda forecast: (forecast.recompute_share, forecast.peak_bytes))
 
     def effects(self, dims: Mapping[str, int]) -> list[Effect]:
-        """Return what each plan that was profiled alone does, what saves most at the peak first."""
+        """Return the effect of each plan that was profiled alone, the largest saving at the peak first."""
         effects = [
             Effect(plan=plan, alone=self.forecast(alone, dims), left_out=self._forecast_without(plan, dims))
             for plan in self.space.plans

@@ -111,7 +111,7 @@ class _Call:
         return results
 
     def result_of(self, results: Iterable[Tensor]) -> Any:
-        """Return what the block returned, with these as its tensors."""
+        """Return the block's result, with these as its tensors."""
         left = iter(results)
         values = [next(left) if value is _A_TENSOR else value for value in self._returned]
         return _pytree.tree_unflatten(values, self._returned_form)
@@ -190,11 +190,11 @@ class Step:
     calls: int = 1
 
     def kept(self, tensor: Tensor) -> Tensor:
-        """Return what is kept of a tensor to compare with."""
+        """Return a tensor's copy to compare with."""
         return self.seen(tensor).cpu() if self.is_lean else tensor
 
     def seen(self, tensor: Tensor) -> Tensor:
-        """Return what is compared of a tensor."""
+        """Return the elements of a tensor that are compared."""
         if not self.is_lean or tensor.numel() <= SAMPLE or tensor.layout is not torch.strided:
             return tensor
         return tensor.flatten()[:: -(-tensor.numel() // SAMPLE)].contiguous()
@@ -324,7 +324,7 @@ def check_gradients(  # noqa: PLR0913  (a call, what is recomputed in it, and wh
 def _check_in_parts(
     step: Step, board: Switchboard, choices: Sequence[Choice], blocks: Mapping[str, Module]
 ) -> GradientCheck:
-    """Return what is recomputed in blocks, each of which is run alone; and the rest, with all blocks checkpointed."""
+    """Check the blocks with choices inside, each run alone; and then the rest, with all blocks checkpointed."""
     inside = [
         choice
         for choice in choices
@@ -340,7 +340,7 @@ def _check_in_parts(
 
 
 def _every_block(board: Switchboard, blocks: Mapping[str, Module]) -> list[Choice]:
-    """Return what has all blocks run again, as far as they can be."""
+    """Return choices that checkpoint all blocks, as far as they can be."""
     return [
         Choice(site.name, CHECKPOINT)
         for site in board.sites.values()

@@ -93,12 +93,12 @@ MOST_STATES = 64
 """So many states of a module are compared when they are new: texts may have a thousand lengths."""
 
 _CARD_BYTES_PER_SECOND = 1e12
-"""What a sum reads on a card; those that models are trained on read one to four times as much."""
+"""Bytes that a sum reads in a second on a card. Those that models are trained on read one to four times as much."""
 
 _METADATA: dict[Any, Callable[[Tensor], Any]] = getattr(checkpoint, "_allowed_determinism_checks_to_fns", {})
-"""What ``torch.utils.checkpoint`` compares of the tensors that a block saves, by the name of its determinism check.
+"""The properties of a saved tensor that ``torch.utils.checkpoint`` compares, by the name of its determinism check.
 
-Private to torch. Where a version to come has it no more, blocks are checked by torch alone.
+Private to torch. A later version may lack it; blocks are then checked by torch alone.
 """
 
 _LOG = logging.getLogger("autorecompute")
@@ -118,7 +118,7 @@ class Mode(enum.StrEnum):
 
     @classmethod
     def wanted(cls, environment: Mapping[str, str]) -> Mode:
-        """Return what ``AUTORECOMPUTE_CHECK`` says, ``some`` where it says nothing.
+        """Return the mode that ``AUTORECOMPUTE_CHECK`` sets; ``some`` where it is unset.
 
         Raises:
             UsageError: It says something else.
@@ -161,7 +161,7 @@ class Difference:
 
 
 class Sums(NamedTuple):
-    """What is kept of a tensor to know it again.
+    """Checksums by which a tensor is known again.
 
     Attributes:
         bits: The sum of its bits.
@@ -288,11 +288,11 @@ class RecomputeCheck:
             _STEPS.follow(self)
 
     def watch(self, site: str, path: str) -> Watch:
-        """Return what compares the calls of one module for one site."""
+        """Return the watch that compares the calls of one module for one site."""
         return self._watches.setdefault((site, path), Watch(self, site, path, len(self._watches)))
 
     def differing(self) -> tuple[Difference, ...]:
-        """Return what was found of the sites that are on."""
+        """Return the differences found at the sites that are on."""
         self._look()
         sites = {choice.site for choice in self.choices}
         return tuple(difference for difference in self.differences if difference.site in sites)
@@ -356,7 +356,7 @@ class RecomputeCheck:
         self._calls, self._seconds, self._since = 0, 0.0, now
 
     def sums_of(self, tensor: Tensor) -> Sums:
-        """Return what is kept of a tensor."""
+        """Return the checksums of a tensor."""
         with self._spending(tensor, passes=2):
             return Sums.of(tensor)
 
@@ -448,7 +448,7 @@ class Watch:
         return self._check.is_turn(self, self._number + self._calls) or is_new
 
     def sums_of(self, tensor: Tensor) -> Sums | None:
-        """Return what is kept of a tensor; none where it has no values in memory of its own."""
+        """Return the checksums of a tensor; none where it has no values in memory of its own."""
         return self._check.sums_of(tensor) if can_be_summed(tensor) else None
 
     def compare(self, sums: Sums | None, again: Tensor) -> None:
@@ -480,7 +480,7 @@ class SavedTensors:
         self._saved: list[_Saved] | None = []
 
     def __call__(self, tensor: Tensor) -> _Saved | _Again:
-        """Return what ``torch.utils.checkpoint`` compares of a tensor, which is saved or was made again."""
+        """Return a stand-in for a tensor, saved or recomputed, for ``torch.utils.checkpoint`` to compare."""
         if self._saved is None:
             return _Again(tensor)
         saved = _Saved(tensor, self._watch)

@@ -47,7 +47,7 @@ CHOICE = "_autorecompute_choice"
 _KEEPING_MATMULS = functools.partial(create_selective_checkpoint_contexts, list(MATMULS))
 _MODULES: collections.Counter[type] = collections.Counter()
 _REPLACED: dict[type, Any] = {}
-"""What each class had for its ``forward``; None where it had none of its own."""
+"""The ``forward`` that each class had in its own dict; None where it had none."""
 
 
 def choose(module: Module, option: str | None) -> None:
@@ -119,7 +119,7 @@ class CompiledBoard(Switchboard):
         self.choices, self.effects = chosen, effects
 
     def resolve(self, choices: Iterable[Choice]) -> frozenset[Effect]:
-        """Return what the choices come to.
+        """Return the effects of the choices.
 
         A budget decides about the whole graph, and a checkpoint about all that is in its modules.
 
@@ -170,7 +170,7 @@ class _Probe(Probe):
 
 
 def detect_compiled(model: Module, args: Sequence[Any], kwargs: Mapping[str, Any]) -> tuple[Detected, CompiledBoard]:
-    """Return what can be recomputed in a compiled model that is to be called with these arguments, and its switches.
+    """Return the sites of a compiled model that is to be called with these arguments, and its switches.
 
     It is run forward once without the compiler, which keeps no more than one block's activations, and traced once. The
     graph of that is cut as the compiler would cut it under each plan.
@@ -225,9 +225,9 @@ def detect_compiled(model: Module, args: Sequence[Any], kwargs: Mapping[str, Any
 
 
 def _eager_bytes(seen: Observation, structure: Structure) -> int:
-    """Return what lives outside of blocks between forward and backward pass, where only blocks are compiled.
+    """Return the bytes that lie outside of blocks between forward and backward pass, where only blocks are compiled.
 
-    That is what is saved there, and a gradient of the largest of it.
+    These are the tensors saved there, and a gradient of the largest.
     """
     outside = [
         saved.bytes

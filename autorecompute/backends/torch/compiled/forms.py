@@ -63,7 +63,7 @@ MEMORY = "[memory]"
 
 
 class LeastHeld:
-    """What a process held between two steps before the compiler had been at work often.
+    """The least that a process held between two steps, before the compiler had been at work often.
 
     Each compilation leaves some megabytes behind, and a process that trains compiles one config alone. The model, its
     optimizer and its batch are held whatever is recomputed.
@@ -73,7 +73,7 @@ class LeastHeld:
         self._least: int | None = None
 
     def of(self, held_bytes: int) -> int:
-        """Return what is to be taken for held where so much is."""
+        """Return the least bytes held so far, these among them."""
         self._least = held_bytes if self._least is None else min(self._least, held_bytes)
         return self._least
 
@@ -119,7 +119,7 @@ class AllocatedLive:
         return max(itertools.accumulate((change for _, change in in_order), initial=0))
 
     def held_bytes(self, measured_bytes: int) -> int:
-        """Return what a process that compiles this config alone would hold between two steps."""
+        """Return the bytes that a process that compiles this config alone would hold between two steps."""
         return self._held.of(measured_bytes)
 
     def _gone(self, number: int) -> None:
@@ -192,7 +192,7 @@ def _tells_partitions() -> bool:
 
 
 def _settings_of(module: Module) -> dict[str, Any] | None:
-    """Return what inductor is asked for; ``None`` of another compiler."""
+    """Return inductor's options; ``None`` of another compiler."""
     tell = getattr(_backend_of(module), "get_compiler_config", None)
     return tell() if tell is not None else None
 
@@ -236,7 +236,7 @@ def is_compiling() -> bool:
 
 
 class CompiledRun:
-    """What is followed of a process whose model is compiled; the compiler and the profiler are imported for it."""
+    """Compile time and memory of a process whose model is compiled; it imports the compiler and the profiler."""
 
     def __init__(self) -> None:
 
@@ -247,7 +247,7 @@ class CompiledRun:
         return self._clock.take()
 
     def live_meter(self, known: Callable[[], Iterable[Tensor]]) -> AllocatedLive:
-        """Return what counts live tensors in a step of compiled code.
+        """Return a meter of live tensors for steps of compiled code.
 
         Args:
             known: Tells the tensors that are alive when the step begins.

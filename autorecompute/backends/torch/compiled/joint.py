@@ -32,7 +32,7 @@ if TYPE_CHECKING:
 
 
 BACKWARD = "is_backward"
-"""What the compiler writes at nodes of the backward pass, under ``partitioner_tag``."""
+"""The value that the compiler writes at nodes of the backward pass, under ``partitioner_tag``."""
 
 _ROOT = re.compile(r"^L\['[^']*'\](\[\d+\])?\.?")  # L['self'], or L['args'][0] where a decorator hands it on
 _SLICE = re.compile(r"slice\([^)]*\)\.?")
@@ -81,13 +81,9 @@ def _cleaned(path: str) -> str:
 
 
 def cluster_of(node: Node, groups: Mapping[str, str]) -> str | None:
-    """Return what a choice calls the cluster of a node: ``blocks.*.mlp/gelu``; ``None`` of what is in none.
+    """Return the name that a choice gives the cluster of a node: ``blocks.*.mlp/gelu``; ``None`` where it is in none.
 
     What is drawn by chance is in none: it is kept in any case. Nor is what the model itself does around its modules.
-
-    Args:
-        node: A node of a joint graph.
-        groups: The group of each module, by its path.
     """
     path, kind = path_of(node), kind_of(node)
     group = groups.get(path) if path is not None else None
@@ -141,7 +137,7 @@ POLICY = "recompute"
 
 @dataclass(frozen=True)
 class Tags:
-    """What is to be done with clusters of operators, by their names.
+    """Decisions about clusters of operators, by their names.
 
     Attributes:
         recomputed: Made again, but for what a checkpoint decides about.
@@ -161,7 +157,7 @@ class Tags:
         return not (self.recomputed or self.kept or self.spared)
 
     def policy_of(self, node: torch.fx.Node) -> CheckpointPolicy | None:
-        """Return what is to be done with a node's result; ``None`` where that stays as it is."""
+        """Return the policy for a node's result; ``None`` where it stays as it is."""
         cluster = cluster_of(node, self.groups)
         if cluster in (self.spared if POLICY in node.meta else self.kept):
             return CheckpointPolicy.MUST_SAVE
@@ -197,9 +193,10 @@ class Marks(CustomGraphPass):  # type: ignore[misc]
                 node.meta[POLICY] = policy
 
     def _policy_of(self, node: torch.fx.Node) -> CheckpointPolicy | None:
-        """Return what is to be done with a node's result.
+        """Return the policy for a node's result.
 
-        What a checkpoint would make again is kept where it is one of several results that are kept: a tuple cannot be.
+        A checkpoint would recompute some results of a tuple and keep others. All are kept there: a tuple cannot be
+        split.
         """
         if node.target is operator.getitem and POLICY in node.meta:
             whole = node.args[0].meta.get(POLICY)
@@ -207,7 +204,7 @@ class Marks(CustomGraphPass):  # type: ignore[misc]
         return CheckpointPolicy.MUST_SAVE if is_random(node) else self._tags.policy_of(node)
 
     def uuid(self) -> Any:
-        """Return what stands for this pass in the keys of the compiler's caches: other clusters make other code."""
+        """Return this pass's key for the compiler's caches: other clusters make other code."""
         own = (type(self).__qualname__, *self._tags.key())
         if self._next is None:
             return own
@@ -261,7 +258,7 @@ class JointGraph:
     options: Mapping[str, Any]
 
     def cut(self, mark: Callable[[Graph], object] | None = None, budget: float | None = None) -> Halves:
-        """Return how the compiler would cut it.
+        """Return the forward and backward graph into which the compiler would cut it.
 
         Args:
             mark: Marks operators before that; ``None`` for what the compiler does by itself.

@@ -50,11 +50,11 @@ if TYPE_CHECKING:
 
 
 VALUES: Final = (0.9, 0.8, 0.7, 0.6, 0.5, 0.4, 0.3, 0.2, 0.1)
-"""What is offered where it makes a difference. At 0 the compiler makes random numbers again whatever it is told."""
+"""Budgets that are offered where they make a difference. At 0 the compiler makes random numbers again in any case."""
 
 
 def option_of(value: float) -> str:
-    """Return how a choice names a budget: ``budget_0.5``."""
+    """Return the option for a budget: ``budget_0.5``."""
     return f"{BUDGET}{value}"
 
 
@@ -64,7 +64,7 @@ def value_of(option: str) -> float:
 
 
 class Asked:
-    """What the compiler of this process is asked for; puts back what the script had."""
+    """Settings of the compiler of this process; puts back those of the script."""
 
     def __init__(self) -> None:
         self._before: tuple[float, Any] | None = None
@@ -111,7 +111,7 @@ class Checkpoints:
         self._spare = Marks(None, Tags(spared=frozenset({spared} - {""}), groups=groups))
 
     def __call__(self, call: Call) -> Callable[[Graph], None] | None:
-        """Return what marks the graph of a call.
+        """Return a marker for the graph of a call.
 
         A graph with the parameters of a single block is a part of that block, as where blocks are compiled one by one.
         """
@@ -177,11 +177,7 @@ class Partitions:
         self._work, self._own = max(work_of(self._none), 1.0), work_again(self._none)
 
     def offer(self, blocks: Sequence[Site]) -> Offered:
-        """Return all that makes a difference.
-
-        Args:
-            blocks: The sites of blocks that can be checkpointed.
-        """
+        """Return all that makes a difference."""
         budgets = {(GRAPH, option_of(at)): cuts for at in VALUES if self._is_new(cuts := self._step.cut(budget=at))}
         found = {**budgets, **self._recomputed(), **self._kept(), **self._kept_under(list(budgets.items())[-1:])}
         checkpoints = {(site.name, CHECKPOINT): self._checkpointed(site, CHECKPOINT) for site in blocks}

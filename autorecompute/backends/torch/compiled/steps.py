@@ -60,7 +60,7 @@ class Cuts:
 
     @property
     def kept_names(self) -> frozenset[tuple[int, str]]:
-        """Return what is kept by each call: equal for cuts that do the same."""
+        """Return the names that each call keeps: equal for cuts that do the same."""
         return frozenset((at, name) for at, halves in enumerate(self.halves) for name in halves.kept_names)
 
     @property
@@ -84,7 +84,7 @@ class TracedStep:
     is_whole: bool
 
     def cut(self, mark: Callable[[Call], Marker | None] = lambda _call: None, budget: float | None = None) -> Cuts:
-        """Return how the compiler would cut each graph.
+        """Return the cuts that the compiler would make of each graph.
 
         Args:
             mark: Tells what marks the operators of a call before that: the same object for calls that are cut alike.
@@ -132,7 +132,7 @@ class _Listener(CustomPartitionerFn):  # type: ignore[misc]
         self._trained = {parameter.data_ptr(): name for name, parameter in named.items()}
 
     def compile(self, graph: GraphModule, inputs: Sequence[Tensor], **options: Any) -> Any:
-        """Return what stands in for the compiler: all that it does before it makes kernels."""
+        """Stand in for the compiler: do all that it does before it makes kernels."""
         from torch._inductor.compile_fx import compile_fx  # it takes seconds, and a model in one graph needs none of it
 
         del options
@@ -149,7 +149,7 @@ class _Listener(CustomPartitionerFn):  # type: ignore[misc]
         """Return no key: nothing of this may be found in a cache."""
 
     def step(self) -> TracedStep:
-        """Return what was taken."""
+        """Return the traced step."""
         given = frozenset().union(*(call.parameters for call in self._calls))
         return TracedStep(tuple(self._graphs), tuple(self._calls), is_whole=given == set(self._trained.values()))
 
@@ -170,11 +170,11 @@ FLOPS_A_BYTE = 10.0
 """So many operations take as long as writing a byte: 50 billion a second, and 5 GB, on a core."""
 
 JOINED = 0.5
-"""What is joined with others in a kernel is not written to memory, or read from it, each time."""
+"""The share of the memory traffic that is left to an operator joined with others in a kernel."""
 
 AGAIN = 0.35
-"""What is made again takes this share of the work that it is: it is joined with what reads it, and neither written nor
-fetched. The search learns by how much it is off (``make bench-compiled``: of a GPT-2 of two layers)."""
+"""The share of its own work that a recompute costs: it is joined with its reader, and neither written nor fetched. The
+search learns by how much it is off (``make bench-compiled``: of a GPT-2 of two layers)."""
 
 PRODUCTS = frozenset({"mm", "addmm", "bmm", "baddbmm"})
 
@@ -235,8 +235,8 @@ ATTENTION = "_scaled_dot_product"
 REDUCTIONS = frozenset({"sum", "mean", "amax", "amin", "var", "var_mean", "any", "all", "argmax", "argmin", "prod"})
 
 OUTSIDE_COPIES = 3
-"""What a script's own loss holds at its highest, as a multiple of what the model returns: its logarithms, their
-gradient, and the gradient of the result."""
+"""The peak of a script's own loss, as a multiple of the model's output: its logarithms, their gradient, and the
+gradient of the output."""
 
 
 def peak_of(cuts: Cuts, eager_bytes: int | None = None) -> int:
@@ -345,7 +345,7 @@ class _Lifetimes:
         }
 
     def _depths(self, calls: Sequence[Node]) -> dict[Node, int]:
-        """Return how many calls of a library lie before each node."""
+        """Count the library calls before each node."""
         depths: dict[Node, int] = {}
         for node in calls:
             sources = {owner_of(source) for source in node.all_input_nodes}
@@ -353,7 +353,7 @@ class _Lifetimes:
         return depths
 
     def _find_reads(self, node: Node) -> frozenset[Node]:
-        """Return what is stored and read for a node, be it for what it is joined with."""
+        """Return the stored nodes that a node reads, also through those it is joined with."""
         found: set[Node] = set()
         for source in {owner_of(source) for source in node.all_input_nodes}:
             is_inner = source.op == "call_function" and source not in self._stored

@@ -44,11 +44,11 @@ COPIED = {"cpu": 64 * MIB, "cuda": GIB}
 
 
 class Speeds(Protocol):
-    """What a roofline is made of."""
+    """Speeds for a roofline."""
 
     @property
     def bytes_per_second(self) -> float:
-        """Return what memory reads and writes."""
+        """Return the bandwidth of the memory."""
 
     def operations_per_second(self, kind: str) -> float:
         """Return the speed of matrix products of a type of numbers."""
@@ -149,14 +149,7 @@ class Work:
         self._speeds = speeds
 
     def of(self, function: Any, args: tuple[Any, ...], kwargs: Mapping[str, Any], result: Any) -> Amount:
-        """Return the work of one operator.
-
-        Args:
-            function: The operator.
-            args: Its positional arguments.
-            kwargs: Its keyword arguments.
-            result: What it gave.
-        """
+        """Return the work of one operator."""
         packet = getattr(function, "overloadpacket", None)
         if getattr(function, "is_view", False) or packet in _IDLE:
             return NOTHING
@@ -177,7 +170,7 @@ class Work:
 
 
 def _written(args: tuple[Any, ...], result: Any) -> list[Tensor]:
-    """Return what an operator writes: its results, or where it gives none, the lists that it changes in place."""
+    """Return the tensors that an operator writes: its results, or else the lists that it changes in place."""
     return list(tensors_in(args[0] if result is None and args else result))
 
 
@@ -336,7 +329,7 @@ class LiveBytes(TorchDispatchMode):  # type: ignore[misc]
         return result
 
     def _run(self, function: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> tuple[Any, Amount]:
-        """Return what the operator gives, and its work."""
+        """Return an operator's result and its work."""
         result = function(*args, **kwargs)
         return result, NOTHING if self._work is None else self._work.of(function, args, kwargs, result)
 
@@ -432,7 +425,7 @@ class StepLive:
         return meter.peak - meter.base
 
     def held_bytes(self, measured_bytes: int) -> int:
-        """Return what was measured: configs leave nothing behind."""
+        """Return the measured bytes: configs leave nothing behind."""
         return measured_bytes
 
 

@@ -49,7 +49,7 @@ if TYPE_CHECKING:
 
 
 MODULES = (dist, distributed_c10d, device_mesh)
-"""Where torch calls these functions by a name of its own."""
+"""Modules of torch that import these functions under a name of their own."""
 
 NO_RANKS = "The script makes a process group, as one of several ranks. Add --ranks N to run it as the first of N."
 
@@ -136,7 +136,7 @@ _FUSED = {
 }
 HALF_BYTES = 2
 _OPTIONS = ("attn_mask", "dropout_p", "is_causal")
-"""What may stand behind query, key and value without its name."""
+"""Arguments that may follow query, key and value by position."""
 
 
 class CardKernels:
@@ -299,16 +299,10 @@ def _first(results: Sequence[Any]) -> Tensor:
 
 
 def reserve(model: Module, tuned: Tuned, script: Script, configs: Iterable[Config]) -> tuple[OnCard, ...]:
-    """Return what each config takes on a card, with the allocator's settings of the environment.
+    """Return the memory that each config reserves on a card, with the allocator's settings of the environment.
 
     A fragment of memory is what many requests in a row leave, so the figures of plans do not add up: each config has a
     whole step of its own.
-
-    Args:
-        model: The model.
-        tuned: What was found in it, and its switches.
-        script: What the script does around the model.
-        configs: What is recomputed.
 
     Raises:
         SetupError: the environment sets what is not modelled.
@@ -327,7 +321,7 @@ STATE, ACTIVATIONS = "state", "activations"
 
 
 class _Part(NamedTuple):
-    """What a segment does to the bytes of each kind.
+    """Bytes of each kind that a segment adds.
 
     Attributes:
         segment: Which.
@@ -343,7 +337,7 @@ class _Part(NamedTuple):
 def divide(
     model: Module, tuned: Tuned, script: Script, steps: Steps, configs: Iterable[Config]
 ) -> tuple[RankPeak, ...]:
-    """Return what the peak of one rank is made of with each config.
+    """Divide the peak of one rank into its kinds, for each config.
 
     Args:
         model: The model.
@@ -439,7 +433,7 @@ def _plus(one: Kinds, other: Kinds) -> Kinds:
 
 
 class FakeMachine:
-    """What a script on fake tensors is looked at for.
+    """The machine that a script on fake tensors stands for.
 
     Args:
         card: The card's name; empty for this machine, whose speeds are measured.
@@ -452,7 +446,7 @@ class FakeMachine:
 
     @property
     def speeds(self) -> Speeds:
-        """Return how fast it is."""
+        """Return its speeds."""
         return CARDS[self._card] if self._measured is None else self._measured
 
     @property
@@ -467,7 +461,7 @@ class FakeMachine:
     def with_whole_steps(
         self, told: TorchDetection, tuned: Tuned, script: Script, configs: Iterable[Config], ranks: int
     ) -> TorchDetection:
-        """Return what was told, and what whole steps with each config take: on the card, and on a rank of a job.
+        """Add whole steps with each config to a detection: on the card, and on a rank of a job.
 
         Args:
             told: What was told, with what steps take.

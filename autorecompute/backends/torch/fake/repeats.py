@@ -75,12 +75,7 @@ def card_memory(step: FakeStep, settings: AllocatorSettings | None = None, limit
 
 
 def requests_of(step: FakeStep, steps: int = STEPS) -> Iterator[Request]:
-    """Yield what training asks the allocator for: the model and a batch, then steps, in the first of them the state.
-
-    Args:
-        step: A step, as all after the first are.
-        steps: How many there are.
-    """
+    """Yield what training asks the allocator for: the model and a batch, then steps, in the first of them the state."""
     yield from (Request(number, size) for number, size in step.held.items() if number not in step.state)
     first = next((place for place, event in enumerate(step.events) if event.segment.phase == OUTSIDE), len(step.events))
     yield from _changes(step.events[:first])
@@ -97,10 +92,7 @@ def _changes(events: tuple[Event, ...]) -> Iterator[Request]:
 
 
 def _as_before(step: FakeStep) -> Iterator[Request]:
-    """Return what brings the next step to where this one began.
-
-    What it left goes, what it took from before comes again.
-    """
+    """Return requests that undo the step's changes, so that the next step begins where this one did."""
     left: dict[int, int] = {}
     for event in step.events:
         left[event.storage] = left.get(event.storage, 0) + event.change
@@ -124,7 +116,7 @@ class Moved(NamedTuple):
 
 
 class Extent(NamedTuple):
-    """What a part of a step does to the bytes that are alive.
+    """Change and peak of the live bytes in a part of a step.
 
     Attributes:
         change: By how many they have changed in the end.
@@ -158,10 +150,6 @@ def cut(events: Iterable[Event], calls: int) -> list[Piece]:
     """Return the segments in order, those among them in which nothing changes: steps with other choices may change it.
 
     Where a step goes through segments in another order, or through one twice, they are as they come.
-
-    Args:
-        events: All changes of a step.
-        calls: How many calls of units there are in it.
     """
     by_segment = itertools.groupby(events, key=lambda event: event.segment)
     found = [Piece(segment, _nodes(group)) for segment, group in by_segment]
@@ -192,7 +180,7 @@ def _together(extents: Iterable[Extent]) -> Extent:
 
 
 class Cuts:
-    """Where segments are cut further: around each node in which the steps differ.
+    """Finer cuts of segments, around each node in which the steps differ.
 
     Args:
         plain: The segments of a step without recompute.
@@ -232,7 +220,7 @@ def _groups(pieces: Sequence[Piece]) -> list[frozenset[int]]:
 
 
 def lifetimes(events: Iterable[Event]) -> Lifetimes:
-    """Return how many storages of which size came in each segment, and in which one they went."""
+    """Count the storages of each size by the segments in which they came and went."""
     came: dict[int, Event] = {}
     found: Lifetimes = collections.defaultdict(collections.Counter)
     for event in events:
@@ -379,7 +367,7 @@ def _is_chained(first: Link, one: Link, other: Link) -> bool:
 
 
 class LastResult:
-    """What the last unit returned, without holding it: a unit that is left out returns it once more."""
+    """The last unit's result, which is not held: a unit that is left out returns it once more."""
 
     def __init__(self) -> None:
         self._result: Any = None
@@ -406,7 +394,7 @@ class Row:
     def __init__(self, calls: Sequence[str], skipped: Collection[str]) -> None:
         self.skipped = skipped
         self.calls = sum(path not in skipped for path in calls)
-        """How many calls are left."""
+        """The number of calls left."""
         self._is_skipped = {place: path in skipped for place, path in enumerate(calls)}
         self._numbers = {-1: -1}
         for place, path in enumerate(calls):
@@ -481,7 +469,7 @@ class Row:
         ]
 
     def work(self, step: FakeStep, phases: Collection[str]) -> Amount:
-        """Return what a whole step computes in these phases."""
+        """Return the work of a whole step in these phases."""
         everywhere = [Segment(*each) for each in itertools.product(phases, self._numbers, (False, True))]
         return sum((step.work.get(self._brief(segment), Amount()) for segment in everywhere), Amount())
 

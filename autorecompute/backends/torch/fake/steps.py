@@ -122,7 +122,7 @@ PARAMETERS, GRADIENTS, GATHERED = "parameters", "gradients", "gathered"
 
 GATHERS = ("unshard", "wait_for_unshard")
 REDUCES = "post_backward"
-"""What ``fully_shard`` calls of a group of parameters for each; private to torch."""
+"""The method of ``fully_shard`` that reduces the gradients of a parameter group; private to torch."""
 
 
 NO_GROUP = (
@@ -343,7 +343,7 @@ class FakeSteps:
         self._values = values
         self._batch = script.batch[1] if script.batch else observe_batch([*script.args, *script.kwargs.values()])
         self.has_loss = False
-        """Whether the model of the last step returned a loss, or a number that gradients go back through."""
+        """Tells whether the model of the last step returned a loss, or a number with a gradient."""
 
     def run(self, board: Switchboard, choices: Iterable[Choice]) -> LiveBytes:
         """Return the bytes of a step under these choices, as of every step after the first.

@@ -64,7 +64,7 @@ def interactions_of(found: Detected, board: Switchboard) -> Iterator[tuple[Choic
 
 
 def paths_of(found: Detected, board: Switchboard, pair: tuple[Choice, Choice]) -> list[str]:
-    """Return where both of a pair are on: an operator is dropped from a whole unit's graph, which holds the modules.
+    """Return the paths where both of a pair are on: an operator is dropped from a whole unit's graph, with its modules.
 
     Modules that are given one tensor lie in one unit.
     """
@@ -76,7 +76,7 @@ def paths_of(found: Detected, board: Switchboard, pair: tuple[Choice, Choice]) -
 
 
 def beyond(both: OptionStep, one: OptionStep, other: OptionStep) -> OptionStep:
-    """Return what two choices make of a step beyond what each makes alone."""
+    """Return the change of two choices to a step, less that of each alone."""
     sums: dict[tuple[int, int], tuple[int, int]] = collections.defaultdict(lambda: (0, 0))
     for step, sign in ((both, 1), (one, -1), (other, -1)):
         for place, owner, change, highest in zip(step.parts, step.owners, step.change, step.highest, strict=True):
@@ -101,16 +101,11 @@ SAVED = {CHECKPOINT: 1.0, DROP: 1.0, KEEP_MATMUL: 0.25}
 """Of what a site saves, an option saves at least this share."""
 
 WORK = {CHECKPOINT: 1 / 3, DROP: 0.05, KEEP_MATMUL: 0.1}
-"""What is computed once more where all that is saved is made again, as a share of a step."""
+"""Work of a recompute of all saved tensors, as a share of a step."""
 
 
 def rough_steps(found: Detected, board: Switchboard) -> Steps | None:
-    """Return a step without recompute, and how it differs with each choice; ``None`` where a probe has seen no unit.
-
-    Args:
-        found: What a probe found in the model.
-        board: Its switches.
-    """
+    """Return a step without recompute, and how it differs with each choice; ``None`` where a probe has seen no unit."""
     if not found.calls:
         return None
     choices = [Choice(site.name, option) for site in offered(found) for option in site.options if option in SAVED]
@@ -181,7 +176,7 @@ _LOG = logging.getLogger(__name__)
 def survey_steps(
     model: Module, found: Detected, board: Switchboard, script: Script, speeds: Speeds | None = None
 ) -> Steps:
-    """Return what steps of the model take without recompute and with each choice.
+    """Run steps of the model on fake tensors, without recompute and with each choice.
 
     Args:
         model: The model.
@@ -235,7 +230,7 @@ def survey_steps(
 
 
 def _fixed(cuts: Cuts, plain: Sequence[Piece], doubled: _Taken | None) -> list[Extent]:
-    """Return what of each part does not grow with the batch; nothing where nobody knows."""
+    """Return the share of each part that does not grow with the batch; nothing where nobody knows."""
     if doubled is None or [piece.segment for piece in doubled.pieces] != [piece.segment for piece in plain]:
         return [NO_EXTENT] * len(cuts.segments)
     both = zip(cuts.parts(plain), cuts.parts(doubled.pieces), strict=True)
@@ -291,7 +286,7 @@ class _Taken(NamedTuple):
 
 
 class _Difference(NamedTuple):
-    """How a part of a step differs from that of another step.
+    """Difference of a part of a step from that of another step.
 
     Attributes:
         place: The part.
@@ -358,7 +353,7 @@ class _Survey:
         return taken
 
     def option(self, choice: Choice, paths: Sequence[str], taken: _Taken, cuts: Cuts) -> OptionStep:
-        """Return how a step with the choice differs."""
+        """Return the difference of a step with the choice."""
         structure = self._found.structure
         differing = self._differences(taken, cuts)
         again = taken.work.beyond(self._whole.work)
@@ -375,7 +370,7 @@ class _Survey:
         )
 
     def _differences(self, taken: _Taken, cuts: Cuts) -> list[_Difference]:
-        """Return how a step differs from the one without recompute; what other units decide comes last."""
+        """Return the differences of a step from the one without recompute; those that other units decide come last."""
         pairs = zip(cuts.segments, cuts.parts(self._whole.pieces), cuts.parts(taken.pieces), strict=True)
         own = {
             place: _Difference(place, self._owner(segment), other.change - one.change, other.highest - one.highest)
@@ -428,6 +423,6 @@ class _Survey:
 
 
 def bytes_of(model: Module) -> int:
-    """Return what parameters and buffers take."""
+    """Return the bytes of parameters and buffers."""
     storages = Storages()
     return sum(storages.see(tensor)[1] for tensor in (*model.parameters(), *model.buffers()))

@@ -76,7 +76,7 @@ class _Given(NamedTuple):
 
 
 class _Answer(NamedTuple):
-    """What an operator gives.
+    """Result of an operator.
 
     Attributes:
         result: Its result, with forms in place of tensors.
@@ -101,7 +101,7 @@ class FakeOperators:
         self._answers: dict[Any, _Answer] = {}
 
     def run(self, function: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> tuple[Any, Amount]:
-        """Return what an operator gives, and the work that it is."""
+        """Return an operator's result and its work."""
         if _is_view(function) and not kwargs and type(args[0]) is FakeTensor:
             result = _view(function, args)
             return result, NOTHING if function is not _UNSAFE_VIEW else self.work_of(function, args, kwargs, result)
@@ -154,7 +154,7 @@ def _is_view(function: Any) -> bool:
 
 
 def _view(function: Any, args: tuple[Any, ...]) -> Any:
-    """Return what ``FakeTensorMode`` gives for a view, in less time."""
+    """Return the view that ``FakeTensorMode`` gives, in less time."""
     mode, device = args[0].fake_mode, args[0].fake_device
     with in_kernel_invocation_manager(mode):
         result = function(*args)

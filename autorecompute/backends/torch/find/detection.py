@@ -61,14 +61,14 @@ class Saving:
 
 
 def saving_of(found: Iterable[Saved], batch: int) -> Saving:
-    """Return what these storages take."""
+    """Return the bytes of these storages."""
     storages = list(found)
     scaling = sum(saved.bytes for saved in storages if saved.scales)
     return Saving(sum(saved.bytes for saved in storages) - scaling, scaling / batch)
 
 
 def saving_of_modules(seen: Observation, paths: Collection[str]) -> Saving:
-    """Return what checkpointing these modules saves: what only they saved, less the inputs that only they hold then."""
+    """Return the bytes that checkpointing these modules saves: those only they saved, less the inputs held then."""
     held = [seen.given[number] for number in given(seen, paths) if number not in seen.saved]
     dropped = [seen.saved[number] for number in kept_alone(seen, paths)]
     return saving_of(dropped, seen.batch) - saving_of(held, seen.batch)
@@ -152,7 +152,7 @@ class Detected:
 
 
 def detect(model: Module, args: Sequence[Any], kwargs: Mapping[str, Any], calls: int = 1) -> Detected:
-    """Return what can be recomputed in a model that is to be called with these arguments in training.
+    """Return the sites of a model that is to be called with these arguments in training.
 
     Nothing may be switched on in it. It is run forward, which keeps no more than one unit's activations and leaves no
     trace.
@@ -413,13 +413,7 @@ def _holds_all(site: Site, units: Collection[str]) -> bool:
 
 
 def space_of(found: Detected, board: Switchboard, steps: Steps | None) -> Space:
-    """Return all that can be switched on in a model.
-
-    Args:
-        found: What a probe found in it.
-        board: Its switches.
-        steps: What steps take; ``None`` where nobody knows.
-    """
+    """Return all that can be switched on in a model."""
     sites = offered(found)
     plans = tuple(_plan(site, option, found, steps) for site in sites for option in site.options if option != EVERY_2ND)
     bare = Space(plans=plans, covers=_covers(board, {site.name for site in sites}))
@@ -444,7 +438,7 @@ def _plan(site: Site, option: str, found: Detected, steps: Steps | None) -> Plan
 
 
 def _seen_saving(site: str, option: str, steps: Steps) -> Saving:
-    """Return what the forward passes of a step leave less behind with a choice."""
+    """Return the bytes that a choice saves in the forward passes of a step."""
     seen = next((one for one in steps.options if (one.site, one.option) == (site, option)), None)
     if seen is None:
         return Saving(0, 0)

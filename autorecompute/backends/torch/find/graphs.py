@@ -22,8 +22,8 @@ LEAF = "AccumulateGrad"
 
 ALIAS = "ReshapeAliasBackward0"
 VIEW = "ViewBackward0"
-"""What reshaping leaves in a graph: the first where no dispatch mode watches, as in training, the second where one
-does, as in a probe."""
+"""The nodes that a reshape leaves in a graph: the first where no dispatch mode watches, as in training; the second
+where one does, as in a probe."""
 
 
 class _View:
@@ -47,7 +47,7 @@ def sequence_of(node: Node) -> int:
 
 @dataclasses.dataclass(frozen=True)
 class Plan:
-    """Where the nodes of a graph are, without holding them.
+    """Ways to the nodes of a graph, which are not held.
 
     Attributes:
         ways: For each node how it is found: the place of another node and its edge; of a root, -1 and its place among
@@ -92,12 +92,7 @@ def roots_of(results: Iterable[Tensor]) -> list[Node]:
 
 
 def graph_of(results: Iterable[Tensor], first: int) -> Graph:
-    """Return the graph of a call.
-
-    Args:
-        results: What the call returned.
-        first: The number of the first node that it made.
-    """
+    """Return the graph of a call."""
     nodes = roots_of(results)
     ways = [(-1, place) for place, node in enumerate(nodes) if sequence_of(node) >= first]
     nodes = [nodes[root] for _, root in ways]
@@ -162,7 +157,7 @@ def _take(
 def grad_of_leaves(
     results: Sequence[Tensor], wanted: Sequence[Tensor], incoming: Sequence[Tensor]
 ) -> list[Tensor | None]:
-    """Return what ``torch.autograd.grad`` gives of leaves, whatever the script checkpoints."""
+    """Return the gradients of leaves as ``torch.autograd.grad`` does, whatever the script checkpoints."""
     if not _goes_back_by_itself(results):
         return list(torch.autograd.grad(results, wanted, incoming, allow_unused=True))
     with kept_gradients():

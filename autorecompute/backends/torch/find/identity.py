@@ -32,13 +32,9 @@ def name_of(model: Module) -> str:
 
 
 def digest_of(model: Module, operators: Sequence[str]) -> str:
-    """Return what a step of the model computes, without any size of its batch.
+    """Return a digest of a step of the model, without any size of its batch.
 
     Texts may be of other lengths at the next start.
-
-    Args:
-        model: The model.
-        operators: Those that a forward pass calls.
     """
     return _digest((*_parts_of(model), *operators))
 

@@ -190,7 +190,7 @@ def _merged(candidates: Sequence[_Candidate]) -> Iterator[Drop]:
 
 
 def operator_of(node: Node) -> str:
-    """Return what people call the operator that made a node: ``NativeLayerNormBackward0`` is ``layer_norm``."""
+    """Return the usual name of the operator that made a node: ``NativeLayerNormBackward0`` is ``layer_norm``."""
     name = re.sub(r"(Backward)?\d*$", "", type(node).__name__).removeprefix("Native").removeprefix("Fused")
     return re.sub(r"(?<=[a-z])(?=[A-Z])", "_", name).lower()
 
@@ -246,7 +246,7 @@ class _Unit:
                     yield one
 
     def state_of(self, found: Found, modules: Hashable) -> State:
-        """Return what a tensor was found in."""
+        """Return the state in which a tensor was found."""
         notes, read = (found.recipe.notes(), found.recipe.slots()) if found.recipe is not None else ((), ())
         tensors = [self._saved[found.storage][slot] for slot in found.slots]
         return State.of(modules, noted_of(notes, self._nodes), tensors, [slot.in_step(self._nodes) for slot in read])

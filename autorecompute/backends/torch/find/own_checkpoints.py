@@ -100,7 +100,7 @@ def _exchanged(generator: Callable[..., Any], apply: Callable[..., Any]) -> Iter
 
 
 class _Process:
-    """What this process does with the script's checkpoints."""
+    """The replacement of the script's checkpoints in this process."""
 
     replacement: contextlib.ExitStack | None = None
 
@@ -183,7 +183,7 @@ def _caller(path: str, called: Collection[str]) -> str:
 
 
 def places_of(paths: Collection[str], structure: Structure) -> tuple[str, ...]:
-    """Return where the script checkpoints, the outermost places alone, each group with how many of it where not all."""
+    """Return the script's outermost checkpoints, by group; with their number where they are not all of it."""
     groups: dict[str, int] = {}
     for path in paths:
         if not _caller(path, paths):

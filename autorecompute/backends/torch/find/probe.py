@@ -159,7 +159,7 @@ class Observation:
 
 
 class Handle:
-    """What autograd holds in place of a saved tensor."""
+    """Stand-in of a saved tensor that autograd holds."""
 
     __slots__ = ("tensor",)
 
@@ -201,7 +201,7 @@ class Probe:
         self._inside: list[set[str]] = []
 
     def run(self, args: Sequence[Any], kwargs: Mapping[str, Any]) -> Observation:
-        """Return what the forward pass of a training step with these arguments saves and where.
+        """Run the forward pass of a training step with these arguments, and return its saved tensors and their modules.
 
         Training goes on bit for bit as if it had not been run.
         """

@@ -74,7 +74,7 @@ class Recipe(Protocol):
 
 
 class Slot(NamedTuple):
-    """What a node saves: a tensor, or another argument of its operator.
+    """Value that a node saves: a tensor, or another argument of its operator.
 
     Attributes:
         place: The node's place in its graph.
@@ -329,7 +329,7 @@ def shape_of(node: Node, result: int = 0) -> torch.Size:
 
 
 def noted_of(notes: Iterable[Note], nodes: Mapping[int, Node]) -> Noted:
-    """Return what a recipe reads beside tensors, as it is in a step."""
+    """Return the values that a recipe reads beside tensors, as they are in a step."""
     return {
         note: shape_over(nodes[note.place], note.edge) if isinstance(note, Edge) else note.in_step(nodes)
         for note in notes

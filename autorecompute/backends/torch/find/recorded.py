@@ -80,7 +80,7 @@ class Operand(NamedTuple):
 
     @classmethod
     def of(cls, tensor: Tensor, storages: Storages) -> Operand:
-        """Return what is known of a tensor without holding it."""
+        """Describe a tensor without holding it."""
         node = tensor.grad_fn
         made = (sequence_of(node), tensor.output_nr) if node is not None else None
         return cls(storages.number(tensor), made, tensor.requires_grad, tensor.numel())
@@ -115,7 +115,7 @@ class Recorded:
     def of(
         cls, function: OpOverload, args: tuple[Any, ...], kwargs: Mapping[str, Any], storages: Storages
     ) -> Recorded | None:
-        """Return what is known of an operator that is about to run; none of one that cannot be called again.
+        """Describe an operator that is about to run; return none for one that cannot be called again.
 
         What an operator of the user's own reads and writes, its schema need not tell.
         """
@@ -165,14 +165,14 @@ class Recorded:
 
 
 def _known(value: Any, storages: Storages) -> Any:
-    """Return what is kept of an argument: it is compared and hashed, and holds no tensor."""
+    """Return a form of an argument that can be compared and hashed, and holds no tensor."""
     if isinstance(value, Tensor):
         return Operand.of(value, storages)
     return tuple(value) if isinstance(value, list) else value
 
 
 def run(function: OpOverload, values: Sequence[Any]) -> Any:
-    """Return what an operator makes of the values of its arguments, in the order of its schema."""
+    """Call an operator with the values of its arguments, in the order of its schema."""
     if function.overloadpacket in _BATCH_NORMS:  # what ran is not written again
         running = (None, None) if values[_TRAINING] else values[3:_TRAINING]
         values = (*values[:3], *running, values[_TRAINING], 0.0, *values[_TRAINING + 2 :])

@@ -24,7 +24,7 @@ if TYPE_CHECKING:
 
 
 class Reason(enum.Enum):
-    """What stands in the way; a sentence about a place."""
+    """Reason against a plan, or a model; a sentence about a place."""
 
     CACHE = (
         "{place} gets a key-value cache, to which its recompute would append twice: pass use_cache=False in training."
@@ -167,7 +167,7 @@ TRANSFORMED = (
 )
 
 NO_HANDLE = ("CUBLAS_STATUS_NOT_INITIALIZED", "CUDNN_STATUS_NOT_INITIALIZED")
-"""What CUDA's libraries say where they find no memory for themselves, and of other faults as well."""
+"""Messages of CUDA's libraries that find no memory for themselves; they say it of other faults as well."""
 
 HANDLE_BYTES = 256 * MIB
 """They find it where so much is free outside of the allocator."""

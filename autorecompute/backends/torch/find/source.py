@@ -256,7 +256,7 @@ _INSTALLED = tuple({*site.getsitepackages(), *(sysconfig.get_path(name) for name
 
 
 class _Event(NamedTuple):
-    """What the code does, in its order.
+    """Event in the code, in its order.
 
     Attributes:
         calls: So many calls; 0 where it goes back.
@@ -271,7 +271,7 @@ _BACK = _Event(0)
 
 
 def calls_before_backward() -> int:
-    """Return how often who is calling a model now calls it before its backward pass."""
+    """Count the calls of a model before its backward pass, at the caller's place."""
     calls = 1
     for frame, end in _own_frames():
         try:
@@ -302,13 +302,13 @@ def _own_frames() -> Iterator[tuple[FrameType, tuple[int, int]]]:
 
 
 def _end_of_call(frame: FrameType) -> tuple[int, int] | None:
-    """Return where the expression ends that a frame is computing; ``None`` where nobody knows."""
+    """Return the end of the expression that a frame is computing; ``None`` where nobody knows."""
     _, line, _, column = list(frame.f_code.co_positions())[frame.f_lasti // 2]
     return (line, column) if line is not None and column is not None else None
 
 
 def _count(frame: FrameType, end: tuple[int, int]) -> tuple[int, bool]:
-    """Return how often the call that runs in a frame comes before the code there goes back, and whether it does."""
+    """Count how often a frame's running call comes before the backward pass there, and tell whether there is one."""
     reader, found = None, []
     for scope in scopes(frame.f_code.co_filename, frame.f_lineno):
         running = next((node for node in inside(scope) if isinstance(node, ast.Call) and _end(node) == end), None)
@@ -327,7 +327,7 @@ def _count(frame: FrameType, end: tuple[int, int]) -> tuple[int, bool]:
 
 
 def _end(node: ast.expr) -> tuple[int | None, int | None]:
-    """Return where an expression ends: no two calls end at one place, whatever lies in them."""
+    """Return the end of an expression, by which a call is known: no two end at one place."""
     return node.end_lineno, node.end_col_offset
 
 
@@ -411,7 +411,7 @@ def _is_without(items: Iterable[ast.withitem]) -> bool:
 
 
 def _rounds(expression: ast.expr, frame: FrameType) -> int:
-    """Return how often a loop over something runs; 1 where nobody knows."""
+    """Count the rounds of a loop over an expression; 1 where nobody knows."""
     match expression:
         case ast.Tuple(elts=parts) | ast.List(elts=parts):
             return max(1, len(parts))
@@ -429,7 +429,7 @@ _TOLD: Final = {
     "lightning.": ("trainer", "accumulate_grad_batches"),
     "pytorch_lightning.": ("trainer", "accumulate_grad_batches"),
 }
-"""What objects of a library hold, by the beginning of their modules' names."""
+"""Attributes that hold a library's gradient accumulation, by the beginning of its modules' names."""
 
 
 def accumulates_gradients() -> bool:
@@ -454,18 +454,13 @@ def _told_by(frames: Sequence[FrameType]) -> Iterator[int]:
 
 
 def _accelerated() -> int:
-    """Return how many batches Accelerate was told to take for a step."""
+    """Return the gradient accumulation steps that Accelerate was told."""
     state = sys.modules.get("accelerate.state")
     return int(state.GradientState().num_steps) if state is not None else 1
 
 
 def _reads(frame: FrameType, called: Sequence[FrameType]) -> bool | None:
-    """Return what the code around the line that runs in a frame says; ``None`` where it has no step of an optimizer.
-
-    Args:
-        frame: One of the frames that call the model.
-        called: Those between it and the model.
-    """
+    """Tell whether the code around a frame's running line accumulates; ``None`` where it has no optimizer step."""
     line, inner = frame.f_lineno, None
     for scope in scopes(frame.f_code.co_filename, line):
         if steps := _steps(scope, frame):

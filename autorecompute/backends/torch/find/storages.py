@@ -58,10 +58,7 @@ class Storages:
 
 
 def storage_of(tensor: Tensor) -> torch.UntypedStorage:
-    """Return where a tensor's numbers lie.
-
-    Of one that is spread over ranks this rank's part, of a sparse one its values.
-    """
+    """Return the storage of a tensor. Of one that is spread over ranks this rank's part, of a sparse one its values."""
     own = getattr(tensor, "_local_tensor", tensor)
     if own.is_sparse:
         own = own._values()
@@ -105,7 +102,7 @@ def with_leaves(value: Any, exchange: Callable[[Any], Any]) -> Any:
 
 
 def _parts_of(value: Any) -> Iterable[tuple[Any, Any]]:
-    """Return what :func:`tensors_in` finds in an object of a class of its own, each with its key, index or name."""
+    """Return the parts in which :func:`tensors_in` looks of an object of its own class, by key, index or name."""
     if isinstance(value, MutableMapping):
         return value.items()
     if isinstance(value, (tuple, list)):
@@ -205,7 +202,7 @@ class Values:
         self._recorded[path][function].append(tree_map_only(Tensor, _Shape.of, result))
 
     def next(self, function: Any) -> Any:
-        """Return what an operator gave that looks now.
+        """Return the recorded value for an operator that looks now.
 
         Raises:
             UnknownValueError: Nothing was recorded.

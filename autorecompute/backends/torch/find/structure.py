@@ -138,7 +138,7 @@ def first_of(paths: Iterable[str], count: int | None) -> list[str]:
 
 
 FSDP_MODULE = "FSDPModule"
-"""What ``fully_shard`` makes a module, by its name: it is asked for where no process group may be."""
+"""The class that ``fully_shard`` makes of a module, by name: it is asked for where no process group may be."""
 
 REDUCES = ("reduce_grads", "all_reduce_grads")
 

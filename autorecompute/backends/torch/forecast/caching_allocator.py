@@ -27,10 +27,10 @@ LARGE_SEGMENT = 20 * MIB
 ROUND_LARGE = 2 * MIB
 """A segment for one request is rounded up to a multiple of it (``kRoundLarge``)."""
 MAX_ROUNDING = 20 * MIB
-"""How much larger than its request a block may be that is not split (``max_non_split_rounding_mb``)."""
+"""Largest remainder of a block that is not split (``max_non_split_rounding_mb``)."""
 
 ADDRESS_SPACE = 2**62
-"""Where the addresses of a pool that grows end: further than any card's memory."""
+"""End of the addresses of a pool that grows: further than any card's memory."""
 
 
 def rounded_up(size: int, multiple: int) -> int:
@@ -39,7 +39,7 @@ def rounded_up(size: int, multiple: int) -> int:
 
 
 def segment_size(size: int) -> int:
-    """Return what the driver is asked for when no free block holds a rounded request (``get_allocation_size``)."""
+    """Return the bytes to ask the driver for when no free block holds a rounded request (``get_allocation_size``)."""
     if size <= SMALL_SIZE:
         return SMALL_SEGMENT
     return LARGE_SEGMENT if size < MIN_LARGE_REQUEST else rounded_up(size, ROUND_LARGE)
@@ -107,7 +107,7 @@ class Pool(abc.ABC):
 
     @property
     def free_blocks(self) -> tuple[Block, ...]:
-        """Return what could be given to a request, the smallest first; of one size the lowest address."""
+        """Return the free blocks, the smallest first; of one size the lowest address."""
         return tuple(self._free)
 
     def find(self, size: int) -> Block | None:
@@ -186,7 +186,7 @@ class Pool(abc.ABC):
 
 
 ADDRESS_RANGE = 32 * MIB
-"""What a driver takes of its addresses at once."""
+"""Granularity of a driver's addresses."""
 
 
 class Driver:
@@ -380,12 +380,12 @@ EXPANDABLE, MAX_SPLIT, NATIVE = "expandable_segments", "max_split_size_mb", "nat
 WITHOUT_EFFECT = frozenset(
     {"garbage_collection_threshold", "pinned_use_cuda_host_register", "pinned_num_register_threads"}
 )
-"""What tells of memory that is given back near a limit, or of the host's: nothing that is reserved is other with it."""
+"""Options about memory that is given back near a limit, or about the host's: they change nothing that is reserved."""
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class AllocatorSettings:
-    """What of ``PYTORCH_ALLOC_CONF``, or ``PYTORCH_CUDA_ALLOC_CONF`` as it was called, decides about memory.
+    """Settings of ``PYTORCH_ALLOC_CONF`` that decide about memory; it was called ``PYTORCH_CUDA_ALLOC_CONF``.
 
     Attributes:
         expandable_segments: Whether each pool is one segment that grows.
@@ -408,7 +408,7 @@ class AllocatorSettings:
 
     @classmethod
     def of(cls, environment: Mapping[str, str]) -> Self:
-        """Return what these variables say.
+        """Parse the settings in these variables.
 
         Raises:
             SetupError: they set what is not modelled, or PyTorch would refuse them.

@@ -38,7 +38,7 @@ class Card:
 
     @property
     def bytes_per_second(self) -> float:
-        """Return what its memory reads and writes."""
+        """Return the bandwidth of its memory."""
         return GIGA * self.gb_per_second
 
 
@@ -88,7 +88,7 @@ class Kernel(enum.StrEnum):
 
 @dataclass(frozen=True, kw_only=True)
 class AttentionCall:
-    """What the choice depends on.
+    """Properties of a call of attention on which the choice of its kernel depends.
 
     Attributes:
         dtype: The type of query, key and value: ``bfloat16``.
@@ -120,13 +120,7 @@ CHOOSIER = (2, 12)
 
 
 def kernel_of(call: AttentionCall, capability: tuple[int, int], release: tuple[int, int] = CHOOSIER) -> Kernel:
-    """Return the kernel that a training step takes on a card (``select_sdp_backend``).
-
-    Args:
-        call: What is computed.
-        capability: The card's compute capability.
-        release: Major and minor version of PyTorch.
-    """
+    """Return the kernel that a training step takes on a card (``select_sdp_backend``)."""
     if not _is_fusable(call):
         return Kernel.MATH
     if _prefers_cudnn(capability) and _fits_cudnn(call, capability, release):

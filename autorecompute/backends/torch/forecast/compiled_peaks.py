@@ -21,7 +21,7 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True)
 class Offered:
-    """What the compiler can be asked for, and what each would keep.
+    """Options of the compiler, and the peak with each.
 
     Attributes:
         options: What makes it keep something else than what is offered before, by site and option: the bytes that it
@@ -60,9 +60,9 @@ LIKELY_ERROR: Final = 0.09
 """By less than this share half of all forecasts were off, in the worst of three studies (``make bench-compiled``)."""
 
 STEP_ERROR, STEP_ERROR_OF_ALL = 0.03, 0.06
-"""How far off what one choice adds to a step may be, as a share of the step: standard deviations, of a cluster and of
-what changes all of the code. Code that makes more again may even be faster, as other operators are joined in it: beside
-what their work tells, budgets and blocks took from 10 % less to 12 % more in a GPT-2 and a Llama, and clusters from 4 %
+"""Errors of the added time of one choice, as a share of the step: standard deviations, of a cluster and of a choice
+that changes all of the code. Code that recomputes more may even be faster, as other operators are joined in it. Beside
+their work's estimate, budgets and blocks took from 10 % less to 12 % more in a GPT-2 and a Llama, and clusters from 4 %
 less to 5 % more (``make bench-compiled``)."""
 
 
@@ -98,7 +98,7 @@ class CompiledSimulator:
         return np.array(table, dtype=np.float32).reshape(len(configs), len(self._choices))
 
     def simulate(self, switches: np.ndarray) -> Simulated:
-        """Return what configs need.
+        """Forecast the memory and the recompute of configs.
 
         Args:
             switches: At which share of its occurrences each choice is on, of shape ``[configs, choices]``.
@@ -154,7 +154,7 @@ class CompiledPeaks:
         return CompiledSimulator(self._peaks, choices, self._space, dims.get(BATCH, self._batch) / self._batch)
 
     def base_bytes(self, dims: Mapping[str, int]) -> int:
-        """Return what a process needs at its peak beyond the tensors that are alive then."""
+        """Return the bytes that a process needs at its peak beyond its live tensors."""
         del dims
         return self._base_bytes
 

@@ -92,7 +92,7 @@ class Column:
         return found
 
     def met(self, counts: np.ndarray) -> np.ndarray:
-        """Return how many occurrences are on by the counts of the two choices, of shape ``[configs, columns]``."""
+        """Count the occurrences that are on, by the counts of the two choices, of shape ``[configs, columns]``."""
         found: np.ndarray = np.min([table[counts[:, place]] for place, table in self.both.items()], axis=0)
         return found
 
@@ -272,7 +272,7 @@ def _held(kept: Sequence[_Piece], place: int) -> int:
 
 
 def _kept(parts: Sequence[Part], change: np.ndarray) -> list[_Piece]:
-    """Return what each forward pass leaves for its backward pass, and the gradients that this leaves.
+    """Return the bytes that each forward pass leaves for its backward pass, and their gradients.
 
     First and last part.
     """
@@ -351,7 +351,7 @@ class StepSimulator:
         return np.array(table, dtype=np.float32).reshape(len(configs), len(self._choices))
 
     def simulate(self, switches: np.ndarray) -> Simulated:
-        """Return what configs need.
+        """Forecast the memory and the recompute of configs.
 
         Args:
             switches: At which share of its occurrences each choice is on, of shape ``[configs, choices]``.
@@ -375,7 +375,7 @@ class StepSimulator:
         return change, before + highest, work
 
     def made_again(self, config: Config) -> Amount:
-        """Return what one config computes once more in a step."""
+        """Return the recompute of one config in a step."""
         counts = self._counts(self.matrix([config]))
         shares = (float(column.on(counts, at)[1][0]) for at, column in enumerate(self._columns))
         return sum((column.again.times(share) for column, share in zip(self._columns, shares, strict=True)), Amount())
@@ -406,7 +406,7 @@ def _sizes(detection: Detection) -> dict[str, int]:
 
 @dataclass(frozen=True)
 class TorchMemoryModel:
-    """What a process that trains on PyTorch takes under every config.
+    """Memory of a process that trains on PyTorch, under every config.
 
     Attributes:
         space: The plans of the model.
@@ -446,7 +446,7 @@ class TorchMemoryModel:
 
     @classmethod
     def roughly_of(cls, detection: Detection) -> Self | None:
-        """Return what one forward pass tells of every config; ``None`` where it tells nothing."""
+        """Return a rough model from one forward pass; ``None`` where it tells nothing."""
         steps = TorchDetection.of(detection).rough_steps
         if steps is None:
             return None
@@ -458,7 +458,7 @@ class TorchMemoryModel:
         return {**self.sizes, BATCH: self.steps.batch}
 
     def base_bytes(self, dims: Mapping[str, int]) -> int:
-        """Return what a process holds beyond the tensors that a step makes.
+        """Return the bytes that a process holds beyond the tensors of a step.
 
         The model and the optimizer's state among it.
         """
@@ -481,7 +481,7 @@ class TorchMemoryModel:
         return draw(self.steps.parts, change[0], alive[0], again, sizes)
 
     def forecast(self, config: Config, dims: Mapping[str, int]) -> Forecast:
-        """Return what a config should need at these dimensions."""
+        """Forecast a config at these dimensions."""
         simulator = self._simulator_of(config, dims)
         seen = simulator.simulate(simulator.matrix([config]))
         live_bytes, is_looked_at = int(seen.peak_bytes[0]), self._scale(dims) == 1
@@ -505,7 +505,7 @@ class TorchMemoryModel:
         return sorted(found, key=lambda forecast: (forecast.recompute_share, forecast.peak_bytes))
 
     def effects(self, dims: Mapping[str, int]) -> list[Effect]:
-        """Return what each plan does alone and beside all others, what saves most at the peak first."""
+        """Return the effects of each plan, alone and beside all others, the largest saving at the peak first."""
         all_on = self.space.all_on
         effects = [
             Effect(
@@ -535,7 +535,7 @@ class TorchMemoryModel:
         return dict.fromkeys([Config(), *self.space.presets.values(), *alone, *left_out])
 
     def _estimate(self, machine: Machine, simulator: StepSimulator, config: Config) -> Estimate:
-        """Return what a step computes, and the seconds of its operators one after the other."""
+        """Estimate a step's work, and the seconds of its operators one after the other."""
         again = simulator.made_again(config)
         whole = self.steps.amount + again
         return Estimate(

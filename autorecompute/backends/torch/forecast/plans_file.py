@@ -57,7 +57,7 @@ class PlansFile:
 
     @property
     def text(self) -> str:
-        """Return what stands in the file: a choice to a line."""
+        """Return the file's text: a choice to a line."""
         marks = {UNMEASURED: self.is_unmeasured, REPLACES: self.replaces_checkpointing}
         marked = {name: True for name, is_so in marks.items() if is_so}
         plain = {"format": FORMAT, **marked, "model": self.model, "torch": self.torch, "plans": self.config.texts}
@@ -65,7 +65,7 @@ class PlansFile:
 
 
 def read_plans_file(file: Path) -> PlansFile:
-    """Return what a plans file says.
+    """Read a plans file.
 
     Raises:
         UsageError: it cannot be read, or is none.
@@ -95,7 +95,7 @@ def read_plans_file(file: Path) -> PlansFile:
 
 
 def requested(environment: Mapping[str, str]) -> PlansFile | None:
-    """Return what the file that the variable names says; ``None`` where the variable names none.
+    """Read the plans file that the variable names; return ``None`` where the variable names none.
 
     Raises:
         UsageError: the file cannot be read, or is none.

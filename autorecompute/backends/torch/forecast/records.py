@@ -44,7 +44,7 @@ class Amount:
         )
 
     def beyond(self, other: Amount) -> Self:
-        """Return what there is more of than in the other."""
+        """Return the part of each amount that exceeds the other's."""
         return type(self)(
             operations=max(0.0, self.operations - other.operations),
             moved_bytes=max(0.0, self.moved_bytes - other.moved_bytes),
@@ -84,7 +84,7 @@ DROP: Final = "drop"
 """Drop what an operator made once it is not needed for the forward pass, and make it again when it is read."""
 
 CALL_SECONDS: Final = {CHECKPOINT: 0.8e-3, KEEP_MATMUL: 4e-3, DROP: 0.1e-3}
-"""What one occurrence adds to a step beyond its kernels: Python's part in it. Medians over the recorded models
+"""Seconds that one occurrence adds to a step beyond its kernels: Python's part in it. Medians over the recorded models
 (``studies/tables``), whose steps take 0.2 s in one thread. A search corrects them by its trials."""
 
 
@@ -102,7 +102,7 @@ def keeping(site: str, cluster: str) -> str:
 
 
 def label_of(site: str, option: str) -> str:
-    """Return what people read of a choice."""
+    """Return the label of a choice for people."""
     what, keeps, _ = option.partition(KEEPING)
     if option == KEEP_MATMUL:
         return f"{site}, matrix products kept"
@@ -137,7 +137,7 @@ class Part:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class OptionStep:
-    """How a step differs where one choice is on at all its occurrences.
+    """Difference of a step where one choice is on at all its occurrences.
 
     Attributes:
         site: Its site.
@@ -173,7 +173,7 @@ class OptionStep:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Steps:
-    """What steps take, seen on fake tensors before a real one has run.
+    """Memory and work of steps on fake tensors, before a real one has run.
 
     Attributes:
         batch: Samples of each step.
@@ -206,7 +206,7 @@ class Steps:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class OnCard:
-    """What PyTorch's allocator would hold on a card at the peak, by a model of it.
+    """Memory that PyTorch's allocator would hold on a card at the peak, by a model of it.
 
     Attributes:
         config: What is recomputed.
@@ -221,7 +221,7 @@ class OnCard:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class CompiledPeak:
-    """What a step of compiled code should take, by the graph that the compiler makes of it.
+    """Forecast of a step of compiled code, by the compiler's graph.
 
     Attributes:
         config: What is recomputed: nothing, or what one plan does.
@@ -297,12 +297,7 @@ SWITCH = "such as gradient_checkpointing=True, or activation_checkpointing=True 
 
 
 def describe_own(places: Sequence[str], *, is_replaced: bool) -> Iterator[str]:
-    """Yield what a user has to know of the script's own checkpoints, in a sentence; nothing where there is nothing.
-
-    Args:
-        places: Where the script makes them, or would.
-        is_replaced: Whether they are switched off.
-    """
+    """Yield what a user has to know of the script's own checkpoints, in a sentence; nothing where there is nothing."""
     others = f" and {len(places) - MOST_PLACES} more" if len(places) > MOST_PLACES else ""
     named = f"{', '.join(places[:MOST_PLACES])}{others}"
     if places and not is_replaced:

@@ -71,7 +71,7 @@ class Roots:
         self._on_failure: Callable[[Exception], None] = lambda _error: None
         self._is_on = False
         self.is_transformed = False
-        """Whether a transform of ``torch.func`` has called a module with weights that no optimizer holds."""
+        """Tells whether a transform of ``torch.func`` has called a module with weights that no optimizer holds."""
         self._put: list[tuple[Any, str, Any, Any]] = []
 
     def install(self, on_failure: Callable[[Exception], None] | None = None) -> None:
@@ -225,12 +225,7 @@ class Tuned:
             raise UsageError(f"These plans are not for this model: {error}.") from error
 
     def whole_step_bytes(self, config: Config, script: Script) -> int | None:
-        """Return the most that a whole step on fake tensors has alive beyond what is before it; ``None`` if none runs.
-
-        Args:
-            config: What is recomputed in it.
-            script: What the script does around the model.
-        """
+        """Return the peak of the live bytes that a whole step on fake tensors adds; ``None`` if none runs."""
         model = self.reference()
         assert model is not None, "a model that is called is there"
         try:
@@ -262,7 +257,7 @@ MOST_NAMED = 8
 
 
 class _Elsewhere:
-    """Whether a tuner, or the environment, has decided already what this process recomputes."""
+    """Decision of a tuner, or of the environment, about this process's recompute."""
 
     decides = False
 

@@ -94,7 +94,7 @@ MATMULS = (_ATEN.mm.default, _ATEN.addmm.default, _ATEN.bmm.default, _ATEN.baddb
 _PAST_HOOKS: dict[str, Any] = dict.fromkeys(
     {"respect_saved_tensors_hooks"} & inspect.signature(checkpoint).parameters.keys(), False
 )
-"""What is kept of a block passes by hooks of the script's own, as before torch 2.14, which warns if nobody says so."""
+"""Lets a block's kept tensors bypass the script's own hooks, as before torch 2.14, which warns if nobody says so."""
 
 
 def keeping(operators: Iterable[torch._ops.OpOverload]) -> Callable[[], tuple[Context, Context]]:
@@ -143,7 +143,7 @@ def checkpointed(  # noqa: PLR0913  (a call, and what is known of it)
     watch: Watch,
     module: Module | None = None,
 ) -> Any:
-    """Return what the call returns; of what it saves for the backward pass only the tensors in its arguments are kept.
+    """Call a function under activation checkpointing: only the tensors in its arguments are kept for the backward pass.
 
     Those in lists, mappings and dataclasses are given to ``checkpoint`` one by one, too: it looks for the device whose
     random numbers it has to draw again at tensors that it is given by position alone.
@@ -213,7 +213,7 @@ class Checkpoint:
         self._generators: Generators | None = None
 
     def __call__(self, forward: Callable[..., Any], module: Module, /, *args: Any, **kwargs: Any) -> Any:
-        """Return what the module returns."""
+        """Call the module under activation checkpointing."""
         values = (*args, *kwargs.values())
         if not torch.is_grad_enabled() or self._watch.is_taken_back or not can_have_its_own(module, values):
             return forward(*args, **kwargs)
@@ -287,7 +287,7 @@ ORIGINAL = "__autorecompute_original__"
 
 
 class _Around(threading.local):
-    """What the calls of this thread go through now."""
+    """Wrappers that the calls of this thread go through."""
 
     call: Callable[..., Any] | None = None
     attend: Callable[..., Any] | None = None
@@ -297,7 +297,7 @@ _AROUND = _Around()
 
 
 def around_attention(call: Callable[..., Any], forward: Callable[..., Any], *args: Any, **kwargs: Any) -> Any:
-    """Return what ``forward`` does while every call of attention goes through ``call(attention, *args, **kwargs)``."""
+    """Call ``forward`` while every call of attention goes through ``call(attention, *args, **kwargs)``."""
     before, _AROUND.call = _AROUND.call, call
     try:
         return forward(*args, **kwargs)
@@ -329,7 +329,7 @@ class AttentionCheckpoint:
         self._watch = watch
 
     def __call__(self, forward: Callable[..., Any], _module: Module, /, *args: Any, **kwargs: Any) -> Any:
-        """Return what the module returns."""
+        """Call the module with its attention checkpointed."""
         return around_attention(self._again, forward, *args, **kwargs)
 
     def _again(self, attention: Callable[..., Any], /, *args: Any, **kwargs: Any) -> Any:

@@ -142,7 +142,7 @@ class TensorsBefore:
         return place in self._held or place not in self._seen
 
     def _before(self, place: Place, now: Tensor) -> Tensor:
-        """Return what a tensor was; what it is where it was written over for the first time, and nobody has a copy."""
+        """Return a tensor as it was; as it is where it was first written over and nobody has a copy."""
         if place in self._copies:
             return self._copies[place]
         before = self._held.get(place, now)  # where the forward made it, it is as it was made
@@ -441,7 +441,7 @@ def without_collection() -> Iterator[None]:
 
 
 def modes_of(module: Module) -> Hashable:
-    """Return what a module, all that is in it and autocast may do otherwise in another step."""
+    """Return the modes of a module, of all in it and of autocast, which may change between steps."""
     on = (device for device in AUTOCAST_DEVICES if torch.is_autocast_enabled(device))
     autocast = tuple(torch.get_autocast_dtype(device) for device in on)
     return (*(inner.training for inner in module.modules()), *autocast)

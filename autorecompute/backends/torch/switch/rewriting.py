@@ -82,7 +82,7 @@ class Mask(NamedTuple):
 
     @classmethod
     def of(cls, tensor: Tensor) -> Mask:
-        """Return what is kept of a tensor."""
+        """Return the mask of a tensor."""
         # A cast takes a tenth of the time of a comparison.
         return cls(tensor.detach().bool(), _other_than_zero(tensor), tensor.dtype)
 
@@ -101,7 +101,7 @@ class Mask(NamedTuple):
 
 
 def _other_than_zero(tensor: Tensor) -> float | Tensor:
-    """Return what a tensor of zeros and one positive value has beside the zeros."""
+    """Return the positive value of a tensor that holds zeros and one such value."""
     if tensor.device.type != "cpu":  # reading an element would wait for all that is queued
         return tensor.detach().amax()
     if is_fake(tensor) or not tensor.numel():  # nobody can tell, and nobody needs to
@@ -172,7 +172,7 @@ class Drop:
 
     @functools.cached_property
     def tensors(self) -> tuple[Slot, ...]:
-        """Return where the tensors are that are read."""
+        """Return the slots of the tensors that are read."""
         return tuple(self.recipe.slots()) if self.recipe is not None else ()
 
     def places(self) -> frozenset[int]:
@@ -181,7 +181,7 @@ class Drop:
         return self.read | ends | {self.maker} | {slot.place for together in self.slots for slot in together}
 
     def in_step(self, nodes: Mapping[int, Node]) -> Dropping | None:
-        """Return what drops it from the nodes of a step; None where it cannot be made again from them."""
+        """Bind it to the nodes of a step; return None where it cannot be recomputed from them."""
         for place, edge, source in self.edges:
             if nodes[place].next_functions[edge][0] is not nodes[source]:
                 return None
@@ -225,7 +225,7 @@ class Dropping:
         self.drop, self.nodes, self.noted, self.tensors = drop, nodes, noted, tensors
 
     def state(self, modules: Hashable) -> State:
-        """Return what it is dropped in, with what the modules of its unit are like."""
+        """Return the state in which it is dropped, with that of its unit's modules."""
         read = [slot.in_step(self.nodes) for slot in self.drop.tensors]
         return State.of(modules, self.noted, itertools.chain.from_iterable(self.tensors), read)
 
@@ -265,7 +265,7 @@ class Dropping:
             return is_same(again.to(tensor.dtype), row)
 
     def hooks(self, watch: Watch | None) -> Dropped | type[Packed]:
-        """Return what drops it and makes it again, and compares the two where there is a watch."""
+        """Return the saved tensor hooks that drop and recompute it; with a watch they compare the two."""
         recipe = self.drop.recipe
         if recipe is None:
             return Packed  # which is compared when it is packed
@@ -326,7 +326,7 @@ class Packed:
 
     @staticmethod
     def pack(tensor: Tensor) -> Mask | Tensor:
-        """Return what is kept."""
+        """Return the mask of a tensor, or where a mask loses something, the tensor."""
         mask = Mask.of(tensor)
         return mask if mask.is_whole(tensor) else tensor
 
@@ -337,7 +337,7 @@ class Packed:
 
 
 def made(recipe: Recipe, nodes: Mapping[int, Node], noted: Noted) -> Tensor:
-    """Return what a recipe gives, in the types of what it reads. No gradient may be wanted of it."""
+    """Return a recipe's result, in the types of its inputs. It has no gradient."""
     with without_autocast():
         value: Tensor = recipe.read(nodes, noted)
         return value
@@ -357,7 +357,7 @@ class Program:
         self._arounds: dict[frozenset[str], Rewrite] = {}
 
     def around(self, sites: Mapping[str, Watch]) -> Rewrite:
-        """Return what drops the operators of these sites when it is around the unit; each is compared by its watch."""
+        """Return a wrapper of the unit that drops the operators of these sites; each is compared by its watch."""
         key = frozenset(sites)
         if key not in self._arounds:
             chosen = [drop for drop in self.drops if drop.site in sites]
@@ -370,7 +370,7 @@ class Program:
         return frozenset(path for drop in self.drops if drop.site == site for path in drop.touched)
 
     def agreeing(self, other: Program) -> Program:
-        """Return what both can drop; nothing where the graphs differ."""
+        """Return a program of the drops that both have; empty where the graphs differ."""
         same = other.drops if self._plan == other._plan else ()
         return Program(self._plan, [drop for drop in self.drops if drop in same])
 
@@ -398,7 +398,7 @@ class Rewrite:
         self._end = 0
 
     def __call__(self, forward: Callable[..., Any], module: Module, /, *args: Any, **kwargs: Any) -> Any:
-        """Return what the unit returns."""
+        """Call the unit, and drop the operators of its graph."""
         result = forward(*args, **kwargs)
         if torch.is_grad_enabled():
             try:

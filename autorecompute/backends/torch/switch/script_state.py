@@ -47,7 +47,7 @@ def is_generator(kind: type) -> bool:
 
 
 def way_of(value: Any) -> tuple[Callable[[], Any], Callable[[Any], object]] | None:
-    """Return how the state of a generator is read and written; ``None`` for anything else.
+    """Return a getter and a setter of a generator's state; ``None`` for anything else.
 
     A function that draws, such as ``random.random``, stands for its generator, and so do the modules ``random`` and
     ``numpy.random``.
@@ -68,7 +68,7 @@ def way_of(value: Any) -> tuple[Callable[[], Any], Callable[[Any], object]] | No
 
 
 def streams_in(functions: Iterable[tuple[Any, type]]) -> list[Any]:
-    """Return what draws random numbers of Python and NumPy themselves in functions of classes, and in what these call.
+    """Return the generators of Python and NumPy that functions of classes draw from, or those that these call.
 
     To read the state of such a generator takes longer than all else that is kept of a module, so it is to be done where
     a forward names it, or a function of the script that the forward calls.
@@ -80,7 +80,7 @@ def streams_in(functions: Iterable[tuple[Any, type]]) -> list[Any]:
 
 
 def changing_in(functions: Iterable[tuple[Any, type]]) -> list[tuple[Mapping[str, Any], str]]:
-    """Return where generators stand, and under which names, that may be other ones later.
+    """Return the holders and names of generators that may be replaced later.
 
     Those are globals, and attributes of classes, that functions name or those that these call.
     """
@@ -168,7 +168,7 @@ def attributes_of(module: Module) -> dict[str, Any]:
 
 
 class Attributes(NamedTuple):
-    """What modules have beside parameters, buffers and modules."""
+    """Attributes of modules beside parameters, buffers and modules."""
 
     figures: list[dict[str, Any]]
     """For each module the plain values, by name; ``UNKNOWN`` for all else."""
@@ -288,7 +288,7 @@ class Generators:
         return all(id(value) in self._known for value in (*own, *now) if way_of(value) is not None)
 
     def states(self) -> list[Any]:
-        """Return where each of them is."""
+        """Return the state of each generator."""
         return [tell() for tell, _ in self._ways]
 
     def set(self, states: list[Any]) -> None:
@@ -442,6 +442,6 @@ def _is_strided(tensor: Tensor) -> bool:
 
 
 def _place_of(tensor: Tensor) -> tuple[object, ...]:
-    """Return where its numbers lie, and in which form."""
+    """Return a tensor's place: its storage and its form."""
     storage = storage_of(tensor)._cdata
     return storage, tensor.storage_offset(), tuple(tensor.shape), tensor.stride(), tensor.dtype

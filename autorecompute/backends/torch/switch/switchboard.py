@@ -36,7 +36,7 @@ class Around(Protocol):
     """Runs a module's forward, or something in its place."""
 
     def __call__(self, forward: Callable[..., Any], module: Module, /, *args: Any, **kwargs: Any) -> Any:
-        """Return what the call of the module returns.
+        """Call the module.
 
         Args:
             forward: The module's own forward, bound, or the next of ours that is around it.
@@ -60,7 +60,7 @@ def can_be_intercepted(module: Module) -> bool:
 
 
 def around_of(module: Module) -> tuple[Around, ...]:
-    """Return what is around the module now, the outermost first."""
+    """Return the wrappers of the module, the outermost first."""
     around: tuple[Around, ...] = _AROUND.get(module, ())
     return around
 
@@ -160,7 +160,7 @@ class Rewriter(Protocol):
     """Drops operators of one unit."""
 
     def around(self, sites: Mapping[str, Watch]) -> Around:
-        """Return what drops the operators of these sites when it is around the unit; each is compared by its watch."""
+        """Return a wrapper of the unit that drops the operators of these sites; each is compared by its watch."""
 
     def touched(self, site: str) -> Collection[str]:
         """Paths of the modules whose operators are read or dropped for the site."""
@@ -212,7 +212,7 @@ class Switchboard:
         self.effects: frozenset[Effect] = frozenset()
 
     def resolve(self, choices: Iterable[Choice]) -> frozenset[Effect]:
-        """Return what the choices come to; equal for choices that do the same.
+        """Return the effects of the choices; equal for choices that do the same.
 
         Raises:
             ValueError: A choice names an unknown site or option, or two choices are for one site.
@@ -297,7 +297,7 @@ class Switchboard:
                 self.set(before)
 
     def _arounds(self, effects: Iterable[Effect]) -> dict[str, list[Around]]:
-        """Return what is around each module, the outermost first."""
+        """Return the wrappers of each module, the outermost first."""
         dropped: dict[str, set[str]] = collections.defaultdict(set)
         inner: dict[str, list[Around]] = collections.defaultdict(list)
         for effect in effects:
