@@ -9,7 +9,6 @@ rounds in one process. Peaks are what the allocator has reserved; times are wall
 
 from __future__ import annotations
 
-import contextlib
 import json
 import math
 import subprocess
@@ -74,21 +73,23 @@ def race(bench, configs):
     return found
 
 
-def compare(bench, tried, script, arguments, limit_bytes):
-    """Prints what came of one limit."""
+def compare(job, space, tried, limit_bytes):
+    """Prints what came of one limit. While a tuning runs, no process of this one is on the card."""
     fitting = {config: found for config, found in tried.items() if found.under(limit_bytes).outcome is Outcome.OK}
     best = min(fitting, key=lambda config: fitting[config].median_step_seconds)
-    told, said, seconds = tune(script, arguments, limit_bytes)
+    told, said, seconds = tune(job.script, job.arguments, limit_bytes)
     answer = (told.get("result") or told).get("best")
-    describe = bench.detect().space.describe
-    print(f"limit {format_bytes(limit_bytes)}: by hand {describe(best)}, {format_bytes(fitting[best].peak_bytes)}")
+    print(
+        f"limit {format_bytes(limit_bytes)}: by hand {space.describe(best)}, {format_bytes(fitting[best].peak_bytes)}"
+    )
     if answer is None:
         print("  no answer; the tuning said:\n" + said)
         return
     print(said)
     config = Config.parse(answer["config"])
-    blocks = bench.detect().space.presets["blocks"]
-    times = race(bench, list(dict.fromkeys([config, best, blocks])))
+    blocks = space.presets["blocks"]
+    with tempfile.TemporaryDirectory() as logs, Bench(job, TARGET_BATCH, Path(logs)) as bench:
+        times = race(bench, list(dict.fromkeys([config, best, blocks])))
     print(f"  answer {', '.join(answer['config'])}, {format_bytes(answer['peak_bytes'])}, in {seconds:.0f} s")
     for name, other in (("the best by hand", best), ("all blocks", blocks)):
         ratio = told_ratio([b - a for a, b in zip(times[config], times[other], strict=True)])
@@ -103,19 +104,17 @@ def main(names):
     for name in names or SIZES:
         script, arguments = STUDIES / name / "train.py", tuple(SIZES[name].split())
         print(f"\n{name} {SIZES[name]}", flush=True)
-        with contextlib.ExitStack() as stack:
-            logs = Path(stack.enter_context(tempfile.TemporaryDirectory()))
-            job = Job(script=script, arguments=arguments, backend="torch")
-            bench = stack.enter_context(Bench(job, TARGET_BATCH, logs))
-            tried = by_hand(bench)
-            for config, found in tried.items():
-                speed = "-" if found.samples_per_second is None else f"{found.samples_per_second:.1f} samples/s"
-                print(f"  {bench.detect().space.describe(config):<60} {format_bytes(found.peak_bytes):>9} {speed}")
-            peaks = [found.peak_bytes for found in tried.values() if found.peak_bytes]
-            least, most = min(peaks), max(peaks)
-            for share in LIMITS:
-                compare(bench, tried, script, arguments, round(least + share * (most - least)))
-                sys.stdout.flush()
+        job = Job(script=script, arguments=arguments, backend="torch")
+        with tempfile.TemporaryDirectory() as logs, Bench(job, TARGET_BATCH, Path(logs)) as bench:
+            space, tried = bench.detect().space, by_hand(bench)
+        for config, found in tried.items():
+            speed = "-" if found.samples_per_second is None else f"{found.samples_per_second:.1f} samples/s"
+            print(f"  {space.describe(config):<60} {format_bytes(found.peak_bytes):>9} {speed}")
+        peaks = [found.peak_bytes for found in tried.values() if found.peak_bytes]
+        least, most = min(peaks), max(peaks)
+        for share in LIMITS:
+            compare(job, space, tried, round(least + share * (most - least)))
+            sys.stdout.flush()
     return 0
 
 
