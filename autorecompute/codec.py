@@ -7,7 +7,7 @@ import enum
 import functools
 import re
 import reprlib
-from typing import TYPE_CHECKING, Annotated, Any, Final, TypeVar, get_args, get_origin, get_type_hints
+from typing import TYPE_CHECKING, Annotated, Any, Final, NamedTuple, TypeVar, get_args, get_origin, get_type_hints
 
 from cattrs import BaseValidationError, IterableValidationError, override
 from cattrs.cols import is_mapping
@@ -43,34 +43,34 @@ class Absent(enum.Enum):
 ABSENT: Final = Absent.ABSENT
 """The value of a field that was not asked for."""
 
-INLINED: Final = "inlined"
+INLINED: Final = object()
 """Marks a record whose keys stand in the place of its own."""
 
 
-@dataclasses.dataclass(frozen=True, slots=True)
-class Entry:
-    """A field of a record, as its JSON has it.
-
-    Attributes:
-        name: The field's name.
-        key: Its key.
-        kind: Its type; of an inlined record, the record.
-        is_inlined: Whether its own keys stand in the place of the key.
-    """
+class Entry(NamedTuple):
+    """A field of a record, as its JSON has it."""
 
     name: str
     key: str
     kind: Any
+    """Its type without its words; of an inlined record, the record."""
+    words: str
+    """What it is: the text that its type is annotated with."""
     is_inlined: bool
 
 
 def entries_of(kind: type[Any]) -> Iterator[Entry]:
     """Yield the fields of a record, in their order."""
     types = get_type_hints(kind, include_extras=True)
+    annotated: Any = Annotated
     for field in dataclasses.fields(kind):
-        told = types[field.name]
-        is_inlined = get_origin(told) is Annotated and INLINED in told.__metadata__
-        yield Entry(field.name, field.name.rstrip("_"), get_args(told)[0] if is_inlined else told, is_inlined)
+        told, notes = types[field.name], getattr(types[field.name], "__metadata__", ())
+        words = "".join(note for note in notes if isinstance(note, str))
+        if others := [note for note in notes if not isinstance(note, str) and note is not INLINED]:
+            told = annotated[get_args(told)[0], *others]
+        elif notes:
+            told = get_args(told)[0]
+        yield Entry(field.name, field.name.rstrip("_"), told, words, INLINED in notes)
 
 
 def register_documents(converter: Converter) -> None:
@@ -222,9 +222,8 @@ def _mapping_hook(converter: Converter, kind: Any) -> Hook:
 
 
 def _record_hook(converter: Converter, kind: Any) -> Hook:
-    types = get_type_hints(kind, include_extras=True)
     hooks: dict[str, Any] = {
-        field.name: override(struct_hook=_hook_of(converter, types[field.name])) for field in dataclasses.fields(kind)
+        entry.name: override(struct_hook=_hook_of(converter, entry.kind)) for entry in entries_of(kind)
     }
     # What a record does not know would be lost, or believed by a later version.
     structure = make_dict_structure_fn(kind, converter, _cattrs_forbid_extra_keys=True, **hooks)
