@@ -30,7 +30,6 @@ SIMPLE: dict[Any, Schema] = {
     Choice: CHOICE,
     Config: {"type": "array", "items": CHOICE},
 }
-_ATTRIBUTE = re.compile(r"^ {4}(\w+): (.*(?:\n {8,}.*)*)", re.MULTILINE)
 
 
 class Definitions:
@@ -111,14 +110,13 @@ class Definitions:
 
 def _told(record: type[Any]) -> Iterator[tuple[str, tuple[Any, str]]]:
     """Yield the type of each key and its words; one that an inlined record has comes again where it is replaced."""
-    attributes = dict(_ATTRIBUTE.findall((inspect.getdoc(record) or "").partition("Attributes:\n")[2]))
     for entry in entries_of(record):
         if entry.is_inlined:
             yield from _told(entry.kind)
-        elif not (words := entry.words or attributes.get(entry.name)):
+        elif not entry.words:
             raise ValueError(f"{record.__name__} says nothing of {entry.name}")
         else:
-            yield entry.key, (entry.kind, _with_unit(entry.name, _plain(words)))
+            yield entry.key, (entry.kind, _with_unit(entry.name, _plain(entry.words)))
 
 
 def summary_of(kind: type[Any]) -> str:
