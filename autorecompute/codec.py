@@ -9,10 +9,11 @@ import re
 import reprlib
 from typing import TYPE_CHECKING, Annotated, Any, Final, NamedTuple, TypeVar, get_args, get_origin, get_type_hints
 
-from cattrs import BaseValidationError, IterableValidationError, override
+from cattrs import BaseValidationError, ForbiddenExtraKeysError, IterableValidationError, override, transform_error
 from cattrs.cols import is_mapping
 from cattrs.errors import IterableValidationNote
 from cattrs.gen import make_dict_structure_fn
+from cattrs.preconf.json import make_converter
 
 from autorecompute.errors import UsageError
 from autorecompute.jsontext import UnreadableError, parse, write
@@ -73,16 +74,11 @@ def entries_of(kind: type[Any]) -> Iterator[Entry]:
         yield Entry(field.name, field.name.rstrip("_"), told, words, INLINED in notes)
 
 
-def register_documents(converter: Converter) -> None:
-    """Have the converter write documents this way."""
-    converter.register_unstructure_hook_factory(_is_document, lambda kind: _hook(converter, kind))
-
-
 def _is_document(kind: Any) -> bool:
     return isinstance(kind, type) and issubclass(kind, Document)
 
 
-def _hook(converter: Converter, kind: type[Any]) -> Callable[[Any], dict[str, Any]]:
+def _document_hook(converter: Converter, kind: type[Any]) -> Callable[[Any], dict[str, Any]]:
     entries = list(entries_of(kind))
 
     def write(document: Any) -> dict[str, Any]:
@@ -112,8 +108,7 @@ _HALVES = re.compile("[\ud800-\udc7f\udd00-\udfff]")
 """Halves of characters, which nothing can print, but for those that stand for a byte of a name that is no UTF-8."""
 
 
-def register_types(converter: Converter) -> None:
-    """Have the converter read records this way."""
+def _register_types(converter: Converter) -> None:
     for kind, hook in ((str, _read_text), (bool, _read_flag), (int, _read_int64), (float, _take_float)):
         converter.register_structure_hook(kind, hook)
     # An enum of texts would be read as a text: cattrs takes the hook of the nearest base class.
@@ -300,8 +295,6 @@ def from_plain(plain: Any, kind: type[T]) -> T:
     Raises:
         UnreadableError: the plain value does not describe one.
     """
-    from cattrs import BaseValidationError
-
     try:
         return _converter().structure(plain, kind)
     except (BaseValidationError, ValueError) as error:
@@ -329,8 +322,6 @@ def dumps(document: object) -> str:
 
 def _describe(error: Exception, kind: str) -> str:
     """Return which record is not described, and which of its fields, as far as that can be told."""
-    from cattrs import transform_error
-
     what, _, place = transform_error(error, format_exception=_say)[0].rpartition(" @ $")
     if what.startswith(_UNKNOWN):
         place, what = f"{place}.{what.removeprefix(_UNKNOWN)}", "is unknown"
@@ -338,8 +329,6 @@ def _describe(error: Exception, kind: str) -> str:
 
 
 def _say(error: BaseException, _: type | None) -> str:
-    from cattrs import ForbiddenExtraKeysError
-
     if isinstance(error, ForbiddenExtraKeysError):
         return f"{_UNKNOWN}{printable(min(error.extra_fields)[:LONGEST_NAME], '')}"
     return "is missing" if isinstance(error, KeyError) else str(error) or "is wrong"
@@ -347,11 +336,9 @@ def _say(error: BaseException, _: type | None) -> str:
 
 @functools.cache
 def _converter() -> Converter:
-    from cattrs.preconf.json import make_converter
-
     converter = make_converter()
     converter.register_unstructure_hook(Choice, str)
     converter.register_unstructure_hook(Config, lambda config: config.texts)
-    register_documents(converter)
-    register_types(converter)
+    converter.register_unstructure_hook_factory(_is_document, functools.partial(_document_hook, converter))
+    _register_types(converter)
     return converter

@@ -130,18 +130,10 @@ AGAIN = "autorecompute.auto again"
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Line:
-    """A line of the answer's table, each figure as people read it.
-
-    Attributes:
-        role: ``baseline``, ``preset``, ``best``, ``runner-up`` or ``rival``.
-        config: What is recomputed, in a few words.
-        peak: Its peak.
-        throughput: Its samples/s.
-        relative: Its throughput relative to that without recompute, with the spread where there is one.
-        outcome: How it ended.
-    """
+    """A line of the answer's table, each figure as people read it."""
 
     role: str
+    """``baseline``, ``preset``, ``best``, ``runner-up`` or ``rival``."""
     config: str
     peak: str
     throughput: str

@@ -62,22 +62,15 @@ def print_nearest(tuned: Tuned, nearest: Nearest | None) -> None:
     if nearest is None:
         console.print(Text("There is no other study to start from."))
         return
-    console.print(Text(f"nearest: {_describe(nearest)}"))
+    shipped = ", which comes with autorecompute" if nearest.is_shipped else ""
+    console.print(Text(f"nearest: study {nearest.name}{shipped}"))
     differences = tuned.compare(nearest.tuned)
     if differences:
-        console.print(_differences_table(differences))
+        table = _table("", "here", "there")
+        for difference in differences:
+            table.add_row(difference.part, Text(difference.here), Text(difference.there))
+        console.print(table)
     console.print(Text(_consequence(nearest, differences)))
-
-
-def _differences_table(differences: Sequence[Difference]) -> Table:
-    table = _table("", "here", "there")
-    for difference in differences:
-        table.add_row(difference.part, Text(difference.here), Text(difference.there))
-    return table
-
-
-def _describe(nearest: Nearest) -> str:
-    return f"study {nearest.name}" + (", which comes with autorecompute" if nearest.is_shipped else "")
 
 
 def _consequence(nearest: Nearest, differences: Sequence[Difference]) -> str:

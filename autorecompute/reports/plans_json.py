@@ -141,7 +141,11 @@ class Plans(Document):
             ),
             plans=tuple(map(_offered, overview.lines())),
             insights=_insights(overview),
-            other_ranks=tuple(_rank(rank, other) for rank, other in enumerate(overviews) if rank),
+            other_ranks=tuple(
+                Rank(rank=rank, dims=other.dims, first_batch_dims=other.detection.dims, insights=_insights(other))
+                for rank, other in enumerate(overviews)
+                if rank
+            ),
             problems=offer.problems,
             presets=detection.space.presets,
             dims=overview.dims,
@@ -152,11 +156,6 @@ class Plans(Document):
             command=overview.command,
             peak=ABSENT if view is None else Peak.of(view),
         )
-
-
-def _rank(rank: int, overview: Overview) -> Rank:
-    found = overview.detection.dims
-    return Rank(rank=rank, dims=overview.dims, first_batch_dims=found, insights=_insights(overview))
 
 
 def _offered(line: PlanLine) -> OfferedPlan:
