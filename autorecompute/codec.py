@@ -7,12 +7,13 @@ import enum
 import functools
 import re
 import reprlib
-from typing import TYPE_CHECKING, Annotated, Any, Final, TypeVar, get_args, get_origin, get_type_hints
+from typing import TYPE_CHECKING, Annotated, Any, Final, NamedTuple, TypeVar, get_args, get_origin, get_type_hints
 
-from cattrs import BaseValidationError, IterableValidationError, override
+from cattrs import BaseValidationError, ForbiddenExtraKeysError, IterableValidationError, override, transform_error
 from cattrs.cols import is_mapping
 from cattrs.errors import IterableValidationNote
 from cattrs.gen import make_dict_structure_fn
+from cattrs.preconf.json import make_converter
 
 from autorecompute.errors import UsageError
 from autorecompute.jsontext import UnreadableError, parse, write
@@ -43,46 +44,41 @@ class Absent(enum.Enum):
 ABSENT: Final = Absent.ABSENT
 """The value of a field that was not asked for."""
 
-INLINED: Final = "inlined"
+INLINED: Final = object()
 """Marks a record whose keys stand in the place of its own."""
 
 
-@dataclasses.dataclass(frozen=True, slots=True)
-class Entry:
-    """A field of a record, as its JSON has it.
-
-    Attributes:
-        name: The field's name.
-        key: Its key.
-        kind: Its type; of an inlined record, the record.
-        is_inlined: Whether its own keys stand in the place of the key.
-    """
+class Entry(NamedTuple):
+    """A field of a record, as its JSON has it."""
 
     name: str
     key: str
     kind: Any
+    """Its type without its words; of an inlined record, the record."""
+    words: str
+    """What it is: the text that its type is annotated with."""
     is_inlined: bool
 
 
 def entries_of(kind: type[Any]) -> Iterator[Entry]:
     """Yield the fields of a record, in their order."""
     types = get_type_hints(kind, include_extras=True)
+    annotated: Any = Annotated
     for field in dataclasses.fields(kind):
-        told = types[field.name]
-        is_inlined = get_origin(told) is Annotated and INLINED in told.__metadata__
-        yield Entry(field.name, field.name.rstrip("_"), get_args(told)[0] if is_inlined else told, is_inlined)
-
-
-def register_documents(converter: Converter) -> None:
-    """Have the converter write documents this way."""
-    converter.register_unstructure_hook_factory(_is_document, lambda kind: _hook(converter, kind))
+        told, notes = types[field.name], getattr(types[field.name], "__metadata__", ())
+        words = "".join(note for note in notes if isinstance(note, str))
+        if others := [note for note in notes if not isinstance(note, str) and note is not INLINED]:
+            told = annotated[get_args(told)[0], *others]
+        elif notes:
+            told = get_args(told)[0]
+        yield Entry(field.name, field.name.rstrip("_"), told, words, INLINED in notes)
 
 
 def _is_document(kind: Any) -> bool:
     return isinstance(kind, type) and issubclass(kind, Document)
 
 
-def _hook(converter: Converter, kind: type[Any]) -> Callable[[Any], dict[str, Any]]:
+def _document_hook(converter: Converter, kind: type[Any]) -> Callable[[Any], dict[str, Any]]:
     entries = list(entries_of(kind))
 
     def write(document: Any) -> dict[str, Any]:
@@ -112,8 +108,7 @@ _HALVES = re.compile("[\ud800-\udc7f\udd00-\udfff]")
 """Halves of characters, which nothing can print, but for those that stand for a byte of a name that is no UTF-8."""
 
 
-def register_types(converter: Converter) -> None:
-    """Have the converter read records this way."""
+def _register_types(converter: Converter) -> None:
     for kind, hook in ((str, _read_text), (bool, _read_flag), (int, _read_int64), (float, _take_float)):
         converter.register_structure_hook(kind, hook)
     # An enum of texts would be read as a text: cattrs takes the hook of the nearest base class.
@@ -222,9 +217,8 @@ def _mapping_hook(converter: Converter, kind: Any) -> Hook:
 
 
 def _record_hook(converter: Converter, kind: Any) -> Hook:
-    types = get_type_hints(kind, include_extras=True)
     hooks: dict[str, Any] = {
-        field.name: override(struct_hook=_hook_of(converter, types[field.name])) for field in dataclasses.fields(kind)
+        entry.name: override(struct_hook=_hook_of(converter, entry.kind)) for entry in entries_of(kind)
     }
     # What a record does not know would be lost, or believed by a later version.
     structure = make_dict_structure_fn(kind, converter, _cattrs_forbid_extra_keys=True, **hooks)
@@ -301,8 +295,6 @@ def from_plain(plain: Any, kind: type[T]) -> T:
     Raises:
         UnreadableError: the plain value does not describe one.
     """
-    from cattrs import BaseValidationError
-
     try:
         return _converter().structure(plain, kind)
     except (BaseValidationError, ValueError) as error:
@@ -330,8 +322,6 @@ def dumps(document: object) -> str:
 
 def _describe(error: Exception, kind: str) -> str:
     """Name the record and the field that are not described, as far as that can be told."""
-    from cattrs import transform_error
-
     what, _, place = transform_error(error, format_exception=_say)[0].rpartition(" @ $")
     if what.startswith(_UNKNOWN):
         place, what = f"{place}.{what.removeprefix(_UNKNOWN)}", "is unknown"
@@ -339,8 +329,6 @@ def _describe(error: Exception, kind: str) -> str:
 
 
 def _say(error: BaseException, _: type | None) -> str:
-    from cattrs import ForbiddenExtraKeysError
-
     if isinstance(error, ForbiddenExtraKeysError):
         return f"{_UNKNOWN}{printable(min(error.extra_fields)[:LONGEST_NAME], '')}"
     return "is missing" if isinstance(error, KeyError) else str(error) or "is wrong"
@@ -348,11 +336,9 @@ def _say(error: BaseException, _: type | None) -> str:
 
 @functools.cache
 def _converter() -> Converter:
-    from cattrs.preconf.json import make_converter
-
     converter = make_converter()
     converter.register_unstructure_hook(Choice, str)
     converter.register_unstructure_hook(Config, lambda config: config.texts)
-    register_documents(converter)
-    register_types(converter)
+    converter.register_unstructure_hook_factory(_is_document, functools.partial(_document_hook, converter))
+    _register_types(converter)
     return converter

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import enum
 from dataclasses import dataclass
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Annotated
 
 from autorecompute.measurement import Measurement, Outcome, Trial
 from autorecompute.plans import Config
@@ -30,21 +30,16 @@ class RaceEnd(enum.StrEnum):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Ranking:
-    """End of a race.
+    """End of a race."""
 
-    Attributes:
-        end: What it came to.
-        rounds: After how many rounds.
-        disturbed: How many of them were no evidence, because the machine was busy with other work.
-        confidence: How surely a race that is ranked or tied has no other winner.
-        rivals: Who else was left, in words, the fastest first: all of them in a tie, or all that were still possible.
-    """
-
-    end: RaceEnd
-    rounds: Count
-    disturbed: Count = 0
-    confidence: Probability
-    rivals: tuple[str, ...] = ()
+    end: Annotated[RaceEnd, "What it came to."]
+    rounds: Annotated[Count, "After how many rounds."]
+    disturbed: Annotated[Count, "How many of them were no evidence, because the machine was busy with other work."] = 0
+    confidence: Annotated[Probability, "How surely a race that is ranked or tied has no other winner."]
+    rivals: Annotated[
+        tuple[str, ...],
+        "Who else was left, in words, the fastest first: all of them in a tie, or all that were still possible.",
+    ] = ()
 
     def __post_init__(self) -> None:
         if self.end in {RaceEnd.TIE, RaceEnd.UNDECIDED} and not self.rivals:
@@ -91,21 +86,15 @@ def format_interval(low: float, high: float) -> str:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Figures:
-    """A config's outcome, peak and throughput; ``None`` where it was not measured.
+    """A config's outcome, peak and throughput; ``None`` where it was not measured."""
 
-    Attributes:
-        outcome: How it ended.
-        samples_per_second: Throughput of the median step.
-        relative_throughput: Throughput relative to that without recompute in the same minutes.
-        peak_bytes: Peak, in the measure that the limit is held against.
-        batch: Samples that one forward received.
-    """
-
-    outcome: Outcome | None = None
-    samples_per_second: Rate | None = None
-    relative_throughput: Ratio | None = None
-    peak_bytes: PositiveBytes | None = None
-    batch: Batch | None = None
+    outcome: Annotated[Outcome | None, "How it ended."] = None
+    samples_per_second: Annotated[Rate | None, "Throughput of the median step."] = None
+    relative_throughput: Annotated[
+        Ratio | None, "Throughput relative to that without recompute in the same minutes."
+    ] = None
+    peak_bytes: Annotated[PositiveBytes | None, "Peak, in the measure that the limit is held against."] = None
+    batch: Annotated[Batch | None, "Samples that one forward received."] = None
 
     @classmethod
     def of(cls, trial: Trial | None) -> Figures:
@@ -123,21 +112,17 @@ class Figures:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Comparison:
-    """Samples/s with recompute beside those without, each in fresh processes.
+    """Samples/s with recompute beside those without, each in fresh processes."""
 
-    Attributes:
-        ratio: Throughput with recompute over that without: above 1, recompute is faster.
-        low: Lower end of the 90 % interval of that; ``None`` where one pair was measured.
-        high: Upper end of it.
-        pairs: How many pairs of processes that ran one right after the other; 0 where those of ``ratio`` did not.
-        is_clear: Whether they say on which side of the margin the ratio lies.
-    """
-
-    ratio: Ratio
-    low: RatioEnd | None = None
-    high: RatioEnd | None = None
-    pairs: Count
-    is_clear: bool
+    ratio: Annotated[Ratio, "Throughput with recompute over that without: above 1, recompute is faster."]
+    low: Annotated[RatioEnd | None, "Lower end of the 90 % interval of that; ``None`` where one pair was measured."] = (
+        None
+    )
+    high: Annotated[RatioEnd | None, "Upper end of it."] = None
+    pairs: Annotated[
+        Count, "How many pairs of processes that ran one right after the other; 0 where those of ``ratio`` did not."
+    ]
+    is_clear: Annotated[bool, "Whether they say on which side of the margin the ratio lies."]
 
     @property
     def sentence(self) -> str:
@@ -152,36 +137,22 @@ class Comparison:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Recomputed:
-    """Answer of a batch with recompute.
+    """Answer of a batch with recompute."""
 
-    Attributes:
-        study: The study that tuned it.
-        description: The best config in a few words, or that none fits.
-        figures: Those of the run that confirmed it; empty where none fits.
-        least_peak_bytes: The least peak that any config was seen to have.
-        config: What the best one recomputes; ``None`` where none fits.
-    """
-
-    study: str
-    description: str
-    figures: Figures
-    least_peak_bytes: PositiveBytes | None = None
-    config: Config | None = None
+    study: Annotated[str, "The study that tuned it."]
+    description: Annotated[str, "The best config in a few words, or that none fits."]
+    figures: Annotated[Figures, "Those of the run that confirmed it; empty where none fits."]
+    least_peak_bytes: Annotated[PositiveBytes | None, "The least peak that any config was seen to have."] = None
+    config: Annotated[Config | None, "What the best one recomputes; ``None`` where none fits."] = None
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class CurvePoint:
-    """A batch on the curve of throughput against batch.
+    """A batch on the curve of throughput against batch."""
 
-    Attributes:
-        batch: Samples a forward.
-        without: Without recompute.
-        recomputed: With it; ``None`` where the batch fits without.
-    """
-
-    batch: Batch
-    without: Figures
-    recomputed: Recomputed | None = None
+    batch: Annotated[Batch, "Samples a forward."]
+    without: Annotated[Figures, "Without recompute."]
+    recomputed: Annotated[Recomputed | None, "With it; ``None`` where the batch fits without."] = None
 
     @property
     def fits_without(self) -> bool:
@@ -196,31 +167,20 @@ class CurvePoint:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class KnobFigures:
-    """Figures of a knob, beside the winner with the knobs that were kept before it.
+    """Figures of a knob, beside the winner with the knobs that were kept before it."""
 
-    Attributes:
-        name: The knob.
-        why_not: Why it cannot be tried here, in words; empty where it can.
-        outcome: How that ended; ``None`` where it was not tried.
-        message: What else there is to say: what failed, or which plans do not exist under it.
-        throughput_ratio: Throughput with it over that without; ``None`` where it did not train, as the next three.
-        low: Lower end of the 95 % interval of that.
-        high: Upper end of it.
-        peak_bytes: The larger peak of its processes, over their whole lives.
-        base_peak_bytes: The same without it, in the same minutes.
-        kept: Whether it is among what to train with.
-    """
-
-    name: str
-    why_not: str = ""
-    outcome: Outcome | None = None
-    message: str = ""
-    throughput_ratio: Ratio | None = None
-    low: RatioEnd | None = None
-    high: RatioEnd | None = None
-    peak_bytes: PositiveBytes | None = None
-    base_peak_bytes: PositiveBytes | None = None
-    kept: bool = False
+    name: Annotated[str, "The knob."]
+    why_not: Annotated[str, "Why it cannot be tried here, in words; empty where it can."] = ""
+    outcome: Annotated[Outcome | None, "How that ended; ``None`` where it was not tried."] = None
+    message: Annotated[str, "What else there is to say: what failed, or which plans do not exist under it."] = ""
+    throughput_ratio: Annotated[
+        Ratio | None, "Throughput with it over that without; ``None`` where it did not train, as the next three."
+    ] = None
+    low: Annotated[RatioEnd | None, "Lower end of the 95 % interval of that."] = None
+    high: Annotated[RatioEnd | None, "Upper end of it."] = None
+    peak_bytes: Annotated[PositiveBytes | None, "The larger peak of its processes, over their whole lives."] = None
+    base_peak_bytes: Annotated[PositiveBytes | None, "The same without it, in the same minutes."] = None
+    kept: Annotated[bool, "Whether it is among what to train with."] = False
 
     @property
     def is_open(self) -> bool:

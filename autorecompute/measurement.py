@@ -6,6 +6,7 @@ import enum
 import math
 import statistics
 from dataclasses import dataclass, replace
+from typing import Annotated
 
 from autorecompute.memory import StepProfile
 from autorecompute.plans import Config
@@ -30,25 +31,17 @@ from autorecompute.units import format_bytes
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Prediction:
-    """Prediction of a config before its measurement, which lies in the intervals nine times in ten.
+    """Prediction of a config before its measurement, which lies in the intervals nine times in ten."""
 
-    Attributes:
-        peak_bytes: Expected peak.
-        peak_low: Lower end of its interval.
-        peak_high: Upper end of it.
-        step: Expected step time, relative to the reference's; ``None`` where that could not be measured.
-        step_low: Lower end of its interval.
-        step_high: Upper end of it.
-        fits: Probability that the peak holds the limit.
-    """
-
-    peak_bytes: PositiveBytes
-    peak_low: AnyBytes
-    peak_high: AnyBytes
-    step: Ratio | None
-    step_low: RatioEnd | None
-    step_high: RatioEnd | None
-    fits: Probability
+    peak_bytes: Annotated[PositiveBytes, "Expected peak."]
+    peak_low: Annotated[AnyBytes, "Lower end of its interval."]
+    peak_high: Annotated[AnyBytes, "Upper end of it."]
+    step: Annotated[
+        Ratio | None, "Expected step time, relative to the reference's; ``None`` where that could not be measured."
+    ]
+    step_low: Annotated[RatioEnd | None, "Lower end of its interval."]
+    step_high: Annotated[RatioEnd | None, "Upper end of it."]
+    fits: Annotated[Probability, "Probability that the peak holds the limit."]
 
 
 class Outcome(enum.StrEnum):
@@ -96,54 +89,61 @@ class Outcome(enum.StrEnum):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Measurement:
-    """One config's steps on one worker.
+    """One config's steps on one worker."""
 
-    Attributes:
-        outcome: How it ended.
-        message: Why, in words, where it did not end well.
-        trace: Last lines of the script's own traceback, where it raised.
-        peak_bytes: Largest memory held in the measured steps: the allocator's reserved peak on CUDA; on a CPU what was
-            held and live tensors at their most where those are counted, else the resident high-water mark.
-        held_bytes: What was held between two steps, in the measure of ``peak_bytes``, when the measured ones began.
-        before_bytes: In a process that is left alone: its peak before its first step; else 0.
-        allocated_bytes: The peak of live tensors: of all on CUDA, on a CPU of what a step made; ``None`` if unknown.
-        resident_bytes: What the process held at most in the timed steps, where ``peak_bytes`` counts live tensors.
-        device_bytes: CUDA only: memory in use on the whole card after the timed steps, as the driver counts it.
-        step_seconds: Wall time of each timed step, from one optimizer step's end to the next one's.
-        cpu_seconds: Processor time of all threads in each timed step; empty where another device does the work.
-        others_share: Which share of its processors other processes kept busy meanwhile; ``None`` if unknown.
-        warmup_seconds: Wall time of the steps before them.
-        compile_seconds: How much of that a compiler took.
-        samples: Samples in each timed step, over all its forwards.
-        batch: Samples that one forward received.
-        losses: Value that ``backward`` was called on, one for each timed step; empty where it was no scalar.
-        warnings: What the script does that recompute does not bear, a sentence for each of its lines.
-        retries: CUDA only: how often the allocator had to give all its free blocks back before a request could be met.
-        marks: What else happened meanwhile that a reader of the figures should know, in words.
-        profile: What the last timed step held and when, where that was asked for; its steps are slower for it.
-    """
-
-    outcome: Outcome
-    message: str = ""
-    trace: tuple[str, ...] = ()
-    peak_bytes: PositiveBytes | None = None
-    held_bytes: Bytes | None = None
-    before_bytes: Bytes = 0
-    allocated_bytes: Bytes | None = None
-    resident_bytes: Bytes | None = None
-    device_bytes: Bytes | None = None
-    step_seconds: tuple[StepSeconds, ...] = ()
-    cpu_seconds: tuple[StepSeconds, ...] = ()
-    others_share: Probability | None = None
-    warmup_seconds: Seconds = 0.0
-    compile_seconds: Seconds = 0.0
-    samples: PositiveCount | None = None
-    batch: Batch | None = None
-    losses: tuple[float, ...] = ()
-    warnings: tuple[str, ...] = ()
-    retries: Count | None = None
-    marks: tuple[str, ...] = ()
-    profile: StepProfile | None = None
+    outcome: Annotated[Outcome, "How it ended."]
+    message: Annotated[str, "Why, in words, where it did not end well."] = ""
+    trace: Annotated[tuple[str, ...], "Last lines of the script's own traceback, where it raised."] = ()
+    peak_bytes: Annotated[
+        PositiveBytes | None,
+        "Largest memory held in the measured steps: the allocator's reserved peak on CUDA; on a CPU what was held and "
+        "live tensors at their most where those are counted, else the resident high-water mark.",
+    ] = None
+    held_bytes: Annotated[
+        Bytes | None, "What was held between two steps, in the measure of ``peak_bytes``, when the measured ones began."
+    ] = None
+    before_bytes: Annotated[Bytes, "In a process that is left alone: its peak before its first step; else 0."] = 0
+    allocated_bytes: Annotated[
+        Bytes | None, "The peak of live tensors: of all on CUDA, on a CPU of what a step made; ``None`` if unknown."
+    ] = None
+    resident_bytes: Annotated[
+        Bytes | None, "What the process held at most in the timed steps, where ``peak_bytes`` counts live tensors."
+    ] = None
+    device_bytes: Annotated[
+        Bytes | None, "CUDA only: memory in use on the whole card after the timed steps, as the driver counts it."
+    ] = None
+    step_seconds: Annotated[
+        tuple[StepSeconds, ...], "Wall time of each timed step, from one optimizer step's end to the next one's."
+    ] = ()
+    cpu_seconds: Annotated[
+        tuple[StepSeconds, ...],
+        "Processor time of all threads in each timed step; empty where another device does the work.",
+    ] = ()
+    others_share: Annotated[
+        Probability | None, "Which share of its processors other processes kept busy meanwhile; ``None`` if unknown."
+    ] = None
+    warmup_seconds: Annotated[Seconds, "Wall time of the steps before them."] = 0.0
+    compile_seconds: Annotated[Seconds, "How much of that a compiler took."] = 0.0
+    samples: Annotated[PositiveCount | None, "Samples in each timed step, over all its forwards."] = None
+    batch: Annotated[Batch | None, "Samples that one forward received."] = None
+    losses: Annotated[
+        tuple[float, ...],
+        "Value that ``backward`` was called on, one for each timed step; empty where it was no scalar.",
+    ] = ()
+    warnings: Annotated[
+        tuple[str, ...], "What the script does that recompute does not bear, a sentence for each of its lines."
+    ] = ()
+    retries: Annotated[
+        Count | None,
+        "CUDA only: how often the allocator had to give all its free blocks back before a request could be met.",
+    ] = None
+    marks: Annotated[
+        tuple[str, ...], "What else happened meanwhile that a reader of the figures should know, in words."
+    ] = ()
+    profile: Annotated[
+        StepProfile | None,
+        "What the last timed step held and when, where that was asked for; its steps are slower for it.",
+    ] = None
 
     def __post_init__(self) -> None:
         if self.outcome.is_measured and (self.peak_bytes is None or self.samples is None or not self.step_seconds):
@@ -190,23 +190,19 @@ class Measurement:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class GradientCheck:
-    """A config's gradients beside those without recompute, on the same weights, batch and Dropout masks.
+    """A config's gradients beside those without recompute, on the same weights, batch and Dropout masks."""
 
-    Attributes:
-        agrees: Whether they are equal, bit for bit or within the tolerance of their type.
-        worst: Largest difference, relative to the largest gradient of its parameter; 0 where all bits agree.
-        parameter: The parameter of the largest difference where they do not agree.
-        steps: How many steps were compared.
-        message: What else speaks against the config, in words.
-        step_bytes: What a whole step takes on fake tensors beyond what is there before; ``None`` where none was run.
-    """
-
-    agrees: bool
-    worst: float
-    parameter: str = ""
-    steps: Count
-    message: str = ""
-    step_bytes: Bytes | None = None
+    agrees: Annotated[bool, "Whether they are equal, bit for bit or within the tolerance of their type."]
+    worst: Annotated[
+        float, "Largest difference, relative to the largest gradient of its parameter; 0 where all bits agree."
+    ]
+    parameter: Annotated[str, "The parameter of the largest difference where they do not agree."] = ""
+    steps: Annotated[Count, "How many steps were compared."]
+    message: Annotated[str, "What else speaks against the config, in words."] = ""
+    step_bytes: Annotated[
+        Bytes | None,
+        "What a whole step takes on fake tensors beyond what is there before; ``None`` where none was run.",
+    ] = None
 
 
 UNCOMPARED = GradientCheck(agrees=True, worst=0.0, steps=0)
@@ -214,31 +210,23 @@ UNCOMPARED = GradientCheck(agrees=True, worst=0.0, steps=0)
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Trial:
-    """One config as measured in a study.
+    """One config as measured in a study."""
 
-    Attributes:
-        number: Position in the study, from 0.
-        config: What was recomputed.
-        description: The same in a few words.
-        reason: Why the search wanted it, in words.
-        measurement: What came of it.
-        reference_seconds: Median step of the reference, measured in the same minutes; ``None`` where it could not run.
-        reference_cpu_seconds: The same in processor time; ``None`` where that was not counted.
-        is_reference_disturbed: Whether other processes disturbed the reference.
-        overhead_seconds: Wall time of the trial beyond its warm-up and timed steps.
-        prediction: What the search expected of it; ``None`` where it could not tell.
-    """
-
-    number: Number
-    config: Config
-    description: str
-    reason: str
-    measurement: Measurement
-    reference_seconds: StepSeconds | None = None
-    reference_cpu_seconds: StepSeconds | None = None
-    is_reference_disturbed: bool = False
-    overhead_seconds: Seconds | None = None
-    prediction: Prediction | None = None
+    number: Annotated[Number, "Position in the study, from 0."]
+    config: Annotated[Config, "What was recomputed."]
+    description: Annotated[str, "The same in a few words."]
+    reason: Annotated[str, "Why the search wanted it, in words."]
+    measurement: Annotated[Measurement, "What came of it."]
+    reference_seconds: Annotated[
+        StepSeconds | None,
+        "Median step of the reference, measured in the same minutes; ``None`` where it could not run.",
+    ] = None
+    reference_cpu_seconds: Annotated[
+        StepSeconds | None, "The same in processor time; ``None`` where that was not counted."
+    ] = None
+    is_reference_disturbed: Annotated[bool, "Whether other processes disturbed the reference."] = False
+    overhead_seconds: Annotated[Seconds | None, "Wall time of the trial beyond its warm-up and timed steps."] = None
+    prediction: Annotated[Prediction | None, "What the search expected of it; ``None`` where it could not tell."] = None
 
     @property
     def relative_throughput(self) -> float | None:

@@ -6,7 +6,7 @@ import contextlib
 import enum
 import os
 from dataclasses import dataclass, field, replace
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Annotated
 
 from autorecompute import codec
 from autorecompute.figures import (
@@ -56,40 +56,30 @@ class SearchEnd(enum.StrEnum):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Best:
-    """The config to train with.
+    """The config to train with."""
 
-    Attributes:
-        config: What it recomputes.
-        description: The same in a few words.
-        batch: Samples a forward.
-        samples_per_second: Throughput of the confirming run.
-        relative_throughput: Share of the throughput without recompute, from interleaved rounds, before any knob was
-            turned; ``None`` where the batch cannot run without.
-        relative_low: Lower end of the 95 % interval of that; ``None`` where fewer than two rounds had a reference.
-        relative_high: Upper end of it.
-        ranking: How the race ended that it won; ``None`` where it won none.
-        peak_bytes: Peak of the confirming run, over the whole life of its process.
-        limit_bytes: What the peak may reach.
-        losses: Losses of the confirming run's timed steps.
-        gradients: Its gradients beside those without recompute; ``None`` where nothing is recomputed.
-        knobs: Names of the other settings that are on.
-        confirmed: Whether a fresh process under nothing but what is emitted gave these figures.
-    """
-
-    config: Config
-    description: str
-    batch: Batch
-    samples_per_second: Rate
-    relative_throughput: Ratio | None
-    peak_bytes: PositiveBytes
-    limit_bytes: PositiveBytes
-    relative_low: RatioEnd | None = None
-    relative_high: RatioEnd | None = None
-    ranking: Ranking | None = None
-    losses: tuple[float, ...] = ()
-    gradients: GradientCheck | None = None
-    knobs: tuple[str, ...] = ()
-    confirmed: bool
+    config: Annotated[Config, "What it recomputes."]
+    description: Annotated[str, "The same in a few words."]
+    batch: Annotated[Batch, "Samples a forward."]
+    samples_per_second: Annotated[Rate, "Throughput of the confirming run."]
+    relative_throughput: Annotated[
+        Ratio | None,
+        "Share of the throughput without recompute, from interleaved rounds, before any knob was turned; ``None`` "
+        "where the batch cannot run without.",
+    ]
+    peak_bytes: Annotated[PositiveBytes, "Peak of the confirming run, over the whole life of its process."]
+    limit_bytes: Annotated[PositiveBytes, "What the peak may reach."]
+    relative_low: Annotated[
+        RatioEnd | None, "Lower end of the 95 % interval of that; ``None`` where fewer than two rounds had a reference."
+    ] = None
+    relative_high: Annotated[RatioEnd | None, "Upper end of it."] = None
+    ranking: Annotated[Ranking | None, "How the race ended that it won; ``None`` where it won none."] = None
+    losses: Annotated[tuple[float, ...], "Losses of the confirming run's timed steps."] = ()
+    gradients: Annotated[
+        GradientCheck | None, "Its gradients beside those without recompute; ``None`` where nothing is recomputed."
+    ] = None
+    knobs: Annotated[tuple[str, ...], "Names of the other settings that are on."] = ()
+    confirmed: Annotated[bool, "Whether a fresh process under nothing but what is emitted gave these figures."]
 
     @property
     def relative_sentence(self) -> str:
@@ -102,34 +92,30 @@ class Best:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Rejection:
-    """A config that held the limit in its trial, and cannot be the answer all the same.
+    """A config that held the limit in its trial, and cannot be the answer all the same."""
 
-    Attributes:
-        config: What it recomputes.
-        outcome: What it would be called as a trial: its gradients are wrong, or its whole process needs too much.
-        reason: The same in a sentence that names it.
-        excess_bytes: What its whole process needed beyond its timed steps, assumed where it ran out of memory; ``None``
-            where memory was not the reason.
-    """
-
-    config: Config
-    outcome: Outcome
-    reason: str
-    excess_bytes: Bytes | None = None
+    config: Annotated[Config, "What it recomputes."]
+    outcome: Annotated[
+        Outcome, "What it would be called as a trial: its gradients are wrong, or its whole process needs too much."
+    ]
+    reason: Annotated[str, "The same in a sentence that names it."]
+    excess_bytes: Annotated[
+        Bytes | None,
+        "What its whole process needed beyond its timed steps, assumed where it ran out of memory; ``None`` where "
+        "memory was not the reason.",
+    ] = None
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Transfer:
-    """Study that a tuning started from, or had its answer from.
+    """Study that a tuning started from, or had its answer from."""
 
-    Attributes:
-        study: Name of the stored study.
-        differences: In what the problem differs from that study's, and whether it was measured elsewhere, in words;
-            empty for the same problem, whose trials and answer were taken over.
-    """
-
-    study: str
-    differences: tuple[str, ...] = ()
+    study: Annotated[str, "Name of the stored study."]
+    differences: Annotated[
+        tuple[str, ...],
+        "In what the problem differs from that study's, and whether it was measured elsewhere, in words; empty for "
+        "the same problem, whose trials and answer were taken over.",
+    ] = ()
 
     @property
     def sentence(self) -> str:
@@ -141,74 +127,82 @@ class Transfer:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Result:
-    """The answer of a study.
+    """The answer of a study."""
 
-    Attributes:
-        study: Name of the study.
-        problem: Digest of the problem it solves.
-        verdict: What was found out about recompute; ``None`` where time or trials were over before anything was.
-        best: The config to train with; ``None`` where none fits.
-        baseline: The figures without recompute.
-        presets: The figures of the training system's presets and of ``all_on``.
-        expected: What the search expects of presets that were not measured.
-        rival: The largest batch measured to fit without recompute, where it was looked for; of several batches that fit
-            without, the fastest.
-        comparison: Recompute beside the rival; ``None`` where there was nothing to compare.
-        curve: Every batch that was measured, the smallest first; empty where one batch was asked for.
-        compared: Whether all was done that an answer takes: finalists confirmed, and a rival looked for where there may
-            be one; not so where the time was over first, or where a config that fits was kept from being confirmed by
-            what may not happen again.
-        raced: Relative throughput of each finalist that was raced, by the hash of its config.
-        raced_over_limit: Hashes of the configs that held the limit in their trial, and not in the race.
-        reserve_bytes: What the search kept free below the limit, for what a process holds beyond its tensors.
-        short_of_reserve: Hashes of the configs whose trial held the limit and left less than that, for which they were
-            not taken.
-        rejected: What was wrong with the configs that were found not to be the answer after all, by hash: over the
-            limit, or out of memory, as a whole process, or wrong gradients.
-        warnings: What the script does that recompute does not bear.
-        unconfirmed: What else than memory kept configs that fit from being the best, in words.
-        trials: How many configs were measured.
-        search_end: Why it were not more.
-        wall_seconds: Time spent measuring them, over all sessions.
-        device: Where it was measured.
-        versions: Software it was measured with.
-        command: The command line that was tuned.
-        script_at: Place of the script, or of the module's name, among its words; 0 where the training was typed into a
-            notebook, which no command starts.
-        command_gives_batch: Whether that command gives the batch; where not, the tuner told the script's DataLoader,
-            and whoever trains has to give it.
-        transferred_from: The stored study that it started from.
-        knobs: What other settings did to the winner; empty where they were not tried.
-    """
-
-    study: str
-    problem: str
-    verdict: Verdict | None
-    best: Best | None
-    baseline: Figures
-    presets: dict[str, Figures] = field(default_factory=dict)
-    expected: dict[str, Prediction] = field(default_factory=dict)
-    rival: Figures | None = None
-    compared: bool = True
-    comparison: Comparison | None = None
-    curve: tuple[CurvePoint, ...] = ()
-    raced: dict[str, Ratio] = field(default_factory=dict)
-    raced_over_limit: tuple[str, ...] = ()
-    reserve_bytes: Bytes = 0
-    short_of_reserve: tuple[str, ...] = ()
-    rejected: dict[str, Outcome] = field(default_factory=dict)
-    warnings: tuple[str, ...] = ()
-    unconfirmed: tuple[str, ...] = ()
-    trials: Number
-    search_end: SearchEnd = SearchEnd.NOTHING_LEFT
-    wall_seconds: Seconds = 0.0
-    device: Device
-    versions: dict[str, str]
-    command: list[str]
-    script_at: Number = 1
-    command_gives_batch: bool
-    transferred_from: Transfer | None = None
-    knobs: tuple[KnobFigures, ...] = ()
+    study: Annotated[str, "Name of the study."]
+    problem: Annotated[str, "Digest of the problem it solves."]
+    verdict: Annotated[
+        Verdict | None,
+        "What was found out about recompute; ``None`` where time or trials were over before anything was.",
+    ]
+    best: Annotated[Best | None, "The config to train with; ``None`` where none fits."]
+    baseline: Annotated[Figures, "The figures without recompute."]
+    presets: Annotated[dict[str, Figures], "The figures of the training system's presets and of ``all_on``."] = field(
+        default_factory=dict
+    )
+    expected: Annotated[dict[str, Prediction], "What the search expects of presets that were not measured."] = field(
+        default_factory=dict
+    )
+    rival: Annotated[
+        Figures | None,
+        "The largest batch measured to fit without recompute, where it was looked for; of several batches that fit "
+        "without, the fastest.",
+    ] = None
+    compared: Annotated[
+        bool,
+        "Whether all was done that an answer takes: finalists confirmed, and a rival looked for where there may be "
+        "one; not so where the time was over first, or where a config that fits was kept from being confirmed by what "
+        "may not happen again.",
+    ] = True
+    comparison: Annotated[
+        Comparison | None, "Recompute beside the rival; ``None`` where there was nothing to compare."
+    ] = None
+    curve: Annotated[
+        tuple[CurvePoint, ...],
+        "Every batch that was measured, the smallest first; empty where one batch was asked for.",
+    ] = ()
+    raced: Annotated[
+        dict[str, Ratio], "Relative throughput of each finalist that was raced, by the hash of its config."
+    ] = field(default_factory=dict)
+    raced_over_limit: Annotated[
+        tuple[str, ...], "Hashes of the configs that held the limit in their trial, and not in the race."
+    ] = ()
+    reserve_bytes: Annotated[
+        Bytes, "What the search kept free below the limit, for what a process holds beyond its tensors."
+    ] = 0
+    short_of_reserve: Annotated[
+        tuple[str, ...],
+        "Hashes of the configs whose trial held the limit and left less than that, for which they were not taken.",
+    ] = ()
+    rejected: Annotated[
+        dict[str, Outcome],
+        "What was wrong with the configs that were found not to be the answer after all, by hash: over the limit, or "
+        "out of memory, as a whole process, or wrong gradients.",
+    ] = field(default_factory=dict)
+    warnings: Annotated[tuple[str, ...], "What the script does that recompute does not bear."] = ()
+    unconfirmed: Annotated[
+        tuple[str, ...], "What else than memory kept configs that fit from being the best, in words."
+    ] = ()
+    trials: Annotated[Number, "How many configs were measured."]
+    search_end: Annotated[SearchEnd, "Why it were not more."] = SearchEnd.NOTHING_LEFT
+    wall_seconds: Annotated[Seconds, "Time spent measuring them, over all sessions."] = 0.0
+    device: Annotated[Device, "Where it was measured."]
+    versions: Annotated[dict[str, str], "Software it was measured with."]
+    command: Annotated[list[str], "The command line that was tuned."]
+    script_at: Annotated[
+        Number,
+        "Place of the script, or of the module's name, among its words; 0 where the training was typed into a "
+        "notebook, which no command starts.",
+    ] = 1
+    command_gives_batch: Annotated[
+        bool,
+        "Whether that command gives the batch; where not, the tuner told the script's DataLoader, and whoever trains "
+        "has to give it.",
+    ]
+    transferred_from: Annotated[Transfer | None, "The stored study that it started from."] = None
+    knobs: Annotated[
+        tuple[KnobFigures, ...], "What other settings did to the winner; empty where they were not tried."
+    ] = ()
 
     def __post_init__(self) -> None:
         require_versions(self.versions, "backend")

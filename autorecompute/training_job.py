@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import dataclass, field
-from typing import Any
+from typing import Annotated, Any
 
 from autorecompute.plans import Cluster, Config, Plan, Space
 from autorecompute.ranges import Bytes, Count, require_versions
@@ -17,60 +17,58 @@ KEPT, REPLACED = "the script's own", "replaced"
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Device:
-    """Device that the model trains on.
+    """Device that the model trains on."""
 
-    Attributes:
-        kind: ``cpu`` or ``cuda``.
-        name: The processor's or card's name.
-        uuid: The card's UUID; empty for a CPU.
-        total_bytes: Its memory.
-    """
-
-    kind: str
-    name: str
-    uuid: str = ""
-    total_bytes: Bytes
+    kind: Annotated[str, "``cpu`` or ``cuda``."]
+    name: Annotated[str, "The processor's or card's name."]
+    uuid: Annotated[str, "The card's UUID; empty for a CPU."] = ""
+    total_bytes: Annotated[Bytes, "Its memory."]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Detection:
-    """Findings of the worker at session creation, before any step ran at the target batch.
+    """Findings of the worker at session creation, before any step ran at the target batch."""
 
-    Attributes:
-        plans: What can be recomputed; where two exclude each other, the earlier one is preferred.
-        own_presets: The training system's presets beside ``none`` and ``all_on``, by name.
-        covers: The sites that a site makes again along with itself.
-        clusters: Which activations the plans are about, in places that are alike.
-        dims: Symbolic dimensions of the model's inputs at the first batch, under names that are the same in every run.
-        aliases: The names that the training system has for each of them.
-        graph: Digest of the training graph's structure: operators, shapes, types and wiring, no names.
-        device: Where it trains.
-        versions: ``python``, ``torch``, ``backend`` (the training system's name), and what else the system is made of.
-        plan_versions: Names among the versions that decide what a plan means.
-        batch: Samples a forward is to receive: the target batch, or what the script gave first where there is none.
-        resting_bytes: Memory held before the first activation existed.
-        left_bytes: What finding this out left in the process; neither ``resting_bytes`` nor a trial's peak has it.
-        outside_bytes: CUDA only: memory in use outside of this process's allocator then; ``None`` if unknown.
-        loader: Digest of the lines that made the DataLoader which was told the batch; empty where none was.
-        extra: What the training system's own code wants to know of it later, as JSON.
-    """
-
-    plans: tuple[Plan, ...]
-    own_presets: dict[str, Config] = field(default_factory=dict)
-    covers: dict[str, tuple[str, ...]] = field(default_factory=dict)
-    clusters: tuple[Cluster, ...] = ()
-    dims: dict[str, Count]
-    aliases: dict[str, tuple[str, ...]] = field(default_factory=dict)
-    graph: str
-    device: Device
-    versions: dict[str, str]
-    plan_versions: tuple[str, ...] = ()
-    batch: Count = 0
-    resting_bytes: Bytes = 0
-    left_bytes: Bytes = 0
-    outside_bytes: Bytes | None = None
-    loader: str = ""
-    extra: dict[str, Any] = field(default_factory=dict)
+    plans: Annotated[
+        tuple[Plan, ...], "What can be recomputed; where two exclude each other, the earlier one is preferred."
+    ]
+    own_presets: Annotated[
+        dict[str, Config], "The training system's presets beside ``none`` and ``all_on``, by name."
+    ] = field(default_factory=dict)
+    covers: Annotated[dict[str, tuple[str, ...]], "The sites that a site makes again along with itself."] = field(
+        default_factory=dict
+    )
+    clusters: Annotated[tuple[Cluster, ...], "Which activations the plans are about, in places that are alike."] = ()
+    dims: Annotated[
+        dict[str, Count],
+        "Symbolic dimensions of the model's inputs at the first batch, under names that are the same in every run.",
+    ]
+    aliases: Annotated[dict[str, tuple[str, ...]], "The names that the training system has for each of them."] = field(
+        default_factory=dict
+    )
+    graph: Annotated[str, "Digest of the training graph's structure: operators, shapes, types and wiring, no names."]
+    device: Annotated[Device, "Where it trains."]
+    versions: Annotated[
+        dict[str, str],
+        "``python``, ``torch``, ``backend`` (the training system's name), and what else the system is made of.",
+    ]
+    plan_versions: Annotated[tuple[str, ...], "Names among the versions that decide what a plan means."] = ()
+    batch: Annotated[
+        Count, "Samples a forward is to receive: the target batch, or what the script gave first where there is none."
+    ] = 0
+    resting_bytes: Annotated[Bytes, "Memory held before the first activation existed."] = 0
+    left_bytes: Annotated[
+        Bytes, "What finding this out left in the process; neither ``resting_bytes`` nor a trial's peak has it."
+    ] = 0
+    outside_bytes: Annotated[
+        Bytes | None, "CUDA only: memory in use outside of this process's allocator then; ``None`` if unknown."
+    ] = None
+    loader: Annotated[
+        str, "Digest of the lines that made the DataLoader which was told the batch; empty where none was."
+    ] = ""
+    extra: Annotated[dict[str, Any], "What the training system's own code wants to know of it later, as JSON."] = field(
+        default_factory=dict
+    )
 
     def __post_init__(self) -> None:
         require_versions(self.versions, "backend", "torch", *self.plan_versions)

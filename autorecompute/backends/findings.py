@@ -6,7 +6,7 @@ import enum
 import os
 from dataclasses import dataclass
 from importlib import metadata
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Annotated
 
 from autorecompute import codec
 from autorecompute.tested import describe
@@ -27,19 +27,14 @@ class Status(enum.StrEnum):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Finding:
-    """One piece of the installation.
+    """One piece of the installation."""
 
-    Attributes:
-        name: The piece.
-        status: How it was found.
-        found: What was found, in words, without a full stop.
-        remedy: What repairs it, ending in a command where there is one; empty where nothing is wrong.
-    """
-
-    name: str
-    status: Status
-    found: str
-    remedy: str = ""
+    name: Annotated[str, "The piece."]
+    status: Annotated[Status, "How it was found."]
+    found: Annotated[str, "What was found, in words, without a full stop."]
+    remedy: Annotated[str, "What repairs it, ending in a command where there is one; empty where nothing is wrong."] = (
+        ""
+    )
 
 
 def find_transformers() -> list[Finding]:

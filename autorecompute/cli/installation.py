@@ -14,28 +14,21 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class BackendFinding(Document):
-    """One piece of the installation that a training system needs.
+    """One piece of the installation that a training system needs."""
 
-    Attributes:
-        backend: The training system.
-        finding: What was found.
-    """
-
-    backend: str
+    backend: Annotated[str, "The training system."]
     finding: Annotated[Finding, INLINED]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Installation(Document):
-    """Installed pieces of the training systems.
+    """Installed pieces of the training systems."""
 
-    Attributes:
-        ok: Whether a training system has all that it needs.
-        findings: Every piece, for each training system in the order in which they are to be repaired.
-    """
-
-    ok: bool
-    findings: tuple[BackendFinding, ...]
+    ok: Annotated[bool, "Whether a training system has all that it needs."]
+    findings: Annotated[
+        tuple[BackendFinding, ...],
+        "Every piece, for each training system in the order in which they are to be repaired.",
+    ]
 
     @classmethod
     def of(cls, found: Mapping[str, Sequence[Finding]]) -> Installation:

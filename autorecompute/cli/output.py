@@ -7,7 +7,7 @@ import io
 import os
 import sys
 from dataclasses import dataclass
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Annotated
 
 from autorecompute.errors import ReaderLeft, SetupError
 
@@ -17,15 +17,10 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Failure:
-    """Why a command has no answer.
+    """Why a command has no answer."""
 
-    Attributes:
-        error: What happened, and what to do next, as on standard error.
-        exit_code: The exit code of the command.
-    """
-
-    error: str
-    exit_code: int
+    error: Annotated[str, "What happened, and what to do next, as on standard error."]
+    exit_code: Annotated[int, "The exit code of the command."]
 
 
 STDOUT, STDERR = 1, 2

@@ -19,42 +19,27 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Emitted(Document):
-    """Answer to train with.
+    """Answer to train with."""
 
-    Attributes:
-        environment: The variables that switch it on in an unmodified run.
-        unset: Variables that must not be set while it trains.
-        best: The config and its figures.
-        config_hash: Twelve hexadecimal digits, the same for equal configs.
-        study: Name of the study.
-        problem: Digest of the problem it solves.
-        verdict: What was found out about recompute.
-        verdict_sentence: The same in words, as everywhere.
-        baseline: The figures without recompute.
-        rival: The largest batch measured to fit without recompute, where it was looked for; of several batches that fit
-            without, the fastest.
-        knobs: What other settings did to the winner; empty where they were not tried.
-        device: Where it was measured.
-        versions: Software it was measured with.
-        command: The command line that was tuned.
-        autorecompute: The version that wrote this.
-    """
-
-    environment: dict[str, str]
-    unset: tuple[str, ...]
+    environment: Annotated[dict[str, str], "The variables that switch it on in an unmodified run."]
+    unset: Annotated[tuple[str, ...], "Variables that must not be set while it trains."]
     best: Annotated[Best, INLINED]
-    config_hash: str
-    study: str
-    problem: str
-    verdict: Verdict | None
-    verdict_sentence: str
-    baseline: Figures
-    rival: Figures | None
-    knobs: tuple[KnobFigures, ...]
-    device: Device
-    versions: dict[str, str]
-    command: tuple[str, ...]
-    autorecompute: str
+    config_hash: Annotated[str, "Twelve hexadecimal digits, the same for equal configs."]
+    study: Annotated[str, "Name of the study."]
+    problem: Annotated[str, "Digest of the problem it solves."]
+    verdict: Annotated[Verdict | None, "What was found out about recompute."]
+    verdict_sentence: Annotated[str, "The same in words, as everywhere."]
+    baseline: Annotated[Figures, "The figures without recompute."]
+    rival: Annotated[
+        Figures | None,
+        "The largest batch measured to fit without recompute, where it was looked for; of several batches that fit "
+        "without, the fastest.",
+    ]
+    knobs: Annotated[tuple[KnobFigures, ...], "What other settings did to the winner; empty where they were not tried."]
+    device: Annotated[Device, "Where it was measured."]
+    versions: Annotated[dict[str, str], "Software it was measured with."]
+    command: Annotated[tuple[str, ...], "The command line that was tuned."]
+    autorecompute: Annotated[str, "The version that wrote this."]
 
     @classmethod
     def of(cls, result: Result, rendered: Emission) -> Emitted:

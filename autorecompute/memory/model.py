@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import dataclass, field
-from typing import TYPE_CHECKING, Protocol
+from typing import TYPE_CHECKING, Annotated, Protocol
 
 import numpy as np
 
@@ -20,23 +20,16 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Machine:
-    """Peak speeds of a machine.
+    """Peak speeds of a machine."""
 
-    Attributes:
-        name: The card, or ``this machine``.
-        source: Where the speeds come from, in words.
-        is_measured: Whether they were measured here; else they are a manufacturer's.
-        operations_per_second: Floating point operations of matrix products, by type of numbers.
-        bytes_per_second: What its memory reads and writes.
-        memory_bytes: How much of it there is; ``None`` where nobody said.
-    """
-
-    name: str
-    source: str
-    is_measured: bool
-    operations_per_second: dict[str, Rate] = field(hash=False)
-    bytes_per_second: Rate
-    memory_bytes: Bytes | None = None
+    name: Annotated[str, "The card, or ``this machine``."]
+    source: Annotated[str, "Where the speeds come from, in words."]
+    is_measured: Annotated[bool, "Whether they were measured here; else they are a manufacturer's."]
+    operations_per_second: Annotated[
+        dict[str, Rate], "Floating point operations of matrix products, by type of numbers."
+    ] = field(hash=False)
+    bytes_per_second: Annotated[Rate, "What its memory reads and writes."]
+    memory_bytes: Annotated[Bytes | None, "How much of it there is; ``None`` where nobody said."] = None
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -65,25 +58,15 @@ class Estimate:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class RankPeak:
-    """The bytes of tensors on one rank when most are alive.
+    """The bytes of tensors on one rank when most are alive."""
 
-    Attributes:
-        config: What is recomputed.
-        ranks: How many ranks train together.
-        parameter_bytes: The rank's parameters, or its shards of them, and buffers of the model.
-        gradient_bytes: Gradients, before and after they are reduced over ranks.
-        state_bytes: The optimizer's state.
-        gathered_bytes: Parameters gathered from all ranks, and buffers of collectives.
-        activation_bytes: All else: activations, what is made for a moment, and the batch.
-    """
-
-    config: Config
-    ranks: PositiveCount
-    parameter_bytes: Bytes
-    gradient_bytes: Bytes
-    state_bytes: Bytes
-    gathered_bytes: Bytes
-    activation_bytes: Bytes
+    config: Annotated[Config, "What is recomputed."]
+    ranks: Annotated[PositiveCount, "How many ranks train together."]
+    parameter_bytes: Annotated[Bytes, "The rank's parameters, or its shards of them, and buffers of the model."]
+    gradient_bytes: Annotated[Bytes, "Gradients, before and after they are reduced over ranks."]
+    state_bytes: Annotated[Bytes, "The optimizer's state."]
+    gathered_bytes: Annotated[Bytes, "Parameters gathered from all ranks, and buffers of collectives."]
+    activation_bytes: Annotated[Bytes, "All else: activations, what is made for a moment, and the batch."]
 
     @property
     def peak_bytes(self) -> int:

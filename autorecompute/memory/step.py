@@ -8,7 +8,7 @@ import itertools
 import math
 import re
 from dataclasses import dataclass
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Annotated
 
 from autorecompute.plans import Config
 from autorecompute.plans.savings import BATCH, evaluate
@@ -43,27 +43,16 @@ class Phase(enum.StrEnum):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Operation:
-    """One node of the training graph, as it ran.
+    """One node of the training graph, as it ran."""
 
-    Attributes:
-        name: The training system's name of it.
-        operator: What it computes: ``Gelu``.
-        phase: What it is for.
-        seconds: Wall time of its kernel.
-        reads: Names of the values that it reads.
-        makes: Names of the values that it makes.
-        shares: Whether its first result lies in the memory of the first value that it reads.
-        repeats: Name of the first value that it makes once more; empty for all other operations.
-    """
-
-    name: str
-    operator: str
-    phase: Phase
-    seconds: Seconds
-    reads: tuple[str, ...] = ()
-    makes: tuple[str, ...] = ()
-    shares: bool = False
-    repeats: str = ""
+    name: Annotated[str, "The training system's name of it."]
+    operator: Annotated[str, "What it computes: ``Gelu``."]
+    phase: Annotated[Phase, "What it is for."]
+    seconds: Annotated[Seconds, "Wall time of its kernel."]
+    reads: Annotated[tuple[str, ...], "Names of the values that it reads."] = ()
+    makes: Annotated[tuple[str, ...], "Names of the values that it makes."] = ()
+    shares: Annotated[bool, "Whether its first result lies in the memory of the first value that it reads."] = False
+    repeats: Annotated[str, "Name of the first value that it makes once more; empty for all other operations."] = ""
 
     @property
     def key(self) -> str:
@@ -73,23 +62,16 @@ class Operation:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Tensor:
-    """A piece of memory that an operation makes, under all the names that share it.
+    """A piece of memory that an operation makes, under all the names that share it."""
 
-    Attributes:
-        name: The training system's name of it.
-        shape: Its sizes, as expressions over the symbolic dimensions of the model's inputs.
-        element_bytes: Bytes of one element.
-        first: Position of the operation that makes it.
-        last: Position of the last operation that reads it, or of the step's end where it outlives the step.
-        phase: What it is for, where that is not what the operation that makes it is for.
-    """
-
-    name: str
-    shape: tuple[str, ...]
-    element_bytes: Bytes
-    first: Count
-    last: Count
-    phase: Phase | None = None
+    name: Annotated[str, "The training system's name of it."]
+    shape: Annotated[tuple[str, ...], "Its sizes, as expressions over the symbolic dimensions of the model's inputs."]
+    element_bytes: Annotated[Bytes, "Bytes of one element."]
+    first: Annotated[Count, "Position of the operation that makes it."]
+    last: Annotated[
+        Count, "Position of the last operation that reads it, or of the step's end where it outlives the step."
+    ]
+    phase: Annotated[Phase | None, "What it is for, where that is not what the operation that makes it is for."] = None
 
     def bytes_at(self, dims: Mapping[str, int]) -> int:
         """Return its size at these dimensions.
@@ -106,20 +88,15 @@ class StepProfile:
 
     Raises:
         ValueError: it cannot have run: an operation reads what is made later, or a tensor has no size.
-
-    Attributes:
-        operations: All that ran, in order.
-        tensors: All that they made.
-        backward: Position of the first operation after the forward pass.
-        dims: Symbolic dimensions of the model's inputs in the profiled step.
-        by_module: Whether its operations are whole passes of modules, and its tensors sums of what each of them keeps.
     """
 
-    operations: tuple[Operation, ...]
-    tensors: tuple[Tensor, ...]
-    backward: Count
-    dims: dict[str, PositiveCount]
-    by_module: bool = False
+    operations: Annotated[tuple[Operation, ...], "All that ran, in order."]
+    tensors: Annotated[tuple[Tensor, ...], "All that they made."]
+    backward: Annotated[Count, "Position of the first operation after the forward pass."]
+    dims: Annotated[dict[str, PositiveCount], "Symbolic dimensions of the model's inputs in the profiled step."]
+    by_module: Annotated[
+        bool, "Whether its operations are whole passes of modules, and its tensors sums of what each of them keeps."
+    ] = False
 
     def __post_init__(self) -> None:
         _require_order(self)

@@ -6,7 +6,7 @@ import hashlib
 import json
 import re
 from dataclasses import dataclass, field
-from typing import TYPE_CHECKING, Self
+from typing import TYPE_CHECKING, Annotated, Self
 
 from autorecompute.errors import UsageError
 from autorecompute.files import shown
@@ -56,26 +56,19 @@ class Choice:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Plan:
-    """One choice, or several that only save memory together.
+    """One choice, or several that only save memory together."""
 
-    Attributes:
-        choices: What the plan switches on, sorted, with all occurrences.
-        label: The plan in a few words.
-        occurrences: How many places of the model it covers.
-        counts: Whether it can be switched on for some of them only.
-        saving_bytes: Saving at the first batch, ``None`` where a dimension is unknown. It is of what is kept after the
-            forward pass, not of the peak: a plan can save more of the peak, nothing, or less than nothing.
-        saving: The same as an expression in the dimensions of the model's inputs.
-        stated: The saving as the training system states it, where that is another.
-    """
-
-    choices: tuple[Choice, ...]
-    label: str
-    occurrences: Count
-    counts: bool = False
-    saving_bytes: AnyBytes | None
-    saving: str
-    stated: str | None = None
+    choices: Annotated[tuple[Choice, ...], "What the plan switches on, sorted, with all occurrences."]
+    label: Annotated[str, "The plan in a few words."]
+    occurrences: Annotated[Count, "How many places of the model it covers."]
+    counts: Annotated[bool, "Whether it can be switched on for some of them only."] = False
+    saving_bytes: Annotated[
+        AnyBytes | None,
+        "Saving at the first batch, ``None`` where a dimension is unknown. It is of what is kept after the forward "
+        "pass, not of the peak: a plan can save more of the peak, nothing, or less than nothing.",
+    ]
+    saving: Annotated[str, "The same as an expression in the dimensions of the model's inputs."]
+    stated: Annotated[str | None, "The saving as the training system states it, where that is another."] = None
 
     @property
     def id(self) -> str:
@@ -198,21 +191,15 @@ PERCENT = 100
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Activation:
-    """One output of an operation that is kept for the backward pass.
+    """One output of an operation that is kept for the backward pass."""
 
-    Attributes:
-        output: Which output of the operation, from 0.
-        shape: Its dimensions, each a number or an expression in symbolic dimensions.
-        element_bytes: Size of an element.
-        saved_bytes: What recomputing saves of each element: all of it, or a part.
-        reuse_frequency: In how many of the cluster's occurrences the output lies in a buffer that another one has left.
-    """
-
-    output: int
-    shape: tuple[str, ...]
-    element_bytes: int
-    saved_bytes: int
-    reuse_frequency: int = 0
+    output: Annotated[int, "Which output of the operation, from 0."]
+    shape: Annotated[tuple[str, ...], "Its dimensions, each a number or an expression in symbolic dimensions."]
+    element_bytes: Annotated[int, "Size of an element."]
+    saved_bytes: Annotated[int, "What recomputing saves of each element: all of it, or a part."]
+    reuse_frequency: Annotated[
+        int, "In how many of the cluster's occurrences the output lies in a buffer that another one has left."
+    ] = 0
 
     @property
     def saved_percent(self) -> float:
@@ -227,15 +214,10 @@ class Activation:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Alternative:
-    """One way to make the activations of a cluster again.
+    """One way to make the activations of a cluster again."""
 
-    Attributes:
-        choice: What switches it on.
-        activations: What is not kept then, in the order of the outputs.
-    """
-
-    choice: Choice
-    activations: tuple[Activation, ...]
+    choice: Annotated[Choice, "What switches it on."]
+    activations: Annotated[tuple[Activation, ...], "What is not kept then, in the order of the outputs."]
 
     @property
     def saving(self) -> str:
@@ -245,15 +227,12 @@ class Alternative:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Cluster:
-    """Places of the model that keep alike activations, and can be recomputed alike.
+    """Places of the model that keep alike activations, and can be recomputed alike."""
 
-    Attributes:
-        occurrences: How many places there are.
-        alternatives: How they can be recomputed; only one takes effect, the first where several are on.
-    """
-
-    occurrences: int
-    alternatives: tuple[Alternative, ...]
+    occurrences: Annotated[int, "How many places there are."]
+    alternatives: Annotated[
+        tuple[Alternative, ...], "How they can be recomputed; only one takes effect, the first where several are on."
+    ]
 
 
 def saving_of(choice: Choice, clusters: tuple[Cluster, ...]) -> tuple[str, int]:

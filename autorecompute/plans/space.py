@@ -6,7 +6,7 @@ import functools
 import json
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Annotated
 
 from autorecompute.errors import UsageError
 from autorecompute.files import open_named, shown
@@ -28,18 +28,19 @@ NONE, ALL_ON = "none", "all_on"
 
 @dataclass(frozen=True, kw_only=True)
 class Space:
-    """All that can be switched on in one model.
+    """All that can be switched on in one model."""
 
-    Attributes:
-        plans: What can be switched on; where two exclude each other, the earlier one is preferred.
-        own_presets: The training system's presets beside ``none`` and ``all_on``, by name.
-        covers: The sites that a site makes again along with itself, such as the parts of a module. Occurrences are
-            counted from the first on both sides: 5 of 12 blocks cover the first 5 of their 12 MLPs.
-    """
-
-    plans: tuple[Plan, ...]
-    own_presets: dict[str, Config] = field(default_factory=dict)
-    covers: dict[str, tuple[str, ...]] = field(default_factory=dict)
+    plans: Annotated[
+        tuple[Plan, ...], "What can be switched on; where two exclude each other, the earlier one is preferred."
+    ]
+    own_presets: Annotated[
+        dict[str, Config], "The training system's presets beside ``none`` and ``all_on``, by name."
+    ] = field(default_factory=dict)
+    covers: Annotated[
+        dict[str, tuple[str, ...]],
+        "The sites that a site makes again along with itself, such as the parts of a module. Occurrences are counted "
+        "from the first on both sides: 5 of 12 blocks cover the first 5 of their 12 MLPs.",
+    ] = field(default_factory=dict)
 
     @property
     def all_on(self) -> Config:

@@ -5,7 +5,7 @@ from __future__ import annotations
 import shlex
 import statistics
 from dataclasses import dataclass, replace
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Annotated
 
 from autorecompute.backends.registry import backend_of
 from autorecompute.figures import Figures, format_relative
@@ -32,25 +32,17 @@ ROUGH = 0.05
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Summary:
-    """Errors of a study's predictions, made before each trial.
+    """Errors of a study's predictions, made before each trial."""
 
-    Attributes:
-        trials: How many trials have both a predicted and a measured peak.
-        peak_median_error: By which share the peaks were off in the median.
-        peak_worst_error: The same at worst.
-        within_interval: How many peaks were within their 90 % interval.
-        step_median_error: By which share the step times were off in the median; ``None`` without a reference.
-        steps: How many trials have both a predicted and a measured step time.
-        steps_within_interval: How many step times were within their 90 % interval.
-    """
-
-    trials: Count
-    peak_median_error: Ratio
-    peak_worst_error: Ratio
-    within_interval: Count
-    step_median_error: Ratio | None
-    steps: Count
-    steps_within_interval: Count
+    trials: Annotated[Count, "How many trials have both a predicted and a measured peak."]
+    peak_median_error: Annotated[Ratio, "By which share the peaks were off in the median."]
+    peak_worst_error: Annotated[Ratio, "The same at worst."]
+    within_interval: Annotated[Count, "How many peaks were within their 90 % interval."]
+    step_median_error: Annotated[
+        Ratio | None, "By which share the step times were off in the median; ``None`` without a reference."
+    ]
+    steps: Annotated[Count, "How many trials have both a predicted and a measured step time."]
+    steps_within_interval: Annotated[Count, "How many step times were within their 90 % interval."]
 
     @property
     def sentence(self) -> str:
@@ -138,18 +130,10 @@ AGAIN = "autorecompute.auto again"
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Line:
-    """A line of the answer's table, each figure as people read it.
-
-    Attributes:
-        role: ``baseline``, ``preset``, ``best``, ``runner-up`` or ``rival``.
-        config: What is recomputed, in a few words.
-        peak: Its peak.
-        throughput: Its samples/s.
-        relative: Its throughput relative to that without recompute, with the spread where there is one.
-        outcome: How it ended.
-    """
+    """A line of the answer's table, each figure as people read it."""
 
     role: str
+    """``baseline``, ``preset``, ``best``, ``runner-up`` or ``rival``."""
     config: str
     peak: str
     throughput: str

@@ -28,19 +28,12 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class NearestStudy:
-    """A stored study that another is like.
+    """A stored study that another is like."""
 
-    Attributes:
-        study: Its name.
-        is_shipped: Whether it comes with autorecompute.
-        has_same_plans: Whether a tuning starts from it: its plans are the same.
-        differences: In what their problems differ; empty where in nothing.
-    """
-
-    study: str
-    is_shipped: bool
-    has_same_plans: bool
-    differences: tuple[Difference, ...]
+    study: Annotated[str, "Its name."]
+    is_shipped: Annotated[bool, "Whether it comes with autorecompute."]
+    has_same_plans: Annotated[bool, "Whether a tuning starts from it: its plans are the same."]
+    differences: Annotated[tuple[Difference, ...], "In what their problems differ; empty where in nothing."]
 
     @classmethod
     def of(cls, tuned: Tuned, nearest: Nearest) -> NearestStudy:
@@ -69,22 +62,15 @@ def print_nearest(tuned: Tuned, nearest: Nearest | None) -> None:
     if nearest is None:
         console.print(Text("There is no other study to start from."))
         return
-    console.print(Text(f"nearest: {_describe(nearest)}"))
+    shipped = ", which comes with autorecompute" if nearest.is_shipped else ""
+    console.print(Text(f"nearest: study {nearest.name}{shipped}"))
     differences = tuned.compare(nearest.tuned)
     if differences:
-        console.print(_differences_table(differences))
+        table = _table("", "here", "there")
+        for difference in differences:
+            table.add_row(difference.part, Text(difference.here), Text(difference.there))
+        console.print(table)
     console.print(Text(_consequence(nearest, differences)))
-
-
-def _differences_table(differences: Sequence[Difference]) -> Table:
-    table = _table("", "here", "there")
-    for difference in differences:
-        table.add_row(difference.part, Text(difference.here), Text(difference.there))
-    return table
-
-
-def _describe(nearest: Nearest) -> str:
-    return f"study {nearest.name}" + (", which comes with autorecompute" if nearest.is_shipped else "")
 
 
 def _consequence(nearest: Nearest, differences: Sequence[Difference]) -> str:
@@ -105,49 +91,33 @@ def _table(*columns: str) -> Table:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class BestConfig(Document):
-    """The config to train with.
-
-    Attributes:
-        best: The config and its figures.
-        env: The variables that switch it on; ``None`` where the study was imported and not checked here.
-    """
+    """The config to train with."""
 
     best: Annotated[Best, INLINED]
-    env: dict[str, str] | None
+    env: Annotated[
+        dict[str, str] | None,
+        "The variables that switch it on; ``None`` where the study was imported and not checked here.",
+    ]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class With(Document):
-    """What a batch comes to with recompute.
-
-    Attributes:
-        figures: Those of the run that confirmed the best config; ``None`` throughout where none fits.
-        study: The study that tuned it.
-        description: The best config in a few words, or that none fits.
-        least_peak_bytes: The least peak that any config was seen to have.
-        config: Its choices; ``None`` where none fits.
-    """
+    """What a batch comes to with recompute."""
 
     figures: Annotated[Figures, INLINED]
-    study: str
-    description: str
-    least_peak_bytes: PositiveBytes | None
-    config: Config | None
+    study: Annotated[str, "The study that tuned it."]
+    description: Annotated[str, "The best config in a few words, or that none fits."]
+    least_peak_bytes: Annotated[PositiveBytes | None, "The least peak that any config was seen to have."]
+    config: Annotated[Config | None, "Its choices; ``None`` where none fits."]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Point(Document):
-    """A batch on the curve of throughput against batch.
+    """A batch on the curve of throughput against batch."""
 
-    Attributes:
-        batch: Samples a forward.
-        without: Without recompute.
-        with_: With it; ``None`` where the batch fits without, or was not tuned.
-    """
-
-    batch: Batch
-    without: Figures
-    with_: With | None
+    batch: Annotated[Batch, "Samples a forward."]
+    without: Annotated[Figures, "Without recompute."]
+    with_: Annotated[With | None, "With it; ``None`` where the batch fits without, or was not tuned."]
 
     @classmethod
     def of(cls, point: CurvePoint) -> Point:
@@ -167,36 +137,30 @@ class Point(Document):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class RunnerUp(Document):
-    """A config that fits and was not the best.
+    """A config that fits and was not the best."""
 
-    Attributes:
-        description: The config in a few words.
-        figures: What it came to.
-    """
-
-    description: str
+    description: Annotated[str, "The config in a few words."]
     figures: Annotated[Figures, INLINED]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Answer(Document):
-    """The answer of a study.
-
-    Attributes:
-        result: The answer as the study keeps it.
-        verdict_sentence: What was found out about recompute, in words.
-        best: The config to train with; ``None`` where none fits.
-        curve: Every batch that was measured, the smallest first; empty where one batch was asked for.
-        runners_up: The fastest others that fit, as on the last screen; of several batches, at that of ``best``.
-        predictions: How far off the predictions were, of several batches at that of ``best``; ``None`` without any.
-    """
+    """The answer of a study."""
 
     result: Annotated[Result, INLINED]
-    verdict_sentence: str
-    best: BestConfig | None
-    curve: tuple[Point, ...]
-    runners_up: tuple[RunnerUp, ...]
-    predictions: Summary | None
+    verdict_sentence: Annotated[str, "What was found out about recompute, in words."]
+    best: Annotated[BestConfig | None, "The config to train with; ``None`` where none fits."]
+    curve: Annotated[
+        tuple[Point, ...], "Every batch that was measured, the smallest first; empty where one batch was asked for."
+    ]
+    runners_up: Annotated[
+        tuple[RunnerUp, ...],
+        "The fastest others that fit, as on the last screen; of several batches, at that of ``best``.",
+    ]
+    predictions: Annotated[
+        Summary | None,
+        "How far off the predictions were, of several batches at that of ``best``; ``None`` without any.",
+    ]
 
     @classmethod
     def of(cls, result: Result, trials: Sequence[Trial], rendered: Emission | None) -> Answer:
@@ -220,19 +184,14 @@ class Answer(Document):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class MeasuredTrial(Document):
-    """One config as measured in a study, with all its samples and the figures that follow from them.
-
-    Attributes:
-        trial: The trial.
-        hash: Twelve hexadecimal digits, the same for equal configs.
-        relative_throughput: Throughput relative to the reference's of the same minutes; ``None`` without one.
-        samples_per_second: Throughput of the median step; ``None`` where none was timed.
-    """
+    """One config as measured in a study, with all its samples and the figures that follow from them."""
 
     trial: Annotated[Trial, INLINED]
-    hash: str
-    relative_throughput: Ratio | None
-    samples_per_second: Rate | None
+    hash: Annotated[str, "Twelve hexadecimal digits, the same for equal configs."]
+    relative_throughput: Annotated[
+        Ratio | None, "Throughput relative to the reference's of the same minutes; ``None`` without one."
+    ]
+    samples_per_second: Annotated[Rate | None, "Throughput of the median step; ``None`` where none was timed."]
 
     @classmethod
     def of(cls, trial: Trial) -> MeasuredTrial:
@@ -247,18 +206,15 @@ class MeasuredTrial(Document):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ShownStudy(Document):
-    """A study with all its trials.
+    """A study with all its trials."""
 
-    Attributes:
-        provenance: What the study is about.
-        identity: The parts of what makes two tunings the same, in words: ``batch``, for instance.
-        result: Its answer; ``None`` as long as it has none.
-        trials: Every trial, in the order they ended.
-        nearest: With ``--why`` only: the stored study that it is most like; ``None`` where there is no other.
-    """
-
-    provenance: Provenance
-    identity: dict[str, str]
-    result: Answer | None
-    trials: tuple[MeasuredTrial, ...]
-    nearest: NearestStudy | Absent | None
+    provenance: Annotated[Provenance, "What the study is about."]
+    identity: Annotated[
+        dict[str, str], "The parts of what makes two tunings the same, in words: ``batch``, for instance."
+    ]
+    result: Annotated[Answer | None, "Its answer; ``None`` as long as it has none."]
+    trials: Annotated[tuple[MeasuredTrial, ...], "Every trial, in the order they ended."]
+    nearest: Annotated[
+        NearestStudy | Absent | None,
+        "With ``--why`` only: the stored study that it is most like; ``None`` where there is no other.",
+    ]

@@ -19,14 +19,9 @@ STYLES = {CheckVerdict.OK: "green", CheckVerdict.FAILS: "bold red", CheckVerdict
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Checked(Document):
-    """Validity of a stored config on this machine.
+    """Validity of a stored config on this machine."""
 
-    Attributes:
-        valid: Whether the config still holds here: no line fails, and its gradients were compared.
-        report: What was found.
-    """
-
-    valid: bool
+    valid: Annotated[bool, "Whether the config still holds here: no line fails, and its gradients were compared."]
     report: Annotated[CheckReport, INLINED]
 
     @classmethod

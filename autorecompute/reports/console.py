@@ -160,11 +160,7 @@ class Trim(RenderHook):
 
 @dataclass(frozen=True, slots=True)
 class Trimmed:
-    """Printed entry without blanks at the ends of its lines.
-
-    Attributes:
-        content: What it is.
-    """
+    """Printed entry without blanks at the ends of its lines."""
 
     content: ConsoleRenderable
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import shlex
 from dataclasses import dataclass
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Annotated
 
 from rich.table import Table
 from rich.text import Text
@@ -23,21 +23,13 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class StudyLine:
-    """A study in a line.
+    """A study in a line."""
 
-    Attributes:
-        study: Its name.
-        problem: Digest of its problem; ``None`` where it cannot be read.
-        verdict: What was found out; ``None`` without an answer.
-        command: The command that was tuned; ``None`` where it cannot be read.
-        note: The best config, that there is no answer yet, or why it cannot be read.
-    """
-
-    study: str
-    problem: str | None
-    verdict: Verdict | None
-    command: tuple[str, ...] | None
-    note: str
+    study: Annotated[str, "Its name."]
+    problem: Annotated[str | None, "Digest of its problem; ``None`` where it cannot be read."]
+    verdict: Annotated[Verdict | None, "What was found out; ``None`` without an answer."]
+    command: Annotated[tuple[str, ...] | None, "The command that was tuned; ``None`` where it cannot be read."]
+    note: Annotated[str, "The best config, that there is no answer yet, or why it cannot be read."]
 
     @classmethod
     def of(cls, folder: StudyFolder) -> StudyLine:
@@ -59,13 +51,9 @@ class StudyLine:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class StudyList:
-    """The studies there are.
+    """The studies there are."""
 
-    Attributes:
-        studies: The studies, by name.
-    """
-
-    studies: tuple[StudyLine, ...]
+    studies: Annotated[tuple[StudyLine, ...], "The studies, by name."]
 
 
 def _describe(result: Result | None) -> str:

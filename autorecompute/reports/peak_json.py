@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Annotated
 
 from autorecompute.memory import Machine, Phase, RankPeak, find_chain
 from autorecompute.plans import Config
@@ -15,21 +15,15 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class StepEstimate:
-    """What a step computes, and what that takes at least on the machine of ``peak.machine``. No step was run there.
+    """What a step computes, and what that takes at least on the machine of ``peak.machine``. No step was run there."""
 
-    Attributes:
-        step_seconds: Time of the operators of a step, at the full speeds of the machine; a real step takes longer.
-        flops: Floating point operations of a step, those of recompute among them.
-        moved_bytes: What its operators read and write.
-        flops_again: Those of them that recompute adds.
-        moved_bytes_again: Those of them that recompute adds.
-    """
-
-    step_seconds: Seconds
-    flops: Operations
-    moved_bytes: Operations
-    flops_again: Operations
-    moved_bytes_again: Operations
+    step_seconds: Annotated[
+        Seconds, "Time of the operators of a step, at the full speeds of the machine; a real step takes longer."
+    ]
+    flops: Annotated[Operations, "Floating point operations of a step, those of recompute among them."]
+    moved_bytes: Annotated[Operations, "What its operators read and write."]
+    flops_again: Annotated[Operations, "Those of them that recompute adds."]
+    moved_bytes_again: Annotated[Operations, "Those of them that recompute adds."]
 
     @classmethod
     def of(cls, estimate: Estimate | None) -> StepEstimate | None:
@@ -47,41 +41,33 @@ class StepEstimate:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ConfigForecast:
-    """What a config should need.
+    """What a config should need."""
 
-    Attributes:
-        config: The config in a few words.
-        choices: Its choices.
-        peak_bytes: Peak of the process.
-        live_bytes: Tensors that are alive then.
-        stash_bytes: What the forward pass leaves for the backward pass.
-        recompute_share: Time of what runs once more, as a share of all kernels of a step.
-        holds_limit: Whether it should fit; ``None`` without a limit.
-        is_near_limit: Whether that is not sure; ``None`` without a limit.
-        largest_batch: Up to which batch it should fit, without a margin; ``None`` without a limit or a batch.
-        allocated_bytes: What PyTorch's allocator would have handed out at the peak; ``None`` but for presets with
-            ``--card``.
-        reserved_bytes: What it would have taken from the card; ``None`` but for presets with ``--card``.
-        reserved_holds_limit: Whether that is within the limit, or without one within the card's memory; ``None`` where
-            ``reserved_bytes`` is.
-        estimate: What a step should take; ``None`` but with ``--fake``.
-        rank: What the peak of one rank is made of; ``None`` but for presets with ``--ranks``.
-    """
-
-    config: str
-    choices: Config
-    peak_bytes: Bytes
-    live_bytes: Bytes
-    stash_bytes: Bytes
-    recompute_share: Ratio
-    holds_limit: bool | None
-    is_near_limit: bool | None
-    largest_batch: Count | None
-    allocated_bytes: Bytes | None
-    reserved_bytes: Bytes | None
-    reserved_holds_limit: bool | None
-    estimate: StepEstimate | None
-    rank: RankPeak | None
+    config: Annotated[str, "The config in a few words."]
+    choices: Annotated[Config, "Its choices."]
+    peak_bytes: Annotated[Bytes, "Peak of the process."]
+    live_bytes: Annotated[Bytes, "Tensors that are alive then."]
+    stash_bytes: Annotated[Bytes, "What the forward pass leaves for the backward pass."]
+    recompute_share: Annotated[Ratio, "Time of what runs once more, as a share of all kernels of a step."]
+    holds_limit: Annotated[bool | None, "Whether it should fit; ``None`` without a limit."]
+    is_near_limit: Annotated[bool | None, "Whether that is not sure; ``None`` without a limit."]
+    largest_batch: Annotated[
+        Count | None, "Up to which batch it should fit, without a margin; ``None`` without a limit or a batch."
+    ]
+    allocated_bytes: Annotated[
+        Bytes | None,
+        "What PyTorch's allocator would have handed out at the peak; ``None`` but for presets with ``--card``.",
+    ]
+    reserved_bytes: Annotated[
+        Bytes | None, "What it would have taken from the card; ``None`` but for presets with ``--card``."
+    ]
+    reserved_holds_limit: Annotated[
+        bool | None,
+        "Whether that is within the limit, or without one within the card's memory; ``None`` where ``reserved_bytes`` "
+        "is.",
+    ]
+    estimate: Annotated[StepEstimate | None, "What a step should take; ``None`` but with ``--fake``."]
+    rank: Annotated[RankPeak | None, "What the peak of one rank is made of; ``None`` but for presets with ``--ranks``."]
 
     @classmethod
     def of(cls, view: PeakView, forecast: Forecast) -> ConfigForecast:
@@ -107,23 +93,14 @@ class ConfigForecast:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class FrontierConfig:
-    """A config that no other beats in both peak and recompute.
+    """A config that no other beats in both peak and recompute."""
 
-    Attributes:
-        config: The config in a few words.
-        choices: Its choices.
-        peak_bytes: Peak of the process.
-        recompute_share: Time of what runs once more, as a share of all kernels of a step.
-        holds_limit: Whether it should fit; ``None`` without a limit.
-        estimate: What a step should take; ``None`` but with ``--fake``.
-    """
-
-    config: str
-    choices: Config
-    peak_bytes: Bytes
-    recompute_share: Ratio
-    holds_limit: bool | None
-    estimate: StepEstimate | None
+    config: Annotated[str, "The config in a few words."]
+    choices: Annotated[Config, "Its choices."]
+    peak_bytes: Annotated[Bytes, "Peak of the process."]
+    recompute_share: Annotated[Ratio, "Time of what runs once more, as a share of all kernels of a step."]
+    holds_limit: Annotated[bool | None, "Whether it should fit; ``None`` without a limit."]
+    estimate: Annotated[StepEstimate | None, "What a step should take; ``None`` but with ``--fake``."]
 
     @classmethod
     def of(cls, view: PeakView, forecast: Forecast) -> FrontierConfig:
@@ -144,133 +121,86 @@ def _holds(reserved_bytes: int | None, limit_bytes: int | None) -> bool | None:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Moment:
-    """An operation of a step.
+    """An operation of a step."""
 
-    Attributes:
-        name: The training system's name of it.
-        operator: What it computes.
-        phase: What it is for.
-        live_bytes: What is alive meanwhile.
-    """
-
-    name: str
-    operator: str
-    phase: Phase
-    live_bytes: Bytes
+    name: Annotated[str, "The training system's name of it."]
+    operator: Annotated[str, "What it computes."]
+    phase: Annotated[Phase, "What it is for."]
+    live_bytes: Annotated[Bytes, "What is alive meanwhile."]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Alive:
-    """A tensor that is alive at the peak.
+    """A tensor that is alive at the peak."""
 
-    Attributes:
-        bytes: Its size in bytes.
-        shape: Its sizes, as expressions in the dimensions.
-        node: The operation that makes it.
-        operator: What that computes.
-        phase: What that is for.
-        plan: The plan that would save it, or recomputed it; ``None`` without one.
-    """
-
-    bytes: Bytes
-    shape: tuple[str, ...]
-    node: str
-    operator: str
-    phase: Phase
-    plan: str | None
+    bytes: Annotated[Bytes, "Its size in bytes."]
+    shape: Annotated[tuple[str, ...], "Its sizes, as expressions in the dimensions."]
+    node: Annotated[str, "The operation that makes it."]
+    operator: Annotated[str, "What that computes."]
+    phase: Annotated[Phase, "What that is for."]
+    plan: Annotated[str | None, "The plan that would save it, or recomputed it; ``None`` without one."]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class StepTimeline:
-    """A step of one config.
+    """A step of one config."""
 
-    Attributes:
-        peak_bytes: Alive at the peak.
-        peak_operation: Position of the operation during which that is.
-        stash_bytes: What the forward pass leaves for the backward pass.
-        backward_operation: Position of the first operation after the forward pass.
-        operations: All that runs, in order.
-        recomputed_operations: How many run once more.
-        recomputed_before_peak: How many of them before the peak, in the chain that leads there.
-        largest_at_peak: The largest tensors that are alive then.
-    """
-
-    peak_bytes: Bytes
-    peak_operation: Count
-    stash_bytes: Bytes
-    backward_operation: Count
-    operations: tuple[Moment, ...]
-    recomputed_operations: Count
-    recomputed_before_peak: Count
-    largest_at_peak: tuple[Alive, ...]
+    peak_bytes: Annotated[Bytes, "Alive at the peak."]
+    peak_operation: Annotated[Count, "Position of the operation during which that is."]
+    stash_bytes: Annotated[Bytes, "What the forward pass leaves for the backward pass."]
+    backward_operation: Annotated[Count, "Position of the first operation after the forward pass."]
+    operations: Annotated[tuple[Moment, ...], "All that runs, in order."]
+    recomputed_operations: Annotated[Count, "How many run once more."]
+    recomputed_before_peak: Annotated[Count, "How many of them before the peak, in the chain that leads there."]
+    largest_at_peak: Annotated[tuple[Alive, ...], "The largest tensors that are alive then."]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class PlanEffect:
-    """What a plan does.
+    """What a plan does."""
 
-    Attributes:
-        config: The plan.
-        stash_saving_bytes: What it saves alone of what the forward pass leaves.
-        peak_saving_bytes: What it saves alone at the peak.
-        recompute_share: Time of what runs once more, as a share of all kernels of a step.
-        peak_of_all_others_bytes: Alive at the peak with every other plan on; ``None`` where that was not profiled.
-    """
-
-    config: str
-    stash_saving_bytes: AnyBytes
-    peak_saving_bytes: AnyBytes
-    recompute_share: Ratio
-    peak_of_all_others_bytes: Bytes | None
+    config: Annotated[str, "The plan."]
+    stash_saving_bytes: Annotated[AnyBytes, "What it saves alone of what the forward pass leaves."]
+    peak_saving_bytes: Annotated[AnyBytes, "What it saves alone at the peak."]
+    recompute_share: Annotated[Ratio, "Time of what runs once more, as a share of all kernels of a step."]
+    peak_of_all_others_bytes: Annotated[
+        Bytes | None, "Alive at the peak with every other plan on; ``None`` where that was not profiled."
+    ]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class PresetPeaks:
-    """What a preset should need at each of the batches that were asked for.
+    """What a preset should need at each of the batches that were asked for."""
 
-    Attributes:
-        preset: Its name.
-        peak_bytes_by_batch: Peak of the process, by batch.
-        largest_batch: The largest of these batches that should fit, 0 where none does; ``None`` without a limit.
-    """
-
-    preset: str
-    peak_bytes_by_batch: dict[str, Bytes]
-    largest_batch: Count | None
+    preset: Annotated[str, "Its name."]
+    peak_bytes_by_batch: Annotated[dict[str, Bytes], "Peak of the process, by batch."]
+    largest_batch: Annotated[
+        Count | None, "The largest of these batches that should fit, 0 where none does; ``None`` without a limit."
+    ]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Peak:
-    """What the peak is made of; all of it is predicted from profiled steps.
+    """What the peak is made of; all of it is predicted from profiled steps."""
 
-    Attributes:
-        dims: The dimensions that everything is told at.
-        profiled_dims: Those of the profiled steps.
-        is_predicted: Whether the two differ.
-        likely_error: By which share forecasts are off in half of all cases.
-        worst_error: The same at worst.
-        limit_bytes: The limit that was asked about; ``None`` without one.
-        machine: The machine that estimates of time are for; ``None`` but with ``--fake``.
-        timelines: By config, the one without recompute first.
-        effects: What each plan does.
-        forecasts: What each profiled config should need.
-        frontier: What those configs should need that no other beats in both peak and recompute, the lowest peak first;
-            empty where only profiled configs can be forecast.
-        presets: What each preset should need at each of ``--batches``; empty without them.
-    """
-
-    dims: dict[str, Count]
-    profiled_dims: dict[str, Count]
-    is_predicted: bool
-    likely_error: Ratio
-    worst_error: Ratio
-    limit_bytes: PositiveBytes | None
-    machine: Machine | None
-    timelines: dict[str, StepTimeline]
-    effects: tuple[PlanEffect, ...]
-    forecasts: tuple[ConfigForecast, ...]
-    frontier: tuple[FrontierConfig, ...]
-    presets: tuple[PresetPeaks, ...]
+    dims: Annotated[dict[str, Count], "The dimensions that everything is told at."]
+    profiled_dims: Annotated[dict[str, Count], "Those of the profiled steps."]
+    is_predicted: Annotated[bool, "Whether the two differ."]
+    likely_error: Annotated[Ratio, "By which share forecasts are off in half of all cases."]
+    worst_error: Annotated[Ratio, "The same at worst."]
+    limit_bytes: Annotated[PositiveBytes | None, "The limit that was asked about; ``None`` without one."]
+    machine: Annotated[Machine | None, "The machine that estimates of time are for; ``None`` but with ``--fake``."]
+    timelines: Annotated[dict[str, StepTimeline], "By config, the one without recompute first."]
+    effects: Annotated[tuple[PlanEffect, ...], "What each plan does."]
+    forecasts: Annotated[tuple[ConfigForecast, ...], "What each profiled config should need."]
+    frontier: Annotated[
+        tuple[FrontierConfig, ...],
+        "What those configs should need that no other beats in both peak and recompute, the lowest peak first; empty "
+        "where only profiled configs can be forecast.",
+    ]
+    presets: Annotated[
+        tuple[PresetPeaks, ...], "What each preset should need at each of ``--batches``; empty without them."
+    ]
 
     @classmethod
     def of(cls, view: PeakView) -> Peak:

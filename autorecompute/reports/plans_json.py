@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Literal
+from typing import TYPE_CHECKING, Annotated, Literal
 
 from autorecompute.codec import ABSENT, Absent, Document
 from autorecompute.plans import Config
@@ -21,174 +21,106 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class SwitchedOn:
-    """What the environment switches on.
+    """What the environment switches on."""
 
-    Attributes:
-        on: Whether anything is.
-        summary: The same in a line.
-        config: How many occurrences each choice is asked for, -1 for all.
-        unknown: What the model does not offer.
-    """
-
-    on: bool
-    summary: str
-    config: dict[str, int]
-    unknown: tuple[str, ...]
+    on: Annotated[bool, "Whether anything is."]
+    summary: Annotated[str, "The same in a line."]
+    config: Annotated[dict[str, int], "How many occurrences each choice is asked for, -1 for all."]
+    unknown: Annotated[tuple[str, ...], "What the model does not offer."]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class OfferedPlan:
-    """A plan.
+    """A plan."""
 
-    Attributes:
-        plan: Its number, from 1.
-        status: Whether it is switched on.
-        config: What to switch on.
-        label: The plan in a few words.
-        option: How it is recomputed, in the training system's word.
-        frequency: How many places it covers.
-        counts: Whether it can be switched on for some of them only.
-        saving_bytes: What it saves of what is kept for backward; ``None`` where a dimension is unknown.
-        saving_symbolic: The same as an expression in the dimensions.
-        saving_bytes_by_batch: The same at other batches, by batch.
-        stated_bytes: What the training system states.
-        is_corrected: Whether it states another figure.
-        requested_count: How many occurrences are asked for, -1 for all; ``None`` where it is off.
-        recomputed_count: At how many places it is recomputed.
-    """
-
-    plan: PositiveCount
-    status: Literal["ON", "OFF"]
-    config: str
-    label: str
-    option: str
-    frequency: Count
-    counts: bool
-    saving_bytes: AnyBytes | None
-    saving_symbolic: str
-    saving_bytes_by_batch: dict[str, AnyBytes | None]
-    stated_bytes: AnyBytes | None
-    is_corrected: bool
-    requested_count: int | None
-    recomputed_count: Count
+    plan: Annotated[PositiveCount, "Its number, from 1."]
+    status: Annotated[Literal["ON", "OFF"], "Whether it is switched on."]
+    config: Annotated[str, "What to switch on."]
+    label: Annotated[str, "The plan in a few words."]
+    option: Annotated[str, "How it is recomputed, in the training system's word."]
+    frequency: Annotated[Count, "How many places it covers."]
+    counts: Annotated[bool, "Whether it can be switched on for some of them only."]
+    saving_bytes: Annotated[
+        AnyBytes | None, "What it saves of what is kept for backward; ``None`` where a dimension is unknown."
+    ]
+    saving_symbolic: Annotated[str, "The same as an expression in the dimensions."]
+    saving_bytes_by_batch: Annotated[dict[str, AnyBytes | None], "The same at other batches, by batch."]
+    stated_bytes: Annotated[AnyBytes | None, "What the training system states."]
+    is_corrected: Annotated[bool, "Whether it states another figure."]
+    requested_count: Annotated[int | None, "How many occurrences are asked for, -1 for all; ``None`` where it is off."]
+    recomputed_count: Annotated[Count, "At how many places it is recomputed."]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class KeptActivation:
-    """An output that is not kept.
+    """An output that is not kept."""
 
-    Attributes:
-        output: Which output of the operation, from 0.
-        shape: Its sizes, as expressions in the dimensions.
-        element_bytes: Bytes of one element.
-        saved_percent: Which share of it is saved.
-        reuse_frequency: In how many places it lies in a buffer that another output has left.
-        saving_bytes: What it saves over all places; ``None`` where a dimension is unknown.
-    """
-
-    output: Count
-    shape: tuple[str, ...]
-    element_bytes: Bytes
-    saved_percent: Ratio
-    reuse_frequency: Count
-    saving_bytes: AnyBytes | None
+    output: Annotated[Count, "Which output of the operation, from 0."]
+    shape: Annotated[tuple[str, ...], "Its sizes, as expressions in the dimensions."]
+    element_bytes: Annotated[Bytes, "Bytes of one element."]
+    saved_percent: Annotated[Ratio, "Which share of it is saved."]
+    reuse_frequency: Annotated[Count, "In how many places it lies in a buffer that another output has left."]
+    saving_bytes: Annotated[AnyBytes | None, "What it saves over all places; ``None`` where a dimension is unknown."]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class InsightOption:
-    """A way to recompute a cluster.
+    """A way to recompute a cluster."""
 
-    Attributes:
-        config: What to switch on.
-        option: How it is recomputed.
-        requested_count: How many occurrences are asked for; ``None`` where it is off.
-        saving_bytes: What it saves over all places; ``None`` where a dimension is unknown.
-        activations: What is not kept then.
-    """
-
-    config: str
-    option: str
-    requested_count: int | None
-    saving_bytes: AnyBytes | None
-    activations: tuple[KeptActivation, ...]
+    config: Annotated[str, "What to switch on."]
+    option: Annotated[str, "How it is recomputed."]
+    requested_count: Annotated[int | None, "How many occurrences are asked for; ``None`` where it is off."]
+    saving_bytes: Annotated[AnyBytes | None, "What it saves over all places; ``None`` where a dimension is unknown."]
+    activations: Annotated[tuple[KeptActivation, ...], "What is not kept then."]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Insight:
-    """A cluster of places that are alike.
+    """A cluster of places that are alike."""
 
-    Attributes:
-        frequency: How many places.
-        options: Ways to recompute them, mutually exclusive, in the order of preference.
-    """
-
-    frequency: Count
-    options: tuple[InsightOption, ...]
+    frequency: Annotated[Count, "How many places."]
+    options: Annotated[
+        tuple[InsightOption, ...], "Ways to recompute them, mutually exclusive, in the order of preference."
+    ]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Rank:
-    """A further rank.
+    """A further rank."""
 
-    Attributes:
-        rank: Its number, from 1.
-        dims: The dimensions that its savings are evaluated at.
-        first_batch_dims: The dimensions of its first batch.
-        insights: Each of its clusters of places that are alike.
-    """
-
-    rank: PositiveCount
-    dims: dict[str, Count]
-    first_batch_dims: dict[str, Count]
-    insights: tuple[Insight, ...]
+    rank: Annotated[PositiveCount, "Its number, from 1."]
+    dims: Annotated[dict[str, Count], "The dimensions that its savings are evaluated at."]
+    first_batch_dims: Annotated[dict[str, Count], "The dimensions of its first batch."]
+    insights: Annotated[tuple[Insight, ...], "Each of its clusters of places that are alike."]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class TrainingDevice:
-    """Where a model trains.
+    """Where a model trains."""
 
-    Attributes:
-        kind: ``cpu`` or ``cuda``.
-        name: The processor's or card's name.
-    """
-
-    kind: str
-    name: str
+    kind: Annotated[str, "``cpu`` or ``cuda``."]
+    name: Annotated[str, "The processor's or card's name."]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Plans(Document):
-    """What could be recomputed.
+    """What could be recomputed."""
 
-    Attributes:
-        switched_on: What the environment switches on.
-        plans: Each plan offered, the largest saving first.
-        insights: Each cluster of places that are alike.
-        other_ranks: Each further rank that trains along; all else is the first rank's.
-        problems: What is wrong with what is switched on, a sentence each.
-        presets: The configs that go by a name, each as its choices.
-        dims: The dimensions that savings are evaluated at.
-        first_batch_dims: The dimensions of the first batch.
-        aliases: The training system's names of each dimension.
-        device: Where it trains.
-        versions: Software that it trains with.
-        command: A command to go on with.
-        peak: What the peak is made of; with ``--peak``, ``--picture`` or ``--memory-limit`` only.
-    """
-
-    switched_on: SwitchedOn
-    plans: tuple[OfferedPlan, ...]
-    insights: tuple[Insight, ...]
-    other_ranks: tuple[Rank, ...]
-    problems: tuple[str, ...]
-    presets: dict[str, Config]
-    dims: dict[str, Count]
-    first_batch_dims: dict[str, Count]
-    aliases: dict[str, tuple[str, ...]]
-    device: TrainingDevice
-    versions: dict[str, str]
-    command: str
-    peak: Peak | Absent
+    switched_on: Annotated[SwitchedOn, "What the environment switches on."]
+    plans: Annotated[tuple[OfferedPlan, ...], "Each plan offered, the largest saving first."]
+    insights: Annotated[tuple[Insight, ...], "Each cluster of places that are alike."]
+    other_ranks: Annotated[tuple[Rank, ...], "Each further rank that trains along; all else is the first rank's."]
+    problems: Annotated[tuple[str, ...], "What is wrong with what is switched on, a sentence each."]
+    presets: Annotated[dict[str, Config], "The configs that go by a name, each as its choices."]
+    dims: Annotated[dict[str, Count], "The dimensions that savings are evaluated at."]
+    first_batch_dims: Annotated[dict[str, Count], "The dimensions of the first batch."]
+    aliases: Annotated[dict[str, tuple[str, ...]], "The training system's names of each dimension."]
+    device: Annotated[TrainingDevice, "Where it trains."]
+    versions: Annotated[dict[str, str], "Software that it trains with."]
+    command: Annotated[str, "A command to go on with."]
+    peak: Annotated[
+        Peak | Absent, "What the peak is made of; with ``--peak``, ``--picture`` or ``--memory-limit`` only."
+    ]
 
     @classmethod
     def of(cls, overviews: Sequence[Overview], view: PeakView | None = None) -> Plans:
@@ -209,7 +141,11 @@ class Plans(Document):
             ),
             plans=tuple(map(_offered, overview.lines())),
             insights=_insights(overview),
-            other_ranks=tuple(_rank(rank, other) for rank, other in enumerate(overviews) if rank),
+            other_ranks=tuple(
+                Rank(rank=rank, dims=other.dims, first_batch_dims=other.detection.dims, insights=_insights(other))
+                for rank, other in enumerate(overviews)
+                if rank
+            ),
             problems=offer.problems,
             presets=detection.space.presets,
             dims=overview.dims,
@@ -220,11 +156,6 @@ class Plans(Document):
             command=overview.command,
             peak=ABSENT if view is None else Peak.of(view),
         )
-
-
-def _rank(rank: int, overview: Overview) -> Rank:
-    found = overview.detection.dims
-    return Rank(rank=rank, dims=overview.dims, first_batch_dims=found, insights=_insights(overview))
 
 
 def _offered(line: PlanLine) -> OfferedPlan:

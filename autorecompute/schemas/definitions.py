@@ -1,4 +1,4 @@
-"""JSON Schemas of records: types and ranges from their fields, words and units from their docstrings."""
+"""JSON Schemas of records: types, ranges, words and units from their fields."""
 
 from __future__ import annotations
 
@@ -30,7 +30,6 @@ SIMPLE: dict[Any, Schema] = {
     Choice: CHOICE,
     Config: {"type": "array", "items": CHOICE},
 }
-_ATTRIBUTE = re.compile(r"^ {4}(\w+): (.*(?:\n {8,}.*)*)", re.MULTILINE)
 
 
 class Definitions:
@@ -53,7 +52,7 @@ class Definitions:
 
         Raises:
             TypeError: a field has a type that no schema is known for.
-            ValueError: the docstring says nothing of a field.
+            ValueError: a field has no words.
         """
         told = dict(_told(record))
         schema = {
@@ -68,7 +67,7 @@ class Definitions:
 
         Raises:
             TypeError: none is known for it.
-            ValueError: the docstring of a record says nothing of a field.
+            ValueError: a field of a record has no words.
         """
         if kind is float:
             return self._floats
@@ -111,25 +110,13 @@ class Definitions:
 
 def _told(record: type[Any]) -> Iterator[tuple[str, tuple[Any, str]]]:
     """Yield the type of each key and its words; one that an inlined record has comes again where it is replaced."""
-    words = words_of(record)
     for entry in entries_of(record):
         if entry.is_inlined:
             yield from _told(entry.kind)
+        elif not entry.words:
+            raise ValueError(f"{record.__name__} says nothing of {entry.name}")
         else:
-            yield entry.key, (entry.kind, words[entry.name])
-
-
-def words_of(record: type[Any]) -> dict[str, str]:
-    """Return what the docstring says of each field, with the unit of what is counted.
-
-    Raises:
-        ValueError: it says nothing of one.
-    """
-    section = (inspect.getdoc(record) or "").partition("Attributes:\n")[2]
-    words = {name: _plain(text) for name, text in _ATTRIBUTE.findall(section)}
-    if missing := {field.name for field in dataclasses.fields(record)} - set(words):
-        raise ValueError(f"{record.__name__} says nothing of {', '.join(sorted(missing))}")
-    return {name: _with_unit(name, text) for name, text in words.items()}
+            yield entry.key, (entry.kind, _with_unit(entry.name, _plain(entry.words)))
 
 
 def summary_of(kind: type[Any]) -> str:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Annotated
 
 from autorecompute import codec
 from autorecompute.memory import StepProfile, StepProfiles
@@ -21,30 +21,19 @@ MOST_PROFILES = 4
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Profiled:
-    """A profiled step.
+    """A profiled step."""
 
-    Attributes:
-        config: What it recomputed.
-        profile: What was seen of it.
-    """
-
-    config: Config
-    profile: StepProfile
+    config: Annotated[Config, "What it recomputed."]
+    profile: Annotated[StepProfile, "What was seen of it."]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Analysis:
-    """Contents of the file.
+    """Contents of the file."""
 
-    Attributes:
-        peak_bytes: Peak of the process in the step without recompute.
-        held_bytes: What it held before that step.
-        profiles: The steps.
-    """
-
-    peak_bytes: PositiveBytes
-    held_bytes: Bytes
-    profiles: tuple[Profiled, ...]
+    peak_bytes: Annotated[PositiveBytes, "Peak of the process in the step without recompute."]
+    held_bytes: Annotated[Bytes, "What it held before that step."]
+    profiles: Annotated[tuple[Profiled, ...], "The steps."]
 
     def __post_init__(self) -> None:
         if all(entry.config != Config() for entry in self.profiles):

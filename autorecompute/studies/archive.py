@@ -59,30 +59,19 @@ _PATH = re.compile(r"(?<![\w/.*)])(?!//)~?/(?:[^\s/\"'`,;:()\[\]]+/)*(?=[^\s/\"'
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class FirstLine(Document):
-    """First line: what the study is about, and where it comes from.
+    """First line: what the study is about, and where it comes from."""
 
-    Attributes:
-        format: What the file is.
-        version: Counts up when older archives can no longer be read.
-        digest: Sixteen hexadecimal digits, equal for equal problems.
-        head: What the study is about; absolute paths in its command are cut down to names.
-    """
-
-    format: Literal["autorecompute study archive"] = FORMAT
-    version: Literal[3] = VERSION
-    digest: str
+    format: Annotated[Literal["autorecompute study archive"], "What the file is."] = FORMAT
+    version: Annotated[Literal[3], "Counts up when older archives can no longer be read."] = VERSION
+    digest: Annotated[str, "Sixteen hexadecimal digits, equal for equal problems."]
     head: Annotated[Head, INLINED]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class LastLine:
-    """Last line.
+    """Last line."""
 
-    Attributes:
-        lines: How many lines there are, with this one.
-    """
-
-    lines: PositiveCount
+    lines: Annotated[PositiveCount, "How many lines there are, with this one."]
 
 
 SINGLE: dict[str, type[Any]] = {

@@ -5,7 +5,7 @@ from __future__ import annotations
 import enum
 import shlex
 from dataclasses import dataclass
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Annotated
 
 from autorecompute import codec
 from autorecompute.ranges import PositiveBytes, Rate, Ratio
@@ -32,47 +32,35 @@ class CheckVerdict(enum.StrEnum):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class CheckLine:
-    """One thing that was checked.
+    """One thing that was checked."""
 
-    Attributes:
-        what: Its name.
-        stored: What the study has, in words.
-        here: What was found now.
-        verdict: What that means.
-        note: More about it; empty where there is nothing to say.
-    """
-
-    what: str
-    stored: str
-    here: str
-    verdict: CheckVerdict = CheckVerdict.OK
-    note: str = ""
+    what: Annotated[str, "Its name."]
+    stored: Annotated[str, "What the study has, in words."]
+    here: Annotated[str, "What was found now."]
+    verdict: Annotated[CheckVerdict, "What that means."] = CheckVerdict.OK
+    note: Annotated[str, "More about it; empty where there is nothing to say."] = ""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class CheckReport:
-    """All that a check found.
+    """All that a check found."""
 
-    Attributes:
-        study: The study.
-        config: Its config in a few words.
-        command: The command that was run.
-        lines: What was checked, in order.
-        limit_bytes: What its peak may reach.
-        peak_bytes: The highest peak of the config's steps; ``None`` where it was not measured.
-        samples_per_second: Median throughput of its rounds; ``None`` where it was not measured.
-        relative_throughput: The median of its rounds, as a share of that without recompute beside it; ``None`` where
-            the two were not compared.
-    """
-
-    study: str
-    config: str
-    command: tuple[str, ...]
-    lines: tuple[CheckLine, ...]
-    limit_bytes: PositiveBytes
-    peak_bytes: PositiveBytes | None = None
-    samples_per_second: Rate | None = None
-    relative_throughput: Ratio | None = None
+    study: Annotated[str, "The study."]
+    config: Annotated[str, "Its config in a few words."]
+    command: Annotated[tuple[str, ...], "The command that was run."]
+    lines: Annotated[tuple[CheckLine, ...], "What was checked, in order."]
+    limit_bytes: Annotated[PositiveBytes, "What its peak may reach."]
+    peak_bytes: Annotated[
+        PositiveBytes | None, "The highest peak of the config's steps; ``None`` where it was not measured."
+    ] = None
+    samples_per_second: Annotated[
+        Rate | None, "Median throughput of its rounds; ``None`` where it was not measured."
+    ] = None
+    relative_throughput: Annotated[
+        Ratio | None,
+        "The median of its rounds, as a share of that without recompute beside it; ``None`` where the two were not "
+        "compared.",
+    ] = None
 
     @property
     def is_valid(self) -> bool:

@@ -25,17 +25,11 @@ ABSENT = "-"
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Difference:
-    """A part of a problem's identity that another problem has otherwise.
+    """A part of a problem's identity that another problem has otherwise."""
 
-    Attributes:
-        part: Its name, ``batch`` for instance.
-        here: What it is, in words.
-        there: What the other has.
-    """
-
-    part: str
-    here: str
-    there: str
+    part: Annotated[str, "Its name, ``batch`` for instance."]
+    here: Annotated[str, "What it is, in words."]
+    there: Annotated[str, "What the other has."]
 
     @property
     def sentence(self) -> str:
@@ -71,31 +65,25 @@ SEVERAL_BATCHES = 0
 class Problem:
     """All that a study's figures depend on. Equal problems have equal answers.
 
-    Attributes:
-        graph: Digest of the training graph: what it computes and how it is wired, no names.
-        plans: Keys of the plans that can be switched on.
-        batch: Samples a forward; 0 in a study that looks for the best batch.
-        limit_bytes: What the peak may reach.
-        device: Kind and name of the device.
-        device_bytes: Its memory.
-        torch: Version of torch.
-        backend: The training system.
-        plan_versions: Versions that decide what a plan means, by package.
-
     Raises:
         UsageError: the id of a plan is none.
         ValueError: it has more plans than can be.
     """
 
-    graph: str
-    plans: tuple[str, ...]
-    batch: Annotated[int, Range(SEVERAL_BATCHES, LARGEST_BATCH)]
-    limit_bytes: PositiveBytes
-    device: str
-    device_bytes: Bytes
-    torch: str
-    backend: str
-    plan_versions: dict[str, str] = field(default_factory=dict, hash=False)
+    graph: Annotated[str, "Digest of the training graph: what it computes and how it is wired, no names."]
+    plans: Annotated[tuple[str, ...], "Keys of the plans that can be switched on."]
+    batch: Annotated[
+        Annotated[int, Range(SEVERAL_BATCHES, LARGEST_BATCH)],
+        "Samples a forward; 0 in a study that looks for the best batch.",
+    ]
+    limit_bytes: Annotated[PositiveBytes, "What the peak may reach."]
+    device: Annotated[str, "Kind and name of the device."]
+    device_bytes: Annotated[Bytes, "Its memory."]
+    torch: Annotated[str, "Version of torch."]
+    backend: Annotated[str, "The training system."]
+    plan_versions: Annotated[dict[str, str], "Versions that decide what a plan means, by package."] = field(
+        default_factory=dict, hash=False
+    )
 
     def __post_init__(self) -> None:
         if len(self.plans) > MOST_PLANS:
@@ -164,20 +152,21 @@ class Problem:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Sizes:
-    """Sizes that were detected besides the problem: figures depend on them, and they may differ between its runs.
+    """Sizes that were detected besides the problem: figures depend on them, and they may differ between its runs."""
 
-    Attributes:
-        dims: Dimensions of the first batch other than the batch itself: the length of its sequences, for instance.
-        resting_bytes: Memory held between two steps, as far as it was known.
-        saved_bytes: What all plans save of the activations of a few samples, added up; 0 where nothing tells. It is for
-            the same number of samples, whatever batch the script came with.
-        space: The plans with all that is known of them.
-    """
-
-    dims: dict[str, Count] = field(default_factory=dict)
-    resting_bytes: Bytes = 0
-    saved_bytes: Bytes = 0
-    space: Space = field(default_factory=lambda: Space(plans=()))
+    dims: Annotated[
+        dict[str, Count],
+        "Dimensions of the first batch other than the batch itself: the length of its sequences, for instance.",
+    ] = field(default_factory=dict)
+    resting_bytes: Annotated[Bytes, "Memory held between two steps, as far as it was known."] = 0
+    saved_bytes: Annotated[
+        Bytes,
+        "What all plans save of the activations of a few samples, added up; 0 where nothing tells. It is for the same "
+        "number of samples, whatever batch the script came with.",
+    ] = 0
+    space: Annotated[Space, "The plans with all that is known of them."] = field(
+        default_factory=lambda: Space(plans=())
+    )
 
     @classmethod
     def of(cls, detection: Detection, rest_bytes: int | None = None) -> Self:
@@ -200,23 +189,14 @@ class Sizes:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Head:
-    """Subject and origin of a study.
+    """Subject and origin of a study."""
 
-    Attributes:
-        study: Its name.
-        created: When it was begun, in UTC.
-        autorecompute: The version that began it.
-        command: The command that was tuned.
-        problem: The problem.
-        sizes: The sizes that it was met at.
-    """
-
-    study: str
-    created: str
-    autorecompute: str
-    command: tuple[str, ...]
-    problem: Problem
-    sizes: Sizes
+    study: Annotated[str, "Its name."]
+    created: Annotated[str, "When it was begun, in UTC."]
+    autorecompute: Annotated[str, "The version that began it."]
+    command: Annotated[tuple[str, ...], "The command that was tuned."]
+    problem: Annotated[Problem, "The problem."]
+    sizes: Annotated[Sizes, "The sizes that it was met at."]
 
 
 def _digest(plain: object) -> str:
@@ -226,18 +206,10 @@ def _digest(plain: object) -> str:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Provenance(Document):
-    """Subject of the study: its ``study.json``.
+    """Subject of the study: its ``study.json``."""
 
-    Attributes:
-        format: Counts up when studies can no longer be read as they were.
-        digest: Sixteen hexadecimal digits, equal for equal problems.
-        head: What it is about.
-        machine: Digest of the machine that began it; not there where it was imported.
-        is_imported: True where it came from an archive; not there otherwise.
-    """
-
-    format: Number
-    digest: str
+    format: Annotated[Number, "Counts up when studies can no longer be read as they were."]
+    digest: Annotated[str, "Sixteen hexadecimal digits, equal for equal problems."]
     head: Annotated[Head, INLINED]
-    machine: str | Absent
-    is_imported: Literal[True] | Absent
+    machine: Annotated[str | Absent, "Digest of the machine that began it; not there where it was imported."]
+    is_imported: Annotated[Literal[True] | Absent, "True where it came from an archive; not there otherwise."]

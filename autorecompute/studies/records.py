@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Annotated
 
 from autorecompute import codec
 from autorecompute.errors import SetupError, UsageError
@@ -31,24 +31,20 @@ RACE_FILE = "race.json"
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class RoundRecord:
-    """A finalist in one round of a race.
+    """A finalist in one round of a race."""
 
-    Attributes:
-        step_seconds: Its timed steps.
-        cpu_seconds: The same in processor time; empty where another device does the work.
-        reference_seconds: The steps of the reference in the same round; empty where there was none.
-        reference_cpu_seconds: The same in processor time.
-        is_disturbed: Whether other processes disturbed anything that was measured in this round, so that it is no
-            evidence.
-        marks: What else happened meanwhile, in words.
-    """
-
-    step_seconds: tuple[StepSeconds, ...]
-    cpu_seconds: tuple[StepSeconds, ...] = ()
-    reference_seconds: tuple[StepSeconds, ...] = ()
-    reference_cpu_seconds: tuple[StepSeconds, ...] = ()
-    is_disturbed: bool = False
-    marks: tuple[str, ...] = ()
+    step_seconds: Annotated[tuple[StepSeconds, ...], "Its timed steps."]
+    cpu_seconds: Annotated[
+        tuple[StepSeconds, ...], "The same in processor time; empty where another device does the work."
+    ] = ()
+    reference_seconds: Annotated[
+        tuple[StepSeconds, ...], "The steps of the reference in the same round; empty where there was none."
+    ] = ()
+    reference_cpu_seconds: Annotated[tuple[StepSeconds, ...], "The same in processor time."] = ()
+    is_disturbed: Annotated[
+        bool, "Whether other processes disturbed anything that was measured in this round, so that it is no evidence."
+    ] = False
+    marks: Annotated[tuple[str, ...], "What else happened meanwhile, in words."] = ()
 
     def __post_init__(self) -> None:
         if not self.step_seconds:
@@ -57,38 +53,25 @@ class RoundRecord:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class StandingRecord:
-    """A finalist.
+    """A finalist."""
 
-    Attributes:
-        trial: Number of its trial.
-        description: What it recomputes, in a few words.
-        peak_bytes: Its highest peak.
-        rounds: Its rounds.
-    """
-
-    trial: Number
-    description: str
-    peak_bytes: PositiveBytes
-    rounds: tuple[RoundRecord, ...]
+    trial: Annotated[Number, "Number of its trial."]
+    description: Annotated[str, "What it recomputes, in a few words."]
+    peak_bytes: Annotated[PositiveBytes, "Its highest peak."]
+    rounds: Annotated[tuple[RoundRecord, ...], "Its rounds."]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class RaceRecord:
-    """Contents of ``race.json``.
+    """Contents of ``race.json``."""
 
-    Attributes:
-        ranking: How the race ended; ``None`` where it did not end.
-        standings: The finalists, the winner first.
-        over_limit: The finalists that were over the limit in their last round.
-        failed: Numbers of those that were not measured in one.
-        trials: How many trials the study had: with others, others might have raced.
-    """
-
-    ranking: Ranking | None
-    standings: tuple[StandingRecord, ...]
-    over_limit: tuple[StandingRecord, ...] = ()
-    failed: tuple[Number, ...] = ()
-    trials: Number = 0
+    ranking: Annotated[Ranking | None, "How the race ended; ``None`` where it did not end."]
+    standings: Annotated[tuple[StandingRecord, ...], "The finalists, the winner first."]
+    over_limit: Annotated[
+        tuple[StandingRecord, ...], "The finalists that were over the limit in their last round."
+    ] = ()
+    failed: Annotated[tuple[Number, ...], "Numbers of those that were not measured in one."] = ()
+    trials: Annotated[Number, "How many trials the study had: with others, others might have raced."] = 0
 
 
 BATCHES_FILE = "batches.json"
@@ -96,22 +79,17 @@ BATCHES_FILE = "batches.json"
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class BatchRecord:
-    """Progress of a study of several batches.
+    """Progress of a study of several batches."""
 
-    Attributes:
-        asked: The batches that were asked for; empty where the best one is looked for. Where the study has an answer,
-            those that it is the answer to.
-        without: What was measured without recompute, in the order it was.
-        seconds: Wall time spent on that and on comparing, over all runs.
-        max_trials: How many trials the batches shared when the answer was found.
-        is_complete: Whether the answer is the last word, and not the best so far.
-    """
-
-    asked: tuple[Batch, ...]
-    without: tuple[Figures, ...] = ()
-    seconds: Seconds = 0.0
-    max_trials: Count = 0
-    is_complete: bool = False
+    asked: Annotated[
+        tuple[Batch, ...],
+        "The batches that were asked for; empty where the best one is looked for. Where the study has an answer, "
+        "those that it is the answer to.",
+    ]
+    without: Annotated[tuple[Figures, ...], "What was measured without recompute, in the order it was."] = ()
+    seconds: Annotated[Seconds, "Wall time spent on that and on comparing, over all runs."] = 0.0
+    max_trials: Annotated[Count, "How many trials the batches shared when the answer was found."] = 0
+    is_complete: Annotated[bool, "Whether the answer is the last word, and not the best so far."] = False
 
     def is_answered_by(self, result: Result, max_trials: int) -> bool:
         """Tell whether the answer stands for whoever allows so many trials."""

@@ -95,8 +95,7 @@ NOT_FINITE = {(Measurement, "losses"), (Best, "losses"), (GradientCheck, "worst"
 def test_every_number_of_a_study_has_its_range():
     records = {Head, Trial, Rejection, Best, RaceRecord, BatchRecord, Analysis, Result}
     for kind in records_in(*records):
-        types = typing.get_type_hints(kind, include_extras=True)
-        bare = {field.name for field in dataclasses.fields(kind) if {int, float} & set(leaves(types[field.name]))}
+        bare = {entry.name for entry in codec.entries_of(kind) if {int, float} & set(leaves(entry.kind))}
         assert bare == {name for record, name in NOT_FINITE if record is kind}, kind
 
 
@@ -107,8 +106,8 @@ def records_in(*kinds):
         if kind in found or not dataclasses.is_dataclass(kind) or kind in {Choice, Config}:
             continue
         found.add(kind)
-        for field in typing.get_type_hints(kind, include_extras=True).values():
-            todo += leaves(field)
+        for entry in codec.entries_of(kind):
+            todo += leaves(entry.kind)
     return found
 
 
