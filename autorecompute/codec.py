@@ -56,7 +56,7 @@ class Entry(NamedTuple):
     kind: Any
     """Its type without its words; of an inlined record, the record."""
     words: str
-    """What it is: the text that its type is annotated with."""
+    """Words about the field: the text that its type is annotated with."""
     is_inlined: bool
 
 

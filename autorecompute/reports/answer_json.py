@@ -102,7 +102,7 @@ class BestConfig(Document):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class With(Document):
-    """What a batch comes to with recompute."""
+    """Answer of a batch with recompute."""
 
     figures: Annotated[Figures, INLINED]
     study: Annotated[str, "The study that tuned it."]

@@ -15,7 +15,7 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class StepEstimate:
-    """What a step computes, and what that takes at least on the machine of ``peak.machine``. No step was run there."""
+    """Work of a step, and its least time on the machine of ``peak.machine``. No step was run there."""
 
     step_seconds: Annotated[
         Seconds, "Time of the operators of a step, at the full speeds of the machine; a real step takes longer."
@@ -41,7 +41,7 @@ class StepEstimate:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ConfigForecast:
-    """What a config should need."""
+    """Forecast of a config."""
 
     config: Annotated[str, "The config in a few words."]
     choices: Annotated[Config, "Its choices."]
@@ -157,7 +157,7 @@ class StepTimeline:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class PlanEffect:
-    """What a plan does."""
+    """Effect of a plan."""
 
     config: Annotated[str, "The plan."]
     stash_saving_bytes: Annotated[AnyBytes, "What it saves alone of what the forward pass leaves."]
@@ -170,7 +170,7 @@ class PlanEffect:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class PresetPeaks:
-    """What a preset should need at each of the batches that were asked for."""
+    """Forecasts of a preset at each of the batches that were asked for."""
 
     preset: Annotated[str, "Its name."]
     peak_bytes_by_batch: Annotated[dict[str, Bytes], "Peak of the process, by batch."]
@@ -181,7 +181,7 @@ class PresetPeaks:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Peak:
-    """What the peak is made of; all of it is predicted from profiled steps."""
+    """Parts of the peak, all predicted from profiled steps."""
 
     dims: Annotated[dict[str, Count], "The dimensions that everything is told at."]
     profiled_dims: Annotated[dict[str, Count], "Those of the profiled steps."]

@@ -21,7 +21,7 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class SwitchedOn:
-    """What the environment switches on."""
+    """Recompute that the environment switches on."""
 
     on: Annotated[bool, "Whether anything is."]
     summary: Annotated[str, "The same in a line."]
@@ -96,7 +96,7 @@ class Rank:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class TrainingDevice:
-    """Where a model trains."""
+    """Device that a model trains on."""
 
     kind: Annotated[str, "``cpu`` or ``cuda``."]
     name: Annotated[str, "The processor's or card's name."]
@@ -104,7 +104,7 @@ class TrainingDevice:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Plans(Document):
-    """What could be recomputed."""
+    """Activations that can be recomputed."""
 
     switched_on: Annotated[SwitchedOn, "What the environment switches on."]
     plans: Annotated[tuple[OfferedPlan, ...], "Each plan offered, the largest saving first."]

@@ -20,7 +20,7 @@ if TYPE_CHECKING:
 Schema = dict[str, Any]
 
 UNITS = (("_bytes", "bytes"), ("samples_per_second", "samples a second"), ("_seconds", "seconds"))
-"""How a name ends, and the unit that it is in."""
+"""Units by the end of a name."""
 
 CHOICE: Schema = {"type": "string", "description": "A choice: SITE:OPTION or SITE:OPTION:COUNT."}
 SIMPLE: dict[Any, Schema] = {
