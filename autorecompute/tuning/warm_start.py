@@ -73,11 +73,6 @@ def prior_of(neighbour: Neighbour) -> Prior:
 def adopt(neighbour: Neighbour, folder: StudyFolder, store: TrialStore) -> None:
     """Take over all that a study of the same problem knows into one that has just begun.
 
-    Args:
-        neighbour: The study of the same problem.
-        folder: The new study.
-        store: Its trials.
-
     Raises:
         SetupError: the new study cannot be written, or the stored one cannot be read.
     """
