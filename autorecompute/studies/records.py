@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import statistics
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Annotated
 
@@ -49,6 +50,18 @@ class RoundRecord:
     def __post_init__(self) -> None:
         if not self.step_seconds:
             raise ValueError("is a round without a timed step")
+
+    @property
+    def seconds(self) -> float:
+        """Median step: wall time, or processor time where the round was disturbed."""
+        return statistics.median(self.cpu_seconds if self.is_disturbed and self.cpu_seconds else self.step_seconds)
+
+    @property
+    def ratio(self) -> float | None:
+        """Step time of the reference over its own, on the same clock; ``None`` where the round had no reference."""
+        is_cpu_time = self.is_disturbed and self.cpu_seconds
+        reference = self.reference_cpu_seconds if is_cpu_time else self.reference_seconds
+        return statistics.median(reference) / self.seconds if reference else None
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -11,7 +11,7 @@ from autorecompute.figures import Figures
 from autorecompute.plans import Config
 from autorecompute.result import Result, SearchEnd
 from autorecompute.tuning.budget import Task
-from autorecompute.tuning.confirmation import TELLING, Confirmer, EarlyAnswer, Rejections, StandingAnswer, TrialLimit
+from autorecompute.tuning.confirmation import TELLING, Confirmer, EarlyAnswer, TrialLimit
 from autorecompute.tuning.explanations import advise_on_glibc
 from autorecompute.tuning.race import (
     FINALISTS,
@@ -58,23 +58,38 @@ RACE_SHARE = 0.5
 class Decision:
     """Finds the answer to a study whose search has ended.
 
-    Args:
-        context: What the tuning works with.
-        rejections: Who cannot be the answer.
-        confirmer: Has configs confirmed.
+    The answer stays until something better is confirmed after it. A decision knows more than the figures of single
+    processes: it has a race behind it, and a tie goes to the lower peak. So a config that was confirmed before the
+    decision does not replace its winner, however fast it looks.
     """
 
-    def __init__(self, context: TuningContext, rejections: Rejections, confirmer: Confirmer) -> None:
+    def __init__(self, context: TuningContext) -> None:
         self._context = context
-        self._rejections, self._confirmer = rejections, confirmer
+        self.confirmer = Confirmer(context)
+        """Has configs confirmed, and knows those that cannot be the answer."""
+        self._rejections = self.confirmer.rejections
         self._earlier = context.folder.result()
-        self._standing = StandingAnswer(confirmer, self._earlier)
+        self._known = self.confirmer.configs
+        best = self._earlier.best if self._earlier is not None else None
+        # What has knobs is the answer with them alone, and what a training found may be none.
+        is_answer = best is not None and best.confirmed and not best.knobs and best.config in self._known
+        self._decided = best if is_answer else None
         self.ran_out = False
         """Tells whether the last decision lacked the time to confirm all that it should have."""
         self._ranked: tuple[Config, Ranking] | None = None
         self._raced: dict[str, float] = {}
         self._over_limit: tuple[Finalist, ...] = ()
         self._last_process: Config | None = None
+
+    @property
+    def _best(self) -> Best | None:
+        """Return the last decision, or the fastest where that was confirmed later."""
+        fastest = self.confirmer.best
+        is_new = fastest is not None and fastest.config not in self._known
+        return fastest if is_new or self._decided is None else self._decided
+
+    def _settle(self, best: Best) -> None:
+        self._decided, self._known = best, self.confirmer.configs
 
     def decide(
         self, trials: Sequence[Trial], limit_bytes: int, *, steps: Mapping[int, float], search_seconds: float
@@ -96,12 +111,13 @@ class Decision:
         if not is_needless:
             others = [entry for entry in standings if not entry.trial.config.is_none]
             self._confirm(self._rank(others, trials, deadline_seconds=deadline_seconds))
-        best = self._standing.best
+        best = self._best
         is_just_confirmed = best is not None and best.config == self._last_process
         rival = self._compare_with_baseline(best, baseline, is_just_confirmed=is_just_confirmed)
         if not rival.is_complete:
             self._context.note("no time left for all comparisons in fresh processes")
-        may_be_confirmed = best is None and self._may_be_confirmed(trials)
+        remaining = self._rejections.remaining(trials)
+        may_be_confirmed = best is None and (self.confirmer.failures or any(trial.fits for trial in remaining))
         compared = rival.is_complete and not self.ran_out and not may_be_confirmed
         return self.compose(best, rival, trials, limit_bytes, compared=compared)
 
@@ -139,7 +155,7 @@ class Decision:
             short_of_reserve=self._short_of_reserve(best, trials, limit_bytes),
             rejected=self._rejections.outcomes,
             warnings=tuple(dict.fromkeys(text for trial in trials for text in trial.measurement.warnings)),
-            unconfirmed=(*self._rejections.sentences, *self._confirmer.failures),
+            unconfirmed=(*self._rejections.sentences, *self.confirmer.failures),
             trials=len(trials),
             device=self._context.detection.device,
             versions=self._context.detection.versions,
@@ -150,15 +166,14 @@ class Decision:
 
     def _short_of_reserve(self, best: Best | None, trials: Sequence[Trial], limit_bytes: int) -> tuple[str, ...]:
         # A whole process says more than the reserve: of these it is known whether they hold the limit.
-        known = {*self._rejections.configs, *self._confirmer.configs, *([best.config] if best is not None else [])}
+        known = {*self._rejections.configs, *self.confirmer.configs, *([best.config] if best is not None else [])}
         short = [trial.config for trial in trials if trial.fits and not trial.under(limit_bytes).fits]
         return tuple(dict.fromkeys(config.hash for config in short if config not in known))
 
     def compose_early(self, trials: Sequence[Trial], limit_bytes: int) -> Result:
         """Return the answer so far, compared with nothing."""
-        best = self._standing.best
-        compared = not needs_rival_batch(best, self._context.settings)
-        return self.compose(best, Rival(), trials, limit_bytes, compared=compared)
+        compared = not needs_rival_batch(self._best, self._context.settings)
+        return self.compose(self._best, Rival(), trials, limit_bytes, compared=compared)
 
     def _compare_with_baseline(self, best: Best | None, baseline: Trial | None, *, is_just_confirmed: bool) -> Rival:
         if best is None or not needs_rival_batch(best, self._context.settings):
@@ -180,7 +195,7 @@ class Decision:
         if earlier is not None and earlier.is_over:
             self._take(earlier, "in an earlier session ")
             return earlier.in_order(standings)
-        winner_needs = max((self._confirmer.needs(entry.trial.config) for entry in front), key=len)
+        winner_needs = max((self.confirmer.needs(entry.trial.config) for entry in front), key=len)
         rounds = [Task.ROUND] * (len(front) + has_reference)
         starts = [] if self._context.bench.is_live else [Task.START]
         if not self._context.budget.allows(*starts, *rounds, *winner_needs):
@@ -219,7 +234,7 @@ class Decision:
 
     def _take(self, raced: RaceResult, when: str = "") -> None:
         self._over_limit = raced.over_limit
-        self._confirmer.learn(raced.standings)
+        self.confirmer.learn(raced.standings)
         for entry in raced.over_limit:
             self._context.note(f"{entry.trial.description}: within the limit in its trial, over it {when}in the race")
         measured = (*raced.standings, *raced.over_limit)
@@ -236,22 +251,24 @@ class Decision:
             config = finalist.trial.config
             if self._rejections.foretell(finalist.peak_bytes, self._context.problem.limit_bytes):
                 continue
-            if not self._context.budget.allows_late(*self._confirmer.needs(config)):
+            if not self._context.budget.allows_late(*self.confirmer.needs(config)):
                 self._context.note(f"no time left to confirm {self._context.detection.space.describe(config)}")
                 self.ran_out = True
                 continue
             self._context.progress.leads(finalist.trial, finalist.relative_throughput)
             best = self._confirm_one(finalist)
             if best is not None:
-                self._standing.decide(replace(best, ranking=self._ranking_of(config)))
+                # Who comes next where the winner is not confirmed was never compared with the rest at that confidence.
+                winner, ranking = self._ranked or (None, None)
+                self._settle(replace(best, ranking=ranking if config == winner else None))
                 self._confirm_faster(finalist, standings)
                 return True
         return False
 
     def _confirm_one(self, finalist: Finalist) -> Best | None:
-        if self._confirmer.needs(finalist.trial.config):
+        if self.confirmer.needs(finalist.trial.config):
             self._last_process = finalist.trial.config
-        return self._confirmer.confirm(finalist)
+        return self.confirmer.confirm(finalist)
 
     def _confirm_faster(self, winner: Finalist, standings: Sequence[Finalist]) -> None:
         """Give those their own process that were over the limit in the race, and faster there than the winner.
@@ -263,23 +280,15 @@ class Decision:
             if entry.trial.number not in able or not is_faster(entry, winner):
                 continue
             what = f"{entry.trial.description}: faster than the winner, and over the limit in the race"
-            if not self._context.budget.allows(*self._confirmer.needs(entry.trial.config)):
+            if not self._context.budget.allows(*self.confirmer.needs(entry.trial.config)):
                 self._context.note(f"{what}; no time left for its own process")
                 continue
             self._context.note(f"{what}; its own process decides")
             best = self._confirm_one(entry)
             if best is not None:
                 self._context.note(f"{entry.trial.description}: within the limit in its own process, and taken")
-                self._standing.decide(best)
+                self._settle(best)
                 return
-
-    def _may_be_confirmed(self, trials: Sequence[Trial]) -> bool:
-        return bool(self._confirmer.failures) or any(trial.fits for trial in self._rejections.remaining(trials))
-
-    def _ranking_of(self, config: Config) -> Ranking | None:
-        # Who comes next where the winner is not confirmed was never compared with the rest at that confidence.
-        winner, ranking = self._ranked or (None, None)
-        return ranking if config == winner else None
 
 
 def _baseline_of(trials: Sequence[Trial]) -> Trial | None:
@@ -323,12 +332,11 @@ class Attempt:
         self._context, self._ledger, self._runner = context, ledger, runner
         self._transfer, self._set_answer = transfer, set_answer
         self._searchers = SearcherFactory(context, prior)
-        self._rejections = Rejections(context.folder)
-        for rejection in self._rejections.describe():
-            context.note(rejection)
-        self._confirmer = Confirmer(context, self._rejections)
-        self._decision = Decision(context, self._rejections, self._confirmer)
-        self._limit = TrialLimit(context, self._confirmer, self._rejections)
+        for known in context.folder.rejections():
+            context.note(f"{known.outcome} in an earlier session: {known.reason}")
+        self._decision = Decision(context)
+        self._confirmer, self._rejections = self._decision.confirmer, self._decision.confirmer.rejections
+        self._limit = TrialLimit(context, self._confirmer)
         self._early = EarlyAnswer(context, self._confirmer, self._compose_so_far)
 
     def run(self) -> Result:
@@ -387,22 +395,18 @@ class Attempt:
 
     def _goes_on(self, result: Result, limit_bytes: int) -> bool:
         """Tell whether another search may find what this one left out, by what whole processes were seen to need."""
-        if result.best is not None:
-            is_needless = self._is_needless(result.best)
+        best, trials = result.best, self._ledger.trials
+        if best is not None:
+            # No recompute may fit after all, by what a whole process was seen to need.
+            fits = any(trial.config.is_none and trial.under(self._limit(trials)).fits for trial in trials)
             self._limit.learn()
-            return is_needless
+            return fits and not best.config.is_none and Config() not in self._rejections.configs
         excess_bytes = self._limit.learn()
         if excess_bytes:
             needed = f"whole processes need {format_bytes(excess_bytes)} more: searching below that"
             advice = advise_on_glibc(self._context.detection.device.kind)
             self._context.note(f"{needed}. {advice}".rstrip(". "))
         return bool(excess_bytes) or limit_bytes < self._context.problem.limit_bytes
-
-    def _is_needless(self, best: Best) -> bool:
-        """Tell whether no recompute should fit after all, by what a whole process was seen to need."""
-        trials = self._ledger.trials
-        fits = any(trial.config.is_none and trial.under(self._limit(trials)).fits for trial in trials)
-        return fits and not best.config.is_none and Config() not in self._rejections.configs
 
     def _expected(self, result: Result, searcher: Searcher, trials: list[Trial]) -> dict[str, Prediction]:
         """Return the search's predictions of the presets that it did not measure."""

@@ -33,16 +33,13 @@ TELLING = 2
 
 
 class Confirmer:
-    """Confirms the configs of a study, each once, whatever session of it that was in.
+    """Confirms the configs of a study, each once, whatever session of it that was in."""
 
-    Args:
-        context: What the tuning works with.
-        rejections: Who cannot be the answer; those that are found out here are added.
-    """
-
-    def __init__(self, context: TuningContext, rejections: Rejections) -> None:
-        self._context, self._rejections = context, rejections
-        self._confirmed = {best.config: best for best in self._context.folder.confirmed()}
+    def __init__(self, context: TuningContext) -> None:
+        self._context = context
+        self.rejections = Rejections(context.folder)
+        """Who cannot be the answer; those that are found out here are added."""
+        self._confirmed = {best.config: best for best in context.folder.confirmed()}
         self._failures: dict[Config, str] = {}
 
     @property
@@ -74,7 +71,7 @@ class Confirmer:
         """
         peaks = {trial.config: trial.measurement.peak_bytes for trial in trials}
         confirmed = [best.peak_bytes - (peaks.get(best.config) or best.peak_bytes) for best in self._confirmed.values()]
-        return statistics.median_low(confirmed) if confirmed else max(self._rejections.known_excesses, default=None)
+        return statistics.median_low(confirmed) if confirmed else max(self.rejections.known_excesses, default=None)
 
     def needs(self, config: Config) -> tuple[Task, ...]:
         """Return the tasks before the config is confirmed; nothing where it is."""
@@ -93,9 +90,7 @@ class Confirmer:
         if known is None:
             self._failures.pop(config, None)
             known = self._prove(finalist, self._context.detection.space.describe(config))
-        if known is None:
-            return None
-        return self._update(known, finalist)
+        return None if known is None else self._update(known, finalist)
 
     def learn(self, standings: Sequence[Finalist]) -> None:
         """Take what a race tells of configs that were confirmed before it: single trials are compared with it else.
@@ -146,21 +141,18 @@ class Confirmer:
             return self._context.watch(environment, self._context.settings.batch)
 
     def _keep_failure(self, finalist: Finalist, measurement: Measurement, reason: str) -> None:
-        config, peak_bytes = finalist.trial.config, measurement.peak_bytes
-        outcome = measurement.under(self._context.problem.limit_bytes).outcome
+        config, limit_bytes = finalist.trial.config, self._context.problem.limit_bytes
+        outcome, held_bytes = measurement.under(limit_bytes).outcome, measurement.peak_bytes
         if outcome.is_about_memory:
-            excess_bytes = self._assume_excess(finalist) if peak_bytes is None else peak_bytes - finalist.peak_bytes
-            self._rejections.add(Rejection(config=config, outcome=outcome, reason=reason, excess_bytes=excess_bytes))
+            # A process that runs out of memory leaves no peak, only the fact that it needed more than the limit. The
+            # usual share lets a second search begin below the steps of this config, not at them.
+            if held_bytes is None:
+                held_bytes = limit_bytes + round(finalist.peak_bytes * WHOLE_PROCESS_SHARE)
+            excess_bytes = held_bytes - finalist.peak_bytes
+            self.rejections.add(Rejection(config=config, outcome=outcome, reason=reason, excess_bytes=excess_bytes))
         else:
             # Whatever else ended the process may not end the next one.
             self._failures[config] = reason
-
-    def _assume_excess(self, finalist: Finalist) -> int:
-        # A process that runs out of memory leaves no peak, only the fact that it needed more than the limit. The usual
-        # share lets a second search begin below the steps of this config, not at them.
-        return (
-            self._context.problem.limit_bytes - finalist.peak_bytes + round(finalist.peak_bytes * WHOLE_PROCESS_SHARE)
-        )
 
     def _check_gradients(self, config: Config, description: str) -> GradientCheck | None:
         if config.is_none:
@@ -173,7 +165,7 @@ class Confirmer:
         elif not check.agrees:
             reason = f"{description} has wrong gradients{self._culprits(config)}: {check.message.rstrip('.')}"
             self._context.note(f"{Outcome.WRONG_GRADIENT}: {reason}")
-            self._rejections.add(Rejection(config=config, outcome=Outcome.WRONG_GRADIENT, reason=reason))
+            self.rejections.add(Rejection(config=config, outcome=Outcome.WRONG_GRADIENT, reason=reason))
         return check
 
     def _culprits(self, config: Config) -> str:
@@ -223,20 +215,11 @@ def _best(finalist: Finalist, description: str, measurement: Measurement, proble
 
 
 class Rejections:
-    """Finalists of a study that cannot be its answer, over all its runs.
-
-    Args:
-        folder: The study.
-    """
+    """Finalists of a study that cannot be its answer, over all its runs."""
 
     def __init__(self, folder: StudyFolder) -> None:
         self._folder = folder
         self._known = folder.rejections()
-
-    @property
-    def excess_bytes(self) -> int:
-        """Return the least bytes that a whole process needed beyond its timed steps; 0 where none needed too much."""
-        return min(self.known_excesses, default=0)
 
     @property
     def known_excesses(self) -> list[int]:
@@ -266,10 +249,6 @@ class Rejections:
         """Return the reasons other than memory, in words."""
         return tuple(known.reason for known in self._known if known.outcome is Outcome.WRONG_GRADIENT)
 
-    def describe(self) -> list[str]:
-        """Return a line for each of them."""
-        return [f"{known.outcome} in an earlier session: {known.reason}" for known in self._known]
-
     def remaining(self, trials: Sequence[Trial]) -> list[Trial]:
         """Return the trials of configs that may still be the answer."""
         return [trial for trial in trials if trial.config not in self.configs]
@@ -296,49 +275,10 @@ GROWTH = 3.0
 """Each further one waits for so many times as long."""
 
 
-class StandingAnswer:
-    """The answer so far, which stays until something better is confirmed after it.
-
-    A decision knows more than the figures of single processes: it has a race behind it, and a tie goes to the lower
-    peak. So a config that was confirmed before the decision does not replace its winner, however fast it looks.
-
-    Args:
-        confirmer: Has configs confirmed.
-        earlier: What an earlier session decided; ``None`` where there is no answer.
-    """
-
-    def __init__(self, confirmer: Confirmer, earlier: Result | None) -> None:
-        self._confirmer = confirmer
-        self._known = confirmer.configs
-        best = earlier.best if earlier is not None else None
-        # What has knobs is the answer with them alone, and what a training found may be none.
-        is_answer = best is not None and best.confirmed and not best.knobs and best.config in self._known
-        self._decided = best if is_answer else None
-
-    def decide(self, best: Best) -> None:
-        """Take the winner of a decision."""
-        self._decided, self._known = best, self._confirmer.configs
-
-    @property
-    def best(self) -> Best | None:
-        """Return the last decision, or the fastest where that was confirmed later.
-
-        ``None`` where nothing was confirmed.
-        """
-        fastest = self._confirmer.best
-        is_new = fastest is not None and fastest.config not in self._known
-        return fastest if is_new or self._decided is None else self._decided
-
-
 class EarlyAnswer:
     """The answer that an interruption leaves.
 
     A confirmation ends the script and starts it twice: by itself, and for the trials after it. So it has to be due.
-
-    Args:
-        context: What the tuning works with.
-        confirmer: Who confirms.
-        compose: Makes the answer of what was confirmed so far.
     """
 
     def __init__(self, context: TuningContext, confirmer: Confirmer, compose: Callable[[], Result]) -> None:
@@ -446,12 +386,11 @@ class TrialLimit:
 
     Args:
         context: What the tuning works with.
-        confirmer: Knows the whole processes that held the limit.
-        rejections: Knows those that did not.
+        confirmer: Knows the whole processes that held the limit, and those that did not.
     """
 
-    def __init__(self, context: TuningContext, confirmer: Confirmer, rejections: Rejections) -> None:
-        self._context, self._confirmer, self._rejections = context, confirmer, rejections
+    def __init__(self, context: TuningContext, confirmer: Confirmer) -> None:
+        self._context, self._confirmer, self._rejections = context, confirmer, confirmer.rejections
         self._excess_bytes, self._guesses, self._has_told = 0, True, False
 
     def __call__(self, trials: Sequence[Trial]) -> int:
@@ -482,12 +421,12 @@ class TrialLimit:
 
     def learn(self) -> int:
         """Guesses no more, and takes what whole processes were seen to need where that was too much; gives it."""
-        self._excess_bytes = self._rejections.excess_bytes
+        self._excess_bytes = min(self._rejections.known_excesses, default=0)
         self.stop_guessing()
         return self._excess_bytes
 
     def leanest_beyond(self, trials: Sequence[Trial]) -> Trial | None:
-        """Return the trial of least peak where the guess leaves room for none: its whole process tells the need."""
+        """Return the trial of least peak where the guess leaves room for none: its process tells what is needed."""
         is_known = self._confirmer.configs or len(self._rejections.known_excesses) >= TELLING
         left_bytes = self(trials)
         able = self._rejections.remaining(trials)
@@ -507,11 +446,8 @@ class TrialLimit:
         own_bytes = baseline.measurement.untold_bytes + self._context.detection.left_bytes
         limit_bytes = self._context.problem.limit_bytes
         own_bytes = min(own_bytes, round(WHOLE_PROCESS_SHARE * limit_bytes))  # glibc may have kept far more by chance
-        self._tell(baseline, own_bytes)
-        return own_bytes
-
-    def _tell(self, baseline: Trial, own_bytes: int) -> None:
-        if not self._has_told and not baseline.under(self._context.problem.limit_bytes - own_bytes).fits:
+        if not self._has_told and not baseline.under(limit_bytes - own_bytes).fits:
             room = format_bytes(own_bytes)
             self._context.note(f"leaving {room} of the limit for what a process holds beyond its tensors")
         self._has_told = True
+        return own_bytes

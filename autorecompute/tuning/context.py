@@ -305,13 +305,15 @@ def device_lock(context: TuningContext) -> Iterator[None]:
     Raises:
         TooLittleTimeError: the time was over before the device was free.
     """
-    purpose, is_same = _purpose(context), False
+    shared, is_same = context.shared, False
+    # Workers that share a study need not share a folder.
+    purpose = f"study {context.folder.path}" if shared is None else f"study '{shared.name}' in {shared.place}"
     began_waiting: float | None = None
 
     def note_wait(text: str) -> None:
         nonlocal is_same, began_waiting
         began_waiting = time.monotonic()
-        is_same = context.shared is not None and f"({purpose})" in text
+        is_same = shared is not None and f"({purpose})" in text
         context.note(f"{text}{', for this same study: it continues if that one exits' * is_same}")
 
     with ExitStack() as held:
@@ -323,12 +325,6 @@ def device_lock(context: TuningContext) -> Iterator[None]:
         if began_waiting is not None:
             context.waited_seconds += time.monotonic() - began_waiting
         yield
-
-
-def _purpose(context: TuningContext) -> str:
-    # Workers that share a study need not share a folder.
-    shared = context.shared
-    return f"study {context.folder.path}" if shared is None else f"study '{shared.name}' in {shared.place}"
 
 
 def _describe_late(waited_seconds: float, *, is_same: bool) -> str:

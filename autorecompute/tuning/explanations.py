@@ -46,7 +46,20 @@ def explain_too_little_time(start_seconds: float, waited_seconds: float = 0.0, k
         waited_seconds: What the wait for the device took, while another tuning held it.
         kept: What :func:`explain_kept` says; empty where nothing was measured before.
     """
-    return f"{_explain_lateness(start_seconds, waited_seconds, 'another' if kept else 'the first')} {kept}".rstrip()
+    which, kept = "another" if kept else "the first", f" {kept}" if kept else ""
+    if waited_seconds > start_seconds:
+        return (
+            f"The time was over before {which} trial: {format_seconds(waited_seconds)} of it went into waiting for "
+            "the device, which another tuning held. Run the same command once that is through, or give it as much more "
+            f"with --timeout.{kept}"
+        )
+    if not start_seconds:
+        return f"The time was over before {which} trial. Give it more with --timeout.{kept}"
+    enough = math.ceil(STARTS_OF_AN_ANSWER * start_seconds)
+    return (
+        f"The time was over before {which} trial: a start of the script takes {format_seconds(start_seconds)}, and "
+        f"an answer two of them and some trials. Give it about --timeout {enough}s at least.{kept}"
+    )
 
 
 def explain_kept(folder: StudyFolder) -> str:
@@ -63,22 +76,6 @@ def explain_unconfirmed(folder: StudyFolder) -> str:
     if result is None or result.best is None or result.best.confirmed:
         return ""
     return f"What a training found is not confirmed yet: {result.best.description}."
-
-
-def _explain_lateness(start_seconds: float, waited_seconds: float, which: str) -> str:
-    if waited_seconds > start_seconds:
-        return (
-            f"The time was over before {which} trial: {format_seconds(waited_seconds)} of it went into waiting for "
-            "the device, which another tuning held. Run the same command once that is through, or give it as much more "
-            "with --timeout."
-        )
-    if not start_seconds:
-        return f"The time was over before {which} trial. Give it more with --timeout."
-    enough = math.ceil(STARTS_OF_AN_ANSWER * start_seconds)
-    return (
-        f"The time was over before {which} trial: a start of the script takes {format_seconds(start_seconds)}, and "
-        f"an answer two of them and some trials. Give it about --timeout {enough}s at least."
-    )
 
 
 def explain_late_batches(folder: StudyFolder, batches: Sequence[int]) -> str:

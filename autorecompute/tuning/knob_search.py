@@ -6,7 +6,7 @@ import math
 import os
 import statistics
 from dataclasses import replace
-from typing import TYPE_CHECKING, NamedTuple
+from typing import TYPE_CHECKING
 
 from autorecompute.backends import registry
 from autorecompute.errors import ScriptError, SetupError, UsageError
@@ -22,7 +22,6 @@ from autorecompute.units import format_count
 if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
 
-    from autorecompute.plans import Choice, Plan
     from autorecompute.result import Best, Result
     from autorecompute.training_job import Detection
     from autorecompute.trials import Bench
@@ -50,32 +49,12 @@ A_KNOB = (Task.START, Task.CHECK, *TWO_PAIRS)
 """Least tasks of a knob."""
 
 
-class Pair(NamedTuple):
-    """Two fresh processes, one right after the other in either order."""
-
-    base: Measurement
-    other: Measurement
-
-    @property
-    def log_ratio(self) -> float:
-        """Logarithm of the throughput of the second over that of the first; both trained."""
-        base, other = (measurement.median_step_seconds for measurement in self)
-        assert base, "the process without the knob trained"
-        assert other, "so did the one with it"
-        return math.log(base / other)
-
-
 class KnobSearch:
-    """Tries the knobs of the backend on the answer of a study.
-
-    Args:
-        context: What the tuning works with.
-    """
+    """Tries the knobs of the backend on the answer of a study."""
 
     def __init__(self, context: TuningContext) -> None:
         self._context = context
         self._backend = registry.backend_of(context.detection.versions)
-        self._logs = context.folder.workers / "knobs"
 
     def run(self, result: Result, keep: Callable[[Result], None]) -> Result:
         """Return the answer with the knobs that pay; as it is where none is wanted, or all were tried before.
@@ -87,29 +66,28 @@ class KnobSearch:
         Raises:
             SetupError: the study cannot be written.
         """
-        if not self._context.settings.turns_knobs or result.best is None:
+        context, best = self._context, result.best
+        if not context.settings.turns_knobs or best is None:
             return result
         if not result.knobs:
-            result = self._save(replace(result, knobs=tuple(self._begin(result.best.config))), keep)
+            inherited = {name: text for name, text in os.environ.items() if name not in registry.variables()}
+            reasons = {
+                knob.name: self._backend.why_not(knob, best.config, context.detection, inherited)
+                for knob in self._backend.KNOBS
+            }
+            knobs = tuple(KnobFigures(name=name, why_not=reason) for name, reason in reasons.items())
+            result = self._save(replace(result, knobs=knobs), keep)
         for knob in self._backend.KNOBS:
             known = next((figures for figures in result.knobs if figures.name == knob.name), None)
-            if known is None or not known.is_open or not self._context.budget.allows(*A_KNOB):
+            if known is None or not known.is_open or not context.budget.allows(*A_KNOB):
                 continue
-            self._context.note(f"trying {knob.name}: {knob.effect}")
-            assert result.best is not None, "a knob takes nothing away"
-            with hold_device(self._context.detection.device, f"study {self._context.folder.path}", self._context.note):
-                figures, best = self._try(knob.name, result.best)
-            self._context.note(f"knob {knob.name}: {figures.sentence}")
+            context.note(f"trying {knob.name}: {knob.effect}")
+            with hold_device(context.detection.device, f"study {context.folder.path}", context.note):
+                figures, best = self._try(knob.name, best)
+            context.note(f"knob {knob.name}: {figures.sentence}")
             knobs = tuple(figures if entry is known else entry for entry in result.knobs)
             result = self._save(replace(result, best=best, knobs=knobs), keep)
         return result
-
-    def _begin(self, config: Config) -> list[KnobFigures]:
-        inherited = {name: text for name, text in os.environ.items() if name not in registry.variables()}
-        return [
-            KnobFigures(name=knob.name, why_not=self._backend.why_not(knob, config, self._context.detection, inherited))
-            for knob in self._backend.KNOBS
-        ]
 
     def _save(self, result: Result, keep: Callable[[Result], None]) -> Result:
         self._context.folder.finish(result)
@@ -117,49 +95,54 @@ class KnobSearch:
         return result
 
     def _try(self, knob: str, best: Best) -> tuple[KnobFigures, Best]:
-        make_folder(self._logs)
-        names = (*best.knobs, knob)
+        logs, names = self._context.folder.workers / "knobs", (*best.knobs, knob)
+        make_folder(logs)
         variables = self._context.emit(Config(), names)
-        failed = KnobFigures(name=knob)
         try:
-            with self._context.bench.under(variables, self._logs) as bench:
+            with self._context.bench.under(variables, logs) as bench:
                 turned, lost = self._turn(best, names, bench.detect())
                 outcome, message, turned = _check_gradients(bench, turned)
         except (ScriptError, SetupError, UsageError) as error:
-            return replace(failed, outcome=Outcome.SCRIPT_ERROR, message=str(error)), best
+            return KnobFigures(name=knob, outcome=Outcome.SCRIPT_ERROR, message=str(error)), best
         if outcome is not Outcome.OK:
-            return replace(failed, outcome=outcome, message=message), best
-        figures, pairs = self._compare(best, turned)
+            return KnobFigures(name=knob, outcome=outcome, message=message), best
+        figures, measured = self._compare(best, turned)
         figures = replace(figures, name=knob, message="; ".join(filter(None, [lost, figures.message])))
-        return figures, _with_figures(turned, [pair.other for pair in pairs]) if figures.kept else best
+        if figures.peak_bytes is None or not figures.kept:
+            return figures, best
+        speed = statistics.median(speed for item in measured if (speed := item.samples_per_second) is not None)
+        losses = measured[-1].losses
+        return figures, replace(turned, samples_per_second=speed, peak_bytes=figures.peak_bytes, losses=losses)
 
     def _turn(self, best: Best, names: tuple[str, ...], under: Detection) -> tuple[Best, str]:
         """Return the config as far as its plans exist under the knobs: others might be ignored without a word."""
-        plans = self._backend.plans_under(names, under)
-        choices = self._found(best.config, plans, under)
-        if choices == best.config.choices:
-            return replace(best, knobs=names), ""
-        config = Config(choices)
-        description = Space(plans=tuple(plans)).describe(config)
-        on = len(best.config.choices)
-        lost = f"{on - len(choices)} of the winner's {format_count(on, 'plan')}"
-        return replace(best, config=config, description=description, knobs=names), f"without {lost}, not found then"
-
-    def _found(self, config: Config, plans: Sequence[Plan], under: Detection) -> frozenset[Choice]:
-        """Return the choices that are on and offered under the knobs, each at as many places as before."""
-        if not self._context.detection.space.is_mix(config):
+        plans, on = self._backend.plans_under(names, under), best.config.choices
+        if self._context.detection.space.is_mix(best.config):
+            offered = [choice for plan in plans for choice in plan.choices]
+            # Each at as many places as before.
+            found = frozenset(own for own in on if any(own.covers(choice) for choice in offered))
+        else:
             # No plan is offered for what the training system alone knows: it has its preset or has it not.
-            return config.choices if config in under.own_presets.values() else frozenset()
-        offered = [choice for plan in plans for choice in plan.choices]
-        return frozenset(on for on in config.choices if any(on.covers(choice) for choice in offered))
+            found = on if best.config in under.own_presets.values() else frozenset()
+        if found == on:
+            return replace(best, knobs=names), ""
+        config = Config(found)
+        turned = replace(best, config=config, description=Space(plans=tuple(plans)).describe(config), knobs=names)
+        return turned, f"without {len(on) - len(found)} of the winner's {format_count(len(on), 'plan')}, not found then"
 
-    def _compare(self, base: Best, other: Best) -> tuple[KnobFigures, list[Pair]]:
-        pairs: list[Pair] = []
+    def _compare(self, base: Best, other: Best) -> tuple[KnobFigures, list[Measurement]]:
+        bases: list[Measurement] = []
+        others: list[Measurement] = []
         outcome, message = Outcome.OK, ""
-        while outcome is Outcome.OK and len(pairs) < MOST_PAIRS and not self._is_settled(pairs):
-            pairs.append(self._run_pair(base, other, is_base_first=len(pairs) % 2 == 0))
-            outcome, message = _judge(pairs, self._context.problem.limit_bytes)
-        gain = interval([pair.log_ratio for pair in pairs], MISS) if outcome is Outcome.OK else None
+        while outcome is Outcome.OK and len(bases) < MOST_PAIRS and not self._is_settled(bases, others):
+            if len(bases) % 2 == 0:
+                bases.append(self._run(base))
+                others.append(self._run_guarded(other))
+            else:
+                others.append(self._run_guarded(other))
+                bases.append(self._run(base))
+            outcome, message = _judge(bases, others, self._context.problem.limit_bytes)
+        gain = interval(_log_ratios(bases, others), MISS) if outcome is Outcome.OK else None
         figures = KnobFigures(
             name="",
             outcome=outcome,
@@ -167,27 +150,21 @@ class KnobSearch:
             throughput_ratio=math.exp(gain.middle) if gain else None,
             low=math.exp(gain.low) if gain else None,
             high=math.exp(gain.high) if gain else None,
-            peak_bytes=_highest_peak([pair.other for pair in pairs]),
-            base_peak_bytes=_highest_peak([pair.base for pair in pairs]),
+            peak_bytes=_highest_peak(others),
+            base_peak_bytes=_highest_peak(bases),
             kept=gain is not None and gain.middle > math.log1p(MARGIN) and gain.low > 0,
         )
-        return figures, pairs
+        return figures, others
 
-    def _is_settled(self, pairs: Sequence[Pair]) -> bool:
-        if not pairs or len(pairs) % 2:
+    def _is_settled(self, bases: Sequence[Measurement], others: Sequence[Measurement]) -> bool:
+        if not bases or len(bases) % 2:
             return False
-        ratios = [pair.log_ratio for pair in pairs]
+        ratios = _log_ratios(bases, others)
         gain = interval(ratios, MISS)
         is_alike = max(ratios) - min(ratios) <= math.log1p(AGREEMENT)
         is_slower = max(ratios) <= 0
         is_sure = gain.low > 0 or is_slower or (gain.middle <= math.log1p(MARGIN) and is_alike)
         return is_sure or not self._context.budget.allows(*TWO_PAIRS)
-
-    def _run_pair(self, base: Best, other: Best, *, is_base_first: bool) -> Pair:
-        if is_base_first:
-            return Pair(self._run(base), self._run_guarded(other))
-        second = self._run_guarded(other)
-        return Pair(self._run(base), second)
 
     def _run(self, best: Best) -> Measurement:
         environment = self._context.emit(best.config, best.knobs)
@@ -202,6 +179,12 @@ class KnobSearch:
             return Measurement(outcome=Outcome.SCRIPT_ERROR, message=str(error))
 
 
+def _log_ratios(bases: Sequence[Measurement], others: Sequence[Measurement]) -> list[float]:
+    """Return the logarithms of the throughput with the knob over that without, of processes that trained."""
+    steps = [(base.median_step_seconds, other.median_step_seconds) for base, other in zip(bases, others, strict=True)]
+    return [math.log(base / other) for base, other in steps if base and other]
+
+
 def _check_gradients(bench: Bench, best: Best) -> tuple[Outcome, str, Best]:
     if best.config.is_none:
         return Outcome.OK, "", replace(best, gradients=None)
@@ -213,24 +196,20 @@ def _check_gradients(bench: Bench, best: Best) -> tuple[Outcome, str, Best]:
     return Outcome.WRONG_GRADIENT, check.message or f"{check.parameter} is off by {check.worst:.1e}", best
 
 
-def _judge(pairs: Sequence[Pair], limit_bytes: int) -> tuple[Outcome, str]:
-    base, other = pairs[-1].base, pairs[-1].other.under(limit_bytes)
+def _judge(bases: Sequence[Measurement], others: Sequence[Measurement], limit_bytes: int) -> tuple[Outcome, str]:
+    base, other = bases[-1], others[-1].under(limit_bytes)
     if other.outcome is not Outcome.OK:
         return other.outcome, other.message
     if not base.step_seconds:
         # Nothing is known of the knob, and the machine that took the other process may be back the next time.
         return Outcome.LOST, f"what it was to be compared with ended as {base.outcome}: {base.message}"
+    known = [loss for item in bases if (loss := _mean_loss(item)) is not None]
     # One process without the knob tells nothing of how far its losses scatter.
-    return _compare_losses(pairs) if len(pairs) > 1 else (Outcome.OK, "")
-
-
-def _compare_losses(pairs: Sequence[Pair]) -> tuple[Outcome, str]:
-    known = [loss for pair in pairs if (loss := _mean_loss(pair.base)) is not None]
-    if not known:
+    if not known or len(bases) == 1:
         return Outcome.OK, ""
     expected = statistics.fmean(known)
     allowed = max(known) - min(known) + LOSS_TOLERANCE * abs(expected)
-    for loss in [_mean_loss(pair.other) for pair in pairs]:
+    for loss in map(_mean_loss, others):
         if loss is None or not abs(loss - expected) <= allowed:
             return Outcome.WRONG_LOSS, f"its loss is {loss} where that without it is {expected:.6g}"
     return Outcome.OK, ""
@@ -242,12 +221,3 @@ def _mean_loss(measurement: Measurement) -> float | None:
 
 def _highest_peak(measurements: Sequence[Measurement]) -> int | None:
     return max((peak for item in measurements if (peak := item.peak_bytes) is not None), default=None)
-
-
-def _with_figures(best: Best, measured: Sequence[Measurement]) -> Best:
-    peak_bytes = _highest_peak(measured)
-    assert peak_bytes is not None, "what is kept was measured"
-    speeds = [speed for item in measured if (speed := item.samples_per_second) is not None]
-    return replace(
-        best, samples_per_second=statistics.median(speeds), peak_bytes=peak_bytes, losses=measured[-1].losses
-    )

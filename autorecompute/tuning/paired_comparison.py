@@ -36,59 +36,47 @@ PAIR = (Task.CONFIRMATION, Task.CONFIRMATION)
 """Tasks of a pair of fresh processes."""
 
 
-class PairedComparison:
-    """Compares two runs by pairs of neighbours: A B, B A, A B.
+def compare_in_pairs(  # noqa: PLR0913  (two runs, and what bounds their pairs)
+    run_with: Callable[[], float | None],
+    run_without: Callable[[], float | None],
+    ratio: float,
+    *,
+    least_ratio: float,
+    are_neighbours: bool,
+    has_time: Callable[[], bool],
+) -> Comparison:
+    """Compare two runs by pairs of neighbours, after a first comparison: A B, B A, A B.
 
     Args:
         run_with: Runs the config that recomputes in a fresh process; its samples/s, or ``None`` where it failed.
         run_without: The same for what it is compared with.
+        ratio: Throughput with recompute over that without, as measured so far.
         least_ratio: What the ratio is held against.
+        are_neighbours: Whether the two were measured one right after the other, so that they count as a pair.
         has_time: Whether there is time for another pair.
     """
-
-    def __init__(
-        self,
-        run_with: Callable[[], float | None],
-        run_without: Callable[[], float | None],
-        *,
-        least_ratio: float,
-        has_time: Callable[[], bool] = lambda: True,
-    ) -> None:
-        self._run_with, self._run_without = run_with, run_without
-        self._least_ratio, self._has_time = least_ratio, has_time
-
-    def run(self, ratio: float, *, are_neighbours: bool) -> Comparison:
-        """Compare pairs, after a first comparison.
-
-        Args:
-            ratio: Throughput with recompute over that without, as measured so far.
-            are_neighbours: Whether the two were measured one right after the other, so that they count as a pair.
-        """
-        ratios = [ratio] if are_neighbours else []
-        found = compare([ratio], self._least_ratio)
-        if not are_neighbours:
-            found = replace(found, pairs=0)
-        while not found.is_clear and self._may_become_clear(ratios) and self._has_time():
-            another = self._measure_pair(begins_with_recompute=len(ratios) % 2 == 0)
-            if another is None:
-                break
-            ratios.append(another)
-            found = compare(ratios, self._least_ratio)
-        return found
-
-    def _may_become_clear(self, ratios: Sequence[float]) -> bool:
-        if len(ratios) < LEAST_TO_GIVE_UP:
-            return True
-        logs = [math.log(ratio) for ratio in ratios]
-        distance = abs(statistics.fmean(logs) - math.log(self._least_ratio))
-        return len(ratios) < PAIRS and distance >= TOO_NEAR * _half_interval(logs, PAIRS)
-
-    def _measure_pair(self, *, begins_with_recompute: bool) -> float | None:
-        if begins_with_recompute:
-            recomputed, plain = self._run_with(), self._run_without()
+    ratios = [ratio] if are_neighbours else []
+    found = compare([ratio], least_ratio)
+    if not are_neighbours:
+        found = replace(found, pairs=0)
+    while not found.is_clear and _may_become_clear(ratios, least_ratio) and has_time():
+        if len(ratios) % 2 == 0:
+            recomputed, plain = run_with(), run_without()
         else:
-            plain, recomputed = self._run_without(), self._run_with()
-        return recomputed / plain if recomputed and plain else None
+            plain, recomputed = run_without(), run_with()
+        if not recomputed or not plain:
+            break
+        ratios.append(recomputed / plain)
+        found = compare(ratios, least_ratio)
+    return found
+
+
+def _may_become_clear(ratios: Sequence[float], least_ratio: float) -> bool:
+    if len(ratios) < LEAST_TO_GIVE_UP:
+        return True
+    logs = [math.log(ratio) for ratio in ratios]
+    distance = abs(statistics.fmean(logs) - math.log(least_ratio))
+    return len(ratios) < PAIRS and distance >= TOO_NEAR * _half_interval(logs, PAIRS)
 
 
 def has_enough_pairs(comparison: Comparison, *, has_time: bool) -> bool:

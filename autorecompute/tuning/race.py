@@ -6,7 +6,7 @@ import math
 import random
 import statistics
 import time
-from dataclasses import asdict, dataclass, replace
+from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING
 
 from autorecompute import codec
@@ -43,23 +43,6 @@ UNKNOWN = Interval(-math.inf, 0.0, math.inf)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Round(RoundRecord):
-    """A finalist in one round, with what its steps say."""
-
-    @property
-    def seconds(self) -> float:
-        """Median step: wall time, or processor time where the round was disturbed."""
-        return statistics.median(self.cpu_seconds if self.is_disturbed and self.cpu_seconds else self.step_seconds)
-
-    @property
-    def ratio(self) -> float | None:
-        """Step time of the reference over its own, on the same clock; ``None`` where the round had no reference."""
-        is_cpu_time = self.is_disturbed and self.cpu_seconds
-        reference = self.reference_cpu_seconds if is_cpu_time else self.reference_seconds
-        return statistics.median(reference) / self.seconds if reference else None
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
 class Finalist:
     """A finalist.
 
@@ -69,12 +52,15 @@ class Finalist:
     """
 
     trial: Trial
-    rounds: tuple[Round, ...] = ()
+    rounds: tuple[RoundRecord, ...] = ()
 
     @property
     def ratios(self) -> list[float]:
         """Step time of the reference over its own, one for each telling round with a reference."""
-        return [run.ratio for run in _telling(self.rounds) if run.ratio is not None]
+        clean = [run for run in self.rounds if not run.is_disturbed]
+        # An estimate is needed all the same where too few were undisturbed.
+        telling = clean if len(clean) >= LEAST_TELLING else self.rounds
+        return [run.ratio for run in telling if run.ratio is not None]
 
     @property
     def relative_throughput(self) -> float | None:
@@ -157,19 +143,13 @@ def is_faster(entry: Finalist, other: Finalist) -> bool:
     return own is not None and others is not None and math.log(own / others) > LOG_TIE
 
 
-def _shared_rounds(first: Finalist, second: Finalist) -> list[tuple[Round, Round]]:
+def _shared_rounds(first: Finalist, second: Finalist) -> list[tuple[RoundRecord, RoundRecord]]:
     # Only what two finalists did in the same round is compared: what slows a whole round cancels.
     return list(zip(first.rounds, second.rounds, strict=False))
 
 
-def _difference(own: Round, others: Round) -> float:
+def _difference(own: RoundRecord, others: RoundRecord) -> float:
     return math.log(own.seconds / others.seconds)
-
-
-def _telling(rounds: Sequence[Round]) -> Sequence[Round]:
-    """Return the undisturbed rounds; all of them where too few are, as an estimate is needed all the same."""
-    clean = [run for run in rounds if not run.is_disturbed]
-    return clean if len(clean) >= LEAST_TELLING else rounds
 
 
 FINALISTS = 4
@@ -224,7 +204,7 @@ class RaceResult:
         return (*self.standings, *self.over_limit, *self.failed)
 
     def in_order(self, standings: Sequence[Finalist]) -> list[Finalist]:
-        """Return the finalists in the order of their own processes: as raced, and then the others."""
+        """Return them in the order in which they get a process of their own: as raced, and then who was not."""
         numbers = {entry.trial.number for entry in self.everybody}
         others = [entry for entry in standings if entry.trial.number not in numbers]
         able = {entry.trial.number for entry in standings}
@@ -259,14 +239,20 @@ def race(  # noqa: PLR0913  (what bounds a race)
         earlier: A race of the same finalists that was not over, whose rounds count.
         after_round: Called with the race so far after each round but the last possible one.
     """
-    found = _Race(bench, standings, limit_bytes, has_reference=has_reference)
-    if earlier is not None:
-        found.take_over(earlier)
+    found = _Race(bench, standings, limit_bytes, has_reference=has_reference, earlier=earlier)
     return found.run(deadline_seconds, end_seconds, after_round)
 
 
 class _Race:
-    def __init__(self, bench: Bench, standings: Sequence[Finalist], limit_bytes: float, *, has_reference: bool) -> None:
+    def __init__(
+        self,
+        bench: Bench,
+        standings: Sequence[Finalist],
+        limit_bytes: float,
+        *,
+        has_reference: bool,
+        earlier: RaceResult | None,
+    ) -> None:
         self._bench, self._limit_bytes, self._has_reference = bench, limit_bytes, has_reference
         self._over_limit: list[Finalist] = []
         self._failed: list[Finalist] = []
@@ -274,14 +260,14 @@ class _Race:
         self._beaten: list[Finalist] = []
         self._miss = (1 - CONFIDENCE) / (len(LOOKS) * max(len(standings) - 1, 1))
         self._order = list(self._running)
-        self._disturbed = 0
+        self._rounds = self._disturbed = 0
         # The order is no secret, and a race should be the same race when it is repeated.
         self._chance = random.Random(0)  # noqa: S311
-        self._rounds = 0
+        if earlier is not None:
+            self._take_over(earlier)
 
-    def take_over(self, earlier: RaceResult) -> None:
-        self._rounds = earlier.rounds
-        self._disturbed = earlier.disturbed
+    def _take_over(self, earlier: RaceResult) -> None:
+        self._rounds, self._disturbed = earlier.rounds, earlier.disturbed
         # A finalist that was not in the last round was beaten before.
         last = [entry for entry in earlier.standings if len(entry.rounds) == self._rounds]
         self._running = {entry.trial.config: entry for entry in last}
@@ -326,8 +312,8 @@ class _Race:
             self._order.reverse()
         # The reference begins one round and ends the next; the finalists stay side by side.
         order = [Config(), *self._order] if number % 2 == 1 else [*self._order, Config()]
-        due = [config for config in dict.fromkeys(order) if self._runs(config)]
-        measured = self._measure(due)
+        runs = {*self._running, *([Config()] if self._has_reference else [])}
+        measured = self._measure([config for config in dict.fromkeys(order) if config in runs])
         reference = measured.get(Config()) if self._has_reference else None
         self._has_reference = reference is not None and reference.outcome.is_measured
         is_disturbed = any(measurement.is_disturbed for measurement in measured.values())
@@ -337,7 +323,14 @@ class _Race:
             if not measurement.outcome.is_measured:
                 self._failed.append(self._running.pop(config))
                 continue
-            run = _round_of(measurement, reference, is_disturbed=is_disturbed)
+            run = RoundRecord(
+                step_seconds=measurement.step_seconds,
+                cpu_seconds=measurement.cpu_seconds,
+                reference_seconds=reference.step_seconds if reference is not None else (),
+                reference_cpu_seconds=reference.cpu_seconds if reference is not None else (),
+                is_disturbed=is_disturbed,
+                marks=measurement.marks,
+            )
             self._running[config] = replace(entry, rounds=(*entry.rounds, run))
             if measurement.outcome is Outcome.OVER_LIMIT:
                 self._over_limit.append(self._running.pop(config))
@@ -346,9 +339,6 @@ class _Race:
         if takes_turns(self._bench):
             return measure_in_turns(self._bench, configs, ROUND_EFFORT.steps)
         return {config: self._bench.measure(config, ROUND_EFFORT) for config in configs}
-
-    def _runs(self, config: Config) -> bool:
-        return config in self._running or (config.is_none and self._has_reference)
 
     def _drop_beaten(self) -> None:
         # All are compared before any is dropped: who is beaten may have beaten another.
@@ -374,21 +364,15 @@ class _Race:
         entries = rank(list(self._running.values()))
         first = winner or entries[0]
         others = [entry for entry in entries if entry is not first]
+        end = RaceEnd.UNDECIDED if winner is None else RaceEnd.TIE if others else None
         ranking = Ranking(
-            end=self._describe_end(winner, others),
+            end=end or (RaceEnd.RANKED if self._beaten else RaceEnd.ALONE),
             rounds=self._rounds,
             disturbed=self._disturbed,
             confidence=CONFIDENCE,
             rivals=tuple(entry.trial.description for entry in others),
         )
         return self._raced([first, *others, *rank(self._beaten)], ranking)
-
-    def _describe_end(self, winner: Finalist | None, others: Sequence[Finalist]) -> RaceEnd:
-        if winner is None:
-            return RaceEnd.UNDECIDED
-        if others:
-            return RaceEnd.TIE
-        return RaceEnd.RANKED if self._beaten else RaceEnd.ALONE
 
     def _raced(self, standings: Sequence[Finalist], ranking: Ranking | None = None) -> RaceResult:
         return RaceResult(
@@ -399,40 +383,32 @@ class _Race:
         )
 
 
-def _round_of(measurement: Measurement, reference: Measurement | None, *, is_disturbed: bool) -> Round:
-    return Round(
-        step_seconds=measurement.step_seconds,
-        cpu_seconds=measurement.cpu_seconds,
-        reference_seconds=reference.step_seconds if reference is not None else (),
-        reference_cpu_seconds=reference.cpu_seconds if reference is not None else (),
-        is_disturbed=is_disturbed,
-        marks=measurement.marks,
-    )
-
-
 def keep_race(folder: StudyFolder, raced: RaceResult, trials: int) -> None:
     """Write down how far a race has come.
 
     Raises:
         SetupError: the folder cannot be written.
     """
+
+    def write(entries: Sequence[Finalist]) -> tuple[StandingRecord, ...]:
+        return tuple(
+            StandingRecord(
+                trial=entry.trial.number,
+                description=entry.trial.description,
+                peak_bytes=entry.peak_bytes,
+                rounds=entry.rounds,
+            )
+            for entry in entries
+        )
+
     record = RaceRecord(
         ranking=raced.ranking,
-        standings=tuple(map(_record_of, raced.standings)),
-        over_limit=tuple(map(_record_of, raced.over_limit)),
+        standings=write(raced.standings),
+        over_limit=write(raced.over_limit),
         failed=tuple(entry.trial.number for entry in raced.failed),
         trials=trials,
     )
     folder.write(RACE_FILE, codec.to_plain(record))
-
-
-def _record_of(entry: Finalist) -> StandingRecord:
-    return StandingRecord(
-        trial=entry.trial.number,
-        description=entry.trial.description,
-        peak_bytes=entry.peak_bytes,
-        rounds=entry.rounds,
-    )
 
 
 def read_race(folder: StudyFolder, trials: Sequence[Trial]) -> RaceResult | None:
@@ -449,13 +425,13 @@ def read_race(folder: StudyFolder, trials: Sequence[Trial]) -> RaceResult | None
     if not record.standings or not fitting.keys() >= {*numbers, *record.failed}:
         return None
 
-    def finalist_of(runner: StandingRecord) -> Finalist:
-        return Finalist(trial=fitting[runner.trial], rounds=tuple(Round(**asdict(run)) for run in runner.rounds))
+    def read(runners: Sequence[StandingRecord]) -> tuple[Finalist, ...]:
+        return tuple(Finalist(trial=fitting[runner.trial], rounds=runner.rounds) for runner in runners)
 
     return RaceResult(
-        standings=tuple(map(finalist_of, record.standings)),
+        standings=read(record.standings),
         ranking=record.ranking,
-        over_limit=tuple(map(finalist_of, record.over_limit)),
+        over_limit=read(record.over_limit),
         failed=tuple(Finalist(trial=fitting[number]) for number in record.failed),
     )
 

@@ -10,7 +10,7 @@ from autorecompute.figures import LEAST_RATIO, Comparison, Figures, Verdict, jud
 from autorecompute.measurement import Measurement, Outcome
 from autorecompute.plans import Config
 from autorecompute.tuning.budget import Task
-from autorecompute.tuning.paired_comparison import PAIR, PairedComparison, has_enough_pairs
+from autorecompute.tuning.paired_comparison import PAIR, compare_in_pairs, has_enough_pairs
 from autorecompute.units import format_bytes, format_rate
 
 if TYPE_CHECKING:
@@ -132,29 +132,24 @@ def compare_with_rival_batch(
     known = context.settings.rival_batch
     if known is not None:
         # A tuning over several batches knows it, and compares with it once for all batches in the end.
-        return Rival(known, _compared_apart(best, known))
+        speed = known.samples_per_second
+        apart = Comparison(ratio=best.samples_per_second / speed, pairs=0, is_clear=False) if speed else None
+        return Rival(known, apart)
     search = _find_rival_batch(context, baseline)
     if search.found is None or not search.found.samples_per_second:
         is_complete = search.none_fits or context.budget.allows(Task.CONFIRMATION)
         return Rival(none_fits=search.none_fits, is_complete=is_complete)
     figures = figures_of(search.found)
-    comparison = PairedComparison(
+    comparison = compare_in_pairs(
         fresh_runs(context, context.emit(best.config), best.batch),
         fresh_runs(context, {}, figures.batch),
-        least_ratio=LEAST_RATIO,
-        has_time=lambda: context.budget.allows(*PAIR),
-    ).run(
         best.samples_per_second / search.found.samples_per_second,
+        least_ratio=LEAST_RATIO,
         are_neighbours=is_just_confirmed and search.is_first,
+        has_time=lambda: context.budget.allows(*PAIR),
     )
     is_complete = has_enough_pairs(comparison, has_time=context.budget.allows(*PAIR))
     return Rival(figures, comparison, is_complete=is_complete)
-
-
-def _compared_apart(best: Best, rival_batch: Figures) -> Comparison | None:
-    if not rival_batch.samples_per_second:
-        return None
-    return Comparison(ratio=best.samples_per_second / rival_batch.samples_per_second, pairs=0, is_clear=False)
 
 
 def _find_rival_batch(context: TuningContext, baseline: Trial | None) -> RivalSearch:
@@ -234,7 +229,10 @@ def measure_without(context: TuningContext, batch: int, limit_bytes: int, *, is_
     """
     context.note(f"batch {batch}: measuring without recompute")
     with context.budget.timing(Task.CONFIRMATION):
-        measurement = _watch(context, batch).under(limit_bytes)
+        measurement = context.watch({}, batch)
+        if measurement.outcome is Outcome.LOST:
+            measurement = context.watch({}, batch)
+    measurement = measurement.under(limit_bytes)
     outcome = measurement.outcome
     if not outcome.is_measured and not outcome.is_about_memory and is_due:
         raise ScriptError(
@@ -245,12 +243,6 @@ def measure_without(context: TuningContext, batch: int, limit_bytes: int, *, is_
     speed = f", {format_rate(figures.samples_per_second)}" if figures.samples_per_second else ""
     context.note(f"batch {batch}: {figures.outcome}, peak {format_bytes(figures.peak_bytes)}{speed}")
     return figures
-
-
-def _watch(context: TuningContext, batch: int) -> Measurement:
-    """Return a fresh process, and a second one where that was lost."""
-    measurement = context.watch({}, batch)
-    return context.watch({}, batch) if measurement.outcome is Outcome.LOST else measurement
 
 
 def lost(record: BatchRecord) -> list[int]:

@@ -142,12 +142,7 @@ def _profile_small_steps(context: TuningContext) -> StepProfiles:
 
 
 class SearcherFactory:
-    """Makes searchers for one study: a second search may follow under a lower limit.
-
-    Args:
-        context: What the tuning works with.
-        prior: What a stored study knows; ``None`` where there is none.
-    """
+    """Makes searchers for one study: a second search may follow under a lower limit."""
 
     def __init__(self, context: TuningContext, prior: Prior | None) -> None:
         self._context, self._prior = context, prior

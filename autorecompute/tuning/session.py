@@ -249,7 +249,10 @@ class BatchTuner:
             return
         self._keep(replace(self._record, is_complete=False))
         known = self._known_result()
-        so_far = self._batch_answer.so_far(self._curve, self._tuned, self._record.seconds)
+        comparison = self._batch_answer.compare(self._curve, self._tuned)
+        so_far = self._batch_answer.result(
+            self._curve, self._tuned, comparison, SearchEnd.INTERRUPTED, self._record.seconds
+        )
         if so_far.best is not None and (known is None or not says_more(known, so_far)):
             self.so_far = so_far.ending(search_end)
             self._folder.finish(self.so_far)
@@ -409,7 +412,8 @@ class TuningSession:
         shared.require(required_of(folder))
         folder.prepare()
         note(f"study {folder.path}")
-        note(f"shared in {shared.place}: {_describe_state(shared)}")
+        state = "new" if shared.tuned is None else f"{format_count(len(shared.trials), 'trial')} so far"
+        note(f"shared in {shared.place}: {'answered' if shared.answer is not None else state}")
         yield shared
 
 
@@ -431,9 +435,3 @@ def default_name(job: Job, batch: int | str | None, limit_bytes: int | None, gra
     words = _UNFIT_FOR_NAMES.sub("_", f"{script.parent.name}-{script.name.removesuffix('.py')}").strip("_-.")
     words = words.encode()[:LONGEST_WORDS].decode(errors="ignore")
     return f"{words or 'study'}{f'-b{batch}' if batch else ''}-{tag}"
-
-
-def _describe_state(shared: SharedStudy) -> str:
-    if shared.answer is not None:
-        return "answered"
-    return "new" if shared.tuned is None else f"{format_count(len(shared.trials), 'trial')} so far"

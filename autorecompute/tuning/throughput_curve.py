@@ -9,14 +9,15 @@ from typing import TYPE_CHECKING, Self
 from autorecompute.figures import LEAST_RATIO, MARGIN, Comparison, CurvePoint, Figures, Recomputed, Verdict, judge
 from autorecompute.measurement import Outcome
 from autorecompute.plans import Config
-from autorecompute.result import Best, Result, SearchEnd
+from autorecompute.result import Best, Result
 from autorecompute.studies.storage import read_trials
-from autorecompute.tuning.paired_comparison import PairedComparison
+from autorecompute.tuning.paired_comparison import compare_in_pairs
 from autorecompute.tuning.rivals import fresh_runs
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Sequence
 
+    from autorecompute.result import SearchEnd
     from autorecompute.search import BatchChooser
     from autorecompute.studies import StudyFolder
     from autorecompute.tuning.context import TuningContext
@@ -141,21 +142,25 @@ def draw(without: Iterable[Figures], tuned: Sequence[TunedBatch], beyond: CurveP
     return [points[batch] for batch in sorted(points)]
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
 class Contenders:
     """Candidates for the answer.
 
-    Attributes:
-        recomputed: The fastest batch with recompute.
-        plain: The fastest batch without, of those that may be the answer.
-        baseline: The fastest batch without, of all that were measured.
-        is_tuned: Whether any batch was tuned with recompute.
+    Args:
+        curve: What was measured.
+        may_answer: Whether a batch may be the answer, and not only what it is compared with.
     """
 
-    recomputed: CurvePoint | None
-    plain: CurvePoint | None
-    baseline: CurvePoint | None
-    is_tuned: bool
+    def __init__(self, curve: Sequence[CurvePoint], may_answer: Callable[[int], bool]) -> None:
+        fitting = [point for point in curve if point.fits_without]
+        able = [point for point in fitting if may_answer(point.batch)]
+        self.recomputed = _fastest_with([point for point in curve if point.fits_with])
+        """The fastest batch with recompute."""
+        self.plain = max(able, key=_speed_without, default=None)
+        """The fastest batch without, of those that may be the answer."""
+        self.baseline = max(fitting, key=_speed_without, default=None)
+        """The fastest batch without, of all that were measured."""
+        self.is_tuned = any(point.recomputed is not None for point in curve)
+        """Tell whether any batch was tuned with recompute."""
 
     @property
     def ratio(self) -> float | None:
@@ -189,22 +194,6 @@ class Contenders:
         if self.plain is None:
             return Verdict.NO_FIT
         return Verdict.DOES_NOT_PAY if self.is_tuned else Verdict.NOT_NEEDED
-
-
-def find_contenders(curve: Sequence[CurvePoint], may_answer: Callable[[int], bool]) -> Contenders:
-    """Find who is in question.
-
-    Args:
-        curve: What was measured.
-        may_answer: Whether a batch may be the answer, and not only what it is compared with.
-    """
-    fitting = [point for point in curve if point.fits_without]
-    return Contenders(
-        recomputed=_fastest_with([point for point in curve if point.fits_with]),
-        plain=max((point for point in fitting if may_answer(point.batch)), key=_speed_without, default=None),
-        baseline=max(fitting, key=_speed_without, default=None),
-        is_tuned=any(point.recomputed is not None for point in curve),
-    )
 
 
 def _fastest_with(points: Sequence[CurvePoint]) -> CurvePoint | None:
@@ -246,26 +235,23 @@ class BatchAnswer:
             tuned: The batches with a study of their own.
             has_time: Whether there is time for a further pair of processes; without it there is none.
         """
-        contenders = self._contenders(curve)
+        contenders = Contenders(curve, self._chooser.may_answer)
         if contenders.ratio is None or contenders.recomputed is None or contenders.baseline is None:
             return None
-        tuned_there = self._result_at(contenders.recomputed.batch, tuned)
+        tuned_there = _result_at(contenders.recomputed.batch, tuned)
         if contenders.least_ratio == LEAST_RATIO and _has_compared(tuned_there, contenders.baseline.batch):
             return tuned_there.comparison
         assert tuned_there.best is not None, "it was the fastest"
         # They run under what would be emitted.
         environment = self._context.emit(tuned_there.best.config)
-        comparison = PairedComparison(
+        return compare_in_pairs(
             fresh_runs(self._context, environment, contenders.recomputed.batch),
             fresh_runs(self._context, {}, contenders.baseline.batch),
+            contenders.ratio,
             least_ratio=contenders.least_ratio,
+            are_neighbours=False,
             has_time=has_time,
         )
-        return comparison.run(contenders.ratio, are_neighbours=False)
-
-    def so_far(self, curve: Sequence[CurvePoint], tuned: Sequence[TunedBatch], own_seconds: float) -> Result:
-        """Return the answer that an interruption leaves: what :meth:`result` gives without a further process."""
-        return self.result(curve, tuned, self.compare(curve, tuned), SearchEnd.INTERRUPTED, own_seconds)
 
     def result(
         self,
@@ -275,11 +261,19 @@ class BatchAnswer:
         search_end: SearchEnd,
         own_seconds: float,
     ) -> Result:
-        """Return the answer."""
-        contenders = self._contenders(curve)
+        """Return the answer.
+
+        Args:
+            curve: What was measured.
+            tuned: The batches with a study of their own.
+            comparison: What :meth:`compare` gave.
+            search_end: Why no further config was measured.
+            own_seconds: Time spent outside of these studies.
+        """
+        contenders = Contenders(curve, self._chooser.may_answer)
         point = contenders.answer(comparison)
         if point is not None and point is contenders.recomputed:
-            base = self._result_at(point.batch, tuned)
+            base = _result_at(point.batch, tuned)
         else:
             base = self._result_without(point or (curve[0] if curve else None))
         is_open = bool(self._chooser.untuned(curve)) or is_any_open(tuned)
@@ -300,13 +294,6 @@ class BatchAnswer:
             transferred_from=None,
         )
         return result.ending(search_end)
-
-    def _contenders(self, curve: Sequence[CurvePoint]) -> Contenders:
-        return find_contenders(curve, self._chooser.may_answer)
-
-    @staticmethod
-    def _result_at(batch: int, tuned: Sequence[TunedBatch]) -> Result:
-        return next(entry.result for entry in tuned if entry.batch == batch)
 
     def _result_without(self, point: CurvePoint | None) -> Result:
         job, figures = self._context.job, point.without if point is not None else Figures()
@@ -340,6 +327,10 @@ class BatchAnswer:
             limit_bytes=self._context.problem.limit_bytes,
             confirmed=True,
         )
+
+
+def _result_at(batch: int, tuned: Sequence[TunedBatch]) -> Result:
+    return next(entry.result for entry in tuned if entry.batch == batch)
 
 
 def _judge(base: Result, contenders: Contenders, comparison: Comparison | None, *, compared: bool) -> Verdict | None:

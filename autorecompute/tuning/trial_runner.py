@@ -122,7 +122,9 @@ class TrialRunner:
                 self._context.budget.learn(Task.TRIAL, time.monotonic() - began)
         self._context.progress.trial_ended(trial)
         for warning in trial.measurement.warnings:
-            self._warn(warning)
+            if warning not in self._warned:
+                self._warned.add(warning)
+                self._context.note(f"warning: {warning}")
         return True
 
     def _try(self, number: int, proposal: Proposal, description: str, reference: Reference) -> Trial:
@@ -165,11 +167,6 @@ class TrialRunner:
                 f"The script fails without any recompute. {measurement.message}{trace}\n"
                 f"Outcome: {outcome}. Its output: {self._context.bench.log}"
             )
-
-    def _warn(self, warning: str) -> None:
-        if warning not in self._warned:
-            self._warned.add(warning)
-            self._context.note(f"warning: {warning}")
 
 
 LONGEST_INTERVAL = 8

@@ -21,7 +21,7 @@ from autorecompute.tuning.explanations import (
     explain_unconfirmed,
 )
 from autorecompute.tuning.knob_search import KnobSearch
-from autorecompute.tuning.ledger import LocalLedger, SharedLedger
+from autorecompute.tuning.ledger import Ledger, SharedLedger
 from autorecompute.tuning.race import race_winner
 from autorecompute.tuning.trial_runner import TrialRunner
 from autorecompute.tuning.warm_start import start_from
@@ -32,7 +32,6 @@ if TYPE_CHECKING:
     from autorecompute.result import Result, Transfer
     from autorecompute.search import Prior
     from autorecompute.tuning.context import TuningContext
-    from autorecompute.tuning.ledger import Ledger
 
 
 class Tuner:
@@ -40,9 +39,6 @@ class Tuner:
 
     A tuning opens its study, which may have the answer. If not, it searches and decides, as often as it takes, while
     it holds the device. At last it tries other settings on the winner.
-
-    Args:
-        context: What the tuning works with.
     """
 
     def __init__(self, context: TuningContext) -> None:
@@ -52,7 +48,7 @@ class Tuner:
         self._transfer: Transfer | None = None
         self._prior: Prior | None = None
         shared = context.shared
-        self._ledger: Ledger = LocalLedger(context) if shared is None else SharedLedger(context, shared)
+        self._ledger = Ledger(context) if shared is None else SharedLedger(context, shared)
 
     def run(self) -> Result:
         """Return the study's answer; measured now, or read where the identical problem was finished before.

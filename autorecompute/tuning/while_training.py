@@ -16,10 +16,9 @@ from autorecompute.studies.folder import require_plain, using
 from autorecompute.trials.beside import TrainingEndedError
 from autorecompute.trials.job import Effort
 from autorecompute.tuning.attempt import Decision
-from autorecompute.tuning.confirmation import Confirmer, Rejections
 from autorecompute.tuning.context import TuningContext
 from autorecompute.tuning.explanations import SearchSummary, describe, name_of, step_seconds
-from autorecompute.tuning.ledger import LocalLedger, settled
+from autorecompute.tuning.ledger import Ledger, settled
 from autorecompute.tuning.race import LOOKS, ROUND_EFFORT, Finalist, RaceResult, fitting_finalists, keep_race, race
 from autorecompute.tuning.rivals import Rival
 from autorecompute.tuning.searcher_factory import analyse, measure_planned
@@ -31,7 +30,6 @@ if TYPE_CHECKING:
 
     from autorecompute.measurement import Prediction, Trial
     from autorecompute.plans import Config
-    from autorecompute.result import Result
     from autorecompute.studies import StudyFolder
     from autorecompute.training_job import Detection
     from autorecompute.trials.beside import TrainingBench
@@ -91,7 +89,7 @@ class _Tuning:
 
     def __init__(self, context: TuningContext, bench: TrainingBench) -> None:
         self._context, self._bench = context, bench
-        self._ledger = LocalLedger(context)
+        self._ledger = Ledger(context)
         self._raced: RaceResult | None = None
         self._is_measured = False
 
@@ -105,7 +103,8 @@ class _Tuning:
         self._context.detect()
         self._ledger.begin()
         known = self._ledger.known_answer()
-        if known is not None and known.best is not None and not _goes_on(known):
+        goes_on = known is not None and known.search_end in {SearchEnd.INTERRUPTED, SearchEnd.TRAINING}
+        if known is not None and known.best is not None and not goes_on:
             self._use_known(known.best)
             return
         searcher = self._make_searcher()
@@ -233,12 +232,10 @@ class _Tuning:
         )
 
     def _keep(self, best: Best | None, search_end: SearchEnd) -> None:
-        context, rejections = self._context, Rejections(self._context.folder)
-        decision = Decision(context, rejections, Confirmer(context, rejections))
-        limit_bytes = context.problem.limit_bytes
+        context, limit_bytes = self._context, self._context.problem.limit_bytes
         # Only what is sure to fit was tried: that none of it can be used is no proof that nothing fits.
         ends = search_end if best is not None else SearchEnd.TRAINING
-        result = decision.compose(best, Rival(), self._trials, limit_bytes, compared=False).ending(ends)
+        result = Decision(context).compose(best, Rival(), self._trials, limit_bytes, compared=False).ending(ends)
         context.folder.finish(replace(result, wall_seconds=self._ledger.seconds))
 
     def _summarize(self, best: Best | None, notes: Sequence[str]) -> str:
@@ -254,11 +251,6 @@ class _Tuning:
             spent_seconds=self._bench.spent_seconds,
             notes=notes,
         ).sentence
-
-
-def _goes_on(known: Result) -> bool:
-    """Tell whether the search that came to this is gone on with in the next training."""
-    return known.search_end in {SearchEnd.INTERRUPTED, SearchEnd.TRAINING}
 
 
 class _Silence:

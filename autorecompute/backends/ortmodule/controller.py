@@ -7,7 +7,8 @@ from typing import TYPE_CHECKING
 from autorecompute.backends.interface import ImportHook
 from autorecompute.backends.ortmodule.environment import KNOBS, memory_model, offer, render
 from autorecompute.backends.ortmodule.environment import MEMORY_VARIABLES as VARIABLES
-from autorecompute.backends.ortmodule.knobs import HINTS, plans_under, why_not
+from autorecompute.backends.ortmodule.hints import HINTS
+from autorecompute.backends.ortmodule.knobs import plans_under, why_not
 from autorecompute.errors import UsageError
 
 if TYPE_CHECKING:

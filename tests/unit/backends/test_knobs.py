@@ -5,7 +5,8 @@ import pytest
 import autorecompute
 from autorecompute import codec
 from autorecompute.backends.ortmodule.environment import KNOBS, MEMORY_VARIABLES, Level, OrtDetection, config_of_level
-from autorecompute.backends.ortmodule.knobs import CUSTOM_AUTOGRAD, HINTS, plans_under, why_not
+from autorecompute.backends.ortmodule.hints import HINTS
+from autorecompute.backends.ortmodule.knobs import CUSTOM_AUTOGRAD, plans_under, why_not
 from autorecompute.plans import Choice, Config, Plan, Space
 from autorecompute.training_job import Device
 

@@ -3,8 +3,9 @@
 import pytest
 
 from autorecompute.plans import Config
+from autorecompute.studies.records import RoundRecord
 from autorecompute.tuning.explanations import SearchSummary
-from autorecompute.tuning.race import Finalist, Round
+from autorecompute.tuning.race import Finalist
 from autorecompute.units import MIB
 
 SLOW_SECONDS, FAST_SECONDS = 0.5, 0.4
@@ -17,7 +18,7 @@ def sentence_of(make_trial, make_result):
 
     def raced(config, seconds, number):
         trial = make_trial(config, number=number, step_seconds=(seconds,) * 3)
-        return Finalist(trial=trial, rounds=(Round(step_seconds=(seconds,) * 3),) * 3)
+        return Finalist(trial=trial, rounds=(RoundRecord(step_seconds=(seconds,) * 3),) * 3)
 
     def summarize(first, winner):
         began, won = raced(first, SLOW_SECONDS, 0), raced(winner, FAST_SECONDS, 1)

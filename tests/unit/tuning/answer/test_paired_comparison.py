@@ -9,7 +9,7 @@ import pytest
 from autorecompute.figures import LEAST_RATIO, Comparison, CurvePoint, Figures, Verdict, judge
 from autorecompute.measurement import Outcome
 from autorecompute.plans import Config
-from autorecompute.tuning.paired_comparison import LEAST_TO_GIVE_UP, PAIRS, PairedComparison, compare
+from autorecompute.tuning.paired_comparison import LEAST_TO_GIVE_UP, PAIRS, compare, compare_in_pairs
 from autorecompute.tuning.rivals import Rival, judge_recompute
 from stand_ins.formula import instead
 
@@ -34,10 +34,14 @@ class Ring:
         return self._mood[(len(self.order) - 1) % len(self._mood)]
 
     def fight(self, first, *, are_neighbours=True, has_time=True):
-        comparison = PairedComparison(
-            self.run_with, self.run_without, least_ratio=LEAST_RATIO, has_time=lambda: has_time
+        return compare_in_pairs(
+            self.run_with,
+            self.run_without,
+            first,
+            least_ratio=LEAST_RATIO,
+            are_neighbours=are_neighbours,
+            has_time=lambda: has_time,
         )
-        return comparison.run(first, are_neighbours=are_neighbours)
 
 
 @pytest.mark.parametrize("least_ratio", [LEAST_RATIO, 1.02])

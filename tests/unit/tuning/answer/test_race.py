@@ -6,7 +6,8 @@ import pytest
 from autorecompute.figures import RaceEnd
 from autorecompute.measurement import Outcome
 from autorecompute.plans import Config
-from autorecompute.tuning.race import LOOKS, MOST_ROUNDS, Finalist, Round, fitting_finalists, gap, race, rank
+from autorecompute.studies.records import RoundRecord
+from autorecompute.tuning.race import LOOKS, MOST_ROUNDS, Finalist, fitting_finalists, gap, race, rank
 from autorecompute.units import MIB
 
 COSTS = {0: 0.04, 1: 0.03, 2: 0.05}  # what each finalist's plan adds to a step, as a share
@@ -202,7 +203,7 @@ def numbers_of(standings):
 @pytest.fixture
 def make_entry(make_trial):
     def make(*seconds, number=0, peak=1, reference=1.0):
-        rounds = tuple(Round(step_seconds=(step,), reference_seconds=(reference,)) for step in seconds)
+        rounds = tuple(RoundRecord(step_seconds=(step,), reference_seconds=(reference,)) for step in seconds)
         return Finalist(trial=make_trial(number=number, peak_bytes=peak), rounds=rounds)
 
     return make
@@ -256,9 +257,9 @@ def test_a_spread_holds_the_figure_and_narrows_and_needs_two_rounds(make_entry):
 
 
 def test_a_disturbed_round_is_no_evidence_but_an_estimate(make_trial):
-    calm = Round(step_seconds=(1.25,), cpu_seconds=(2.5,), reference_seconds=(1.0,), reference_cpu_seconds=(2.0,))
+    calm = RoundRecord(step_seconds=(1.25,), cpu_seconds=(2.5,), reference_seconds=(1.0,), reference_cpu_seconds=(2.0,))
     seconds = {"step_seconds": (1.1,), "reference_seconds": (4.4,)}
-    busy = Round(**seconds, cpu_seconds=(2.0,), reference_cpu_seconds=(1.0,), is_disturbed=True)
+    busy = RoundRecord(**seconds, cpu_seconds=(2.0,), reference_cpu_seconds=(1.0,), is_disturbed=True)
     trial = make_trial()
     mixed, disturbed = (Finalist(trial=trial, rounds=rounds) for rounds in ((busy, calm, busy, calm), (busy, busy)))
     assert mixed.relative_throughput == 0.8
@@ -267,7 +268,7 @@ def test_a_disturbed_round_is_no_evidence_but_an_estimate(make_trial):
 
 
 def test_nothing_is_known_of_a_difference_in_disturbed_rounds(make_trial):
-    rounds = [Round(step_seconds=(1.0,), cpu_seconds=(seconds,), is_disturbed=True) for seconds in (1.0, 2.0)]
+    rounds = [RoundRecord(step_seconds=(1.0,), cpu_seconds=(seconds,), is_disturbed=True) for seconds in (1.0, 2.0)]
     fast, slow = (Finalist(trial=make_trial(number=number), rounds=(run,) * 9) for number, run in enumerate(rounds))
     assert gap(slow, fast, 0.01).low == -math.inf
     assert numbers_of(rank([slow, fast])) == [0, 1]
