@@ -1,19 +1,19 @@
 """Hold forecasts beside real steps on the models that people train: ``make bench-forecast-models``.
 
 Each model of ``droppable.py``, with random weights, in float32 and under autocast to bfloat16: without recompute, with
-blocks and operators at several counts, and with mixes drawn by chance. A line tells the worst of the differences
-between the bytes alive at the peak of a real step and the forecast, and the config. Arguments name models.
+presets, and with mixes drawn by chance of plans in some or all of their places. A line tells the largest difference
+between the forecast and the bytes alive at the peak of a real step, and its config. Arguments name models.
 """
 
 from __future__ import annotations
 
 import argparse
-import random
 import warnings
 from typing import TYPE_CHECKING, Any
 
 import droppable
 import torch
+from forecast import draw_configs
 
 from autorecompute.backends.torch.fake.live import LiveBytes, tensors_of
 from autorecompute.backends.torch.fake.steps import Script
@@ -21,32 +21,13 @@ from autorecompute.backends.torch.fake.survey import survey_steps
 from autorecompute.backends.torch.find.detection import detect, space_of
 from autorecompute.backends.torch.find.refusals import RefusedModelError
 from autorecompute.backends.torch.forecast.forecast import TorchMemoryModel
-from autorecompute.plans import Config
 from autorecompute.units import format_bytes
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable
-
     from torch.nn import Module
     from torch.optim import Optimizer
 
-    from autorecompute.plans import Space
-
-MIXES, MOST_PLANS = 6, 4
-
-
-def draw(space: Space) -> Iterable[Config]:
-    """Return no recompute, each plan in half of its places and in all, and mixes."""
-    chance, found = random.Random(0), dict.fromkeys([Config()])
-    for plan in space.plans:
-        for count in (max(plan.occurrences // 2, 1), None):
-            found[space.normalize(space.with_plan(Config(), plan, count))] = None
-    for _ in range(MIXES):
-        config = Config()
-        for plan in chance.sample(space.plans, min(len(space.plans), chance.randint(2, MOST_PLANS))):
-            config = space.with_plan(config, plan, chance.choice([None, chance.randint(1, plan.occurrences)]))
-        found[space.normalize(config)] = None
-    return found
+CONFIGS, EXACT_BYTES = 24, 1024
 
 
 def peak_of(model: Module, batch: dict[str, Any], optimizer: Optimizer, *, is_cast: bool) -> int:
@@ -74,18 +55,17 @@ def report(name: str, *, is_cast: bool) -> str:
         steps = survey_steps(model, found, board, Script((), batch, (optimizer,)))
     space = space_of(found, board, steps)
     memory = TorchMemoryModel(space, steps, 0, {})
-    errors: dict[Config, int] = {}
-    peaks: dict[Config, int] = {}
-    for config in draw(space):
+    peaks, errors = {}, {}
+    for config in draw_configs(space, CONFIGS):
         board.set(config.choices)
         peaks[config] = peak_of(model, batch, optimizer, is_cast=is_cast)
         errors[config] = memory.forecast(config, memory.dims).live_bytes - peaks[config]
-    worst = max(errors, key=lambda config: abs(errors[config]) / peaks[config])
-    exact = sum(abs(error) <= 1024 for error in errors.values())
-    line = f"{exact} of {len(errors)} within 1 KiB; without recompute {format_bytes(peaks[Config()])}"
-    if abs(errors[worst]) > 1024:
-        line += f"; worst {errors[worst] / peaks[worst]:+.1%} of {format_bytes(peaks[worst])}: {worst}"
-    return line
+    worst = max(errors, key=lambda config: abs(errors[config]))
+    exact = sum(abs(error) <= EXACT_BYTES for error in errors.values())
+    return (
+        f"{exact} of {len(errors)} within 1 KiB; {format_bytes(min(peaks.values()))} to "
+        f"{format_bytes(max(peaks.values()))}; worst {errors[worst]:+} bytes: {', '.join(worst.texts) or 'none'}"
+    )
 
 
 def main() -> None:

@@ -38,7 +38,7 @@ class Confirmer:
     def __init__(self, context: TuningContext) -> None:
         self._context = context
         self.rejections = Rejections(context.folder)
-        """Who cannot be the answer; those that are found out here are added."""
+        """Configs that cannot be the answer; those that are found out here are added."""
         self._confirmed = {best.config: best for best in context.folder.confirmed()}
         self._failures: dict[Config, str] = {}
 

@@ -108,8 +108,9 @@ class KnobSearch:
             return KnobFigures(name=knob, outcome=outcome, message=message), best
         figures, measured = self._compare(best, turned)
         figures = replace(figures, name=knob, message="; ".join(filter(None, [lost, figures.message])))
-        if figures.peak_bytes is None or not figures.kept:
+        if not figures.kept:
             return figures, best
+        assert figures.peak_bytes is not None, "what is kept was measured"
         speed = statistics.median(speed for item in measured if (speed := item.samples_per_second) is not None)
         losses = measured[-1].losses
         return figures, replace(turned, samples_per_second=speed, peak_bytes=figures.peak_bytes, losses=losses)
@@ -180,9 +181,14 @@ class KnobSearch:
 
 
 def _log_ratios(bases: Sequence[Measurement], others: Sequence[Measurement]) -> list[float]:
-    """Return the logarithms of the throughput with the knob over that without, of processes that trained."""
-    steps = [(base.median_step_seconds, other.median_step_seconds) for base, other in zip(bases, others, strict=True)]
-    return [math.log(base / other) for base, other in steps if base and other]
+    """Return the logarithms of the throughput with the knob over that without; all of these processes trained."""
+    ratios = []
+    for pair in zip(bases, others, strict=True):
+        base, other = (measurement.median_step_seconds for measurement in pair)
+        assert base, "the process without the knob trained"
+        assert other, "so did the one with it"
+        ratios.append(math.log(base / other))
+    return ratios
 
 
 def _check_gradients(bench: Bench, best: Best) -> tuple[Outcome, str, Best]:

@@ -67,7 +67,7 @@ class RankStore:
             store = distributed.distributed_c10d._get_default_store()  # noqa: SLF001  (nothing public gives a group's store)
             # Of its own connection, where it has one: a read must not wait for the script's.
             own = store.clone() if hasattr(store, "clone") else store
-        except (RuntimeError, ValueError, NotImplementedError) as error:
+        except (RuntimeError, ValueError) as error:
             raise NoStoreError(f"the process group has no store: {error}") from error
         self.patience_seconds = float(store.timeout.total_seconds())
         self._store: Any = distributed.PrefixStore(f"autorecompute/{next(_NUMBERS)}", own)
