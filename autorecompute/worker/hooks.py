@@ -54,15 +54,19 @@ def follow_steps(
     """Call ``on_step`` with each optimizer after its step, and ``on_skip`` where a GradScaler keeps it from one.
 
     What a step raises is told to ``on_failure`` before the script gets it: the first one makes an optimizer's state.
-    Steps of a kind of optimizer that existed before are followed without that.
+    Steps of a kind of optimizer that existed before are followed without that. A step that the script compiles breaks
+    its graph here, as the steps of torch's own optimizers do by themselves.
     """
     from torch.amp import GradScaler
+    from torch.compiler import disable
     from torch.optim import Optimizer
     from torch.optim.optimizer import register_optimizer_step_post_hook
 
+    on_skip, on_failure = disable(on_skip), disable(on_failure)
     latest: list[Any] = []
     step, with_hooks = GradScaler.step, Optimizer.profile_hook_step
 
+    @disable
     def note_and_tell(optimizer: Any, *_: Any) -> None:
         latest[:] = [optimizer]
         on_step(optimizer)
@@ -113,6 +117,7 @@ def follow_losses(on_loss: Callable[[Any], None], on_failure: Callable[[Exceptio
     """
     import torch
 
+    on_loss, on_failure = torch.compiler.disable(on_loss), torch.compiler.disable(on_failure)
     backward, scale = torch.Tensor.backward, torch.amp.GradScaler.scale
     run_and_tell = reporting_failures(backward, on_failure)
 

@@ -173,9 +173,10 @@ def run_followed(address: str, target: Callable[..., object], *args: object, **k
     """
     # Whatever the target needs has been imported with it; nothing else is to be imported for our sake.
     if "torch" in sys.modules:
+        from torch.compiler import disable
         from torch.optim.optimizer import register_optimizer_step_post_hook
 
-        register_optimizer_step_post_hook(lambda *_: _tell(address))
+        register_optimizer_step_post_hook(disable(lambda *_: _tell(address)))
     target(*args, **kwargs)
 
 

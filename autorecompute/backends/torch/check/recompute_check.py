@@ -218,8 +218,8 @@ class _Steps:
         self._checks.add(check)
         if not self._is_following:
             self._is_following = True
-            register_optimizer_step_pre_hook(self._before)
-            register_optimizer_step_post_hook(self._after)
+            register_optimizer_step_pre_hook(torch.compiler.disable(self._before))
+            register_optimizer_step_post_hook(torch.compiler.disable(self._after))
 
     @property
     def now(self) -> int:

@@ -460,7 +460,7 @@ class FirstRoots:
     def install(self) -> None:
         """Wait for it."""
         self._roots.install()
-        self._handle = register_optimizer_step_post_hook(self._note_step)
+        self._handle = register_optimizer_step_post_hook(torch.compiler.disable(self._note_step))
 
     def _note_step(self, *_: Any) -> None:
         self._has_stepped = True
