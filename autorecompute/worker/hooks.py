@@ -66,7 +66,6 @@ def follow_steps(
     latest: list[Any] = []
     step, with_hooks = GradScaler.step, Optimizer.profile_hook_step
 
-    @disable
     def note_and_tell(optimizer: Any, *_: Any) -> None:
         latest[:] = [optimizer]
         on_step(optimizer)
@@ -79,7 +78,7 @@ def follow_steps(
             on_skip(optimizer)
         return result
 
-    handle = register_optimizer_step_post_hook(note_and_tell)
+    handle = register_optimizer_step_post_hook(disable(note_and_tell))
     put_back = [
         put_in(GradScaler, "step", step_and_tell),
         # Each kind of optimizer gets its steps from here, at its first instance; hooks on steps are not told of errors.
