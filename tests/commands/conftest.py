@@ -89,17 +89,10 @@ def cold_python():
 
 
 @pytest.fixture(scope="session")
-def temporary():
-    """A place for temporary files; its path is short, as those of sockets must be."""
-    with tempfile.TemporaryDirectory(prefix="tests-") as folder:
-        yield Path(folder)
-
-
-@pytest.fixture(scope="session")
 def make_desk(tmp_path_factory, temporary):
     with contextlib.ExitStack() as stack:
         path = functools.partial(tmp_path_factory.mktemp, "desk")
-        yield lambda: stack.enter_context(contextlib.closing(Desk(path(), str(temporary))))
+        yield lambda: stack.enter_context(contextlib.closing(Desk(path(), temporary)))
 
 
 @pytest.fixture

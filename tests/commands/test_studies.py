@@ -3,6 +3,7 @@
 import json
 import re
 import subprocess
+from pathlib import Path
 
 import pytest
 
@@ -43,7 +44,7 @@ def test_a_tuning_leaves_its_study_and_no_half_file(mine, place, temporary):
     files = [file for file in study.path.rglob("*") if file.is_file()]
     assert {file.name for file in files if file.suffix not in {".json", ".log", ".txt", ".db"}} == {".gitignore", LOCK}
     assert all(file.stat().st_size for file in files if file.suffix != ".log" and file.name != LOCK)
-    assert list(temporary.glob("autorecompute-*/worker-*")) == []
+    assert list(Path(temporary).glob("autorecompute-*/worker-*")) == []
 
 
 def test_all_files_of_a_study_are_known_to_be_its_own(mine):

@@ -61,13 +61,6 @@ def one_thread():
 
 
 @pytest.fixture(scope="session")
-def temporary():
-    """A place for temporary files that nobody else uses; its path is short, as those of sockets must be."""
-    with tempfile.TemporaryDirectory(prefix="tests-") as folder:
-        yield folder
-
-
-@pytest.fixture(scope="session")
 def scripts():
     return SCRIPTS
 

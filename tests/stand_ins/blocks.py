@@ -1,10 +1,10 @@
 import dataclasses
 
 from autorecompute.memory import Operation, Phase, StepProfile, Tensor
-from autorecompute.training_job import Detection, Device
-from autorecompute.units import GIB, MIB
+from autorecompute.units import MIB
 from fake_backend.space import SPACE
 from stand_ins.formula import RESTING, SAMPLE, FormulaBench
+from unit.conftest import build_detection
 
 SAVINGS = (14 * MIB, 9 * MIB, 6 * MIB, 3 * MIB, MIB)  # what each plan takes off a sample, at all its occurrences
 CHEAP_PARTS = (0.9, 0.45, 0.18, 0.09, 0.03)  # costs under which parts of a block are better to recompute than the whole
@@ -13,19 +13,7 @@ BATCH = 32
 
 
 def blocks_detection(**changes):
-    fields = {
-        "plans": SPACE.plans,
-        "own_presets": SPACE.own_presets,
-        "covers": SPACE.covers,
-        "dims": {"batch": BATCH, "sequence": 128},
-        "graph": "b10c5",
-        "device": Device(kind="cpu", name="Some Processor", total_bytes=16 * GIB),
-        "versions": {"python": "3.12.1", "torch": "2.13.0", "fake": "3.1", "backend": "fake"},
-        "plan_versions": ("fake",),
-        "batch": BATCH,
-        "resting_bytes": RESTING,
-    }
-    return Detection(**{**fields, **changes})
+    return build_detection(SPACE, **{"resting_bytes": RESTING, **changes})
 
 
 def limit_for(sample_bytes):

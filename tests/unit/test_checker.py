@@ -1,5 +1,4 @@
 import dataclasses
-import tempfile
 
 import pytest
 
@@ -15,6 +14,8 @@ from autorecompute.units import GIB, MIB
 
 LIMIT = 900 * MIB
 STORED_RATIO = 0.9
+
+pytestmark = pytest.mark.usefixtures("own_temporary_directory")
 
 
 @pytest.fixture
@@ -78,9 +79,7 @@ class ScriptedBench:
 
 
 @pytest.fixture
-def check(make_stored, make_detection, make_measurement, tmp_path, monkeypatch):
-    monkeypatch.setattr(tempfile, "tempdir", str(tmp_path))
-
+def check(make_stored, make_detection, make_measurement):
     def check(*, stored=None, detected=None, **changes):
         bench = ScriptedBench(make_detection(**(detected or {})), make_measurement, **changes)
         return Checker(bench, stored or make_stored(), 3, lambda _: None).run(("python", "train.py")), bench

@@ -83,6 +83,7 @@ class Bench:
     def limit_to(self, share):
         least = min(peak_bytes for peak_bytes, _ in self.landscape.values())
         self.limit_bytes = round(least + share * (self.peak_bytes(Config()) - least))
+        return self
 
     def best_seconds(self):
         return min(seconds for peak_bytes, seconds in self.landscape.values() if peak_bytes <= self.limit_bytes)

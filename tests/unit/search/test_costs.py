@@ -56,8 +56,7 @@ def compiled(trial):
 
 @pytest.mark.parametrize("seed", range(3))
 def test_fewer_configs_are_compiled_where_that_takes_long(make_profiled, seed):
-    bench, trials = make_profiled(seed=seed), {}
-    bench.limit_to(0.4)
+    bench, trials = make_profiled(seed=seed).limit_to(0.4), {}
     for needs in (needs_nothing, by_itself):
         searcher, found = bench.searcher(needs=needs), trials.setdefault(needs, [])
         while len(found) < 40 and (proposal := searcher.propose(found)):
@@ -67,8 +66,7 @@ def test_fewer_configs_are_compiled_where_that_takes_long(make_profiled, seed):
 
 
 def test_what_is_compiled_already_is_tried_before_what_is_not(make_profiled):
-    bench = make_profiled(seed=1)
-    bench.limit_to(0.4)
+    bench = make_profiled(seed=1).limit_to(0.4)
     trials = [compiled(one) for one in bench.tried(*dict.fromkeys(bench.space.presets.values()))]
     first = bench.searcher(needs=by_itself).propose(trials).config
     second = bench.searcher(needs=by_itself).propose(trials, claimed=[first]).config
@@ -80,8 +78,7 @@ def test_what_is_compiled_already_is_tried_before_what_is_not(make_profiled):
 
 
 def test_the_greedy_search_takes_the_ready_one_of_its_steps(make_bench):
-    bench = make_bench(plans=7)
-    bench.limit_to(0.4)
+    bench = make_bench(plans=7).limit_to(0.4)
     trials, searcher = [], bench.searcher(needs=by_itself)
     while (proposal := searcher.propose(trials)) and not proposal.reason.startswith("trial "):
         trials.append(compiled(bench.try_out(proposal, len(trials))))

@@ -87,8 +87,7 @@ def test_a_batch_that_fits_without_recompute_ends_the_search(space, make_prior, 
 
 
 def test_what_is_expected_of_it_is_what_the_search_expects(make_profiled):
-    bench = make_profiled()
-    bench.limit_to(0.4)
+    bench = make_profiled().limit_to(0.4)
     trials = bench.run(budget=6)
     answer = max((trial for trial in trials if trial.fits), key=lambda trial: trial.relative_throughput).config
     prior = Prior(source="other", batch=8, limit_bytes=1, resting_bytes=0, trials=tuple(trials), finalists=(answer,))
@@ -101,8 +100,7 @@ def test_what_is_expected_of_it_is_what_the_search_expects(make_profiled):
 
 def test_a_planned_config_is_left_to_the_search_where_it_may_not_fit(make_profiled):
     """A training cannot take back a step that runs out of memory; a trial of its own is lost at worst."""
-    bench = make_profiled()
-    bench.limit_to(0.4)
+    bench = make_profiled().limit_to(0.4)
     reference = bench.run(budget=1)
     planned = Config.of(bench.space.plans[:1])
     prediction = bench.searcher().predict(planned, reference)

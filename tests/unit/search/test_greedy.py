@@ -15,12 +15,7 @@ def benches(make_bench):
 
 @pytest.fixture
 def make_limited(make_bench):
-    def build(share=0.4, **fields):
-        bench = make_bench(**{"plans": 9, **fields})
-        bench.limit_to(share)
-        return bench
-
-    return build
+    return lambda share=0.4, **fields: make_bench(**{"plans": 9, **fields}).limit_to(share)
 
 
 def is_step(trial):

@@ -26,12 +26,7 @@ def benches(make_profiled):
 
 @pytest.fixture
 def make_limited(make_profiled):
-    def build(share=0.4, **fields):
-        bench = make_profiled(**fields)
-        bench.limit_to(share)
-        return bench
-
-    return build
+    return lambda share=0.4, **fields: make_profiled(**fields).limit_to(share)
 
 
 @pytest.fixture

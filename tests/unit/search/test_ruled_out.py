@@ -14,12 +14,7 @@ CLEARLY = SLACK * OrtMemoryModel.likely_error
 
 @pytest.fixture
 def make_tight(make_profiled):
-    def build(**fields):
-        bench = make_profiled(runs_out=True, **fields)
-        bench.limit_to(0.3)
-        return bench
-
-    return build
+    return lambda **fields: make_profiled(runs_out=True, **fields).limit_to(0.3)
 
 
 def peaks_of(bench, configs):

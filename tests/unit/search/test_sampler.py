@@ -13,9 +13,7 @@ BUDGET = 40
 
 @pytest.fixture
 def bench(make_bench):
-    bench = make_bench(plans=7)
-    bench.limit_to(0.5)
-    return bench
+    return make_bench(plans=7).limit_to(0.5)
 
 
 @pytest.fixture
@@ -58,8 +56,7 @@ def objective():
     ],
 )
 def test_optuna_runs_the_search_that_we_run(make_bench, make_study, objective, direction, fields):
-    bench = make_bench(**{"plans": 7, **fields})
-    bench.limit_to(0.5)
+    bench = make_bench(**{"plans": 7, **fields}).limit_to(0.5)
     (study, sampler), configs = make_study(bench, direction=direction), []
     study.optimize(objective(bench, sampler, configs, is_time=direction == "minimize"), n_trials=200)
     expected = [trial.config for trial in bench.run(budget=BUDGET)]
@@ -69,8 +66,7 @@ def test_optuna_runs_the_search_that_we_run(make_bench, make_study, objective, d
 
 
 def test_asking_goes_on_by_chance(make_bench, make_study, objective):
-    bench = make_bench(plans=3)
-    bench.limit_to(1.0)
+    bench = make_bench(plans=3).limit_to(1.0)
     (study, sampler), configs = make_study(bench), []
     for _ in range(6):
         trial = study.ask()

@@ -14,9 +14,7 @@ NINETY = 1.645
 
 @pytest.fixture
 def bench(make_profiled):
-    bench = make_profiled(noise=0.0)
-    bench.limit_to(0.4)
-    return bench
+    return make_profiled(noise=0.0).limit_to(0.4)
 
 
 def candidates_of(bench):

@@ -3,7 +3,6 @@ import stat
 import pytest
 
 from autorecompute.backends import registry
-from autorecompute.trials import private
 from autorecompute.trials.private import (
     cache_variables,
     compiled_code_of,
@@ -11,10 +10,7 @@ from autorecompute.trials.private import (
     variables_of_known_code,
 )
 
-
-@pytest.fixture(autouse=True)
-def own_temporary_directory(tmp_path, monkeypatch):
-    monkeypatch.setattr(private, "temporary_directory", lambda: tmp_path)
+pytestmark = pytest.mark.usefixtures("own_temporary_directory")
 
 
 @pytest.fixture

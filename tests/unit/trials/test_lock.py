@@ -2,7 +2,6 @@ import os
 import stat
 import subprocess
 import sys
-import tempfile
 import time
 
 import pytest
@@ -23,10 +22,7 @@ with hold_device(Device(kind=sys.argv[1], name="", uuid=sys.argv[2], total_bytes
 """
 
 
-@pytest.fixture(autouse=True)
-def _own_locks(tmp_path, monkeypatch):
-    monkeypatch.setattr(tempfile, "tempdir", str(tmp_path))
-    monkeypatch.setenv("TMPDIR", str(tmp_path))
+pytestmark = pytest.mark.usefixtures("own_temporary_directory")
 
 
 @pytest.fixture

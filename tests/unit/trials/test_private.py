@@ -10,10 +10,7 @@ from autorecompute.training_job import Device
 from autorecompute.trials.private import cache_variables, hold_device, private_folder
 from autorecompute.trials.process import SocketFolder
 
-
-@pytest.fixture(autouse=True)
-def _own_temporary_directory(tmp_path, monkeypatch):
-    monkeypatch.setattr(tempfile, "tempdir", str(tmp_path))
+pytestmark = pytest.mark.usefixtures("own_temporary_directory")
 
 
 def _link_elsewhere(folder):
