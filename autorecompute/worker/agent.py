@@ -190,6 +190,7 @@ class Agent:
     ) -> None:
         self._channel, self._backend, self._settings, self._is_alone = channel, backend, settings, is_alone
         self._target, self._loader = settings.target_batch, override_loader(settings)
+        self._first_batch: int | None = None
         self._meter: Meter | None = None
         self._does_cpu_work, self._left_bytes, self._before_bytes = False, 0, 0
         self._window: Window | None = None
@@ -270,7 +271,7 @@ class Agent:
             self._check = None
             self._look_at(wanted, check)
         self._batches.append(batch)
-        self._target = self._target or batch
+        self._target, self._first_batch = self._target or batch, self._first_batch or batch
         # At every miss: a script may make a loader anew for each epoch.
         if batch != self._target and self._loader is not None and not self._loader.apply():
             self._give_up_batch(batch)
@@ -435,7 +436,8 @@ class Agent:
             self._give_up_batch(next(batch for batch in batches if batch != self._target))
 
     def _give_up_batch(self, batch: int) -> None:
-        self._fail(Outcome.WRONG_BATCH, script.OTHER_BATCH.format(batch=batch, target=self._target))
+        text = script.OTHER_BATCHES if self._first_batch == self._target else script.OTHER_BATCH
+        self._fail(Outcome.WRONG_BATCH, text.format(batch=batch, target=self._target))
 
     def _require_own_process(self) -> None:
         if self.children.is_one:

@@ -219,6 +219,11 @@ OTHER_BATCH = (
     "taken for the batch: where it is another one, leave --target-batch out."
 )
 
+OTHER_BATCHES = (
+    "The script's batches differ in size: the model received {batch} samples after {target}. Trials compare steps of "
+    "one batch: give it batches of one size for the tuning. The first dimension of the model's inputs is taken for it."
+)
+
 NO_SESSION = f"The script took {STEPS_WITHOUT_SESSION} optimizer steps without training a model that can be tuned."
 
 FELL_BACK = "The script goes on without the training system that is tuned, and nothing is recomputed."

@@ -56,8 +56,8 @@ class Training:
         self.agent = Agent(self, self, Settings(address="", target_batch=target))
         self.loader = None
 
-    def begin(self):
-        self.agent.on_forward(TARGET, self.check)
+    def begin(self, batch=TARGET):
+        self.agent.on_forward(batch, self.check)
         return self.agent.on_session(lambda: self.detection)
 
     def step(self, *batches, loss=1.0, optimizers=1, skips=False):

@@ -87,16 +87,24 @@ def test_a_step_with_one_wrong_forward_is_left_out(training):
     assert len(training.sent) == 1
 
 
-def test_a_batch_that_stays_wrong_is_told_with_the_ways_out(training):
+@pytest.mark.parametrize(
+    ("first", "words"),
+    [
+        (3, ("batch of 3, not 8", "{batch}", "--batch-flag", "AUTORECOMPUTE_BATCH_SIZE")),
+        (TARGET, ("differ", "3 samples")),
+    ],
+)
+def test_a_batch_that_stays_wrong_is_told_with_the_ways_out(make_training, first, words):
+    training = make_training()
+    training.begin(first)
     training.step()
-    training.steps(MISSED_STEPS, batch=3)
+    training.steps(MISSED_STEPS - (first != TARGET), batch=3)
     assert len(training.sent) == 1
     with pytest.raises(Abandon):
         training.step(3)
     told = training.sent[1]
     assert (type(told), told.outcome) == (Failed, Outcome.WRONG_BATCH)
-    for words in ("batch of 3, not 8", "{batch}", "--batch-flag", "AUTORECOMPUTE_BATCH_SIZE"):
-        assert words in told.message
+    assert all(part in told.message for part in words)
 
 
 def test_without_a_target_the_first_batch_is_the_target(make_training):
