@@ -4,7 +4,7 @@ from __future__ import annotations
 
 VERSIONS = {
     "Python": ("3.11",),
-    "torch": ("2.6.0", "2.13.0", "2.14.1"),
+    "torch": ("2.6.0", "2.13.0", "2.14.1", "2.15.0"),
     "transformers": ("4.48.3", "5.24.0"),
     "onnxruntime-training": ("1.17.3", "1.18.0", "1.19.2"),
 }

@@ -2,17 +2,28 @@
 
 from __future__ import annotations
 
+import os
 from dataclasses import dataclass, field
-from typing import Annotated, Any
+from typing import TYPE_CHECKING, Annotated, Any
 
 from autorecompute.plans import Cluster, Config, Plan, Space
 from autorecompute.ranges import Bytes, Count, require_versions
+
+if TYPE_CHECKING:
+    from collections.abc import Mapping
 
 CHECKPOINTING = "checkpointing"
 """Under this name a detection's versions say what became of the checkpoints that the script makes itself, if any."""
 
 KEPT, REPLACED = "the script's own", "replaced"
 """They are part of all that is measured; or they were switched off, and what was measured takes their place."""
+
+ALLOCATOR = "allocator"
+"""What torch's allocator was told for the tuning, among the versions of a detection."""
+
+ALLOCATOR_VARIABLES = ("PYTORCH_ALLOC_CONF", "PYTORCH_CUDA_ALLOC_CONF")
+EXPANDABLE_SEGMENTS = "expandable_segments:True"
+"""Segments that grow lose little to fragments: without it, the fastest configs within a limit run out of memory."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -77,3 +88,21 @@ class Detection:
     def space(self) -> Space:
         """Return the configs that exist for this model."""
         return Space(plans=self.plans, own_presets=self.own_presets, covers=self.covers)
+
+
+def default_allocator(inherited: Mapping[str, str]) -> dict[str, str]:
+    """Return variables that have a card's allocator grow its segments, unless the user has told it anything."""
+    is_told = any(name in inherited for name in ALLOCATOR_VARIABLES)
+    return {} if is_told else {ALLOCATOR_VARIABLES[-1]: EXPANDABLE_SEGMENTS}
+
+
+def read_allocator(device: Device) -> dict[str, str]:
+    """Return the allocator's setting of this process as a version; nothing on a CPU, or where it is the user's own."""
+    grows = device.kind == "cuda" and os.environ.get(ALLOCATOR_VARIABLES[-1]) == EXPANDABLE_SEGMENTS
+    return {ALLOCATOR: EXPANDABLE_SEGMENTS} if grows else {}
+
+
+def allocator_of(versions: Mapping[str, str]) -> dict[str, str]:
+    """Return the variables under which the allocator does what it did when these versions were measured."""
+    grows = versions.get(ALLOCATOR) == EXPANDABLE_SEGMENTS
+    return {ALLOCATOR_VARIABLES[-1]: EXPANDABLE_SEGMENTS} if grows else {}

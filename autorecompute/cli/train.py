@@ -92,11 +92,13 @@ def _become_training(job: Job, folder: StudyFolder, settings: TuningSettings, st
     from autorecompute import codec
     from autorecompute.backends import registry
     from autorecompute.result import VARIABLE as EVIDENCE_VARIABLE
+    from autorecompute.training_job import default_allocator
     from autorecompute.worker.protocol import SETTINGS_VARIABLE, is_alone
 
     is_one = not job.launcher and is_alone()
     told = _search_beside(job, folder, settings, steps) if is_one else _leave_search(job, folder, settings, steps)
     environment = {name: value for name, value in os.environ.items() if name not in registry.variables()}
+    environment |= default_allocator(os.environ)
     environment[SETTINGS_VARIABLE] = codec.encode(told).decode()
     environment[EVIDENCE_VARIABLE] = str(folder.evidence)
     replace_process(job.training_command(), environment, "--launcher")

@@ -69,14 +69,13 @@ def as_python(result: Result, rendered: Emission) -> str:
         NothingFitsError: the study has no config to train with.
         UsageError: the training system has no such form for the config.
     """
-    best, backend = require_best(result), backend_of(result.versions)
-    source = backend.script(best.config, result.versions)
-    turned = [knob.variables for knob in backend.KNOBS if knob.name in best.knobs]
-    variables = {name: value for each in turned for name, value in each.items()}
+    backend = backend_of(result.versions)
+    source = backend.script(require_best(result).config, result.versions)
+    # The variable that names the plans has no part in this, and neither has what it needs.
+    variables = {name: value for name, value in rendered.variables.items() if name not in backend.VARIABLES}
     how = {"before the model trains": "call apply_recompute(model)"}
     if variables:
         how["to be set in the environment"] = " ".join(f"{name}={shlex.quote(variables[name])}" for name in variables)
-    # The variable that names the plans has no part in this, and neither has what it needs.
     return "\n".join([*comment_lines(result, replace(rendered, variables=variables), how), "", source])
 
 

@@ -15,6 +15,7 @@ from autorecompute.ranges import Count, Ratio
 from autorecompute.reports.console import describe_early_end
 from autorecompute.studies.checked import describe_unconfirmed
 from autorecompute.studies.folder import PAGE
+from autorecompute.training_job import ALLOCATOR
 from autorecompute.units import format_bytes, format_count, format_rate, format_seconds
 
 if TYPE_CHECKING:
@@ -234,10 +235,11 @@ def certainties(result: Result, trials: Sequence[Trial]) -> list[str]:
 def describe_fragments(result: Result, trials: Sequence[Trial]) -> str:
     """Describe the memory that a card's allocator reserved beyond the winner's tensors; empty where it is little.
 
-    On an H100, a tenth of the peaks and more was such memory, with the allocator's default settings.
+    On an H100, a tenth of the peaks and more was such memory, with the allocator's default settings. Segments that grow
+    have little.
     """
     best = next((trial for trial in trials if result.best is not None and trial.config == result.best.config), None)
-    if best is None or result.device.kind != CARD:
+    if best is None or result.device.kind != CARD or result.versions.get(ALLOCATOR):
         return ""
     reserved, allocated = best.measurement.peak_bytes, best.measurement.allocated_bytes
     if not reserved or not allocated or reserved - allocated < LOST_SHARE * reserved:

@@ -13,7 +13,7 @@ from autorecompute.backends import registry
 from autorecompute.errors import SetupError
 from autorecompute.measurement import GradientCheck, Measurement, Outcome
 from autorecompute.plans import Config
-from autorecompute.training_job import Detection
+from autorecompute.training_job import Detection, default_allocator
 from autorecompute.trials.endings import as_measurement, failure_to_start, mark_busy_host, too_short, unwritable
 from autorecompute.trials.job import Effort, begins_too_large, known_loader
 from autorecompute.trials.private import cache_variables
@@ -108,6 +108,7 @@ class Bench:
         self._limit_bytes, self._debugs = limit_bytes, debugs
         self._job, self._batch, self._logs = job, batch, logs
         self._base = {name: value for name, value in os.environ.items() if name not in registry.variables()}
+        self._base |= default_allocator(os.environ)
         self._base |= cache_variables(study, os.environ) if study is not None else {}
         self._worker: WorkerProcess | None = None
         self._detection: Detection | None = None

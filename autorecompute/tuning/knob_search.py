@@ -69,6 +69,8 @@ class KnobSearch:
         context, best = self._context, result.best
         if not context.settings.turns_knobs or best is None:
             return result
+        if not self._backend.KNOBS:
+            context.note(f"no knob to try: there is none for {self._backend.NAME}")
         if not result.knobs:
             inherited = {name: text for name, text in os.environ.items() if name not in registry.variables()}
             reasons = {

@@ -29,7 +29,7 @@ from autorecompute.backends.ortmodule.knobs import CUSTOM_AUTOGRAD
 from autorecompute.plans import Activation, Alternative, Choice, Cluster, Plan, saving_of
 from autorecompute.plans.plan import PERCENT
 from autorecompute.plans.savings import BATCH, SEQUENCE, evaluate, simplify
-from autorecompute.training_job import Detection
+from autorecompute.training_job import Detection, read_allocator
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Iterator, Mapping, Sequence
@@ -403,7 +403,9 @@ def detect(manager: Any) -> Detection:
     plans, clusters = probe_plans(agent, IGNORING_LAYERS, names, dims)
     layer_plans, layer_clusters = probe_plans(agent, WITHIN_LAYERS, names, dims)
     extra = OrtDetection(layer_plans=layer_plans, layer_clusters=layer_clusters, features=_read_features())
-    versions = read_versions()
+    device = describe_device(manager._device)  # noqa: SLF001
+    allocator = read_allocator(device)
+    versions = {**read_versions(), **allocator}
     return Detection(
         plans=plans,
         own_presets=presets_of(
@@ -413,9 +415,9 @@ def detect(manager: Any) -> Detection:
         dims=dims,
         aliases={name: tuple(alias for alias in names if names[alias] == name) for name in dims},
         graph=digest_graph(graph),
-        device=describe_device(manager._device),  # noqa: SLF001
+        device=device,
         versions=versions,
-        plan_versions=("onnxruntime",),
+        plan_versions=("onnxruntime", *allocator),
         extra=codec.to_plain(extra),
     )
 

@@ -16,6 +16,7 @@ from autorecompute.backends.ortmodule.installation import parse_release
 from autorecompute.errors import SetupError, UsageError
 from autorecompute.plans import Choice, Cluster, Config, Offer, Plan, saving_of
 from autorecompute.plans.savings import explain_worthless
+from autorecompute.training_job import allocator_of
 from autorecompute.units import printable
 
 if TYPE_CHECKING:
@@ -325,13 +326,7 @@ NO_MODEL_COPY = Knob(
     variables={"ORTMODULE_DEEPCOPY_BEFORE_MODEL_EXPORT": "0"},
     effect="the model is exported itself, not a copy of it: less memory at the first step",
 )
-EXPANDABLE_SEGMENTS = Knob(
-    name="expandable_segments",
-    variables={"PYTORCH_CUDA_ALLOC_CONF": "expandable_segments:True"},
-    effect="torch's allocator, ORT's too on CUDA, grows its segments: less is lost to fragments",
-    needs="CUDA, torch 2.1",
-)
-KNOBS = (LAYER_BOUNDARIES, MEM_EFFICIENT_GRADIENTS, NO_MODEL_COPY, EXPANDABLE_SEGMENTS)
+KNOBS = (LAYER_BOUNDARIES, MEM_EFFICIENT_GRADIENTS, NO_MODEL_COPY)
 
 
 def probe_config_of(level: Level, environment: Mapping[str, str]) -> str:
@@ -347,7 +342,8 @@ def render(config: Config, *, knobs: Collection[str] = (), versions: Mapping[str
         UsageError: the config cannot be written for it, or there is no knob of one of these names.
     """
     plans_file = folder.absolute() / PLANS_FILE
-    variables = environment_for(config, knobs=knobs, ort_version=versions.get("onnxruntime", ""), plans_file=plans_file)
+    given = environment_for(config, knobs=knobs, ort_version=versions.get("onnxruntime", ""), plans_file=plans_file)
+    variables = {**given, **allocator_of(versions)}
     has_file = variables.get(CONFIG_VARIABLE) == str(plans_file)
     notes = {"plans file": "must be readable under the same path wherever the script trains"} if has_file else {}
     if PROBE_VARIABLE in variables:

@@ -9,7 +9,6 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 from autorecompute.backends.ortmodule.environment import (
-    EXPANDABLE_SEGMENTS,
     LAYER_BOUNDARIES,
     MEM_EFFICIENT_GRADIENTS,
     Level,
@@ -34,7 +33,7 @@ def why_not(knob: Knob, config: Config, detection: Detection, inherited: Mapping
     """Return why a knob cannot be tried on a config, in words; empty where it can."""
     versions, extra = detection.versions, OrtDetection.of(detection)
     taken = next((name for name in knob.variables if name in inherited), None)
-    is_level, is_card = level_of(config) is not Level.CHOSEN, detection.device.kind == "cuda"
+    is_level = level_of(config) is not Level.CHOSEN
     has_boundaries = has_layer_boundaries(detection.plans, extra.layer_plans)
     obstacles = (
         (LAYER_BOUNDARIES, config.is_none, "the winner recomputes nothing"),
@@ -50,8 +49,6 @@ def why_not(knob: Knob, config: Config, detection: Detection, inherited: Mapping
             CUSTOM_AUTOGRAD not in extra.features,
             "it needs ORTModule's support for custom autograd functions",
         ),
-        (EXPANDABLE_SEGMENTS, not is_card, "it is for CUDA only"),
-        (EXPANDABLE_SEGMENTS, parse_release(versions["torch"]) < (2, 1), "it needs torch 2.1"),
         (knob, taken is not None, f"{taken} is set in your environment"),
     )
     return next((reason for about, holds, reason in obstacles if about == knob and holds), "")

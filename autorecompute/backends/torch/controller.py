@@ -24,7 +24,7 @@ from autorecompute.backends.torch.forecast.records import (
 from autorecompute.errors import UsageError
 from autorecompute.plans import Choice, Config, Offer
 from autorecompute.plans.savings import BATCH, explain_worthless
-from autorecompute.training_job import CHECKPOINTING, REPLACED
+from autorecompute.training_job import CHECKPOINTING, REPLACED, allocator_of
 from autorecompute.units import MIB, printable
 
 if TYPE_CHECKING:
@@ -209,13 +209,7 @@ SWITCHED_OFF = "was off while this was measured; the plans file switches it off,
 MODEL = "model"
 """Under this name a detection's versions say which model it was."""
 
-EXPANDABLE_SEGMENTS = Knob(
-    name="expandable_segments",
-    variables={"PYTORCH_CUDA_ALLOC_CONF": "expandable_segments:True"},
-    effect="torch's allocator grows its segments: less is lost to fragments",
-    needs="CUDA",
-)
-KNOBS = (EXPANDABLE_SEGMENTS,)
+KNOBS: tuple[Knob, ...] = ()
 HINTS = (
     Knob(
         name="memory_given_back",
@@ -239,14 +233,14 @@ STATES = 2
 
 
 def render(config: Config, *, knobs: Collection[str] = (), versions: Mapping[str, str], folder: Path) -> Emission:
-    """Render the config and the knobs of these names; nothing where neither changes anything.
+    """Render the config, with the allocator that it was measured with.
 
     Raises:
-        UsageError: there is no knob of one of these names.
+        UsageError: a knob is asked for.
     """
-    if strangers := sorted(set(knobs) - {knob.name for knob in KNOBS}):
-        raise UsageError(f"This autorecompute knows no setting '{strangers[0]}'. Tune again with --knobs.")
-    variables = {name: value for knob in KNOBS if knob.name in knobs for name, value in knob.variables.items()}
+    if knobs:
+        raise UsageError(f"This autorecompute knows no setting '{min(knobs)}'. Tune again without --knobs.")
+    variables = allocator_of(versions)
     content = _plans_file(config, versions)
     if content.does_nothing:
         return Emission(variables=variables)
@@ -304,11 +298,9 @@ def import_hooks() -> Sequence[ImportHook]:
 
 
 def why_not(knob: Knob, config: Config, detection: Detection, inherited: Mapping[str, str]) -> str:
-    """Return why a knob cannot be tried, in words; empty where it can."""
-    del config
-    if detection.device.kind != "cuda":
-        return "only on CUDA"
-    return "set already" if any(name in inherited for name in knob.variables) else ""
+    """Return why a knob cannot be tried: there is none."""
+    del knob, config, detection, inherited
+    return ""
 
 
 def plans_under(names: Collection[str], detection: Detection) -> Sequence[Plan]:

@@ -49,7 +49,7 @@ from autorecompute.measurement import UNCOMPARED
 from autorecompute.meters.host import HostMeter
 from autorecompute.plans import Config
 from autorecompute.plans.savings import BATCH
-from autorecompute.training_job import CHECKPOINTING, KEPT, REPLACED, Detection
+from autorecompute.training_job import CHECKPOINTING, KEPT, REPLACED, Detection, read_allocator
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
@@ -127,16 +127,17 @@ def tell(  # noqa: PLR0913  (all that is known of a model)
         by_blocks=compiles and not is_compiled(root),
         is_thawed=is_thawed,
     )
-    own = _what_became_of(found.checkpointed)
+    device = describe_device(next(root.parameters()).device)
+    own = {**_read_ranks(), **_what_became_of(found.checkpointed), **read_allocator(device)}
     return Detection(
         plans=space.plans,
         own_presets=space.own_presets,
         covers=space.covers,
         dims={BATCH: batch, **sizes},
         graph=digest_of(root, found.operators),
-        device=describe_device(next(root.parameters()).device),
-        versions={**_read_versions(), **_read_ranks(), MODEL: name, **own},
-        plan_versions=(MODEL, *_read_ranks(), *own),
+        device=device,
+        versions={**_read_versions(), MODEL: name, **own},
+        plan_versions=(MODEL, *own),
         left_bytes=survey.left_bytes,
         extra=codec.to_plain(told),
     )

@@ -68,7 +68,7 @@ def test_a_script_with_just_enough_steps_for_one_trial_is_tuned_at_its_own_batch
     ("fault", "outcome", "words"),
     [
         ("raise", Outcome.SCRIPT_ERROR, "sample 17 cannot be read"),
-        ("shrink", Outcome.WRONG_BATCH, "a batch of 3, not 4"),
+        ("shrink", Outcome.WRONG_BATCH, "received 3 samples after 4"),
         ("diverge", Outcome.DIVERGED, "nan"),
     ],
 )

@@ -47,8 +47,6 @@ TAKEN = "ORTMODULE_DEEPCOPY_BEFORE_MODEL_EXPORT"
         ({}, {"config": config_of_level(Level.LAYERWISE)}, "layer_boundaries", "a level of ORT's"),
         ({}, {}, "mem_efficient_gradients", "1.19 raises"),
         ({"onnxruntime": "1.18.0"}, {}, "mem_efficient_gradients", "custom autograd"),
-        ({}, {}, "expandable_segments", "CUDA"),
-        ({"device": CUDA, "torch": "2.0.1"}, {}, "expandable_segments", "torch 2.1"),
         ({}, {"inherited": [TAKEN]}, "no_model_copy", f"{TAKEN} is set in your environment"),
     ],
 )
@@ -60,7 +58,6 @@ def test_what_does_nothing_here_says_why(make_place, place, asked, name, reason)
     ("place", "names"),
     [
         ({}, {"layer_boundaries", "no_model_copy"}),
-        ({"device": CUDA}, {"layer_boundaries", "no_model_copy", "expandable_segments"}),
         (
             {"onnxruntime": "1.17.3", "torch": "2.4.1", "features": (CUSTOM_AUTOGRAD,)},
             {"layer_boundaries", "no_model_copy", "mem_efficient_gradients"},

@@ -153,8 +153,8 @@ def test_a_python_file_says_what_it_needs_and_no_more(answer):
     versions = {"torch": "2.13.0", "model": "Blocks 0123456789ab", "backend": "torch"}
     config = Config.parse(["blocks.*:checkpoint"])
     (plans,) = emitted("python", answer(config, versions=versions))[1]
-    for knobs in ((), ("expandable_segments",)):
-        result = answer(config, versions=versions, of_best={"knobs": knobs})
+    for allocator in ({}, {"allocator": "expandable_segments:True"}):
+        result = answer(config, versions={**versions, **allocator})
         text, variables = emitted("python", result)
         told = comments("python", result)
         assert "call apply_recompute(model)" in told
@@ -162,7 +162,7 @@ def test_a_python_file_says_what_it_needs_and_no_more(answer):
         assert "autorecompute.apply(model)" not in told
         assert "plans file" not in told
         settings = [f"{name}={value}" for name, value in variables.items() if name != plans]
-        assert bool(settings) is bool(knobs)
+        assert settings == [f"PYTORCH_CUDA_ALLOC_CONF={setting}" for setting in allocator.values()]
         assert [setting for setting in settings if f"to be set in the environment: {setting}" not in told] == []
         # A file of plans would recompute the same modules once more.
         assert plans in told.partition("must not be set: ")[2].partition("\n")[0]

@@ -277,7 +277,9 @@ def test_what_an_allocator_loses_to_fragments_is_told(make_result, make_trial, k
     own = make_trial(result.best.config, peak_bytes=700 * MIB, allocated_bytes=allocated * MIB)
     told = describe_fragments(result, [make_trial(), own])
     assert ("reserved 700 MiB of the card for 600 MiB of tensors" in told) is bool(told) is is_told
-    assert describe_fragments(dataclasses.replace(result, best=None), [own]) == ""
+    growing = {**result.versions, "allocator": "expandable_segments:True"}
+    for other in ({"best": None}, {"versions": growing}):
+        assert describe_fragments(dataclasses.replace(result, **other), [own]) == ""
 
 
 def test_lines_of_a_table_end_with_their_last_word(capsys, trials):

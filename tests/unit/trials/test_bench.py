@@ -7,6 +7,7 @@ from autorecompute.backends import registry
 from autorecompute.errors import ScriptError, SetupError, UsageError
 from autorecompute.measurement import GradientCheck, Outcome
 from autorecompute.plans import Config
+from autorecompute.training_job import ALLOCATOR_VARIABLES
 from autorecompute.trials import Bench, bench, endings
 from autorecompute.trials.job import Effort
 from autorecompute.trials.private import cache_variables
@@ -136,6 +137,23 @@ def test_a_trial_does_not_inherit_what_decides_about_recompute(make_bench, monke
     environment = seen(make_bench("detect forever").measure(CONFIG, EFFORT))["environment"]
     assert not {*registry.variables()} & environment.keys()
     assert {"MINE": "2", **TRIAL_VARIABLES}.items() <= environment.items()
+
+
+@pytest.mark.parametrize(
+    ("own", "seen_by_all"),
+    [({}, "expandable_segments:True"), ({"PYTORCH_ALLOC_CONF": "max_split_size_mb:64"}, None)],
+)
+def test_the_allocator_of_a_card_grows_its_segments_unless_the_user_told_it_anything(
+    make_bench, monkeypatch, own, seen_by_all
+):
+    for name in ALLOCATOR_VARIABLES:
+        monkeypatch.delenv(name, raising=False)
+    for name, value in own.items():
+        monkeypatch.setenv(name, value)
+    measured = make_bench("detect forever then report")
+    trial, watched = seen(measured.measure(CONFIG, EFFORT)), seen(measured.watch({}, EFFORT, 16))
+    for process in (trial, watched):
+        assert process["environment"].get("PYTORCH_CUDA_ALLOC_CONF") == seen_by_all
 
 
 def test_processes_of_a_study_share_what_they_compile(make_bench, tmp_path, monkeypatch):

@@ -323,7 +323,7 @@ class LiveBytes(TorchDispatchMode):  # type: ignore[misc]
             segment = self._segment()
             if amount is not NOTHING:  # most operators are views
                 self.work[segment] += amount
-        is_older = _gives_what_it_got(function)
+        is_older = gives_what_it_got(function)
         for tensor in tensors_in(result):
             self._see(tensor, is_older=is_older)
         return result
@@ -378,7 +378,7 @@ class LiveBytes(TorchDispatchMode):  # type: ignore[misc]
 
 
 @functools.cache
-def _gives_what_it_got(function: Any) -> bool:
+def gives_what_it_got(function: Any) -> bool:
     """Tell whether an operator's result lies on one of its arguments.
 
     What ``torch.tensor`` makes comes as an argument.

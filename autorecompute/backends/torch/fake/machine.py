@@ -167,18 +167,19 @@ class CardKernels:
         """
         plain = functional.dropout
         groups = [group for optimizer in optimizers for group in optimizer.param_groups if _is_open(group)]
-        functional.dropout = _fused(plain)
+        functional.dropout = card_dropout(plain)
         for group in groups:
             group["foreach"] = True
         try:
-            with attention_by(self._attend):
+            with attention_by(self.attend):
                 yield
         finally:
             functional.dropout = plain
             for group in groups:
                 group["foreach"] = None
 
-    def _attend(self, query: Tensor, key: Tensor, value: Tensor, *args: Any, **kwargs: Any) -> Tensor:
+    def attend(self, query: Tensor, key: Tensor, value: Tensor, *args: Any, **kwargs: Any) -> Tensor:
+        """Stand in for ``scaled_dot_product_attention``."""
         options = dict(zip(_OPTIONS, args, strict=False)) | kwargs
         query, key, value = (_in_autocast(tensor) for tensor in (query, key, value))
         call = _call_of((query, key, value), options)
@@ -205,7 +206,7 @@ def _is_open(group: Mapping[str, Any]) -> bool:
     )
 
 
-def _fused(plain: Callable[..., Tensor]) -> Callable[..., Tensor]:
+def card_dropout(plain: Callable[..., Tensor]) -> Callable[..., Tensor]:
     """Return a dropout whose mask has a byte for each number, as a card's has, and not as many as the number.
 
     ``is_fused_kernel_acceptable`` in ``aten/src/ATen/native/Dropout.cpp``.

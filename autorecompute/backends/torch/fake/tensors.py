@@ -9,7 +9,7 @@ import logging
 import os
 import sys
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, NamedTuple, Self
+from typing import TYPE_CHECKING, Any, NamedTuple, Protocol, Self
 
 import torch
 from torch import Tensor
@@ -515,8 +515,7 @@ class LargeTensorsAreFake(TorchDispatchMode):  # type: ignore[misc]
         return tree_map_only(Tensor, fake, value)
 
     def __enter__(self) -> Self:
-        global _ACTIVE  # noqa: PLW0603  (a process has one at most)
-        _ACTIVE = self
+        use(self)
         super().__enter__()
         self._replaced = DataLoader._get_iterator, torch.utils.swap_tensors
         DataLoader._get_iterator = _iterate_here
@@ -527,21 +526,33 @@ class LargeTensorsAreFake(TorchDispatchMode):  # type: ignore[misc]
     def __exit__(
         self, kind: type[BaseException] | None, error: BaseException | None, traceback: TracebackType | None
     ) -> None:
-        global _ACTIVE  # noqa: PLW0603
         DataLoader._get_iterator, torch.utils.swap_tensors = self._replaced
         if self._hook is not None:
             self._hook.remove()
         super().__exit__(kind, error, traceback)
-        _ACTIVE = None
+        use(None)
 
 
-_ACTIVE: LargeTensorsAreFake | None = None
+class MakesFakes(Protocol):
+    """A mode in which a process makes fake tensors."""
+
+    def everything(self) -> AbstractContextManager[FakeTensorMode]:
+        """Make everything as fakes inside."""
+
+
+_in_use: MakesFakes | None = None
+
+
+def use(mode: MakesFakes | None) -> None:
+    """Have :func:`on_fakes` make fakes by a mode that this process is under, or by none."""
+    global _in_use  # noqa: PLW0603  (a process has one at most)
+    _in_use = mode
 
 
 def on_fakes() -> AbstractContextManager[FakeTensorMode]:
     """Make everything as fakes inside: of the process's own mode where it has one, as two modes do not mix."""
-    if _ACTIVE is not None:
-        return _ACTIVE.everything()
+    if _in_use is not None:
+        return _in_use.everything()
     # A kernel that is called by address, as Triton's are, would be given 0 as the address of a fake tensor, and run.
     with torch._functorch.config.patch(fake_tensor_allow_unsafe_data_ptr_access=False):
         mode: AbstractContextManager[FakeTensorMode] = FakeTensorMode(allow_non_fake_inputs=True)

@@ -548,6 +548,10 @@ class CachingAllocator:
         self._small.release()
         self._large.release()
 
+    def limit_to(self, limit: int) -> None:
+        """Let no more than these bytes be reserved from now on."""
+        self._limit = limit
+
     def reset_peak(self) -> None:
         """Forget all peaks before now."""
         self.peak = self.now
