@@ -87,7 +87,7 @@ class Bench:
         job: What is trained.
         batch: The target batch; ``None`` takes what the script gives.
         logs: Folder for the workers' output.
-        limit_bytes: What a trial may take of a card at most; ``None`` for all there is.
+        limit_bytes: What a process that is watched may take of a card at most; ``None`` for all there is.
         debugs: Whether the first worker keeps the terminal and has all the time it wants.
         study: The folder of the study, whose processes share what they compile; ``None`` where there is none.
 
@@ -271,7 +271,8 @@ class Bench:
             override_loader=not self._job.takes_batch,
             loader=known_loader(self._detection, is_watched=watch is not None),
             watch=watch,
-            limit_bytes=self._limit_bytes,
+            # A trial that runs out of memory costs a process, and tells less than a peak above the limit does.
+            limit_bytes=self._limit_bytes if watch is not None else None,
             backend=self._job.backend,
             fakes=self._job.fakes,
             card=self._job.card,
