@@ -180,6 +180,19 @@ class TuningContext:
         """Return the dimensions of a step at the batch that was detected."""
         return {**self.detection.dims, BATCH: self.detection.batch}
 
+    @property
+    def hopeless_bytes(self) -> int:
+        """Return the forecast of a step without recompute that a card surely has no room for; 0 where it may run.
+
+        Such a step would cost a process, and tell what is known: that it ran out of memory.
+        """
+        detection, memory = self.detection, self.memory
+        if memory is None or detection.outside_bytes is None:
+            return 0
+        plain = next(one for one in memory.forecasts(self.dims) if one.config.is_none)
+        room = detection.device.total_bytes - detection.outside_bytes
+        return plain.peak_bytes if plain.peak_bytes > SURELY_BEYOND * room else 0
+
     def note(self, text: str) -> None:
         """Report a line to whoever watches."""
         self.progress.note(text)
@@ -261,6 +274,9 @@ SHARE = 0.9
 
 STEP_BYTES = 64 * MIB
 """More than the bytes by which a kernel's own memory differs between starts."""
+
+SURELY_BEYOND = 1.1
+"""What should take so many times the room that there is runs out of memory: forecasts were off by less."""
 
 RESERVE_BYTES = 512 * MIB
 """Left free on a card: kernels are loaded at their first call, and cuDNN and NCCL ask the driver, not the allocator."""

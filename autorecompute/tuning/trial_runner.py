@@ -85,7 +85,8 @@ class TrialRunner:
         write_files(rendered.files)
 
     def _begin_reference(self) -> Reference:
-        failed = not self._has_reference or any(
+        failed = not self._has_reference or bool(self._context.hopeless_bytes)
+        failed = failed or any(
             trial.config.is_none and not trial.measurement.outcome.is_measured for trial in settled(self._ledger.trials)
         )
         # No longer than a trial: a script may have just enough steps for one.

@@ -10,7 +10,7 @@ import virtual_card
 from autorecompute.units import MIB
 
 LLAMA = Path(__file__).parents[3] / "studies" / "llama_clm" / "train.py"
-SIZES = ("--layers", "4", "--hidden", "512", "--heads", "8", "--key-value-heads", "4", "--sequence", "512", "--autocast")
+SIZES = "--layers 4 --hidden 512 --heads 8 --key-value-heads 4 --sequence 512 --autocast"
 BATCH = 16
 
 CONTEXT_BYTES, LIBRARY_BYTES = 600 * MIB, 512 * MIB
@@ -22,8 +22,10 @@ LIMIT = 900 * MIB
 
 @dataclasses.dataclass(frozen=True)
 class Tuned:
+    """Attributes: answer: What ``tune`` prints; outcomes: Those of its trials, by config."""
+
     answer: dict
-    spent: virtual_card.Spent
+    outcomes: dict
 
 
 @pytest.fixture(scope="module")
@@ -31,10 +33,12 @@ def tune(tmp_path_factory):
     def tune(*options, total_bytes=0):
         place = tmp_path_factory.mktemp("card")
         paper = virtual_card.Paper(model="H100", clock=str(place / "clock"), total_bytes=total_bytes)
-        arguments = ("tune", str(LLAMA), "--target-batch", str(BATCH), "--json", *options, "--", *SIZES)
-        done, spent = virtual_card.run(paper, *arguments, cwd=place)
+        arguments = ("tune", str(LLAMA), "--target-batch", str(BATCH), "--json", *options, "--", *SIZES.split())
+        done, _ = virtual_card.run(paper, *arguments, cwd=place)
         assert done.returncode == 0, done.stderr
-        return Tuned(json.loads(done.stdout), spent)
+        trials = [json.loads(file.read_text()) for file in place.glob("studies/*/trials/*/result.json")]
+        outcomes = {trial["description"]: trial["measurement"]["outcome"] for trial in trials}
+        return Tuned(json.loads(done.stdout), outcomes)
 
     return tune
 
@@ -45,21 +49,18 @@ def on_a_larger_card(tune):
 
 
 def test_where_the_card_has_more_than_the_limit_no_trial_runs_out_of_memory(on_a_larger_card):
-    assert on_a_larger_card.spent.out_of_memory == 0
-    assert on_a_larger_card.answer["baseline"]["outcome"] == "over_limit"
+    assert on_a_larger_card.outcomes["none"] == "over_limit"
+    assert "oom" not in on_a_larger_card.outcomes.values()
     assert on_a_larger_card.answer["best"]["confirmed"]
     assert on_a_larger_card.answer["best"]["peak_bytes"] <= LIMIT
-
-
-def test_few_processes_are_started(on_a_larger_card):
-    """One for all trials, one that confirms, the rival's and two pairs."""
-    assert on_a_larger_card.spent.starts <= 7
 
 
 def test_the_allocator_grows_its_segments(on_a_larger_card):
     assert on_a_larger_card.answer["versions"]["allocator"] == "expandable_segments:True"
 
 
-def test_a_card_that_is_the_limit_is_tuned(tune):
+def test_on_a_card_that_is_the_limit_what_surely_runs_out_of_memory_is_not_tried(tune):
     tuned = tune(total_bytes=LIMIT + CONTEXT_BYTES + LIBRARY_BYTES)
+    assert "none" not in tuned.outcomes
+    assert tuned.answer["baseline"]["outcome"] is None
     assert tuned.answer["best"]["confirmed"]
