@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING, Protocol
 from autorecompute.backends.registry import backend_of, render
 from autorecompute.errors import TooLargeError, TooLittleTimeError
 from autorecompute.figures import Figures
+from autorecompute.plans import Config
 from autorecompute.plans.savings import BATCH
 from autorecompute.search.sampling import MODEL
 from autorecompute.studies import Problem, Sizes, StudyFolder
@@ -32,7 +33,6 @@ if TYPE_CHECKING:
 
     from autorecompute.measurement import Measurement, Prediction, Trial
     from autorecompute.memory import MemoryModel
-    from autorecompute.plans import Config
 
 
 NEEDED = (Task.CHECK, Task.CONFIRMATION)
@@ -180,18 +180,19 @@ class TuningContext:
         """Return the dimensions of a step at the batch that was detected."""
         return {**self.detection.dims, BATCH: self.detection.batch}
 
-    @property
-    def hopeless_bytes(self) -> int:
-        """Return the forecast of a step without recompute that a card surely has no room for; 0 where it may run.
+    def why_not_without(self) -> str:
+        """Return why a card surely has no room for a step without recompute, in words; empty where it may have.
 
         Such a step would cost a process, and tell what is known: that it ran out of memory.
         """
         detection, memory = self.detection, self.memory
         if memory is None or detection.outside_bytes is None:
-            return 0
-        plain = next(one for one in memory.forecasts(self.dims) if one.config.is_none)
+            return ""
+        plain = memory.forecast(Config(), self.dims)
         room = detection.device.total_bytes - detection.outside_bytes
-        return plain.peak_bytes if plain.peak_bytes > SURELY_BEYOND * room else 0
+        if plain.peak_bytes <= SURELY_BEYOND * room:
+            return ""
+        return f"by forecast it takes {format_bytes(plain.peak_bytes)}, and the card has {format_bytes(room)} for it"
 
     def note(self, text: str) -> None:
         """Report a line to whoever watches."""

@@ -26,7 +26,6 @@ from autorecompute.studies.folder import make_folder
 from autorecompute.trials import Bench
 from autorecompute.trials.job import Effort
 from autorecompute.tuning.budget import Task
-from autorecompute.units import format_bytes
 
 if TYPE_CHECKING:
     from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
@@ -151,7 +150,7 @@ class SearcherFactory:
         self._steps: MemoryModel | None = None
         self._limit_bytes: int | None = None
         self._known_trials = 0
-        self._hopeless_bytes = context.hopeless_bytes
+        self._why_not_without = context.why_not_without()
         self._is_analysed = context.settings.sampler != MODEL or not context.detection.plans
 
     @property
@@ -161,18 +160,15 @@ class SearcherFactory:
 
     def begin(self, limit: Limit) -> Searcher:
         """Return a searcher under the limit that holds once there is a trial without recompute."""
-        if self._hopeless_bytes:
-            self._context.note(
-                f"no trial without recompute: by forecast it takes {format_bytes(self._hopeless_bytes)}, and the card "
-                f"has {format_bytes(self._context.detection.device.total_bytes)}"
-            )
+        if self._why_not_without:
+            self._context.note(f"no trial without recompute: {self._why_not_without}")
         return _BaselineFirst(self, limit)
 
     def skips_baseline(self, trials: Sequence[Trial]) -> bool:
         """Tell whether the run without recompute is left out, as it has no room; not where a trial fails otherwise."""
         outcomes = [trial.measurement.outcome for trial in trials]
         breaks = any(not outcome.is_measured and not outcome.is_about_memory for outcome in outcomes)
-        return bool(self._hopeless_bytes) and not breaks
+        return bool(self._why_not_without) and not breaks
 
     def make(self, limit_bytes: int, trials: int) -> Searcher:
         """Return the searcher that was asked for; the first one takes two small steps of the script."""

@@ -85,7 +85,7 @@ class TrialRunner:
         write_files(rendered.files)
 
     def _begin_reference(self) -> Reference:
-        failed = not self._has_reference or bool(self._context.hopeless_bytes)
+        failed = not self._has_reference or bool(self._context.why_not_without())
         failed = failed or any(
             trial.config.is_none and not trial.measurement.outcome.is_measured for trial in settled(self._ledger.trials)
         )
