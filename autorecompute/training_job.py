@@ -22,6 +22,8 @@ ALLOCATOR = "allocator"
 """What torch's allocator was told for the tuning, among the versions of a detection."""
 
 ALLOCATOR_VARIABLES = ("PYTORCH_ALLOC_CONF", "PYTORCH_CUDA_ALLOC_CONF")
+"""The second is the name before torch 2.9, which later ones warn of where the first is not set."""
+
 EXPANDABLE_SEGMENTS = "expandable_segments:True"
 """Segments that grow lose little to fragments: without it, the fastest configs within a limit run out of memory."""
 
@@ -92,17 +94,19 @@ class Detection:
 
 def default_allocator(inherited: Mapping[str, str]) -> dict[str, str]:
     """Return variables that have a card's allocator grow its segments, unless the user has told it anything."""
-    is_told = any(name in inherited for name in ALLOCATOR_VARIABLES)
-    return {} if is_told else {ALLOCATOR_VARIABLES[-1]: EXPANDABLE_SEGMENTS}
+    return {} if any(name in inherited for name in ALLOCATOR_VARIABLES) else _growing()
 
 
 def read_allocator(device: Device) -> dict[str, str]:
     """Return the allocator's setting of this process as a version; nothing on a CPU, or where it is the user's own."""
-    grows = device.kind == "cuda" and os.environ.get(ALLOCATOR_VARIABLES[-1]) == EXPANDABLE_SEGMENTS
+    grows = device.kind == "cuda" and _growing().items() <= os.environ.items()
     return {ALLOCATOR: EXPANDABLE_SEGMENTS} if grows else {}
 
 
 def allocator_of(versions: Mapping[str, str]) -> dict[str, str]:
     """Return the variables under which the allocator does what it did when these versions were measured."""
-    grows = versions.get(ALLOCATOR) == EXPANDABLE_SEGMENTS
-    return {ALLOCATOR_VARIABLES[-1]: EXPANDABLE_SEGMENTS} if grows else {}
+    return _growing() if versions.get(ALLOCATOR) == EXPANDABLE_SEGMENTS else {}
+
+
+def _growing() -> dict[str, str]:
+    return dict.fromkeys(ALLOCATOR_VARIABLES, EXPANDABLE_SEGMENTS)

@@ -10,7 +10,7 @@ import sys
 AT_START = ("GLIBC_", "KMP_", "LD_", "MKL_", "OMP_", "OPENBLAS_", "PYTORCH_", "TORCH", "CUDA_")
 """Libraries read such variables when they are loaded: to a fork of the server they would be nothing."""
 
-WHENEVER = ("PYTORCH_CUDA_ALLOC_CONF", "TORCHINDUCTOR_CACHE_DIR")
+WHENEVER = ("PYTORCH_ALLOC_CONF", "PYTORCH_CUDA_ALLOC_CONF", "TORCHINDUCTOR_CACHE_DIR")
 """These are read when a card is first used, or whenever something is compiled; each process of a tuning has them."""
 
 PR_SET_PDEATHSIG = 1
