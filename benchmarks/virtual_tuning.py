@@ -19,7 +19,7 @@ from pathlib import Path
 from unittest import mock
 
 from by_hand import STUDIES
-from card_tuning import by_hand
+from card_tuning import ONCE, by_hand
 from rich.console import Console
 from rich.table import Table
 
@@ -28,7 +28,6 @@ from autorecompute import codec
 from autorecompute.measurement import Outcome, Trial
 from autorecompute.result import Result
 from autorecompute.trials import Bench, Job
-from autorecompute.trials.job import Effort
 from autorecompute.units import MIB, format_bytes
 
 TARGET_BATCH = 16
@@ -48,7 +47,6 @@ LIMITS = (0.3, 0.5, 0.7)
 OUTSIDE_BYTES = (600 + 512) * MIB
 """What CUDA takes of the card, and what tuning leaves for libraries."""
 
-ONCE = Effort(warmup=1, steps=2)
 CONFIRMING = "confirming in a fresh process"
 AT = re.compile(r"\[ *(?:(?P<minutes>\d+) min )?(?P<seconds>[\d.]+) (?P<unit>m?s)\]")
 

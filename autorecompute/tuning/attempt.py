@@ -52,7 +52,8 @@ CONFIRMATIONS = 5
 
 
 RACE_SHARE = 0.5
-"""Of the time that the search took, so much may be spent on being sure about the last few percent."""
+"""Of the time that the search took, so much may be spent on being sure about the last few percent; and as long as a
+start takes, which every process that confirms one costs, too."""
 
 
 class Decision:
@@ -104,7 +105,8 @@ class Decision:
         """
         self.ran_out, self._last_process = False, None
         baseline = _baseline_of(trials)
-        deadline_seconds = time.monotonic() + RACE_SHARE * search_seconds
+        start_seconds = self._context.budget.expect(Task.START)
+        deadline_seconds = time.monotonic() + max(RACE_SHARE * search_seconds, start_seconds)
         standings = fitting_finalists(self._rejections.remaining(trials), steps)
         # Where no recompute holds the limit nothing has to be recomputed, whatever looks as fast.
         is_needless = self._confirm([entry for entry in standings if entry.trial.config.is_none])
