@@ -28,7 +28,8 @@ from autorecompute import codec
 from autorecompute.measurement import Outcome, Trial
 from autorecompute.result import Result
 from autorecompute.trials import Bench, Job
-from autorecompute.units import MIB, format_bytes
+from autorecompute.tuning.context import RESERVE_BYTES
+from autorecompute.units import format_bytes
 
 TARGET_BATCH = 16
 MODELS = {
@@ -44,8 +45,8 @@ ALL = [name for name in MODELS if name != "small Llama"]
 LIMITS = (0.3, 0.5, 0.7)
 """Shares of the way from the least peak by hand to that without recompute."""
 
-OUTSIDE_BYTES = (600 + 512) * MIB
-"""What CUDA takes of the card, and what tuning leaves for libraries."""
+OUTSIDE_BYTES = virtual_card.CONTEXT_BYTES + RESERVE_BYTES
+"""Memory of the card that no limit has."""
 
 CONFIRMING = "confirming in a fresh process"
 AT = re.compile(r"\[ *(?:(?P<minutes>\d+) min )?(?P<seconds>[\d.]+) (?P<unit>m?s)\]")

@@ -277,7 +277,7 @@ STEP_BYTES = 64 * MIB
 """More than the bytes by which a kernel's own memory differs between starts."""
 
 SURELY_BEYOND = 1.1
-"""What should take so many times the room that there is runs out of memory: forecasts were off by less."""
+"""A forecast of so many times the room means out of memory; one that is too high by less leaves the trial in."""
 
 RESERVE_BYTES = 512 * MIB
 """Left free on a card: kernels are loaded at their first call, and cuDNN and NCCL ask the driver, not the allocator."""

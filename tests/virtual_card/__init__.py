@@ -26,7 +26,10 @@ GIB, MIB = 2**30, 2**20
 
 NAMES = {"H100": "NVIDIA H100 80GB HBM3", "A100": "NVIDIA A100-SXM4-40GB", "RTX 4090": "NVIDIA GeForce RTX 4090"}
 BYTES = {"H100": 85_017_493_504, "A100": 42_298_834_944, "RTX 4090": 25_256_656_896}
-"""What ``torch.cuda.get_device_properties`` tells of their memory."""
+"""Their memory, as ``torch.cuda.get_device_properties`` tells it."""
+
+CONTEXT_BYTES = 600 * MIB
+"""Memory of the card that CUDA itself takes."""
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
@@ -62,7 +65,7 @@ class Paper:
         return self.total_bytes or BYTES[self.model]
 
     def variables(self):
-        """What a tuning needs in its environment."""
+        """Return the environment variables of a tuning."""
         path = [str(FOLDER / "startup"), str(TESTS.parent), str(TESTS), os.environ.get("PYTHONPATH", "")]
         with_guard = dataclasses.replace(self, guard=self.guard or str(build_guard()))
         return {
@@ -75,7 +78,7 @@ class Paper:
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class Spent:
-    """What a tuning took, by its clock."""
+    """Time and processes of a tuning, by its clock."""
 
     seconds: float
     starts: int

@@ -1,4 +1,4 @@
-"""The card's memory and its time: a dispatch mode under which all that is on ``cuda`` is fake."""
+"""Memory and time of the card: a dispatch mode under which all that is on ``cuda`` is fake."""
 
 import contextlib
 import math
@@ -26,14 +26,11 @@ from autorecompute.backends.torch.forecast.caching_allocator import (
 from autorecompute.backends.torch.forecast.cards import BFLOAT16, CARDS, FLOAT, HALF, TF32
 from autorecompute.backends.torch.forecast.records import NOTHING
 from autorecompute.units import MIB, format_bytes
-from virtual_card import cuda
+from virtual_card import CONTEXT_BYTES, cuda
 from virtual_card.clock import Field
 
-CONTEXT_BYTES = 600 * MIB
-"""What CUDA itself takes of the card."""
-
 WORKSPACE_BYTES = 32 * MIB
-"""What cuBLAS takes of the allocator for each thread that multiplies, once."""
+"""Memory that cuBLAS takes of the allocator for each thread that multiplies, once."""
 
 REACHED = {BFLOAT16: 0.60, HALF: 0.60, TF32: 0.55, FLOAT: 0.75}
 BANDWIDTH_REACHED = 0.88
@@ -49,10 +46,10 @@ PROCESS_NOISE, DRIFT_NOISE, STEP_NOISE, START_NOISE = 0.010, 0.02, 0.012, 0.03
 """Relative deviations: of a process, of the clocks within seconds, of a step, of a start."""
 
 DRIFT_SECONDS, HICCUP_CHANCE, HICCUP_SECONDS = 8.0, 0.04, 0.01
-"""How long a drift lasts; how often a step waits for something on the host, and how long on average."""
+"""Length of a drift; chance that a step waits for something on the host, and for how long on average."""
 
 SURVEYING = 0.5
-"""What a second of this machine's processor on fake tensors takes on the virtual one's host."""
+"""Seconds of the virtual host for one of this machine's processor on fake tensors."""
 
 _ATEN = torch.ops.aten
 _DEVICE_OF = torch.ops.prim.device.default
@@ -62,7 +59,7 @@ _PRODUCTS = {_ATEN.mm, _ATEN.addmm, _ATEN.bmm}
 
 
 class Reached:
-    """The speeds that models reach on a card."""
+    """Speeds that models reach on a card."""
 
     def __init__(self, model):
         self._card = CARDS[model]
@@ -171,7 +168,7 @@ class VirtualCard(TorchDispatchMode):
 
     @contextlib.contextmanager
     def everything(self):
-        """What the package itself does on fake tensors takes the host's time, and no card."""
+        """Run the package's own fakes: they take the host's time, and no card."""
         self.is_suspended, began = True, time.process_time()
         try:
             with self._fakes:

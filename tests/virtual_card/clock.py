@@ -10,14 +10,14 @@ BEGIN = 1000.0
 """A time that is nobody's zero."""
 
 THINKING = 0.5
-"""What a second of this machine's processor takes on the virtual one's host."""
+"""Seconds of the virtual host for one of this machine's processor."""
 
 LOOK = 1e-7
 """Seconds that pass while a process looks at the clock: none waits for ever."""
 
 
 class Field(enum.IntEnum):
-    """What the file holds, as 64-bit floats."""
+    """Content of the file, as 64-bit floats."""
 
     NOW = 0
     STARTS = 1

@@ -1,4 +1,4 @@
-"""What a process asks of a card: torch.cuda, NVML, and the kernels that PyTorch chooses where there is one."""
+"""Answers of a card to a process: torch.cuda, NVML, and the kernels that PyTorch chooses where there is one."""
 
 import os
 import sys
@@ -15,9 +15,9 @@ from autorecompute.backends.torch.fake.machine import CardKernels, card_dropout
 from autorecompute.meters.host import Processors
 from autorecompute.units import MIB
 from fake_gpu import FakeCard, FakeNvml
+from virtual_card import CONTEXT_BYTES
 
 UUID = "01234567-89ab-cdef-0123-456789abcdef"
-CONTEXT_BYTES = 600 * MIB
 DRIVER_BYTES = 480 * MIB
 
 

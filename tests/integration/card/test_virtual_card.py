@@ -7,14 +7,12 @@ from pathlib import Path
 import pytest
 
 import virtual_card
+from autorecompute.tuning.context import RESERVE_BYTES
 from autorecompute.units import MIB
 
 LLAMA = Path(__file__).parents[3] / "studies" / "llama_clm" / "train.py"
 SIZES = "--layers 4 --hidden 512 --heads 8 --key-value-heads 4 --sequence 1024 --autocast"
 BATCH = 16
-
-CONTEXT_BYTES, LIBRARY_BYTES = 600 * MIB, 512 * MIB
-"""What CUDA takes of the virtual card, and what tuning leaves for libraries."""
 
 LIMIT = 1300 * MIB
 """Between what all blocks take and what none take, which is more than the card below has, too."""
@@ -60,7 +58,7 @@ def test_the_allocator_grows_its_segments(on_a_larger_card):
 
 
 def test_on_a_card_that_is_the_limit_what_surely_runs_out_of_memory_is_not_tried(tune):
-    tuned = tune(total_bytes=LIMIT + CONTEXT_BYTES + LIBRARY_BYTES)
+    tuned = tune(total_bytes=LIMIT + virtual_card.CONTEXT_BYTES + RESERVE_BYTES)
     assert "none" not in tuned.outcomes
     assert tuned.answer["baseline"]["outcome"] is None
     assert tuned.answer["best"]["confirmed"]

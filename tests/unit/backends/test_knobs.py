@@ -8,9 +8,7 @@ from autorecompute.backends.ortmodule.environment import KNOBS, MEMORY_VARIABLES
 from autorecompute.backends.ortmodule.hints import HINTS
 from autorecompute.backends.ortmodule.knobs import CUSTOM_AUTOGRAD, plans_under, why_not
 from autorecompute.plans import Choice, Config, Plan, Space
-from autorecompute.training_job import Device
 
-CUDA = Device(kind="cuda", name="card", uuid="GPU-1", total_bytes=1)
 PAGE = Path(autorecompute.__file__).parents[1] / "docs" / "knobs.md"
 
 
