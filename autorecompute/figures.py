@@ -112,7 +112,7 @@ class Figures:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Comparison:
-    """Samples/s with recompute beside those without, each in fresh processes."""
+    """Samples/s with recompute beside those without, in one process or each in fresh ones."""
 
     ratio: Annotated[Ratio, "Throughput with recompute over that without: above 1, recompute is faster."]
     low: Annotated[RatioEnd | None, "Lower end of the 90 % interval of that; ``None`` where one pair was measured."] = (
@@ -120,7 +120,7 @@ class Comparison:
     )
     high: Annotated[RatioEnd | None, "Upper end of it."] = None
     pairs: Annotated[
-        Count, "How many pairs of processes that ran one right after the other; 0 where those of ``ratio`` did not."
+        Count, "How many pairs were measured one right after the other; 0 where those of ``ratio`` were not."
     ]
     is_clear: Annotated[bool, "Whether they say on which side of the margin the ratio lies."]
 
@@ -132,7 +132,7 @@ class Comparison:
         if not self.pairs:
             return f"{self.ratio:.2f}x the samples/s without it, in processes that ran minutes apart: not sure"
         pairs = "1 pair" if self.pairs == 1 else f"{self.pairs} pairs"
-        return f"{self.ratio:.2f}x{spread} the samples/s without it, in {pairs} of fresh processes{doubt}"
+        return f"{self.ratio:.2f}x{spread} the samples/s without it, in {pairs}{doubt}"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -352,7 +352,7 @@ def _describe_undecided(comparison: Comparison | None, *, compared: bool, is_con
     pairs = 0 if comparison is None else comparison.pairs
     about = "undecided: whether recompute is faster than a smaller batch without it"
     if pairs:
-        found = f"{about} is within the noise of {format_count(pairs, 'pair')} of fresh processes"
+        found = f"{about} is within the noise of {format_count(pairs, 'pair')}"
         way_out = "A quiet machine or more --steps decides it: tune again with --fresh --study NAME"
     else:
         found = f"{about} was not compared side by side"

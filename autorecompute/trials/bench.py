@@ -13,7 +13,7 @@ from autorecompute.backends import registry
 from autorecompute.errors import SetupError
 from autorecompute.measurement import GradientCheck, Measurement, Outcome
 from autorecompute.plans import Config
-from autorecompute.training_job import Detection, default_allocator
+from autorecompute.training_job import ALLOCATOR, Detection, default_allocator
 from autorecompute.trials.endings import as_measurement, failure_to_start, mark_busy_host, too_short, unwritable
 from autorecompute.trials.job import Effort, begins_too_large, known_loader
 from autorecompute.trials.private import cache_variables
@@ -185,7 +185,8 @@ class Bench:
             message = self._ask(effort.order(config, self._batch))
             if isinstance(message, Measurement):
                 self._note_pace(message, effort)
-                if not message.outcome.is_measured:
+                # A script that cannot give another batch trains on.
+                if not message.outcome.is_measured and message.outcome is not Outcome.WRONG_BATCH:
                     self.close()  # a loss that is no number stays one, whatever is recomputed next
                 return mark_busy_host(message)
             has_measured = self._has_measured
@@ -341,11 +342,17 @@ ONE_STEP = Effort(warmup=0, steps=1)
 def takes_turns(bench: Bench) -> bool:
     """Tell whether turns are worth their swaps: the training system makes them in no time, and memory allows it.
 
-    The allocator of a card keeps the blocks of each config. In turns, near its limit, it would free and request them
-    again in every step.
+    A card's allocator keeps the blocks of each config. Where its segments cannot grow, it would free and request them
+    again in every step near its limit.
     """
     detection = bench.detect()
-    return detection.device.kind == CPU and registry.backend_of(detection.versions).takes_turns(detection)
+    keeps_blocks = detection.device.kind != CPU and ALLOCATOR not in detection.versions
+    return not keeps_blocks and registry.backend_of(detection.versions).takes_turns(detection)
+
+
+def drifts(bench: Bench) -> bool:
+    """Tell whether steps are comparable within a second or so alone, as on a processor that others use as well."""
+    return bench.detect().device.kind == CPU
 
 
 def measure_in_turns(bench: Bench, configs: Sequence[Config], steps: int) -> dict[Config, Measurement]:

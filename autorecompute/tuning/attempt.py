@@ -25,7 +25,9 @@ from autorecompute.tuning.race import (
 )
 from autorecompute.tuning.rivals import (
     Rival,
+    compare_in_place,
     compare_with_rival_batch,
+    confirm_rival,
     judge_recompute,
     needs_rival_batch,
     recall_rival,
@@ -81,6 +83,7 @@ class Decision:
         self._raced: dict[str, float] = {}
         self._over_limit: tuple[Finalist, ...] = ()
         self._last_process: Config | None = None
+        self._beside: tuple[Config, Rival] | None = None
 
     @property
     def _best(self) -> Best | None:
@@ -110,15 +113,17 @@ class Decision:
         standings = fitting_finalists(self._rejections.remaining(trials), steps)
         # Where no recompute holds the limit nothing has to be recomputed, whatever looks as fast.
         is_needless = self._confirm([entry for entry in standings if entry.trial.config.is_none])
+        self._beside = None
         if not is_needless:
             others = [entry for entry in standings if not entry.trial.config.is_none]
-            self._confirm(self._rank(others, trials, deadline_seconds=deadline_seconds))
-        best = self._best
-        is_just_confirmed = best is not None and best.config == self._last_process
-        rival = self._compare_with_baseline(best, baseline, is_just_confirmed=is_just_confirmed)
+            ranked = self._rank(others, trials, deadline_seconds=deadline_seconds)
+            # Before the fresh processes, which end the one that lives.
+            self._beside = self._compare_in_place(ranked, baseline, limit_bytes)
+            self._confirm(ranked)
+        rival = self._compare_with_baseline(self._best, baseline)
         if not rival.is_complete:
             self._context.note("no time left for all comparisons in fresh processes")
-        remaining = self._rejections.remaining(trials)
+        best, remaining = self._best, self._rejections.remaining(trials)
         may_be_confirmed = best is None and (self.confirmer.failures or any(trial.fits for trial in remaining))
         compared = rival.is_complete and not self.ran_out and not may_be_confirmed
         return self.compose(best, rival, trials, limit_bytes, compared=compared)
@@ -177,10 +182,24 @@ class Decision:
         compared = not needs_rival_batch(self._best, self._context.settings)
         return self.compose(self._best, Rival(), trials, limit_bytes, compared=compared)
 
-    def _compare_with_baseline(self, best: Best | None, baseline: Trial | None, *, is_just_confirmed: bool) -> Rival:
+    def _compare_in_place(
+        self, ranked: Sequence[Finalist], baseline: Trial | None, limit_bytes: int
+    ) -> tuple[Config, Rival] | None:
+        """Compare the first of them with a smaller batch in one process; ``None`` where that cannot be."""
+        settings = self._context.settings
+        if not ranked or settings.batch is None or settings.rival_batch is not None:
+            return None
+        rival = compare_in_place(self._context, ranked[0], baseline, limit_bytes)
+        return None if rival is None else (ranked[0].trial.config, rival)
+
+    def _compare_with_baseline(self, best: Best | None, baseline: Trial | None) -> Rival:
         if best is None or not needs_rival_batch(best, self._context.settings):
             return Rival()
-        rival = compare_with_rival_batch(self._context, best, baseline, is_just_confirmed=is_just_confirmed)
+        config, beside = self._beside or (None, None)
+        rival = confirm_rival(self._context, beside) if beside is not None and config == best.config else None
+        if rival is None:
+            is_just_confirmed = best.config == self._last_process
+            rival = compare_with_rival_batch(self._context, best, baseline, is_just_confirmed=is_just_confirmed)
         rival = recall_rival(self._earlier, best, rival)
         if rival.is_complete and rival.figures is None:
             known = "fits" if rival.none_fits else "could be measured"

@@ -1,4 +1,4 @@
-"""Compares two ways to train in pairs of fresh processes."""
+"""Compares two ways to train in pairs."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ LEAST_PAIRS = 2
 """One pair has no interval: what slows one process of it alone looks like a large difference."""
 
 PAIRS = 5
-"""So many pairs are measured at most."""
+"""So many pairs of fresh processes are measured at most."""
 
 LEAST_TO_GIVE_UP = 3
 """Three pairs tell roughly how far pairs scatter."""
@@ -44,22 +44,24 @@ def compare_in_pairs(  # noqa: PLR0913  (two runs, and what bounds their pairs)
     least_ratio: float,
     are_neighbours: bool,
     has_time: Callable[[], bool],
+    most: int = PAIRS,
 ) -> Comparison:
     """Compare two runs by pairs of neighbours, after a first comparison: A B, B A, A B.
 
     Args:
-        run_with: Runs the config that recomputes in a fresh process; its samples/s, or ``None`` where it failed.
+        run_with: Runs the config that recomputes; its samples/s, or ``None`` where it failed.
         run_without: The same for what it is compared with.
         ratio: Throughput with recompute over that without, as measured so far.
         least_ratio: What the ratio is held against.
         are_neighbours: Whether the two were measured one right after the other, so that they count as a pair.
         has_time: Whether there is time for another pair.
+        most: Pairs at most.
     """
     ratios = [ratio] if are_neighbours else []
     found = compare([ratio], least_ratio)
     if not are_neighbours:
         found = replace(found, pairs=0)
-    while not found.is_clear and _may_become_clear(ratios, least_ratio) and has_time():
+    while not found.is_clear and _may_become_clear(ratios, least_ratio, most) and has_time():
         if len(ratios) % 2 == 0:
             recomputed, plain = run_with(), run_without()
         else:
@@ -71,12 +73,12 @@ def compare_in_pairs(  # noqa: PLR0913  (two runs, and what bounds their pairs)
     return found
 
 
-def _may_become_clear(ratios: Sequence[float], least_ratio: float) -> bool:
+def _may_become_clear(ratios: Sequence[float], least_ratio: float, most: int) -> bool:
     if len(ratios) < LEAST_TO_GIVE_UP:
         return True
     logs = [math.log(ratio) for ratio in ratios]
     distance = abs(statistics.fmean(logs) - math.log(least_ratio))
-    return len(ratios) < PAIRS and distance >= TOO_NEAR * _half_interval(logs, PAIRS)
+    return len(ratios) < most and distance >= TOO_NEAR * _half_interval(logs, most)
 
 
 def has_enough_pairs(comparison: Comparison, *, has_time: bool) -> bool:

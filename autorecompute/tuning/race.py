@@ -14,7 +14,7 @@ from autorecompute.figures import RaceEnd, Ranking, comparable_steps
 from autorecompute.measurement import Outcome, Trial
 from autorecompute.plans import Config
 from autorecompute.studies.records import RACE_FILE, RaceRecord, RoundRecord, StandingRecord
-from autorecompute.trials.bench import measure_in_turns, takes_turns
+from autorecompute.trials.bench import drifts, measure_in_turns, takes_turns
 from autorecompute.trials.job import Effort
 from autorecompute.tuning.intervals import Interval, centre, interval
 
@@ -163,6 +163,8 @@ MOST_ROUNDS = 2 * LOOKS[-1]
 """Rounds after which it ends, however many of them were disturbed."""
 
 ROUND_EFFORT = Effort(warmup=1, steps=3)
+CARD_ROUND_EFFORT = replace(ROUND_EFFORT, warmup=2)
+"""A card's cached blocks are handed back after the first step of warm-up, and the second one pays for new ones."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -338,7 +340,8 @@ class _Race:
     def _measure(self, configs: Sequence[Config]) -> dict[Config, Measurement]:
         if takes_turns(self._bench):
             return measure_in_turns(self._bench, configs, ROUND_EFFORT.steps)
-        return {config: self._bench.measure(config, ROUND_EFFORT) for config in configs}
+        effort = ROUND_EFFORT if drifts(self._bench) else CARD_ROUND_EFFORT
+        return {config: self._bench.measure(config, effort) for config in configs}
 
     def _drop_beaten(self) -> None:
         # All are compared before any is dropped: who is beaten may have beaten another.

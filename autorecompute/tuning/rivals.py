@@ -9,8 +9,10 @@ from autorecompute.errors import ScriptError
 from autorecompute.figures import LEAST_RATIO, Comparison, Figures, Verdict, judge
 from autorecompute.measurement import Measurement, Outcome
 from autorecompute.plans import Config
+from autorecompute.trials.bench import takes_turns
 from autorecompute.tuning.budget import Task
 from autorecompute.tuning.paired_comparison import PAIR, compare_in_pairs, has_enough_pairs
+from autorecompute.tuning.race import CARD_ROUND_EFFORT, ROUND_EFFORT
 from autorecompute.units import format_bytes, format_rate
 
 if TYPE_CHECKING:
@@ -18,11 +20,9 @@ if TYPE_CHECKING:
 
     from autorecompute.measurement import Trial
     from autorecompute.result import Best, Result
-    from autorecompute.studies import Problem
     from autorecompute.studies.records import BatchRecord
-    from autorecompute.trials import Bench
-    from autorecompute.trials.job import Effort
     from autorecompute.tuning.context import TuningContext, TuningSettings
+    from autorecompute.tuning.race import Finalist
 
 
 ATTEMPTS = 3
@@ -30,6 +30,12 @@ ATTEMPTS = 3
 CLEARLY_LARGER = 1.1
 """After a batch that fits, only one that is larger by this factor is worth another process."""
 
+
+PAIRS_IN_PLACE = 12
+"""A pair within one process takes some steps only, and so few of them scatter more than whole processes."""
+
+PAIR_IN_PLACE = (Task.ROUND, Task.ROUND, Task.CHECK, Task.CONFIRMATION)
+"""What has to be possible before such a pair: it, and the answer after it."""
 
 FORECAST_SHARE = 0.9
 """Of the limit, what is forecast may take so much: a card's allocator reserves a tenth more."""
@@ -51,41 +57,40 @@ class RivalSearch:
 
 
 def measure_rival_batch(  # noqa: PLR0913  (what its batch is guessed from, and whether there is time)
-    bench: Bench,
-    effort: Effort,
-    problem: Problem,
+    measure: Callable[[int], Measurement],
+    target: int,
+    limit_bytes: int,
     *,
     resting_bytes: int,
     peak_bytes: int | None,
     forecast_batch: int | None = None,
     has_time: Callable[[], bool] = lambda: True,
 ) -> RivalSearch:
-    """Look for the largest batch that fits without recompute, in fresh processes.
+    """Look for the largest batch that fits without recompute.
 
     Activations grow in proportion to the batch, so the first guess is near; each further one learns from the last.
     Where the baseline ran out of memory the first one is what is forecast to fit, or a mere half.
 
     Args:
-        bench: Where it is measured.
-        effort: How long.
-        problem: The target batch, which does not fit without recompute, and the limit.
+        measure: Measures a batch without recompute.
+        target: The target batch, which does not fit without recompute.
+        limit_bytes: What its peak may reach.
         resting_bytes: Memory without any activation.
         peak_bytes: Peak at the target batch without recompute; ``None`` where it ran out of memory.
         forecast_batch: The largest batch that should fit without recompute; ``None`` where nothing tells.
-        has_time: Whether there is time for another fresh process.
+        has_time: Whether there is time to measure another one.
     """
-    batch, limit_bytes = problem.batch, problem.limit_bytes
     # A single sample is estimated away only by a model that fills the limit without any.
     smallest = 1 if resting_bytes < limit_bytes else 0
-    blind = batch // 2 if forecast_batch is None else forecast_batch
-    guess = blind if peak_bytes is None else _largest(batch, limit_bytes, resting_bytes, peak_bytes)
+    blind = target // 2 if forecast_batch is None else forecast_batch
+    guess = blind if peak_bytes is None else _largest(target, limit_bytes, resting_bytes, peak_bytes)
     # A baseline whose steps fit, and whose whole process did not, lets the estimate reach the target itself.
-    guess = min(max(guess, smallest), batch - 1)
-    found, least, too_large, was_memory, is_first = None, 1.0, batch, True, False
+    guess = min(max(guess, smallest), target - 1)
+    found, least, too_large, was_memory, is_first = None, 1.0, target, True, False
     for attempt in range(ATTEMPTS):
         if guess < least or not has_time():
             break
-        measurement = bench.watch({}, effort, guess)
+        measurement = measure(guess)
         peak, outcome = measurement.peak_bytes, measurement.under(limit_bytes).outcome
         if outcome is Outcome.OK:
             found, least, is_first = measurement, guess * CLEARLY_LARGER, attempt == 0
@@ -155,16 +160,110 @@ def compare_with_rival_batch(
 def _find_rival_batch(context: TuningContext, baseline: Trial | None) -> RivalSearch:
     if context.budget.allows(Task.CONFIRMATION):
         context.note("measuring the largest batch that fits without recompute")
-    memory, room_bytes = context.memory, round(FORECAST_SHARE * context.problem.limit_bytes)
+    return _search(
+        context,
+        lambda batch: context.watch({}, batch),
+        context.problem.limit_bytes,
+        baseline,
+        has_time=lambda: context.budget.allows(Task.CONFIRMATION),
+    )
+
+
+def _search(
+    context: TuningContext,
+    measure: Callable[[int], Measurement],
+    limit_bytes: int,
+    baseline: Trial | None,
+    *,
+    has_time: Callable[[], bool],
+) -> RivalSearch:
+    memory, room_bytes = context.memory, round(FORECAST_SHARE * limit_bytes)
     return measure_rival_batch(
-        context.bench,
-        context.settings.effort,
-        context.problem,
+        measure,
+        context.problem.batch,
+        limit_bytes,
         resting_bytes=context.rest_bytes,
         peak_bytes=baseline.measurement.peak_bytes if baseline else None,
         forecast_batch=memory.largest_batch(Config(), context.dims, room_bytes) if memory is not None else None,
-        has_time=lambda: context.budget.allows(Task.CONFIRMATION),
+        has_time=has_time,
     )
+
+
+def compare_in_place(
+    context: TuningContext, finalist: Finalist, baseline: Trial | None, limit_bytes: int
+) -> Rival | None:
+    """Compare a finalist with the largest batch that fits without recompute in one process, in turns.
+
+    ``None`` where the script's batch cannot be changed while it runs, a swap takes time, nothing smaller was found to
+    fit, or there is no time.
+
+    Args:
+        context: What the tuning works with.
+        finalist: The fastest config.
+        baseline: The trial without recompute.
+        limit_bytes: What the steps of a trial may reach.
+    """
+    bench, budget, config = context.bench, context.budget, finalist.trial.config
+    starts = [] if bench.is_live else [Task.START]
+    if not (budget.allows(*starts, *PAIR_IN_PLACE) and takes_turns(bench)) or len(bench.detect_ranks()) > 1:
+        return None
+    context.note("comparing with the largest batch that fits without recompute, in the same process")
+    begun = bench.starts
+
+    def may_go_on() -> bool:
+        # A process that ended is not started again for this: the comparison in fresh ones needs none.
+        return bench.starts == begun and bench.is_live and budget.allows(*PAIR_IN_PLACE)
+
+    search = _search(
+        context,
+        lambda batch: bench.measure(Config(), replace(CARD_ROUND_EFFORT, batch=batch)),
+        limit_bytes,
+        baseline,
+        has_time=may_go_on,
+    )
+    found = search.found
+    if found is None or not found.samples_per_second or not may_go_on():
+        return None
+
+    def run(config: Config, batch: int | None) -> Callable[[], float | None]:
+        def measure() -> float | None:
+            measurement = bench.measure(config, replace(ROUND_EFFORT, warmup=0, batch=batch))
+            return measurement.samples_per_second if measurement.outcome is Outcome.OK else None
+
+        return measure
+
+    rate = run(config, None)()
+    if not rate or not may_go_on():
+        return None
+    comparison = compare_in_pairs(
+        run(config, None),
+        run(Config(), found.batch),
+        rate / found.samples_per_second,
+        least_ratio=LEAST_RATIO,
+        are_neighbours=False,
+        has_time=may_go_on,
+        most=PAIRS_IN_PLACE,
+    )
+    if not comparison.pairs:
+        return None
+    if bench.is_live:
+        run(config, None)()  # the gradients are compared at the target batch
+    return Rival(figures_of(found), comparison)
+
+
+def confirm_rival(context: TuningContext, rival: Rival) -> Rival | None:
+    """Return what was compared in one process; where recompute does not pay, with the figures of a fresh one.
+
+    ``None`` where that does not hold the limit: a smaller batch is the rival then.
+    """
+    if judge(rival.comparison) is Verdict.RECOMPUTE_PAYS or rival.figures is None:
+        return rival
+    if not context.budget.allows(Task.CONFIRMATION):
+        return replace(rival, is_complete=False)
+    context.note(f"confirming in a fresh process: batch {rival.figures.batch} without recompute")
+    measurement = context.watch({}, rival.figures.batch)
+    is_within = measurement.under(context.problem.limit_bytes).outcome is Outcome.OK
+    return replace(rival, figures=figures_of(measurement)) if is_within else None
 
 
 def fresh_runs(context: TuningContext, environment: dict[str, str], batch: int | None) -> Callable[[], float | None]:

@@ -14,7 +14,7 @@ from autorecompute.measurement import Measurement, Outcome, Trial
 from autorecompute.plans import Config
 from autorecompute.result import SearchEnd
 from autorecompute.studies.folder import write_files
-from autorecompute.trials.bench import measure_in_turns, takes_turns
+from autorecompute.trials.bench import drifts, measure_in_turns, takes_turns
 from autorecompute.trials.job import Effort
 from autorecompute.tuning.budget import Task
 from autorecompute.tuning.ledger import settled
@@ -210,8 +210,11 @@ class Reference:
 
     @property
     def takes_turns(self) -> bool:
-        """Tell whether a config is timed in turns with the one without recompute, which runs."""
-        return self._can_run and takes_turns(self._bench)
+        """Tell whether each config is timed in turns with the one without recompute, which runs.
+
+        A card keeps its pace from trial to trial: there the turns of the race suffice.
+        """
+        return self._can_run and drifts(self._bench) and takes_turns(self._bench)
 
     def measure_in_turns(self, config: Config, effort: Effort) -> Measurement:
         """Measure a config, each timed step between two without recompute."""

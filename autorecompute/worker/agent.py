@@ -66,11 +66,11 @@ class Turns:
 
 
 def override_loader(settings: Settings) -> LoaderOverride | None:
-    """Override every DataLoader of the process from now on.
+    """Follow every DataLoader of the process from now on.
 
-    ``None`` where the script takes a batch, or needs none.
+    ``None`` where nobody will give the model another batch than the script does.
     """
-    if not settings.override_loader or settings.target_batch is None:
+    if settings.target_batch is None or not (settings.override_loader or settings.watch is None):
         return None
     override = LoaderOverride(settings.target_batch, settings.loader)
     override.install()
@@ -124,6 +124,12 @@ class LoaderOverride:
     def change(self, batch: int) -> None:
         """Have the model receive another batch, from the next time on that it is applied."""
         self._batch = batch
+
+    @property
+    def batch(self) -> int | None:
+        """Return the batch that the loader that served last draws; ``None`` where it draws none itself."""
+        samplers = list(_nested(self._latest))
+        return samplers[-1].batch_size if samplers else None
 
     def apply(self) -> bool:
         """Set the batch of the loader that served last, from its next one on; ``False`` where it draws none itself."""
@@ -190,6 +196,7 @@ class Agent:
     ) -> None:
         self._channel, self._backend, self._settings, self._is_alone = channel, backend, settings, is_alone
         self._target, self._loader = settings.target_batch, override_loader(settings)
+        self._is_given_batch = settings.override_loader and self._loader is not None
         self._first_batch: int | None = None
         self._meter: Meter | None = None
         self._does_cpu_work, self._left_bytes, self._before_bytes = False, 0, 0
@@ -201,6 +208,7 @@ class Agent:
         self._has_skipped = self._has_optimizer = False
         self._check: Check | None = None
         self._postponed: Order | None = None
+        self._awaited: Order | None = None
         self._warnings: tuple[str, ...] = ()
         self.children, self.steps, self.script = Children(), 0, ""
 
@@ -249,7 +257,8 @@ class Agent:
             return Config()
         detection = detect() if self._settings.fakes else self._weighed(detect())
         assert self._target is not None, "a session is created in a forward"
-        self._channel.send(replace(detection, batch=self._target, loader=self._loader.origin if self._loader else ""))
+        origin = self._loader.origin if self._loader is not None and self._settings.override_loader else ""
+        self._channel.send(replace(detection, batch=self._target, loader=origin))
         order = self._receive_first()
         self._change_batch(order)
         # The first step of a process also builds the optimizer's state: it warms up beyond what was ordered.
@@ -273,7 +282,7 @@ class Agent:
         self._batches.append(batch)
         self._target, self._first_batch = self._target or batch, self._first_batch or batch
         # At every miss: a script may make a loader anew for each epoch.
-        if batch != self._target and self._loader is not None and not self._loader.apply():
+        if batch != self._target and self._is_given_batch and self._loader and not self._loader.apply():
             self._give_up_batch(batch)
 
     def on_several_models(self) -> None:
@@ -332,12 +341,15 @@ class Agent:
             self._skip(window)
         elif all(batch == self._target for batch in batches):
             self._missed = self._skips = 0
-            window.end_step(sum(batches), self._read_loss(window))
+            if self._awaited is not None:
+                window = self._begin(self._awaited)
+            else:
+                window.end_step(sum(batches), self._read_loss(window))
         else:
             self._miss(batches, window)
         self._warnings = self._backend.end_step()
         self._channel.send(Beat(step=self.steps))
-        if window.is_complete:
+        if window.is_complete and self._awaited is None:
             self._report(window)
 
     def _begin_watching(self) -> Window:
@@ -399,15 +411,32 @@ class Agent:
         if isinstance(order, Check):
             self._check = order
             return
+        before = self._target
+        if not self._change_batch(order):
+            self._answer(Measurement(outcome=Outcome.WRONG_BATCH, message=script.NO_OTHER_BATCH))
+        elif before is not None and self._target is not None and self._target < before:
+            # What was drawn before the change still comes, and fits under the config that is on.
+            self._awaited = order
+        else:
+            self._begin(order)
+
+    def _begin(self, order: Order) -> Window:
         assert self._meter is not None, "an order to measure comes after a detection"
-        self._change_batch(order)
+        self._awaited = None
         self._backend.switch(order.config, profiles=order.profiles)
         self._window = self._open(order)
+        return self._window
 
-    def _change_batch(self, order: Order) -> None:
-        if order.batch is not None and self._loader is not None:
-            self._target = order.batch
-            self._loader.change(order.batch)
+    def _change_batch(self, order: Order) -> bool:
+        """Have the script give the batch of an order, from the next one on; ``False`` where nothing here draws it."""
+        if order.batch is None or order.batch == self._target:
+            return True
+        # Without a DataLoader that draws what the script was started with, nobody knows what its batch is made of.
+        if self._loader is None or not (self._is_given_batch or self._loader.batch == self._target):
+            return False
+        self._target, self._is_given_batch = order.batch, True
+        self._loader.change(order.batch)
+        return self._loader.apply()
 
     def _read_loss(self, window: Window) -> float | None:
         loss, self._loss = self._loss, None

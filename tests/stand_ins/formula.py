@@ -69,7 +69,7 @@ class FormulaBench:
         self.savings, self.costs = savings, costs
         self.step_seconds, self.sample_seconds = step_seconds, sample_seconds
         self.log = Path("workers/01.log")
-        self.is_live = True
+        self.is_live, self.starts = True, 1
         self.measured, self.watched, self.environments = [], [], []
         self.checked, self.checked_under = [], []  # the second: under a knob
         self.wrong, self.warnings = (), ()
@@ -99,12 +99,16 @@ class FormulaBench:
             raise self.failure
         return self.detection
 
+    def detect_ranks(self):
+        return (self.detect(),)
+
     def measure(self, config, effort):
         if len(self.measured) == self.interrupt_at:
             raise KeyboardInterrupt
         self.measured.append((config, effort))
         number = len(self.measured) - 1
-        measured = self.broken.get(config) or self.formula(config, effort, self.detection.batch, pace=self.pace(number))
+        batch = effort.batch or self.detection.batch
+        measured = self.broken.get(config) or self.formula(config, effort, batch, pace=self.pace(number))
         if self.others is None or not measured.step_seconds:
             return measured
         cpu_seconds = (self.seconds(config, self.detection.batch),) * effort.steps

@@ -1,4 +1,5 @@
 import sys
+from dataclasses import replace
 
 import pytest
 
@@ -35,9 +36,15 @@ def test_a_script_is_measured_checked_and_confirmed(command, bench_of, tmp_path)
         all_on = detection.space.all_on
         trials = [bench.measure(config, EFFORT) for config in (Config(), all_on, Config())]
         assert [(trial.outcome, trial.message) for trial in trials] == [(Outcome.OK, "")] * 3
+        half = bench.measure(Config(), replace(EFFORT, batch=BATCH // 2))
+        whole = bench.measure(all_on, EFFORT)
         check = bench.check(all_on)
         confirmed = bench.watch(emitted(all_on, detection, tmp_path), EFFORT, BATCH)
         assert bench.starts == 2
+    # Without a DataLoader nobody can give the model another batch while the script runs.
+    has_loader = command in WITH_A_LOADER or command.startswith("plain_transformer.py")
+    assert half.outcome is (Outcome.OK if has_loader else Outcome.WRONG_BATCH), half.message
+    assert (half.batch, whole.outcome, whole.batch) == (BATCH // 2 if has_loader else None, Outcome.OK, BATCH)
     assert detection.plans
     assert (check.agrees, check.worst, check.steps) == (True, 0.0, 2)
     assert (confirmed.outcome, confirmed.message) == (Outcome.OK, "")

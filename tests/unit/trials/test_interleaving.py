@@ -4,7 +4,7 @@ import pytest
 
 from autorecompute.measurement import Measurement, Outcome
 from autorecompute.plans import Config
-from autorecompute.training_job import Device
+from autorecompute.training_job import ALLOCATOR, Device
 from autorecompute.trials.bench import join, measure_in_turns, takes_turns
 
 
@@ -66,12 +66,21 @@ def test_a_joined_measurement_says_once_how_busy_the_host_was(make_measurement):
     assert joined.marks == ("seen", "host busy: 30 % of the cores by others")
 
 
+GROWING = {ALLOCATOR: "expandable_segments:True"}
+
+
 @pytest.mark.parametrize(
-    ("backend", "kind", "turns"), [("torch", "cpu", True), ("ortmodule", "cpu", False), ("torch", "cuda", False)]
+    ("backend", "kind", "more", "turns"),
+    [
+        ("torch", "cpu", {}, True),
+        ("ortmodule", "cpu", {}, False),
+        ("torch", "cuda", {}, False),
+        ("torch", "cuda", GROWING, True),
+    ],
 )
-def test_a_system_that_swaps_in_no_time_takes_turns(make_detection, backend, kind, turns):
-    """An ORTModule makes its graphs anew, and a card has its allocator."""
-    versions = {"python": "3.11", "torch": "2.13.0", "backend": backend}
+def test_a_system_that_swaps_in_no_time_takes_turns(make_detection, backend, kind, more, turns):
+    """An ORTModule makes its graphs anew, and a card's allocator has to grow its segments."""
+    versions = {"python": "3.11", "torch": "2.13.0", "backend": backend, **more}
     found = make_detection(
         versions=versions, extra={}, plan_versions=(), device=Device(kind=kind, name="It", total_bytes=2**30)
     )

@@ -123,7 +123,7 @@ def test_where_there_is_no_time_for_a_second_pair_one_is_not_sure():
     ring = Ring()
     found = ring.fight(0.5, has_time=False)
     assert (ring.order, found.pairs, found.is_clear) == ("", 1, False)
-    assert "1 pair of fresh processes: not sure" in found.sentence
+    assert "1 pair: not sure" in found.sentence
 
 
 def test_a_mood_that_both_neighbours_share_does_not_decide():

@@ -1,8 +1,10 @@
+from dataclasses import replace
+
 import pytest
 
+from autorecompute.figures import Verdict
 from autorecompute.measurement import Measurement, Outcome
-from autorecompute.studies import Problem
-from autorecompute.trials.job import Effort
+from autorecompute.tuning import rivals
 from autorecompute.tuning.rivals import measure_rival_batch
 from autorecompute.units import MIB
 from stand_ins.formula import instead
@@ -11,13 +13,12 @@ RESTING, LIMIT, BATCH = 100 * MIB, 600 * MIB, 32
 
 
 class Watched:
-    """A bench whose peak grows as the test says; where that is ``None`` it runs out of memory."""
+    """Runs whose peak grows as the test says; where that is ``None`` it runs out of memory."""
 
     def __init__(self, peak_bytes, outcome=Outcome.OK):
         self.peak_bytes, self.outcome, self.batches = peak_bytes, outcome, []
 
-    def watch(self, environment, _effort, batch):
-        assert environment == {}
+    def measure(self, batch):
         self.batches.append(batch)
         peak = self.peak_bytes(batch)
         if peak is None:
@@ -31,12 +32,13 @@ def take(mib, up_to=BATCH):
 
 
 @pytest.fixture
-def look(make_detection):
+def look():
     """Looks for the rival of a batch of 32 in 600 MiB, whose own peak may be known."""
 
     def look(bench, peak_bytes, *, batch=BATCH, resting_bytes=RESTING, **more):
-        problem = Problem.of(make_detection(batch=batch), LIMIT)
-        return measure_rival_batch(bench, Effort(), problem, resting_bytes=resting_bytes, peak_bytes=peak_bytes, **more)
+        return measure_rival_batch(
+            bench.measure, batch, LIMIT, resting_bytes=resting_bytes, peak_bytes=peak_bytes, **more
+        )
 
     return look
 
@@ -130,3 +132,62 @@ def test_that_none_fits_is_known_once_a_single_sample_did_not(look, outcome, non
 @pytest.mark.parametrize("baseline", [LIMIT, LIMIT - 10 * MIB])
 def test_a_rival_is_smaller_even_where_the_baseline_nearly_fits(look, baseline):
     assert look(Watched(lambda batch: batch), baseline).found.batch < BATCH
+
+
+@pytest.fixture
+def in_turns(monkeypatch):
+    """A training system that swaps in no time."""
+    monkeypatch.setattr(rivals, "takes_turns", lambda _: True)
+
+
+@pytest.mark.usefixtures("in_turns")
+def test_where_swaps_take_no_time_a_smaller_batch_is_compared_in_the_process_that_lives(make_tuning):
+    """The confirmation is the only fresh process."""
+    tuning = make_tuning()
+    result = tuning.run()
+    assert [batch for _, batch in tuning.bench.watched] == [32]
+    assert (result.rival.batch, result.comparison.is_clear, result.compared) == (20, True, True)
+    batches = [effort.batch for _, effort in tuning.bench.measured if effort.warmup == 0]
+    assert batches[:5] == [None, None, 20, 20, None]
+    assert batches[-1] is None, "gradients are compared at the target batch"
+
+
+@pytest.mark.usefixtures("in_turns")
+def test_a_smaller_batch_that_is_faster_is_confirmed_in_a_fresh_process(make_tuning):
+    """It is what the answer says to train with."""
+    tuning = make_tuning()
+    tuning.bench.step_seconds = 0.0001
+    result = tuning.run()
+    assert result.verdict is Verdict.DOES_NOT_PAY
+    assert [batch for _, batch in tuning.bench.watched] == [32, result.rival.batch]
+
+
+@pytest.mark.usefixtures("in_turns")
+def test_a_smaller_batch_that_does_not_fit_a_fresh_process_gives_way_to_one_that_does(make_tuning):
+    tuning = make_tuning()
+    tuning.bench.step_seconds = 0.0001
+    instead(tuning.bench, "watch", beyond_limit_at(20))
+    result = tuning.run()
+    assert result.rival.batch < 20
+    assert result.comparison.is_clear
+
+
+@pytest.mark.usefixtures("in_turns")
+def test_a_script_whose_batch_cannot_be_changed_is_compared_in_fresh_processes(make_tuning):
+    tuning = make_tuning()
+    instead(tuning.bench, "measure", refuse_other_batches)
+    result = tuning.run()
+    assert len(tuning.bench.watched) > 2
+    assert result.comparison.pairs >= 2
+
+
+def beyond_limit_at(batch_size):
+    def watch(run, environment, effort, batch):
+        measured = run(environment, effort, batch)
+        return replace(measured, peak_bytes=2 * LIMIT) if batch == batch_size else measured
+
+    return watch
+
+
+def refuse_other_batches(run, config, effort):
+    return Measurement(outcome=Outcome.WRONG_BATCH) if effort.batch else run(config, effort)
