@@ -26,6 +26,7 @@
 # make bench-compiled  holds the search on compiled models beside budgets and checkpoints that are set by hand, of all
 #                      four studies or of one: make bench-compiled STUDY=llama_clm LAYERS=4
 # make bench-card  on a GPU: holds the answers of whole tunings beside the best that people do by hand
+# make card-sitting  on a GPU: the checks that are owed there, nine minutes at a time; CHECK=twice runs one again
 # make bench-virtual-card  does so on cards that exist on paper: MODEL="ViT-L" for one of five
 # make bench-outside-loss  holds forecasts beside live bytes where the script computes its loss itself
 # make bench-torch-overheads  measures what the torch backend costs beside training itself
@@ -60,7 +61,7 @@ PYTEST = -m pytest --numprocesses 2 --dist loadfile --durations 25
 LANES = $(PYTHON) .ci/lanes.py
 RECORD = $(LANES) record $(@:test-%=%)
 
-.PHONY: install install-torch26 system tune test lint test-unit test-fuzz fuzz test-torch26 test-ort-versions test-gpu golden-plans golden-plans-check bench bench-all bench-noise bench-load bench-hooks bench-search bench-live bench-anchors record-tables record-torch-tables bench-forecast bench-forecast-torch bench-fake bench-fake-ranks bench-estimators bench-by-hand bench-peers bench-compiled bench-outside-loss bench-torch-overheads bench-card bench-virtual-card bench-torch-versions bench-droppable bench-harmless bench-own-cost bench-own-cost-ranks clean docs docs-serve test-browser test-workers bench-reuse bench-workers dashboard-picture pictures test-all lanes test-lint test-first-tuning test-smoke test-plain test-train test-ranks test-card test-compiled test-ortmodule test-wheel test-pages test-newest-torch
+.PHONY: install install-torch26 system tune test lint test-unit test-fuzz fuzz test-torch26 test-ort-versions test-gpu golden-plans golden-plans-check bench bench-all bench-noise bench-load bench-hooks bench-search bench-live bench-anchors record-tables record-torch-tables bench-forecast bench-forecast-torch bench-fake bench-fake-ranks bench-estimators bench-by-hand bench-peers bench-compiled bench-outside-loss bench-torch-overheads bench-card card-sitting bench-virtual-card bench-torch-versions bench-droppable bench-harmless bench-own-cost bench-own-cost-ranks clean docs docs-serve test-browser test-workers bench-reuse bench-workers dashboard-picture pictures test-all lanes test-lint test-first-tuning test-smoke test-plain test-train test-ranks test-card test-compiled test-ortmodule test-wheel test-pages test-newest-torch
 
 # Python compiles what is imported, of ten times as many files: that is most of the time of an installation.
 QUICKLY = --quiet --no-compile
@@ -270,6 +271,9 @@ bench-peers: install
 
 bench-card: install
 	$(VENV)/bin/python benchmarks/card_tuning.py
+
+card-sitting:
+	PYTHONPATH=$(CURDIR) $(firstword $(wildcard $(VENV)/bin/python) python3) benchmarks/card_sitting.py $(CHECK)
 
 bench-virtual-card: install
 	PYTHONPATH=tests $(VENV)/bin/python benchmarks/virtual_tuning.py $(if $(MODEL),"$(MODEL)")

@@ -64,12 +64,12 @@ def tune(script, arguments, limit_bytes):
     return json.loads(done.stdout or "{}"), done.stderr, time.perf_counter() - began
 
 
-def race(bench, configs):
+def race(bench, configs, rounds=ROUNDS, effort=ONCE):
     """Logarithms of the seconds of a step of each config, a median for each round."""
     found = {config: [] for config in configs}
-    for number in range(ROUNDS):
+    for number in range(rounds):
         for config in configs if number % 2 else reversed(configs):
-            found[config].append(math.log(bench.measure(config, ONCE).median_step_seconds))
+            found[config].append(math.log(bench.measure(config, effort).median_step_seconds))
     return found
 
 
