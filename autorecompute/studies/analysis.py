@@ -8,7 +8,6 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Annotated
 
-from autorecompute import codec
 from autorecompute.memory import StepProfile, StepProfiles
 from autorecompute.plans import Config
 from autorecompute.ranges import Bytes, PositiveBytes
@@ -61,7 +60,7 @@ def keep_analysis(folder: StudyFolder, found: StepProfiles) -> None:
     """Write the profiled steps down."""
     profiles = tuple(Profiled(config=config, profile=profile) for config, profile in found.profiles.items())
     kept = Analysis(peak_bytes=found.peak_bytes, held_bytes=found.held_bytes, profiles=profiles)
-    folder.write(ANALYSIS_FILE, codec.to_plain(kept))
+    folder.write(ANALYSIS_FILE, kept)
 
 
 def share_analysis(known: StudyFolder, folder: StudyFolder, batch: int) -> None:
@@ -82,4 +81,4 @@ def read_detection(folder: StudyFolder) -> Detection | None:
 
 def keep_detection(folder: StudyFolder, detection: Detection) -> None:
     """Write down what a worker detected, where that tells of the memory of every config."""
-    folder.write(DETECTION_FILE, codec.to_plain(detection))
+    folder.write(DETECTION_FILE, detection)

@@ -7,7 +7,6 @@ import shlex
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Annotated
 
-from autorecompute import codec
 from autorecompute.ranges import PositiveBytes, Rate, Ratio
 
 if TYPE_CHECKING:
@@ -103,7 +102,7 @@ def keep_check(folder: StudyFolder, best: Best) -> None:
     Raises:
         SetupError: the folder cannot be written.
     """
-    folder.write(CHECKED, codec.to_plain(ConfirmedHere(config=best.config.hash, knobs=best.knobs)))
+    folder.write(CHECKED, ConfirmedHere(config=best.config.hash, knobs=best.knobs))
 
 
 def is_confirmed_here(folder: StudyFolder, best: Best) -> bool:

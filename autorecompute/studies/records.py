@@ -9,7 +9,6 @@ import statistics
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Annotated, Any
 
-from autorecompute import codec
 from autorecompute.errors import SetupError, UsageError
 from autorecompute.figures import Figures, Ranking
 from autorecompute.files import shown
@@ -129,7 +128,7 @@ def read_batches(folder: StudyFolder, asked: Sequence[int]) -> BatchRecord:
 
 def keep_batches(folder: StudyFolder, record: BatchRecord) -> None:
     """Write the record whole or not at all."""
-    folder.write(BATCHES_FILE, codec.to_plain(record))
+    folder.write(BATCHES_FILE, record)
 
 
 def trials_of_answer(folder: StudyFolder, result: Result) -> list[Trial]:
@@ -303,4 +302,4 @@ def write_records(records: StudyRecords, folder: StudyFolder) -> None:
         folder.keep_confirmed(records.confirmed)
     for name in FILES:
         if (part := getattr(records, name)) is not None:
-            folder.write(f"{name}.json", codec.to_plain(part))
+            folder.write(f"{name}.json", part)

@@ -24,13 +24,7 @@ LEAST_RATIO = 0.9
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Tuned:
-    """Problem, the sizes it is met at, and the command that meets it.
-
-    Attributes:
-        problem: The problem.
-        sizes: Its dimensions.
-        command: The training command.
-    """
+    """Problem, the sizes it is met at, and the command that meets it."""
 
     problem: Problem
     sizes: Sizes
@@ -38,7 +32,7 @@ class Tuned:
 
     @classmethod
     def of(cls, head: Head) -> Self:
-        """Return the problem, sizes and command of a stored study."""
+        """Return those of a stored study."""
         return cls(problem=head.problem, sizes=head.sizes, command=head.command)
 
     @property
