@@ -182,7 +182,6 @@ def _stored(folder: StudyFolder, result: Result) -> Stored:
         result=result,
         best=best,
         trials=tuple(trials_of(folder)),
-        has_knobs=bool(best.knobs),
     )
 
 

@@ -182,10 +182,6 @@ class Sizes:
         """Return each dimension by its name."""
         return {name: str(size) for name, size in sorted(self.dims.items())}
 
-    def differences(self, other: Sizes) -> list[str]:
-        """Return the dimensions in which the other differs, in words: ``sequence 128, not 64``."""
-        return [difference.sentence for difference in compare(self.parts, other.parts)]
-
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Head:

@@ -59,11 +59,9 @@ class Tuned:
 
         Batches of texts differ in length from start to start: with the same command, other dimensions are no conflict.
         """
-        return [
-            *self.problem.differences(stored.problem),
-            *(difference.sentence for difference in self.other_amounts(stored)),
-            *([] if self.command == stored.command else self.sizes.differences(stored.sizes)),
-        ]
+        dims = [] if self.command == stored.command else compare(self.sizes.parts, stored.sizes.parts)
+        others = [difference.sentence for difference in (*self.other_amounts(stored), *dims)]
+        return [*self.problem.differences(stored.problem), *others]
 
     def other_amounts(self, other: Tuned) -> list[Difference]:
         """Return the amounts of memory that differ with the same plans at the same dimensions.
