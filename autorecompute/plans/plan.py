@@ -92,17 +92,6 @@ class Plan:
         return tuple(Choice(choice.site, choice.option, count) for choice in self.choices)
 
 
-def plan_of_id(text: str) -> Plan:
-    """Return the plan of this id, of which nothing else is known.
-
-    Raises:
-        UsageError: the text is no id of a plan.
-    """
-    choices = parse_choices(text.split(","))
-    label = " with ".join(choice.site for choice in choices)
-    return Plan(choices=choices, label=label, occurrences=0, saving_bytes=None, saving="0")
-
-
 def parse_choices(texts: Iterable[str]) -> tuple[Choice, ...]:
     """Read several choices, sorted and none of them twice.
 
@@ -113,6 +102,7 @@ def parse_choices(texts: Iterable[str]) -> tuple[Choice, ...]:
 
 
 HASH_LENGTH = 12
+PERCENT = 100
 
 
 @dataclass(frozen=True, slots=True)
@@ -166,12 +156,11 @@ class Config:
         return self.count_of(plan) > 0
 
     def count_of(self, plan: Plan) -> int:
-        """At how many of its occurrences a plan is on."""
-        counts = [self._count(choice, plan.occurrences) for choice in plan.choices]
-        return min(counts, default=0)
+        """Return at how many of its occurrences a plan is on."""
+        return min((self._count(choice, plan.occurrences) for choice in plan.choices), default=0)
 
     def share_of(self, plan: Plan) -> float:
-        """At which share of its occurrences a plan is on, from 0 to 1."""
+        """Return at which share of its occurrences a plan is on, from 0 to 1."""
         return self.count_of(plan) / max(plan.occurrences, 1)
 
     def without_plan(self, plan: Plan) -> Config:
@@ -184,9 +173,6 @@ class Config:
         if on is None:
             return 0
         return max(occurrences, 1) if on.count is None else on.count
-
-
-PERCENT = 100
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -236,14 +222,14 @@ class Cluster:
 
 
 def saving_of(choice: Choice, clusters: tuple[Cluster, ...]) -> tuple[str, int]:
-    """Bytes that a choice saves over all its occurrences, as an expression, and how many occurrences it has."""
+    """Return the bytes that a choice saves over all its occurrences, as an expression, and how many these are."""
     offered = [
-        (cluster.occurrences, alternative)
+        (cluster.occurrences, alternative.saving)
         for cluster in clusters
         for alternative in cluster.alternatives
         if alternative.choice == choice
     ]
-    parts = [f"{occurrences}*({alternative.saving})" for occurrences, alternative in offered]
+    parts = [f"{occurrences}*({saving})" for occurrences, saving in offered]
     return " + ".join(parts) or "0", sum(occurrences for occurrences, _ in offered)
 
 
@@ -253,15 +239,14 @@ class Offer:
 
     Attributes:
         plans: What can be switched on, largest saving first.
-        clusters: The activations that they are about.
         summary: A line about what is switched on.
-        is_on: Whether the training system says that its recompute is on.
+        is_on: True if the training system says that its recompute is on.
         config: What takes effect; nothing where nothing is switched on.
         requested: How many occurrences each choice is asked for, -1 for all.
         recomputed: How many occurrences of each choice the training system recomputes.
         unknown: What is asked for and not offered.
-        problems: What is wrong with what is switched on, a sentence each.
-        notes: What a reader of the plans has to know, a sentence each.
+        problems: Sentences on what is wrong with what is switched on.
+        notes: Sentences that a reader of the plans has to know.
         stated_note: Why a stated saving may differ from ours; empty where the system states none.
         worthless: Why there is nothing worth recomputing; empty where there may be.
     """

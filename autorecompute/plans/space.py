@@ -70,7 +70,7 @@ class Space:
         return self._leaves_nothing(one, other) or self._leaves_nothing(other, one)
 
     def share(self, config: Config, plan: Plan) -> float:
-        """At which share of its occurrences a plan makes something again, from 0 to 1.
+        """Return at which share of its occurrences a plan makes something again, from 0 to 1.
 
         What lies inside of what is made again as a whole does not count.
         """
@@ -83,14 +83,10 @@ class Space:
         return all((on.site, on.option) in known for on in config.choices)
 
     def with_plan(self, config: Config, plan: Plan, count: int | None = None) -> Config:
-        """Return the config with the plan on as well; what cannot be on beside it gives way.
+        """Return the config with the plan on as well, at ``count`` of its occurrences or at all.
 
-        Args:
-            config: What is on already.
-            plan: What is to be switched on.
-            count: At how many of its occurrences; ``None`` for all.
-
-        Beside 5 of 12 blocks all their MLPs can be switched on, and mean those of the other 7.
+        What cannot be on beside it gives way. Beside 5 of 12 blocks all their MLPs can be switched on, and mean those
+        of the other 7.
         """
         added = plan.chosen(count)
         kept = (on for on in config.choices if not any(self.excludes(on, choice) for choice in added))
@@ -156,10 +152,7 @@ LARGEST_FILE = 2**24
 def choose_config(text: str, space: Space, numbered: Sequence[Plan]) -> Config:
     """Return the config of this name.
 
-    Args:
-        text: ``all``, a preset's name such as ``none``, numbers of plans like ``1,4``, or a JSON file of choices.
-        space: The configs that exist.
-        numbered: The plans in the order in which they were numbered from 1.
+    That is ``all``, a preset such as ``none``, numbers of plans like ``1,4``, counted from 1, or a JSON file of choices.
 
     Raises:
         UsageError: nothing is called that.
@@ -170,17 +163,12 @@ def choose_config(text: str, space: Space, numbered: Sequence[Plan]) -> Config:
     if text in named:
         return named[text]
     words = text.split(",")
-    if all(map(_is_number, words)):
+    if all(word.strip().isdecimal() and len(word) <= LONGEST_NUMBER for word in words):
         return _pick(words, space, numbered)
     config = space.normalize(_read(Path(text), sorted(named)))
-    if not space.is_mix(config):
-        unknown = next(text for text in config.texts if not space.is_mix(Config.parse([text])))
-        raise UsageError(f"The model has no plan {unknown}. 'autorecompute plans' lists those it has.")
+    if strangers := [text for text in config.texts if not space.is_mix(Config.parse([text]))]:
+        raise UsageError(f"The model has no plan {strangers[0]}. 'autorecompute plans' lists those it has.")
     return config
-
-
-def _is_number(word: str) -> bool:
-    return word.strip().isdecimal() and len(word) <= LONGEST_NUMBER
 
 
 def _pick(words: Sequence[str], space: Space, numbered: Sequence[Plan]) -> Config:
