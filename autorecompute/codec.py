@@ -29,6 +29,9 @@ if TYPE_CHECKING:
     Hook = Callable[[Any, Any], Any]
 
 
+T = TypeVar("T")
+
+
 class Document:
     """Base of the printed records that use one of those three things."""
 
@@ -74,10 +77,6 @@ def entries_of(kind: type[Any]) -> Iterator[Entry]:
         yield Entry(field.name, field.name.rstrip("_"), told, words, INLINED in notes)
 
 
-def _is_document(kind: Any) -> bool:
-    return isinstance(kind, type) and issubclass(kind, Document)
-
-
 def _document_hook(converter: Converter, kind: type[Any]) -> Callable[[Any], dict[str, Any]]:
     entries = list(entries_of(kind))
 
@@ -109,36 +108,44 @@ _HALVES = re.compile("[\ud800-\udc7f\udd00-\udfff]")
 
 
 def _register_types(converter: Converter) -> None:
-    for kind, hook in ((str, _read_text), (bool, _read_flag), (int, _read_int64), (float, _take_float)):
+    for kind, hook in {
+        str: _read_text,
+        bool: lambda plain, _: _require(plain, bool, "true or false"),
+        int: lambda plain, _: _within(_INT64, _require(plain, int, "a whole number")),
+        float: _read_float,
+        # An enum of texts would be read as a text: cattrs takes the hook of the nearest base class.
+        enum.StrEnum: _read_member,
+        enum.IntEnum: _read_member,
+        Choice: lambda plain, _: _parsed(Choice.parse, _read_text(plain)),
+        Config: lambda plain, _: _parsed(Config.parse, converter.structure(plain, list[str])),
+    }.items():
         converter.register_structure_hook(kind, hook)
-    # An enum of texts would be read as a text: cattrs takes the hook of the nearest base class.
-    converter.register_structure_hook(enum.StrEnum, _read_member)
-    converter.register_structure_hook(enum.IntEnum, _read_member)
-    converter.register_structure_hook_factory(lambda kind: _range_of(kind) is not None, _range_hook)
     for is_kind, hook_for in (
+        (lambda kind: _range_of(kind) is not None, _range_hook),
         (dataclasses.is_dataclass, _record_hook),
         (is_mapping, _mapping_hook),
         (_is_list, _list_hook),
     ):
         converter.register_structure_hook_factory(is_kind, functools.partial(hook_for, converter))
-    converter.register_structure_hook(Choice, _read_choice)
-    converter.register_structure_hook(Config, _config_hook(converter))
 
 
-def _read_text(plain: Any, _: Any) -> str:
-    if not isinstance(plain, str):
-        raise UnreadableError(f"is {_show(plain)}, not a text")
-    if len(plain) > LONGEST_TEXT:
-        raise UnreadableError(f"is a text of {len(plain)} characters, {LONGEST_TEXT} is the most")
-    if not plain.isascii() and _HALVES.search(plain):
+def _is_list(kind: Any) -> bool:
+    return get_origin(kind) is list or get_origin(kind) is tuple
+
+
+def _require(plain: Any, kinds: type[Any] | tuple[type[Any], ...], words: str) -> Any:
+    if not isinstance(plain, kinds) or (isinstance(plain, bool) and kinds is not bool):
+        raise UnreadableError(f"is {_show(plain)}, not {words}")
+    return plain
+
+
+def _read_text(plain: Any, _: Any = None) -> str:
+    text: str = _require(plain, str, "a text")
+    if len(text) > LONGEST_TEXT:
+        raise UnreadableError(f"is a text of {len(text)} characters, {LONGEST_TEXT} is the most")
+    if not text.isascii() and _HALVES.search(text):
         raise UnreadableError("holds half a character")
-    return plain
-
-
-def _read_flag(plain: Any, _: Any) -> bool:
-    if not isinstance(plain, bool):
-        raise UnreadableError(f"is {_show(plain)}, not true or false")
-    return plain
+    return text
 
 
 def _read_member(plain: Any, kind: Any) -> Any:
@@ -148,24 +155,19 @@ def _read_member(plain: Any, kind: Any) -> Any:
     return members[plain]
 
 
-def _read_int64(plain: Any, _: Any) -> int:
-    return int(_within(_INT64, _take_int(plain)))
-
-
-def _take_int(plain: Any) -> int:
-    if not isinstance(plain, int) or isinstance(plain, bool):
-        raise UnreadableError(f"is {_show(plain)}, not a whole number")
-    return plain
-
-
-def _take_float(plain: Any, _: Any = None) -> float:
+def _read_float(plain: Any, _: Any = None) -> float:
     if isinstance(plain, float):
         return plain
     if isinstance(plain, str) and plain in NOT_FINITE:
         return float(plain)
-    if not isinstance(plain, int) or isinstance(plain, bool):
-        raise UnreadableError(f"is {_show(plain)}, not a number")
-    return float(_within(_INT64, plain))
+    return float(_within(_INT64, _require(plain, int, "a number")))
+
+
+def _parsed(parse: Callable[[Any], T], plain: Any) -> T:
+    try:
+        return parse(plain)
+    except UsageError as error:
+        raise UnreadableError(f"holds what is no choice: {error}") from error
 
 
 def _within(limits: Range, number: Any) -> Any:
@@ -179,15 +181,12 @@ def _range_of(kind: Any) -> Range | None:
     return next(found, None) if get_origin(kind) is Annotated else None
 
 
-def _range_hook(kind: Any) -> Hook:
+def _range_hook(_: Converter, kind: Any) -> Hook:
     limits = _range_of(kind)
     assert limits is not None, "the predicate of this hook"
-    read = _take_int if get_args(kind)[0] is int else _take_float
-    return lambda plain, _: _within(limits, read(plain))
-
-
-def _is_list(kind: Any) -> bool:
-    return get_origin(kind) is list or get_origin(kind) is tuple
+    if get_args(kind)[0] is int:
+        return lambda plain, _: _within(limits, _require(plain, int, "a whole number"))
+    return lambda plain, _: _within(limits, _read_float(plain))
 
 
 def _list_hook(converter: Converter, kind: Any) -> Hook:
@@ -197,9 +196,7 @@ def _list_hook(converter: Converter, kind: Any) -> Hook:
     hook = converter.get_structure_hook(entry)
 
     def read(plain: Any, _: Any) -> Any:
-        if not isinstance(plain, list | tuple):
-            raise UnreadableError(f"is {_show(plain)}, not a list")
-        _require_length(len(plain), length)
+        _require_length(len(_require(plain, (list, tuple), "a list")), length)
         return origin(_read_entry(hook, entry, place, value) for place, value in enumerate(plain))
 
     return read
@@ -210,8 +207,8 @@ def _mapping_hook(converter: Converter, kind: Any) -> Hook:
     hook = converter.get_structure_hook(entry)
 
     def read(plain: Any, _: Any) -> Any:
-        _require_length(len(_read_object(plain)), None, MOST_NAMES)
-        return {_read_text(name, str): _read_entry(hook, entry, name, value) for name, value in plain.items()}
+        _require_length(len(_require(plain, dict, "an object")), None, MOST_NAMES)
+        return {_read_text(name): _read_entry(hook, entry, name, value) for name, value in plain.items()}
 
     return read
 
@@ -222,38 +219,13 @@ def _record_hook(converter: Converter, kind: Any) -> Hook:
     }
     # What a record does not know would be lost, or believed by a later version.
     structure = make_dict_structure_fn(kind, converter, _cattrs_forbid_extra_keys=True, **hooks)
-    return lambda plain, _: structure(_read_object(plain), kind)
+    return lambda plain, _: structure(_require(plain, dict, "an object"), kind)
 
 
 def _hook_of(converter: Converter, kind: Any) -> Hook:
     hook = converter.get_structure_hook(kind)
     # Left to itself, cattrs hands over the type of the field without its range.
     return lambda plain, _: hook(plain, kind)
-
-
-def _config_hook(converter: Converter) -> Hook:
-    read_texts = converter.get_structure_hook(list[str])
-
-    def read(plain: Any, _: Any) -> Config:
-        try:
-            return Config.parse(read_texts(plain, list[str]))
-        except UsageError as error:
-            raise UnreadableError(f"holds what is no choice: {error}") from error
-
-    return read
-
-
-def _read_choice(plain: Any, _: Any) -> Choice:
-    try:
-        return Choice.parse(_read_text(plain, str))
-    except UsageError as error:
-        raise UnreadableError(f"holds what is no choice: {error}") from error
-
-
-def _read_object(plain: Any) -> dict[str, Any]:
-    if not isinstance(plain, dict):
-        raise UnreadableError(f"is {_show(plain)}, not an object")
-    return plain
 
 
 def _read_entry(hook: Hook, kind: Any, place: int | str, plain: Any) -> Any:
@@ -275,8 +247,6 @@ def _require_length(length: int, wanted: int | None, most: int = MOST_ENTRIES) -
 def _show(plain: Any) -> str:
     return "null" if plain is None else reprlib.repr(plain)[:60]
 
-
-T = TypeVar("T")
 
 LONGEST_NAME = 80
 """Letters of a name that stands in a file, and in a message about it."""
@@ -339,6 +309,8 @@ def _converter() -> Converter:
     converter = make_converter()
     converter.register_unstructure_hook(Choice, str)
     converter.register_unstructure_hook(Config, lambda config: config.texts)
-    converter.register_unstructure_hook_factory(_is_document, functools.partial(_document_hook, converter))
+    converter.register_unstructure_hook_factory(
+        lambda kind: isinstance(kind, type) and issubclass(kind, Document), functools.partial(_document_hook, converter)
+    )
     _register_types(converter)
     return converter

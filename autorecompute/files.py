@@ -29,10 +29,7 @@ OTHERS = 0o077
 def write_whole(path: Path, text: str, *, is_durable: bool = False) -> None:
     """Write a text file whole; on any failure what was there before stays.
 
-    Args:
-        path: Where.
-        text: What.
-        is_durable: Whether a loss of power, too, leaves the one text or the other: that costs some milliseconds.
+    If it is to be durable, a loss of power, too, leaves the one text or the other: that costs some milliseconds.
 
     Raises:
         OSError: the disk is full, or the place cannot be written.
@@ -146,11 +143,7 @@ def names_in(folder: Path) -> list[str]:
 
 
 def open_named(file: Path, advice: str) -> io.BufferedReader:
-    """Open a file to read it.
-
-    Args:
-        file: What the user named.
-        advice: The sentence that says what to do where that cannot be read.
+    """Open a file that the user named to read it; ``advice`` says what to do where that cannot be read.
 
     Raises:
         UsageError: it cannot be read, or is a named pipe: one that nobody writes would be waited for, for ever.

@@ -69,10 +69,7 @@ def read_file(path: Path) -> Any:
 def write(plain: object, *, indent: int | None = None, keeps_not_finite: bool = True) -> str:
     """Return the plain value as JSON in ASCII.
 
-    Args:
-        plain: The value.
-        indent: Spaces for each level; ``None`` for all on one line.
-        keeps_not_finite: Whether a number that JSON has no word for, such as NaN, becomes a string; else it is null.
+    A number that JSON has no word for, such as NaN, becomes a string if it is to be kept; else it is null.
     """
     separators = None if indent else (",", ":")
     return json.dumps(_finite(plain, keeps=keeps_not_finite), allow_nan=False, indent=indent, separators=separators)

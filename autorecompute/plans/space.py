@@ -152,7 +152,7 @@ LARGEST_FILE = 2**24
 def choose_config(text: str, space: Space, numbered: Sequence[Plan]) -> Config:
     """Return the config of this name.
 
-    That is ``all``, a preset such as ``none``, numbers of plans like ``1,4``, counted from 1, or a JSON file of choices.
+    That is ``all``, a preset like ``none``, numbers of plans like ``1,4``, counted from 1, or a JSON file of choices.
 
     Raises:
         UsageError: nothing is called that.
