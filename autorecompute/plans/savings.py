@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Any
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Iterator, Mapping
 
-    from autorecompute.plans.plan import Plan
+    from autorecompute.plans import Plan
 
 
 BATCH, SEQUENCE = "batch", "sequence"

@@ -33,7 +33,7 @@ class Difference:
 
     @property
     def sentence(self) -> str:
-        """``batch 32, not 16``."""
+        """Return the same in words, ``batch 32, not 16``."""
         return f"{self.part} {self.here}, not {self.there}"
 
 
@@ -108,7 +108,7 @@ class Problem:
 
     @property
     def digest(self) -> str:
-        """Sixteen hexadecimal digits, equal for equal problems."""
+        """Return sixteen hexadecimal digits, equal for equal problems."""
         return _digest(codec.to_plain(self))
 
     @property

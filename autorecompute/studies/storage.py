@@ -148,13 +148,7 @@ WRONG = (TypeError, AttributeError, AssertionError, ArithmeticError)
 
 
 class TrialStore:
-    """The trials of one study.
-
-    Args:
-        database: The SQLite file; it is made where there is none.
-        name: The Optuna study's name.
-        space: The plans, which are the parameters of the Optuna trials.
-        limit_bytes: The memory limit, which is their constraint.
+    """The trials of one study, in an SQLite file that is made where there is none.
 
     Raises:
         SetupError: the file cannot be read as a study, or cannot be written.
@@ -186,7 +180,7 @@ class TrialStore:
 
     @property
     def seconds(self) -> float:
-        """Wall time spent on the study, over all sessions."""
+        """Return the wall time spent on the study, over all sessions."""
         return self._earlier_seconds + time.monotonic() - self._opened
 
     def add(self, trial: Trial) -> None:
@@ -283,7 +277,7 @@ def _describe(database: Path, error: BaseException) -> str:
 
 
 def _sqlite_error_name(error: BaseException) -> str:
-    """SQLite's own name of the failure at the end of the chain, ``SQLITE_FULL`` for instance."""
+    """Return SQLite's own name of the failure at the end of the chain, ``SQLITE_FULL`` for instance."""
     of_sqlite = (link for link in chain_of(error) if isinstance(link, sqlite3.Error))
     return getattr(next(of_sqlite, None), "sqlite_errorname", "")
 

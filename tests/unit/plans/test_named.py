@@ -5,8 +5,7 @@ import os
 import pytest
 
 from autorecompute.errors import UsageError
-from autorecompute.plans import Config, Space
-from autorecompute.plans.space import choose_config
+from autorecompute.plans import Config, Space, choose_config
 from stand_ins.plans import plan_of_id
 
 
