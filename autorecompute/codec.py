@@ -1,13 +1,29 @@
-"""Records as JSON: read within bounds, checked against the types of their fields, and written."""
+"""Records as JSON: read within bounds, checked against the types of their fields, and written.
+
+A study's folder or an archive may come from somebody else.
+"""
 
 from __future__ import annotations
 
 import dataclasses
 import enum
 import functools
+import json
+import math
 import re
 import reprlib
-from typing import TYPE_CHECKING, Annotated, Any, Final, NamedTuple, TypeVar, get_args, get_origin, get_type_hints
+from typing import (
+    TYPE_CHECKING,
+    Annotated,
+    Any,
+    Final,
+    NamedTuple,
+    NoReturn,
+    TypeVar,
+    get_args,
+    get_origin,
+    get_type_hints,
+)
 
 from cattrs import BaseValidationError, ForbiddenExtraKeysError, IterableValidationError, override, transform_error
 from cattrs.cols import is_mapping
@@ -16,13 +32,13 @@ from cattrs.gen import make_dict_structure_fn
 from cattrs.preconf.json import make_converter
 
 from autorecompute.errors import UsageError
-from autorecompute.jsontext import UnreadableError, parse, write
 from autorecompute.plans import Choice, Config
 from autorecompute.ranges import Range
-from autorecompute.units import printable
+from autorecompute.units import MIB, printable
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
+    from pathlib import Path
 
     from cattrs import Converter
 
@@ -80,7 +96,7 @@ def entries_of(kind: type[Any]) -> Iterator[Entry]:
 def _document_hook(converter: Converter, kind: type[Any]) -> Callable[[Any], dict[str, Any]]:
     entries = list(entries_of(kind))
 
-    def write(document: Any) -> dict[str, Any]:
+    def to_dict(document: Any) -> dict[str, Any]:
         plain: dict[str, Any] = {}
         for entry in entries:
             value = getattr(document, entry.name)
@@ -89,7 +105,115 @@ def _document_hook(converter: Converter, kind: type[Any]) -> Callable[[Any], dic
                 plain |= told if entry.is_inlined else {entry.key: told}
         return plain
 
-    return write
+    return to_dict
+
+
+LARGEST_TEXT = 32 * MIB
+"""The largest part of a study is its profiled steps: 0.6 MiB for a BERT of two layers."""
+
+MOST_VALUES = 2_000_000
+"""An empty list takes two bytes of text and sixty in memory, so values are counted before they are made."""
+
+DEEPEST = 40
+MOST_DIGITS = 20
+"""A whole number of 64 bits, with its sign."""
+
+
+class UnreadableError(ValueError):
+    """A text or a plain value does not describe what it should; the message says what is wrong with it."""
+
+
+def parse(text: bytes) -> Any:
+    """Parse a JSON text into dicts, lists, strings and numbers.
+
+    Raises:
+        UnreadableError: it is no JSON, larger than ``LARGEST_TEXT``, holds more than ``MOST_VALUES`` values, a number
+            beyond 64 bits, or is nested deeper than ``DEEPEST``.
+    """
+    if len(text) > LARGEST_TEXT:
+        raise UnreadableError(f"is larger than {LARGEST_TEXT // MIB} MiB")
+    if count_values(text) > MOST_VALUES:
+        raise UnreadableError(f"holds more than {MOST_VALUES} values")
+    try:
+        plain = json.loads(
+            text.decode("utf-8"), parse_constant=_refuse_word, parse_int=_read_digits, parse_float=_read_decimals
+        )
+    except UnicodeDecodeError as error:
+        raise UnreadableError("is no text in UTF-8") from error
+    except json.JSONDecodeError as error:
+        place = f"line {error.lineno}, " if error.lineno > 1 else ""
+        raise UnreadableError(f"is no JSON from {place}column {error.colno} on") from error
+    except RecursionError as error:
+        raise UnreadableError(f"is nested deeper than {DEEPEST}") from error
+    _require_shallow(plain)
+    return plain
+
+
+def count_values(text: bytes) -> int:
+    """Return no fewer than there are values in a JSON text, counted without reading it."""
+    return 1 + text.count(b",") + text.count(b"[") + text.count(b"{")
+
+
+def read_file(path: Path) -> Any:
+    """Parse a JSON file.
+
+    Raises:
+        UnreadableError: as for :func:`parse`.
+        OSError: the file cannot be read.
+    """
+    with path.open("rb") as file:
+        return parse(file.read(LARGEST_TEXT + 1))
+
+
+def write(plain: object, *, indent: int | None = None, keeps_not_finite: bool = True) -> str:
+    """Return the plain value as JSON in ASCII.
+
+    A number that JSON has no word for, such as NaN, becomes a string if it is to be kept; else it is null.
+    """
+    separators = None if indent else (",", ":")
+    return json.dumps(_finite(plain, keeps=keeps_not_finite), allow_nan=False, indent=indent, separators=separators)
+
+
+def _finite(plain: object, *, keeps: bool) -> object:
+    if isinstance(plain, dict):
+        return {name: _finite(value, keeps=keeps) for name, value in plain.items()}
+    if isinstance(plain, list | tuple):
+        return [_finite(value, keeps=keeps) for value in plain]
+    if isinstance(plain, float) and not math.isfinite(plain):
+        return str(plain) if keeps else None
+    return plain
+
+
+def _refuse_word(word: str) -> NoReturn:
+    raise UnreadableError(f"holds {word}, which is no JSON")
+
+
+def _read_digits(digits: str) -> int:
+    if len(digits) > MOST_DIGITS:
+        raise UnreadableError(f"holds a number of {len(digits)} digits")
+    return int(digits)
+
+
+def _read_decimals(text: str) -> float:
+    number = float(text)
+    if math.isinf(number):
+        raise UnreadableError(f"holds the number {text[:40]}, which is too large")
+    return number
+
+
+def _require_shallow(plain: Any) -> None:
+    layer = [plain]
+    for _ in range(DEEPEST):
+        layer = [entry for value in layer for entry in _children(value)]
+        if not layer:
+            return
+    raise UnreadableError(f"is nested deeper than {DEEPEST}")
+
+
+def _children(value: Any) -> Any:
+    if isinstance(value, dict):
+        return value.values()
+    return value if isinstance(value, list) else ()
 
 
 MOST_ENTRIES = 100_000
@@ -163,9 +287,9 @@ def _read_float(plain: Any, _: Any = None) -> float:
     return float(_within(_INT64, _require(plain, int, "a number")))
 
 
-def _parsed(parse: Callable[[Any], T], plain: Any) -> T:
+def _parsed(parser: Callable[[Any], T], plain: Any) -> T:
     try:
-        return parse(plain)
+        return parser(plain)
     except UsageError as error:
         raise UnreadableError(f"holds what is no choice: {error}") from error
 

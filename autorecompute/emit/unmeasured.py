@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any, TypeVar
 
-from autorecompute import __version__, codec, jsontext
+from autorecompute import __version__, codec
 from autorecompute.backends.registry import backend_of
 from autorecompute.errors import UsageError
 from autorecompute.files import open_named, shown
@@ -59,15 +59,15 @@ def render_unmeasured(file: Path, name: str, kind: str) -> str:
 def _read_planned(file: Path, name: str) -> tuple[Config, Any, dict[str, str]]:
     """Return the config of this name, its predicted peak, and the software that the model was looked at with."""
     with open_named(file, ADVICE) as stream:
-        text = stream.read(jsontext.LARGEST_TEXT + 1)
+        text = stream.read(codec.LARGEST_TEXT + 1)
     try:
-        plain = jsontext.parse(text)
+        plain = codec.parse(text)
         presets = _read(plain, "presets", dict[str, Config])
         versions = _read(plain, "versions", dict[str, str])
         peaks: dict[Config, dict[str, Any]] = {}
         for one in _listed(plain):
             peaks.setdefault(_read(one, "choices", Config), {}).update(one)
-    except jsontext.UnreadableError as error:
+    except codec.UnreadableError as error:
         raise UsageError(f"{shown(file)} {error}. {ADVICE}") from error
     config = _best(peaks) if name == BEST else _named(name, presets, peaks)
     return config, peaks.get(config, {}).get("peak_bytes"), versions
@@ -75,7 +75,7 @@ def _read_planned(file: Path, name: str) -> tuple[Config, Any, dict[str, str]]:
 
 def _read(plain: Any, key: str, kind: type[T]) -> T:
     if not isinstance(plain, dict) or key not in plain:
-        raise jsontext.UnreadableError(f"has no '{key}'")
+        raise codec.UnreadableError(f"has no '{key}'")
     return codec.from_plain(plain[key], kind)
 
 

@@ -12,11 +12,10 @@ from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Annotated, Any, BinaryIO, Final, Literal, NoReturn, cast
 
 from autorecompute import codec
-from autorecompute.codec import INLINED, Document
+from autorecompute.codec import INLINED, LARGEST_TEXT, MOST_VALUES, Document, UnreadableError, count_values, parse
 from autorecompute.errors import UsageError
 from autorecompute.figures import Verdict, judge
 from autorecompute.files import open_named, shown
-from autorecompute.jsontext import LARGEST_TEXT, MOST_VALUES, UnreadableError, count_values, parse
 from autorecompute.measurement import Trial
 from autorecompute.plans import Config
 from autorecompute.ranges import PositiveCount
@@ -89,12 +88,12 @@ def compress(archive: bytes) -> bytes:
 
 
 def _portable(records: StudyRecords) -> StudyRecords:
-    result, detection = records.result, records.detection
-    if result is not None:
-        result = replace(result, device=replace(result.device, uuid=""))
-    if detection is not None:
-        detection = replace(detection, device=replace(detection.device, uuid=""))
-    return replace(records, result=result, detection=detection)
+    """Return the study without the numbers of cards."""
+    changes: dict[str, Any] = {}
+    for name in ("result", "detection"):
+        if (part := getattr(records, name)) is not None:
+            changes[name] = replace(part, device=replace(part.device, uuid=""))
+    return replace(records, **changes)
 
 
 def _lines_of(records: StudyRecords) -> Iterator[dict[str, Any]]:
@@ -121,12 +120,10 @@ def _plain(value: Any, field: str = "") -> Any:
         return str(value)
     if not isinstance(value, str):
         return value
-    return _portable_word(value) if field == COMMAND else _portable_text(value) if field in IN_WORDS else value
-
-
-def _portable_word(word: str) -> str:
-    """Return a word of a command, in which paths need no quotes around their spaces."""
-    return "".join(_portable_text(_FOLDERS.sub("", part)) for part in re.split("([=,:])(?=~?/)", word))
+    if field == COMMAND:
+        # Paths need no quotes around their spaces there.
+        return "".join(_portable_text(_FOLDERS.sub("", part)) for part in re.split("([=,:])(?=~?/)", value))
+    return _portable_text(value) if field in IN_WORDS else value
 
 
 def _portable_text(text: str) -> str:

@@ -24,11 +24,10 @@ from typing import TYPE_CHECKING, Any, TypeVar
 
 import psutil
 
-from autorecompute import __version__, codec, jsontext
-from autorecompute.codec import ABSENT
+from autorecompute import __version__, codec
+from autorecompute.codec import ABSENT, UnreadableError
 from autorecompute.errors import SetupError, UsageError
 from autorecompute.files import is_file, names_in, open_private, shown, walk, write_whole
-from autorecompute.jsontext import UnreadableError
 from autorecompute.measurement import Trial
 from autorecompute.result import NAME as EVIDENCE
 from autorecompute.result import Best, Rejection, Result, read_evidence
@@ -50,15 +49,11 @@ def this_machine() -> str:
 
     A container without an identity of its own is known by its host name.
     """
-    identity = next(filter(None, map(_read, IDENTITIES)), "") or platform.node()
+    identity = platform.node()
+    for file in reversed(IDENTITIES):
+        with contextlib.suppress(OSError, UnicodeDecodeError):
+            identity = file.read_text(encoding="ascii").strip() or identity
     return hashlib.sha256(f"autorecompute study on {identity}".encode()).hexdigest()[:DIGEST_LENGTH]
-
-
-def _read(file: Path) -> str:
-    try:
-        return file.read_text(encoding="ascii").strip()
-    except (OSError, UnicodeDecodeError):
-        return ""
 
 
 LONGEST_NAME = 200
@@ -74,19 +69,6 @@ def is_name(name: str) -> bool:
     # space of another width, or a byte that is no UTF-8.
     is_visible = name.isprintable() and name == name.strip() != "" and not any(sign in BLANK for sign in name)
     return is_visible and len(name.encode()) <= LONGEST_NAME and "/" not in name and name[0] not in ".-"
-
-
-def require_name(name: str) -> None:
-    """Check that a study may have this name.
-
-    Raises:
-        UsageError: it leads to another place, hides the folder, cannot be seen or typed, or looks like an option.
-    """
-    if not is_name(name):
-        raise UsageError(
-            f"{shown(name)} cannot name a study. Use up to {LONGEST_NAME} letters, digits, dots and dashes, without a "
-            "slash, an invisible sign, a space at an end, or a dot or dash at the beginning."
-        )
 
 
 def make_folder(path: Path) -> Path:
@@ -183,11 +165,19 @@ _BESIDE_THE_HEAD = frozenset({"format", "digest", IS_IMPORTED, MACHINE})
 
 
 class StudyFolder:
-    """Paths and files of one study, in a folder of studies: ``./studies`` where none is given."""
+    """Paths and files of one study, in a folder of studies: ``./studies`` where none is given.
+
+    Raises:
+        UsageError: its name leads to another place, hides it, cannot be seen or typed, or looks like an option.
+    """
 
     def __init__(self, name: str, root: Path | None = None) -> None:
         name = name.removesuffix("/")  # as a shell completes the name of a folder
-        require_name(name)
+        if not is_name(name):
+            raise UsageError(
+                f"{shown(name)} cannot name a study. Use up to {LONGEST_NAME} letters, digits, dots and dashes, "
+                "without a slash, an invisible sign, a space at an end, or a dot or dash at the beginning."
+            )
         self.name = name
         self.path = (root or STUDIES).absolute() / name
 
@@ -227,9 +217,9 @@ class StudyFolder:
     def prepare(self) -> None:
         """Make the folders of the study, unless something in its folder leads elsewhere."""
         require_plain(self)
+        for folder in (self.workers, self.best, self.path / "trials"):
+            make_folder(folder)
         with saying_what_fails(self.path):
-            for folder in (self.workers, self.best, self.path / "trials"):
-                folder.mkdir(parents=True, exist_ok=True)
             # Logs and databases do not belong into the user's repository unless the user removes this file.
             if not (self.exists() or (self.path / ".gitignore").exists()):
                 (self.path / ".gitignore").write_text("*\n", encoding="utf-8")
@@ -290,12 +280,11 @@ class StudyFolder:
 
     def keep_trial(self, trial: Trial, command: Sequence[str], environment: Mapping[str, str], output: str) -> None:
         """Fill the folder of a trial: what was run, under what, what it printed and what came of it."""
-        folder = self.trial(trial.number)
-        make_folder(folder)
+        folder = make_folder(self.trial(trial.number))
         write_atomically(folder / "command.txt", shlex.join(command) + "\n")
         write_atomically(folder / "environment.json", json.dumps(dict(environment), indent=2) + "\n")
         write_atomically(folder / "output.log", output)
-        write_atomically(folder / "result.json", jsontext.write(codec.to_plain(trial), indent=2) + "\n")
+        write_atomically(folder / "result.json", codec.write(codec.to_plain(trial), indent=2) + "\n")
 
     def begin_trial(self, unless_ended: Trial) -> None:
         """Write down what a trial that begins now is to be, should nobody be left to tell how it ended."""
@@ -355,7 +344,7 @@ class StudyFolder:
 
     def write(self, name: str, value: object) -> None:
         """Write a JSON file whole or not at all, also where the power fails; a file that is there is replaced."""
-        text = jsontext.write(codec.to_plain(value), indent=2)
+        text = codec.write(codec.to_plain(value), indent=2)
         write_atomically(self.path / name, f"{text}\n", is_durable=True)
 
     def read(self, name: str, kind: type[T]) -> T | None:
@@ -363,7 +352,7 @@ class StudyFolder:
         if not (self.path / name).is_file():
             return None
         with self._saying_what_is_wrong(name):
-            return codec.from_plain(jsontext.read_file(self.path / name), kind)
+            return codec.from_plain(codec.read_file(self.path / name), kind)
 
     def finish(self, result: Result) -> None:
         """Write down the answer."""
@@ -429,8 +418,9 @@ def find_user(folder: StudyFolder) -> int | None:
     """
     inside = f"{os.path.realpath(folder.path)}{os.sep}"
     for process in psutil.process_iter():
-        if process.pid != os.getpid() and _has_open(process, inside):
-            return process.pid
+        with contextlib.suppress(psutil.Error, OSError):
+            if process.pid != os.getpid() and any(file.path.startswith(inside) for file in process.open_files()):
+                return process.pid
     return None
 
 
@@ -440,12 +430,11 @@ def require_unused(folder: StudyFolder) -> None:
     Raises:
         UsageError: a process uses it.
     """
-    user = find_user(folder)
-    if user is not None:
+    if (user := find_user(folder)) is not None:
         raise UsageError(_in_use(folder, user))
 
 
-@contextlib.contextmanager
+@contextmanager
 def using(folder: StudyFolder) -> Iterator[None]:
     """Have the study to itself while the context lasts: two tunings would number their trials alike.
 
@@ -454,7 +443,6 @@ def using(folder: StudyFolder) -> Iterator[None]:
 
     Raises:
         UsageError: another process tunes it.
-        SetupError: the file cannot be opened.
     """
     file = folder.path / LOCK
     with saying_what_fails(file):
@@ -474,9 +462,3 @@ def using(folder: StudyFolder) -> Iterator[None]:
 def _in_use(folder: StudyFolder, user: int | None) -> str:
     who = "Another process" if user is None else f"Process {user}"
     return f"{who} is using study '{folder.name}'. Wait for it, or end it with Ctrl-C."
-
-
-def _has_open(process: psutil.Process, inside: str) -> bool:
-    with contextlib.suppress(psutil.Error, OSError):
-        return any(file.path.startswith(inside) for file in process.open_files())
-    return False

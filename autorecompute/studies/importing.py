@@ -66,34 +66,18 @@ _is_ours = re.compile("|".join(_OURS)).fullmatch
 
 def logs_of(folder: StudyFolder) -> list[Path]:
     """Return the output of the study's processes; behind a link nothing is looked for."""
-    return [path for path in walk(folder.path) if not path.is_symlink() and _is_log(_inner(path, folder))]
+    return [path for path, place in _files_in(folder) if not path.is_symlink() and _is_log(place)]
 
 
 def strangers_in(folder: StudyFolder) -> list[str]:
     """Return the files and links that autorecompute did not make, as paths from the study's folder on."""
     if not folder.path.is_dir():
         return ["."]
-    inner = ((_inner(path, folder), path.is_symlink()) for path in walk(folder.path))
-    return [place for place, is_link in inner if is_link or not _is_ours(place)]
+    return [place for path, place in _files_in(folder) if path.is_symlink() or not _is_ours(place)]
 
 
-def require_no_strangers(folder: StudyFolder) -> None:
-    """Check that whoever removes the study removes nothing else; of a link to a folder, the link alone would go.
-
-    Raises:
-        UsageError: somebody else's files lie in its folder.
-    """
-    if folder.path.is_symlink() or not (strangers := strangers_in(folder)):
-        return
-    named = ", ".join(strangers[:NAMED_AT_ONCE])
-    raise UsageError(
-        f"{folder.path} holds what autorecompute did not make ({printable(named, '')}). Nothing was removed: move that "
-        "elsewhere, or remove the folder yourself."
-    )
-
-
-def _inner(path: Path, folder: StudyFolder) -> str:
-    return path.relative_to(folder.path).as_posix()
+def _files_in(folder: StudyFolder) -> list[tuple[Path, str]]:
+    return [(path, path.relative_to(folder.path).as_posix()) for path in walk(folder.path)]
 
 
 DRAFT_PREFIX = ".draft-"
@@ -193,13 +177,19 @@ def delete(folder: StudyFolder) -> int:
 
 
 def require_removable(folder: StudyFolder) -> None:
-    """Check that a study can be removed, and nothing with it.
+    """Check that a study can be removed, and nothing with it; of a link to a folder, the link alone would go.
 
     Raises:
         UsageError: a process uses it, or somebody else's files lie in its folder.
     """
     require_unused(folder)
-    require_no_strangers(folder)
+    if folder.path.is_symlink() or not (strangers := strangers_in(folder)):
+        return
+    named = ", ".join(strangers[:NAMED_AT_ONCE])
+    raise UsageError(
+        f"{folder.path} holds what autorecompute did not make ({printable(named, '')}). Nothing was removed: move that "
+        "elsewhere, or remove the folder yourself."
+    )
 
 
 def size_of(path: Path) -> int:

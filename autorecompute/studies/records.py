@@ -133,14 +133,12 @@ def keep_batches(folder: StudyFolder, record: BatchRecord) -> None:
 
 def trials_of_answer(folder: StudyFolder, result: Result) -> list[Trial]:
     """Return the trials that the answer was chosen from: of several batches, those at the batch to train with."""
-    study = folder if not result.curve else _study_at(folder, result)
-    return read_trials(study.database, study.name_in_database) if study is not None and study.exists() else []
-
-
-def _study_at(folder: StudyFolder, result: Result) -> StudyFolder | None:
-    batch = result.best.batch if result.best is not None else None
-    tuned = {point.batch: point.recomputed.study for point in result.curve if point.recomputed is not None}
-    return StudyFolder(tuned[batch], folder.path.parent) if batch in tuned else None
+    if result.curve:
+        tuned = {point.batch: point.recomputed.study for point in result.curve if point.recomputed is not None}
+        if result.best is None or result.best.batch not in tuned:
+            return []
+        folder = StudyFolder(tuned[result.best.batch], folder.path.parent)
+    return read_trials(folder.database, folder.name_in_database) if folder.exists() else []
 
 
 def study_of_batch(folder: StudyFolder, batch: int) -> StudyFolder:
@@ -257,11 +255,7 @@ def trials_of(folder: StudyFolder) -> list[Trial]:
 
 
 def require_database(folder: StudyFolder) -> None:
-    """Check that a study which measured something has the file of its trials.
-
-    Raises:
-        SetupError: it is gone.
-    """
+    """Check that a study which measured something has the file of its trials."""
     if folder.database.is_file() or folder.problem().batch == SEVERAL_BATCHES:
         return
     result = folder.result()

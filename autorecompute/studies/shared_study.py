@@ -19,8 +19,8 @@ from optuna.storages import RDBStorage, fail_stale_trials
 from optuna.trial import TrialState, create_trial
 
 from autorecompute import codec
+from autorecompute.codec import UnreadableError
 from autorecompute.errors import SetupError, UsageError, chain_of
-from autorecompute.jsontext import UnreadableError
 from autorecompute.measurement import Measurement, Outcome, Trial
 from autorecompute.plans import Config, Space
 from autorecompute.result import Best, Rejection, Result

@@ -19,9 +19,9 @@ import sqlalchemy.exc
 from alembic.util import CommandError
 
 from autorecompute import codec
+from autorecompute.codec import UnreadableError
 from autorecompute.errors import SetupError, UsageError, chain_of, first_line
 from autorecompute.files import is_file
-from autorecompute.jsontext import UnreadableError
 from autorecompute.measurement import Trial
 from autorecompute.ranges import Seconds
 from autorecompute.studies.frozen import TRIAL_ATTRIBUTE, freeze, violation
