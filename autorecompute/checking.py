@@ -181,8 +181,11 @@ class Checker:
         # Plans that are gone are gone at any batch, and the rest would be measured without them.
         if plans.verdict is not CheckVerdict.FAILS:
             self._require_batch(detection.batch)
+            here = Problem.of(detection, 0)
+            there = here.seen_here(self._stored.problem)
+            is_same_device = (here.device, here.device_bytes) == (there.device, there.device_bytes)
             with hold_device(detection.device, f"check of study {self._stored.study}", self._on_note):
-                self._measure(is_same_device=self._is_same_device(detection))
+                self._measure(is_same_device=is_same_device)
         return self._report(command)
 
     def _require_batch(self, batch: int) -> None:
@@ -205,11 +208,6 @@ class Checker:
             CheckLine(what=found.part, stored=found.there, here=found.here, verdict=CheckVerdict.DIFFERS)
             for found in compare(here, there)
         ] or [CheckLine(what="problem", stored=stored.problem.digest, here="the same")]
-
-    def _is_same_device(self, detection: Detection) -> bool:
-        here = Problem.of(detection, 0)
-        there = here.seen_here(self._stored.problem)
-        return (here.device, here.device_bytes) == (there.device, there.device_bytes)
 
     def _measure(self, *, is_same_device: bool) -> None:
         best, result = self._stored.best, self._stored.result

@@ -230,7 +230,7 @@ class Trial:
 
     @property
     def relative_throughput(self) -> float | None:
-        """Throughput as a share of the reference's then; in processor time where other processes disturbed either."""
+        """Return the share of the reference's throughput; in processor time where other processes disturbed either."""
         if self.is_reference_disturbed or self.measurement.is_disturbed:
             reference, own = self.reference_cpu_seconds, self.measurement.median_cpu_seconds
         else:

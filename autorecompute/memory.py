@@ -132,7 +132,7 @@ class StepProfiles:
 
     Attributes:
         peak_bytes: Peak of the process in a step without recompute, as the meter saw it at those dimensions.
-        held_bytes: What it held before that step.
+        held_bytes: Bytes that it held before that step.
         profiles: The profiled step of each config; one without recompute is among them.
     """
 
@@ -142,7 +142,7 @@ class StepProfiles:
 
     @property
     def batch(self) -> int | None:
-        """Sample a forward of the profiled steps."""
+        """Return the samples a forward of the profiled steps."""
         return self.profiles[Config()].dims.get(BATCH)
 
 
@@ -219,17 +219,17 @@ class Timeline:
 
     @property
     def peak(self) -> int:
-        """Position of the operation during which most is alive; the first of several."""
+        """Return the position of the operation during which most is alive; the first of several."""
         return self.live_bytes.index(self.peak_bytes)
 
     @property
     def peak_bytes(self) -> int:
-        """Bytes alive at the peak, beyond what is held before the step."""
+        """Return the bytes alive at the peak, beyond what is held before the step."""
         return max(self.live_bytes)
 
     @property
     def stash_bytes(self) -> int:
-        """Bytes that the forward pass leaves for the backward pass."""
+        """Return the bytes that the forward pass leaves for the backward pass."""
         return sum(size for tensor, size in self._sized() if self.profile.is_stashed(tensor))
 
     def alive_at(self, position: int) -> list[tuple[Tensor, int]]:
@@ -242,17 +242,14 @@ class Timeline:
         return self.alive_at(self.peak)[:MOST_PIECES]
 
     def live_by_phase(self) -> dict[Phase, tuple[int, ...]]:
-        """Bytes alive during each operation, by what they were made in; they add up to ``live_bytes``."""
-        return {
-            phase: _accumulate(
-                [(tensor, size) for tensor, size in self._sized() if self.profile.phase_of(tensor) is phase],
-                len(self.live_bytes),
-            )
-            for phase in Phase
-        }
+        """Return the bytes alive during each operation, by what they were made in; they add up to ``live_bytes``."""
+        made: dict[Phase, list[tuple[Tensor, int]]] = {phase: [] for phase in Phase}
+        for tensor, size in self._sized():
+            made[self.profile.phase_of(tensor)].append((tensor, size))
+        return {phase: _accumulate(tensors, len(self.live_bytes)) for phase, tensors in made.items()}
 
     def live_by_layer(self) -> dict[str, tuple[int, ...]]:
-        """Bytes alive during each operation that the forward pass of each layer made, in the order of the layers.
+        """Return the bytes alive during each operation that each layer's forward pass made, in the order of layers.
 
         What it made outside of all layers has the name ''; all add up to what the forward pass made.
         """
@@ -292,8 +289,8 @@ class Chain:
     """Recompute before a step reaches its peak.
 
     Attributes:
-        operations: What was recomputed up to the peak, in order.
-        recomputed: How many operations the whole step recomputes.
+        operations: Those that were recomputed up to the peak, in order.
+        recomputed: Number of operations that the whole step recomputes.
         waiting_bytes: Bytes of recomputed tensors that are alive at the peak.
     """
 
@@ -303,7 +300,7 @@ class Chain:
 
     @property
     def share_of_work(self) -> float:
-        """Share of the step's recompute that is done before its peak, from 0 to 1."""
+        """Return the share of the step's recompute that is done before its peak, from 0 to 1."""
         return len(self.operations) / self.recomputed if self.recomputed else 0.0
 
 
@@ -382,8 +379,8 @@ class Forecast:
     Attributes:
         peak_bytes: Memory of the process at its highest during a step.
         live_bytes: Tensors of the step that are alive then.
-        stash_bytes: What the forward pass leaves for the backward pass.
-        error_share: By which share of it the peak may be off at worst.
+        stash_bytes: Bytes that the forward pass leaves for the backward pass.
+        error_share: Share of the peak by which it may be off at worst.
         recompute_share: Time of the kernels that run once more, as a share of all kernels of a step without recompute.
         allocated_bytes: Bytes that PyTorch's allocator would have handed out on a card at the peak; ``None`` where no
             card was asked for, or no whole step was run with the config.
@@ -513,8 +510,8 @@ class PeakView:
     """A model of memory, and how to look at it.
 
     Attributes:
-        config: What to hold against the step without recompute; one of the configs that were looked at.
-        limit_bytes: What the peak may reach; ``None`` where nobody asked.
+        config: One of the configs that were looked at, to hold against the step without recompute.
+        limit_bytes: Limit of the peak; ``None`` where nobody asked.
         command: A command that measures, to paste.
         batches: Further batches to see the presets at.
         frontier: Forecasts of the configs that no other beats in both peak and extra work, the lowest peak first; empty

@@ -88,7 +88,7 @@ class Best:
 
     @property
     def relative_sentence(self) -> str:
-        """Relative throughput with its 95 % interval, ``0.87x (0.85-0.89)``, where it has one that says anything."""
+        """Return the relative throughput with its 95 % interval, if it has one that tells: ``0.87x (0.85-0.89)``."""
         ratio = format_relative(self.relative_throughput)
         if self.relative_throughput is None or self.relative_low is None or self.relative_high is None:
             return ratio

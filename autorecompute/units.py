@@ -126,11 +126,10 @@ def printable(text: str, keeps: str = "\n") -> str:
     def write_out(found: re.Match[str]) -> str:
         return found[0] if found[0] in keeps else found[0].encode("unicode_escape").decode()
 
-    return _CONTROL.sub(write_out, _BYTES.sub(_decode, text))
+    def decode(found: re.Match[str]) -> str:
+        return found[0].encode("utf-8", "surrogateescape").decode("utf-8", "surrogateescape")
 
-
-def _decode(found: re.Match[str]) -> str:
-    return found[0].encode("utf-8", "surrogateescape").decode("utf-8", "surrogateescape")
+    return _CONTROL.sub(write_out, _BYTES.sub(decode, text))
 
 
 def describe_software(versions: Mapping[str, str]) -> str:

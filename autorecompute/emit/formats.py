@@ -84,7 +84,13 @@ def as_dotenv(result: Result, rendered: Emission) -> str:
     Raises:
         UsageError: a value has characters that the grammars disagree about.
     """
-    lines = [_assign(name, value) for name, value in rendered.variables.items()]
+    for name, value in rendered.variables.items():
+        if not _PLAIN_VALUE.fullmatch(value):
+            raise UsageError(
+                f"{name} has the value {value!r}, which dotenv readers do not agree how to read. "
+                "Use --format shell, or keep the study in a folder whose path has only letters, digits and /._-."
+            )
+    lines = [f"{name}={value}" for name, value in rendered.variables.items()]
     return "\n".join([*comment_lines(result, rendered), *lines]) + "\n"
 
 
@@ -121,15 +127,6 @@ def as_python(result: Result, rendered: Emission) -> str:
     if variables:
         how["to be set in the environment"] = " ".join(f"{name}={shlex.quote(variables[name])}" for name in variables)
     return "\n".join([*comment_lines(result, replace(rendered, variables=variables), how), "", source])
-
-
-def _assign(name: str, value: str) -> str:
-    if not _PLAIN_VALUE.fullmatch(value):
-        raise UsageError(
-            f"{name} has the value {value!r}, which dotenv readers do not agree how to read. "
-            "Use --format shell, or keep the study in a folder whose path has only letters, digits and /._-."
-        )
-    return f"{name}={value}"
 
 
 def _describe_use(best: Best, result: Result, rendered: Emission) -> dict[str, str]:

@@ -30,8 +30,8 @@ class Choice:
 
     Attributes:
         site: A place whose activations can be made again, with all its occurrences: ``Gelu+``, ``h.*.mlp``.
-        option: How they are made again, in the training system's own word.
-        count: At how many of its occurrences, counted from the first; ``None`` for all of them.
+        option: The way to make them again, in the training system's own word.
+        count: Number of its occurrences that are meant, counted from the first; ``None`` for all of them.
     """
 
     site: str
@@ -153,7 +153,7 @@ class Config:
 
     @property
     def hash(self) -> str:
-        """Twelve hexadecimal digits, the same for equal configs on any machine and in any version."""
+        """Return twelve hexadecimal digits, the same for equal configs on any machine and in any version."""
         return hashlib.sha256(json.dumps(self.texts).encode()).hexdigest()[:HASH_LENGTH]
 
     def has(self, plan: Plan) -> bool:
@@ -199,7 +199,7 @@ class Activation:
 
     @property
     def saving(self) -> str:
-        """Bytes that recomputing saves at one occurrence, as an expression."""
+        """Return the bytes that recomputing saves at one occurrence, as an expression."""
         return "*".join([str(self.saved_bytes), *(f"({size})" for size in self.shape)])
 
 
@@ -212,7 +212,7 @@ class Alternative:
 
     @property
     def saving(self) -> str:
-        """Bytes that it saves at one occurrence, as an expression: the sum over all outputs that are kept."""
+        """Return the bytes that it saves at one occurrence, as an expression: the sum over its outputs."""
         return " + ".join(activation.saving for activation in self.activations) or "0"
 
 
@@ -243,13 +243,13 @@ class Offer:
     """The plans of a model as its training system would use them in this environment.
 
     Attributes:
-        plans: What can be switched on, largest saving first.
+        plans: Those that can be switched on, largest saving first.
         summary: A line about what is switched on.
         is_on: True if the training system says that its recompute is on.
-        config: What takes effect; nothing where nothing is switched on.
-        requested: How many occurrences each choice is asked for, -1 for all.
-        recomputed: How many occurrences of each choice the training system recomputes.
-        unknown: What is asked for and not offered.
+        config: The choices that take effect; none where nothing is switched on.
+        requested: Number of occurrences that each choice is asked for, -1 for all.
+        recomputed: Number of occurrences of each choice that the training system recomputes.
+        unknown: Texts that are asked for and not offered.
         problems: Sentences on what is wrong with what is switched on.
         notes: Sentences that a reader of the plans has to know.
         stated_note: Why a stated saving may differ from ours; empty where the system states none.
@@ -375,7 +375,11 @@ class Space:
         if config == all_on and (len(on) > FEW_PLANS or len(on) == len(self.plans)):
             return "all plans"
         if on and len(on) <= FEW_PLANS:
-            return " and ".join(_describe_plan(plan, config) for plan in on)
+            counts = [(plan, config.count_of(plan)) for plan in on]
+            return " and ".join(
+                plan.label if count >= plan.occurrences else f"{count} of {plan.occurrences} {plan.label}"
+                for plan, count in counts
+            )
         off = [plan for plan in self.plans if plan not in on and all_on.has(plan)]
         if config.choices <= all_on.choices and off and len(off) <= FEW_PLANS:
             return "all but " + " and ".join(plan.label for plan in off)
@@ -391,11 +395,6 @@ class Space:
     @functools.cached_property
     def _occurrences(self) -> dict[tuple[str, str], int]:
         return {(on.site, on.option): max(plan.occurrences, 1) for plan in self.plans for on in plan.choices}
-
-
-def _describe_plan(plan: Plan, config: Config) -> str:
-    count = config.count_of(plan)
-    return plan.label if count >= plan.occurrences else f"{count} of {plan.occurrences} {plan.label}"
 
 
 LONGEST_NUMBER = 9
@@ -418,19 +417,15 @@ def choose_config(text: str, space: Space, numbered: Sequence[Plan]) -> Config:
         return named[text]
     words = text.split(",")
     if all(word.strip().isdecimal() and len(word) <= LONGEST_NUMBER for word in words):
-        return _pick(words, space, numbered)
+        config = Config()
+        for number in map(int, words):
+            if not 1 <= number <= len(numbered):
+                raise UsageError(f"There is no plan {number}; the summary numbers them from 1 to {len(numbered)}.")
+            config = space.with_plan(config, numbered[number - 1])
+        return config
     config = space.normalize(_read(Path(text), sorted(named)))
     if strangers := [text for text in config.texts if not space.is_mix(Config.parse([text]))]:
         raise UsageError(f"The model has no plan {strangers[0]}. 'autorecompute plans' lists those it has.")
-    return config
-
-
-def _pick(words: Sequence[str], space: Space, numbered: Sequence[Plan]) -> Config:
-    config = Config()
-    for number in map(int, words):
-        if not 1 <= number <= len(numbered):
-            raise UsageError(f"There is no plan {number}; the summary numbers them from 1 to {len(numbered)}.")
-        config = space.with_plan(config, numbered[number - 1])
     return config
 
 

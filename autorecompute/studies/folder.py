@@ -167,6 +167,12 @@ _BESIDE_THE_HEAD = frozenset({"format", "digest", IS_IMPORTED, MACHINE})
 class StudyFolder:
     """Paths and files of one study, in a folder of studies: ``./studies`` where none is given.
 
+    Attributes:
+        database: The Optuna storage.
+        best: The folder of files that the answer's variables name.
+        workers: The folder of the workers' output.
+        evidence: The file in which trainings tell what they found out about a config.
+
     Raises:
         UsageError: its name leads to another place, hides it, cannot be seen or typed, or looks like an option.
     """
@@ -180,21 +186,8 @@ class StudyFolder:
             )
         self.name = name
         self.path = (root or STUDIES).absolute() / name
-
-    @property
-    def database(self) -> Path:
-        """Return the Optuna storage."""
-        return self.path / "study.db"
-
-    @property
-    def best(self) -> Path:
-        """Return the folder of files that the answer's variables name."""
-        return self.path / "best"
-
-    @property
-    def workers(self) -> Path:
-        """Return the folder of the workers' output."""
-        return self.path / "workers"
+        self.database, self.evidence = self.path / "study.db", self.path / EVIDENCE
+        self.best, self.workers = self.path / "best", self.path / "workers"
 
     def trial(self, number: int) -> Path:
         """Return the folder of a trial."""
@@ -211,7 +204,7 @@ class StudyFolder:
 
     @property
     def name_in_database(self) -> str:
-        """Name of the Optuna study: that of the folder when it was begun, wherever it was moved since."""
+        """Return the name of the Optuna study: that of the folder when it was begun, wherever it was moved since."""
         return self.head().study if self.exists() else self.name
 
     def prepare(self) -> None:
@@ -307,11 +300,6 @@ class StudyFolder:
         """Return the configs that were not confirmed, and those that trainings have disproved since."""
         own = (self.read(REJECTED, dict[str, list[Rejection]]) or {}).get(IN_REJECTED, [])
         return [*own, *(one for one in self.disproved() if all(one.config != other.config for other in own))]
-
-    @property
-    def evidence(self) -> Path:
-        """Return the file in which trainings tell what they found out about a config."""
-        return self.path / EVIDENCE
 
     def disproved(self) -> list[Rejection]:
         """Return the configs whose gradients trainings found to be wrong."""

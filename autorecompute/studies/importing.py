@@ -234,7 +234,7 @@ def _removable_in(folder: StudyFolder) -> Iterator[tuple[Path, str]]:
     try:
         folder.head()
         result = folder.result()
-        is_empty = _is_empty(folder) if result is None else False
+        is_empty = result is None and _is_empty(folder)
     except AutorecomputeError:
         return  # what cannot be read may still be mended
     if is_empty and not strangers_in(folder):
@@ -247,8 +247,6 @@ def _removable_in(folder: StudyFolder) -> Iterator[tuple[Path, str]]:
 
 
 def _is_empty(folder: StudyFolder) -> bool:
-    if shared_from(folder) is not None:
-        return False  # its trials are in a storage
-    if folder.trial_in_progress() is not None or (folder.path / BATCHES_FILE).exists():
-        return False
-    return not read_trials(folder.database, folder.name_in_database)
+    if shared_from(folder) is not None or folder.trial_in_progress() is not None:
+        return False  # its trials are in a storage, or begin
+    return not (folder.path / BATCHES_FILE).exists() and not read_trials(folder.database, folder.name_in_database)

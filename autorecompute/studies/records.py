@@ -56,12 +56,12 @@ class RoundRecord:
 
     @property
     def seconds(self) -> float:
-        """Median step: wall time, or processor time where the round was disturbed."""
+        """Return the median step: wall time, or processor time where the round was disturbed."""
         return statistics.median(self.cpu_seconds if self.is_disturbed and self.cpu_seconds else self.step_seconds)
 
     @property
     def ratio(self) -> float | None:
-        """Step time of the reference over its own, on the same clock; ``None`` where the round had no reference."""
+        """Return the reference's step time over its own, on the same clock; ``None`` if the round had no reference."""
         is_cpu_time = self.is_disturbed and self.cpu_seconds
         reference = self.reference_cpu_seconds if is_cpu_time else self.reference_seconds
         return statistics.median(reference) / self.seconds if reference else None

@@ -87,19 +87,19 @@ class Claim(NamedTuple):
 class SharedStudy:
     """One worker's hold on a study in a storage that others reach as well.
 
-    All but the URL is as of the last :meth:`refresh`, which every change of the study includes.
+    All but the URL is as of the last :meth:`refresh`, which every change of the study includes. Whatever reaches the
+    storage raises ``SetupError`` where that cannot be used.
 
     Attributes:
         place: The storage in words.
         session: This worker.
         founding: The worker that began the study, which tells it from others of its name; ``None`` if it is new.
-        tuned: What the study is about, without its plans; ``None`` if it is new.
+        tuned: Subject of the study, without its plans; ``None`` if it is new.
         trials: The trials that ended, those of dead workers as lost.
         running: The claims by their numbers.
         answer: The last answer that was published.
 
     Raises:
-        SetupError: the storage cannot be used, or its driver is not installed.
         UsageError: the study is not one of autorecompute.
     """
 
@@ -127,8 +127,7 @@ class SharedStudy:
         """Read the storage, and give up what workers claimed whose heartbeat stopped.
 
         Raises:
-            SetupError: the storage cannot be used.
-            UsageError: it has a study of this name that was not made by autorecompute.
+            UsageError: the storage has a study of this name that was not made by autorecompute.
         """
         with self._saying_what_fails(), quiet():
             fail_stale_trials(self._study)
@@ -233,11 +232,7 @@ class SharedStudy:
         return True
 
     def end(self, trial: Trial, limit_bytes: int) -> bool:
-        """End the claimed trial with what was measured; tell whether it was not given up for dead meanwhile.
-
-        Raises:
-            SetupError: the storage cannot be used.
-        """
+        """End the claimed trial with what was measured; tell whether it was not given up for dead meanwhile."""
         state, value = state_of(trial.measurement.outcome), trial.measurement.samples_per_second
         with self._ending(trial.number, state, value if state is TrialState.COMPLETE else None) as stored:
             stored.set_constraint(CONSTRAINT, violation(trial.measurement, limit_bytes))

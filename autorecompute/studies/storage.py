@@ -253,7 +253,9 @@ def _decode(study: optuna.Study) -> list[Trial]:
 
 
 def _describe(database: Path, error: BaseException) -> str:
-    name = _sqlite_error_name(error)
+    of_sqlite = (link for link in chain_of(error) if isinstance(link, sqlite3.Error))
+    # SQLite's own name of the failure at the end of the chain, SQLITE_FULL for instance.
+    name = getattr(next(of_sqlite, None), "sqlite_errorname", "")
     if name.startswith("SQLITE_FULL"):
         return (
             f"The disk is full at {database}. Trials so far are kept: free some space and run the same command again."
@@ -274,12 +276,6 @@ def _describe(database: Path, error: BaseException) -> str:
         f"{database} cannot be used as a study ({reason}). It was left as it is: restore it, or "
         "begin a new study with --study NAME."
     )
-
-
-def _sqlite_error_name(error: BaseException) -> str:
-    """Return SQLite's own name of the failure at the end of the chain, ``SQLITE_FULL`` for instance."""
-    of_sqlite = (link for link in chain_of(error) if isinstance(link, sqlite3.Error))
-    return getattr(next(of_sqlite, None), "sqlite_errorname", "")
 
 
 KINDS = ("postgresql", "mysql", "mariadb", "sqlite")
