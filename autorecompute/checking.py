@@ -48,11 +48,9 @@ BROKEN = {Outcome.CRASH, Outcome.HANG, Outcome.TIMEOUT}
 
 def check_plans(config: Config, detection: Detection) -> CheckLine:
     """Tell whether the model still offers every choice of the config: some training systems ignore others silently."""
-    space = detection.space
-    presets = [name for name, preset in space.opaque_presets.items() if preset == config]
-    known = [choice for plan in space.plans for choice in plan.choices]
+    known = [choice for plan in detection.plans for choice in plan.choices]
     missing = sorted(str(on) for on in config.choices if not any(on.covers(choice) for choice in known))
-    if presets:
+    if config in detection.space.opaque_presets.values():
         missing = []
     return CheckLine(
         what="plans",
@@ -120,11 +118,7 @@ def check_speed(rates: Sequence[float], best: Best, *, is_same_device: bool) -> 
         note = f"the best window counts, at least {format_rate(least)} are wanted"
     stored = format_rate(best.samples_per_second)
     line = _speed_line("throughput", stored, rates, format_samples, " samples/s", least=least, note=note)
-    if is_same_device:
-        return line
-    return CheckLine(
-        what=line.what, stored=line.stored, here=line.here, verdict=CheckVerdict.NOT_CHECKED, note=line.note
-    )
+    return line if is_same_device else replace(line, verdict=CheckVerdict.NOT_CHECKED)
 
 
 def _speed_line(  # noqa: PLR0913  (what a figure is printed with, and held against)
@@ -141,17 +135,7 @@ ROUNDS = 3
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Stored:
-    """Parts of a study that a check compares.
-
-    Attributes:
-        study: Its name.
-        problem: Its problem, at the batch of its best config.
-        sizes: The sizes that was met at.
-        result: Its answer.
-        best: The config of that.
-        trials: What it measured.
-        has_knobs: Whether other settings were kept, which may make another graph than the problem's.
-    """
+    """Parts of a study that a check compares, with its problem at the batch of its best config."""
 
     study: str
     problem: Problem
@@ -159,7 +143,6 @@ class Stored:
     result: Result
     best: Best
     trials: tuple[Trial, ...]
-    has_knobs: bool = False
 
     @property
     def steps_peak_bytes(self) -> int | None:
@@ -169,11 +152,9 @@ class Stored:
 
 
 class Checker:
-    """Checks one config on one process.
+    """Checks one config on one process, where the script runs under the knobs that were kept.
 
     Args:
-        bench: Where the script runs, under the knobs that were kept.
-        stored: What it is held against.
         steps: Timed steps in each window.
         on_note: Called with a sentence on what goes on.
     """
@@ -200,8 +181,11 @@ class Checker:
         # Plans that are gone are gone at any batch, and the rest would be measured without them.
         if plans.verdict is not CheckVerdict.FAILS:
             self._require_batch(detection.batch)
+            here = Problem.of(detection, 0)
+            there = here.seen_here(self._stored.problem)
+            is_same_device = (here.device, here.device_bytes) == (there.device, there.device_bytes)
             with hold_device(detection.device, f"check of study {self._stored.study}", self._on_note):
-                self._measure(is_same_device=self._is_same_device(detection))
+                self._measure(is_same_device=is_same_device)
         return self._report(command)
 
     def _require_batch(self, batch: int) -> None:
@@ -217,22 +201,13 @@ class Checker:
         problem = Problem.of(detection, stored.problem.limit_bytes)
         here = {**problem.parts, **Sizes.of(detection).parts}
         there = {**problem.seen_here(stored.problem).parts, **stored.sizes.parts}
-        if stored.has_knobs:
-            # What was detected under them is not what the study began with.
+        if stored.best.knobs:
+            # What was detected under other settings is not what the study began with: they may make another graph.
             here, there = ({**parts, "graph": "", "plans": ""} for parts in (here, there))
-        differences = compare(here, there)
         self._lines += [
             CheckLine(what=found.part, stored=found.there, here=found.here, verdict=CheckVerdict.DIFFERS)
-            for found in differences
-        ]
-        if not differences:
-            digest = stored.problem.digest
-            self._lines.append(CheckLine(what="problem", stored=digest, here="the same"))
-
-    def _is_same_device(self, detection: Detection) -> bool:
-        here = Problem.of(detection, 0)
-        there = here.seen_here(self._stored.problem)
-        return (here.device, here.device_bytes) == (there.device, there.device_bytes)
+            for found in compare(here, there)
+        ] or [CheckLine(what="problem", stored=stored.problem.digest, here="the same")]
 
     def _measure(self, *, is_same_device: bool) -> None:
         best, result = self._stored.best, self._stored.result
@@ -245,7 +220,7 @@ class Checker:
         if can_compare and result.baseline.outcome is not Outcome.OOM:
             self._take_turns()
         else:
-            self._repeat()
+            all(self._take(best.config).outcome.is_measured for _ in range(ROUNDS - 1))  # until one is not
         self._lines.insert(1, check_peak(self._peak_bytes, self._stored.steps_peak_bytes, best))
         if self._ratios:
             self._lines.append(check_relative(self._ratios, best))
@@ -261,11 +236,6 @@ class Checker:
                 return
             self._ratios.append(reference_seconds / seconds)
 
-    def _repeat(self) -> None:
-        for _ in range(ROUNDS - 1):
-            if not self._take(self._stored.best.config).outcome.is_measured:
-                return
-
     def _take(self, config: Config) -> Measurement:
         """Return a window of the stored config; one that fails speaks against it, whenever it comes."""
         measurement = self._bench.measure(config, self._effort)
@@ -279,14 +249,9 @@ class Checker:
         if measurement.outcome is Outcome.SCRIPT_ERROR:
             trace = "".join(f"\n  {line}" for line in measurement.trace)
             raise ScriptError(f"The script fails. {measurement.message}{trace}\nIts output: {self._bench.log}")
+        here, note = str(measurement.outcome), measurement.message
         self._lines.append(
-            CheckLine(
-                what="steps",
-                stored=str(Outcome.OK),
-                here=str(measurement.outcome),
-                verdict=CheckVerdict.FAILS,
-                note=measurement.message,
-            )
+            CheckLine(what="steps", stored=str(Outcome.OK), here=here, verdict=CheckVerdict.FAILS, note=note)
         )
 
     @property
@@ -298,18 +263,14 @@ class Checker:
         return [rate for measurement in self._measured if (rate := measurement.samples_per_second) is not None]
 
     def _report(self, command: tuple[str, ...]) -> CheckReport:
-        report = CheckReport(
+        has_steps = bool(self._measured)
+        return CheckReport(
             study=self._stored.study,
             config=self._stored.best.description,
             command=command,
             lines=tuple(self._lines),
             limit_bytes=self._stored.problem.limit_bytes,
-        )
-        if not self._measured:
-            return report
-        return replace(
-            report,
-            peak_bytes=self._peak_bytes,
-            samples_per_second=statistics.median(self._rates),
+            peak_bytes=self._peak_bytes if has_steps else None,
+            samples_per_second=statistics.median(self._rates) if has_steps else None,
             relative_throughput=statistics.median(self._ratios) if self._ratios else None,
         )

@@ -12,7 +12,7 @@ class AutorecomputeError(Exception):
     """Base of all errors that a user can meet.
 
     Attributes:
-        has_answer: Whether the command has printed its answer all the same.
+        has_answer: True if the command has printed its answer all the same.
     """
 
     exit_code: ClassVar[int] = 1

@@ -60,14 +60,10 @@ class Ranking:
                 outcome = f"a tie with {self.rivals[0]}{others} {sureness} in {rounds}, given to the lower peak"
             case RaceEnd.UNDECIDED:
                 outcome = f"no clear winner {sureness} after {rounds}: {self.rivals[0]}{others} may be as fast"
-        return f"{outcome}{self._disturbance}"
-
-    @property
-    def _disturbance(self) -> str:
         if not self.disturbed:
-            return ""
-        which = f"{self.disturbed} of {format_count(self.rounds, 'round')} {'was' if self.disturbed == 1 else 'were'}"
-        return f"; the machine was busy with other work: {which} disturbed and counted as no evidence"
+            return outcome
+        which = f"{self.disturbed} of {rounds} {'was' if self.disturbed == 1 else 'were'}"
+        return f"{outcome}; the machine was busy with other work: {which} disturbed and counted as no evidence"
 
 
 MOST_TELLING = 3
@@ -131,7 +127,7 @@ class Comparison:
         doubt = "" if self.is_clear else ": not sure" if self.pairs == 1 else ": too close to be sure"
         if not self.pairs:
             return f"{self.ratio:.2f}x the samples/s without it, in processes that ran minutes apart: not sure"
-        pairs = "1 pair" if self.pairs == 1 else f"{self.pairs} pairs"
+        pairs = format_count(self.pairs, "pair")
         return f"{self.ratio:.2f}x{spread} the samples/s without it, in {pairs}{doubt}"
 
 
@@ -194,16 +190,12 @@ class KnobFigures:
             return f"not tried: {self.why_not}" if self.why_not else "not tried yet"
         if self.throughput_ratio is None or self.low is None or self.high is None:
             return f"{self.outcome}: {self.message}"
+        change = ""
+        if self.peak_bytes is not None and self.base_peak_bytes is not None:
+            more = self.peak_bytes - self.base_peak_bytes
+            change = f"peak {format_bytes(self.peak_bytes)}, {format_bytes(abs(more))} {'more' if more > 0 else 'less'}"
         gain = f"{self.throughput_ratio:.2f}x ({format_interval(self.low, self.high)})"
-        return "; ".join(filter(None, [gain, self.peak_change, self.message, "kept" if self.kept else ""]))
-
-    @property
-    def peak_change(self) -> str:
-        """``peak 595 MiB, 12 MiB less``; empty where it was not measured."""
-        if self.peak_bytes is None or self.base_peak_bytes is None:
-            return ""
-        more = self.peak_bytes - self.base_peak_bytes
-        return f"peak {format_bytes(self.peak_bytes)}, {format_bytes(abs(more))} {'more' if more > 0 else 'less'}"
+        return "; ".join(filter(None, [gain, change, self.message, "kept" if self.kept else ""]))
 
 
 def comparable_steps(measurements: Sequence[Measurement]) -> list[float | None]:
@@ -241,120 +233,9 @@ LEAST_RATIO = 1 / (1 + MARGIN)
 
 
 def judge(comparison: Comparison | None, least_ratio: float = LEAST_RATIO) -> Verdict:
-    """Judge recompute by a comparison: undecided unless its whole interval lies on one side.
-
-    Args:
-        comparison: Recompute beside none; ``None`` where nothing was compared.
-        least_ratio: What the ratio has to reach.
-    """
+    """Judge recompute by a comparison beside none: undecided unless its whole interval lies on one side."""
     if comparison is None or comparison.low is None or comparison.high is None:
         return Verdict.UNDECIDED
     if comparison.low >= least_ratio:
         return Verdict.RECOMPUTE_PAYS
     return Verdict.DOES_NOT_PAY if comparison.high < least_ratio else Verdict.UNDECIDED
-
-
-WORDS = {
-    Verdict.RECOMPUTE_PAYS: (
-        "recompute pays: the batch fits only with it, and the largest batch that fits without recompute is not more "
-        "than 2 % faster"
-    ),
-    Verdict.NOT_NEEDED: "not needed: the batch fits without recompute",
-    Verdict.DOES_NOT_PAY: "does not pay: a smaller batch without recompute gives more samples a second",
-    Verdict.NO_FIT: "no fit: no config holds the limit",
-}
-
-AMONG_SEVERAL = {
-    Verdict.RECOMPUTE_PAYS: (
-        "recompute pays: the batch fits only with it, and none of the batches that were measured without recompute is "
-        "more than 2 % faster"
-    ),
-}
-"""Other words where several batches were compared."""
-
-BESIDE_OWN = {Verdict.NOT_NEEDED: "not needed: the batch fits with the script's own checkpointing alone"}
-"""Other words where the script checkpoints itself."""
-
-NO_ANSWER = "no answer yet: no config was confirmed so far"
-
-WITHOUT_COMPARISON = {
-    Verdict.RECOMPUTE_PAYS: "recompute pays: the batch fits only with it, and no smaller one fits without",
-    Verdict.DOES_NOT_PAY: "does not pay: no larger batch was made to fit with recompute",
-}
-"""Words of a verdict where there was nothing to compare."""
-
-NOT_SO_FAR = (
-    "does not pay so far: a smaller batch without recompute gives more samples a second than the best found so far"
-)
-"""Words of a comparison where the search for the best did not come to its end."""
-
-GO_ON = "Rerun the command to continue; --timeout gives it more time"
-
-NOT_ALL_BATCHES = f"undecided: this is the best of the batches so far, and not all were compared. {GO_ON}"
-
-TOO_FEW_TRIALS = (
-    "undecided: this is the best of the batches so far, and the trials were used up before all were tuned. The same "
-    "command goes on with a higher --max-trials"
-)
-
-NOT_MEASURED = (
-    "undecided: the batch fits only with recompute, and no smaller one was seen to fit without it. Up to three are "
-    "tried where --target-batch gives the batch"
-)
-
-WHILE_TRAINING = (
-    "undecided: found while training, where no smaller batch is tried. 'autorecompute tune SCRIPT --study NAME' "
-    "confirms it, and compares it with one where --target-batch gives the batch"
-)
-
-
-def describe_verdict(  # noqa: PLR0913  (all that the words depend on)
-    verdict: Verdict | None,
-    comparison: Comparison | None,
-    *,
-    compared: bool,
-    is_confirmed: bool,
-    is_early: bool,
-    is_of_several: bool,
-    keeps_own: bool = False,
-) -> str:
-    """Describe the findings about recompute, and no more than those.
-
-    Args:
-        verdict: The verdict; ``None`` without an answer.
-        comparison: What bears it; ``None`` where nothing was compared.
-        compared: Whether all was done that an answer takes.
-        is_confirmed: Whether a fresh process confirmed the answer, as none does that a training found.
-        is_early: Whether the search ended before its end.
-        is_of_several: Whether several batches were compared.
-        keeps_own: Whether the script's own checkpoints were on in all that was measured.
-    """
-    if verdict is None:
-        return NO_ANSWER
-    if verdict is Verdict.UNDECIDED and is_of_several and not compared:
-        return NOT_ALL_BATCHES if is_early else TOO_FEW_TRIALS
-    if verdict is Verdict.UNDECIDED:
-        return _describe_undecided(comparison, compared=compared, is_confirmed=is_confirmed)
-    if verdict is Verdict.DOES_NOT_PAY and is_early:
-        return NOT_SO_FAR
-    words = {**WORDS, **(BESIDE_OWN if keeps_own else {})}
-    if comparison is None:
-        return {**words, **WITHOUT_COMPARISON}[verdict]
-    return {**words, **(AMONG_SEVERAL if is_of_several else {})}[verdict]
-
-
-def _describe_undecided(comparison: Comparison | None, *, compared: bool, is_confirmed: bool) -> str:
-    """Describe the open question, and the way to decide it."""
-    if not is_confirmed:
-        return WHILE_TRAINING
-    if comparison is None and compared:
-        return NOT_MEASURED
-    pairs = 0 if comparison is None else comparison.pairs
-    about = "undecided: whether recompute is faster than a smaller batch without it"
-    if pairs:
-        found = f"{about} is within the noise of {format_count(pairs, 'pair')}"
-        way_out = "A quiet machine or more --steps decides it: tune again with --fresh --study NAME"
-    else:
-        found = f"{about} was not compared side by side"
-        way_out = ""
-    return ". ".join(filter(None, [found, way_out if compared else GO_ON]))

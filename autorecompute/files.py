@@ -26,27 +26,17 @@ OTHERS = 0o077
 """The bits of a mode that let other users in."""
 
 
-def write_whole(path: Path, text: str, *, is_durable: bool = False) -> None:
-    """Write a text file whole; on any failure what was there before stays.
+def write_whole(path: Path, content: str | bytes, *, is_durable: bool = False) -> None:
+    """Write a file whole; on any failure what was there before stays.
 
-    Args:
-        path: Where.
-        text: What.
-        is_durable: Whether a loss of power, too, leaves the one text or the other: that costs some milliseconds.
+    If it is to be durable, a loss of power, too, leaves the one content or the other: that costs some milliseconds.
 
     Raises:
         OSError: the disk is full, or the place cannot be written.
     """
-    # Paths need not be UTF-8: what Python took in as a surrogate goes out as the byte it was.
-    write_whole_bytes(path, text.encode("utf-8", errors="surrogateescape"), is_durable=is_durable)
-
-
-def write_whole_bytes(path: Path, content: bytes, *, is_durable: bool = False) -> None:
-    """Write what is no text in the same way.
-
-    Raises:
-        OSError: the disk is full, or the place cannot be written.
-    """
+    if isinstance(content, str):
+        # Paths need not be UTF-8: what Python took in as a surrogate goes out as the byte it was.
+        content = content.encode("utf-8", errors="surrogateescape")
     # Process ids are no names: containers that share a folder may each have the same. Nor is the file's own name a part
     # of it, which may be as long as one can be.
     draft = path.with_name(f".autorecompute-{uuid.uuid4().hex[:12]}")
@@ -146,11 +136,7 @@ def names_in(folder: Path) -> list[str]:
 
 
 def open_named(file: Path, advice: str) -> io.BufferedReader:
-    """Open a file to read it.
-
-    Args:
-        file: What the user named.
-        advice: The sentence that says what to do where that cannot be read.
+    """Open a file that the user named to read it; ``advice`` says what to do where that cannot be read.
 
     Raises:
         UsageError: it cannot be read, or is a named pipe: one that nobody writes would be waited for, for ever.
@@ -193,7 +179,7 @@ def write_named(file: Path, content: bytes, *, force: bool) -> None:
     """
     require_place(file, force=force)
     try:
-        write_whole_bytes(Path(os.path.realpath(file)), content)
+        write_whole(Path(os.path.realpath(file)), content)
     except OSError as error:
         raise _cannot_be_written(file, error) from error
 

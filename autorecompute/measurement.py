@@ -153,12 +153,12 @@ class Measurement:
 
     @property
     def median_step_seconds(self) -> float | None:
-        """Median wall time of a timed step; ``None`` where no step was timed."""
+        """Return the median wall time of a timed step; ``None`` where no step was timed."""
         return statistics.median(self.step_seconds) if self.step_seconds else None
 
     @property
     def median_cpu_seconds(self) -> float | None:
-        """Median processor time of a timed step; ``None`` where it was not counted."""
+        """Return the median processor time of a timed step; ``None`` where it was not counted."""
         return statistics.median(self.cpu_seconds) if self.cpu_seconds else None
 
     @property
@@ -173,7 +173,7 @@ class Measurement:
 
     @property
     def samples_per_second(self) -> float | None:
-        """Throughput of the median step; ``None`` where no step was timed."""
+        """Return the throughput of the median step; ``None`` where no step was timed."""
         median = self.median_step_seconds
         return self.samples / median if median and self.samples else None
 
@@ -230,7 +230,7 @@ class Trial:
 
     @property
     def relative_throughput(self) -> float | None:
-        """Throughput as a share of the reference's then; in processor time where other processes disturbed either."""
+        """Return the share of the reference's throughput; in processor time where other processes disturbed either."""
         if self.is_reference_disturbed or self.measurement.is_disturbed:
             reference, own = self.reference_cpu_seconds, self.measurement.median_cpu_seconds
         else:

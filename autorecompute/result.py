@@ -16,7 +16,6 @@ from autorecompute.figures import (
     KnobFigures,
     Ranking,
     Verdict,
-    describe_verdict,
     format_interval,
     format_relative,
 )
@@ -24,11 +23,17 @@ from autorecompute.measurement import GradientCheck, Outcome, Prediction
 from autorecompute.plans import Config
 from autorecompute.ranges import Batch, Bytes, Number, PositiveBytes, Rate, Ratio, RatioEnd, Seconds, require_versions
 from autorecompute.training_job import CHECKPOINTING, KEPT, Device
+from autorecompute.units import format_count
 
 if TYPE_CHECKING:
     from collections.abc import MutableMapping
     from pathlib import Path
 
+
+GO_ON = "Rerun the command to continue; --timeout gives it more time"
+SMALLER_IS_FASTER = "a smaller batch without recompute gives more samples a second"
+NO_LARGER = "no larger batch was made to fit with recompute"
+OWN_ALONE = "with the script's own checkpointing alone"
 
 HOPELESS = 0.05
 """A preset that is less likely than this to hold the limit leaves nothing open."""
@@ -83,7 +88,7 @@ class Best:
 
     @property
     def relative_sentence(self) -> str:
-        """Relative throughput with its 95 % interval, ``0.87x (0.85-0.89)``, where it has one that says anything."""
+        """Return the relative throughput with its 95 % interval, if it has one that tells: ``0.87x (0.85-0.89)``."""
         ratio = format_relative(self.relative_throughput)
         if self.relative_throughput is None or self.relative_low is None or self.relative_high is None:
             return ratio
@@ -239,16 +244,62 @@ class Result:
 
     @property
     def verdict_sentence(self) -> str:
-        """Return the verdict in words, the same in every output."""
-        return describe_verdict(
-            self.verdict,
-            self.comparison,
-            compared=self.compared,
-            is_confirmed=self.best is None or self.best.confirmed,
-            is_early=self.search_end.is_early,
-            is_of_several=bool(self.curve) and self.best is not None,
-            keeps_own=self.versions.get(CHECKPOINTING) == KEPT,
-        )
+        """Return the verdict in words, the same in every output, and no more than was found."""
+        match self.verdict:
+            case None:
+                words = "no answer yet: no config was confirmed so far"
+            case Verdict.UNDECIDED:
+                words = f"undecided: {self._describe_undecided()}"
+            case Verdict.NO_FIT:
+                words = "no fit: no config holds the limit"
+            case Verdict.NOT_NEEDED:
+                own = self.versions.get(CHECKPOINTING) == KEPT
+                words = f"not needed: the batch fits {OWN_ALONE if own else 'without recompute'}"
+            case Verdict.RECOMPUTE_PAYS:
+                words = f"recompute pays: the batch fits only with it, and {self._describe_rivals()}"
+            case Verdict.DOES_NOT_PAY if self.search_end.is_early:
+                words = f"does not pay so far: {SMALLER_IS_FASTER} than the best found so far"
+            case Verdict.DOES_NOT_PAY:
+                words = f"does not pay: {NO_LARGER if self.comparison is None else SMALLER_IS_FASTER}"
+        return words
+
+    @property
+    def _is_of_several(self) -> bool:
+        return bool(self.curve) and self.best is not None
+
+    def _describe_rivals(self) -> str:
+        if self.comparison is None:
+            return "no smaller one fits without"
+        if self._is_of_several:
+            return "none of the batches that were measured without recompute is more than 2 % faster"
+        return "the largest batch that fits without recompute is not more than 2 % faster"
+
+    def _describe_undecided(self) -> str:
+        """Describe the open question, and the way to decide it."""
+        if self._is_of_several and not self.compared:
+            so_far = "this is the best of the batches so far, and"
+            if self.search_end.is_early:
+                return f"{so_far} not all were compared. {GO_ON}"
+            return (
+                f"{so_far} the trials were used up before all were tuned. The same command goes on with a higher "
+                "--max-trials"
+            )
+        if self.best is not None and not self.best.confirmed:
+            return (
+                "found while training, where no smaller batch is tried. 'autorecompute tune SCRIPT --study NAME' "
+                "confirms it, and compares it with one where --target-batch gives the batch"
+            )
+        if self.comparison is None and self.compared:
+            return (
+                "the batch fits only with recompute, and no smaller one was seen to fit without it. Up to three are "
+                "tried where --target-batch gives the batch"
+            )
+        question = "whether recompute is faster than a smaller batch without it"
+        if self.comparison is None or not self.comparison.pairs:
+            return f"{question} was not compared side by side" + ("" if self.compared else f". {GO_ON}")
+        pairs = format_count(self.comparison.pairs, "pair")
+        way_out = "A quiet machine or more --steps decides it: tune again with --fresh --study NAME"
+        return f"{question} is within the noise of {pairs}. {way_out if self.compared else GO_ON}"
 
 
 VARIABLE = "AUTORECOMPUTE_EVIDENCE"
@@ -259,15 +310,13 @@ LARGEST_FILE = 1 << 20
 """Bytes that are read: thousands of trainings."""
 
 
-class _Taken:
-    """File that :func:`take` has found."""
-
-    file = ""
+_taken: list[str] = []
+"""The file that :func:`take` has found."""
 
 
 def take(environment: MutableMapping[str, str]) -> None:
     """Keep evidence in the file that an environment names, and take its name out: a script must not see it."""
-    _Taken.file = environment.pop(VARIABLE, "")
+    _taken[:] = [environment.pop(VARIABLE, "")]
 
 
 def add_evidence(config: Config, reason: str) -> None:
@@ -275,7 +324,7 @@ def add_evidence(config: Config, reason: str) -> None:
 
     A file that cannot be written keeps no training from going on.
     """
-    if not (file := _Taken.file or os.environ.get(VARIABLE)):
+    if not (file := "".join(_taken) or os.environ.get(VARIABLE)):
         return
     line = codec.encode(Rejection(config=config, outcome=Outcome.WRONG_GRADIENT, reason=reason)) + b"\n"
     with contextlib.suppress(OSError):
@@ -288,7 +337,7 @@ def read_evidence(file: Path) -> list[Rejection]:
     """Read the rejections that trainings added, each config once; a line that was cut short is left out.
 
     Raises:
-        OSError: It cannot be read.
+        OSError: it cannot be read.
     """
     if not file.is_file():
         return []

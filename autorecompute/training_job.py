@@ -27,6 +27,8 @@ ALLOCATOR_VARIABLES = ("PYTORCH_ALLOC_CONF", "PYTORCH_CUDA_ALLOC_CONF")
 EXPANDABLE_SEGMENTS = "expandable_segments:True"
 """Segments that grow lose little to fragments: without it, the fastest configs within a limit run out of memory."""
 
+GROWING = dict.fromkeys(ALLOCATOR_VARIABLES, EXPANDABLE_SEGMENTS)
+
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Device:
@@ -94,19 +96,15 @@ class Detection:
 
 def default_allocator(inherited: Mapping[str, str]) -> dict[str, str]:
     """Return variables that have a card's allocator grow its segments, unless the user has told it anything."""
-    return {} if any(name in inherited for name in ALLOCATOR_VARIABLES) else _growing()
+    return {} if any(name in inherited for name in ALLOCATOR_VARIABLES) else dict(GROWING)
 
 
 def read_allocator(device: Device) -> dict[str, str]:
     """Return the allocator's setting of this process as a version; nothing on a CPU, or where it is the user's own."""
-    grows = device.kind == "cuda" and _growing().items() <= os.environ.items()
+    grows = device.kind == "cuda" and GROWING.items() <= os.environ.items()
     return {ALLOCATOR: EXPANDABLE_SEGMENTS} if grows else {}
 
 
 def allocator_of(versions: Mapping[str, str]) -> dict[str, str]:
     """Return the variables under which the allocator does what it did when these versions were measured."""
-    return _growing() if versions.get(ALLOCATOR) == EXPANDABLE_SEGMENTS else {}
-
-
-def _growing() -> dict[str, str]:
-    return dict.fromkeys(ALLOCATOR_VARIABLES, EXPANDABLE_SEGMENTS)
+    return dict(GROWING) if versions.get(ALLOCATOR) == EXPANDABLE_SEGMENTS else {}

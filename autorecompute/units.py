@@ -16,17 +16,8 @@ KIB, MIB, GIB, TIB = 2**10, 2**20, 2**30, 2**40
 SECONDS_PER_MINUTE = 60
 TWO_DIGITS = 10
 
-_BYTES_PER_UNIT = {
-    "b": 1,
-    "kib": KIB,
-    "mib": MIB,
-    "gib": GIB,
-    "tib": TIB,
-    "kb": 10**3,
-    "mb": 10**6,
-    "gb": 10**9,
-    "tb": 10**12,
-}
+_BYTES_PER_UNIT = {"b": 1, "kib": KIB, "mib": MIB, "gib": GIB, "tib": TIB}
+_BYTES_PER_UNIT |= {"kb": 10**3, "mb": 10**6, "gb": 10**9, "tb": 10**12}
 _CONTROL = re.compile("[\x00-\x1f\x7f-\x9f\u061c\u200e\u200f\u2028-\u202e\u2066-\u2069]")
 """Characters that a terminal obeys instead of showing them, and those that turn the direction of reading around."""
 
@@ -38,7 +29,7 @@ _SPAN = re.compile(r"(?:(\d+(?:\.\d+)?)\s*h)?\s*(?:(\d+(?:\.\d+)?)\s*m)?\s*(?:(\
 
 
 def parse_bytes(text: str) -> int:
-    """Bytes written as ``900MiB``, ``40GiB``, ``16GB`` or a plain number of bytes.
+    """Read bytes written as ``900MiB``, ``40GiB``, ``16GB`` or a plain number of bytes.
 
     Raises:
         UsageError: the text is no amount of memory, or not a positive one.
@@ -56,7 +47,7 @@ def parse_bytes(text: str) -> int:
 
 
 def parse_seconds(text: str) -> float:
-    """Seconds written as ``90s``, ``30m``, ``1.5h``, ``1h30m`` or a plain number of seconds.
+    """Read seconds written as ``90s``, ``30m``, ``1.5h``, ``1h30m`` or a plain number of seconds.
 
     Raises:
         UsageError: the text is no span of time, or an empty one.
@@ -87,13 +78,10 @@ def format_bytes(number_of_bytes: float | None) -> str:
     if number_of_bytes is None:
         return "-"
     size = abs(number_of_bytes)
-    if size >= TIB:
-        return f"{number_of_bytes / TIB:.2f} TiB"
-    if size >= GIB:
-        return f"{number_of_bytes / GIB:.2f} GiB"
-    if size >= MIB or not size:
-        return f"{number_of_bytes / MIB:.0f} MiB"
-    return f"{number_of_bytes / KIB:.0f} KiB"
+    for unit, digits, name in ((TIB, 2, "TiB"), (GIB, 2, "GiB"), (MIB, 0, "MiB")):
+        if size >= unit:
+            return f"{number_of_bytes / unit:.{digits}f} {name}"
+    return f"{number_of_bytes / KIB:.0f} KiB" if size else "0 MiB"
 
 
 def format_scaled(number: float, unit: str) -> str:
@@ -109,10 +97,8 @@ def format_seconds(seconds: float | None) -> str:
     """``350 ms``, ``12.4 s`` or ``4 min 05 s``; a dash where nothing was measured."""
     if seconds is None:
         return "-"
-    if seconds < 1:
-        return f"{seconds * 1000:.0f} ms"
     if seconds < SECONDS_PER_MINUTE:
-        return f"{seconds:.1f} s"
+        return f"{seconds * 1000:.0f} ms" if seconds < 1 else f"{seconds:.1f} s"
     minutes, rest = divmod(round(seconds), SECONDS_PER_MINUTE)
     return f"{minutes} min {rest:02d} s"
 
@@ -140,11 +126,10 @@ def printable(text: str, keeps: str = "\n") -> str:
     def write_out(found: re.Match[str]) -> str:
         return found[0] if found[0] in keeps else found[0].encode("unicode_escape").decode()
 
-    return _CONTROL.sub(write_out, _BYTES.sub(_decode, text))
+    def decode(found: re.Match[str]) -> str:
+        return found[0].encode("utf-8", "surrogateescape").decode("utf-8", "surrogateescape")
 
-
-def _decode(found: re.Match[str]) -> str:
-    return found[0].encode("utf-8", "surrogateescape").decode("utf-8", "surrogateescape")
+    return _CONTROL.sub(write_out, _BYTES.sub(decode, text))
 
 
 def describe_software(versions: Mapping[str, str]) -> str:

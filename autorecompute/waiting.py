@@ -11,7 +11,6 @@ import signal
 import time
 from contextlib import contextmanager
 from contextvars import ContextVar
-from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
@@ -27,25 +26,19 @@ class OutOfTime(Exception):  # noqa: N818  (that the time is over is no error)
     """The time that the user allowed is over."""
 
 
-@dataclass(slots=True)
-class _Interruption:
-    """Flags: SIGINT or SIGTERM came, and was raised."""
-
-    has_come: bool = False
-    is_raised: bool = False
-
-    def note(self, _number: int, _frame: FrameType | None) -> None:
-        """Handle the signal."""
-        self.has_come = True
-
-    def raise_once(self) -> None:
-        """Raise ``KeyboardInterrupt`` at the first call after a signal. Further signals say nothing new."""
-        if self.has_come and not self.is_raised:
-            self.is_raised = True
-            raise KeyboardInterrupt
+_interruption = {"has_come": False, "is_raised": False}
+"""SIGINT or SIGTERM came, and was raised."""
 
 
-_interruption = _Interruption()
+def _note(_number: int, _frame: FrameType | None) -> None:
+    _interruption["has_come"] = True
+
+
+def _raise_once() -> None:
+    """Raise ``KeyboardInterrupt`` at the first call after a signal. Further signals say nothing new."""
+    if _interruption["has_come"] and not _interruption["is_raised"]:
+        _interruption["is_raised"] = True
+        raise KeyboardInterrupt
 
 
 @contextmanager
@@ -54,14 +47,14 @@ def interruptible() -> Iterator[None]:
 
     What is done about it may wait again and is not interrupted.
     """
-    handlers = {number: signal.signal(number, _interruption.note) for number in INTERRUPTS}
+    handlers = {number: signal.signal(number, _note) for number in INTERRUPTS}
     try:
         yield
-        _interruption.raise_once()
+        _raise_once()
     finally:
         for number, handler in handlers.items():
             signal.signal(number, handler)
-        _interruption.has_come = _interruption.is_raised = False
+        _interruption.update(has_come=False, is_raised=False)
 
 
 @contextmanager
@@ -86,13 +79,13 @@ def raise_if_over() -> None:
         KeyboardInterrupt: the user stopped it.
         OutOfTime: its time is over.
     """
-    _interruption.raise_once()
+    _raise_once()
     if not left_seconds():
         raise OutOfTime
 
 
 def pause(seconds: float) -> None:
-    """Sleeps, until the deadline at most.
+    """Sleep, until the deadline at most.
 
     Raises:
         KeyboardInterrupt: the user stopped the command.

@@ -61,7 +61,7 @@ def run(args: argparse.Namespace) -> int:
         NothingFitsError: the config is not valid here, or its gradients were not compared.
         ScriptError: the script fails by itself.
     """
-    from autorecompute.emit.provenance import require_best
+    from autorecompute.emit.formats import require_best
     from autorecompute.studies import StudyFolder, load_result
     from autorecompute.studies.checked import keep_check
 
@@ -171,7 +171,7 @@ def _check(folder: StudyFolder, result: Result, job: Job, steps: int) -> CheckRe
 
 def _stored(folder: StudyFolder, result: Result) -> Stored:
     from autorecompute.checking import Stored
-    from autorecompute.emit.provenance import require_best
+    from autorecompute.emit.formats import require_best
     from autorecompute.studies.records import trials_of
 
     best = require_best(result)
@@ -182,7 +182,6 @@ def _stored(folder: StudyFolder, result: Result) -> Stored:
         result=result,
         best=best,
         trials=tuple(trials_of(folder)),
-        has_knobs=bool(best.knobs),
     )
 
 

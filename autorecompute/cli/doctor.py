@@ -77,7 +77,7 @@ def diagnose(backend: ControllerBackend) -> list[Finding]:
     """
     from autorecompute import codec
     from autorecompute.backends.findings import Finding
-    from autorecompute.jsontext import UnreadableError
+    from autorecompute.codec import UnreadableError
 
     command = [sys.executable, "-m", backend.DIAGNOSIS]
     try:

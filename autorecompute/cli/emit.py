@@ -64,6 +64,6 @@ def _of_study(args: argparse.Namespace) -> str:
 
 
 def _unmeasured(args: argparse.Namespace) -> str:
-    from autorecompute.emit.unmeasured import read_planned, render_unmeasured
+    from autorecompute.emit.unmeasured import render_unmeasured
 
-    return render_unmeasured(read_planned(Path(args.study), args.unmeasured), args.format or "json")
+    return render_unmeasured(Path(args.study), args.unmeasured, args.format or "json")

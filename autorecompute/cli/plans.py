@@ -256,7 +256,7 @@ def _noticing_restarts(configs: Iterable[Config], bench: Bench) -> Iterator[Conf
 
 
 def _choose(args: argparse.Namespace, overview: Overview, space: Space) -> Config:
-    from autorecompute.plans.space import choose_config
+    from autorecompute.plans import choose_config
 
     if args.beside is not None:
         return choose_config(args.beside, space, [line.plan for line in overview.lines()])

@@ -50,8 +50,8 @@ def run(args: argparse.Namespace) -> int:
         NothingFitsError: the study has no config to train with.
     """
     from autorecompute.backends import registry
+    from autorecompute.emit.formats import require_best, stray_variables
     from autorecompute.emit.handing import hand_out
-    from autorecompute.emit.provenance import require_best, stray_variables
     from autorecompute.result import VARIABLE as EVIDENCE_VARIABLE
     from autorecompute.studies import StudyFolder, load_result
     from autorecompute.trials.private import variables_of_known_code

@@ -13,7 +13,7 @@ if TYPE_CHECKING:
     import argparse
 
     from autorecompute.studies import StudyFolder
-    from autorecompute.studies.importing import Trusted
+    from autorecompute.studies.importing import Knobs
 
 EPILOG = "example: autorecompute studies export bert -o bert.jsonl.gz"
 
@@ -124,16 +124,15 @@ def run_import(args: argparse.Namespace) -> int:
     name = records.head.study if args.study is None else args.study
     if args.study is None and not is_name(name):
         raise UsageError(f"The archive's study is called '{printable(name, '')}', which none can be. Add --study NAME.")
-    folder = import_records(records, name, _trusted(), force=args.force)
+    folder = import_records(records, name, _knobs(), force=args.force)
     print(f"study {folder.path}", file=sys.stderr)
     return 0
 
 
-def _trusted() -> Trusted:
+def _knobs() -> Knobs:
     from autorecompute.backends.registry import controllers
-    from autorecompute.studies.importing import Trusted
 
-    return Trusted(knobs={backend.NAME: frozenset(knob.name for knob in backend.KNOBS) for backend in controllers()})
+    return {backend.NAME: frozenset(knob.name for knob in backend.KNOBS) for backend in controllers()}
 
 
 def run_delete(args: argparse.Namespace) -> int:
@@ -180,12 +179,12 @@ def _agrees(folders: list[StudyFolder]) -> bool:
 
 def run_prune(args: argparse.Namespace) -> int:
     """Remove what reuse does not need, and print it."""
-    from autorecompute.studies.importing import find_removable, remove
+    from autorecompute.studies.importing import find_removable, remove, size_of
     from autorecompute.units import format_bytes
 
     found = list(find_removable())
-    for removable in found:
-        print(f"{removable.path}  {format_bytes(removable.size_bytes)}  {removable.why}")
-    total = sum(removable.size_bytes if args.dry_run else remove(removable) for removable in found)
+    for path, why in found:
+        print(f"{path}  {format_bytes(size_of(path))}  {why}")
+    total = sum(size_of(path) if args.dry_run else remove(path) for path, _ in found)
     print(f"{'would free' if args.dry_run else 'freed'} {format_bytes(total)}", file=sys.stderr)
     return 0

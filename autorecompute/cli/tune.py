@@ -22,7 +22,7 @@ from autorecompute.units import MIB, parse_bytes, parse_seconds
 if TYPE_CHECKING:
     from autorecompute.result import Result
     from autorecompute.studies import StudyFolder
-    from autorecompute.studies.shared_study import StorageUrl
+    from autorecompute.studies.storage import StorageUrl
     from autorecompute.tuning.session import TuningSession
 
 SAMPLERS = ("model", "greedy", "tpe", "gp", "random")
@@ -142,7 +142,7 @@ def parse_limit(text: str) -> int:
 
 def _storage(args: argparse.Namespace, *, is_for_one: bool) -> StorageUrl | None:
     """Return the address of a shared study; ``None`` where it is not shared. An empty variable is as good as none."""
-    from autorecompute.studies.shared_study import parse_storage
+    from autorecompute.studies.storage import parse_storage
 
     source, text = "--storage", args.storage
     if text is None:

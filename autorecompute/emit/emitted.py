@@ -3,18 +3,12 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Annotated
+from typing import Annotated
 
-from autorecompute import __version__
 from autorecompute.codec import INLINED, Document
-from autorecompute.emit.provenance import require_best, stray_variables
 from autorecompute.figures import Figures, KnobFigures, Verdict
 from autorecompute.result import Best
 from autorecompute.training_job import Device
-
-if TYPE_CHECKING:
-    from autorecompute.backends.interface import Emission
-    from autorecompute.result import Result
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -41,28 +35,6 @@ class Emitted(Document):
     command: Annotated[tuple[str, ...], "The command line that was tuned."]
     autorecompute: Annotated[str, "The version that wrote this."]
 
-    @classmethod
-    def of(cls, result: Result, rendered: Emission) -> Emitted:
-        """Return the document of a study's answer and its rendering.
 
-        Raises:
-            NothingFitsError: the study has no config to train with.
-        """
-        best = require_best(result)
-        return cls(
-            environment=rendered.variables,
-            unset=tuple(stray_variables(rendered)),
-            best=best,
-            config_hash=best.config.hash,
-            study=result.study,
-            problem=result.problem,
-            verdict=result.verdict,
-            verdict_sentence=result.verdict_sentence,
-            baseline=result.baseline,
-            rival=result.rival,
-            knobs=result.knobs,
-            device=result.device,
-            versions=result.versions,
-            command=tuple(result.command),
-            autorecompute=__version__,
-        )
+SAME = ("study", "problem", "verdict", "verdict_sentence", "baseline", "rival", "knobs", "device", "versions")
+"""What a study's answer has under the same names."""

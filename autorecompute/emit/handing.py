@@ -1,11 +1,15 @@
-"""Hands out what to train with: rendered from the config and its settings each time, with the files that it names."""
+"""Hands out what to train with: rendered from the config and its settings each time, with the files that it names.
+
+It raises ``SetupError`` where no version that is known reads the config, a file cannot be written, or something in the
+study's folder leads elsewhere.
+"""
 
 from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
 from autorecompute.backends.registry import render
-from autorecompute.emit.provenance import require_best
+from autorecompute.emit.formats import require_best
 from autorecompute.errors import UsageError
 from autorecompute.studies.checked import describe_unconfirmed, is_confirmed_here
 from autorecompute.studies.folder import require_plain, stale, write_files
@@ -21,8 +25,6 @@ def hand_out(folder: StudyFolder, result: Result) -> Emission:
 
     Raises:
         NothingFitsError: the study has no config to train with.
-        SetupError: no version that is known reads the config, or a file cannot be written, or something in the
-            study's folder leads elsewhere.
         UsageError: the study was imported and not confirmed here, or the config cannot be written for its version.
     """
     best = require_best(result)
@@ -39,8 +41,6 @@ def hand_out_if_any(folder: StudyFolder, result: Result | None) -> Emission | No
     """Render the answer to train with; return ``None`` if nothing may be trained with.
 
     Raises:
-        SetupError: no version that is known reads the config, or a file cannot be written, or something in the
-            study's folder leads elsewhere.
         UsageError: the config cannot be written for its version.
     """
     if result is None or result.best is None or not is_confirmed_here(folder, result.best):

@@ -2,10 +2,9 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, TypeVar
 
-from autorecompute import __version__, codec, jsontext
+from autorecompute import __version__, codec
 from autorecompute.backends.registry import backend_of
 from autorecompute.errors import UsageError
 from autorecompute.files import open_named, shown
@@ -29,76 +28,54 @@ ADVICE = "Give the file that 'autorecompute plans SCRIPT --fake --json' printed.
 T = TypeVar("T")
 
 
-@dataclass(frozen=True, slots=True)
-class Planned:
-    """A config that was chosen from what ``plans --json`` printed.
+def render_unmeasured(file: Path, name: str, kind: str) -> str:
+    """Return a config that ``plans --json`` printed into a file, in a format that says that it is unmeasured.
 
-    Attributes:
-        config: What to recompute.
-        name: By which name it was chosen.
-        peak_bytes: Its predicted peak; ``None`` where nobody predicted it.
-        versions: Software that the model was looked at with.
-    """
-
-    config: Config
-    name: str
-    peak_bytes: int | None
-    versions: dict[str, str]
-
-
-def read_planned(file: Path, name: str) -> Planned:
-    """Return the config of this name in a file that ``plans --json`` printed.
-
-    Args:
-        file: The file.
-        name: A preset, ``best``, or a config of the frontier by its hash or the six digits of it that tables have.
+    Its name is that of a preset, ``best``, or of one of the frontier its hash or the six digits that tables have.
 
     Raises:
-        UsageError: it cannot be read, or holds no such config.
+        UsageError: the file cannot be read, or holds no such config; there is nothing to switch on, no such format, or
+            the training system has no such form for it.
     """
+    config, peak_bytes, versions = _read_planned(file, name)
+    if config.is_none:
+        raise UsageError(f"'{printable(name, '')}' recomputes nothing, so there is nothing to give out.")
+    if kind not in FORMATS:
+        raise UsageError(
+            f"--format {kind} names a file of a study, and an unmeasured config has none. Take {' or '.join(FORMATS)}."
+        )
+    backend = backend_of(versions)
+    if kind == "json":
+        return backend.unmeasured(config, versions)
+    peak = f"{format_bytes(peak_bytes)}, predicted" if isinstance(peak_bytes, int) else "not predicted"
+    head = [
+        f"# written by: autorecompute {__version__}",
+        f"# unmeasured: no step was run with config {config.hash}; tune measures it",
+        f"# peak: {peak}",
+    ]
+    return "\n".join([*head, "", backend.script(config, versions)])
+
+
+def _read_planned(file: Path, name: str) -> tuple[Config, Any, dict[str, str]]:
+    """Return the config of this name, its predicted peak, and the software that the model was looked at with."""
     with open_named(file, ADVICE) as stream:
-        text = stream.read(jsontext.LARGEST_TEXT + 1)
+        text = stream.read(codec.LARGEST_TEXT + 1)
     try:
-        plain = jsontext.parse(text)
+        plain = codec.parse(text)
         presets = _read(plain, "presets", dict[str, Config])
         versions = _read(plain, "versions", dict[str, str])
         peaks: dict[Config, dict[str, Any]] = {}
         for one in _listed(plain):
             peaks.setdefault(_read(one, "choices", Config), {}).update(one)
-    except jsontext.UnreadableError as error:
+    except codec.UnreadableError as error:
         raise UsageError(f"{shown(file)} {error}. {ADVICE}") from error
     config = _best(peaks) if name == BEST else _named(name, presets, peaks)
-    peak_bytes = peaks.get(config, {}).get("peak_bytes")
-    return Planned(config, name, peak_bytes if isinstance(peak_bytes, int) else None, versions)
-
-
-def render_unmeasured(planned: Planned, kind: str) -> str:
-    """Return the config in a format that says that it is unmeasured.
-
-    Raises:
-        UsageError: there is nothing to switch on, no such format, or the training system has no such form for it.
-    """
-    if planned.config.is_none:
-        raise UsageError(f"'{printable(planned.name, '')}' recomputes nothing, so there is nothing to give out.")
-    if kind not in FORMATS:
-        raise UsageError(
-            f"--format {kind} names a file of a study, and an unmeasured config has none. Take {' or '.join(FORMATS)}."
-        )
-    backend = backend_of(planned.versions)
-    if kind == "json":
-        return backend.unmeasured(planned.config, planned.versions)
-    peak = "not predicted" if planned.peak_bytes is None else f"{format_bytes(planned.peak_bytes)}, predicted"
-    head = [
-        f"# written by: autorecompute {__version__}",
-        f"# unmeasured: no step was run with config {planned.config.hash}; tune measures it",
-        f"# peak: {peak}",
-    ]
-    return "\n".join([*head, "", backend.script(planned.config, planned.versions)])
+    return config, peaks.get(config, {}).get("peak_bytes"), versions
 
 
 def _read(plain: Any, key: str, kind: type[T]) -> T:
     if not isinstance(plain, dict) or key not in plain:
-        raise jsontext.UnreadableError(f"has no '{key}'")
+        raise codec.UnreadableError(f"has no '{key}'")
     return codec.from_plain(plain[key], kind)
 
 

@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Any
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Iterator, Mapping
 
-    from autorecompute.plans.plan import Plan
+    from autorecompute.plans import Plan
 
 
 BATCH, SEQUENCE = "batch", "sequence"
@@ -164,26 +164,19 @@ NEGLIGIBLE_BYTES = 2**20
 
 
 def simplify(raw: str, names: Mapping[str, str] | None = None) -> str:
-    """Return the expression in its shortest form; what is none stays as it is.
-
-    Args:
-        raw: The expression as the training system writes it.
-        names: What to call its dimensions instead of its own names; one that is not among them keeps its own.
-    """
+    """Return the expression in its shortest form, its dimensions renamed by ``names``; what is none stays as it is."""
     import sympy
 
     try:
         expression = as_sympy(read(raw))
     except ExpressionError:
         return raw
-    new_names = {
-        symbol: sympy.Symbol((names or {}).get(str(symbol), str(symbol))) for symbol in expression.free_symbols
-    }
+    new_names = {sympy.Symbol(own): sympy.Symbol(new) for own, new in (names or {}).items()}
     return str(sympy.factor_terms(sympy.expand(expression.subs(new_names))))
 
 
 def evaluate(raw: str, dims: Mapping[str, int]) -> int | None:
-    """Bytes at these dimensions; ``None`` where it has an unknown one or no value there, or is no expression."""
+    """Return the bytes at these dimensions; ``None`` where it has none there, or is no expression."""
     try:
         return round(evaluate_tree(read(raw), dims))
     except (ExpressionError, KeyError, ZeroDivisionError):
@@ -193,9 +186,7 @@ def evaluate(raw: str, dims: Mapping[str, int]) -> int | None:
 def explain_worthless(plans: Iterable[Plan], dims: Mapping[str, int]) -> str:
     """Return two sentences where all plans together save next to nothing; empty where they may save more.
 
-    Args:
-        plans: All that can be recomputed.
-        dims: The dimensions at which their savings are evaluated; a saving that depends on others may be large.
+    A saving that depends on other dimensions than these may be large.
     """
     savings = [evaluate(plan.saving, dims) for plan in plans]
     known = [saving for saving in savings if saving is not None]

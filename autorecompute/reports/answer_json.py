@@ -22,7 +22,7 @@ if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
 
     from autorecompute.backends.interface import Emission
-    from autorecompute.studies.transfer import Nearest
+    from autorecompute.studies.transfer import StoredStudy
     from autorecompute.studies.tuned import Tuned
 
 
@@ -36,12 +36,12 @@ class NearestStudy:
     differences: Annotated[tuple[Difference, ...], "In what their problems differ; empty where in nothing."]
 
     @classmethod
-    def of(cls, tuned: Tuned, nearest: Nearest) -> NearestStudy:
+    def of(cls, tuned: Tuned, nearest: StoredStudy) -> NearestStudy:
         """Return the study that is nearest to another one."""
         return cls(
             study=nearest.name,
             is_shipped=nearest.is_shipped,
-            has_same_plans=nearest.is_source,
+            has_same_plans=nearest.has_same_plans,
             differences=tuple(tuned.compare(nearest.tuned)),
         )
 
@@ -56,7 +56,7 @@ def print_identity(digest: str, parts: Mapping[str, str]) -> None:
     console.print(table)
 
 
-def print_nearest(tuned: Tuned, nearest: Nearest | None) -> None:
+def print_nearest(tuned: Tuned, nearest: StoredStudy | None) -> None:
     """Print which part differs from the nearest stored study, and what follows from that."""
     console = make_console()
     if nearest is None:
@@ -73,8 +73,8 @@ def print_nearest(tuned: Tuned, nearest: Nearest | None) -> None:
     console.print(Text(_consequence(nearest, differences)))
 
 
-def _consequence(nearest: Nearest, differences: Sequence[Difference]) -> str:
-    if not nearest.is_source:
+def _consequence(nearest: StoredStudy, differences: Sequence[Difference]) -> str:
+    if not nearest.has_same_plans:
         return "its plans are others, or mean something else: it tells nothing of this problem"
     if differences or nearest.is_shipped:
         return "its plans are the same: a tuning starts from what it knows, unless --fresh is given"

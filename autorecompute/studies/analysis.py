@@ -1,11 +1,13 @@
-"""Detection and profiled steps of a study: ``detection.json`` and ``analysis.json``."""
+"""Detection and profiled steps of a study: ``detection.json`` and ``analysis.json``.
+
+Whatever reads or writes them raises ``SetupError`` where that fails.
+"""
 
 from __future__ import annotations
 
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Annotated
 
-from autorecompute import codec
 from autorecompute.memory import StepProfile, StepProfiles
 from autorecompute.plans import Config
 from autorecompute.ranges import Bytes, PositiveBytes
@@ -14,7 +16,7 @@ from autorecompute.training_job import Detection
 if TYPE_CHECKING:
     from autorecompute.studies.folder import StudyFolder
 
-ANALYSIS_FILE = "analysis.json"
+ANALYSIS_FILE, DETECTION_FILE = "analysis.json", "detection.json"
 MOST_PROFILES = 4
 """Two are profiled."""
 
@@ -49,61 +51,34 @@ class Analysis:
 
 
 def read_analysis(folder: StudyFolder) -> StepProfiles | None:
-    """Return the profiled steps of a study; ``None`` where none were kept.
-
-    Raises:
-        SetupError: the file cannot be read.
-    """
+    """Return the profiled steps of a study; ``None`` where none were kept."""
     kept = folder.read(ANALYSIS_FILE, Analysis)
     return None if kept is None else kept.small
 
 
 def keep_analysis(folder: StudyFolder, found: StepProfiles) -> None:
-    """Write the profiled steps down.
-
-    Raises:
-        SetupError: the folder cannot be written.
-    """
+    """Write the profiled steps down."""
     profiles = tuple(Profiled(config=config, profile=profile) for config, profile in found.profiles.items())
     kept = Analysis(peak_bytes=found.peak_bytes, held_bytes=found.held_bytes, profiles=profiles)
-    folder.write(ANALYSIS_FILE, codec.to_plain(kept))
+    folder.write(ANALYSIS_FILE, kept)
 
 
 def share_analysis(known: StudyFolder, folder: StudyFolder, batch: int) -> None:
-    """Give a study the profiled steps of another one of the same graph, where that has some that tell of any batch.
+    """Give a study the profiled steps of another one of the same graph, where that has some at this batch.
 
-    Those of a study whose own batch is smaller than what others profile do not: sizes that it divides by chance are
-    taken for multiples of the batch, and where it is one, all of them for constants.
-
-    Args:
-        known: The study that may have some.
-        folder: The study that wants them.
-        batch: At which they tell of any batch.
-
-    Raises:
-        SetupError: they cannot be read or written.
+    Those of a study whose own batch is smaller than what others profile do not tell of any batch: sizes that it divides
+    by chance are taken for multiples of the batch, and where it is one, all of them for constants.
     """
-    kept = known.read(ANALYSIS_FILE, Analysis)
-    if kept is not None and kept.small.batch == batch and folder.read(ANALYSIS_FILE, Analysis) is None:
-        folder.write(ANALYSIS_FILE, codec.to_plain(kept))
-
-
-DETECTION_FILE = "detection.json"
+    kept = read_analysis(known)
+    if kept is not None and kept.batch == batch and read_analysis(folder) is None:
+        keep_analysis(folder, kept)
 
 
 def read_detection(folder: StudyFolder) -> Detection | None:
-    """Return the detection of a study; ``None`` where none was kept.
-
-    Raises:
-        SetupError: the file cannot be read.
-    """
+    """Return the detection of a study; ``None`` where none was kept."""
     return folder.read(DETECTION_FILE, Detection)
 
 
 def keep_detection(folder: StudyFolder, detection: Detection) -> None:
-    """Write down what a worker detected, where that tells of the memory of every config.
-
-    Raises:
-        SetupError: the folder cannot be written.
-    """
-    folder.write(DETECTION_FILE, codec.to_plain(detection))
+    """Write down what a worker detected, where that tells of the memory of every config."""
+    folder.write(DETECTION_FILE, detection)

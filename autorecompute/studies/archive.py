@@ -8,27 +8,23 @@ import math
 import re
 import zlib
 from contextlib import contextmanager
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Annotated, Any, BinaryIO, Final, Literal, NoReturn, cast
 
 from autorecompute import codec
-from autorecompute.codec import INLINED, Document
+from autorecompute.codec import INLINED, LARGEST_TEXT, MOST_VALUES, Document, UnreadableError, count_values, parse
 from autorecompute.errors import UsageError
 from autorecompute.figures import Verdict, judge
 from autorecompute.files import open_named, shown
-from autorecompute.jsontext import LARGEST_TEXT, MOST_VALUES, UnreadableError, count_values, parse
 from autorecompute.measurement import Trial
 from autorecompute.plans import Config
 from autorecompute.ranges import PositiveCount
 from autorecompute.result import Best, Rejection, Result
-from autorecompute.studies.analysis import Analysis
 from autorecompute.studies.problem import SEVERAL_BATCHES, Head
-from autorecompute.studies.records import BatchRecord, RaceRecord, StudyRecords
-from autorecompute.training_job import Detection
+from autorecompute.studies.records import FILES, StudyRecords
 from autorecompute.units import MIB
 
 if TYPE_CHECKING:
-    import io
     from collections.abc import Iterator
     from pathlib import Path
 
@@ -74,25 +70,16 @@ class LastLine:
     lines: Annotated[PositiveCount, "How many lines there are, with this one."]
 
 
-SINGLE: dict[str, type[Any]] = {
-    "race": RaceRecord,
-    "batches": BatchRecord,
-    "analysis": Analysis,
-    "detection": Detection,
-    "result": Result,
-}
-"""Kinds of line of which an archive has one at most, by the line's key."""
-
 SEVERAL: dict[str, type[Any]] = {"trial": Trial, "rejection": Rejection, "confirmed": Best}
-LINES: dict[str, type[Any]] = {"study": FirstLine, **SEVERAL, **SINGLE, "end": LastLine}
+LINES: dict[str, type[Any]] = {"study": FirstLine, **SEVERAL, **FILES, "end": LastLine}
 """The record of each line, by its only key."""
 
 
 def dump(records: StudyRecords) -> bytes:
     """Return the archive of a study."""
-    lines = [json.dumps(line, allow_nan=False, separators=(",", ":")) for line in _lines_of(_portable(records))]
-    end = json.dumps({"end": codec.to_plain(LastLine(lines=len(lines) + 1))}, separators=(",", ":"))
-    return "".join(f"{line}\n" for line in (*lines, end)).encode()
+    lines = [_plain(codec.to_plain(line)) for line in _lines_of(_portable(records))]
+    lines.append({"end": codec.to_plain(LastLine(lines=len(lines) + 1))})
+    return "".join(f"{json.dumps(line, allow_nan=False, separators=(',', ':'))}\n" for line in lines).encode()
 
 
 def compress(archive: bytes) -> bytes:
@@ -101,29 +88,23 @@ def compress(archive: bytes) -> bytes:
 
 
 def _portable(records: StudyRecords) -> StudyRecords:
-    result, detection = records.result, records.detection
-    if result is not None:
-        result = replace(result, device=replace(result.device, uuid=""))
-    if detection is not None:
-        detection = replace(detection, device=replace(detection.device, uuid=""))
-    return replace(records, result=result, detection=detection)
+    """Return the study without the numbers of cards."""
+    changes: dict[str, Any] = {}
+    for name in ("result", "detection"):
+        if (part := getattr(records, name)) is not None:
+            changes[name] = replace(part, device=replace(part.device, uuid=""))
+    return replace(records, **changes)
 
 
 def _lines_of(records: StudyRecords) -> Iterator[dict[str, Any]]:
-    yield _line("study", codec.to_plain(FirstLine(digest=records.head.problem.digest, head=records.head)))
-    for trial in records.trials:
-        yield _line("trial", codec.to_plain(trial))
-    for rejection in records.rejections:
-        yield _line("rejection", codec.to_plain(rejection))
-    for best in records.confirmed:
-        yield _line("confirmed", codec.to_plain(best))
-    for name in SINGLE:
-        if (value := getattr(records, name)) is not None:
-            yield _line(name, codec.to_plain(value))
-
-
-def _line(kind: str, value: Any) -> dict[str, Any]:
-    return {kind: _plain(value)}
+    yield {"study": FirstLine(digest=records.head.problem.digest, head=records.head)}
+    for kind, several in {
+        "trial": records.trials,
+        "rejection": records.rejections,
+        "confirmed": records.confirmed,
+    }.items():
+        yield from ({kind: record} for record in several)
+    yield from ({kind: record} for kind in FILES if (record := getattr(records, kind)) is not None)
 
 
 def _plain(value: Any, field: str = "") -> Any:
@@ -139,47 +120,31 @@ def _plain(value: Any, field: str = "") -> Any:
         return str(value)
     if not isinstance(value, str):
         return value
-    return _portable_word(value) if field == COMMAND else _portable_text(value) if field in IN_WORDS else value
-
-
-def _portable_word(word: str) -> str:
-    """Return a word of a command, in which paths need no quotes around their spaces."""
-    return "".join(_portable_text(_FOLDERS.sub("", part)) for part in re.split("([=,:])(?=~?/)", word))
+    if field == COMMAND:
+        # Paths need no quotes around their spaces there.
+        return "".join(_portable_text(_FOLDERS.sub("", part)) for part in re.split("([=,:])(?=~?/)", value))
+    return _portable_text(value) if field in IN_WORDS else value
 
 
 def _portable_text(text: str) -> str:
     return _PATH.sub("", _QUOTED.sub(lambda it: f"{it['quote']}{_FOLDERS.sub('', it['path'])}{it['quote']}", text))
 
 
-class WrongLineError(ValueError):
-    """A line of an archive is not what it should be; the message says what is wrong with it."""
-
-
-def require_own_choices(config: Config, space: Space) -> None:
-    """Check that a config switches on nothing but what the study's model offers.
-
-    Raises:
-        WrongLineError: it has another choice.
-    """
+def _require_own_choices(config: Config, space: Space) -> None:
     if space.is_mix(config) or config in space.opaque_presets.values():
         return
     if strangers := [text for text in config.texts if not space.is_mix(Config.parse([text]))]:
-        raise WrongLineError(f"holds the choice '{strangers[0][:80]}', which the study's model does not offer")
+        raise UnreadableError(f"holds the choice '{strangers[0][:80]}', which the study's model does not offer")
 
 
-def require_confirmed(result: Result, confirmed: list[Best], problem: Problem, space: Space) -> None:
-    """Check that the archive has the run that confirmed its answer.
-
-    Raises:
-        WrongLineError: it says that the answer was confirmed, and no line before it does.
-    """
-    if result.best is None or not result.best.confirmed or problem.batch == SEVERAL_BATCHES:
+def _require_confirmed(result: Result, confirmed: list[Best], head: Head) -> None:
+    if result.best is None or not result.best.confirmed or head.problem.batch == SEVERAL_BATCHES:
         # What confirmed the answer of several batches is in the studies of each.
         return
-    require_own_choices(result.best.config, space)
+    _require_own_choices(result.best.config, head.sizes.space)
     # A knob that was kept may have left some of the winner's plans without a node.
     if not result.best.knobs and result.best.config not in {best.config for best in confirmed}:
-        raise WrongLineError("holds a config as confirmed that no line before it confirms")
+        raise UnreadableError("holds a config as confirmed that no line before it confirms")
 
 
 def with_own_verdict(result: Result, problem: Problem) -> Result:
@@ -210,15 +175,21 @@ def read_archive(file: Path) -> StudyRecords:
     Raises:
         UsageError: the file cannot be opened, or a line of it is wrong, which the message names.
     """
-    draft = _Draft()
+    found: dict[str, Any] = {kind: [] for kind in SEVERAL}
     with _open(file) as stream:
         number = 0
         for number, line in enumerate(_lines(stream, file), start=1):
             with _naming(file, number):
-                draft.take(_parse(line), number)
-        if not draft.is_ended:
+                _take(line, number, found)
+        if "end" not in found:
             _refuse(file, number + 1, "is missing: the archive was cut short")
-    return draft.records()
+    return StudyRecords(
+        head=found["study"],
+        trials=tuple(found["trial"]),
+        rejections=tuple(found["rejection"]),
+        confirmed=tuple(found["confirmed"]),
+        **{kind: found[kind] for kind in FILES if kind in found},
+    )
 
 
 def read_archive_head(file: Path) -> Head:
@@ -227,101 +198,69 @@ def read_archive_head(file: Path) -> Head:
     Raises:
         UsageError: the file cannot be opened, or its first line is wrong.
     """
-    draft = _Draft()
+    found: dict[str, Any] = {}
     with _open(file) as stream, _naming(file, 1):
-        draft.take(_parse(next(_lines(stream, file), b"")), 1)
-    return draft.head
+        _take(next(_lines(stream, file), b""), 1, found)
+    return cast("Head", found["study"])
 
 
-@dataclass
-class _Draft:
-    """The lines that were read so far."""
+def _take(line: bytes, number: int, found: dict[str, Any]) -> None:
+    """Add what a line holds to what was found before it."""
+    kind, value = _parse(line)
+    if (number == 1) != (kind == "study"):
+        raise UnreadableError("is not the first line of a study's archive" if number == 1 else "begins another study")
+    if "end" in found:
+        raise UnreadableError("follows the end")
+    if kind not in LINES:
+        raise UnreadableError(f"holds '{kind[:40]}', which this autorecompute does not know")
+    if kind in SEVERAL:
+        record = codec.from_plain(value, SEVERAL[kind])
+        _require_own_choices(record.config, found["study"].sizes.space)
+        if isinstance(record, Trial):
+            _require_next(record, found["trial"], found["study"].problem)
+        found[kind].append(record)
+    elif kind in found:
+        raise UnreadableError(f"holds a second {kind}")
+    else:
+        found[kind] = _read_single(kind, value, number, found)
 
-    found: dict[str, Any] = field(default_factory=dict)
-    trials: list[Trial] = field(default_factory=list)
-    rejections: list[Rejection] = field(default_factory=list)
-    confirmed: list[Best] = field(default_factory=list)
-    is_ended: bool = False
 
-    @property
-    def head(self) -> Head:
-        return cast("Head", self.found["study"])
+def _read_single(kind: str, value: Any, number: int, found: dict[str, Any]) -> Any:
+    if kind == "study":
+        return _read_head(value)
+    if kind == "end":
+        if not isinstance(value, dict) or value.get("lines") != number:
+            raise UnreadableError("is not the end that was written: lines are missing or were added")
+        return value
+    record = codec.from_plain(value, FILES[kind])
+    if isinstance(record, Result):
+        _require_confirmed(record, found["confirmed"], found["study"])
+        return with_own_verdict(record, found["study"].problem)
+    return record
 
-    def take(self, line: dict[str, Any], number: int) -> None:
-        """Add what a line holds.
 
-        Raises:
-            ValueError: it holds something else.
-        """
-        kind, value = _entry(line)
-        if (number == 1) != (kind == "study"):
-            raise WrongLineError(
-                "is not the first line of a study's archive" if number == 1 else "begins another study"
-            )
-        if self.is_ended:
-            raise WrongLineError("follows the end")
-        if kind == "end":
-            _require_count(value, number)
-            self.is_ended = True
-        elif kind == "study" or kind in SINGLE:
-            if kind in self.found:
-                raise WrongLineError(f"holds a second {kind}")
-            self.found[kind] = self._read_single(kind, value)
-        else:
-            self._append(kind, value)
-
-    def _read_single(self, kind: str, value: Any) -> Any:
-        record = _read_head(value) if kind == "study" else codec.from_plain(value, SINGLE[kind])
-        if isinstance(record, Result):
-            require_confirmed(record, self.confirmed, self.head.problem, self.head.sizes.space)
-            return with_own_verdict(record, self.head.problem)
-        return record
-
-    def _append(self, kind: str, value: Any) -> None:
-        if kind not in SEVERAL:
-            raise WrongLineError(f"holds '{kind[:40]}', which this autorecompute does not know")
-        self._keep(codec.from_plain(value, SEVERAL[kind]))
-
-    def _keep(self, record: Trial | Rejection | Best) -> None:
-        require_own_choices(record.config, self.head.sizes.space)
-        if isinstance(record, Best):
-            self.confirmed.append(record)
-            return
-        if isinstance(record, Rejection):
-            self.rejections.append(record)
-            return
-        # Of a study that several workers shared some numbers belong to no trial.
-        if record.number < (least := self.trials[-1].number + 1 if self.trials else 0):
-            raise WrongLineError(f"holds trial {record.number} where {least} or more comes next")
-        if (len(self.trials) + 1) * len(self.head.problem.plans) > MOST_PARAMETERS:
-            raise WrongLineError(f"brings the archive to more than {MOST_PARAMETERS} switches of plans in its trials")
-        self.trials.append(record)
-
-    def records(self) -> StudyRecords:
-        found = {name: value for name, value in self.found.items() if name != "study"}
-        return StudyRecords(
-            head=self.head,
-            trials=tuple(self.trials),
-            rejections=tuple(self.rejections),
-            confirmed=tuple(self.confirmed),
-            **found,
-        )
+def _require_next(trial: Trial, before: list[Trial], problem: Problem) -> None:
+    # Of a study that several workers shared some numbers belong to no trial.
+    if trial.number < (least := before[-1].number + 1 if before else 0):
+        raise UnreadableError(f"holds trial {trial.number} where {least} or more comes next")
+    if (len(before) + 1) * len(problem.plans) > MOST_PARAMETERS:
+        raise UnreadableError(f"brings the archive to more than {MOST_PARAMETERS} switches of plans in its trials")
 
 
 def _read_head(value: Any) -> Head:
     if not isinstance(value, dict) or value.get("format") != FORMAT:
-        raise WrongLineError("is not the first line of a study's archive")
+        raise UnreadableError("is not the first line of a study's archive")
     version = value.get("version")
     if type(version) is not int or version != VERSION:
-        raise WrongLineError(
+        raise UnreadableError(
             f"is of version {version} of the format, by autorecompute {value.get('autorecompute')}, and this one reads "
             f"{VERSION}: import it with that version, or tune again"
         )
     head = codec.from_plain({name: part for name, part in value.items() if name not in _OF_THE_LINE}, Head)
     if {plan.id for plan in head.sizes.space.plans} != set(head.problem.plans):
-        raise WrongLineError("holds other plans than its problem has")
+        raise UnreadableError("holds other plans than its problem has")
     if value.get("digest") != head.problem.digest:
-        raise WrongLineError("holds a problem that its digest does not belong to")
+        raise UnreadableError("holds a problem that its digest does not belong to")
     return head
 
 
@@ -329,23 +268,15 @@ _OF_THE_LINE = {"format", "version", "digest"}
 """Keys of the first line beside those of the head."""
 
 
-def _entry(line: dict[str, Any]) -> tuple[str, Any]:
-    if not isinstance(line, dict) or len(line) != 1:
-        raise WrongLineError("is no object with one key")
-    return next(iter(line.items()))
-
-
-def _require_count(value: Any, number: int) -> None:
-    if not isinstance(value, dict) or value.get("lines") != number:
-        raise WrongLineError("is not the end that was written: lines are missing or were added")
-
-
-def _parse(line: bytes) -> dict[str, Any]:
+def _parse(line: bytes) -> tuple[str, Any]:
     if not line.endswith(b"\n"):
-        raise WrongLineError("is cut off")
+        raise UnreadableError("is cut off")
     if not line.strip():
-        raise WrongLineError("is blank")
-    return cast("dict[str, Any]", parse(line))
+        raise UnreadableError("is blank")
+    plain = parse(line)
+    if not isinstance(plain, dict) or len(plain) != 1:
+        raise UnreadableError("is no object with one key")
+    return next(iter(plain.items()))
 
 
 def _lines(stream: BinaryIO, file: Path) -> Iterator[bytes]:
@@ -371,7 +302,9 @@ def _lines(stream: BinaryIO, file: Path) -> Iterator[bytes]:
 @contextmanager
 def _open(file: Path) -> Iterator[BinaryIO]:
     try:
-        with _open_plain(file) as plain:
+        is_piped = str(file) == STANDARD_INPUT
+        advice = "Give the path of an archive, or - and pipe it in."
+        with open(0, "rb", closefd=False) if is_piped else open_named(file, advice) as plain:
             # What is piped in cannot be gone back in.
             if not plain.peek(len(GZIP_MAGIC)).startswith(GZIP_MAGIC):
                 yield plain
@@ -384,17 +317,11 @@ def _open(file: Path) -> Iterator[BinaryIO]:
         ) from error
 
 
-def _open_plain(file: Path) -> io.BufferedReader:
-    if str(file) == STANDARD_INPUT:
-        return open(0, "rb", closefd=False)
-    return open_named(file, "Give the path of an archive, or - and pipe it in.")
-
-
 @contextmanager
 def _naming(file: Path, number: int) -> Iterator[None]:
     try:
         yield
-    except (WrongLineError, UnreadableError) as error:
+    except UnreadableError as error:
         _refuse(file, number, str(error))
 
 

@@ -5,9 +5,8 @@ from __future__ import annotations
 import enum
 import shlex
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Annotated
+from typing import TYPE_CHECKING, Annotated, Any
 
-from autorecompute import codec
 from autorecompute.ranges import PositiveBytes, Rate, Ratio
 
 if TYPE_CHECKING:
@@ -70,40 +69,20 @@ class CheckReport:
     @property
     def failures(self) -> tuple[CheckLine, ...]:
         """Return the lines that speak against it."""
-        return self._with(CheckVerdict.FAILS)
+        return tuple(line for line in self.lines if line.verdict is CheckVerdict.FAILS)
 
     @property
     def open(self) -> tuple[CheckLine, ...]:
         """Return the lines that are still to be compared."""
-        return self._with(CheckVerdict.NOT_COMPARED)
-
-    def _with(self, verdict: CheckVerdict) -> tuple[CheckLine, ...]:
-        return tuple(line for line in self.lines if line.verdict is verdict)
+        return tuple(line for line in self.lines if line.verdict is CheckVerdict.NOT_COMPARED)
 
 
 CHECKED = "checked.json"
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class ConfirmedHere:
-    """The answer that a check has found valid here.
-
-    Attributes:
-        config: Hash of its config.
-        knobs: Names of the other settings that were on.
-    """
-
-    config: str
-    knobs: tuple[str, ...] = ()
-
-
 def keep_check(folder: StudyFolder, best: Best) -> None:
-    """Write down that an answer was found valid here.
-
-    Raises:
-        SetupError: the folder cannot be written.
-    """
-    folder.write(CHECKED, codec.to_plain(ConfirmedHere(config=best.config.hash, knobs=best.knobs)))
+    """Write down that an answer was found valid here."""
+    folder.write(CHECKED, _identity(best))
 
 
 def is_confirmed_here(folder: StudyFolder, best: Best) -> bool:
@@ -112,8 +91,11 @@ def is_confirmed_here(folder: StudyFolder, best: Best) -> bool:
     Raises:
         SetupError: the study cannot be read.
     """
-    own = ConfirmedHere(config=best.config.hash, knobs=best.knobs)
-    return not folder.is_imported or folder.read(CHECKED, ConfirmedHere) == own
+    return not folder.is_imported or folder.read(CHECKED, dict[str, Any]) == _identity(best)
+
+
+def _identity(best: Best) -> dict[str, Any]:
+    return {"config": best.config.hash, "knobs": list(best.knobs)}
 
 
 def describe_unconfirmed(name: str) -> str:

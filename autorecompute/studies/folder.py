@@ -1,4 +1,7 @@
-"""The folder of a study: its names, its files, and who is using it."""
+"""The folder of a study: its names, its files, and who is using it.
+
+Whatever reads or writes files here raises ``SetupError``, with a next step, where that fails.
+"""
 
 from __future__ import annotations
 
@@ -21,11 +24,10 @@ from typing import TYPE_CHECKING, Any, TypeVar
 
 import psutil
 
-from autorecompute import __version__, codec, jsontext
-from autorecompute.codec import ABSENT
+from autorecompute import __version__, codec
+from autorecompute.codec import ABSENT, UnreadableError
 from autorecompute.errors import SetupError, UsageError
 from autorecompute.files import is_file, names_in, open_private, shown, walk, write_whole
-from autorecompute.jsontext import UnreadableError
 from autorecompute.measurement import Trial
 from autorecompute.result import NAME as EVIDENCE
 from autorecompute.result import Best, Rejection, Result, read_evidence
@@ -47,15 +49,11 @@ def this_machine() -> str:
 
     A container without an identity of its own is known by its host name.
     """
-    identity = next(filter(None, map(_read, IDENTITIES)), "") or platform.node()
+    identity = platform.node()
+    for file in reversed(IDENTITIES):
+        with contextlib.suppress(OSError, UnicodeDecodeError):
+            identity = file.read_text(encoding="ascii").strip() or identity
     return hashlib.sha256(f"autorecompute study on {identity}".encode()).hexdigest()[:DIGEST_LENGTH]
-
-
-def _read(file: Path) -> str:
-    try:
-        return file.read_text(encoding="ascii").strip()
-    except (OSError, UnicodeDecodeError):
-        return ""
 
 
 LONGEST_NAME = 200
@@ -73,36 +71,15 @@ def is_name(name: str) -> bool:
     return is_visible and len(name.encode()) <= LONGEST_NAME and "/" not in name and name[0] not in ".-"
 
 
-def require_name(name: str) -> None:
-    """Check that a study may have this name.
-
-    Raises:
-        UsageError: it leads to another place, hides the folder, cannot be seen or typed, or looks like an option.
-    """
-    if not is_name(name):
-        raise UsageError(
-            f"{shown(name)} cannot name a study. Use up to {LONGEST_NAME} letters, digits, dots and dashes, without a "
-            "slash, an invisible sign, a space at an end, or a dot or dash at the beginning."
-        )
-
-
 def make_folder(path: Path) -> Path:
-    """Make a folder of a study, with those above it, where there is none; give it.
-
-    Raises:
-        SetupError: the disk is full, or the place cannot be written.
-    """
+    """Make a folder of a study, with those above it, where there is none; give it."""
     with saying_what_fails(path):
         path.mkdir(parents=True, exist_ok=True)
     return path
 
 
 def write_atomically(path: Path, text: str, *, is_durable: bool = False) -> None:
-    """Write a text file of a study whole or not at all, also where the power fails if it is to be durable.
-
-    Raises:
-        SetupError: the disk is full, or the place cannot be written.
-    """
+    """Write a text file of a study whole or not at all, also where the power fails if it is to be durable."""
     with saying_what_fails(path):
         write_whole(path, text, is_durable=is_durable)
 
@@ -113,11 +90,7 @@ def stale(files: Mapping[Path, str]) -> dict[Path, str]:
 
 
 def write_files(files: Mapping[Path, str]) -> None:
-    """Write files, in folders that are made where there are none.
-
-    Raises:
-        SetupError: the disk is full, or a place cannot be written.
-    """
+    """Write files, in folders that are made where there are none."""
     for path, text in files.items():
         make_folder(path.parent)
         write_atomically(path, text)
@@ -136,19 +109,14 @@ def _holds(path: Path, text: str) -> bool:
 
 @contextmanager
 def saying_what_fails(path: Path) -> Iterator[None]:
-    """Turn a failure to write into a sentence with a next step.
-
-    Raises:
-        SetupError: the disk is full, or the place cannot be written.
-    """
+    """Turn a failure to write into a sentence with a next step."""
     try:
         yield
     except OSError as error:
-        raise SetupError(describe_write_failure(path, error)) from error
+        raise SetupError(_describe_failure(path, error)) from error
 
 
-def describe_write_failure(path: Path, error: OSError) -> str:
-    """Describe the failure and the next step."""
+def _describe_failure(path: Path, error: OSError) -> str:
     if error.errno in {errno.ENOSPC, errno.EDQUOT}:
         return f"The disk is full at {path}. Trials so far are kept: free some space and run the same command again."
     if error.errno in {errno.ENOTDIR, errno.EEXIST}:
@@ -197,33 +165,29 @@ _BESIDE_THE_HEAD = frozenset({"format", "digest", IS_IMPORTED, MACHINE})
 
 
 class StudyFolder:
-    """Paths and files of one study.
+    """Paths and files of one study, in a folder of studies: ``./studies`` where none is given.
 
-    Args:
-        name: Its name.
-        root: The folder of studies; ``./studies`` where none is given.
+    Attributes:
+        database: The Optuna storage.
+        best: The folder of files that the answer's variables name.
+        workers: The folder of the workers' output.
+        evidence: The file in which trainings tell what they found out about a config.
+
+    Raises:
+        UsageError: its name leads to another place, hides it, cannot be seen or typed, or looks like an option.
     """
 
     def __init__(self, name: str, root: Path | None = None) -> None:
         name = name.removesuffix("/")  # as a shell completes the name of a folder
-        require_name(name)
+        if not is_name(name):
+            raise UsageError(
+                f"{shown(name)} cannot name a study. Use up to {LONGEST_NAME} letters, digits, dots and dashes, "
+                "without a slash, an invisible sign, a space at an end, or a dot or dash at the beginning."
+            )
         self.name = name
         self.path = (root or STUDIES).absolute() / name
-
-    @property
-    def database(self) -> Path:
-        """Return the Optuna storage."""
-        return self.path / "study.db"
-
-    @property
-    def best(self) -> Path:
-        """Return the folder of files that the answer's variables name."""
-        return self.path / "best"
-
-    @property
-    def workers(self) -> Path:
-        """Return the folder of the workers' output."""
-        return self.path / "workers"
+        self.database, self.evidence = self.path / "study.db", self.path / EVIDENCE
+        self.best, self.workers = self.path / "best", self.path / "workers"
 
     def trial(self, number: int) -> Path:
         """Return the folder of a trial."""
@@ -240,19 +204,15 @@ class StudyFolder:
 
     @property
     def name_in_database(self) -> str:
-        """Name of the Optuna study: that of the folder when it was begun, wherever it was moved since."""
+        """Return the name of the Optuna study: that of the folder when it was begun, wherever it was moved since."""
         return self.head().study if self.exists() else self.name
 
     def prepare(self) -> None:
-        """Make the folders of the study.
-
-        Raises:
-            SetupError: they cannot be made, or something in the folder leads elsewhere.
-        """
+        """Make the folders of the study, unless something in its folder leads elsewhere."""
         require_plain(self)
+        for folder in (self.workers, self.best, self.path / "trials"):
+            make_folder(folder)
         with saying_what_fails(self.path):
-            for folder in (self.workers, self.best, self.path / "trials"):
-                folder.mkdir(parents=True, exist_ok=True)
             # Logs and databases do not belong into the user's repository unless the user removes this file.
             if not (self.exists() or (self.path / ".gitignore").exists()):
                 (self.path / ".gitignore").write_text("*\n", encoding="utf-8")
@@ -271,14 +231,13 @@ class StudyFolder:
 
     def keep_head(self, head: Head, *, is_imported: bool = False) -> None:
         """Write down what the study is about, and whether it comes from an archive, in ``study.json``."""
-        self.write(STUDY, codec.to_plain(_provenance_of(head, this_machine(), is_imported=is_imported)))
+        self.write(STUDY, _provenance_of(head, this_machine(), is_imported=is_imported))
 
     def provenance(self) -> Provenance:
         """Return the study's head, and its origin.
 
         Raises:
             UsageError: there is no such study, or another version of autorecompute made it.
-            SetupError: it cannot be read.
         """
         return _provenance_of(self.head(), self._provenance().get(MACHINE), is_imported=self.is_imported)
 
@@ -287,10 +246,10 @@ class StudyFolder:
 
         Raises:
             UsageError: there is no such study, or another version of autorecompute made it.
-            SetupError: it cannot be read.
         """
         plain = {name: value for name, value in self._provenance().items() if name not in _BESIDE_THE_HEAD}
-        return self._structure(STUDY, plain, Head)
+        with self._saying_what_is_wrong(STUDY):
+            return codec.from_plain(plain, Head)
 
     @property
     def is_imported(self) -> bool:
@@ -304,7 +263,7 @@ class StudyFolder:
     def _provenance(self) -> dict[str, Any]:
         if not self.exists():
             raise UsageError(f"There is no study '{self.name}' in {self.path.parent}. List them: autorecompute show")
-        provenance = self._structure(STUDY, self._read(STUDY), dict[str, Any])
+        provenance = self.read(STUDY, dict[str, Any]) or {}
         if provenance.get("format") != FORMAT:
             raise UsageError(
                 f"Study '{self.name}' was made by autorecompute {provenance.get('autorecompute', '(unknown)')!s:.40} "
@@ -314,16 +273,15 @@ class StudyFolder:
 
     def keep_trial(self, trial: Trial, command: Sequence[str], environment: Mapping[str, str], output: str) -> None:
         """Fill the folder of a trial: what was run, under what, what it printed and what came of it."""
-        folder = self.trial(trial.number)
-        make_folder(folder)
+        folder = make_folder(self.trial(trial.number))
         write_atomically(folder / "command.txt", shlex.join(command) + "\n")
         write_atomically(folder / "environment.json", json.dumps(dict(environment), indent=2) + "\n")
         write_atomically(folder / "output.log", output)
-        write_atomically(folder / "result.json", jsontext.write(codec.to_plain(trial), indent=2) + "\n")
+        write_atomically(folder / "result.json", codec.write(codec.to_plain(trial), indent=2) + "\n")
 
     def begin_trial(self, unless_ended: Trial) -> None:
         """Write down what a trial that begins now is to be, should nobody be left to tell how it ended."""
-        self.write(IN_PROGRESS, codec.to_plain(unless_ended))
+        self.write(IN_PROGRESS, unless_ended)
 
     def end_trial(self) -> None:
         """Forget that a trial was begun."""
@@ -331,26 +289,17 @@ class StudyFolder:
             (self.path / IN_PROGRESS).unlink(missing_ok=True)
 
     def trial_in_progress(self) -> Trial | None:
-        """Return the trial that was begun and never ended.
-
-        Raises ``SetupError`` where what is left of it cannot be read.
-        """
+        """Return the trial that was begun and never ended."""
         return self.read(IN_PROGRESS, Trial)
 
     def keep_rejections(self, rejections: Sequence[Rejection]) -> None:
         """Write down which configs were not confirmed."""
-        self.write(REJECTED, {IN_REJECTED: codec.to_plain(rejections)})
+        self.write(REJECTED, {IN_REJECTED: rejections})
 
     def rejections(self) -> list[Rejection]:
         """Return the configs that were not confirmed, and those that trainings have disproved since."""
-        known = self.read(REJECTED, dict[str, list[Rejection]])
-        own = known.get(IN_REJECTED, []) if known is not None else []
+        own = (self.read(REJECTED, dict[str, list[Rejection]]) or {}).get(IN_REJECTED, [])
         return [*own, *(one for one in self.disproved() if all(one.config != other.config for other in own))]
-
-    @property
-    def evidence(self) -> Path:
-        """Return the file in which trainings tell what they found out about a config."""
-        return self.path / EVIDENCE
 
     def disproved(self) -> list[Rejection]:
         """Return the configs whose gradients trainings found to be wrong."""
@@ -359,13 +308,13 @@ class StudyFolder:
 
     def keep_confirmed(self, confirmed: Sequence[Best]) -> None:
         """Write down which configs were confirmed, and what that measured."""
-        self.write(CONFIRMED, {IN_CONFIRMED: codec.to_plain(confirmed)})
+        self.write(CONFIRMED, {IN_CONFIRMED: confirmed})
 
     def confirmed(self) -> list[Best]:
         """Return the configs that were confirmed, in the order they were."""
-        known = self.read(CONFIRMED, dict[str, list[Best]])
+        known = (self.read(CONFIRMED, dict[str, list[Best]]) or {}).get(IN_CONFIRMED, [])
         disproved = {rejection.config for rejection in self.disproved()}
-        return [best for best in (known or {}).get(IN_CONFIRMED, []) if best.config not in disproved]
+        return [best for best in known if best.config not in disproved]
 
     def kept_trials(self) -> set[int]:
         """Return the numbers of the trials that have a folder with what came of them."""
@@ -373,11 +322,7 @@ class StudyFolder:
         return {int(name) for name in names if re.fullmatch("[0-9]{4,9}", name)}
 
     def require_trials(self, count: int) -> None:
-        """Check that the storage, with ``count`` trials, still holds all that were kept here.
-
-        Raises:
-            SetupError: trials are missing there.
-        """
+        """Check that the storage, with ``count`` trials, still holds all that were kept here."""
         kept = len(self.kept_trials())
         if count < kept:
             raise SetupError(
@@ -385,19 +330,21 @@ class StudyFolder:
                 "was left as it is: restore it, or begin a new study with --study NAME."
             )
 
-    def write(self, name: str, plain: object) -> None:
+    def write(self, name: str, value: object) -> None:
         """Write a JSON file whole or not at all, also where the power fails; a file that is there is replaced."""
-        write_atomically(self.path / name, jsontext.write(plain, indent=2) + "\n", is_durable=True)
+        text = codec.write(codec.to_plain(value), indent=2)
+        write_atomically(self.path / name, f"{text}\n", is_durable=True)
 
     def read(self, name: str, kind: type[T]) -> T | None:
         """Read a JSON file; return ``None`` where there is none."""
         if not (self.path / name).is_file():
             return None
-        return self._structure(name, self._read(name), kind)
+        with self._saying_what_is_wrong(name):
+            return codec.from_plain(codec.read_file(self.path / name), kind)
 
     def finish(self, result: Result) -> None:
         """Write down the answer."""
-        self.write("result.json", codec.to_plain(result))
+        self.write("result.json", result)
 
     def result(self) -> Result | None:
         """Return the answer, once there is one, under the folder's name of now, with what trainings say against it."""
@@ -406,14 +353,6 @@ class StudyFolder:
             return None
         told = tuple(one.reason for one in self.disproved() if result.best and result.best.config == one.config)
         return replace(result, study=self.name, warnings=(*result.warnings, *told))
-
-    def _read(self, name: str) -> Any:
-        with self._saying_what_is_wrong(name):
-            return jsontext.read_file(self.path / name)
-
-    def _structure(self, name: str, plain: Any, kind: type[T]) -> T:
-        with self._saying_what_is_wrong(name):
-            return codec.from_plain(plain, kind)
 
     @contextmanager
     def _saying_what_is_wrong(self, name: str) -> Iterator[None]:
@@ -467,8 +406,9 @@ def find_user(folder: StudyFolder) -> int | None:
     """
     inside = f"{os.path.realpath(folder.path)}{os.sep}"
     for process in psutil.process_iter():
-        if process.pid != os.getpid() and _has_open(process, inside):
-            return process.pid
+        with contextlib.suppress(psutil.Error, OSError):
+            if process.pid != os.getpid() and any(file.path.startswith(inside) for file in process.open_files()):
+                return process.pid
     return None
 
 
@@ -478,12 +418,11 @@ def require_unused(folder: StudyFolder) -> None:
     Raises:
         UsageError: a process uses it.
     """
-    user = find_user(folder)
-    if user is not None:
+    if (user := find_user(folder)) is not None:
         raise UsageError(_in_use(folder, user))
 
 
-@contextlib.contextmanager
+@contextmanager
 def using(folder: StudyFolder) -> Iterator[None]:
     """Have the study to itself while the context lasts: two tunings would number their trials alike.
 
@@ -492,7 +431,6 @@ def using(folder: StudyFolder) -> Iterator[None]:
 
     Raises:
         UsageError: another process tunes it.
-        SetupError: the file cannot be opened.
     """
     file = folder.path / LOCK
     with saying_what_fails(file):
@@ -512,9 +450,3 @@ def using(folder: StudyFolder) -> Iterator[None]:
 def _in_use(folder: StudyFolder, user: int | None) -> str:
     who = "Another process" if user is None else f"Process {user}"
     return f"{who} is using study '{folder.name}'. Wait for it, or end it with Ctrl-C."
-
-
-def _has_open(process: psutil.Process, inside: str) -> bool:
-    with contextlib.suppress(psutil.Error, OSError):
-        return any(file.path.startswith(inside) for file in process.open_files())
-    return False

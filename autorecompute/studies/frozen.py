@@ -33,8 +33,8 @@ TRIAL_ATTRIBUTE = "trial"
 def distributions_of(space: Space) -> dict[str, BaseDistribution]:
     """Return the distribution of each parameter.
 
-    A plan's parameter is the number of occurrences that are on, or whether it is on where it knows no counts. Where
-    there are opaque presets, one more parameter names them.
+    A plan's parameter is the number of occurrences that are on, 0 or 1 where it knows no counts. Where there are opaque
+    presets, one more parameter names them.
     """
     found: dict[str, BaseDistribution] = {plan.id: IntDistribution(0, _most(plan)) for plan in space.plans}
     if opaque := space.opaque_presets:
@@ -67,7 +67,10 @@ def _most(plan: Plan) -> int:
 
 def state_of(outcome: Outcome) -> TrialState:
     """Return Optuna's state of a trial that ended so."""
-    return _STATES.get(outcome, TrialState.FAIL)
+    if outcome.is_measured:
+        return TrialState.COMPLETE
+    # Optuna's samplers learn from pruned trials and their constraints, and nothing from failed ones.
+    return TrialState.PRUNED if outcome is Outcome.OOM else TrialState.FAIL
 
 
 def violation(measurement: Measurement, limit_bytes: int) -> float:
@@ -86,15 +89,7 @@ def freeze(
     limit_bytes: int,
     system_attrs: Mapping[str, Any] | None = None,
 ) -> FrozenTrial:
-    """Return the trial as Optuna keeps it.
-
-    Args:
-        trial: What was measured.
-        space: The plans that are its parameters.
-        value: What it is to be judged by; left out where it was not measured.
-        limit_bytes: What its peak may reach.
-        system_attrs: What viewers look for there.
-    """
+    """Return the trial as Optuna keeps it, judged by a value if it was measured."""
     state = state_of(trial.measurement.outcome)
     return create_trial(
         state=state,
@@ -109,11 +104,7 @@ def freeze(
 def thaw(frozen: FrozenTrial, space: Space, *, limit_bytes: int, step_seconds: float | None) -> Trial:
     """Return the trial that Optuna keeps, as far as its parameters and constraint tell; as it was where we stored it.
 
-    Args:
-        frozen: A finished trial.
-        space: The plans that are its parameters.
-        limit_bytes: What the constraint is about.
-        step_seconds: The step time that its value stands for; ``None`` where it has none.
+    Its value stands for a step time.
 
     Raises:
         UsageError: the trial has a value and nobody said whether it fits.
@@ -143,11 +134,3 @@ def _measurement(frozen: FrozenTrial, limit_bytes: int, step_seconds: float | No
     outcome = Outcome.OVER_LIMIT if excess > 0 else Outcome.OK
     peak_bytes = limit_bytes + round(excess)
     return Measurement(outcome=outcome, peak_bytes=peak_bytes, step_seconds=(step_seconds,), samples=1)
-
-
-_STATES = {
-    Outcome.OK: TrialState.COMPLETE,
-    Outcome.OVER_LIMIT: TrialState.COMPLETE,
-    # Optuna's samplers learn from pruned trials and their constraints, and nothing from failed ones.
-    Outcome.OOM: TrialState.PRUNED,
-}

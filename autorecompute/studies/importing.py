@@ -1,4 +1,7 @@
-"""Imports studies, and removes them."""
+"""Imports studies, and removes them.
+
+Whatever makes or removes a folder raises ``SetupError`` where that fails.
+"""
 
 from __future__ import annotations
 
@@ -7,8 +10,9 @@ import os
 import re
 import shutil
 import tempfile
+from collections.abc import Mapping
 from contextlib import contextmanager
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -17,7 +21,6 @@ import psutil
 from autorecompute.errors import AutorecomputeError, UsageError
 from autorecompute.files import DRAFT, walk
 from autorecompute.result import NAME as EVIDENCE
-from autorecompute.studies.analysis import ANALYSIS_FILE, DETECTION_FILE
 from autorecompute.studies.checked import CHECKED
 from autorecompute.studies.folder import (
     CONFIRMED,
@@ -33,7 +36,7 @@ from autorecompute.studies.folder import (
     require_unused,
     saying_what_fails,
 )
-from autorecompute.studies.records import BATCHES_FILE, RACE_FILE, SHARED, StudyRecords, shared_from, write_records
+from autorecompute.studies.records import BATCHES_FILE, FILES, SHARED, StudyRecords, shared_from, write_records
 from autorecompute.studies.storage import read_trials
 from autorecompute.units import printable
 
@@ -44,8 +47,7 @@ if TYPE_CHECKING:
 NAMED_AT_ONCE = 3
 """So many files of others are named in a message."""
 
-_FILES = (ANALYSIS_FILE, BATCHES_FILE, DETECTION_FILE, RACE_FILE)
-_RECORDS = (IN_PROGRESS, REJECTED, CONFIRMED, CHECKED, EVIDENCE, *_FILES, SHARED, STUDY, "result.json")
+_RECORDS = (IN_PROGRESS, REJECTED, CONFIRMED, CHECKED, EVIDENCE, SHARED, STUDY, *(f"{name}.json" for name in FILES))
 _LOG = r"trials/\d+/output\.log|workers/(.+/)?\d+\.log"
 _OURS = (
     *(re.escape(name) for name in (*_RECORDS, PAGE, LOCK, ".gitignore")),
@@ -64,80 +66,58 @@ _is_ours = re.compile("|".join(_OURS)).fullmatch
 
 def logs_of(folder: StudyFolder) -> list[Path]:
     """Return the output of the study's processes; behind a link nothing is looked for."""
-    return [path for path in walk(folder.path) if not path.is_symlink() and _is_log(_inner(path, folder))]
+    return [path for path, place in _files_in(folder) if not path.is_symlink() and _is_log(place)]
 
 
 def strangers_in(folder: StudyFolder) -> list[str]:
     """Return the files and links that autorecompute did not make, as paths from the study's folder on."""
     if not folder.path.is_dir():
         return ["."]
-    inner = ((_inner(path, folder), path.is_symlink()) for path in walk(folder.path))
-    return [place for place, is_link in inner if is_link or not _is_ours(place)]
+    return [place for path, place in _files_in(folder) if path.is_symlink() or not _is_ours(place)]
 
 
-def require_no_strangers(folder: StudyFolder) -> None:
-    """Check that whoever removes the study removes nothing else; of a link to a folder, the link alone would go.
-
-    Raises:
-        UsageError: somebody else's files lie in its folder.
-    """
-    if folder.path.is_symlink() or not (strangers := strangers_in(folder)):
-        return
-    named = ", ".join(strangers[:NAMED_AT_ONCE])
-    raise UsageError(
-        f"{folder.path} holds what autorecompute did not make ({printable(named, '')}). Nothing was removed: move that "
-        "elsewhere, or remove the folder yourself."
-    )
-
-
-def _inner(path: Path, folder: StudyFolder) -> str:
-    return path.relative_to(folder.path).as_posix()
+def _files_in(folder: StudyFolder) -> list[tuple[Path, str]]:
+    return [(path, path.relative_to(folder.path).as_posix()) for path in walk(folder.path)]
 
 
 DRAFT_PREFIX = ".draft-"
 """Folders of studies that are being made or removed; the number of the process follows."""
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Trusted:
-    """Names that an archive may bring along.
-
-    Attributes:
-        knobs: Names of the settings that are known, by the training system's name.
-    """
-
-    knobs: dict[str, frozenset[str]]
+Knobs = Mapping[str, frozenset[str]]
+"""Names of the settings that are known, by the training system's name: an archive may bring along no others."""
 
 
-def import_records(records: StudyRecords, name: str, trusted: Trusted, *, force: bool) -> StudyFolder:
+def import_records(records: StudyRecords, name: str, known: Knobs, *, force: bool) -> StudyFolder:
     """Return the study that was made.
 
     Raises:
         UsageError: the name is taken, or is none; the archive has what this version does not know; a process uses
             the study, or somebody else's files lie in its folder.
-        SetupError: the disk is full, or the folder cannot be written.
     """
     folder = StudyFolder(name)
     name = folder.name
-    require_trusted(records, trusted)
-    if folder.path.exists() or folder.path.is_symlink():
+    require_trusted(records, known)
+    if _is_taken(folder.path):
         if not force:
             raise UsageError(f"There is a study '{name}' already. Add --force to replace it, or --study NAME.")
-        require_unused(folder)
-        require_no_strangers(folder)
-    head = replace(records.head, study=name)
+        require_removable(folder)
     result = None if records.result is None else replace(records.result, study=name)
-    own = replace(records, head=head, result=result)
+    own = replace(records, head=replace(records.head, study=name), result=result)
     with drafting(STUDIES) as drafts:
         write_records(own, StudyFolder(name, drafts))
         _put(drafts / name, folder, force=force)
     return folder
 
 
+def _is_taken(path: Path) -> bool:
+    return path.exists() or path.is_symlink()
+
+
 def _put(made: Path, folder: StudyFolder, *, force: bool) -> None:
     replaced = made.with_name(f"{made.name}.replaced")
     with saying_what_fails(folder.path):
-        if force and (folder.path.exists() or folder.path.is_symlink()):
+        if force and _is_taken(folder.path):
             folder.path.rename(replaced)
         try:
             # No study is replaced by this: the system moves a folder to where nothing is, or an empty one.
@@ -166,19 +146,17 @@ def drafting(root: Path) -> Iterator[Path]:
         shutil.rmtree(drafts, ignore_errors=True)
 
 
-def require_trusted(records: StudyRecords, trusted: Trusted) -> None:
+def require_trusted(records: StudyRecords, known: Knobs) -> None:
     """Check that an archive is about the training system and the settings that are known here.
 
     Raises:
         UsageError: it is about others.
     """
-    result = records.result
-    backends = {records.head.problem.backend, *([result.versions["backend"]] if result is not None else [])}
-    if len(backends) > 1 or not backends <= trusted.knobs.keys():
+    result, backend = records.result, records.head.problem.backend
+    if backend not in known or (result is not None and result.versions["backend"] != backend):
         raise UsageError("The archive is about a training system that this autorecompute does not know. Update it.")
     bests = [*records.confirmed, *([result.best] if result is not None and result.best is not None else [])]
-    known = trusted.knobs[records.head.problem.backend]
-    if strangers := sorted({name for best in bests for name in best.knobs} - known):
+    if strangers := sorted({name for best in bests for name in best.knobs} - known[backend]):
         raise UsageError(
             f"The archive has the setting '{printable(strangers[0], '')}', which this autorecompute does not know. "
             "Nothing was imported. Install the version that wrote it."
@@ -188,40 +166,30 @@ def require_trusted(records: StudyRecords, trusted: Trusted) -> None:
 _DRAFT = re.compile(re.escape(DRAFT_PREFIX) + r"([0-9]{1,9})-.*")
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Removable:
-    """Something that reuse does not need.
-
-    Attributes:
-        path: The file or folder.
-        size_bytes: What it takes on the disk.
-        why: Why nobody needs it, in words.
-    """
-
-    path: Path
-    size_bytes: int
-    why: str
-
-
 def delete(folder: StudyFolder) -> int:
     """Remove a study; how many bytes that freed.
 
     Raises:
         UsageError: a process uses it, or somebody else's files lie in its folder.
-        SetupError: it cannot be removed.
     """
     require_removable(folder)
-    return _remove(folder.path)
+    return remove(folder.path)
 
 
 def require_removable(folder: StudyFolder) -> None:
-    """Check that a study can be removed, and nothing with it.
+    """Check that a study can be removed, and nothing with it; of a link to a folder, the link alone would go.
 
     Raises:
         UsageError: a process uses it, or somebody else's files lie in its folder.
     """
     require_unused(folder)
-    require_no_strangers(folder)
+    if folder.path.is_symlink() or not (strangers := strangers_in(folder)):
+        return
+    named = ", ".join(strangers[:NAMED_AT_ONCE])
+    raise UsageError(
+        f"{folder.path} holds what autorecompute did not make ({printable(named, '')}). Nothing was removed: move that "
+        "elsewhere, or remove the folder yourself."
+    )
 
 
 def size_of(path: Path) -> int:
@@ -234,8 +202,8 @@ def size_of(path: Path) -> int:
         return 0
 
 
-def find_removable() -> Iterator[Removable]:
-    """Yield what can go.
+def find_removable() -> Iterator[tuple[Path, str]]:
+    """Yield the files and folders that can go, and why nobody needs them, in words.
 
     The output of finished studies' processes, studies that measured nothing, and abandoned drafts.
     """
@@ -246,47 +214,11 @@ def find_removable() -> Iterator[Removable]:
     for draft in sorted(STUDIES.glob(f"{DRAFT_PREFIX}*")):
         owner = _DRAFT.fullmatch(draft.name)
         if owner is not None and not draft.is_symlink() and not psutil.pid_exists(int(owner[1])):
-            yield _removable(draft, "left over from a command that was ended")
+            yield draft, "left over from a command that was ended"
 
 
-def remove(removable: Removable) -> int:
-    """Remove it; how many bytes that freed.
-
-    Raises:
-        SetupError: it cannot be removed.
-    """
-    return _remove(removable.path)
-
-
-def _removable_in(folder: StudyFolder) -> Iterator[Removable]:
-    try:
-        folder.head()
-        result = folder.result()
-        is_empty = _is_empty(folder) if result is None else False
-    except AutorecomputeError:
-        return  # what cannot be read may still be mended
-    if is_empty and not strangers_in(folder):
-        yield _removable(folder.path, "a study without trials")
-    elif result is not None and not result.search_end.is_early:
-        logs, page = logs_of(folder), folder.path / PAGE
-        yield from (_removable(path, "output of a finished study") for path in logs)
-        if logs and page.is_file() and not page.is_symlink():
-            yield _removable(page, "links to that output; 'autorecompute report' makes it anew")
-
-
-def _is_empty(folder: StudyFolder) -> bool:
-    if shared_from(folder) is not None:
-        return False  # its trials are in a storage
-    if folder.trial_in_progress() is not None or (folder.path / BATCHES_FILE).exists():
-        return False
-    return not read_trials(folder.database, folder.name_in_database)
-
-
-def _removable(path: Path, why: str) -> Removable:
-    return Removable(path=path, size_bytes=size_of(path), why=why)
-
-
-def _remove(path: Path) -> int:
+def remove(path: Path) -> int:
+    """Remove a file, or a folder as a whole; how many bytes that freed."""
     size_bytes = size_of(path)
     if not path.is_dir() or path.is_symlink():
         with saying_what_fails(path):
@@ -296,3 +228,25 @@ def _remove(path: Path) -> int:
     with drafting(STUDIES) as drafts, saying_what_fails(path):
         path.rename(drafts / path.name)
     return size_bytes
+
+
+def _removable_in(folder: StudyFolder) -> Iterator[tuple[Path, str]]:
+    try:
+        folder.head()
+        result = folder.result()
+        is_empty = result is None and _is_empty(folder)
+    except AutorecomputeError:
+        return  # what cannot be read may still be mended
+    if is_empty and not strangers_in(folder):
+        yield folder.path, "a study without trials"
+    elif result is not None and not result.search_end.is_early:
+        logs, page = logs_of(folder), folder.path / PAGE
+        yield from ((path, "output of a finished study") for path in logs)
+        if logs and page.is_file() and not page.is_symlink():
+            yield page, "links to that output; 'autorecompute report' makes it anew"
+
+
+def _is_empty(folder: StudyFolder) -> bool:
+    if shared_from(folder) is not None or folder.trial_in_progress() is not None:
+        return False  # its trials are in a storage, or begin
+    return not (folder.path / BATCHES_FILE).exists() and not read_trials(folder.database, folder.name_in_database)

@@ -33,7 +33,7 @@ class Difference:
 
     @property
     def sentence(self) -> str:
-        """``batch 32, not 16``."""
+        """Return the same in words, ``batch 32, not 16``."""
         return f"{self.part} {self.here}, not {self.there}"
 
 
@@ -108,7 +108,7 @@ class Problem:
 
     @property
     def digest(self) -> str:
-        """Sixteen hexadecimal digits, equal for equal problems."""
+        """Return sixteen hexadecimal digits, equal for equal problems."""
         return _digest(codec.to_plain(self))
 
     @property
@@ -181,10 +181,6 @@ class Sizes:
     def parts(self) -> dict[str, str]:
         """Return each dimension by its name."""
         return {name: str(size) for name, size in sorted(self.dims.items())}
-
-    def differences(self, other: Sizes) -> list[str]:
-        """Return the dimensions in which the other differs, in words: ``sequence 128, not 64``."""
-        return [difference.sentence for difference in compare(self.parts, other.parts)]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

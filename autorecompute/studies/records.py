@@ -1,27 +1,30 @@
-"""The records of a study beside its trials."""
+"""The records of a study beside its trials.
+
+Whatever reads or writes them raises ``SetupError`` where that fails.
+"""
 
 from __future__ import annotations
 
 import statistics
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Annotated
+from typing import TYPE_CHECKING, Annotated, Any
 
-from autorecompute import codec
 from autorecompute.errors import SetupError, UsageError
 from autorecompute.figures import Figures, Ranking
 from autorecompute.files import shown
 from autorecompute.measurement import Trial
 from autorecompute.ranges import LARGEST_BATCH, Batch, Count, Number, PositiveBytes, Seconds, StepSeconds
 from autorecompute.result import Best, Rejection, Result, SearchEnd
-from autorecompute.studies.analysis import ANALYSIS_FILE, DETECTION_FILE, Analysis
+from autorecompute.studies.analysis import Analysis
 from autorecompute.studies.folder import LONGEST_NAME, StudyFolder, is_name, saying_what_fails
 from autorecompute.studies.problem import SEVERAL_BATCHES, Head
-from autorecompute.studies.storage import SECONDS_ATTRIBUTE, TrialStore, read_trials
+from autorecompute.studies.storage import TrialStore, read_trials
 from autorecompute.training_job import Detection
 from autorecompute.units import printable
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
+    from pathlib import Path
 
     from autorecompute.plans import Space
     from autorecompute.studies.problem import Problem
@@ -53,12 +56,12 @@ class RoundRecord:
 
     @property
     def seconds(self) -> float:
-        """Median step: wall time, or processor time where the round was disturbed."""
+        """Return the median step: wall time, or processor time where the round was disturbed."""
         return statistics.median(self.cpu_seconds if self.is_disturbed and self.cpu_seconds else self.step_seconds)
 
     @property
     def ratio(self) -> float | None:
-        """Step time of the reference over its own, on the same clock; ``None`` where the round had no reference."""
+        """Return the reference's step time over its own, on the same clock; ``None`` if the round had no reference."""
         is_cpu_time = self.is_disturbed and self.cpu_seconds
         reference = self.reference_cpu_seconds if is_cpu_time else self.reference_seconds
         return statistics.median(reference) / self.seconds if reference else None
@@ -114,9 +117,6 @@ def read_batches(folder: StudyFolder, asked: Sequence[int]) -> BatchRecord:
     """Read the record; of a study that was asked for other batches before, keep the measurements.
 
     Its answer is still the one to those: ``asked`` stays as it is until there is another answer.
-
-    Raises:
-        SetupError: the file cannot be read.
     """
     kept = folder.read(BATCHES_FILE, BatchRecord)
     if kept is None:
@@ -127,28 +127,18 @@ def read_batches(folder: StudyFolder, asked: Sequence[int]) -> BatchRecord:
 
 
 def keep_batches(folder: StudyFolder, record: BatchRecord) -> None:
-    """Write the record whole or not at all.
-
-    Raises:
-        SetupError: the folder cannot be written.
-    """
-    folder.write(BATCHES_FILE, codec.to_plain(record))
+    """Write the record whole or not at all."""
+    folder.write(BATCHES_FILE, record)
 
 
 def trials_of_answer(folder: StudyFolder, result: Result) -> list[Trial]:
-    """Return the trials that the answer was chosen from: of several batches, those at the batch to train with.
-
-    Raises:
-        SetupError: a storage cannot be read.
-    """
-    study = folder if not result.curve else _study_at(folder, result)
-    return read_trials(study.database, study.name_in_database) if study is not None and study.exists() else []
-
-
-def _study_at(folder: StudyFolder, result: Result) -> StudyFolder | None:
-    batch = result.best.batch if result.best is not None else None
-    tuned = {point.batch: point.recomputed.study for point in result.curve if point.recomputed is not None}
-    return StudyFolder(tuned[batch], folder.path.parent) if batch in tuned else None
+    """Return the trials that the answer was chosen from: of several batches, those at the batch to train with."""
+    if result.curve:
+        tuned = {point.batch: point.recomputed.study for point in result.curve if point.recomputed is not None}
+        if result.best is None or result.best.batch not in tuned:
+            return []
+        folder = StudyFolder(tuned[result.best.batch], folder.path.parent)
+    return read_trials(folder.database, folder.name_in_database) if folder.exists() else []
 
 
 def study_of_batch(folder: StudyFolder, batch: int) -> StudyFolder:
@@ -157,11 +147,7 @@ def study_of_batch(folder: StudyFolder, batch: int) -> StudyFolder:
 
 
 def require_names_of_batches(folder: StudyFolder, batches: Sequence[int]) -> None:
-    """Check that the name of a study leaves room for those of its batches.
-
-    Args:
-        folder: The study.
-        batches: Those that are compared; none of them where the best one is looked for.
+    """Check that the name of a study leaves room for those of its batches; none are given where the best is sought.
 
     Raises:
         UsageError: it is too long.
@@ -179,11 +165,7 @@ FOUNDING, PLACE = "study", "storage"
 
 
 def note_shared(folder: StudyFolder, founding: str, place: str) -> None:
-    """Write down which shared study a folder belongs to, and where that is.
-
-    Raises:
-        SetupError: it cannot be written.
-    """
+    """Write down which shared study a folder belongs to, and where that is."""
     folder.write(SHARED, {FOUNDING: founding, PLACE: place})
 
 
@@ -221,40 +203,29 @@ def describe_missing(folder: StudyFolder) -> str:
 
 
 def keep_trials(folder: StudyFolder, trials: Sequence[Trial], space: Space, problem: Problem, session: str) -> None:
-    """Write the database of a folder anew: whole or not at all, for other workers may have the same folder.
-
-    Raises:
-        SetupError: it cannot be written.
-    """
+    """Write the database of a folder anew: whole or not at all, for other workers may have the same folder."""
     draft = folder.database.with_name(f".study.{session}.db")
     with saying_what_fails(draft):
         try:
-            store = TrialStore(draft, folder.name_in_database, space, problem.limit_bytes)
-            for trial in trials:
-                store.add(trial)
-            result = folder.result()
-            if result is not None:
-                store.set_attribute(SECONDS_ATTRIBUTE, result.wall_seconds)
+            _store(draft, folder, trials, space, problem, folder.result())
             draft.replace(folder.database)
         finally:
             draft.unlink(missing_ok=True)
 
 
+def _store(  # noqa: PLR0913, PLR0917  (all that a database holds)
+    database: Path, folder: StudyFolder, trials: Sequence[Trial], space: Space, problem: Problem, result: Result | None
+) -> None:
+    store = TrialStore(database, folder.name_in_database, space, problem.limit_bytes)
+    for trial in trials:
+        store.add(trial)
+    if result is not None:
+        store.keep_seconds(result.wall_seconds)
+
+
 @dataclass(frozen=True, slots=True, kw_only=True)
 class StudyRecords:
-    """A study without its folder.
-
-    Attributes:
-        head: What it is about.
-        trials: What it measured.
-        rejections: The configs that were not confirmed.
-        confirmed: Those that were.
-        race: The finalists' rounds.
-        batches: What only a study of several batches knows.
-        analysis: The profiled small steps.
-        detection: What was detected, where that tells of the memory of every config.
-        result: The answer.
-    """
+    """A study without its folder: its head, its trials, its configs that were confirmed or not, and its files."""
 
     head: Head
     trials: tuple[Trial, ...] = ()
@@ -267,22 +238,24 @@ class StudyRecords:
     result: Result | None = None
 
 
-def trials_of(folder: StudyFolder) -> list[Trial]:
-    """Return the trials of a study, in the order they ended.
+FILES: dict[str, type[Any]] = {
+    "race": RaceRecord,
+    "batches": BatchRecord,
+    "analysis": Analysis,
+    "detection": Detection,
+    "result": Result,
+}
+"""The files of which a study has one at most, without ``.json``."""
 
-    Raises:
-        SetupError: they cannot be read, or their file is gone.
-    """
+
+def trials_of(folder: StudyFolder) -> list[Trial]:
+    """Return the trials of a study, in the order they ended."""
     require_database(folder)
     return read_trials(folder.database, folder.name_in_database)
 
 
 def require_database(folder: StudyFolder) -> None:
-    """Check that a study which measured something has the file of its trials.
-
-    Raises:
-        SetupError: it is gone.
-    """
+    """Check that a study which measured something has the file of its trials."""
     if folder.database.is_file() or folder.problem().batch == SEVERAL_BATCHES:
         return
     result = folder.result()
@@ -300,55 +273,27 @@ def read_records(folder: StudyFolder) -> StudyRecords:
 
     Raises:
         UsageError: there is no such study, or another version made it.
-        SetupError: a part of it cannot be read.
     """
     return StudyRecords(
         head=folder.head(),
         trials=tuple(trials_of(folder)),
         rejections=tuple(folder.rejections()),
         confirmed=tuple(folder.confirmed()),
-        race=folder.read(RACE_FILE, RaceRecord),
-        batches=folder.read(BATCHES_FILE, BatchRecord),
-        analysis=folder.read(ANALYSIS_FILE, Analysis),
-        detection=folder.read(DETECTION_FILE, Detection),
+        **{name: folder.read(f"{name}.json", kind) for name, kind in FILES.items() if kind is not Result},
         result=folder.result(),
     )
 
 
 def write_records(records: StudyRecords, folder: StudyFolder) -> None:
-    """Fill the folder of a study that is not there yet.
-
-    Args:
-        records: What it is to know; names in them are those of the folder already.
-        folder: Where it is to be.
-
-    Raises:
-        SetupError: it cannot be written.
-    """
+    """Fill the folder of a study that is not there yet; names in its records are those of the folder already."""
     folder.prepare()
     folder.keep_head(records.head, is_imported=True)
-    _store_trials(records, folder)
+    head = records.head
+    _store(folder.database, folder, records.trials, head.sizes.space, head.problem, records.result)
     if records.rejections:
         folder.keep_rejections(records.rejections)
     if records.confirmed:
         folder.keep_confirmed(records.confirmed)
-    parts = {
-        RACE_FILE: records.race,
-        ANALYSIS_FILE: records.analysis,
-        DETECTION_FILE: records.detection,
-        BATCHES_FILE: records.batches,
-    }
-    for name, part in parts.items():
-        if part is not None:
-            folder.write(name, codec.to_plain(part))
-    if records.result is not None:
-        folder.finish(records.result)
-
-
-def _store_trials(records: StudyRecords, folder: StudyFolder) -> None:
-    problem = records.head.problem
-    store = TrialStore(folder.database, folder.name_in_database, records.head.sizes.space, problem.limit_bytes)
-    for trial in records.trials:
-        store.add(trial)
-    if records.result is not None:
-        store.set_attribute(SECONDS_ATTRIBUTE, records.result.wall_seconds)
+    for name in FILES:
+        if (part := getattr(records, name)) is not None:
+            folder.write(f"{name}.json", part)

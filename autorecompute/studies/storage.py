@@ -1,4 +1,4 @@
-"""The Optuna storage of a study."""
+"""The Optuna storage of a study, in its folder or where several workers reach it."""
 
 from __future__ import annotations
 
@@ -8,6 +8,7 @@ import time
 import urllib.parse
 import warnings
 from contextlib import closing, contextmanager, suppress
+from dataclasses import dataclass, field
 from datetime import datetime, timedelta
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -18,15 +19,17 @@ import sqlalchemy.exc
 from alembic.util import CommandError
 
 from autorecompute import codec
-from autorecompute.errors import SetupError, chain_of
-from autorecompute.jsontext import UnreadableError
+from autorecompute.codec import UnreadableError
+from autorecompute.errors import SetupError, UsageError, chain_of, first_line
+from autorecompute.files import is_file
 from autorecompute.measurement import Trial
 from autorecompute.ranges import Seconds
 from autorecompute.studies.frozen import TRIAL_ATTRIBUTE, freeze, violation
-from autorecompute.units import GIB
+from autorecompute.units import GIB, printable
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
+    from contextlib import AbstractContextManager
 
     from autorecompute.plans import Space
 
@@ -41,9 +44,13 @@ CONSTRAINTS = "constraints"
 def name_value(study: optuna.Study) -> None:
     """Name what the trials of a study are judged by, which is ``Objective 0`` otherwise."""
     if study.metric_names is None:
-        with warnings.catch_warnings():
-            warnings.simplefilter("ignore", optuna.exceptions.ExperimentalWarning)
+        with quiet():
             study.set_metric_names([VALUE])
+
+
+def quiet() -> AbstractContextManager[object]:
+    """Keep Optuna from telling the user what of it is experimental."""
+    return warnings.catch_warnings(action="ignore", category=optuna.exceptions.ExperimentalWarning)
 
 
 def constraint_of(trial: Trial, limit_bytes: int) -> dict[str, Any]:
@@ -62,13 +69,6 @@ def attributes_of(trial: Trial) -> dict[str, Any]:
         "reason": trial.reason,
         **peak,
     }
-
-
-def length_of(trial: Trial) -> timedelta:
-    """Return the length of a trial."""
-    measurement = trial.measurement
-    steps = measurement.warmup_seconds + sum(measurement.step_seconds)
-    return timedelta(seconds=steps + (trial.overhead_seconds or 0.0))
 
 
 BUSY_TIMEOUT_SECONDS = 30
@@ -92,34 +92,6 @@ SQLite writes the first words of a table as they stand here, whatever was typed:
 """
 
 
-def open_to_write(database: Path) -> optuna.storages.RDBStorage:
-    """Return the storage in a file, which is made where there is none.
-
-    Raises:
-        SetupError: the file, or one that belongs to it, is a link or no file.
-        UnreadableError: it holds more than a study does.
-        sqlite3.Error, sqlalchemy.exc.SQLAlchemyError, RuntimeError: it cannot be opened.
-    """
-    _require_plain(database)
-    if database.is_file():
-        _has_tables(database)
-    return _open(database, {"uri": "true"})
-
-
-def open_to_read(database: Path) -> optuna.storages.RDBStorage | None:
-    """Return the storage in a file that is not changed, but for what a killed process had begun to write.
-
-    ``None`` if empty.
-
-    Raises:
-        SetupError: the file, or one that belongs to it, is a link or no file.
-        UnreadableError: it holds more than a study does.
-        sqlite3.Error, sqlalchemy.exc.SQLAlchemyError, RuntimeError: it cannot be opened, or is no storage.
-    """
-    _require_plain(database)
-    return _open(database, {"uri": "true", "mode": "ro"}) if _has_tables(database) else None
-
-
 def _open(database: Path, query: dict[str, str]) -> optuna.storages.RDBStorage:
     optuna.logging.set_verbosity(optuna.logging.WARNING)
     url = sqlalchemy.URL.create("sqlite", database=_uri_of(database), query=query)
@@ -136,18 +108,12 @@ def _require_plain(database: Path) -> None:
             )
         if path.exists() and not path.is_file():
             raise SetupError(f"{path} is no file. Move it away, or begin a new study with --study NAME.")
-    _require_own_journal(Path(f"{database}{JOURNAL}"))
-
-
-def _require_own_journal(journal: Path) -> None:
-    if not journal.is_file():
-        return
     # While the study is tuned, it comes and goes.
-    with suppress(FileNotFoundError), journal.open("rb") as file:
+    with suppress(FileNotFoundError), Path(f"{database}{JOURNAL}").open("rb") as file:
         size = file.seek(0, os.SEEK_END)
         file.seek(max(size - len(_NAMES_ANOTHER), 0))
         if file.read() == _NAMES_ANOTHER:
-            raise UnreadableError(f"{journal.name} names another file")
+            raise UnreadableError(f"{database.name}{JOURNAL} names another file")
 
 
 def _has_tables(database: Path) -> bool:
@@ -167,15 +133,22 @@ def _uri_of(database: Path) -> str:
 
 SECONDS_ATTRIBUTE = "wall_seconds"
 
+FAULTS: tuple[type[Exception], ...] = (
+    optuna.exceptions.OptunaError,
+    sqlalchemy.exc.SQLAlchemyError,
+    sqlite3.Error,
+    CommandError,  # of the migrations that Optuna looks through
+    RuntimeError,  # what Optuna raises for the database of another version
+    ValueError,
+    LookupError,
+)
+
+WRONG = (TypeError, AttributeError, AssertionError, ArithmeticError)
+"""What else reading raises: a file that somebody else wrote may hold anything where Optuna expects its own."""
+
 
 class TrialStore:
-    """The trials of one study.
-
-    Args:
-        database: The SQLite file; it is made where there is none.
-        name: The Optuna study's name.
-        space: The plans, which are the parameters of the Optuna trials.
-        limit_bytes: The memory limit, which is their constraint.
+    """The trials of one study, in an SQLite file that is made where there is none.
 
     Raises:
         SetupError: the file cannot be read as a study, or cannot be written.
@@ -183,9 +156,12 @@ class TrialStore:
 
     def __init__(self, database: Path, name: str, space: Space, limit_bytes: int) -> None:
         self._database, self._space, self._limit_bytes = database, space, limit_bytes
-        with _saying_what_is_wrong(database):
+        with saying_what_fails(database, *WRONG):
+            _require_plain(database)
+            if database.is_file():
+                _has_tables(database)
             self._study = optuna.create_study(
-                study_name=name, storage=open_to_write(database), direction="maximize", load_if_exists=True
+                study_name=name, storage=_open(database, {"uri": "true"}), direction="maximize", load_if_exists=True
             )
             name_value(self._study)
             self._earlier_seconds = codec.from_plain(self._study.user_attrs.get(SECONDS_ATTRIBUTE, 0.0), Seconds)
@@ -204,7 +180,7 @@ class TrialStore:
 
     @property
     def seconds(self) -> float:
-        """Wall time spent on the study, over all sessions."""
+        """Return the wall time spent on the study, over all sessions."""
         return self._earlier_seconds + time.monotonic() - self._opened
 
     def add(self, trial: Trial) -> None:
@@ -218,10 +194,10 @@ class TrialStore:
             self._study.set_user_attr(SECONDS_ATTRIBUTE, self.seconds)
         self._trials.append(trial)
 
-    def set_attribute(self, name: str, value: object) -> None:
-        """Keep something about the study beside its trials."""
+    def keep_seconds(self, seconds: float) -> None:
+        """Keep the wall time that was spent on the study elsewhere."""
         with saying_what_fails(self._database):
-            self._study.set_user_attr(name, codec.to_plain(value))
+            self._study.set_user_attr(SECONDS_ATTRIBUTE, seconds)
 
     def _frozen(self, trial: Trial) -> optuna.trial.FrozenTrial:
         frozen = freeze(
@@ -233,7 +209,9 @@ class TrialStore:
         )
         frozen.user_attrs = {TRIAL_ATTRIBUTE: codec.to_plain(trial), **attributes_of(trial)}
         # It is kept when it has ended; Optuna believes that it began then, too.
-        frozen.datetime_start = datetime.now() - length_of(trial)  # noqa: DTZ005  (Optuna's are naive)
+        steps = trial.measurement.warmup_seconds + sum(trial.measurement.step_seconds)
+        length = timedelta(seconds=steps + (trial.overhead_seconds or 0.0))
+        frozen.datetime_start = datetime.now() - length  # noqa: DTZ005  (Optuna's are naive)
         return frozen
 
 
@@ -245,47 +223,29 @@ def read_trials(database: Path, name: str) -> list[Trial]:
     """
     if not database.is_file():
         return []
-    with _saying_what_is_wrong(database):
-        storage = open_to_read(database)
+    with saying_what_fails(database, *WRONG):
+        _require_plain(database)
+        if not _has_tables(database):
+            return []
+        # It is not changed, but for what a killed process had begun to write.
+        storage = _open(database, {"uri": "true", "mode": "ro"})
         # A tuning that was ended before its first trial leaves a database without any study.
-        if storage is None or not storage.get_all_studies():
+        if not storage.get_all_studies():
             return []
         return _decode(optuna.load_study(study_name=name, storage=storage))
 
 
 @contextmanager
-def saying_what_fails(database: Path) -> Iterator[None]:
-    """Turn a failure of the storage into a sentence with a next step.
+def saying_what_fails(database: Path, *others: type[Exception]) -> Iterator[None]:
+    """Turn a failure of the storage, or one of the others, into a sentence with a next step.
 
     Raises:
         SetupError: the disk is full, the file cannot be written, or it is no study.
     """
     try:
         yield
-    except (
-        sqlalchemy.exc.SQLAlchemyError,
-        optuna.exceptions.OptunaError,
-        sqlite3.Error,
-        CommandError,  # of the migrations that Optuna looks through
-        RuntimeError,  # what Optuna raises for the database of another version
-        ValueError,
-        LookupError,
-    ) as error:
+    except FAULTS + others as error:
         raise SetupError(_describe(database, error)) from error
-
-
-@contextmanager
-def _saying_what_is_wrong(database: Path) -> Iterator[None]:
-    """Say so of what is read: a file that somebody else wrote may hold anything where Optuna expects its own.
-
-    Raises:
-        SetupError: it is no study, or is out of reach.
-    """
-    with saying_what_fails(database):
-        try:
-            yield
-        except (TypeError, AttributeError, AssertionError, ArithmeticError) as error:
-            raise SetupError(_describe(database, error)) from error
 
 
 def _decode(study: optuna.Study) -> list[Trial]:
@@ -293,7 +253,9 @@ def _decode(study: optuna.Study) -> list[Trial]:
 
 
 def _describe(database: Path, error: BaseException) -> str:
-    name = _sqlite_error_name(error)
+    of_sqlite = (link for link in chain_of(error) if isinstance(link, sqlite3.Error))
+    # SQLite's own name of the failure at the end of the chain, SQLITE_FULL for instance.
+    name = getattr(next(of_sqlite, None), "sqlite_errorname", "")
     if name.startswith("SQLITE_FULL"):
         return (
             f"The disk is full at {database}. Trials so far are kept: free some space and run the same command again."
@@ -316,7 +278,75 @@ def _describe(database: Path, error: BaseException) -> str:
     )
 
 
-def _sqlite_error_name(error: BaseException) -> str:
-    """SQLite's own name of the failure at the end of the chain, ``SQLITE_FULL`` for instance."""
-    of_sqlite = (link for link in chain_of(error) if isinstance(link, sqlite3.Error))
-    return getattr(next(of_sqlite, None), "sqlite_errorname", "")
+KINDS = ("postgresql", "mysql", "mariadb", "sqlite")
+DRIVERS = {"postgresql": "postgresql+psycopg", "postgres": "postgresql+psycopg"}
+
+SECRETS = ("password", "passwd", "sslpassword")
+"""Options of a URL that only the driver is told."""
+
+FORMS = "postgresql://USER@HOST/DATABASE, mysql+DRIVER://USER@HOST/DATABASE or sqlite:///PATH"
+ENCODING = "In a password, write / as %2F, : as %3A, @ as %40 and so on, or leave it to PGPASSWORD or ~/.pgpass."
+
+
+@dataclass(frozen=True, slots=True)
+class StorageUrl:
+    """Address of a shared study: a URL without any secret, and what only the driver is told, by its names for it."""
+
+    address: sqlalchemy.URL
+    secrets: dict[str, str] = field(repr=False)
+
+    @property
+    def display(self) -> str:
+        """Return the URL for people, without driver and options."""
+        bare = self.address.set(drivername=self.address.get_backend_name(), query={})
+        return printable(bare.render_as_string(), "")
+
+    def describe(self, error: BaseException) -> str:
+        """Return a sentence on what is wrong with the storage, without any secret."""
+        chain = chain_of(error)
+        if any(isinstance(link, ImportError | sqlalchemy.exc.NoSuchModuleError) for link in chain):
+            return (
+                f"A storage at {self.address.drivername}:// needs a Python driver that is not installed. For "
+                'PostgreSQL: pip install "autorecompute[postgresql]".'
+            )
+        of_driver = (link.orig for link in chain if isinstance(link, sqlalchemy.exc.DBAPIError) and link.orig)
+        cause = next(of_driver, None)
+        # The first line is the server's word, or the network's; what SQLAlchemy puts around it are statements.
+        reason = type(chain[-1]).__name__ if cause is None else first_line(cause)
+        for secret in self.secrets.values():
+            reason = reason.replace(secret, "***")
+        return f"The storage {self.display} cannot be used: {printable(reason, '')}."
+
+
+def parse_storage(text: str, source: str = "--storage") -> StorageUrl:
+    """Read where a shared study is kept.
+
+    Raises:
+        UsageError: it is none of the forms there are; what was given is not repeated, for it may hold a password.
+    """
+    if not text:
+        raise UsageError(f"{source} is empty. Give {FORMS}, or leave it away to tune alone.")
+    if text.count("://") > 1:
+        raise UsageError(f"{source} holds more than one URL. Give the one of the database alone.")
+    if text.count("@") > 1:
+        # Where the password ends is anybody's guess: a part of it would be taken for the host, and told.
+        raise UsageError(f"{source} has more than one @. Write the one before the host as it is, and any other as %40.")
+    try:
+        url = sqlalchemy.make_url(text)
+    except (sqlalchemy.exc.ArgumentError, ValueError):
+        raise UsageError(f"{source} cannot be read. Give {FORMS}. {ENCODING}") from None
+    url = url.set(drivername=DRIVERS.get(url.drivername, url.drivername))
+    kind, database = url.get_backend_name(), url.database
+    if kind not in KINDS or not database or database == ":memory:":
+        raise UsageError(f"{source} knows {FORMS}, with the name of a database at its end. Give one of these.")
+    if kind == "sqlite":
+        database = str(Path(database).absolute())  # messages are to tell which file it is
+        if os.path.lexists(database) and not is_file(Path(database)):
+            raise UsageError(f"{printable(database, '')} of {source} is no file. Give the path of a database.")
+    options = {name: value if isinstance(value, str) else value[-1] for name, value in url.query.items()}
+    secrets = {name: options.pop(name) for name in SECRETS if name in options}
+    if url.password:
+        secrets["password"] = str(url.password)
+    return StorageUrl(
+        sqlalchemy.URL.create(url.drivername, url.username, None, url.host, url.port, database, options), secrets
+    )

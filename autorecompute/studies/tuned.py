@@ -24,13 +24,7 @@ LEAST_RATIO = 0.9
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Tuned:
-    """Problem, the sizes it is met at, and the command that meets it.
-
-    Attributes:
-        problem: The problem.
-        sizes: Its dimensions.
-        command: The training command.
-    """
+    """Problem, the sizes it is met at, and the command that meets it."""
 
     problem: Problem
     sizes: Sizes
@@ -38,7 +32,7 @@ class Tuned:
 
     @classmethod
     def of(cls, head: Head) -> Self:
-        """Return the problem, sizes and command of a stored study."""
+        """Return those of a stored study."""
         return cls(problem=head.problem, sizes=head.sizes, command=head.command)
 
     @property
@@ -65,11 +59,9 @@ class Tuned:
 
         Batches of texts differ in length from start to start: with the same command, other dimensions are no conflict.
         """
-        return [
-            *self.problem.differences(stored.problem),
-            *(difference.sentence for difference in self.other_amounts(stored)),
-            *([] if self.command == stored.command else self.sizes.differences(stored.sizes)),
-        ]
+        dims = [] if self.command == stored.command else compare(self.sizes.parts, stored.sizes.parts)
+        others = [difference.sentence for difference in (*self.other_amounts(stored), *dims)]
+        return [*self.problem.differences(stored.problem), *others]
 
     def other_amounts(self, other: Tuned) -> list[Difference]:
         """Return the amounts of memory that differ with the same plans at the same dimensions.

@@ -26,7 +26,8 @@ from autorecompute.studies.records import (
     required_of,
     study_of_batch,
 )
-from autorecompute.studies.shared_study import SharedStudy, StorageUrl
+from autorecompute.studies.shared_study import SharedStudy
+from autorecompute.studies.storage import StorageUrl
 from autorecompute.studies.tuned import bind, require_own
 from autorecompute.trials import Bench, Job
 from autorecompute.tuning.budget import Task

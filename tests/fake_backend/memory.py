@@ -3,8 +3,7 @@ import dataclasses
 
 import numpy as np
 
-from autorecompute.memory import Effect, Forecast, Phase, Simulated, trace
-from autorecompute.memory.model import STEP_ERROR
+from autorecompute.memory import STEP_ERROR, Effect, Forecast, Phase, Simulated, trace
 from autorecompute.plans import Config
 from autorecompute.plans.savings import evaluate
 

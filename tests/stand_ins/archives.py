@@ -1,8 +1,8 @@
 from autorecompute.studies.archive import read_archive
-from autorecompute.studies.importing import Trusted, import_records
+from autorecompute.studies.importing import import_records
 from fake_backend.controller import KNOBS, NAME
 
-TRUSTED = Trusted(knobs={NAME: frozenset(knob.name for knob in KNOBS)})
+TRUSTED = {NAME: frozenset(knob.name for knob in KNOBS)}
 HOME = "/home/jane doe/secret project"
 COMMAND = {
     "python": "python",

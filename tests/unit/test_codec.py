@@ -6,9 +6,9 @@ import typing
 
 import pytest
 
-from autorecompute import codec, jsontext
+from autorecompute import codec
+from autorecompute.codec import DEEPEST, LARGEST_TEXT, MOST_VALUES, UnreadableError, parse, read_file
 from autorecompute.figures import Ranking
-from autorecompute.jsontext import DEEPEST, LARGEST_TEXT, MOST_VALUES, UnreadableError, parse, read_file
 from autorecompute.measurement import GradientCheck, Measurement, Outcome, Trial
 from autorecompute.plans import Choice, Config
 from autorecompute.result import Best, Rejection, Result
@@ -120,11 +120,11 @@ def leaves(kind):
 
 @pytest.mark.parametrize("plain", [None, True, 0, -1.5, "é\n", [1, [2]], {"a": {"b": []}}, 2**63 - 1, -(2**63)])
 def test_what_is_written_is_read(plain):
-    assert parse(jsontext.write(plain).encode()) == plain
+    assert parse(codec.write(plain).encode()) == plain
 
 
 def test_a_number_that_is_not_finite_is_written_as_a_word():
-    written = jsontext.write({"losses": (math.nan, math.inf, -math.inf, 1.0)})
+    written = codec.write({"losses": (math.nan, math.inf, -math.inf, 1.0)})
     assert json.loads(written, parse_constant=pytest.fail) == {"losses": ["nan", "inf", "-inf", 1.0]}
 
 

@@ -29,7 +29,7 @@ from autorecompute.reports.answer_json import Answer  # noqa: E402
 from autorecompute.reports.live import LiveView  # noqa: E402
 from autorecompute.studies import StudyFolder, shared_study  # noqa: E402
 from autorecompute.studies.analysis import keep_analysis  # noqa: E402
-from autorecompute.studies.storage import read_trials  # noqa: E402
+from autorecompute.studies.storage import parse_storage, read_trials  # noqa: E402
 from autorecompute.trials import Job  # noqa: E402
 from autorecompute.tuning.context import TuningContext, TuningSettings  # noqa: E402
 from autorecompute.tuning.tuner import Tuner  # noqa: E402
@@ -154,7 +154,7 @@ def tune(args, view):
     keep_analysis(folder, dataclasses.replace(small, profiles=kept))
     script = args.folder / "train.py"
     script.touch()
-    shared = shared_study.SharedStudy(shared_study.parse_storage(args.storage), args.study)
+    shared = shared_study.SharedStudy(parse_storage(args.storage), args.study)
     bench = ReplayedBench(replay, args.folder / "measured.jsonl", args.trial_seconds, args.hold)
     settings = TuningSettings(
         limit_bytes=replay.limit_bytes(SHARE),

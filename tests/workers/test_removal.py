@@ -5,7 +5,8 @@ from pathlib import Path
 
 import optuna
 
-from autorecompute.studies.shared_study import SharedStudy, parse_storage
+from autorecompute.studies.shared_study import SharedStudy
+from autorecompute.studies.storage import parse_storage
 from workers.server import PASSWORD, USER
 
 OPTUNA = Path(sys.executable).with_name("optuna")

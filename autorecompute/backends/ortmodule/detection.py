@@ -26,8 +26,7 @@ from autorecompute.backends.ortmodule.environment import (
     presets_of,
 )
 from autorecompute.backends.ortmodule.knobs import CUSTOM_AUTOGRAD
-from autorecompute.plans import Activation, Alternative, Choice, Cluster, Plan, saving_of
-from autorecompute.plans.plan import PERCENT
+from autorecompute.plans import PERCENT, Activation, Alternative, Choice, Cluster, Plan, saving_of
 from autorecompute.plans.savings import BATCH, SEQUENCE, evaluate, simplify
 from autorecompute.training_job import Detection, read_allocator
 

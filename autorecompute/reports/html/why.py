@@ -9,9 +9,9 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
 from autorecompute.backends import registry
+from autorecompute.codec import UnreadableError
 from autorecompute.errors import SetupError
 from autorecompute.figures import format_relative
-from autorecompute.jsontext import UnreadableError
 from autorecompute.plans import Config
 from autorecompute.reports.html.charts import ChartPoint, Plane, draw_plane, draw_timelines
 from autorecompute.studies.analysis import DETECTION_FILE, read_analysis, read_detection

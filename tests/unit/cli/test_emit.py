@@ -8,9 +8,8 @@ import pytest
 
 from autorecompute.backends.registry import render, variables
 from autorecompute.backends.torch.forecast.plans_file import read_plans_file
-from autorecompute.emit.formats import RENDERERS
+from autorecompute.emit.formats import NOT_MEASURED, RENDERERS
 from autorecompute.emit.handing import hand_out
-from autorecompute.emit.provenance import NOT_MEASURED
 from autorecompute.errors import NothingFitsError, UsageError
 from autorecompute.figures import Figures, KnobFigures, Verdict
 from autorecompute.measurement import Outcome

@@ -5,9 +5,8 @@ import os
 import pytest
 
 from autorecompute.errors import UsageError
-from autorecompute.plans import Config, Space
-from autorecompute.plans.plan import plan_of_id
-from autorecompute.plans.space import choose_config
+from autorecompute.plans import Config, Space, choose_config
+from stand_ins.plans import plan_of_id
 
 
 def make_plan(text, *, counts=False):

@@ -2,8 +2,8 @@ from dataclasses import replace
 
 import pytest
 
-from autorecompute.plans.plan import plan_of_id
 from autorecompute.plans.savings import NEGLIGIBLE_BYTES, evaluate, explain_worthless, simplify
+from stand_ins.plans import plan_of_id
 
 ONE = "(((((d0)*(d1)*(256)) * 4 * 1.000000)))"
 OTHER = "(((((d0)*(4)*(d1)*(d1)) * 4 * 0.500000)))"

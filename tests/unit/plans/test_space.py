@@ -9,7 +9,7 @@ import pytest
 
 from autorecompute.errors import UsageError
 from autorecompute.plans import Choice, Config, Space
-from autorecompute.plans.plan import plan_of_id
+from stand_ins.plans import plan_of_id
 
 TEXTS = ["h.*.mlp:checkpoint", "h.*.attn:keep_matmul", "h.*.mlp/gelu:drop:3", "softmax:drop"]
 

@@ -6,12 +6,11 @@ import numpy as np
 import pytest
 
 from autorecompute.backends.ortmodule.memory import OrtSimulator, draw_blueprint
-from autorecompute.memory import Simulated
-from autorecompute.memory.model import STEP_ERROR
+from autorecompute.memory import STEP_ERROR, Simulated
 from autorecompute.plans import Config, Space
-from autorecompute.plans.plan import plan_of_id
 from autorecompute.search.candidates import MOST_MIXES, MOST_PLANS, Candidates, choices_of
 from fake_backend.space import BLOCKS, CHECKPOINT, GELU, NORM, SPACE
+from stand_ins.plans import plan_of_id
 
 
 @pytest.fixture

@@ -9,9 +9,9 @@ import jsonschema
 import pytest
 
 from autorecompute import codec
+from autorecompute.codec import MOST_VALUES
 from autorecompute.errors import UsageError
 from autorecompute.figures import Comparison, Verdict
-from autorecompute.jsontext import MOST_VALUES
 from autorecompute.measurement import Outcome
 from autorecompute.plans import Choice, Config, Plan
 from autorecompute.schemas import ARCHIVE, schema_of

@@ -14,7 +14,8 @@ from autorecompute.measurement import Outcome
 from autorecompute.plans import Config, Space
 from autorecompute.studies import Problem, Sizes
 from autorecompute.studies.records import RaceRecord
-from autorecompute.studies.shared_study import PublishedAnswer, SharedStudy, parse_storage
+from autorecompute.studies.shared_study import PublishedAnswer, SharedStudy
+from autorecompute.studies.storage import parse_storage
 from autorecompute.studies.tuned import Tuned
 from stand_ins.sharing import LIMIT, die, lose_heartbeat
 

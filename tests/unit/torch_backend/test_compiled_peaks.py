@@ -9,8 +9,7 @@ from autorecompute import codec
 from autorecompute.backends.torch.controller import needs_of, peaks_of
 from autorecompute.backends.torch.forecast.compiled_peaks import CompiledPeaks, code_of_blocks
 from autorecompute.backends.torch.forecast.records import CompiledPeak, TorchDetection
-from autorecompute.plans import Config, Plan, Space
-from autorecompute.plans.plan import parse_choices
+from autorecompute.plans import Config, Plan, Space, parse_choices
 from autorecompute.search import ModelSearcher
 from autorecompute.search.candidates import choices_of
 from autorecompute.units import GIB, MIB

@@ -11,8 +11,8 @@ from autorecompute.backends.torch.fake.steps import Script
 from autorecompute.backends.torch.find.detection import detect
 from autorecompute.backends.torch.find.identity import digest_of, name_of
 from autorecompute.backends.torch.forecast.records import OptionStep, Part, Steps, TorchDetection
-from autorecompute.jsontext import UnreadableError
-from autorecompute.memory.step import Phase
+from autorecompute.codec import UnreadableError
+from autorecompute.memory import Phase
 from autorecompute.plans import Choice, Config
 from autorecompute.plans.savings import evaluate
 from autorecompute.studies import Sizes

@@ -9,12 +9,12 @@ from collections import defaultdict
 from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING
 
-from autorecompute.memory.step import Operation, Phase, StepProfile
+from autorecompute.memory import Operation, Phase, StepProfile
 
 if TYPE_CHECKING:
     from collections.abc import Hashable, Mapping, Sequence
 
-    from autorecompute.memory.step import Tensor
+    from autorecompute.memory import Tensor
     from autorecompute.plans import Config
 
 

@@ -8,13 +8,13 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
-from autorecompute.memory.model import STEP_ERROR, Simulated
+from autorecompute.memory import STEP_ERROR, Simulated
 
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
 
     from autorecompute.backends.ortmodule.memory.blueprint import Blueprint
-    from autorecompute.memory.step import Operation
+    from autorecompute.memory import Operation
     from autorecompute.plans import Choice, Config
 
 

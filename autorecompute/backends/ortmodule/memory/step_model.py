@@ -12,8 +12,7 @@ from typing import TYPE_CHECKING
 
 from autorecompute.backends.ortmodule.memory.blueprint import Blueprint, draw_blueprint, write_out
 from autorecompute.backends.ortmodule.memory.simulator import OrtSimulator
-from autorecompute.memory.model import Effect, Forecast
-from autorecompute.memory.step import Phase, StepProfile, StepProfiles, Timeline, trace
+from autorecompute.memory import Effect, Forecast, Phase, StepProfile, StepProfiles, Timeline, trace
 from autorecompute.plans import Config, Plan, Space
 from autorecompute.plans.savings import BATCH
 from autorecompute.units import MIB

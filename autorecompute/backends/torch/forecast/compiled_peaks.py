@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Final
 import numpy as np
 
 from autorecompute.backends.torch.forecast.records import BUDGET, GRAPH, KEEPING, RECOMPUTE, CompiledPeak
-from autorecompute.memory.model import Forecast, Simulated
+from autorecompute.memory import Forecast, Simulated
 from autorecompute.plans import Choice, Config
 from autorecompute.plans.savings import BATCH
 

@@ -20,9 +20,22 @@ from autorecompute.backends.torch.forecast.records import (
     Steps,
     TorchDetection,
 )
-from autorecompute.memory import Estimate, Machine, RankPeak, Timeline
-from autorecompute.memory.model import STEP_ERROR, Effect, Forecast, Simulated
-from autorecompute.memory.step import HEAD, OPTIMIZER, Operation, Phase, StepProfile, Tensor
+from autorecompute.memory import (
+    HEAD,
+    OPTIMIZER,
+    STEP_ERROR,
+    Effect,
+    Estimate,
+    Forecast,
+    Machine,
+    Operation,
+    Phase,
+    RankPeak,
+    Simulated,
+    StepProfile,
+    Tensor,
+    Timeline,
+)
 from autorecompute.plans import Choice, Config, Plan, Space
 from autorecompute.plans.savings import BATCH
 

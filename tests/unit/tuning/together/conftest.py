@@ -5,7 +5,8 @@ import shutil
 import pytest
 
 from autorecompute.studies import Problem, Sizes
-from autorecompute.studies.shared_study import SharedStudy, parse_storage
+from autorecompute.studies.shared_study import SharedStudy
+from autorecompute.studies.storage import parse_storage
 from autorecompute.studies.tuned import Tuned
 from autorecompute.training_job import Device
 from autorecompute.units import GIB, MIB

@@ -1,0 +1,587 @@
+"""Profiles of single training steps, models of the memory that steps hold, and the forecasts that these give."""
+
+from __future__ import annotations
+
+import enum
+import functools
+import itertools
+import math
+import re
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING, Annotated, Protocol
+
+import numpy as np
+
+from autorecompute.plans import Config, Plan
+from autorecompute.plans.savings import BATCH, evaluate
+from autorecompute.ranges import LARGEST, Bytes, Count, Operations, PositiveBytes, PositiveCount, Rate, Seconds
+
+if TYPE_CHECKING:
+    from collections.abc import Mapping, Sequence
+
+    from autorecompute.plans import Choice, Space
+
+
+MOST_DIMENSIONS = 64
+"""As many as a tensor of PyTorch can have."""
+
+_LAYER = re.compile(r"(?:^|/)([^/]*[a-zA-Z_][./](?:\d+))(?:/|$)")
+
+HEAD, OPTIMIZER = "the rest of the model and the loss", "the optimizer"
+"""Names of the operations in a step by module that are of none of its layers."""
+
+LONGEST_SIZES = 10_000
+"""Letters of all sizes of a step that are no plain numbers, each written once. BERT has 50; reading one takes time."""
+
+
+class Phase(enum.StrEnum):
+    """Phase of an operation in a training step."""
+
+    FORWARD = "forward"
+    LOSS = "loss"
+    """The loss and its gradient, and what PyTorch does between the two."""
+    BACKWARD = "backward"
+    RECOMPUTE = "recompute"
+    """An operation of the forward pass, done once more."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Operation:
+    """One node of the training graph, as it ran."""
+
+    name: Annotated[str, "The training system's name of it."]
+    operator: Annotated[str, "What it computes: ``Gelu``."]
+    phase: Annotated[Phase, "What it is for."]
+    seconds: Annotated[Seconds, "Wall time of its kernel."]
+    reads: Annotated[tuple[str, ...], "Names of the values that it reads."] = ()
+    makes: Annotated[tuple[str, ...], "Names of the values that it makes."] = ()
+    shares: Annotated[bool, "Whether its first result lies in the memory of the first value that it reads."] = False
+    repeats: Annotated[str, "Name of the first value that it makes once more; empty for all other operations."] = ""
+
+    @property
+    def key(self) -> str:
+        """Return its key in a step: the first value it makes. Names occur several times."""
+        return self.makes[0] if self.makes else self.name
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Tensor:
+    """A piece of memory that an operation makes, under all the names that share it."""
+
+    name: Annotated[str, "The training system's name of it."]
+    shape: Annotated[tuple[str, ...], "Its sizes, as expressions over the symbolic dimensions of the model's inputs."]
+    element_bytes: Annotated[Bytes, "Bytes of one element."]
+    first: Annotated[Count, "Position of the operation that makes it."]
+    last: Annotated[
+        Count, "Position of the last operation that reads it, or of the step's end where it outlives the step."
+    ]
+    phase: Annotated[Phase | None, "What it is for, where that is not what the operation that makes it is for."] = None
+
+    def bytes_at(self, dims: Mapping[str, int]) -> int:
+        """Return its size at these dimensions.
+
+        Raises:
+            KeyError: it depends on a dimension that is not among them.
+        """
+        return math.prod(_size(expression, dims) for expression in self.shape) * self.element_bytes
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class StepProfile:
+    """Profile of one training step.
+
+    Raises:
+        ValueError: it cannot have run: an operation reads what is made later, or a tensor has no size.
+    """
+
+    operations: Annotated[tuple[Operation, ...], "All that ran, in order."]
+    tensors: Annotated[tuple[Tensor, ...], "All that they made."]
+    backward: Annotated[Count, "Position of the first operation after the forward pass."]
+    dims: Annotated[dict[str, PositiveCount], "Symbolic dimensions of the model's inputs in the profiled step."]
+    by_module: Annotated[
+        bool, "Whether its operations are whole passes of modules, and its tensors sums of what each of them keeps."
+    ] = False
+
+    def __post_init__(self) -> None:
+        _require_order(self)
+        _require_sizes(self)
+
+    def phase_of(self, tensor: Tensor) -> Phase:
+        """Return the tensor's phase: that of the operation that made it, where it has none of its own."""
+        return tensor.phase or self.operations[tensor.first].phase
+
+    def layer_of(self, operation: Operation) -> str:
+        """Return the repeated block that an operation belongs to: ``h.0``; empty where it is in none.
+
+        By module, an operation is a pass of a block and called by its path, be that ``h.0``, ``0`` or ``layer1``.
+        Else the name of its node tells of a numbered one.
+        """
+        if self.by_module:
+            return "" if operation.operator in {HEAD, OPTIMIZER} else operation.operator
+        match = _LAYER.search(operation.name)
+        return match[1] if match is not None else ""
+
+    def is_stashed(self, tensor: Tensor) -> bool:
+        """Tell whether the forward pass made the tensor, and it is still held in the backward pass."""
+        return tensor.first < self.backward <= tensor.last
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class StepProfiles:
+    """One profiled step of each of several configs, all at the same small dimensions.
+
+    Attributes:
+        peak_bytes: Peak of the process in a step without recompute, as the meter saw it at those dimensions.
+        held_bytes: Bytes that it held before that step.
+        profiles: The profiled step of each config; one without recompute is among them.
+    """
+
+    peak_bytes: PositiveBytes
+    held_bytes: Bytes
+    profiles: dict[Config, StepProfile]
+
+    @property
+    def batch(self) -> int | None:
+        """Return the samples a forward of the profiled steps."""
+        return self.profiles[Config()].dims.get(BATCH)
+
+
+def _require_order(profile: StepProfile) -> None:
+    count = len(profile.operations)
+    if not count or profile.backward > count:
+        raise ValueError(f"is a step of {count} operations, {profile.backward} of them before the backward pass")
+    made: set[str] = set()
+    makers = {value for operation in profile.operations for value in operation.makes}
+    for operation in profile.operations:
+        # What goes round in circles would be followed for ever.
+        is_early = any(value in makers and value not in made for value in operation.reads)
+        is_again = not made.isdisjoint(operation.makes)
+        is_empty = operation.shares and not (operation.reads and operation.makes)
+        if is_early or is_again or is_empty:
+            raise ValueError(f"has the operation '{operation.name[:80]}', which cannot run where it stands")
+        made.update(operation.makes)
+
+
+def _require_sizes(profile: StepProfile) -> None:
+    count = len(profile.operations)
+    texts = {expression for tensor in profile.tensors for expression in tensor.shape if not expression.isdecimal()}
+    if sum(map(len, texts)) > LONGEST_SIZES:
+        raise ValueError(f"has sizes that take more than {LONGEST_SIZES} letters to write")
+    for tensor in profile.tensors:
+        if tensor.first >= count or not tensor.first <= tensor.last <= count:
+            raise ValueError(
+                f"has the tensor '{tensor.name[:80]}' from operation {tensor.first} to {tensor.last} of {count}"
+            )
+        if len(tensor.shape) > MOST_DIMENSIONS:
+            raise ValueError(f"has the tensor '{tensor.name[:80]}' of {len(tensor.shape)} dimensions")
+        _require_bytes(tensor, profile.dims)
+
+
+def _require_bytes(tensor: Tensor, dims: Mapping[str, int]) -> None:
+    size = tensor.element_bytes
+    for expression in tensor.shape:
+        try:
+            factor = _size(expression, dims)
+        except (KeyError, ValueError) as error:
+            raise ValueError(f"has a tensor of the size '{expression[:80]}', which has no value there") from error
+        size *= factor
+        if factor < 0 or size > LARGEST:
+            raise ValueError(f"has the tensor '{tensor.name[:80]}' of an impossible size")
+
+
+def _size(expression: str, dims: Mapping[str, int]) -> int:
+    if expression.isdecimal():
+        return int(expression)
+    if expression in dims:
+        return dims[expression]
+    return _evaluate(expression, tuple(sorted(dims.items())))
+
+
+@functools.lru_cache(maxsize=4096)
+def _evaluate(expression: str, dims: tuple[tuple[str, int], ...]) -> int:
+    size = evaluate(expression, dict(dims))
+    if size is None:
+        raise KeyError(expression)
+    return size
+
+
+MOST_PIECES = 10
+"""So many tensors tell what a peak is made of."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Timeline:
+    """A profiled step at some dimensions: bytes of its tensors, and of all that are alive during each operation."""
+
+    profile: StepProfile
+    sizes: tuple[int, ...]
+    live_bytes: tuple[int, ...]
+
+    @property
+    def peak(self) -> int:
+        """Return the position of the operation during which most is alive; the first of several."""
+        return self.live_bytes.index(self.peak_bytes)
+
+    @property
+    def peak_bytes(self) -> int:
+        """Return the bytes alive at the peak, beyond what is held before the step."""
+        return max(self.live_bytes)
+
+    @property
+    def stash_bytes(self) -> int:
+        """Return the bytes that the forward pass leaves for the backward pass."""
+        return sum(size for tensor, size in self._sized() if self.profile.is_stashed(tensor))
+
+    def alive_at(self, position: int) -> list[tuple[Tensor, int]]:
+        """Return the tensors that are alive during an operation, with their bytes, the largest first."""
+        alive = [(tensor, size) for tensor, size in self._sized() if tensor.first <= position <= tensor.last]
+        return sorted(alive, key=lambda pair: (-pair[1], pair[0].name))
+
+    def largest_at_peak(self) -> list[tuple[Tensor, int]]:
+        """Return the largest tensors at the peak, with their bytes."""
+        return self.alive_at(self.peak)[:MOST_PIECES]
+
+    def live_by_phase(self) -> dict[Phase, tuple[int, ...]]:
+        """Return the bytes alive during each operation, by what they were made in; they add up to ``live_bytes``."""
+        made: dict[Phase, list[tuple[Tensor, int]]] = {phase: [] for phase in Phase}
+        for tensor, size in self._sized():
+            made[self.profile.phase_of(tensor)].append((tensor, size))
+        return {phase: _accumulate(tensors, len(self.live_bytes)) for phase, tensors in made.items()}
+
+    def live_by_layer(self) -> dict[str, tuple[int, ...]]:
+        """Return the bytes alive during each operation that each layer's forward pass made, in the order of layers.
+
+        What it made outside of all layers has the name ''; all add up to what the forward pass made.
+        """
+        profile = self.profile
+        made: dict[str, list[tuple[Tensor, int]]] = {}
+        for tensor, size in sorted(self._sized(), key=lambda pair: pair[0].first):
+            if profile.phase_of(tensor) is Phase.FORWARD:
+                made.setdefault(profile.layer_of(profile.operations[tensor.first]), []).append((tensor, size))
+        return {layer: _accumulate(tensors, len(self.live_bytes)) for layer, tensors in made.items()}
+
+    def _sized(self) -> list[tuple[Tensor, int]]:
+        return list(zip(self.profile.tensors, self.sizes, strict=True))
+
+
+def trace(profile: StepProfile, dims: Mapping[str, int] | None = None) -> Timeline:
+    """Return the timeline of a profiled step, at other dimensions than its own where they are given.
+
+    Raises:
+        KeyError: a shape depends on a dimension that is not among them.
+    """
+    dims = {**profile.dims, **(dims or {})}
+    sizes = tuple(tensor.bytes_at(dims) for tensor in profile.tensors)
+    live = _accumulate(list(zip(profile.tensors, sizes, strict=True)), len(profile.operations))
+    return Timeline(profile=profile, sizes=sizes, live_bytes=live)
+
+
+def _accumulate(tensors: list[tuple[Tensor, int]], length: int) -> tuple[int, ...]:
+    changes = [0] * (length + 1)
+    for tensor, size in tensors:
+        changes[tensor.first] += size
+        changes[min(tensor.last, length - 1) + 1] -= size
+    return tuple(itertools.accumulate(changes[:length]))
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Chain:
+    """Recompute before a step reaches its peak.
+
+    Attributes:
+        operations: Those that were recomputed up to the peak, in order.
+        recomputed: Number of operations that the whole step recomputes.
+        waiting_bytes: Bytes of recomputed tensors that are alive at the peak.
+    """
+
+    operations: tuple[Operation, ...]
+    recomputed: int
+    waiting_bytes: int
+
+    @property
+    def share_of_work(self) -> float:
+        """Return the share of the step's recompute that is done before its peak, from 0 to 1."""
+        return len(self.operations) / self.recomputed if self.recomputed else 0.0
+
+
+def find_chain(timeline: Timeline) -> Chain:
+    """Return the step's recompute up to its peak; empty where it recomputes nothing before it."""
+    profile = timeline.profile
+    before, after = profile.operations[: timeline.peak + 1], profile.operations[timeline.peak + 1 :]
+    done, left = ([it for it in part if it.phase is Phase.RECOMPUTE] for part in (before, after))
+    waiting = timeline.live_by_phase()[Phase.RECOMPUTE][timeline.peak]
+    return Chain(operations=tuple(done), recomputed=len(done) + len(left), waiting_bytes=waiting)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Machine:
+    """Peak speeds of a machine."""
+
+    name: Annotated[str, "The card, or ``this machine``."]
+    source: Annotated[str, "Where the speeds come from, in words."]
+    is_measured: Annotated[bool, "Whether they were measured here; else they are a manufacturer's."]
+    operations_per_second: Annotated[
+        dict[str, Rate], "Floating point operations of matrix products, by type of numbers."
+    ] = field(hash=False)
+    bytes_per_second: Annotated[Rate, "What its memory reads and writes."]
+    memory_bytes: Annotated[Bytes | None, "How much of it there is; ``None`` where nobody said."] = None
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Estimate:
+    """Work of a step, and its least time on a machine.
+
+    Every operator takes as long as its operations at the machine's speed, or as reading its arguments and writing its
+    results, whichever is longer. Nothing is added for what a kernel does not reach of these speeds, or for Python.
+
+    Attributes:
+        operations: Floating point operations of a step, those that are made again among them.
+        moved_bytes: Bytes that its operators read and write.
+        operations_again: Those of them that recompute adds.
+        moved_bytes_again: Those of them that recompute adds.
+    """
+
+    machine: Machine
+    operations: Operations
+    moved_bytes: Operations
+    operations_again: Operations
+    moved_bytes_again: Operations
+    seconds: Seconds
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class RankPeak:
+    """The bytes of tensors on one rank when most are alive."""
+
+    config: Annotated[Config, "What is recomputed."]
+    ranks: Annotated[PositiveCount, "How many ranks train together."]
+    parameter_bytes: Annotated[Bytes, "The rank's parameters, or its shards of them, and buffers of the model."]
+    gradient_bytes: Annotated[Bytes, "Gradients, before and after they are reduced over ranks."]
+    state_bytes: Annotated[Bytes, "The optimizer's state."]
+    gathered_bytes: Annotated[Bytes, "Parameters gathered from all ranks, and buffers of collectives."]
+    activation_bytes: Annotated[Bytes, "All else: activations, what is made for a moment, and the batch."]
+
+    @property
+    def peak_bytes(self) -> int:
+        """Return all of it."""
+        held = self.parameter_bytes + self.gradient_bytes + self.state_bytes
+        return held + self.gathered_bytes + self.activation_bytes
+
+
+STEP_ERROR = 0.005
+"""Error of the added time of one choice whose kernels were timed or counted, as a share of the step."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Forecast:
+    """Forecast of a config at some dimensions; nothing here was measured there.
+
+    Attributes:
+        peak_bytes: Memory of the process at its highest during a step.
+        live_bytes: Tensors of the step that are alive then.
+        stash_bytes: Bytes that the forward pass leaves for the backward pass.
+        error_share: Share of the peak by which it may be off at worst.
+        recompute_share: Time of the kernels that run once more, as a share of all kernels of a step without recompute.
+        allocated_bytes: Bytes that PyTorch's allocator would have handed out on a card at the peak; ``None`` where no
+            card was asked for, or no whole step was run with the config.
+        reserved_bytes: Bytes that it would have taken from the card.
+        estimate: ``None`` where nobody asked, or at other dimensions than those of the steps that were looked at.
+        rank: ``None`` where none of several was asked for, or no step was run with the config at these dimensions.
+    """
+
+    config: Config
+    peak_bytes: int
+    live_bytes: int
+    stash_bytes: int
+    error_share: float
+    recompute_share: float
+    allocated_bytes: int | None = None
+    reserved_bytes: int | None = None
+    estimate: Estimate | None = None
+    rank: RankPeak | None = None
+
+    def is_near(self, limit_bytes: int) -> bool:
+        """Tell whether the peak is as near to the limit as forecasts have been wrong.
+
+        Which side it is on is not sure.
+        """
+        return abs(self.peak_bytes - limit_bytes) < self.error_share * self.peak_bytes
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Effect:
+    """Effect of one plan: the forecasts with nothing else on, and with everything else on where that was profiled."""
+
+    plan: Plan
+    alone: Forecast
+    left_out: Forecast | None
+
+
+@dataclass(frozen=True, slots=True)
+class Simulated:
+    """Forecasts of configs, an entry for each.
+
+    Attributes:
+        peak_bytes: Bytes alive at the peak, of the step's own tensors.
+        stash_bytes: Bytes that the forward pass leaves for the backward pass.
+        recompute_share: Time of the kernels that run once more, as a share of all kernels without recompute.
+    """
+
+    peak_bytes: np.ndarray
+    stash_bytes: np.ndarray
+    recompute_share: np.ndarray
+
+
+class Simulator(Protocol):
+    """Simulates thousands of configs at once, at fixed dimensions."""
+
+    @property
+    def call_seconds(self) -> np.ndarray:
+        """Return the seconds that each choice adds to a step beyond its kernels, on at all its occurrences."""
+
+    @property
+    def step_error(self) -> np.ndarray | float:
+        """Return the standard deviation of a choice's added time, as a share of a step: one each or one for all."""
+
+    def matrix(self, configs: Sequence[Config]) -> np.ndarray:
+        """Return the configs as :meth:`simulate` takes them: one line each, a column for each choice."""
+
+    def simulate(self, switches: np.ndarray) -> Simulated:
+        """Forecast the memory and the recompute of configs.
+
+        A switch is the share of its occurrences at which a choice is on, 0 or 1 where plans do not count.
+        """
+
+
+class PeakForecaster(Protocol):
+    """Forecaster of memory for a search that has not measured yet."""
+
+    @property
+    def likely_error(self) -> float:
+        """Return the share that half of all forecasts were off by less than."""
+
+    def simulator(self, dims: Mapping[str, int], choices: Sequence[Choice]) -> Simulator:
+        """Return a simulator at some dimensions, with a column for each of these choices.
+
+        Raises:
+            KeyError: a shape depends on a dimension that is not known.
+        """
+
+    def base_bytes(self, dims: Mapping[str, int]) -> int:
+        """Return the bytes that a process needs at its peak beyond its live tensors."""
+
+    def forecasts(self, dims: Mapping[str, int]) -> list[Forecast]:
+        """Return all configs that were looked at, those that recompute least first."""
+
+
+class MemoryModel(PeakForecaster, Protocol):
+    """Model that turns small steps into peaks, by a training system's allocator and order of operations."""
+
+    @property
+    def space(self) -> Space:
+        """Return the plans of the model."""
+
+    @property
+    def dims(self) -> dict[str, int]:
+        """Return the dimensions of the profiled steps."""
+
+    def timeline(self, config: Config, dims: Mapping[str, int] | None = None) -> Timeline:
+        """Return a config's step, at other dimensions than the profiled ones where they are given.
+
+        Raises:
+            KeyError: a shape depends on a dimension that is not known.
+        """
+
+    def forecast(self, config: Config, dims: Mapping[str, int]) -> Forecast:
+        """Forecast a config at these dimensions."""
+
+    def effects(self, dims: Mapping[str, int]) -> list[Effect]:
+        """Return the effect of each plan that was looked at alone, the largest saving at the peak first."""
+
+    def largest_batch(self, config: Config, dims: Mapping[str, int], limit_bytes: int) -> int:
+        """Return the largest batch whose forecast holds the limit, 0 if none does; every other dimension as given."""
+
+    def plans_by_tensor(self) -> dict[str, Plan]:
+        """Return the plan that each tensor depends on, by the name of the tensor, as far as that is known."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class PeakView:
+    """A model of memory, and how to look at it.
+
+    Attributes:
+        config: One of the configs that were looked at, to hold against the step without recompute.
+        limit_bytes: Limit of the peak; ``None`` where nobody asked.
+        command: A command that measures, to paste.
+        batches: Further batches to see the presets at.
+        frontier: Forecasts of the configs that no other beats in both peak and extra work, the lowest peak first; empty
+            where only profiled configs can be forecast.
+    """
+
+    model: MemoryModel
+    config: Config
+    dims: dict[str, int]
+    limit_bytes: int | None = None
+    command: str = ""
+    batches: tuple[int, ...] = ()
+    frontier: tuple[Forecast, ...] = ()
+
+    @property
+    def is_predicted(self) -> bool:
+        """Tell whether the step was profiled at other dimensions than it is shown at."""
+        return self.dims != self.model.dims
+
+    @property
+    def is_by_module(self) -> bool:
+        """Tell whether what is known of a step are whole passes of modules, and not its single operations."""
+        return self.model.timeline(Config(), self.dims).profile.by_module
+
+    @property
+    def none(self) -> Forecast:
+        """Return the step without recompute."""
+        return self.model.forecast(Config(), self.dims)
+
+    def largest_batch(self, config: Config) -> int | None:
+        """Up to which batch a config should hold the limit; ``None`` without a limit, or a batch to change."""
+        if self.limit_bytes is None or BATCH not in self.dims:
+            return None
+        return self.model.largest_batch(config, self.dims, self.limit_bytes)
+
+    def presets_by_batch(self) -> dict[str, dict[int, Forecast]]:
+        """Forecast each preset at each of the further batches, by the names of the presets."""
+        return {
+            name: {batch: self.model.forecast(config, {**self.dims, BATCH: batch}) for batch in self.batches}
+            for name, config in self.model.space.presets.items()
+        }
+
+    def largest_listed(self, peaks: Mapping[int, Forecast]) -> int | None:
+        """Return the largest of some batches that should hold the limit, 0 if none does; ``None`` without a limit."""
+        if self.limit_bytes is None:
+            return None
+        return max((batch for batch, found in peaks.items() if found.peak_bytes <= self.limit_bytes), default=0)
+
+    @property
+    def card_limit(self) -> int | None:
+        """Return an allocator's limit: the given one, or without one the card's memory; ``None`` where nobody knows."""
+        estimate = self.none.estimate
+        return self.limit_bytes or (estimate.machine.memory_bytes if estimate is not None else None)
+
+    def describe(self, config: Config) -> str:
+        """Return the config in a few words."""
+        return self.model.space.describe(config)
+
+    def timelines(self) -> dict[str, Timeline]:
+        """Return both timelines by the names of their configs, that without recompute first.
+
+        One where it is the config.
+        """
+        configs = dict.fromkeys([Config(), self.config])
+        return {self.describe(config): self.model.timeline(config, self.dims) for config in configs}
+
+    def effects(self) -> list[Effect]:
+        """Return the effect of each plan."""
+        return self.model.effects(self.dims)
+
+    def forecasts(self) -> list[Forecast]:
+        """Return the forecast of each surveyed config."""
+        return self.model.forecasts(self.dims)
