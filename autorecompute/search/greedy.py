@@ -13,7 +13,7 @@ from autorecompute.measurement import Outcome
 from autorecompute.plans import Config
 from autorecompute.search.candidates import sound_space
 from autorecompute.search.searcher import Proposal, preset_reason
-from autorecompute.search.surrogate import TrialCosts, needs_nothing
+from autorecompute.search.surrogate import needs_nothing, relative_costs
 
 if TYPE_CHECKING:
     from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
@@ -254,59 +254,33 @@ FAILURES_THAT_TELL = 3
 """After so many plans alone that ran out of memory, and none that did not, the rest would tell as little."""
 
 
-class Opening:
-    """The first trials of a study.
+def opening_of(space: Space, presets: Iterable[Config]) -> tuple[list[Proposal], list[Proposal], list[Proposal]]:
+    """Return all that the first trials of a study can be: presets, plans alone, and all plans but one.
 
     The plans come in the order of their stated savings. A training system may state too little, so a small saving puts
     a plan at the end and never leaves it out.
 
     Args:
         space: The plans worth a trial.
-        presets: What a user could switch on without measuring.
-        budget: How many trials the study may have.
-
-    Attributes:
-        whole: All that an opening can hold.
+        presets: Configs that a user could switch on without measuring.
     """
-
-    def __init__(self, space: Space, presets: Iterable[Config], budget: int) -> None:
-        plans = sorted(space.plans, key=_stated_saving, reverse=True)
-        all_on = space.all_on
-        self._budget = budget
-        reasons = {**{preset: preset_reason(preset) for preset in presets}, all_on: "all at once"}
-        self._presets = [Proposal(config=config, reason=reason) for config, reason in reasons.items()]
-        self._alone = [Proposal(config=Config.of([plan]), reason=f"{plan.label} alone") for plan in plans]
-        self._all_but = [
-            Proposal(config=all_on.without_plan(plan), reason=f"all but {plan.label}")
-            for plan in plans
-            if all_on.has(plan)
-        ]
-        self.whole = [*self._presets, *self._alone, *self._all_but]
-
-    def proposals(self, trials: Sequence[Trial]) -> list[Proposal]:
-        """Return the opening of a study that has come to these trials, with what they have of it."""
-        alone = [] if self._tell_nothing_alone(trials) else self._alone
-        proposals = [*self._presets, *alone, *self._all_but]
-        if len(proposals) <= round(self._budget * WHOLE_SHARE):
-            return proposals
-        # In turns, because it takes both: what a plan saves by itself, and which plan breaks the chain of recompute.
-        in_turns = chain.from_iterable(zip(alone, self._all_but, strict=False)) if alone else self._all_but
-        return [*self._presets, *in_turns][: round(self._budget * CUT_SHARE)]
-
-    def count_others_after(self, trial: Trial, trials: Sequence[Trial]) -> int:
-        """Count the trials after this one that are not of the opening."""
-        configs = {proposal.config for proposal in self.whole}
-        return sum(other.number > trial.number and other.config not in configs for other in trials)
-
-    def _tell_nothing_alone(self, trials: Sequence[Trial]) -> bool:
-        configs = {proposal.config for proposal in self._alone}
-        outcomes = [trial.measurement.outcome for trial in trials if trial.config in configs]
-        is_any_measured = any(outcome.is_measured for outcome in outcomes)
-        return outcomes.count(Outcome.OOM) >= FAILURES_THAT_TELL and not is_any_measured
+    plans, all_on = sorted(space.plans, key=lambda plan: plan.saving_bytes or 0, reverse=True), space.all_on
+    reasons = {**{preset: preset_reason(preset) for preset in presets}, all_on: "all at once"}
+    all_but = [
+        Proposal(config=all_on.without_plan(plan), reason=f"all but {plan.label}") for plan in plans if all_on.has(plan)
+    ]
+    return (
+        [Proposal(config=config, reason=reason) for config, reason in reasons.items()],
+        [Proposal(config=Config.of([plan]), reason=f"{plan.label} alone") for plan in plans],
+        all_but,
+    )
 
 
-def _stated_saving(plan: Plan) -> int:
-    return plan.saving_bytes or 0
+def _tell_nothing(alone: Sequence[Proposal], trials: Sequence[Trial]) -> bool:
+    configs = {proposal.config for proposal in alone}
+    outcomes = [trial.measurement.outcome for trial in trials if trial.config in configs]
+    is_any_measured = any(outcome.is_measured for outcome in outcomes)
+    return outcomes.count(Outcome.OOM) >= FAILURES_THAT_TELL and not is_any_measured
 
 
 NOISE = 0.01
@@ -342,9 +316,16 @@ class GreedySearcher:
             return None
         tried = {config.hash for config in (*claimed, *(trial.config for trial in trials))}
         space = sound_space(self._space, trials)
-        opening = Opening(space, self._space.presets.values(), self._budget)
+        presets, alone, all_but = opening_of(space, self._space.presets.values())
+        whole = [*presets, *alone, *all_but]
+        alone = [] if _tell_nothing(alone, trials) else alone
+        opening = [*presets, *alone, *all_but]
+        if len(opening) > round(self._budget * WHOLE_SHARE):
+            # In turns, as it takes both: what a plan saves by itself, and which plan breaks the chain of recompute.
+            in_turns = chain.from_iterable(zip(alone, all_but, strict=False)) if alone else all_but
+            opening = [*presets, *in_turns][: round(self._budget * CUT_SHARE)]
         # What the opening left out comes last: it may still tell something where no step looks worth a trial.
-        proposals = chain(opening.proposals(trials), self._steps(space, opening, trials), opening.whole)
+        proposals = chain(opening, self._steps(space, whole, trials), whole)
         return next((proposal for proposal in proposals if proposal.config.hash not in tried), None)
 
     @staticmethod
@@ -357,7 +338,7 @@ class GreedySearcher:
         times = TimeModel(self._space, trials)
         return {trial.number: times.expected(trial) for trial in trials if trial.measurement.step_seconds}
 
-    def _steps(self, space: Space, opening: Opening, trials: Sequence[Trial]) -> Iterator[Proposal]:
+    def _steps(self, space: Space, opening: Sequence[Proposal], trials: Sequence[Trial]) -> Iterator[Proposal]:
         """Untried configs that should be faster: those that should fit, which gain most for their trial's time first.
 
         The others follow by their peak.
@@ -367,11 +348,13 @@ class GreedySearcher:
         time_to_beat = times.expected(best) * (1 - NOISE) if best else math.inf
         bases = _bases(space, trials, times, peaks)
         excess = {c: peaks.excess_bytes(c) for c in bases if times.forecast(c) < time_to_beat}
-        has_patience = best is None or opening.count_others_after(best, trials) < len(space.plans)
+        opened, first = {proposal.config for proposal in opening}, best.number if best else 0
+        later = [trial for trial in trials if trial.number > first and trial.config not in opened]
+        has_patience = best is None or len(later) < len(space.plans)
         # Where nothing fits yet, anything that does is a gain, the faster the better.
         slowest = 1 + max(map(times.forecast, excess), default=0.0)
-        costs = TrialCosts(trials, self._needs)
-        gains = {c: (min(time_to_beat, slowest) - times.forecast(c)) / costs.relative(c) for c in excess}
+        cost_of = relative_costs(trials, self._needs) or (lambda _: 1.0)
+        gains = {c: (min(time_to_beat, slowest) - times.forecast(c)) / cost_of(c) for c in excess}
         for config in sorted(excess, key=lambda config: (excess[config], -gains[config], config.hash)):
             if has_patience or not excess[config]:
                 yield Proposal(config=config, reason=_in_words(space, bases[config], config))
