@@ -17,7 +17,7 @@ from autorecompute.meters.host import Processors
 from autorecompute.plans import Config
 from autorecompute.worker import script
 from autorecompute.worker.hooks import is_in_backward
-from autorecompute.worker.protocol import Beat, Check, Failed, Order, Settings
+from autorecompute.worker.protocol import Beat, Check, Failed, Line, Order, Settings
 from autorecompute.worker.script import STARTED, TRAINS_ELSEWHERE, Children, describe_failure, with_callers
 from autorecompute.worker.window import Memories, Window
 
@@ -27,49 +27,14 @@ if TYPE_CHECKING:
     from autorecompute.backends.interface import WorkerBackend
     from autorecompute.measurement import GradientCheck
     from autorecompute.training_job import Detection
-    from autorecompute.worker.protocol import ControllerLine
 
 
 PATIENCE = 3
 """After so many steps of other optimizers, the one that led has left the training, or never comes."""
 
 
-class Turns:
-    """Counts a round of all optimizers as one step, so that every measured step does the same work.
-
-    One optimizer leads: a training step ends with its step, and holds what the others did since its last one. It is the
-    first to step while every forward has had its backward. A generator's forward, for instance, waits until the
-    discriminator has stepped, and no session can be rebuilt meanwhile.
-    """
-
-    def __init__(self) -> None:
-        self._leader: Callable[[], Any] = lambda: None
-        self._others = 0
-
-    def end_with(self, optimizer: Any, *, is_forward_open: bool) -> bool:
-        """Tell whether this optimizer's step ends a training step.
-
-        Args:
-            optimizer: The one that has stepped after at least one forward.
-            is_forward_open: Whether a forward waits for its backward.
-        """
-        leader = self._leader()
-        if optimizer is leader:
-            self._others = 0
-            return True
-        self._others += 1
-        if self._others <= PATIENCE and (leader is not None or is_forward_open):
-            return False
-        # A leader that the script has dropped must be free to go.
-        self._leader, self._others = weakref.ref(optimizer), 0
-        return True
-
-
 def override_loader(settings: Settings) -> LoaderOverride | None:
-    """Override every DataLoader of the process from now on.
-
-    ``None`` where the script takes a batch, or needs none.
-    """
+    """Override every DataLoader of the process from now on; ``None`` where the script takes a batch, or needs none."""
     if not settings.override_loader or settings.target_batch is None:
         return None
     override = LoaderOverride(settings.target_batch, settings.loader)
@@ -85,14 +50,12 @@ class LoaderOverride:
     from before gives the target from its first batch on.
 
     Args:
-        batch: What the model is to receive.
-        origin: Where its loader is made, as an earlier process of the script has told; empty where none has.
+        batch: Samples that the model is to receive.
+        origin: Place of the call that makes its loader, as an earlier process has told; empty as long as nobody knows.
     """
 
-    def __init__(self, batch: int, origin: str = "") -> None:
-        self._batch = batch
-        self.origin = origin
-        """Place of the call that makes the loader that feeds the model; empty as long as nobody knows."""
+    def __init__(self, batch: int, origin: str) -> None:
+        self._batch, self.origin = batch, origin
         self._latest: Any = None
         self._origins: MutableMapping[Any, str] = weakref.WeakKeyDictionary()
 
@@ -174,27 +137,37 @@ class Abandon(BaseException):
 class Agent:
     """Listens to the backend and to torch, and measures what the controller orders, one window after another.
 
+    A round of all optimizers counts as one step, so that every measured step does the same work. One optimizer leads: a
+    training step ends with its step, and holds what the others did since its last one. It is the first to step while
+    every forward has had its backward. A generator's forward, for instance, waits until the discriminator has stepped,
+    and no session can be rebuilt meanwhile.
+
     Args:
-        channel: The line to the controller.
+        line: The line to the controller.
         backend: The training system.
         settings: What the controller said at the start.
-        is_alone: Whether this process trains by itself. Ranks that train together must all end a window at the same
+        is_alone: True if this process trains by itself. Ranks that train together must all end a window at the same
             step: one that waits for an order keeps the others waiting for its gradients.
 
     Attributes:
+        target_batch: Samples that a forward is to receive; ``None`` until the first one tells.
         script: The script's file; empty before it runs.
     """
 
-    def __init__(
-        self, channel: ControllerLine, backend: WorkerBackend, settings: Settings, *, is_alone: bool = True
-    ) -> None:
-        self._channel, self._backend, self._settings, self._is_alone = channel, backend, settings, is_alone
-        self._target, self._loader = settings.target_batch, override_loader(settings)
+    is_trial = True
+
+    def __init__(self, line: Line, backend: WorkerBackend, settings: Settings, *, is_alone: bool = True) -> None:
+        self.line, self._backend, self._settings, self.is_alone = line, backend, settings, is_alone
+        self.target_batch, self._loader = settings.target_batch, override_loader(settings)
+        self.fake_card = settings.card if settings.fakes else None
+        self.fake_ranks, self.replaces_checkpointing = settings.ranks, settings.replaces_checkpointing
         self._first_batch: int | None = None
         self._meter: Meter | None = None
         self._does_cpu_work, self._left_bytes, self._before_bytes = False, 0, 0
         self._window: Window | None = None
-        self._memories, self._turns = Memories(), Turns()
+        self._memories = Memories()
+        self._leader: Callable[[], Any] = lambda: None
+        self._others_since = 0
         self._batches: list[int] = []
         self._loss: Any = None
         self._missed = self._skips = self._foreign_steps = self._backwards = 0
@@ -203,31 +176,6 @@ class Agent:
         self._postponed: Order | None = None
         self._warnings: tuple[str, ...] = ()
         self.children, self.steps, self.script = Children(), 0, ""
-
-    @property
-    def target_batch(self) -> int | None:
-        """Sample that a forward is to receive; ``None`` where the first one tells."""
-        return self._target
-
-    @property
-    def fake_card(self) -> str | None:
-        """Return the card that tensors without data stand for, empty for the CPU; ``None`` where tensors have data."""
-        return self._settings.card if self._settings.fakes else None
-
-    @property
-    def fake_ranks(self) -> int:
-        """Return as one of how many ranks the script is to train; 0 for a script as it is."""
-        return self._settings.ranks
-
-    @property
-    def replaces_checkpointing(self) -> bool:
-        """Tell whether the checkpoints that the script makes itself are to be switched off."""
-        return self._settings.replaces_checkpointing
-
-    @property
-    def is_trial(self) -> bool:
-        """Return True: the process is there to be measured."""
-        return True
 
     @property
     def advice(self) -> str:
@@ -248,8 +196,8 @@ class Agent:
             self._before_bytes = self._use_meter(kind_in_use()).read().peak_bytes
             return Config()
         detection = detect() if self._settings.fakes else self._weighed(detect())
-        assert self._target is not None, "a session is created in a forward"
-        self._channel.send(replace(detection, batch=self._target, loader=self._loader.origin if self._loader else ""))
+        assert self.target_batch is not None, "a session is created in a forward"
+        self.line.send(replace(detection, batch=self.target_batch, loader=self._loader.origin if self._loader else ""))
         order = self._receive_first()
         self._change_batch(order)
         # The first step of a process also builds the optimizer's state: it warms up beyond what was ordered.
@@ -271,9 +219,9 @@ class Agent:
             self._check = None
             self._look_at(wanted, check)
         self._batches.append(batch)
-        self._target, self._first_batch = self._target or batch, self._first_batch or batch
+        self.target_batch, self._first_batch = self.target_batch or batch, self._first_batch or batch
         # At every miss: a script may make a loader anew for each epoch.
-        if batch != self._target and self._loader is not None and not self._loader.apply():
+        if batch != self.target_batch and self._loader is not None and not self._loader.apply():
             self._give_up_batch(batch)
 
     def on_several_models(self) -> None:
@@ -289,7 +237,7 @@ class Agent:
             self._end(error)
 
     def on_optimizer(self) -> None:
-        """Told that the script has made an optimizer."""
+        """Note that the script has made an optimizer."""
         self._has_optimizer = True
 
     def on_loss(self, loss: Any) -> None:
@@ -311,13 +259,26 @@ class Agent:
         self._has_optimizer = True
         if not self._batches:
             self._count_foreign_step()
-        elif self._turns.end_with(optimizer, is_forward_open=self._backend.has_open_forward):
+        elif self._leads(optimizer):
             self._end_step()
 
     def on_skip(self, optimizer: Any) -> None:
         """End a training step in which a GradScaler found no finite gradients, and kept the optimizer back."""
         self._has_skipped = True
         self.on_step(optimizer)
+
+    def _leads(self, optimizer: Any) -> bool:
+        """Tell whether the step of this optimizer ends a training step."""
+        leader = self._leader()
+        if optimizer is leader:
+            self._others_since = 0
+            return True
+        self._others_since += 1
+        if self._others_since <= PATIENCE and (leader is not None or self._backend.has_open_forward):
+            return False
+        # A leader that the script has dropped must be free to go.
+        self._leader, self._others_since = weakref.ref(optimizer), 0
+        return True
 
     def _end_step(self) -> None:
         self.steps += 1
@@ -330,13 +291,13 @@ class Agent:
             self._start_over(window, compile_seconds)
         elif has_skipped:
             self._skip(window)
-        elif all(batch == self._target for batch in batches):
+        elif all(batch == self.target_batch for batch in batches):
             self._missed = self._skips = 0
             window.end_step(sum(batches), self._read_loss(window))
         else:
             self._miss(batches, window)
         self._warnings = self._backend.end_step()
-        self._channel.send(Beat(step=self.steps))
+        self.line.send(Beat(step=self.steps))
         if window.is_complete:
             self._report(window)
 
@@ -360,30 +321,30 @@ class Agent:
             self._meter,
             order,
             whole_life=self._settings.watch is not None,
-            extends_itself=self._is_alone,
+            extends_itself=self.is_alone,
             live=self._backend.live_meter() if self._settings.watch is None else None,
-            known=self._memories.find(order, self._target),
+            known=self._memories.find(order, self.target_batch),
             left_bytes=self._left_bytes,
             before_bytes=self._before_bytes,
             processors=Processors(self._settings.tuner, do_the_work=self._does_cpu_work),
         )
 
     def _receive_first(self) -> Order:
-        order = self._channel.receive_order()
+        order = self.line.receive_order()
         assert isinstance(order, Order), "nothing is looked at before the first measurement"
         return order
 
     def _look_at(self, wanted: Check, check: Callable[..., GradientCheck]) -> None:
-        self._channel.send(check(wanted.config, compares=wanted.compares))
-        self._obey(self._channel.receive_order())
+        self.line.send(check(wanted.config, compares=wanted.compares))
+        self._obey(self.line.receive_order())
 
     def _report(self, window: Window) -> None:
-        assert self._target is not None, "a window has seen a batch"
+        assert self.target_batch is not None, "a window has seen a batch"
         if self._postponed is not None:
             order, self._postponed = self._postponed, None
             self._obey(order)
             return
-        measurement = replace(window.measurement(self._target), warnings=self._warnings)
+        measurement = replace(window.measurement(self.target_batch), warnings=self._warnings)
         if wrong := self._backend.wrong_recompute():
             measurement = Measurement(outcome=Outcome.WRONG_GRADIENT, message=wrong, warnings=self._warnings)
         if window.order.profiles:
@@ -392,8 +353,8 @@ class Agent:
         self._answer(measurement)
 
     def _answer(self, measurement: Measurement) -> None:
-        self._channel.send(measurement)
-        self._obey(self._channel.receive_order())
+        self.line.send(measurement)
+        self._obey(self.line.receive_order())
 
     def _obey(self, order: Order | Check) -> None:
         if isinstance(order, Check):
@@ -406,7 +367,7 @@ class Agent:
 
     def _change_batch(self, order: Order) -> None:
         if order.batch is not None and self._loader is not None:
-            self._target = order.batch
+            self.target_batch = order.batch
             self._loader.change(order.batch)
 
     def _read_loss(self, window: Window) -> float | None:
@@ -433,11 +394,11 @@ class Agent:
         window.discard_step()
         self._missed += 1
         if self._missed > script.MISSED_STEPS:
-            self._give_up_batch(next(batch for batch in batches if batch != self._target))
+            self._give_up_batch(next(batch for batch in batches if batch != self.target_batch))
 
     def _give_up_batch(self, batch: int) -> None:
-        text = script.OTHER_BATCHES if self._first_batch == self._target else script.OTHER_BATCH
-        self._fail(Outcome.WRONG_BATCH, text.format(batch=batch, target=self._target))
+        text = script.OTHER_BATCHES if self._first_batch == self.target_batch else script.OTHER_BATCH
+        self._fail(Outcome.WRONG_BATCH, text.format(batch=batch, target=self.target_batch))
 
     def _require_own_process(self) -> None:
         if self.children.is_one:
@@ -445,9 +406,9 @@ class Agent:
 
     def _end(self, error: Exception) -> None:
         # At once, not when it has ended the script: many a loop goes on after any exception.
-        self._channel.send(describe_failure(with_callers(error), self._backend, self.script))
+        self.line.send(describe_failure(with_callers(error), self._backend, self.script))
         raise Abandon(first_line(error)) from error
 
     def _fail(self, outcome: Outcome, message: str) -> None:
-        self._channel.send(Failed(outcome=outcome, message=message))
+        self.line.send(Failed(outcome=outcome, message=message))
         raise Abandon(message)

@@ -8,9 +8,10 @@ import re
 import signal
 import sys
 from dataclasses import dataclass, replace
+from itertools import chain
 from multiprocessing.connection import Client, Connection
 from traceback import walk_tb
-from typing import TYPE_CHECKING, Any, Protocol, TypeVar
+from typing import TYPE_CHECKING, Any, TypeVar
 
 from autorecompute import codec
 from autorecompute.backends.registry import AUTO
@@ -298,20 +299,28 @@ def decode(frame: bytes) -> Message:
     return message
 
 
-class ControllerLine(Protocol):
-    """Interface of an agent's end of the line."""
+class Line:
+    """An agent's end of a line; of this very class one with nobody at its other end."""
 
     def send(self, message: Message) -> None:
         """Say something."""
-        ...
 
     def receive_order(self) -> Order | Check:
         """Wait for the next order."""
-        ...
+        raise ConnectionError("nobody gives orders")
+
+    def poll(self, seconds: float) -> Order | Check | None:
+        """Return the next order, if it comes within so many seconds."""
+
+    def wait_for_end(self) -> None:
+        """Wait a little for the controller to end."""
+
+    def close(self) -> None:
+        """Hang up."""
 
 
-class Channel:
-    """Messages in both directions; JSON only, nothing is ever unpickled."""
+class Channel(Line):
+    """Messages in both directions, as JSON: nothing is ever unpickled. A controller that is gone ends this process."""
 
     def __init__(self, address: str) -> None:
         connection = Client(address, family="AF_UNIX")
@@ -319,14 +328,14 @@ class Channel:
         self._connection = connection
 
     def send(self, message: Message) -> None:
-        """Say something; a controller that is gone ends this process."""
+        """Say something."""
         try:
             self._connection.send_bytes(encode(message))
         except OSError as error:
             raise SystemExit("autorecompute: the tuner is gone") from error
 
     def receive_order(self) -> Order | Check:
-        """Wait for the next order; a controller that is gone ends this process."""
+        """Wait for the next order."""
         try:
             message = decode(self._connection.recv_bytes())
         except (EOFError, OSError) as error:
@@ -385,28 +394,33 @@ def _explain_difference(detections: Sequence[Detection]) -> str:
     return "the ranks train different graphs; tune one of them alone"
 
 
+_OF_THE_WORST = (
+    "peak_bytes",
+    "held_bytes",
+    "allocated_bytes",
+    "resident_bytes",
+    "device_bytes",
+    "others_share",
+    "warmup_seconds",
+    "compile_seconds",
+    "retries",
+)
+
+
 def _merge_measurements(measurements: Sequence[Measurement]) -> Measurement:
-    first = measurements[0]
     for rank, measurement in enumerate(measurements):
         if measurement.outcome is not Outcome.OK:
             return replace(measurement, message=f"rank {rank}: {measurement.message}")
-    return replace(
-        first,
-        peak_bytes=_worst(measurement.peak_bytes for measurement in measurements),
-        held_bytes=_worst(measurement.held_bytes for measurement in measurements),
-        allocated_bytes=_worst(measurement.allocated_bytes for measurement in measurements),
-        resident_bytes=_worst(measurement.resident_bytes for measurement in measurements),
-        device_bytes=_worst(measurement.device_bytes for measurement in measurements),
-        step_seconds=tuple(map(max, zip(*(measurement.step_seconds for measurement in measurements), strict=False))),
-        cpu_seconds=tuple(map(max, zip(*(measurement.cpu_seconds for measurement in measurements), strict=False))),
-        others_share=_worst(measurement.others_share for measurement in measurements),
-        warmup_seconds=max(measurement.warmup_seconds for measurement in measurements),
-        compile_seconds=max(measurement.compile_seconds for measurement in measurements),
-        samples=sum(measurement.samples or 0 for measurement in measurements),
-        retries=_worst(measurement.retries for measurement in measurements),
-        marks=tuple(dict.fromkeys(mark for measurement in measurements for mark in measurement.marks)),
-        warnings=tuple(dict.fromkeys(text for measurement in measurements for text in measurement.warnings)),
-    )
+
+    def of_all(name: str) -> list[Any]:
+        return [getattr(measurement, name) for measurement in measurements]
+
+    merged: dict[str, Any] = {name: _worst(of_all(name)) for name in _OF_THE_WORST}
+    for name in ("step_seconds", "cpu_seconds"):
+        merged[name] = tuple(map(max, zip(*of_all(name), strict=False)))
+    for name in ("marks", "warnings"):
+        merged[name] = tuple(dict.fromkeys(chain.from_iterable(of_all(name))))
+    return replace(measurements[0], samples=sum(samples or 0 for samples in of_all("samples")), **merged)
 
 
 def _worst(figures: Iterable[T | None]) -> T | None:

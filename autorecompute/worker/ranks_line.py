@@ -16,6 +16,7 @@ from autorecompute.worker.protocol import (
     Ended,
     Failed,
     KeepConfig,
+    Line,
     Message,
     Order,
     decode,
@@ -23,7 +24,7 @@ from autorecompute.worker.protocol import (
     explain_end,
     merge,
 )
-from autorecompute.worker.side_channel import GONE, PATIENCE_SECONDS, ControllerGoneError, SearchEndedError
+from autorecompute.worker.side_channel import GONE, PATIENCE_SECONDS, SearchEndedError
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -41,85 +42,57 @@ _NUMBERS = itertools.count()
 """Of the trainings of this process: each rank follows the same ones, in the same order."""
 
 
-class NoStoreError(Exception):
-    """The ranks have nothing to leave notes in, or it does not answer any more."""
-
-
 class RankStore:
-    """The notes of one training.
+    """The notes of one training, in the store of the script's process group. All of it raises ``ConnectionError``.
 
     Attributes:
         rank: The number of this process.
         world_size: How many train together.
         patience_seconds: How long the script has its own collectives wait.
-
-    Raises:
-        NoStoreError: there is no process group, or it has no store.
     """
 
     def __init__(self) -> None:
         from torch import distributed
 
         if not (distributed.is_available() and distributed.is_initialized()):
-            raise NoStoreError("the ranks have no process group when they begin to train")
+            raise ConnectionError("the ranks have no process group when they begin to train")
         self.rank, self.world_size = distributed.get_rank(), distributed.get_world_size()
         try:
             store = distributed.distributed_c10d._get_default_store()  # noqa: SLF001  (nothing public gives a group's store)
             # Of its own connection, where it has one: a read must not wait for the script's.
             own = store.clone() if hasattr(store, "clone") else store
         except (RuntimeError, ValueError) as error:
-            raise NoStoreError(f"the process group has no store: {error}") from error
+            raise ConnectionError(f"the process group has no store: {error}") from error
         self.patience_seconds = float(store.timeout.total_seconds())
         self._store: Any = distributed.PrefixStore(f"autorecompute/{next(_NUMBERS)}", own)
 
     def offer(self, key: str, note: bytes) -> bytes:
-        """Write a note, unless another rank has written one under this key; return what is there now.
-
-        Raises:
-            NoStoreError: the store does not answer.
-        """
-        try:
-            # The answer says that it was written, which that of a plain write does not.
-            return bytes(self._store.compare_set(key, "", note.decode()))
-        except RuntimeError as error:
-            raise NoStoreError(str(error)) from error
+        """Write a note, unless another rank has written one under this key; return what is there now."""
+        # The answer says that it was written, which that of a plain write does not.
+        return bytes(self._ask("compare_set", key, "", note.decode()))
 
     def has(self, *keys: str) -> bool:
-        """Tell whether there is a note under each of these keys.
-
-        Raises:
-            NoStoreError: the store does not answer.
-        """
-        try:
-            return bool(self._store.check(list(keys)))
-        except RuntimeError as error:
-            raise NoStoreError(str(error)) from error
+        """Tell whether there is a note under each of these keys."""
+        return bool(self._ask("check", list(keys)))
 
     def read(self, key: str) -> bytes | None:
-        """Return the note under a key; ``None`` where there is none.
-
-        Raises:
-            NoStoreError: the store does not answer.
-        """
-        if not self.has(key):
-            return None
-        try:
-            return bytes(self._store.get(key))
-        except RuntimeError as error:
-            raise NoStoreError(str(error)) from error
+        """Return the note under a key; ``None`` where there is none."""
+        return bytes(self._ask("get", key)) if self.has(key) else None
 
     def wait(self, keys: Sequence[str], seconds: float, *, unless: str) -> bool:
-        """Tell whether all these notes come within so many seconds, and before the one that says that they will not.
-
-        Raises:
-            NoStoreError: the store does not answer.
-        """
+        """Tell whether all these notes come within so many seconds, and before the one that says that they will not."""
         deadline = time.monotonic() + seconds
         while not self.has(*keys):
             if self.has(unless) or time.monotonic() >= deadline:
                 return False
             time.sleep(min(LOOK_SECONDS, seconds / LOOKS))
         return True
+
+    def _ask(self, method: str, *args: Any) -> Any:
+        try:
+            return getattr(self._store, method)(*args)
+        except RuntimeError as error:
+            raise ConnectionError(str(error)) from error
 
 
 JOIN_SECONDS = 20.0
@@ -134,13 +107,19 @@ FOLLOW_SECONDS = 2 * PATIENCE_SECONDS
 FOLLOWING_TIMES = 4
 """A rank waits for the first one's word so many times as long as that one waits for an order."""
 
+
+def _stay(reason: str) -> KeepConfig:
+    """Return the end of a search that leaves on what is on."""
+    return KeepConfig(config=None, message=explain_end(reason))
+
+
 FAULT, VERDICT, GO = "fault", "verdict", b"go"
 
 Due = tuple[int, "Order | Check | KeepConfig | None"]
 """An order and the step at whose end it is due; none where nothing was ordered at once."""
 
 
-class RanksLine:
+class RanksLine(Line):
     """Base of both ends.
 
     Args:
@@ -153,7 +132,7 @@ class RanksLine:
         self._due: deque[Due] = deque()
 
     def end_step(self, step: int) -> None:
-        """Told that so many steps have ended, and that the device is done with them."""
+        """Note that so many steps have ended, and that the device is done with them."""
         self._step = step
 
     def _agree(self, verdict: bytes) -> None:
@@ -165,6 +144,11 @@ class RanksLine:
     def _join_seconds(self) -> float:
         """Return the seconds that ranks wait for each other before the first step."""
         return min(JOIN_SECONDS, JOIN_SHARE * self._board.patience_seconds)
+
+    def _take_first(self) -> Order | Check:
+        order = self._take()
+        assert order is not None, "an order before the first step is due at once"
+        return order
 
     def _take(self) -> Order | Check | None:
         """Return the order that is due, if one is."""
@@ -179,7 +163,7 @@ class RanksLine:
         """Write down the next order, unless another rank has given up waiting for it, which then holds.
 
         Returns:
-            Whether it is this one that holds.
+            True if it is this one that holds.
         """
         self._orders += 1
         note = b"%d:%b" % (step, b"" if order is None else encode(order))
@@ -220,26 +204,16 @@ class FollowingLine(RanksLine):
         self._board.offer(FAULT, encode(Failed(outcome=fault.outcome, message=message)))
 
     def receive_order(self) -> Order | Check:
-        """Wait for an order before the first step.
-
-        Raises:
-            SearchEndedError: nothing is to be measured.
-        """
+        """Wait for an order before the first step; ``SearchEndedError`` where nothing is to be measured."""
         key = f"order/{self._orders + 1}"
         if not self._board.wait([key], FOLLOW_SECONDS, unless=key):
-            self._offer(KeepConfig(config=None, message=explain_end(f"rank {self._board.rank} has got no order")), 0)
+            self._offer(_stay(f"rank {self._board.rank} has got no order"), 0)
         else:
             self._look()
-        order = self._take()
-        assert order is not None, "an order before the first step is due at once"
-        return order
+        return self._take_first()
 
     def poll(self, seconds: float) -> Order | Check | None:
-        """Return the order that is due now.
-
-        Raises:
-            SearchEndedError: the search is over.
-        """
+        """Return the order that is due now; ``SearchEndedError`` where the search is over."""
         if seconds and not self._due:
             self._await(FOLLOWING_TIMES * seconds)
         if not self._due:
@@ -247,12 +221,6 @@ class FollowingLine(RanksLine):
         if self._due and self._due[0][0] < self._step and isinstance(self._due[0][1], Order | Check):
             self.report_fault(Failed(outcome=Outcome.LOST, message="it is not at the step that the first rank is at"))
         return self._take()
-
-    def wait_for_end(self) -> None:
-        """Do nothing: the first rank waits."""
-
-    def close(self) -> None:
-        """Do nothing: others may still read what was written."""
 
     def _await(self, seconds: float) -> None:
         """Wait for what the first rank says when all have answered; nothing, where it says so too late."""
@@ -317,30 +285,25 @@ class LeadingLine(RanksLine):
             self._tell(message)
         elif isinstance(message, Ended | Failed):
             self._tell(message)
-            self._end(KeepConfig(config=None, message=explain_end(getattr(message, "message", "the script has ended"))))
+            self._end(_stay(getattr(message, "message", "the script has ended")))
         else:
             self._own, self._looks = message, 0
             self._answers += 1
 
     def report_fault(self, fault: Failed) -> None:
         """End the search for all ranks: at once before the first step, and else when the next order is due."""
-        self._keep = self._keep or KeepConfig(config=None, message=explain_end(fault.message))
+        self._keep = self._keep or _stay(fault.message)
         if not self._orders:
             self._end(self._keep)
 
     def receive_order(self) -> Order | Check:
-        """Wait for an order before the first step.
-
-        Raises:
-            SearchEndedError: nothing is to be measured.
-        """
-        if not self._gather(PATIENCE_SECONDS):
-            self._offer(self._keep or KeepConfig(config=None, message=explain_end("the ranks do not answer")), 0)
+        """Wait for an order before the first step; ``SearchEndedError`` where nothing is to be measured."""
+        if self._gather(PATIENCE_SECONDS):
+            order = self._ask(PATIENCE_SECONDS) or _stay(GONE)
         else:
-            self._offer(self._ask(PATIENCE_SECONDS) or KeepConfig(config=None, message=explain_end(GONE)), 0)
-        order = self._take()
-        assert order is not None, "an order before the first step is due at once"
-        return order
+            order = self._keep or _stay("the ranks do not answer")
+        self._offer(order, 0)
+        return self._take_first()
 
     def poll(self, seconds: float) -> Order | Check | None:
         """Return the order that is due now. One that does not follow an answer at once is due when the next step ends.
@@ -359,9 +322,7 @@ class LeadingLine(RanksLine):
     def last_words(self) -> Failed | None:
         """Return another rank's failure, if one has ended with it."""
         with contextlib.suppress(Exception):  # this process ends, and the store may have gone before it
-            note = self._board.read(FAULT)
-            fault = decode(note) if note is not None else None
-            return fault if isinstance(fault, Failed) else None
+            return self._read_fault()
         return None
 
     def wait_for_end(self) -> None:
@@ -369,7 +330,7 @@ class LeadingLine(RanksLine):
         self._side.wait_for_end()
 
     def close(self) -> None:
-        """Hangs up."""
+        """Hang up."""
         self._side.close()
 
     def _end(self, keep: KeepConfig) -> None:
@@ -383,7 +344,7 @@ class LeadingLine(RanksLine):
         if self._keep is None and self._own is not None and not self._gather(seconds):
             self._looks += 1
             if self._looks > LATE_STEPS:
-                self._keep = KeepConfig(config=None, message=explain_end("not all ranks measure at the same steps"))
+                self._keep = _stay("not all ranks measure at the same steps")
         if self._keep is not None or self._own is not None:
             return self._keep
         return self._ask(seconds)
@@ -404,28 +365,50 @@ class LeadingLine(RanksLine):
         merged = merge(said)
         self._tell(merged)
         if isinstance(merged, Failed):
-            self._keep = KeepConfig(config=None, message=explain_end(merged.message))
+            self._keep = _stay(merged.message)
         return self._keep is None
 
     def _hear_fault(self) -> None:
-        note = self._board.read(FAULT) if self._keep is None else None
-        if note is not None:
-            fault = decode(note)
-            assert isinstance(fault, Failed), "a fault is told as one"
-            self._keep = KeepConfig(config=None, message=explain_end(fault.message))
+        fault = self._read_fault() if self._keep is None else None
+        if fault is not None:
+            self._keep = _stay(fault.message)
+
+    def _read_fault(self) -> Failed | None:
+        note = self._board.read(FAULT)
+        fault = decode(note) if note is not None else None
+        assert isinstance(fault, Failed | None), "a fault is told as one"
+        return fault
 
     def _ask(self, seconds: float) -> Order | Check | KeepConfig | None:
         try:
             return self._side.poll(seconds)
         except SearchEndedError as end:
             return end.keep
-        except ControllerGoneError:
-            return KeepConfig(config=None, message=explain_end(GONE))
+        except ConnectionError:
+            return _stay(GONE)
 
     def _tell(self, message: Message) -> None:
         try:
             self._side.send(message)
         except SearchEndedError as end:
             self._keep = end.keep
-        except ControllerGoneError:
-            self._keep = self._keep or KeepConfig(config=None, message=explain_end(GONE))
+        except ConnectionError:
+            self._keep = self._keep or _stay(GONE)
+
+
+def join_ranks(side: SideChannel | None) -> LeadingLine | FollowingLine:
+    """Return this rank's line, once all ranks are about to train.
+
+    Args:
+        side: The line to the controller, which the first rank alone has.
+
+    Raises:
+        Abandon: the ranks are not together.
+        ConnectionError: they have nothing to leave notes in, or it does not answer.
+    """
+    board = RankStore()
+    if (board.rank == 0) != (side is not None):
+        raise Abandon("the ranks of the process group are not those of the environment")
+    line = FollowingLine(board) if side is None else LeadingLine(board, side)
+    line.join()
+    return line
