@@ -69,10 +69,10 @@ class ModelSearcher:
         memory: A model of memory, made from small steps.
         dims: The dimensions of a step at the target batch.
         prior: Trials of a problem that is like this one.
-        needs: What each config has to have made ready.
-        known_trials: How many trials were held against another limit before. They say little about this one, which
-            takes its own trials before nothing is left to gain.
-        least_fit: How likely a config has to be to fit. With it, presets get no turn of their own. While no config is
+        needs: Returns what a config has to have made ready.
+        known_trials: Number of trials that were held against another limit before. They say little about this one,
+            which takes its own trials before nothing is left to gain.
+        least_fit: Least chance to fit of what is tried. With it, presets get no turn of their own. While no config is
             that likely, only the one with the least expected peak is tried. It is also tried first where peaks are only
             known roughly.
     """
@@ -98,10 +98,7 @@ class ModelSearcher:
         self._opaque = _forecasts_of(space.opaque_presets.values(), memory, dims)
 
     def propose(self, trials: Sequence[Trial], claimed: Collection[Config] = ()) -> Proposal | None:
-        """Return the next config to measure.
-
-        ``None`` when the batch fits without recompute, or nothing is left to gain.
-        """
+        """Return the next config; ``None`` when the batch fits without recompute, or nothing is left to gain."""
         if any(trial.config.is_none and trial.fits for trial in trials):
             return None
         surrogate = self._learn(trials)
@@ -258,10 +255,7 @@ class ModelSearcher:
 def _forecasts_of(
     configs: Collection[Config], memory: PeakForecaster, dims: Mapping[str, int]
 ) -> dict[Config, Forecast]:
-    """Return the forecasts of configs, without those of which nothing is known.
-
-    They would seem to recompute nothing.
-    """
+    """Return the forecasts of configs, but those that seem to recompute nothing: nothing is known of them."""
     found = memory.forecasts(dims) if configs else []
     return {one.config: one for one in found if one.config in configs and one.recompute_share > 0}
 

@@ -33,10 +33,6 @@ def relative_costs(trials: Sequence[Trial], needs: Needs) -> Callable[[Config], 
     """Learn from trials how long one of a config takes, over one that finds everything ready: 1 or more.
 
     ``None`` where making configs ready was not seen to take any time.
-
-    Args:
-        trials: What was measured.
-        needs: What each config has to have made ready.
     """
     ready: frozenset[str] = frozenset()
     made: list[float] = []
@@ -129,7 +125,7 @@ class Regression:
 
         Args:
             features: One line for each measurement.
-            values: One for each measurement.
+            values: The measurements.
             extra_noise: Standard deviation of each measurement beyond the common noise.
             apart: Covariance of what measurements have in common with each other and with no case that is asked about.
         """
@@ -163,10 +159,7 @@ class Regression:
     def settle(self, features: np.ndarray, value: float, own: float = 0.0) -> float:
         """Return a measured case's expected value: a measurement that stands out was partly luck.
 
-        Args:
-            features: Those of the case.
-            value: What was measured.
-            own: Standard deviation of what is special about it, beyond what is believed of all.
+        ``own`` is the standard deviation of what is special about the case, beyond what is believed of all.
         """
         mean = float(self.predict(features[None])[0][0])
         special, noise = self.own**2 + own**2, self.noise**2
@@ -237,7 +230,7 @@ class Surrogate:
         candidates: The configs it is asked about.
         base_bytes: Memory that the simulation leaves out: the process, weights, optimizer, workspaces.
         limit_bytes: The memory limit.
-        peak_error: By which share half of the simulated peaks are off.
+        peak_error: Share by which half of the simulated peaks are off.
         trials: What was measured.
         prior: Trials of another problem whose step times tell something of this one's.
 
@@ -301,11 +294,12 @@ class Surrogate:
             reach=PEAK_REACH,
             alike_from=FIRST_SWITCH,
         )
-        seen = {self._place(t): float(t.measurement.peak_bytes) for t in trials if t.measurement.peak_bytes is not None}
+        measured = [trial for trial in trials if trial.measurement.peak_bytes is not None]
+        peaks = [float(trial.measurement.peak_bytes or 0) for trial in measured]
+        seen = dict(zip(self._places(measured), peaks, strict=True))
         model.fit(self._peak_features(list(seen)), np.array(list(seen.values())))
-        lost = [
-            self._place(t) for t in trials if t.measurement.peak_bytes is None and t.measurement.outcome.is_about_memory
-        ]
+        unmeasured = [trial for trial in trials if trial.measurement.peak_bytes is None]
+        lost = self._places([trial for trial in unmeasured if trial.measurement.outcome.is_about_memory])
         if lost:
             # Out of memory is above the limit; how far above, the model tells.
             expected, _ = model.predict(self._peak_features(lost))
@@ -335,9 +329,9 @@ class Surrogate:
         told = [t for t in prior if t.relative_throughput and not t.config.is_none]
         values = [self._relative(t) for t in timed] + [1 / t.relative_throughput for t in told if t.relative_throughput]
         extra = np.array([0.0] * len(timed) + [TIME_OF_ANOTHER] * len(told))
-        features = self._time_features([self._place(t) for t in (*timed, *told)])
+        features = self._time_features(self._places([*timed, *told]))
         apart = np.zeros((len(values), len(values)))
-        apart[len(timed) :, len(timed) :] = self._covariance_elsewhere([self._place(t) for t in told], calls)
+        apart[len(timed) :, len(timed) :] = self._covariance_elsewhere(self._places(told), calls)
         model.fit(features, np.array(values), extra, apart)
         return model
 
@@ -356,8 +350,8 @@ class Surrogate:
         references = [trial.reference_seconds for trial in trials if trial.reference_seconds]
         return statistics.median(references) if references else math.inf
 
-    def _place(self, trial: Trial) -> int:
-        return self._candidates.places[trial.config]
+    def _places(self, trials: Sequence[Trial]) -> list[int]:
+        return [self._candidates.places[trial.config] for trial in trials]
 
     def _relative(self, trial: Trial) -> float:
         if self.has_reference and trial.relative_throughput:

@@ -37,13 +37,11 @@ def override_loader(settings: Settings) -> LoaderOverride | None:
     """Override every DataLoader of the process from now on; ``None`` where the script takes a batch, or needs none."""
     if not settings.override_loader or settings.target_batch is None:
         return None
-    override = LoaderOverride(settings.target_batch, settings.loader)
-    override.install()
-    return override
+    return LoaderOverride(settings.target_batch, settings.loader)
 
 
 class LoaderOverride:
-    """Knows the DataLoader that served last; a training forward shows that it feeds the model.
+    """Follows every DataLoader of the process: a training forward shows that the one that served last feeds the model.
 
     A script may make the same loader again for each epoch, and a later process of the same script certainly does. So
     loaders are known by their origin, the lines of code that made them: one that comes from where the model was fed
@@ -55,15 +53,12 @@ class LoaderOverride:
     """
 
     def __init__(self, batch: int, origin: str) -> None:
-        self._batch, self.origin = batch, origin
-        self._latest: Any = None
-        self._origins: MutableMapping[Any, str] = weakref.WeakKeyDictionary()
-
-    def install(self) -> None:
-        """Follow every DataLoader of the process, from its making on."""
         from torch.utils.data import BatchSampler
         from torch.utils.data.dataloader import _BaseDataLoaderIter
 
+        self._batch, self.origin = batch, origin
+        self._latest: Any = None
+        self._origins: MutableMapping[Any, str] = weakref.WeakKeyDictionary()
         make, serve = BatchSampler.__init__, _BaseDataLoaderIter.__next__
 
         @functools.wraps(make)
@@ -102,10 +97,7 @@ class LoaderOverride:
 
 
 def _nested(sampler: Any) -> Iterator[Any]:
-    """Yield the batch sampler with those inside of it.
-
-    Accelerate wraps one for each rank, and asks both for their size.
-    """
+    """Yield the batch sampler with those inside of it: Accelerate wraps one for each rank, and asks both for sizes."""
     from torch.utils.data import BatchSampler
 
     while isinstance(sampler, BatchSampler):
@@ -157,7 +149,7 @@ class Agent:
     is_trial = True
 
     def __init__(self, line: Line, backend: WorkerBackend, settings: Settings, *, is_alone: bool = True) -> None:
-        self.line, self._backend, self._settings, self.is_alone = line, backend, settings, is_alone
+        self.line, self.backend, self.settings, self.is_alone = line, backend, settings, is_alone
         self.target_batch, self._loader = settings.target_batch, override_loader(settings)
         self.fake_card = settings.card if settings.fakes else None
         self.fake_ranks, self.replaces_checkpointing = settings.ranks, settings.replaces_checkpointing
@@ -182,7 +174,7 @@ class Agent:
         """Return why a script may never come to training, and what to do about it, in sentences."""
         if self._backwards and not self._has_optimizer:
             return script.NO_OPTIMIZER
-        return self._backend.why_nothing_trained() + f" {STARTED}" * self.children.has_started
+        return self.backend.why_nothing_trained() + f" {STARTED}" * self.children.has_started
 
     @property
     def has_trained(self) -> bool:
@@ -192,10 +184,10 @@ class Agent:
     def on_session(self, detect: Callable[[], Detection]) -> Config:
         """Tell what was detected and begin with the config that the controller answers."""
         self._require_own_process()
-        if self._settings.watch is not None:
+        if self.settings.watch is not None:
             self._before_bytes = self._use_meter(kind_in_use()).read().peak_bytes
             return Config()
-        detection = detect() if self._settings.fakes else self._weighed(detect())
+        detection = detect() if self.settings.fakes else self._weighed(detect())
         assert self.target_batch is not None, "a session is created in a forward"
         self.line.send(replace(detection, batch=self.target_batch, loader=self._loader.origin if self._loader else ""))
         order = self._receive_first()
@@ -233,7 +225,7 @@ class Agent:
 
     def on_failure(self, error: Exception) -> None:
         """End the script where memory ran out, which it may catch and skip; anything else it raises is its own."""
-        if self._backend.classify(error)[0] is Outcome.OOM:
+        if self.backend.classify(error)[0] is Outcome.OOM:
             self._end(error)
 
     def on_optimizer(self) -> None:
@@ -257,10 +249,13 @@ class Agent:
         if is_in_backward():
             self._fail(Outcome.SCRIPT_ERROR, script.STEPS_IN_BACKWARD)
         self._has_optimizer = True
-        if not self._batches:
-            self._count_foreign_step()
-        elif self._leads(optimizer):
-            self._end_step()
+        if self._batches:
+            if self._leads(optimizer):
+                self._end_step()
+            return
+        self._foreign_steps += 1
+        if not self.has_trained and self._foreign_steps >= script.STEPS_WITHOUT_SESSION:
+            self._fail(Outcome.SCRIPT_ERROR, f"{script.NO_SESSION} {self.advice}")
 
     def on_skip(self, optimizer: Any) -> None:
         """End a training step in which a GradScaler found no finite gradients, and kept the optimizer back."""
@@ -274,7 +269,7 @@ class Agent:
             self._others_since = 0
             return True
         self._others_since += 1
-        if self._others_since <= PATIENCE and (leader is not None or self._backend.has_open_forward):
+        if self._others_since <= PATIENCE and (leader is not None or self.backend.has_open_forward):
             return False
         # A leader that the script has dropped must be free to go.
         self._leader, self._others_since = weakref.ref(optimizer), 0
@@ -286,33 +281,43 @@ class Agent:
         window, has_skipped = self._window or self._begin_watching(), self._has_skipped
         self._has_skipped = False
         window.observe()
-        compile_seconds = self._backend.take_compile_seconds()
+        compile_seconds = self.backend.take_compile_seconds()
+        wrong = next((batch for batch in batches if batch != self.target_batch), None)
         if compile_seconds:
-            self._start_over(window, compile_seconds)
+            window.start_over(compile_seconds)
+            if window.restarts > script.COMPILATIONS:
+                self._fail(Outcome.SCRIPT_ERROR, script.COMPILES_ON)
         elif has_skipped:
-            self._skip(window)
-        elif all(batch == self.target_batch for batch in batches):
-            self._missed = self._skips = 0
-            window.end_step(sum(batches), self._read_loss(window))
+            window.discard_step()
+            self._skips += 1
+            if self._skips > script.SKIPPED_STEPS:
+                self._fail(Outcome.DIVERGED, script.SKIPS_ON)
+        elif wrong is not None:
+            window.discard_step()
+            self._missed += 1
+            if self._missed > script.MISSED_STEPS:
+                self._give_up_batch(wrong)
         else:
-            self._miss(batches, window)
-        self._warnings = self._backend.end_step()
+            self._missed = self._skips = 0
+            loss, self._loss = self._loss, None
+            window.end_step(sum(batches), float(loss) if loss is not None and window.is_timing else None)
+        self._warnings = self.backend.end_step()
         self.line.send(Beat(step=self.steps))
         if window.is_complete:
             self._report(window)
 
     def _begin_watching(self) -> Window:
-        assert self._settings.watch is not None, "only a watched run has steps before a window"
+        assert self.settings.watch is not None, "only a watched run has steps before a window"
         if self._meter is None:
             self._use_meter(kind_in_use())
         # The step that ends now is its first one: it has gone by untimed, and warms up.
-        self._window = self._open(self._settings.watch)
+        self._window = self._open(self.settings.watch)
         return self._window
 
     def _use_meter(self, kind: str) -> Meter:
         self._meter, self._does_cpu_work = meter_for(kind), kind == "cpu"
-        if self._settings.limit_bytes is not None:
-            self._meter.limit(self._settings.limit_bytes)
+        if self.settings.limit_bytes is not None:
+            self._meter.limit(self.settings.limit_bytes)
         return self._meter
 
     def _open(self, order: Order) -> Window:
@@ -320,13 +325,13 @@ class Agent:
         return Window(
             self._meter,
             order,
-            whole_life=self._settings.watch is not None,
+            whole_life=self.settings.watch is not None,
             extends_itself=self.is_alone,
-            live=self._backend.live_meter() if self._settings.watch is None else None,
+            live=self.backend.live_meter() if self.settings.watch is None else None,
             known=self._memories.find(order, self.target_batch),
             left_bytes=self._left_bytes,
             before_bytes=self._before_bytes,
-            processors=Processors(self._settings.tuner, do_the_work=self._does_cpu_work),
+            processors=Processors(self.settings.tuner, do_the_work=self._does_cpu_work),
         )
 
     def _receive_first(self) -> Order:
@@ -345,10 +350,10 @@ class Agent:
             self._obey(order)
             return
         measurement = replace(window.measurement(self.target_batch), warnings=self._warnings)
-        if wrong := self._backend.wrong_recompute():
+        if wrong := self.backend.wrong_recompute():
             measurement = Measurement(outcome=Outcome.WRONG_GRADIENT, message=wrong, warnings=self._warnings)
         if window.order.profiles:
-            measurement = replace(measurement, profile=self._backend.take_profile())
+            measurement = replace(measurement, profile=self.backend.take_profile())
         self._memories.keep(window.order.config, measurement)
         self._answer(measurement)
 
@@ -362,39 +367,13 @@ class Agent:
             return
         assert self._meter is not None, "an order to measure comes after a detection"
         self._change_batch(order)
-        self._backend.switch(order.config, profiles=order.profiles)
+        self.backend.switch(order.config, profiles=order.profiles)
         self._window = self._open(order)
 
     def _change_batch(self, order: Order) -> None:
         if order.batch is not None and self._loader is not None:
             self.target_batch = order.batch
             self._loader.change(order.batch)
-
-    def _read_loss(self, window: Window) -> float | None:
-        loss, self._loss = self._loss, None
-        return float(loss) if loss is not None and window.is_timing else None
-
-    def _count_foreign_step(self) -> None:
-        self._foreign_steps += 1
-        if self._window is None and not self.steps and self._foreign_steps >= script.STEPS_WITHOUT_SESSION:
-            self._fail(Outcome.SCRIPT_ERROR, f"{script.NO_SESSION} {self.advice}")
-
-    def _skip(self, window: Window) -> None:
-        window.discard_step()
-        self._skips += 1
-        if self._skips > script.SKIPPED_STEPS:
-            self._fail(Outcome.DIVERGED, script.SKIPS_ON)
-
-    def _start_over(self, window: Window, compile_seconds: float) -> None:
-        window.start_over(compile_seconds)
-        if window.restarts > script.COMPILATIONS:
-            self._fail(Outcome.SCRIPT_ERROR, script.COMPILES_ON)
-
-    def _miss(self, batches: list[int], window: Window) -> None:
-        window.discard_step()
-        self._missed += 1
-        if self._missed > script.MISSED_STEPS:
-            self._give_up_batch(next(batch for batch in batches if batch != self.target_batch))
 
     def _give_up_batch(self, batch: int) -> None:
         text = script.OTHER_BATCHES if self._first_batch == self.target_batch else script.OTHER_BATCH
@@ -406,7 +385,7 @@ class Agent:
 
     def _end(self, error: Exception) -> None:
         # At once, not when it has ended the script: many a loop goes on after any exception.
-        self.line.send(describe_failure(with_callers(error), self._backend, self.script))
+        self.line.send(describe_failure(with_callers(error), self.backend, self.script))
         raise Abandon(first_line(error)) from error
 
     def _fail(self, outcome: Outcome, message: str) -> None:

@@ -121,7 +121,7 @@ class TrainingAgent(Agent):
             config = super().on_session(detect)
         finally:
             self._first_check = None  # it holds the batch
-        self._bar = _make_bar(self._settings.tuning_steps)
+        self._bar = _make_bar(self.settings.tuning_steps)
         self.has_begun = True
         return config
 
@@ -157,7 +157,7 @@ class TrainingAgent(Agent):
 
     def _obey(self, order: Order | Check) -> None:
         if self._fault and isinstance(order, Order):
-            self._backend.switch(order.config)
+            self.backend.switch(order.config)
         else:
             super()._obey(order)
 
@@ -170,7 +170,7 @@ class TrainingAgent(Agent):
         else:
             self.steps += 1
             self._batches, self._loss, self._has_skipped, self._first_check = [], None, False, None
-            self._backend.end_step()
+            self.backend.end_step()
         if self._window is None:
             seconds, self._awaits_answer = ANSWER_SECONDS if self._awaits_answer else 0.0, False
             self._look_for_order(seconds)
@@ -206,9 +206,7 @@ class Guard:
     parameters are sharded, ranks that recompute different blocks would wait for each other.
 
     Args:
-        backend: The training system.
-        settings: What the controller said at the start.
-        agent: Who measures.
+        agent: Measures.
         say: Tells the user.
         is_first: True if this process speaks for all ranks.
     """
@@ -217,12 +215,10 @@ class Guard:
     fake_ranks = 0
     is_trial = False
 
-    def __init__(
-        self, backend: WorkerBackend, settings: Settings, agent: TrainingAgent, say: Say, *, is_first: bool = True
-    ) -> None:
-        self._backend, self._settings, self._agent = backend, settings, agent
-        self._say_own, self._say = say, say if is_first else _silent
-        self.replaces_checkpointing = settings.replaces_checkpointing
+    def __init__(self, agent: TrainingAgent, say: Say, *, is_first: bool = True) -> None:
+        self._agent, self._backend = agent, agent.backend
+        self._say_own, self._say = say, say if is_first else lambda *_: None
+        self.replaces_checkpointing = agent.replaces_checkpointing
         self._config = Config()
         self._is_on = True
         self._lacked: Failed | None = None
@@ -240,7 +236,7 @@ class Guard:
         """Return the config of the first step."""
 
         def begin() -> None:
-            if other := registry.other_in_use(self._settings.backend):
+            if other := registry.other_in_use(self._agent.settings.backend):
                 raise Abandon(f"the script uses {other}, and only plain PyTorch is tuned while it trains")
             self._config = self._agent.on_session(detect)
 
@@ -384,7 +380,3 @@ class Guard:
                 self._config = config
         except Exception as error:  # noqa: BLE001  (nothing of ours may end the training)
             self._say(logging.WARNING, first_line(error))
-
-
-def _silent(level: int, text: str) -> None:
-    del level, text

@@ -101,7 +101,7 @@ class FollowedTraining:
             settings = replace(settings, tuning_steps=0)
         alone = channel is not None and is_alone()
         agent = TrainingAgent(channel, backend, settings, expected, is_alone=alone)
-        self.guard = Guard(backend, settings, agent, say, is_first=is_first())
+        self.guard = Guard(agent, say, is_first=is_first())
         self._parameters = {id(one) for optimizer in optimizers for one in _parameters_of(optimizer)}
         self._backend = backend
         backend.install(self.guard)

@@ -46,9 +46,7 @@ class RankStore:
     """The notes of one training, in the store of the script's process group. All of it raises ``ConnectionError``.
 
     Attributes:
-        rank: The number of this process.
-        world_size: How many train together.
-        patience_seconds: How long the script has its own collectives wait.
+        patience_seconds: Seconds that the script has its own collectives wait.
     """
 
     def __init__(self) -> None:
@@ -83,7 +81,7 @@ class RankStore:
         """Tell whether all these notes come within so many seconds, and before the one that says that they will not."""
         deadline = time.monotonic() + seconds
         while not self.has(*keys):
-            if self.has(unless) or time.monotonic() >= deadline:
+            if time.monotonic() >= deadline or self.has(unless):
                 return False
             time.sleep(min(LOOK_SECONDS, seconds / LOOKS))
         return True
@@ -120,11 +118,7 @@ Due = tuple[int, "Order | Check | KeepConfig | None"]
 
 
 class RanksLine(Line):
-    """Base of both ends.
-
-    Args:
-        board: The notes of all ranks.
-    """
+    """Base of both ends, with the notes of all ranks."""
 
     def __init__(self, board: RankStore) -> None:
         self._board = board
@@ -160,15 +154,11 @@ class RanksLine(Line):
         return order
 
     def _offer(self, order: Order | Check | KeepConfig | None, step: int) -> bool:
-        """Write down the next order, unless another rank has given up waiting for it, which then holds.
-
-        Returns:
-            True if it is this one that holds.
-        """
+        """Write down the next order; return False where another rank has given up waiting for it, which then holds."""
         self._orders += 1
         note = b"%d:%b" % (step, b"" if order is None else encode(order))
         said = self._board.offer(f"order/{self._orders}", note)
-        self._due.append(read_order(said))
+        self._due.append(_read_order(said))
         return said == note
 
     def _answer_key(self, rank: int) -> str:
@@ -179,11 +169,7 @@ class FollowingLine(RanksLine):
     """Line of a rank that gets its orders from the first one."""
 
     def join(self) -> None:
-        """Wait until all ranks are about to train.
-
-        Raises:
-            Abandon: one of them is not.
-        """
+        """Wait until all ranks are about to train; ``Abandon`` where one of them is not."""
         self._board.offer(f"here/{self._board.rank}", b"here")
         self._board.wait([VERDICT], 2 * self._join_seconds(), unless=VERDICT)
         self._agree(b"the first rank is not followed by autorecompute")
@@ -205,38 +191,30 @@ class FollowingLine(RanksLine):
 
     def receive_order(self) -> Order | Check:
         """Wait for an order before the first step; ``SearchEndedError`` where nothing is to be measured."""
-        key = f"order/{self._orders + 1}"
-        if not self._board.wait([key], FOLLOW_SECONDS, unless=key):
+        if not self._hears(FOLLOW_SECONDS):
             self._offer(_stay(f"rank {self._board.rank} has got no order"), 0)
-        else:
-            self._look()
         return self._take_first()
 
     def poll(self, seconds: float) -> Order | Check | None:
         """Return the order that is due now; ``SearchEndedError`` where the search is over."""
-        if seconds and not self._due:
-            self._await(FOLLOWING_TIMES * seconds)
-        if not self._due:
-            self._look()
+        # When all have answered, the first rank says what is next; nothing, where it says so too late.
+        if not self._due and not self._hears(FOLLOWING_TIMES * seconds) and seconds:
+            self._offer(None, self._step)
         if self._due and self._due[0][0] < self._step and isinstance(self._due[0][1], Order | Check):
             self.report_fault(Failed(outcome=Outcome.LOST, message="it is not at the step that the first rank is at"))
         return self._take()
 
-    def _await(self, seconds: float) -> None:
-        """Wait for what the first rank says when all have answered; nothing, where it says so too late."""
+    def _hears(self, seconds: float) -> bool:
+        """Tell whether the next order comes within so many seconds."""
         key = f"order/{self._orders + 1}"
-        if not self._board.wait([key], seconds, unless=key):
-            self._offer(None, self._step)
-
-    def _look(self) -> None:
-        note = self._board.read(f"order/{self._orders + 1}")
+        note = self._board.read(key) if self._board.wait([key], seconds, unless=key) else None
         if note is not None:
             self._orders += 1
-            self._due.append(read_order(note))
+            self._due.append(_read_order(note))
+        return note is not None
 
 
-def read_order(note: bytes) -> Due:
-    """Read the order that one rank has written down for all."""
+def _read_order(note: bytes) -> Due:
     step, _, frame = note.partition(b":")
     order = decode(frame) if frame else None
     assert not isinstance(order, Beat | Ended | Failed), "an order is one"
@@ -248,12 +226,7 @@ LATE_STEPS = 5
 
 
 class LeadingLine(RanksLine):
-    """Line of the first rank.
-
-    Args:
-        board: The notes of all ranks.
-        side: The line to the controller.
-    """
+    """Line of the first rank, beside the one to the controller."""
 
     def __init__(self, board: RankStore, side: SideChannel) -> None:
         super().__init__(board)
@@ -264,17 +237,12 @@ class LeadingLine(RanksLine):
         self._is_over = False
 
     def join(self) -> None:
-        """Wait until all ranks are about to train.
-
-        Raises:
-            Abandon: one of them is not.
-        """
-        others = range(1, self._board.world_size)
-        here = [f"here/{rank}" for rank in others]
+        """Wait until all ranks are about to train; ``Abandon`` where one of them is not."""
+        here = {str(rank): f"here/{rank}" for rank in range(1, self._board.world_size)}
         seconds = self._join_seconds()
-        if self._board.wait(here, seconds, unless=VERDICT):
+        if self._board.wait(list(here.values()), seconds, unless=VERDICT):
             self._agree(GO)
-        absent = [str(rank) for rank, key in zip(others, here, strict=True) if not self._board.has(key)]
+        absent = [rank for rank, key in here.items() if not self._board.has(key)]
         if absent:
             reason = f"rank {', '.join(absent[:8])} did not begin to train with it within {seconds:.0f} s"
             self._agree(reason.encode())
@@ -306,10 +274,9 @@ class LeadingLine(RanksLine):
         return self._take_first()
 
     def poll(self, seconds: float) -> Order | Check | None:
-        """Return the order that is due now. One that does not follow an answer at once is due when the next step ends.
+        """Return the order that is due now; ``SearchEndedError`` where the search is over.
 
-        Raises:
-            SearchEndedError: the search is over.
+        One that does not follow an answer at once is due when the next step ends.
         """
         if not self._due:
             order = self._next(seconds)

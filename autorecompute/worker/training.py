@@ -12,8 +12,8 @@ from autorecompute import codec, result
 from autorecompute.backends import registry
 from autorecompute.worker import script
 from autorecompute.worker.in_script import FollowedTraining, start_search
-from autorecompute.worker.protocol import MODULE_FLAG, SETTINGS_VARIABLE, Settings, is_first
-from autorecompute.worker.script import find_module, from_script, run_as_main, run_module_as_main
+from autorecompute.worker.protocol import SETTINGS_VARIABLE, Settings, is_first
+from autorecompute.worker.script import from_script, run_words, script_file
 from autorecompute.worker.side_channel import SideChannel
 
 if TYPE_CHECKING:
@@ -29,7 +29,9 @@ def main() -> None:
     # Not before: a script may set variables that are read when torch is imported.
     registry.call_when_imported(settings.backend, following.begin)
     try:
-        _run_script(sys.argv[1], sys.argv[2:])
+        words = sys.argv[1:]
+        _show_own_frames_alone(script_file(words))
+        run_words(words)
     except BaseException as error:
         following.end(error)
         raise
@@ -46,7 +48,7 @@ class _Following:
         self._has_begun = False
 
     def begin(self) -> None:
-        """Hooks in; nothing, with a sentence, where that cannot be done."""
+        """Put the hooks in; say so where that cannot be done."""
         self._has_begun = True
         try:
             if self._settings.search is not None and is_first():
@@ -59,7 +61,7 @@ class _Following:
                 say(logging.WARNING, f"the script trains without autorecompute: {str(error).rstrip('.')}.")
 
     def end(self, error: BaseException | None) -> None:
-        """Told that the script has ended."""
+        """Note that the script has ended."""
         if self._training is not None:
             self._training.guard.end(error)
         elif not self._has_begun and "torch" in sys.modules:
@@ -72,15 +74,6 @@ def say(level: int, text: str) -> None:
     with contextlib.suppress(OSError, ValueError, AttributeError):
         sys.stderr.write(f"autorecompute: {text}\n")
         sys.stderr.flush()
-
-
-def _run_script(script: str, arguments: list[str]) -> None:
-    is_module = script == MODULE_FLAG
-    _show_own_frames_alone(str(find_module(arguments[0]).origin) if is_module else script)
-    if is_module:
-        run_module_as_main(arguments[0], arguments[1:])
-    else:
-        run_as_main(script, arguments)
 
 
 def _show_own_frames_alone(script: str) -> None:

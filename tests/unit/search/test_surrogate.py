@@ -59,7 +59,7 @@ def test_a_prior_tells_of_differences_where_there_is_no_reference(bench, candida
     _, steps = truths(bench, candidates)
     timed = [dataclasses.replace(trial, reference_seconds=None) for trial in some[1:4]]
     with_prior, without = learn(timed, prior=some), learn(timed)
-    assert not with_prior.is_relative
+    assert not with_prior.has_reference
     assert np.std(with_prior.step - steps) < np.std(without.step - steps)
 
 
