@@ -23,13 +23,17 @@ FORECAST_SHARE = 0.97
 """Of the limit, so much may be filled by what is forecast from the steps of a trial: a whole process needs more."""
 
 
+def _peaks_without(curve: Sequence[CurvePoint]) -> dict[int, int]:
+    return {point.batch: point.without.peak_bytes for point in curve if point.without.peak_bytes is not None}
+
+
 def per_sample_bytes(curve: Sequence[CurvePoint], resting_bytes: int) -> float | None:
     """Return the bytes that a sample adds to the peak without recompute; ``None`` where no peak is known.
 
     One peak alone is held against the model at rest. That leaves out what a process takes for its start, so that the
     figure is rather too large, and what is guessed from it fits.
     """
-    peaks = {point.batch: point.without.peak_bytes for point in curve if point.without.peak_bytes is not None}
+    peaks = _peaks_without(curve)
     if not peaks:
         return None
     low, high = min(peaks), max(peaks)
@@ -43,7 +47,7 @@ def largest_without(curve: Sequence[CurvePoint], limit_bytes: int, resting_bytes
     slope = per_sample_bytes(curve, resting_bytes)
     if slope is None:
         return None
-    peaks = {point.without.peak_bytes: point.batch for point in curve if point.without.peak_bytes is not None}
+    peaks = {peak: batch for batch, peak in _peaks_without(curve).items()}
     below = max((peak for peak in peaks if peak <= limit_bytes), default=None)
     above = min((peak for peak in peaks if peak > limit_bytes), default=None)
     if below is not None and above is not None and peaks[above] > peaks[below]:
@@ -56,17 +60,14 @@ def largest_without(curve: Sequence[CurvePoint], limit_bytes: int, resting_bytes
 
 def is_hidden(curve: Sequence[CurvePoint]) -> bool:
     """Tell whether the two largest batches have one peak: that of the process's start, which says nothing."""
-    peaks = [point.without.peak_bytes for point in curve if point.without.peak_bytes is not None][-POINTS_OF_A_LINE:]
+    peaks = list(_peaks_without(curve).values())[-POINTS_OF_A_LINE:]
     return len(peaks) == POINTS_OF_A_LINE and peaks[1] < peaks[0] * (1 + FLAT)
 
 
 def largest_with(curve: Sequence[CurvePoint], limit_bytes: int, resting_bytes: int) -> float:
     """Return the largest batch that any config should hold, going by the least peak seen; infinite before any was."""
-    seen = [
-        (point.batch, point.recomputed.least_peak_bytes)
-        for point in curve
-        if point.recomputed is not None and point.recomputed.least_peak_bytes is not None
-    ]
+    tuned = {point.batch: point.recomputed.least_peak_bytes for point in curve if point.recomputed is not None}
+    seen = [(batch, peak) for batch, peak in tuned.items() if peak is not None]
     if not seen:
         return math.inf
     batch, peak = max(seen)
@@ -75,18 +76,15 @@ def largest_with(curve: Sequence[CurvePoint], limit_bytes: int, resting_bytes: i
 
 
 def throughput_without(curve: Sequence[CurvePoint], batch: float) -> float:
-    """Samples/s that this batch should give if it needed no recompute; infinite where nothing can be said.
+    """Return the samples/s of this batch if it needed no recompute; infinite where nothing can be said.
 
     Recompute makes no step faster, so this is what recompute can reach at most.
     """
-    seconds = {
-        point.batch: point.batch / point.without.samples_per_second
-        for point in curve
-        if point.without.samples_per_second
-    }
-    if len(seconds) < POINTS_OF_A_LINE:
+    speeds = {point.batch: point.without.samples_per_second for point in curve if point.without.samples_per_second}
+    if len(speeds) < POINTS_OF_A_LINE:
         return math.inf
-    slope, start = statistics.linear_regression(list(seconds), list(seconds.values()))
+    seconds = [batch / speed for batch, speed in speeds.items()]
+    slope, start = statistics.linear_regression(list(speeds), seconds)
     step_seconds = start + slope * batch
     return batch / step_seconds if step_seconds > 0 else math.inf
 
@@ -266,9 +264,7 @@ def _beside_the_fastest(curve: Sequence[CurvePoint]) -> int | None:
 def _has_ceased_to_grow(curve: Sequence[CurvePoint], *, has_end: bool) -> bool:
     """Tell whether no larger batch is worth a try.
 
-    Args:
-        curve: What was measured.
-        has_end: True if a batch is known that no config holds: what lies below is then between two that were tuned.
+    ``has_end`` says that a batch is known that no config holds: what lies below is then between two that were tuned.
     """
     best = max((point.without.samples_per_second or 0.0 for point in curve if point.fits_without), default=0.0)
     idle = 0

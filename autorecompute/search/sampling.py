@@ -298,7 +298,7 @@ def make_searcher(  # noqa: PLR0913  (what any of them may want to know)
         limit_bytes: The memory limit.
         memory: A model of memory, made from small steps; ``None`` where there is none.
         needs: Returns what a config has to have made ready; Optuna's samplers do not weigh it.
-        known: What else a :class:`ModelSearcher` may know.
+        known: Further arguments of a :class:`ModelSearcher`.
     """
     if name == MODEL and memory is not None:
         return ModelSearcher(space, limit_bytes=limit_bytes, memory=memory, needs=needs, **known)

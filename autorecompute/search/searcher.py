@@ -54,12 +54,6 @@ class Prior:
             return None
         return self.resting_bytes + round((peak_bytes - self.resting_bytes) * growth)
 
-    def fastest_within(self, limit_bytes: int, growth: float) -> Sequence[Trial]:
-        """Return its trials that should hold a limit with activations that many times as large, the fastest first."""
-        peaks = {trial.number: self.peak_bytes_grown(trial, growth) for trial in self.trials}
-        fitting = [trial for trial in self.trials if (peak := peaks[trial.number]) is not None and peak <= limit_bytes]
-        return sorted(fitting, key=slowness)
-
 
 def slowness(trial: Trial) -> tuple[float, float]:
     """Order trials, the fastest first: by their steps where no reference could run that they have a share of."""
@@ -99,9 +93,9 @@ class Searcher(Protocol):
         The answer depends on the trials alone, so that an interrupted search goes on where it stopped.
 
         Args:
-            trials: What was measured.
-            claimed: What others are measuring at this moment, which is not proposed. ``None`` then says that nothing
-                is left to do before they are through.
+            trials: All trials so far.
+            claimed: Configs that others are measuring at this moment, which are not proposed. ``None`` then says that
+                nothing is left to do before they are through.
         """
         ...
 
@@ -110,10 +104,7 @@ class Searcher(Protocol):
         ...
 
     def expect_steps(self, trials: Sequence[Trial]) -> Mapping[int, float]:
-        """Return the expected steps of the timed trials, by number; only their order has a meaning.
-
-        The trial that was measured fastest was lucky.
-        """
+        """Return the timed trials' steps without the luck of the fastest, by number; only their order has a meaning."""
         ...
 
 
@@ -132,19 +123,19 @@ def _inherited(prior: Prior, growth: float, limit_bytes: int) -> dict[Config, st
 
     Left out is what should not fit here, be it the answer.
     """
-    peaks = {trial.config: prior.peak_bytes_grown(trial, growth) for trial in prior.trials}
-    fastest = [trial.config for trial in prior.fastest_within(limit_bytes, growth)[:FASTEST]]
+    grown = {trial.config: prior.peak_bytes_grown(trial, growth) for trial in prior.trials}
+    peaks = {config: peak for config, peak in grown.items() if peak is not None and not config.is_none}
+    fitting = [t for t in prior.trials if (peak := grown[t.config]) is not None and peak <= limit_bytes]
+    fastest = [trial.config for trial in sorted(fitting, key=slowness)[:FASTEST]]
     answers = [prior.answer] if prior.answer is not None else []
     found: dict[Config, str] = {}
     for role, configs in (("answer", answers), ("finalist", prior.finalists), ("fast trial", fastest)):
         for config in configs:
-            peak_bytes = None if config.is_none else peaks.get(config)
-            if peak_bytes is not None and peak_bytes <= limit_bytes * (1 + SLACK):
+            if peaks.get(config, math.inf) <= limit_bytes * (1 + SLACK):
                 found.setdefault(config, role)
-    known = {config: peak for config, peak in peaks.items() if peak is not None and not config.is_none}
     is_harder = limit_bytes < prior.limit_bytes or growth > 1
-    if known and (is_harder or not fastest):
-        found.setdefault(min(known, key=known.__getitem__), "least peak")
+    if peaks and (is_harder or not fastest):
+        found.setdefault(min(peaks, key=peaks.__getitem__), "least peak")
     return {
         config: f"{role} of study {prior.source}" for config, role in itertools.islice(found.items(), MOST_INHERITED)
     }
@@ -185,7 +176,7 @@ class GuidedSearcher:
         planned: Proposed as soon as anything was measured.
         least_fit: The planned config's least chance to fit; with less it is left to the other searcher.
         prior: A stored study, whose best configs are proposed right after the reference.
-        growth: How many times as large activations are as in the stored study (``Prior.growth``).
+        growth: Factor by which activations are larger than in the stored study (``Prior.growth``).
         missing_of: Bytes by which the forecast of a config is too low; ``None`` where no whole step can be run.
         may_fail: True if a trial that needs too much does no harm. Then what was planned is tried all the same, and
             what takes too much when nothing else is left.

@@ -88,8 +88,8 @@ class Regression:
         own: Standard deviation of what is special about one case, and comes again when it is measured again.
         noise: Standard deviation of one measurement beside the true value.
         shared: Standard deviation of what is special about a case and about those that are like it.
-        reach: How far cases are alike: at this square of the distance between two, in the features from ``alike_from``
-            on, they have 1/e of it in common.
+        reach: Square of the distance between two cases, in the features from ``alike_from`` on, at which they have 1/e
+            of it in common.
         alike_from: The first of the features by which cases are like each other.
     """
 
@@ -231,7 +231,7 @@ class Surrogate:
         base_bytes: Memory that the simulation leaves out: the process, weights, optimizer, workspaces.
         limit_bytes: The memory limit.
         peak_error: Share by which half of the simulated peaks are off.
-        trials: What was measured.
+        trials: All trials so far.
         prior: Trials of another problem whose step times tell something of this one's.
 
     Attributes:

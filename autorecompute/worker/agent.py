@@ -137,7 +137,7 @@ class Agent:
     Args:
         line: The line to the controller.
         backend: The training system.
-        settings: What the controller said at the start.
+        settings: Those that the controller gave at the start.
         is_alone: True if this process trains by itself. Ranks that train together must all end a window at the same
             step: one that waits for an order keeps the others waiting for its gradients.
 

@@ -56,8 +56,8 @@ class TrainingAgent(Agent):
     Args:
         side: The line to the controller; of several ranks the first one alone has it.
         backend: The training system.
-        settings: What the controller said at the start.
-        expected: What is known of the training's length.
+        settings: Those that the controller gave at the start.
+        expected: Tells the training's length, where anything does.
         is_alone: True if this process trains by itself.
 
     Attributes:
@@ -225,7 +225,7 @@ class Guard:
 
     @property
     def target_batch(self) -> int | None:
-        """Samples of the first forward."""
+        """Return the samples of the first forward."""
         return self._agent.target_batch
 
     def leave(self) -> None:

@@ -83,7 +83,7 @@ class FollowedTraining:
 
     Args:
         channel: The line to the controller; of several ranks the first one alone has it.
-        settings: What the controller said at the start.
+        settings: Those that the controller gave at the start.
         say: Tells the user.
         optimizers: Those that train already. With any, the search ends where another one steps: it was made before
             and nobody knows what it trains.

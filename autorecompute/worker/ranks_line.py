@@ -27,7 +27,7 @@ from autorecompute.worker.protocol import (
 from autorecompute.worker.side_channel import GONE, PATIENCE_SECONDS, SearchEndedError
 
 if TYPE_CHECKING:
-    from collections.abc import Sequence
+    from collections.abc import Callable, Sequence
 
     from autorecompute.worker.side_channel import SideChannel
 
@@ -40,57 +40,6 @@ LOOKS = 20
 
 _NUMBERS = itertools.count()
 """Of the trainings of this process: each rank follows the same ones, in the same order."""
-
-
-class RankStore:
-    """The notes of one training, in the store of the script's process group. All of it raises ``ConnectionError``.
-
-    Attributes:
-        patience_seconds: Seconds that the script has its own collectives wait.
-    """
-
-    def __init__(self) -> None:
-        from torch import distributed
-
-        if not (distributed.is_available() and distributed.is_initialized()):
-            raise ConnectionError("the ranks have no process group when they begin to train")
-        self.rank, self.world_size = distributed.get_rank(), distributed.get_world_size()
-        try:
-            store = distributed.distributed_c10d._get_default_store()  # noqa: SLF001  (nothing public gives a group's store)
-            # Of its own connection, where it has one: a read must not wait for the script's.
-            own = store.clone() if hasattr(store, "clone") else store
-        except (RuntimeError, ValueError) as error:
-            raise ConnectionError(f"the process group has no store: {error}") from error
-        self.patience_seconds = float(store.timeout.total_seconds())
-        self._store: Any = distributed.PrefixStore(f"autorecompute/{next(_NUMBERS)}", own)
-
-    def offer(self, key: str, note: bytes) -> bytes:
-        """Write a note, unless another rank has written one under this key; return what is there now."""
-        # The answer says that it was written, which that of a plain write does not.
-        return bytes(self._ask("compare_set", key, "", note.decode()))
-
-    def has(self, *keys: str) -> bool:
-        """Tell whether there is a note under each of these keys."""
-        return bool(self._ask("check", list(keys)))
-
-    def read(self, key: str) -> bytes | None:
-        """Return the note under a key; ``None`` where there is none."""
-        return bytes(self._ask("get", key)) if self.has(key) else None
-
-    def wait(self, keys: Sequence[str], seconds: float, *, unless: str) -> bool:
-        """Tell whether all these notes come within so many seconds, and before the one that says that they will not."""
-        deadline = time.monotonic() + seconds
-        while not self.has(*keys):
-            if time.monotonic() >= deadline or self.has(unless):
-                return False
-            time.sleep(min(LOOK_SECONDS, seconds / LOOKS))
-        return True
-
-    def _ask(self, method: str, *args: Any) -> Any:
-        try:
-            return getattr(self._store, method)(*args)
-        except RuntimeError as error:
-            raise ConnectionError(str(error)) from error
 
 
 JOIN_SECONDS = 20.0
@@ -118,10 +67,18 @@ Due = tuple[int, "Order | Check | KeepConfig | None"]
 
 
 class RanksLine(Line):
-    """Base of both ends, with the notes of all ranks."""
+    """Base of both ends. Their notes are in the store of the script's process group.
 
-    def __init__(self, board: RankStore) -> None:
-        self._board = board
+    Args:
+        store: The store, a :class:`torch.distributed.Store`; where it does not answer, ``ConnectionError`` is raised.
+        rank: The number of this process.
+        world_size: The number of ranks.
+        patience_seconds: Seconds that the script has its own collectives wait.
+    """
+
+    def __init__(self, store: Any, rank: int, world_size: int, patience_seconds: float) -> None:
+        self._store, self._rank, self._world_size = store, rank, world_size
+        self._join_seconds = min(JOIN_SECONDS, JOIN_SHARE * patience_seconds)
         self._orders = self._answers = self._step = 0
         self._due: deque[Due] = deque()
 
@@ -131,13 +88,9 @@ class RanksLine(Line):
 
     def _agree(self, verdict: bytes) -> None:
         """Say whether all are here; whoever speaks first has spoken for all."""
-        said = self._board.offer(VERDICT, verdict)
+        said = self._write(VERDICT, verdict)
         if said != GO:
             raise Abandon(said.decode())
-
-    def _join_seconds(self) -> float:
-        """Return the seconds that ranks wait for each other before the first step."""
-        return min(JOIN_SECONDS, JOIN_SHARE * self._board.patience_seconds)
 
     def _take_first(self) -> Order | Check:
         order = self._take()
@@ -157,12 +110,39 @@ class RanksLine(Line):
         """Write down the next order; return False where another rank has given up waiting for it, which then holds."""
         self._orders += 1
         note = b"%d:%b" % (step, b"" if order is None else encode(order))
-        said = self._board.offer(f"order/{self._orders}", note)
+        said = self._write(f"order/{self._orders}", note)
         self._due.append(_read_order(said))
         return said == note
 
     def _answer_key(self, rank: int) -> str:
         return f"said/{self._answers}/{rank}"
+
+    def _write(self, key: str, note: bytes) -> bytes:
+        """Write a note, unless another rank has written one under this key; return what is there now."""
+        # The answer says that it was written, which that of a plain write does not.
+        return bytes(self._call(self._store.compare_set, key, "", note.decode()))
+
+    def _has(self, *keys: str) -> bool:
+        return bool(self._call(self._store.check, list(keys)))
+
+    def _read(self, key: str) -> bytes | None:
+        return bytes(self._call(self._store.get, key)) if self._has(key) else None
+
+    def _wait(self, keys: Sequence[str], seconds: float, *, unless: str) -> bool:
+        """Tell whether all these notes come within so many seconds, and before the one that says that they will not."""
+        deadline = time.monotonic() + seconds
+        while not self._has(*keys):
+            if time.monotonic() >= deadline or self._has(unless):
+                return False
+            time.sleep(min(LOOK_SECONDS, seconds / LOOKS))
+        return True
+
+    @staticmethod
+    def _call(method: Callable[..., Any], *args: Any) -> Any:
+        try:
+            return method(*args)
+        except RuntimeError as error:
+            raise ConnectionError(str(error)) from error
 
 
 class FollowingLine(RanksLine):
@@ -170,8 +150,8 @@ class FollowingLine(RanksLine):
 
     def join(self) -> None:
         """Wait until all ranks are about to train; ``Abandon`` where one of them is not."""
-        self._board.offer(f"here/{self._board.rank}", b"here")
-        self._board.wait([VERDICT], 2 * self._join_seconds(), unless=VERDICT)
+        self._write(f"here/{self._rank}", b"here")
+        self._wait([VERDICT], 2 * self._join_seconds, unless=VERDICT)
         self._agree(b"the first rank is not followed by autorecompute")
 
     def send(self, message: Message) -> None:
@@ -182,17 +162,17 @@ class FollowingLine(RanksLine):
             self.report_fault(message)
         elif not isinstance(message, Beat):
             self._answers += 1
-            self._board.offer(self._answer_key(self._board.rank), encode(message))
+            self._write(self._answer_key(self._rank), encode(message))
 
     def report_fault(self, fault: Failed) -> None:
         """Say that this rank measures nothing any more."""
-        message = f"rank {self._board.rank}: {fault.message}"
-        self._board.offer(FAULT, encode(Failed(outcome=fault.outcome, message=message)))
+        message = f"rank {self._rank}: {fault.message}"
+        self._write(FAULT, encode(Failed(outcome=fault.outcome, message=message)))
 
     def receive_order(self) -> Order | Check:
         """Wait for an order before the first step; ``SearchEndedError`` where nothing is to be measured."""
         if not self._hears(FOLLOW_SECONDS):
-            self._offer(_stay(f"rank {self._board.rank} has got no order"), 0)
+            self._offer(_stay(f"rank {self._rank} has got no order"), 0)
         return self._take_first()
 
     def poll(self, seconds: float) -> Order | Check | None:
@@ -207,7 +187,7 @@ class FollowingLine(RanksLine):
     def _hears(self, seconds: float) -> bool:
         """Tell whether the next order comes within so many seconds."""
         key = f"order/{self._orders + 1}"
-        note = self._board.read(key) if self._board.wait([key], seconds, unless=key) else None
+        note = self._read(key) if self._wait([key], seconds, unless=key) else None
         if note is not None:
             self._orders += 1
             self._due.append(_read_order(note))
@@ -228,8 +208,8 @@ LATE_STEPS = 5
 class LeadingLine(RanksLine):
     """Line of the first rank, beside the one to the controller."""
 
-    def __init__(self, board: RankStore, side: SideChannel) -> None:
-        super().__init__(board)
+    def __init__(self, side: SideChannel, *store: Any) -> None:
+        super().__init__(*store)
         self._side = side
         self._own: Message | None = None
         self._looks = 0
@@ -238,11 +218,11 @@ class LeadingLine(RanksLine):
 
     def join(self) -> None:
         """Wait until all ranks are about to train; ``Abandon`` where one of them is not."""
-        here = {str(rank): f"here/{rank}" for rank in range(1, self._board.world_size)}
-        seconds = self._join_seconds()
-        if self._board.wait(list(here.values()), seconds, unless=VERDICT):
+        here = {str(rank): f"here/{rank}" for rank in range(1, self._world_size)}
+        seconds = self._join_seconds
+        if self._wait(list(here.values()), seconds, unless=VERDICT):
             self._agree(GO)
-        absent = [rank for rank, key in here.items() if not self._board.has(key)]
+        absent = [rank for rank, key in here.items() if not self._has(key)]
         if absent:
             reason = f"rank {', '.join(absent[:8])} did not begin to train with it within {seconds:.0f} s"
             self._agree(reason.encode())
@@ -318,14 +298,14 @@ class LeadingLine(RanksLine):
 
     def _gather(self, seconds: float) -> bool:
         """Tell the controller what all ranks have answered, if all of them have."""
-        keys = {rank: self._answer_key(rank) for rank in range(1, self._board.world_size)}
-        if not self._board.wait(list(keys.values()), seconds, unless=FAULT):
+        keys = {rank: self._answer_key(rank) for rank in range(1, self._world_size)}
+        if not self._wait(list(keys.values()), seconds, unless=FAULT):
             self._hear_fault()
             return False
         assert self._own is not None, "the first rank has answered before it looks for the others"
         said = {0: self._own}
         for rank, key in keys.items():
-            note = self._board.read(key)
+            note = self._read(key)
             assert note is not None, "a note that was there stays"
             said[rank] = decode(note)
         self._own = None
@@ -341,7 +321,7 @@ class LeadingLine(RanksLine):
             self._keep = _stay(fault.message)
 
     def _read_fault(self) -> Failed | None:
-        note = self._board.read(FAULT)
+        note = self._read(FAULT)
         fault = decode(note) if note is not None else None
         assert isinstance(fault, Failed | None), "a fault is told as one"
         return fault
@@ -373,9 +353,21 @@ def join_ranks(side: SideChannel | None) -> LeadingLine | FollowingLine:
         Abandon: the ranks are not together.
         ConnectionError: they have nothing to leave notes in, or it does not answer.
     """
-    board = RankStore()
-    if (board.rank == 0) != (side is not None):
+    from torch import distributed
+
+    if not (distributed.is_available() and distributed.is_initialized()):
+        raise ConnectionError("the ranks have no process group when they begin to train")
+    rank, world_size = distributed.get_rank(), distributed.get_world_size()
+    try:
+        store = distributed.distributed_c10d._get_default_store()  # noqa: SLF001  (nothing public gives a group's store)
+        # Of its own connection, where it has one: a read must not wait for the script's.
+        own = store.clone() if hasattr(store, "clone") else store
+    except (RuntimeError, ValueError) as error:
+        raise ConnectionError(f"the process group has no store: {error}") from error
+    notes = distributed.PrefixStore(f"autorecompute/{next(_NUMBERS)}", own)
+    if (rank == 0) != (side is not None):
         raise Abandon("the ranks of the process group are not those of the environment")
-    line = FollowingLine(board) if side is None else LeadingLine(board, side)
+    place = notes, rank, world_size, float(store.timeout.total_seconds())
+    line = FollowingLine(*place) if side is None else LeadingLine(side, *place)
     line.join()
     return line

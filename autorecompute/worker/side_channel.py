@@ -22,11 +22,7 @@ GONE = "the search has ended without an answer"
 
 
 class SearchEndedError(Exception):
-    """The search is over: not an error, but the end of what the training does for it.
-
-    Args:
-        keep: What the controller said.
-    """
+    """The search is over: not an error, but the end of what the training does for it."""
 
     def __init__(self, keep: KeepConfig) -> None:
         super().__init__(keep.message)
