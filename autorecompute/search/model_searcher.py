@@ -103,12 +103,15 @@ class ModelSearcher:
             return None
         surrogate = self._learn(trials)
         tried = {*claimed, *(trial.config for trial in trials)}
-        is_costly = relative_costs(trials, self._needs) is not None
-        for preset in self._presets_to_measure(tried, surrogate, few=self._is_known or is_costly):
+        cost_of = relative_costs(trials, self._needs)
+        for preset in self._presets_to_measure(tried, surrogate, few=self._is_known or cost_of is not None):
             if preset not in tried and not self._least_fit:
                 prediction = self._prediction(preset, surrogate)
                 return Proposal(config=preset, reason=preset_reason(preset), prediction=prediction)
-        return self._most_worth_a_trial(trials, claimed, surrogate)
+        # There may be a hundred thousand candidates.
+        configs = map(self._candidates.config, range(len(self._candidates)))
+        costs = np.array([cost_of(config) for config in configs]) if cost_of is not None else 1.0
+        return self._most_worth_a_trial(trials, claimed, surrogate, costs)
 
     def predict(self, config: Config, trials: Sequence[Trial]) -> Prediction | None:
         """Return the model's prediction after these trials; ``None`` for a config that is no candidate."""
@@ -159,7 +162,7 @@ class ModelSearcher:
         )
 
     def _most_worth_a_trial(
-        self, trials: Sequence[Trial], claimed: Collection[Config], surrogate: Surrogate
+        self, trials: Sequence[Trial], claimed: Collection[Config], surrogate: Surrogate, costs: np.ndarray | float
     ) -> Proposal | None:
         fitting = [surrogate.settled_step(trial) if trial.fits else math.inf for trial in trials]
         best = min((step for step in fitting if step < math.inf), default=None)
@@ -172,7 +175,7 @@ class ModelSearcher:
             if best is None and (is_first_guess or not is_sure.any()):
                 return self._least_peak(trials, surrogate, allowed)
             allowed = is_sure
-        gain = surrogate.fits * _expected_improvement(to_beat, surrogate) * allowed / self._costs(trials)
+        gain = surrogate.fits * _expected_improvement(to_beat, surrogate) * allowed / costs
         place = int(gain.argmax())
         if best is None and float((surrogate.fits * (allowed > 0)).max()) < _hopeless(trials):
             return self._least_peak(trials, surrogate, allowed)
@@ -185,13 +188,6 @@ class ModelSearcher:
             reason += f", {abs(lead):.1%} {'faster' if lead > 0 else 'slower'} than the best"
         config = self._candidates.config(place)
         return Proposal(config=config, reason=reason, prediction=self._prediction(config, surrogate))
-
-    def _costs(self, trials: Sequence[Trial]) -> np.ndarray:
-        """Return the trial time of each candidate, over that of one whose config is ready."""
-        cost_of = relative_costs(trials, self._needs)
-        if cost_of is None:  # there may be a hundred thousand candidates
-            return np.ones(len(self._candidates))
-        return np.array([cost_of(self._candidates.config(place)) for place in range(len(self._candidates))])
 
     def _is_tired(self, fitting: Sequence[float]) -> bool:
         patience = PATIENCE_WHERE_KNOWN if self._is_known else PATIENCE

@@ -78,8 +78,12 @@ def start_search(request: SearchRequest) -> SideChannel:
 NOT_GIVEN = "an optimizer steps that autorecompute.auto was not given, and peaks are known of the others alone"
 
 
-class FollowedTraining:
-    """Hooks that follow a training, and the guard that they tell.
+def follow_training(
+    channel: SideChannel | None, settings: Settings, say: Say, optimizers: Collection[Any] = ()
+) -> tuple[Guard, Callable[[BaseException | None], None]]:
+    """Put in the hooks that follow a training; return the guard that they tell, and what takes them out again.
+
+    That recomputes nothing from then on. It is given the error that has ended the training, or none.
 
     Args:
         channel: The line to the controller; of several ranks the first one alone has it.
@@ -91,43 +95,37 @@ class FollowedTraining:
     Raises:
         SetupError: the training system lacks something.
     """
+    expected = ExpectedSteps()
+    backend = registry.plain_worker()
+    if not is_first():
+        settings = replace(settings, tuning_steps=0)
+    alone = channel is not None and is_alone()
+    agent = TrainingAgent(channel, backend, settings, expected, is_alone=alone)
+    guard = Guard(agent, say, is_first=is_first())
+    parameters = {id(one) for optimizer in optimizers for one in _parameters_of(optimizer)}
 
-    def __init__(
-        self, channel: SideChannel | None, settings: Settings, say: Say, optimizers: Collection[Any] = ()
-    ) -> None:
-        expected = ExpectedSteps()
-        backend = registry.plain_worker()
-        if not is_first():
-            settings = replace(settings, tuning_steps=0)
-        alone = channel is not None and is_alone()
-        agent = TrainingAgent(channel, backend, settings, expected, is_alone=alone)
-        self.guard = Guard(agent, say, is_first=is_first())
-        self._parameters = {id(one) for optimizer in optimizers for one in _parameters_of(optimizer)}
-        self._backend = backend
-        backend.install(self.guard)
-        for optimizer in optimizers:
-            backend.note(optimizer)
-            agent.on_optimizer()
-        self._hooks = ExitStack()
-        for end in (
-            expected.follow(),
-            hooks.follow_steps(self._on_step, self.guard.on_skip, self.guard.on_failure),
-            hooks.follow_losses(self.guard.on_loss, self.guard.on_failure),
-            hooks.follow_optimizers(self.guard.on_optimizer),
-        ):
-            self._hooks.callback(end)
-        os.register_at_fork(after_in_child=self.guard.leave)
+    def on_step(optimizer: Any) -> None:
+        if parameters and parameters.isdisjoint(map(id, _parameters_of(optimizer))):
+            guard.on_unknown(NOT_GIVEN)
+        guard.on_step(optimizer)
 
-    def detach(self, error: BaseException | None) -> None:
-        """Follow nothing any more, and recompute nothing, after this error or none."""
-        self._hooks.close()
-        self.guard.release(error)
-        self._backend.uninstall()
+    backend.install(guard)
+    for optimizer in optimizers:
+        backend.note(optimizer)
+        agent.on_optimizer()
+    ends = ExitStack()
+    ends.callback(expected.follow())
+    ends.callback(hooks.follow_steps(on_step, guard.on_skip, guard.on_failure))
+    ends.callback(hooks.follow_losses(guard.on_loss, guard.on_failure))
+    ends.callback(hooks.follow_optimizers(guard.on_optimizer))
+    os.register_at_fork(after_in_child=guard.leave)
 
-    def _on_step(self, optimizer: Any) -> None:
-        if self._parameters and self._parameters.isdisjoint(map(id, _parameters_of(optimizer))):
-            self.guard.on_unknown(NOT_GIVEN)
-        self.guard.on_step(optimizer)
+    def detach(error: BaseException | None) -> None:
+        ends.close()
+        guard.release(error)
+        backend.uninstall()
+
+    return guard, detach
 
 
 def _parameters_of(optimizer: Any) -> list[Any]:
@@ -179,7 +177,7 @@ def _begin(request: SearchRequest, optimizers: list[Any]) -> None:
     settings = Settings(address="", backend=registry.plain_name(), tuning_steps=request.steps)
     channel = start_search(request) if is_first() else None
     try:
-        training = FollowedTraining(channel, settings, _say, optimizers)
+        guard, detach = follow_training(channel, settings, _say, optimizers)
     except BaseException:
         if channel is not None:
             channel.close()
@@ -191,11 +189,11 @@ def _begin(request: SearchRequest, optimizers: list[Any]) -> None:
         return None if error is error_before else error
 
     def end() -> None:
-        training.guard.end(error_since())
+        guard.end(error_since())
 
     def leave() -> None:
         atexit.unregister(end)
-        training.detach(error_since())
+        detach(error_since())
 
     atexit.register(end)
     _LEAVE.append(leave)
