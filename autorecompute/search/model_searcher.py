@@ -106,8 +106,7 @@ class ModelSearcher:
         cost_of = relative_costs(trials, self._needs)
         for preset in self._presets_to_measure(tried, surrogate, few=self._is_known or cost_of is not None):
             if preset not in tried and not self._least_fit:
-                prediction = self._prediction(preset, surrogate)
-                return Proposal(config=preset, reason=preset_reason(preset), prediction=prediction)
+                return self._proposal(preset, preset_reason(preset), surrogate)
         # There may be a hundred thousand candidates.
         configs = map(self._candidates.config, range(len(self._candidates)))
         costs = np.array([cost_of(config) for config in configs]) if cost_of is not None else 1.0
@@ -186,8 +185,7 @@ class ModelSearcher:
         if best is not None:
             lead = best / surrogate.step[place] - 1
             reason += f", {abs(lead):.1%} {'faster' if lead > 0 else 'slower'} than the best"
-        config = self._candidates.config(place)
-        return Proposal(config=config, reason=reason, prediction=self._prediction(config, surrogate))
+        return self._proposal(self._candidates.config(place), reason, surrogate)
 
     def _is_tired(self, fitting: Sequence[float]) -> bool:
         patience = PATIENCE_WHERE_KNOWN if self._is_known else PATIENCE
@@ -209,8 +207,7 @@ class ModelSearcher:
         place = int(np.where(allowed, surrogate.peak_bytes, math.inf).argmin())
         if not allowed[place] or surrogate.peak_bytes[place] >= min(measured, default=least):
             return None
-        config = self._candidates.config(place)
-        return Proposal(config=config, reason="least peak", prediction=self._prediction(config, surrogate))
+        return self._proposal(self._candidates.config(place), "least peak", surrogate)
 
     def _allowed(self, trials: Sequence[Trial], claimed: Collection[Config]) -> np.ndarray:
         """Return each candidate's chance to run, and 0 for those not worth a trial."""
@@ -228,6 +225,9 @@ class ModelSearcher:
                 allowed &= peaks < peaks[place] + SLACK * self._peak_error * float(peaks.max())
         found: np.ndarray = allowed * chance_to_work(candidates, trials)
         return found
+
+    def _proposal(self, config: Config, reason: str, surrogate: Surrogate) -> Proposal:
+        return Proposal(config=config, reason=reason, prediction=self._prediction(config, surrogate))
 
     def _prediction(self, config: Config, surrogate: Surrogate) -> Prediction | None:
         place = self._candidates.places.get(config)

@@ -244,7 +244,7 @@ class GuidedSearcher:
                 return proposal
             self._too_large[proposal.config] = peak_bytes, proposal
         if self._may_fail:
-            return self._searcher.propose(trials, claimed)
+            return self._searcher.propose(trials, claimed) if self._too_large else None
         is_first = not trials and not claimed
         least = min(self._too_large.values(), key=lambda found: found[0], default=None) if is_first else None
         return least[1] if least is not None else None

@@ -6,6 +6,7 @@ import functools
 import hashlib
 import itertools
 import sys
+import traceback
 import weakref
 from dataclasses import replace
 from typing import TYPE_CHECKING, Any
@@ -107,11 +108,9 @@ def _nested(sampler: Any) -> Iterator[Any]:
 
 def _origin() -> str:
     """Return the stack of the caller's caller in lines of code, the same in every process of one script."""
-    frame, digest = sys._getframe(2), hashlib.sha256()  # noqa: SLF001  (a stack with source lines would read files)
-    while frame is not None:
-        digest.update(f"{frame.f_code.co_filename}:{frame.f_lineno}\n".encode(errors="surrogateescape"))
-        frame = frame.f_back  # type: ignore[assignment]
-    return digest.hexdigest()
+    stack = traceback.walk_stack(sys._getframe(2))  # noqa: SLF001  (a stack with source lines would read files)
+    lines = "".join(f"{frame.f_code.co_filename}:{line}\n" for frame, line in stack)
+    return hashlib.sha256(lines.encode(errors="surrogateescape")).hexdigest()
 
 
 def _draw_batches(sampler: Any) -> Iterator[list[Any]]:
