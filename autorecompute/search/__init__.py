@@ -2,18 +2,16 @@
 
 from __future__ import annotations
 
-from autorecompute.search.fastest_batch import BatchChooser, Fastest, Limits, Listed
+from autorecompute.search.fastest_batch import BatchChooser, Fastest, Listed
 from autorecompute.search.greedy import GreedySearcher
 from autorecompute.search.model_searcher import ModelSearcher
 from autorecompute.search.sampling import NAMES, OptunaSearcher, RecomputeSampler, make_searcher, require_installed
 from autorecompute.search.searcher import (
-    InheritedFirst,
+    GuidedSearcher,
     Limit,
-    PlannedFirst,
     Prior,
     Proposal,
     Searcher,
-    WholeStepSearcher,
     missing_in,
 )
 
@@ -22,18 +20,15 @@ __all__ = [
     "BatchChooser",
     "Fastest",
     "GreedySearcher",
-    "InheritedFirst",
+    "GuidedSearcher",
     "Limit",
-    "Limits",
     "Listed",
     "ModelSearcher",
     "OptunaSearcher",
-    "PlannedFirst",
     "Prior",
     "Proposal",
     "RecomputeSampler",
     "Searcher",
-    "WholeStepSearcher",
     "make_searcher",
     "missing_in",
     "require_installed",

@@ -13,7 +13,7 @@ from autorecompute.measurement import Outcome
 from autorecompute.plans import Choice, Config
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Mapping, Sequence
+    from collections.abc import Mapping, Sequence
 
     from autorecompute.measurement import Trial
     from autorecompute.memory import Forecast, MemoryModel, Simulated, Simulator
@@ -42,89 +42,6 @@ LEAPS = 8
 """Of more occurrences than this, a count is also moved by such a part of them."""
 
 
-class Mixer:
-    """Makes mixes of plans.
-
-    Args:
-        by_plan: The choices of each plan, of shape ``[plans, choices]``, 0 or 1.
-        occurrences: How many occurrences each choice has; 1 where its plan does not count.
-        simulator: Simulates configs.
-        exist: Tells which of some configs exist.
-    """
-
-    def __init__(
-        self,
-        by_plan: np.ndarray,
-        occurrences: Sequence[int],
-        simulator: Simulator,
-        exist: Callable[[np.ndarray], np.ndarray],
-    ) -> None:
-        self._by_plan, self._occurrences = by_plan, np.array(occurrences)
-        self._simulator, self._exist = simulator, exist
-
-    def mixes(self) -> np.ndarray:
-        """At which share of its occurrences each choice is on: a line for each config, without recompute among them."""
-        sets = self._sets()
-        counts = self._at_counts(self._by_plan, np.zeros_like(self._by_plan))
-        steps = max(int(self._occurrences.max(initial=1)) - 1, 1)
-        few = self._best(sets, max(math.isqrt(MOST_MIXES // steps), FEWEST_SETS))
-        first, rest = (part.reshape(-1, few.shape[1]) for part in np.broadcast_arrays(few[:, None], few[None]))
-        found = np.concatenate([sets, counts, self._at_counts(first, rest)])
-        mixes = np.unique(found[self._exist(found)], axis=0)
-        return np.unique(np.concatenate([mixes, *self._move_counts(mixes)]), axis=0)
-
-    def _move_counts(self, mixes: np.ndarray) -> list[np.ndarray]:
-        """Return the cheapest mixes, and what is cheaper than they are with some counts moved."""
-        kept = [self._cheapest_of_fine_ranges(mixes)]
-        for _ in range(MOVES):
-            around = np.unique(np.concatenate([kept[-1], *self._neighbours(kept[-1])]), axis=0)
-            found = self._cheapest_of_fine_ranges(around[self._exist(around)])
-            if np.array_equal(found, kept[-1]):
-                break
-            kept.append(found)
-        return kept
-
-    def _cheapest_of_fine_ranges(self, mixes: np.ndarray) -> np.ndarray:
-        simulated = self._simulator.simulate(mixes)
-        places = _cheapest(simulated.peak_bytes, simulated, FINE_RANGES * OF_EACH, FINE_RANGES)
-        cheapest: np.ndarray = mixes[np.sort(places)]
-        return cheapest
-
-    def _neighbours(self, mixes: np.ndarray) -> list[np.ndarray]:
-        """Return the mixes with the count of one choice moved, by one occurrence or by a leap."""
-        found = []
-        for column, most in enumerate(self._occurrences.tolist()):
-            for by in {1, -1, most // LEAPS, -(most // LEAPS)} - {0}:
-                moved = mixes.copy()
-                moved[:, column] = (np.rint(moved[:, column] * most) + by) / most
-                found.append(moved[(moved[:, column] >= 0) & (moved[:, column] <= 1)])
-        return found
-
-    def _sets(self) -> np.ndarray:
-        """Set of plans that are on at all occurrences: the cheapest of each range of peaks."""
-        sets = np.zeros((1, self._by_plan.shape[1]), dtype=np.float32)
-        for plan in self._by_plan:
-            added = np.maximum(sets, plan)
-            sets = self._best(np.unique(np.concatenate([sets, added[self._exist(added)]]), axis=0), MOST_SETS)
-        return sets
-
-    def _best(self, sets: np.ndarray, most: int) -> np.ndarray:
-        if len(sets) <= most:
-            return sets
-        simulated = self._simulator.simulate(sets)
-        needs = (simulated.peak_bytes, simulated.stash_bytes)
-        by_peak, by_stash = (_cheapest(each, simulated, most // len(needs)) for each in needs)
-        best: np.ndarray = sets[np.unique(np.concatenate([by_peak, by_stash]))]
-        return best
-
-    def _at_counts(self, first: np.ndarray, rest: np.ndarray) -> np.ndarray:
-        """Return the plans of ``rest`` everywhere, and those of ``first`` at each count of the first occurrences."""
-        most = int(self._occurrences.max(initial=1))
-        shares = (np.rint(self._occurrences * count / most) / self._occurrences for count in range(1, most))
-        parts = [np.maximum(rest, first * share) for share in shares]
-        return np.concatenate([*parts, np.maximum(first, rest)], dtype=np.float32, casting="same_kind")
-
-
 def _cheapest(needs: np.ndarray, simulated: Simulated, most: int, ranges: int = RANGES) -> np.ndarray:
     """Return the places of the sets that recompute least among those that need about the same."""
     ranges = min(ranges, most)
@@ -134,6 +51,23 @@ def _cheapest(needs: np.ndarray, simulated: Simulated, most: int, ranges: int = 
     starts = np.searchsorted(within[order], within[order])
     found: np.ndarray = order[np.arange(len(order)) - starts < most // ranges]
     return found
+
+
+def _cheapest_of_fine_ranges(mixes: np.ndarray, simulator: Simulator) -> np.ndarray:
+    simulated = simulator.simulate(mixes)
+    places = _cheapest(simulated.peak_bytes, simulated, FINE_RANGES * OF_EACH, FINE_RANGES)
+    cheapest: np.ndarray = mixes[np.sort(places)]
+    return cheapest
+
+
+def _best(sets: np.ndarray, most: int, simulator: Simulator) -> np.ndarray:
+    if len(sets) <= most:
+        return sets
+    simulated = simulator.simulate(sets)
+    needs = (simulated.peak_bytes, simulated.stash_bytes)
+    by_peak, by_stash = (_cheapest(each, simulated, most // len(needs)) for each in needs)
+    best: np.ndarray = sets[np.unique(np.concatenate([by_peak, by_stash]))]
+    return best
 
 
 MOST_PLANS = 15
@@ -150,10 +84,12 @@ class Candidates:
     """
 
     def __init__(self, space: Space, simulator: Simulator) -> None:
-        self._choices = choices_of(space)
-        self._occurrences = _occurrences(space.plans, self._choices)
-        self.switches = self._mixes(space, simulator) if self._occurrences else self._subsets(space, simulator)
-        """At which share of its occurrences each choice is on, from 0 to 1; a line for each config."""
+        self._space, self._choices = space, choices_of(space)
+        self._counting = _counting_columns(space.plans, self._choices)
+        self._occurrences = np.ones(len(self._choices), dtype=int)
+        self._occurrences[list(self._counting)] = list(self._counting.values())
+        self.switches = self._mixes(simulator) if self._counting else self._subsets(simulator)
+        """Share of its occurrences at which each choice is on, from 0 to 1; a line for each config."""
         self.shares = self.switches - covered(self.switches, space, self._choices)
         """The same without what lies inside of what is made again as a whole."""
         self._words = _as_words(self.switches)
@@ -178,37 +114,82 @@ class Candidates:
     def supersets(self, index: int) -> np.ndarray:
         """Return a mask of the configs that have on all that the one in this place has, and as much of it."""
         found: np.ndarray = np.logical_and.reduce([word & word[index] == word[index] for word in self._words])
-        for column in self._occurrences:
+        for column in self._counting:
             found &= self.switches[:, column] >= self.switches[index, column]
         return found
 
-    def _subsets(self, space: Space, simulator: Simulator) -> np.ndarray:
-        switches = np.unique(_subsets(_by_plan(_most_telling(space, simulator), self._choices)), axis=0)
-        found: np.ndarray = switches[_can_exist(switches, space, self._choices)]
+    def _existing(self, switches: np.ndarray) -> np.ndarray:
+        """Return the valid ones of some configs."""
+        found: np.ndarray = switches[_can_exist(switches, self._space, self._choices)]
         return found
 
-    def _mixes(self, space: Space, simulator: Simulator) -> np.ndarray:
-        def exist(switches: np.ndarray) -> np.ndarray:
-            return _can_exist(switches, space, self._choices)
+    def _subsets(self, simulator: Simulator) -> np.ndarray:
+        by_plan = _by_plan(_most_telling(self._space, simulator), self._choices)
+        chosen = (np.arange(2 ** len(by_plan))[:, None] >> np.arange(len(by_plan))) & 1
+        return self._existing(np.unique((chosen @ by_plan.astype(np.int64) > 0).astype(np.float32), axis=0))
 
-        by_plan = _by_plan(space.plans, self._choices).astype(np.float32)
-        occurrences = [self._occurrences.get(column, 1) for column in range(len(self._choices))]
-        presets = [self._row(preset) for preset in space.presets.values() if space.is_mix(preset)]
-        mixes = Mixer(by_plan, occurrences, simulator, exist).mixes()
-        found: np.ndarray = np.unique(np.concatenate([mixes, np.array(presets, dtype=np.float32)]), axis=0)
+    def _mixes(self, simulator: Simulator) -> np.ndarray:
+        """Return mixes of plans at counts, without recompute and the presets among them."""
+        by_plan = _by_plan(self._space.plans, self._choices).astype(np.float32)
+        presets = [self._row(preset) for preset in self._space.presets.values() if self._space.is_mix(preset)]
+        sets = self._sets(by_plan, simulator)
+        counts = self._at_counts(by_plan, np.zeros_like(by_plan))
+        steps = max(int(self._occurrences.max(initial=1)) - 1, 1)
+        few = _best(sets, max(math.isqrt(MOST_MIXES // steps), FEWEST_SETS), simulator)
+        first, rest = (part.reshape(-1, few.shape[1]) for part in np.broadcast_arrays(few[:, None], few[None]))
+        found = self._existing(np.concatenate([sets, counts, self._at_counts(first, rest)]))
+        mixes = np.unique(found, axis=0)
+        moved = self._move_counts(mixes, simulator)
+        return np.unique(np.concatenate([mixes, *moved, np.array(presets, dtype=np.float32)]), axis=0)
+
+    def _move_counts(self, mixes: np.ndarray, simulator: Simulator) -> list[np.ndarray]:
+        """Return the cheapest mixes, and what is cheaper than they are with some counts moved."""
+        kept = [_cheapest_of_fine_ranges(mixes, simulator)]
+        for _ in range(MOVES):
+            around = np.unique(np.concatenate([kept[-1], *self._neighbours(kept[-1])]), axis=0)
+            found = _cheapest_of_fine_ranges(self._existing(around), simulator)
+            if np.array_equal(found, kept[-1]):
+                break
+            kept.append(found)
+        return kept
+
+    def _neighbours(self, mixes: np.ndarray) -> list[np.ndarray]:
+        """Return the mixes with the count of one choice moved, by one occurrence or by a leap."""
+        found = []
+        for column, most in enumerate(self._occurrences.tolist()):
+            for by in {1, -1, most // LEAPS, -(most // LEAPS)} - {0}:
+                moved = mixes.copy()
+                moved[:, column] = (np.rint(moved[:, column] * most) + by) / most
+                found.append(moved[(moved[:, column] >= 0) & (moved[:, column] <= 1)])
         return found
+
+    def _sets(self, by_plan: np.ndarray, simulator: Simulator) -> np.ndarray:
+        """Return sets of plans that are on at all occurrences: the cheapest of each range of peaks."""
+        sets = np.zeros((1, by_plan.shape[1]), dtype=np.float32)
+        for plan in by_plan:
+            added = self._existing(np.maximum(sets, plan))
+            sets = _best(np.unique(np.concatenate([sets, added]), axis=0), MOST_SETS, simulator)
+        return sets
+
+    def _at_counts(self, first: np.ndarray, rest: np.ndarray) -> np.ndarray:
+        """Return the plans of ``rest`` everywhere, and those of ``first`` at each count of the first occurrences."""
+        most = int(self._occurrences.max(initial=1))
+        shares = (np.rint(self._occurrences * count / most) / self._occurrences for count in range(1, most))
+        parts = [np.maximum(rest, first * share) for share in shares]
+        return np.concatenate([*parts, np.maximum(first, rest)], dtype=np.float32, casting="same_kind")
 
     def _row(self, config: Config) -> list[float]:
         counts = {(on.site, on.option): on.count for on in config.choices}
+        keys = [(choice.site, choice.option) for choice in self._choices]
         return [
-            0.0 if key not in counts else (counts[key] or self._occurrences.get(at, 1)) / self._occurrences.get(at, 1)
-            for at, key in enumerate((choice.site, choice.option) for choice in self._choices)
+            (counts[key] or most) / most if key in counts else 0.0
+            for key, most in zip(keys, self._occurrences.tolist(), strict=True)
         ]
 
     def _chosen(self, column: int, share: float) -> Choice:
         choice = self._choices[column]
         is_part = share < 1
-        return Choice(choice.site, choice.option, round(share * self._occurrences[column])) if is_part else choice
+        return Choice(choice.site, choice.option, round(share * self._counting[column])) if is_part else choice
 
     @functools.cached_property
     def full(self) -> int:
@@ -240,15 +221,8 @@ def _most_telling(space: Space, simulator: Simulator) -> list[Plan]:
     return ranked[:MOST_PLANS]
 
 
-def _subsets(by_plan: np.ndarray) -> np.ndarray:
-    """Return the choices that are on in each subset of the plans."""
-    count = len(by_plan)
-    chosen = (np.arange(2**count)[:, None] >> np.arange(count)) & 1
-    return (chosen @ by_plan.astype(np.int64) > 0).astype(np.float32)
-
-
-def _occurrences(plans: Sequence[Plan], choices: Sequence[Choice]) -> dict[int, int]:
-    """Return the number of occurrences, by the columns of plans that count and share no choice."""
+def _counting_columns(plans: Sequence[Plan], choices: Sequence[Choice]) -> dict[int, int]:
+    """Return the number of occurrences by the column of each plan that counts and shares no choice."""
     shared = [choice for plan in plans for choice in plan.choices]
     return {
         choices.index(plan.choices[0]): plan.occurrences
@@ -258,7 +232,7 @@ def _occurrences(plans: Sequence[Plan], choices: Sequence[Choice]) -> dict[int, 
 
 
 def _as_words(switches: np.ndarray) -> list[np.ndarray]:
-    """64 switches of all configs in each array, a bit for each switch."""
+    """Return 64 switches of all configs in each array, a bit for each switch."""
     spare = 64 - switches.shape[1] % 64
     bits = np.pad(switches.astype(bool), ((0, 0), (0, spare)))
     return list(np.packbits(bits, axis=1).view(np.uint64).T.copy())
@@ -275,7 +249,7 @@ def _can_exist(switches: np.ndarray, space: Space, choices: Sequence[Choice]) ->
 
 
 def covered(switches: np.ndarray, space: Space, choices: Sequence[Choice]) -> np.ndarray:
-    """At which share of its occurrences each choice lies inside of what is made again as a whole."""
+    """Return the share of its occurrences at which each choice lies inside of what is made again as a whole."""
     covered = np.zeros_like(switches)
     for outer, around in enumerate(choices):
         inside = [at for at, choice in enumerate(choices) if choice.site in space.covers.get(around.site, ())]

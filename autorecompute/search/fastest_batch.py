@@ -5,7 +5,7 @@ from __future__ import annotations
 import math
 import statistics
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Protocol
+from typing import TYPE_CHECKING, TypeAlias
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -19,90 +19,72 @@ POINTS_OF_A_LINE = 2
 FLAT = 0.01
 """Peaks that differ by less than this share do not grow."""
 
-
-@dataclass(frozen=True, slots=True)
-class Limits:
-    """Between what the memory of a batch lies.
-
-    Attributes:
-        limit_bytes: What the peak may reach.
-        resting_bytes: What is held without any activation.
-    """
-
-    limit_bytes: int
-    resting_bytes: int
+FORECAST_SHARE = 0.97
+"""Of the limit, so much may be filled by what is forecast from the steps of a trial: a whole process needs more."""
 
 
-def per_sample_bytes(curve: Sequence[CurvePoint], limits: Limits) -> float | None:
+def _peaks_without(curve: Sequence[CurvePoint]) -> dict[int, int]:
+    return {point.batch: point.without.peak_bytes for point in curve if point.without.peak_bytes is not None}
+
+
+def per_sample_bytes(curve: Sequence[CurvePoint], resting_bytes: int) -> float | None:
     """Return the bytes that a sample adds to the peak without recompute; ``None`` where no peak is known.
 
     One peak alone is held against the model at rest. That leaves out what a process takes for its start, so that the
     figure is rather too large, and what is guessed from it fits.
     """
-    peaks = {point.batch: point.without.peak_bytes for point in curve if point.without.peak_bytes is not None}
+    peaks = _peaks_without(curve)
     if not peaks:
         return None
     low, high = min(peaks), max(peaks)
     if peaks[high] > peaks[low]:
         return (peaks[high] - peaks[low]) / (high - low)
-    return max(peaks[high] - limits.resting_bytes, 1) / high
+    return max(peaks[high] - resting_bytes, 1) / high
 
 
-def largest_without(curve: Sequence[CurvePoint], limits: Limits) -> int | None:
+def largest_without(curve: Sequence[CurvePoint], limit_bytes: int, resting_bytes: int) -> int | None:
     """Return the largest batch that should fit without recompute; ``None`` where no peak is known."""
-    slope = per_sample_bytes(curve, limits)
+    slope = per_sample_bytes(curve, resting_bytes)
     if slope is None:
         return None
-    peaks = {point.without.peak_bytes: point.batch for point in curve if point.without.peak_bytes is not None}
-    below = max((peak for peak in peaks if peak <= limits.limit_bytes), default=None)
-    above = min((peak for peak in peaks if peak > limits.limit_bytes), default=None)
+    peaks = {peak: batch for batch, peak in _peaks_without(curve).items()}
+    below = max((peak for peak in peaks if peak <= limit_bytes), default=None)
+    above = min((peak for peak in peaks if peak > limit_bytes), default=None)
     if below is not None and above is not None and peaks[above] > peaks[below]:
         # Between two that enclose the limit, their own line is nearer than one through all.
         slope = (above - below) / (peaks[above] - peaks[below])
     nearest = above if below is None else below
     assert nearest is not None, "a slope comes from a peak"
-    return math.floor(peaks[nearest] + (limits.limit_bytes - nearest) / slope)
+    return math.floor(peaks[nearest] + (limit_bytes - nearest) / slope)
 
 
 def is_hidden(curve: Sequence[CurvePoint]) -> bool:
     """Tell whether the two largest batches have one peak: that of the process's start, which says nothing."""
-    peaks = [point.without.peak_bytes for point in curve if point.without.peak_bytes is not None][-POINTS_OF_A_LINE:]
+    peaks = list(_peaks_without(curve).values())[-POINTS_OF_A_LINE:]
     return len(peaks) == POINTS_OF_A_LINE and peaks[1] < peaks[0] * (1 + FLAT)
 
 
-def largest_with(curve: Sequence[CurvePoint], limits: Limits, share: float) -> float:
-    """Return the largest batch that any config should hold, going by the least peak seen; infinite before any was.
-
-    Args:
-        curve: What was measured.
-        limits: Between what memory lies.
-        share: Of the limit, so much may be filled by what is forecast.
-    """
-    seen = [
-        (point.batch, point.recomputed.least_peak_bytes)
-        for point in curve
-        if point.recomputed is not None and point.recomputed.least_peak_bytes is not None
-    ]
+def largest_with(curve: Sequence[CurvePoint], limit_bytes: int, resting_bytes: int) -> float:
+    """Return the largest batch that any config should hold, going by the least peak seen; infinite before any was."""
+    tuned = {point.batch: point.recomputed.least_peak_bytes for point in curve if point.recomputed is not None}
+    seen = [(batch, peak) for batch, peak in tuned.items() if peak is not None]
     if not seen:
         return math.inf
     batch, peak = max(seen)
-    room = share * limits.limit_bytes - limits.resting_bytes
-    return max(batch * room / max(peak - limits.resting_bytes, 1), 0.0)
+    room = FORECAST_SHARE * limit_bytes - resting_bytes
+    return max(batch * room / max(peak - resting_bytes, 1), 0.0)
 
 
 def throughput_without(curve: Sequence[CurvePoint], batch: float) -> float:
-    """Samples/s that this batch should give if it needed no recompute; infinite where nothing can be said.
+    """Return the samples/s of this batch if it needed no recompute; infinite where nothing can be said.
 
     Recompute makes no step faster, so this is what recompute can reach at most.
     """
-    seconds = {
-        point.batch: point.batch / point.without.samples_per_second
-        for point in curve
-        if point.without.samples_per_second
-    }
-    if len(seconds) < POINTS_OF_A_LINE:
+    speeds = {point.batch: point.without.samples_per_second for point in curve if point.without.samples_per_second}
+    if len(speeds) < POINTS_OF_A_LINE:
         return math.inf
-    slope, start = statistics.linear_regression(list(seconds), list(seconds.values()))
+    seconds = [batch / speed for batch, speed in speeds.items()]
+    slope, start = statistics.linear_regression(list(speeds), seconds)
     step_seconds = start + slope * batch
     return batch / step_seconds if step_seconds > 0 else math.inf
 
@@ -111,44 +93,22 @@ SURELY_TOO_LARGE = 1.1
 """A batch that is forecast to need so many times the limit is not measured without recompute."""
 
 
-class BatchChooser(Protocol):
-    """Chooses batches from what was measured."""
-
-    def without(self, curve: Sequence[CurvePoint]) -> int | None:
-        """Return the next batch to measure without recompute; ``None`` when enough is known."""
-        ...
-
-    def recomputed(self, curve: Sequence[CurvePoint]) -> int | None:
-        """Return the next batch to tune with recompute; ``None`` when nothing is left to gain."""
-        ...
-
-    def expected(self, curve: Sequence[CurvePoint]) -> int:
-        """Among how many batches trials and time have to be shared, the next one included."""
-        ...
-
-    def untuned(self, curve: Sequence[CurvePoint]) -> list[int]:
-        """Return the batches that were asked for, that some config may hold, and that nobody has tuned."""
-        ...
-
-    def may_answer(self, batch: int) -> bool:
-        """Tell whether this batch may be the answer, and not only what it is compared with."""
-        ...
-
-
 @dataclass(frozen=True, slots=True)
 class Listed:
     """Exactly the batches that were asked for, the smallest first.
 
     Args:
         batches: In ascending order.
-        limits: Between what memory lies.
+        limit_bytes: The most that the peak may reach.
+        resting_bytes: Bytes held without any activation.
     """
 
     batches: tuple[int, ...]
-    limits: Limits
+    limit_bytes: int
+    resting_bytes: int
 
     def without(self, curve: Sequence[CurvePoint]) -> int | None:
-        """Return the next larger one, as long as all before it fit and it may fit as well."""
+        """Return the next batch to measure without recompute, as long as all before it fit and it may fit as well."""
         points = {point.batch: point for point in curve}
         for batch in self.batches:
             if batch not in points:
@@ -158,21 +118,21 @@ class Listed:
         return None
 
     def recomputed(self, curve: Sequence[CurvePoint]) -> int | None:
-        """Return the next one that does not fit without."""
+        """Return the next batch to tune with recompute; ``None`` when all fit or are tuned."""
         return next(iter(self._left(curve)), None)
 
     def expected(self, curve: Sequence[CurvePoint]) -> int:
-        """Return those that are left."""
+        """Return the number of batches among which trials and time have to be shared, the next one included."""
         return max(len(self._left(curve)), 1)
 
     def untuned(self, curve: Sequence[CurvePoint]) -> list[int]:
-        """Return those that are left, below any that no config holds."""
+        """Return the batches that some config may hold, and that nobody has tuned."""
         tuned = [point for point in curve if point.recomputed is not None]
         too_large = min((point.batch for point in tuned if not point.fits_with), default=math.inf)
         return [batch for batch in self._left(curve) if batch < too_large]
 
     def may_answer(self, batch: int) -> bool:
-        """Tell whether it was asked for."""
+        """Tell whether this batch may be the answer, and not only what it is compared with."""
         return batch in self.batches
 
     def _left(self, curve: Sequence[CurvePoint]) -> list[int]:
@@ -180,10 +140,8 @@ class Listed:
         return [batch for batch in self.batches if batch not in done]
 
     def _is_too_large(self, batch: int, curve: Sequence[CurvePoint]) -> bool:
-        slope = per_sample_bytes(curve, self.limits)
-        if slope is None:
-            return False
-        return self.limits.resting_bytes + slope * batch > SURELY_TOO_LARGE * self.limits.limit_bytes
+        slope = per_sample_bytes(curve, self.resting_bytes)
+        return slope is not None and self.resting_bytes + slope * batch > SURELY_TOO_LARGE * self.limit_bytes
 
 
 START = 8
@@ -217,24 +175,23 @@ MOST_TUNED = 6
 SHARES = 3
 """A batch gets a third of the trials and the time that are left: it learns from those before it."""
 
-FORECAST_SHARE = 0.97
-"""Of the limit, so much may be filled by what is forecast from the steps of a trial: a whole process needs more."""
-
 
 @dataclass(frozen=True, slots=True)
 class Fastest:
     """From the largest batch that fits without recompute upward, as long as throughput grows.
 
     Args:
-        limits: Between what memory lies.
+        limit_bytes: The most that the peak may reach.
+        resting_bytes: Bytes held without any activation.
         start: The first batch.
     """
 
-    limits: Limits
+    limit_bytes: int
+    resting_bytes: int
     start: int = START
 
     def without(self, curve: Sequence[CurvePoint]) -> int | None:
-        """Towards the largest batch that fits, then around the fastest."""
+        """Return the next batch to run without recompute, towards the largest that fits, then beside the fastest."""
         if not curve:
             return self.start
         if len(curve) >= MOST_WITHOUT or any(point.recomputed is not None for point in curve):
@@ -243,11 +200,11 @@ class Fastest:
         return larger if larger is not None else _beside_the_fastest(curve)
 
     def recomputed(self, curve: Sequence[CurvePoint]) -> int | None:
-        """Return the next larger batch that some config may hold, unless throughput has ceased to grow."""
+        """Return the next larger batch to tune that some config may hold, unless throughput has ceased to grow."""
         tuned = [point for point in curve if point.recomputed is not None]
         largest = max((point.batch for point in curve if point.fits_without or point.fits_with), default=0)
         too_large = min((point.batch for point in tuned if not point.fits_with), default=math.inf)
-        batch = min(self._next_on_ladder(curve, largest), largest_with(curve, self.limits, FORECAST_SHARE))
+        batch = min(self._next_on_ladder(curve, largest), largest_with(curve, self.limit_bytes, self.resting_bytes))
         if batch >= too_large:
             batch = (largest + too_large) / 2
         is_step = batch >= max(LEAST_STEP * largest, largest + 1)
@@ -256,21 +213,21 @@ class Fastest:
         return math.floor(batch)
 
     def expected(self, curve: Sequence[CurvePoint]) -> int:
-        """Return a few; as long as no batch fits, the next one may be all there is."""
+        """Return a few batches to share among; as long as none fits, the next one may be all there is."""
         return SHARES if any(point.fits_without or point.fits_with for point in curve) else 1
 
     def untuned(self, _: Sequence[CurvePoint]) -> list[int]:
-        """None: nobody asked for any of them."""
+        """Return none: nobody asked for any batch."""
         return []
 
     def may_answer(self, _: int) -> bool:
-        """Any batch may."""
+        """Return True: any batch may be the answer."""
         return True
 
     def _towards_the_limit(self, curve: Sequence[CurvePoint]) -> int | None:
         fitting = max((point.batch for point in curve if point.fits_without), default=0)
         too_large = min((point.batch for point in curve if not point.fits_without), default=None)
-        guess = largest_without(curve, self.limits)
+        guess = largest_without(curve, self.limit_bytes, self.resting_bytes)
         if too_large is not None and (guess is None or guess >= too_large):
             # What failed told no peak, or less than its whole process needs: halfway is as good as any guess.
             guess = (fitting + too_large) // 2
@@ -307,9 +264,7 @@ def _beside_the_fastest(curve: Sequence[CurvePoint]) -> int | None:
 def _has_ceased_to_grow(curve: Sequence[CurvePoint], *, has_end: bool) -> bool:
     """Tell whether no larger batch is worth a try.
 
-    Args:
-        curve: What was measured.
-        has_end: Whether a batch is known that no config holds: what lies below is then between two that were tuned.
+    ``has_end`` says that a batch is known that no config holds: what lies below is then between two that were tuned.
     """
     best = max((point.without.samples_per_second or 0.0 for point in curve if point.fits_without), default=0.0)
     idle = 0
@@ -322,3 +277,6 @@ def _has_ceased_to_grow(curve: Sequence[CurvePoint], *, has_end: bool) -> bool:
     largest = max(point.batch for point in curve)
     can_gain = throughput_without(curve, LADDER[-1] * largest) > best * (1 + NOISE)
     return idle >= PATIENCE or (idle > 0 and (has_end or not can_gain))
+
+
+BatchChooser: TypeAlias = Fastest | Listed

@@ -13,7 +13,7 @@ from autorecompute.measurement import Outcome
 from autorecompute.plans import Config
 from autorecompute.search.candidates import sound_space
 from autorecompute.search.searcher import Proposal, preset_reason
-from autorecompute.search.surrogate import TrialCosts, needs_nothing
+from autorecompute.search.surrogate import needs_nothing, relative_costs
 
 if TYPE_CHECKING:
     from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
@@ -31,11 +31,6 @@ class PeakModel:
     """The peak of a config: that of the nearest trial, corrected by what each plan was seen to save near it.
 
     Memory is neither additive nor monotone, so nothing is concluded from trials far away where there are nearer ones.
-
-    Args:
-        space: The plans.
-        trials: What was measured.
-        limit_bytes: The memory limit.
     """
 
     def __init__(self, space: Space, trials: Sequence[Trial], limit_bytes: int) -> None:
@@ -129,9 +124,8 @@ class TimeModel:
 
     All times are relative to the fastest trial's.
 
-    Args:
-        space: The plans.
-        trials: What was measured.
+    Attributes:
+        costs: Share of the step time that each plan adds; below 0 where it is faster to recompute.
     """
 
     def __init__(self, space: Space, trials: Sequence[Trial]) -> None:
@@ -142,7 +136,7 @@ class TimeModel:
         steps = comparable_steps([trial.measurement for trial in timed])
         self._steps = {trial.number: seconds for trial, seconds in zip(timed, steps, strict=True) if seconds}
         self._fastest = min(map(self._seconds, timed), default=1.0)
-        self._base, self._costs = 1.0, dict.fromkeys(space.plans, EXPECTED_COST)
+        self._base, self.costs = 1.0, dict.fromkeys(space.plans, EXPECTED_COST)
         self._learn([trial for trial in timed if space.is_mix(trial.config)])
 
     def measured(self, trial: Trial) -> float:
@@ -156,12 +150,8 @@ class TimeModel:
     def forecast(self, config: Config) -> float:
         """Return the step time to expect of a config."""
         return self._base + sum(
-            self._costs[plan] * self._space.share(config, plan) for plan in self._space.plans_of(config)
+            self.costs[plan] * self._space.share(config, plan) for plan in self._space.plans_of(config)
         )
-
-    def cost(self, plan: Plan) -> float:
-        """Return the plan's share of the step time; below 0 where it is faster to recompute."""
-        return self._costs[plan]
 
     def _seconds(self, trial: Trial) -> float:
         relative = trial.relative_throughput
@@ -183,7 +173,7 @@ class TimeModel:
         spare = max(len(trials) - len(costs), 1)
         noise = max(float(np.square(times - design @ costs).sum()) / spare, LEAST_NOISE)
         base, *found = map(float, _ridge(design, times, noise, spreads))
-        self._base, self._costs = base, dict(zip(self._space.plans, found, strict=True))
+        self._base, self.costs = base, dict(zip(self._space.plans, found, strict=True))
 
 
 def _ridge(design: np.ndarray, times: np.ndarray, noise: float, spreads: Sequence[float]) -> np.ndarray:
@@ -207,20 +197,20 @@ def moves_from(base: Config, space: Space, times: TimeModel, peaks: PeakModel) -
     on = [plan for plan in space.plans if base.has(plan)]
     off = [plan for plan in space.plans if not base.has(plan)]
     savings = {plan: peaks.saving_bytes(plan, base) for plan in space.plans}
-    worth = {plan: savings[plan] / max(times.cost(plan), LEAST_COST) for plan in space.plans}
+    worth = {plan: savings[plan] / max(times.costs[plan], LEAST_COST) for plan in space.plans}
     yield from (base.without_plan(plan) for plan in on)
     yield from (space.with_plan(base, plan) for plan in off)
     if spare_bytes < 0:
         yield from _grow(space, base, sorted(off, key=worth.__getitem__, reverse=True), savings, -spare_bytes)
     else:
-        costly = [plan for plan in on if times.cost(plan) > 0]
+        costly = [plan for plan in on if times.costs[plan] > 0]
         yield from _prune(space, base, sorted(costly, key=worth.__getitem__), savings, spare_bytes)
 
 
 def _grow(
     space: Space, config: Config, plans: list[Plan], savings: dict[Plan, int], missing_bytes: int
 ) -> Iterator[Config]:
-    """Plan after plan on, until the config should fit; the last one at no more occurrences than that takes."""
+    """Switch plan after plan on until the config should fit, the last one at no more occurrences than that takes."""
     for plan in plans:
         if plan.counts and savings[plan] > missing_bytes:
             yield space.with_plan(config, plan, math.ceil(plan.occurrences * missing_bytes / savings[plan]))
@@ -234,7 +224,7 @@ def _grow(
 def _prune(
     space: Space, config: Config, plans: list[Plan], savings: dict[Plan, int], spare_bytes: int
 ) -> Iterator[Config]:
-    """Plan after plan off, leaving on those without which the config should no longer fit, or as many as that takes."""
+    """Switch plan after plan off, but those without which the config should no longer fit, or as many as that takes."""
     for plan in plans:
         if savings[plan] * space.share(config, plan) <= spare_bytes:
             spare_bytes -= round(savings[plan] * space.share(config, plan))
@@ -254,59 +244,26 @@ FAILURES_THAT_TELL = 3
 """After so many plans alone that ran out of memory, and none that did not, the rest would tell as little."""
 
 
-class Opening:
-    """The first trials of a study.
+def opening_of(space: Space, presets: Iterable[Config]) -> tuple[list[Proposal], list[Proposal], list[Proposal]]:
+    """Return all that the first trials of a study can be: presets, plans alone, and all plans but one.
 
     The plans come in the order of their stated savings. A training system may state too little, so a small saving puts
     a plan at the end and never leaves it out.
-
-    Args:
-        space: The plans worth a trial.
-        presets: What a user could switch on without measuring.
-        budget: How many trials the study may have.
-
-    Attributes:
-        whole: All that an opening can hold.
     """
-
-    def __init__(self, space: Space, presets: Iterable[Config], budget: int) -> None:
-        plans = sorted(space.plans, key=_stated_saving, reverse=True)
-        all_on = space.all_on
-        self._budget = budget
-        reasons = {**{preset: preset_reason(preset) for preset in presets}, all_on: "all at once"}
-        self._presets = [Proposal(config=config, reason=reason) for config, reason in reasons.items()]
-        self._alone = [Proposal(config=Config.of([plan]), reason=f"{plan.label} alone") for plan in plans]
-        self._all_but = [
-            Proposal(config=all_on.without_plan(plan), reason=f"all but {plan.label}")
-            for plan in plans
-            if all_on.has(plan)
-        ]
-        self.whole = [*self._presets, *self._alone, *self._all_but]
-
-    def proposals(self, trials: Sequence[Trial]) -> list[Proposal]:
-        """Return the opening of a study that has come to these trials, with what they have of it."""
-        alone = [] if self._tell_nothing_alone(trials) else self._alone
-        proposals = [*self._presets, *alone, *self._all_but]
-        if len(proposals) <= round(self._budget * WHOLE_SHARE):
-            return proposals
-        # In turns, because it takes both: what a plan saves by itself, and which plan breaks the chain of recompute.
-        in_turns = chain.from_iterable(zip(alone, self._all_but, strict=False)) if alone else self._all_but
-        return [*self._presets, *in_turns][: round(self._budget * CUT_SHARE)]
-
-    def count_others_after(self, trial: Trial, trials: Sequence[Trial]) -> int:
-        """Count the trials after this one that are not of the opening."""
-        configs = {proposal.config for proposal in self.whole}
-        return sum(other.number > trial.number and other.config not in configs for other in trials)
-
-    def _tell_nothing_alone(self, trials: Sequence[Trial]) -> bool:
-        configs = {proposal.config for proposal in self._alone}
-        outcomes = [trial.measurement.outcome for trial in trials if trial.config in configs]
-        is_any_measured = any(outcome.is_measured for outcome in outcomes)
-        return outcomes.count(Outcome.OOM) >= FAILURES_THAT_TELL and not is_any_measured
+    plans, all_on = sorted(space.plans, key=lambda plan: plan.saving_bytes or 0, reverse=True), space.all_on
+    reasons = {**{preset: preset_reason(preset) for preset in presets}, all_on: "all at once"}
+    alone = [Proposal(config=Config.of([plan]), reason=f"{plan.label} alone") for plan in plans]
+    all_but = [
+        Proposal(config=all_on.without_plan(plan), reason=f"all but {plan.label}") for plan in plans if all_on.has(plan)
+    ]
+    return [Proposal(config=config, reason=reason) for config, reason in reasons.items()], alone, all_but
 
 
-def _stated_saving(plan: Plan) -> int:
-    return plan.saving_bytes or 0
+def _tell_nothing(alone: Sequence[Proposal], trials: Sequence[Trial]) -> bool:
+    configs = {proposal.config for proposal in alone}
+    outcomes = [trial.measurement.outcome for trial in trials if trial.config in configs]
+    is_any_measured = any(outcome.is_measured for outcome in outcomes)
+    return outcomes.count(Outcome.OOM) >= FAILURES_THAT_TELL and not is_any_measured
 
 
 NOISE = 0.01
@@ -325,26 +282,30 @@ class GreedySearcher:
 
     Args:
         space: The plans.
-        budget: How many trials the study may have; the caller counts them, here it bounds the opening.
+        budget: The most trials that the study may have; the caller counts them, here it bounds the opening.
         limit_bytes: The memory limit.
-        needs: What each config has to have made ready.
+        needs: Returns what a config has to have made ready.
     """
 
     def __init__(self, space: Space, *, budget: int, limit_bytes: int, needs: Needs = needs_nothing) -> None:
         self._space, self._budget, self._limit_bytes, self._needs = space, budget, limit_bytes, needs
 
     def propose(self, trials: Sequence[Trial], claimed: Collection[Config] = ()) -> Proposal | None:
-        """Return the next config to measure.
-
-        ``None`` when the batch fits without recompute, or nothing is left to gain.
-        """
+        """Return the next config; ``None`` when the batch fits without recompute, or nothing is left to gain."""
         if any(trial.config.is_none and trial.fits for trial in trials):
             return None
         tried = {config.hash for config in (*claimed, *(trial.config for trial in trials))}
         space = sound_space(self._space, trials)
-        opening = Opening(space, self._space.presets.values(), self._budget)
+        presets, alone, all_but = opening_of(space, self._space.presets.values())
+        whole = [*presets, *alone, *all_but]
+        alone = [] if _tell_nothing(alone, trials) else alone
+        opening = [*presets, *alone, *all_but]
+        if len(opening) > round(self._budget * WHOLE_SHARE):
+            # In turns, as it takes both: what a plan saves by itself, and which plan breaks the chain of recompute.
+            in_turns = chain.from_iterable(zip(alone, all_but, strict=False)) if alone else all_but
+            opening = [*presets, *in_turns][: round(self._budget * CUT_SHARE)]
         # What the opening left out comes last: it may still tell something where no step looks worth a trial.
-        proposals = chain(opening.proposals(trials), self._steps(space, opening, trials), opening.whole)
+        proposals = chain(opening, self._steps(space, whole, trials), whole)
         return next((proposal for proposal in proposals if proposal.config.hash not in tried), None)
 
     @staticmethod
@@ -357,33 +318,24 @@ class GreedySearcher:
         times = TimeModel(self._space, trials)
         return {trial.number: times.expected(trial) for trial in trials if trial.measurement.step_seconds}
 
-    def _steps(self, space: Space, opening: Opening, trials: Sequence[Trial]) -> Iterator[Proposal]:
-        """Untried configs that should be faster: those that should fit, which gain most for their trial's time first.
-
-        The others follow by their peak.
-        """
+    def _steps(self, space: Space, opening: Sequence[Proposal], trials: Sequence[Trial]) -> Iterator[Proposal]:
+        """Yield what should be faster: first what should fit and gains most for its trial's time, then by the peak."""
         times, peaks = TimeModel(space, trials), PeakModel(space, trials, self._limit_bytes)
         best = min((trial for trial in trials if trial.fits), key=times.expected, default=None)
         time_to_beat = times.expected(best) * (1 - NOISE) if best else math.inf
-        bases = _bases(space, trials, times, peaks)
+        # Each with the first trial that it is a step away from.
+        bases = {c: trial for trial in reversed(trials) for c in moves_from(trial.config, space, times, peaks)}
         excess = {c: peaks.excess_bytes(c) for c in bases if times.forecast(c) < time_to_beat}
-        has_patience = best is None or opening.count_others_after(best, trials) < len(space.plans)
+        opened, first = {proposal.config for proposal in opening}, best.number if best else 0
+        later = [trial for trial in trials if trial.number > first and trial.config not in opened]
+        has_patience = best is None or len(later) < len(space.plans)
         # Where nothing fits yet, anything that does is a gain, the faster the better.
         slowest = 1 + max(map(times.forecast, excess), default=0.0)
-        costs = TrialCosts(trials, self._needs)
-        gains = {c: (min(time_to_beat, slowest) - times.forecast(c)) / costs.relative(c) for c in excess}
+        cost_of = relative_costs(trials, self._needs) or (lambda _: 1.0)
+        gains = {c: (min(time_to_beat, slowest) - times.forecast(c)) / cost_of(c) for c in excess}
         for config in sorted(excess, key=lambda config: (excess[config], -gains[config], config.hash)):
             if has_patience or not excess[config]:
                 yield Proposal(config=config, reason=_in_words(space, bases[config], config))
-
-
-def _bases(space: Space, trials: Sequence[Trial], times: TimeModel, peaks: PeakModel) -> dict[Config, Trial]:
-    """Return the configs a step away from the trials, each with the first trial it is a step away from."""
-    bases: dict[Config, Trial] = {}
-    for trial in trials:
-        for config in moves_from(trial.config, space, times, peaks):
-            bases.setdefault(config, trial)
-    return bases
 
 
 def _in_words(space: Space, base: Trial, config: Config) -> str:

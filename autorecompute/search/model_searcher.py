@@ -11,7 +11,7 @@ from autorecompute.measurement import Outcome, Prediction
 from autorecompute.plans import Config
 from autorecompute.search.candidates import Candidates, chance_to_work, choices_of
 from autorecompute.search.searcher import Proposal, preset_reason
-from autorecompute.search.surrogate import USUAL_ERROR, Outlook, Surrogate, TrialCosts, needs_nothing, normal
+from autorecompute.search.surrogate import USUAL_ERROR, Surrogate, needs_nothing, normal, relative_costs
 
 if TYPE_CHECKING:
     from collections.abc import Collection, Mapping, Sequence
@@ -69,10 +69,10 @@ class ModelSearcher:
         memory: A model of memory, made from small steps.
         dims: The dimensions of a step at the target batch.
         prior: Trials of a problem that is like this one.
-        needs: What each config has to have made ready.
-        known_trials: How many trials were held against another limit before. They say little about this one, which
-            takes its own trials before nothing is left to gain.
-        least_fit: How likely a config has to be to fit. With it, presets get no turn of their own. While no config is
+        needs: Returns what a config has to have made ready.
+        known_trials: Number of trials that were held against another limit before. They say little about this one,
+            which takes its own trials before nothing is left to gain.
+        least_fit: Least chance to fit of what is tried. With it, presets get no turn of their own. While no config is
             that likely, only the one with the least expected peak is tried. It is also tried first where peaks are only
             known roughly.
     """
@@ -98,32 +98,30 @@ class ModelSearcher:
         self._opaque = _forecasts_of(space.opaque_presets.values(), memory, dims)
 
     def propose(self, trials: Sequence[Trial], claimed: Collection[Config] = ()) -> Proposal | None:
-        """Return the next config to measure.
-
-        ``None`` when the batch fits without recompute, or nothing is left to gain.
-        """
+        """Return the next config; ``None`` when the batch fits without recompute, or nothing is left to gain."""
         if any(trial.config.is_none and trial.fits for trial in trials):
             return None
         surrogate = self._learn(trials)
-        outlook = surrogate.outlook()
         tried = {*claimed, *(trial.config for trial in trials)}
-        is_costly = TrialCosts(trials, self._needs).differ
-        for preset in self._presets_to_measure(tried, outlook, few=self._is_known or is_costly):
+        cost_of = relative_costs(trials, self._needs)
+        for preset in self._presets_to_measure(tried, surrogate, few=self._is_known or cost_of is not None):
             if preset not in tried and not self._least_fit:
-                prediction = self._prediction(preset, outlook)
-                return Proposal(config=preset, reason=preset_reason(preset), prediction=prediction)
-        return self._most_worth_a_trial(trials, claimed, surrogate, outlook)
+                return self._proposal(preset, preset_reason(preset), surrogate)
+        # There may be a hundred thousand candidates.
+        configs = map(self._candidates.config, range(len(self._candidates)))
+        costs = np.array([cost_of(config) for config in configs]) if cost_of is not None else 1.0
+        return self._most_worth_a_trial(trials, claimed, surrogate, costs)
 
     def predict(self, config: Config, trials: Sequence[Trial]) -> Prediction | None:
         """Return the model's prediction after these trials; ``None`` for a config that is no candidate."""
-        return self._prediction(config, self._learn(trials).outlook())
+        return self._prediction(config, self._learn(trials))
 
     def expect_steps(self, trials: Sequence[Trial]) -> Mapping[int, float]:
         """Return the step times of the model, which all trials together have made."""
         surrogate = self._learn(trials)
         return {trial.number: surrogate.settled_step(trial) for trial in trials if trial.measurement.step_seconds}
 
-    def _presets_to_measure(self, tried: Collection[Config], outlook: Outlook, *, few: bool) -> Sequence[Config]:
+    def _presets_to_measure(self, tried: Collection[Config], surrogate: Surrogate, *, few: bool) -> Sequence[Config]:
         """Return the presets whose figures everybody asks for; the others compete with all that there is.
 
         Where memory is known, or a trial takes long for its config to be made ready, these are no recompute, the
@@ -135,20 +133,20 @@ class ModelSearcher:
         known = {preset: place for preset, place in places.items() if place is not None}
         if not few or not known:
             return self._presets
-        opaque = [preset for preset, place in places.items() if place is None and self._may_gain(preset, outlook)]
-        leanest = min(known, key=lambda preset: float(outlook.peak_bytes[known[preset]]))
-        fitting = [preset for preset, place in known.items() if outlook.fits[place] >= LIKELY and preset != leanest]
-        by_hand = sorted(fitting, key=lambda preset: float(outlook.step[known[preset]]))[:1]
+        opaque = [preset for preset, place in places.items() if place is None and self._may_gain(preset, surrogate)]
+        leanest = min(known, key=lambda preset: float(surrogate.peak_bytes[known[preset]]))
+        fitting = [preset for preset, place in known.items() if surrogate.fits[place] >= LIKELY and preset != leanest]
+        by_hand = sorted(fitting, key=lambda preset: float(surrogate.step[known[preset]]))[:1]
         if any(preset in tried for preset in fitting):
             by_hand = []
         return [Config(), leanest, *by_hand, *opaque]
 
-    def _may_gain(self, preset: Config, outlook: Outlook) -> bool:
+    def _may_gain(self, preset: Config, surrogate: Surrogate) -> bool:
         """Tell whether an opaque preset may fit, and no mix that is as likely to recomputes as little."""
         forecast = self._opaque.get(preset)
         if forecast is None:
             return True
-        shares = self._candidates.simulated.recompute_share[outlook.fits >= LIKELY]
+        shares = self._candidates.simulated.recompute_share[surrogate.fits >= LIKELY]
         may_fit = forecast.peak_bytes <= self._limit_bytes or forecast.is_near(self._limit_bytes)
         return may_fit and forecast.recompute_share < float(shares.min(initial=math.inf))
 
@@ -163,39 +161,31 @@ class ModelSearcher:
         )
 
     def _most_worth_a_trial(
-        self, trials: Sequence[Trial], claimed: Collection[Config], surrogate: Surrogate, outlook: Outlook
+        self, trials: Sequence[Trial], claimed: Collection[Config], surrogate: Surrogate, costs: np.ndarray | float
     ) -> Proposal | None:
         fitting = [surrogate.settled_step(trial) if trial.fits else math.inf for trial in trials]
         best = min((step for step in fitting if step < math.inf), default=None)
         # Where nothing fits yet, anything that does is a gain, the faster the better.
-        to_beat = best if best is not None else float(outlook.step.max()) + 1.0
+        to_beat = best if best is not None else float(surrogate.step.max()) + 1.0
         allowed = self._allowed(trials, claimed)
         if self._least_fit:
-            is_sure = allowed * (outlook.fits >= self._least_fit)
+            is_sure = allowed * (surrogate.fits >= self._least_fit)
             is_first_guess = not self._is_known and not trials  # what is sure of a rough model is not sure enough
             if best is None and (is_first_guess or not is_sure.any()):
-                return self._least_peak(trials, outlook, allowed)
+                return self._least_peak(trials, surrogate, allowed)
             allowed = is_sure
-        gain = outlook.fits * _expected_improvement(to_beat, outlook) * allowed / self._costs(trials)
+        gain = surrogate.fits * _expected_improvement(to_beat, surrogate) * allowed / costs
         place = int(gain.argmax())
-        if best is None and float((outlook.fits * (allowed > 0)).max()) < _hopeless(trials):
-            return self._least_peak(trials, outlook, allowed)
+        if best is None and float((surrogate.fits * (allowed > 0)).max()) < _hopeless(trials):
+            return self._least_peak(trials, surrogate, allowed)
         is_done = best is not None and (gain[place] < LEAST_GAIN * best or self._is_tired(fitting))
         if gain[place] <= 0 or is_done:
             return None
-        reason = f"{outlook.fits[place]:.0%} to fit"
+        reason = f"{surrogate.fits[place]:.0%} to fit"
         if best is not None:
-            lead = best / outlook.step[place] - 1
+            lead = best / surrogate.step[place] - 1
             reason += f", {abs(lead):.1%} {'faster' if lead > 0 else 'slower'} than the best"
-        config = self._candidates.config(place)
-        return Proposal(config=config, reason=reason, prediction=self._prediction(config, outlook))
-
-    def _costs(self, trials: Sequence[Trial]) -> np.ndarray:
-        """Return the trial time of each candidate, over that of one whose config is ready."""
-        costs = TrialCosts(trials, self._needs)
-        if not costs.differ:  # there may be a hundred thousand candidates
-            return np.ones(len(self._candidates))
-        return np.array([costs.relative(self._candidates.config(place)) for place in range(len(self._candidates))])
+        return self._proposal(self._candidates.config(place), reason, surrogate)
 
     def _is_tired(self, fitting: Sequence[float]) -> bool:
         patience = PATIENCE_WHERE_KNOWN if self._is_known else PATIENCE
@@ -206,7 +196,7 @@ class ModelSearcher:
         # What is over the limit was tried under another one, before whole processes were seen to need more.
         return count_since_gain([step for step in fitting if step < math.inf]) >= patience
 
-    def _least_peak(self, trials: Sequence[Trial], outlook: Outlook, allowed: np.ndarray) -> Proposal | None:
+    def _least_peak(self, trials: Sequence[Trial], surrogate: Surrogate, allowed: np.ndarray) -> Proposal | None:
         """Return the config that should need less than any that was measured, which tells what limit would do.
 
         Where that ran out of memory, too, all others would.
@@ -214,11 +204,10 @@ class ModelSearcher:
         is_hopeless = any(trial.measurement.outcome.is_about_memory for trial in trials if not trial.config.is_none)
         least = 0 if is_hopeless else math.inf
         measured = (trial.measurement.peak_bytes for trial in trials if trial.measurement.peak_bytes is not None)
-        place = int(np.where(allowed, outlook.peak_bytes, math.inf).argmin())
-        if not allowed[place] or outlook.peak_bytes[place] >= min(measured, default=least):
+        place = int(np.where(allowed, surrogate.peak_bytes, math.inf).argmin())
+        if not allowed[place] or surrogate.peak_bytes[place] >= min(measured, default=least):
             return None
-        config = self._candidates.config(place)
-        return Proposal(config=config, reason="least peak", prediction=self._prediction(config, outlook))
+        return self._proposal(self._candidates.config(place), "least peak", surrogate)
 
     def _allowed(self, trials: Sequence[Trial], claimed: Collection[Config]) -> np.ndarray:
         """Return each candidate's chance to run, and 0 for those not worth a trial."""
@@ -237,32 +226,32 @@ class ModelSearcher:
         found: np.ndarray = allowed * chance_to_work(candidates, trials)
         return found
 
-    def _prediction(self, config: Config, outlook: Outlook) -> Prediction | None:
+    def _proposal(self, config: Config, reason: str, surrogate: Surrogate) -> Proposal:
+        return Proposal(config=config, reason=reason, prediction=self._prediction(config, surrogate))
+
+    def _prediction(self, config: Config, surrogate: Surrogate) -> Prediction | None:
         place = self._candidates.places.get(config)
         if place is None:
             return None
         # What is measured once has the noise of a measurement as well.
-        spread = INTERVAL * math.hypot(outlook.peak_deviation[place], outlook.peak_noise)
-        step_spread = INTERVAL * math.hypot(outlook.step_deviation[place], outlook.step_noise)
-        peak, step = float(outlook.peak_bytes[place]), float(outlook.step[place])
+        spread = INTERVAL * math.hypot(surrogate.peak_deviation[place], surrogate.peak_noise)
+        step_spread = INTERVAL * math.hypot(surrogate.step_deviation[place], surrogate.step_noise)
+        peak, step = float(surrogate.peak_bytes[place]), float(surrogate.step[place])
         return Prediction(
             peak_bytes=max(round(peak), 1),
             peak_low=round(peak - spread),
             peak_high=round(peak + spread),
-            step=step if outlook.is_relative else None,
-            step_low=step - step_spread if outlook.is_relative else None,
-            step_high=step + step_spread if outlook.is_relative else None,
-            fits=min(max(float(outlook.fits[place]), 0.0), 1.0),
+            step=step if surrogate.has_reference else None,
+            step_low=step - step_spread if surrogate.has_reference else None,
+            step_high=step + step_spread if surrogate.has_reference else None,
+            fits=min(max(float(surrogate.fits[place]), 0.0), 1.0),
         )
 
 
 def _forecasts_of(
     configs: Collection[Config], memory: PeakForecaster, dims: Mapping[str, int]
 ) -> dict[Config, Forecast]:
-    """Return the forecasts of configs, without those of which nothing is known.
-
-    They would seem to recompute nothing.
-    """
+    """Return the forecasts of configs, but those that seem to recompute nothing: nothing is known of them."""
     found = memory.forecasts(dims) if configs else []
     return {one.config: one for one in found if one.config in configs and one.recompute_share > 0}
 
@@ -273,11 +262,11 @@ def count_since_gain(steps: Sequence[float]) -> int:
     return len(steps) - 1 - next(place for place, step in enumerate(steps) if step <= as_good)
 
 
-def _expected_improvement(to_beat: float, outlook: Outlook) -> np.ndarray:
-    ahead = to_beat - outlook.step
-    units = ahead / outlook.step_deviation
+def _expected_improvement(to_beat: float, surrogate: Surrogate) -> np.ndarray:
+    ahead = to_beat - surrogate.step
+    units = ahead / surrogate.step_deviation
     density = np.exp(-0.5 * units**2) / math.sqrt(2 * math.pi)
-    gain: np.ndarray = ahead * normal(units) + outlook.step_deviation * density
+    gain: np.ndarray = ahead * normal(units) + surrogate.step_deviation * density
     return gain
 
 

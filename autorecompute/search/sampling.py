@@ -59,9 +59,9 @@ class RecomputeSampler(BaseSampler):
 
     Args:
         searcher: Chooses from the trials of the study.
-        space: The plans it was made for; each is a parameter.
-        limit_bytes: The memory limit it was made for.
-        seed: Of what is drawn by chance.
+        space: The plans that the searcher was made for; each is a parameter.
+        limit_bytes: The memory limit that the searcher was made for.
+        seed: Seed of what is drawn by chance.
     """
 
     def __init__(self, searcher: Searcher, space: Space, *, limit_bytes: int, seed: int | None = None) -> None:
@@ -125,7 +125,7 @@ class RecomputeSampler(BaseSampler):
         return [trial if trial.reference_seconds else replace(trial, reference_seconds=reference) for trial in trials]
 
     def _claimed(self, study: optuna.Study) -> set[Config]:
-        """Return the configs that the running trials measure, or are about to."""
+        """Return the configs that running trials measure, or are about to."""
         running = {trial.number: trial for trial in study.get_trials(deepcopy=False, states=(TrialState.RUNNING,))}
         self._promised = {number: config for number, config in self._promised.items() if number in running}
         known = {config_of(trial.params, self._space) for trial in running.values() if self._has_config(trial)}
@@ -171,11 +171,7 @@ NEEDED = {"gp": ("scipy", "torch")}
 
 
 def require_installed(name: str) -> None:
-    """Check that this sampler can run here.
-
-    Raises:
-        SetupError: something that it imports is not installed.
-    """
+    """Raise ``SetupError`` where something that this sampler imports is not installed."""
     missing = [module for module in NEEDED.get(name, ()) if importlib.util.find_spec(module) is None]
     if missing:
         raise SetupError(
@@ -269,7 +265,7 @@ class OptunaSearcher:
 
 
 def _values(trials: Sequence[Trial]) -> dict[Config, float]:
-    """Throughput beside the reference of the same minutes; of each trial by itself where one has no reference."""
+    """Return throughputs beside the reference of the same minutes; by themselves where one has no reference."""
     timed = {trial.config: trial for trial in trials if trial.measurement.median_step_seconds}
     relative = {config: trial.relative_throughput for config, trial in timed.items()}
     if all(relative.values()):
@@ -290,34 +286,22 @@ def make_searcher(  # noqa: PLR0913  (what any of them may want to know)
     budget: int,
     limit_bytes: int,
     memory: PeakForecaster | None = None,
-    dims: Mapping[str, int] | None = None,
-    prior: Sequence[Trial] = (),
     needs: Needs = needs_nothing,
-    known_trials: int = 0,
+    **known: Any,
 ) -> Searcher:
     """Return the searcher of that name, one of ``NAMES``; the greedy one where there is nothing to make a model of.
 
     Args:
-        name: Which.
+        name: One of ``NAMES``.
         space: The plans.
-        budget: How many trials the study may have.
+        budget: The most trials that the study may have.
         limit_bytes: The memory limit.
         memory: A model of memory, made from small steps; ``None`` where there is none.
-        dims: The dimensions of a step at the target batch.
-        prior: Trials of a problem that is like this one.
-        needs: What each config has to have made ready before its steps count; Optuna's samplers do not weigh it.
-        known_trials: How many trials were held against another limit before.
+        needs: Returns what a config has to have made ready; Optuna's samplers do not weigh it.
+        known: Further arguments of a :class:`ModelSearcher`.
     """
     if name == MODEL and memory is not None:
-        return ModelSearcher(
-            space,
-            limit_bytes=limit_bytes,
-            memory=memory,
-            dims=dims or {},
-            prior=prior,
-            needs=needs,
-            known_trials=known_trials,
-        )
+        return ModelSearcher(space, limit_bytes=limit_bytes, memory=memory, needs=needs, **known)
     if name in {MODEL, GREEDY}:
         return GreedySearcher(space, budget=budget, limit_bytes=limit_bytes, needs=needs)
     return OptunaSearcher(space, limit_bytes=limit_bytes, sampler=SAMPLERS[name])

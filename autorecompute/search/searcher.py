@@ -1,4 +1,4 @@
-"""Interface of a search, and the proposals that come before it or beside it."""
+"""Interface of a search, and the search that is guided by what others know."""
 
 from __future__ import annotations
 
@@ -26,11 +26,9 @@ class Prior:
 
     Attributes:
         source: Name of the stored study.
-        batch: Its batch.
-        limit_bytes: Its memory limit, which the outcomes of its trials were held against.
-        resting_bytes: What its script held before the first activation existed.
-        dims: Its other dimensions, the length of its sequences for instance.
-        trials: What it measured.
+        limit_bytes: The memory limit that the outcomes of its trials were held against.
+        resting_bytes: Bytes that its script held before the first activation existed.
+        dims: Its dimensions besides the batch, the length of its sequences for instance.
         answer: The config that it recommends.
         finalists: The configs that it raced, the fastest first.
     """
@@ -56,12 +54,6 @@ class Prior:
             return None
         return self.resting_bytes + round((peak_bytes - self.resting_bytes) * growth)
 
-    def fastest_within(self, limit_bytes: int, growth: float) -> Sequence[Trial]:
-        """Return its trials that should hold a limit with activations that many times as large, the fastest first."""
-        peaks = {trial.number: self.peak_bytes_grown(trial, growth) for trial in self.trials}
-        fitting = [trial for trial in self.trials if (peak := peaks[trial.number]) is not None and peak <= limit_bytes]
-        return sorted(fitting, key=slowness)
-
 
 def slowness(trial: Trial) -> tuple[float, float]:
     """Order trials, the fastest first: by their steps where no reference could run that they have a share of."""
@@ -77,9 +69,9 @@ class Proposal:
     """A config worth a trial.
 
     Attributes:
-        config: The config, in its canonical form and not among the trials yet.
-        reason: Why, in a few words for the one who watches.
-        prediction: What the search expects of it; ``None`` where it cannot tell.
+        config: In its canonical form, and not among the trials yet.
+        reason: A few words for the one who watches.
+        prediction: ``None`` where the search cannot tell.
     """
 
     config: Config
@@ -101,9 +93,9 @@ class Searcher(Protocol):
         The answer depends on the trials alone, so that an interrupted search goes on where it stopped.
 
         Args:
-            trials: What was measured.
-            claimed: What others are measuring at this moment, which is not proposed. ``None`` then says that nothing
-                is left to do before they are through.
+            trials: All trials so far.
+            claimed: Configs that others are measuring at this moment, which are not proposed. ``None`` then says that
+                nothing is left to do before they are through.
         """
         ...
 
@@ -112,30 +104,8 @@ class Searcher(Protocol):
         ...
 
     def expect_steps(self, trials: Sequence[Trial]) -> Mapping[int, float]:
-        """Return the expected steps of the timed trials, by number; only their order has a meaning.
-
-        The trial that was measured fastest was lucky.
-        """
+        """Return the timed trials' steps without the luck of the fastest, by number; only their order has a meaning."""
         ...
-
-
-class SearcherWrapper:
-    """Expects what another searcher does; each subclass has its own way to propose.
-
-    Args:
-        searcher: The other one.
-    """
-
-    def __init__(self, searcher: Searcher) -> None:
-        self._searcher = searcher
-
-    def predict(self, config: Config, trials: Sequence[Trial]) -> Prediction | None:
-        """Return the other searcher's prediction of a config."""
-        return self._searcher.predict(config, trials)
-
-    def expect_steps(self, trials: Sequence[Trial]) -> Mapping[int, float]:
-        """Return the other searcher's expected steps of the timed trials."""
-        return self._searcher.expect_steps(trials)
 
 
 MOST_INHERITED = 5
@@ -148,78 +118,27 @@ SLACK = 0.05
 """A peak carried over to other sizes is off by a few percent: what misses the limit by less is tried all the same."""
 
 
-class InheritedFirst(SearcherWrapper):
-    """Proposes the best configs of a stored study right after the reference, then what another searcher proposes.
-
-    Args:
-        searcher: Who goes on.
-        prior: The stored study.
-        growth: How many times as large activations are as in the stored study (``Prior.growth``).
-        limit_bytes: The limit that is tuned for.
-    """
-
-    def __init__(self, searcher: Searcher, prior: Prior, *, growth: float, limit_bytes: int) -> None:
-        super().__init__(searcher)
-        self._prior = prior
-        self._firsts = dict(itertools.islice(_worth_trying(prior, growth, limit_bytes).items(), MOST_INHERITED))
-
-    def propose(self, trials: Sequence[Trial], claimed: Collection[Config] = ()) -> Proposal | None:
-        """Return the next config to measure, or ``None`` when nothing is left to gain."""
-        proposal = self._searcher.propose(trials, claimed)
-        if proposal is None or not any(trial.config.is_none for trial in trials):
-            return proposal
-        tried = {*claimed, *(trial.config for trial in trials)}
-        untried = next((config for config in self._firsts if config not in tried), None)
-        if untried is None:
-            return proposal
-        reason = f"{self._firsts[untried]} of study {self._prior.source}"
-        return Proposal(config=untried, reason=reason, prediction=self._searcher.predict(untried, trials))
-
-
-class PlannedFirst(SearcherWrapper):
-    """Proposes a config that was planned as soon as anything was measured, then what another searcher proposes.
-
-    Args:
-        searcher: Who goes on.
-        config: What was planned.
-        least_fit: How surely it has to fit; where it may not, it is left to the other searcher.
-    """
-
-    def __init__(self, searcher: Searcher, config: Config, least_fit: float = 0.0) -> None:
-        super().__init__(searcher)
-        self._config, self._least_fit = config, least_fit
-
-    def propose(self, trials: Sequence[Trial], claimed: Collection[Config] = ()) -> Proposal | None:
-        """Return the next config to measure, or ``None`` when nothing is left to gain."""
-        if not trials or self._config in {*claimed, *(trial.config for trial in trials)}:
-            return self._searcher.propose(trials, claimed)
-        prediction = self._searcher.predict(self._config, trials)
-        if prediction is not None and prediction.fits < self._least_fit:
-            return self._searcher.propose(trials, claimed)
-        return Proposal(config=self._config, reason="planned, unmeasured", prediction=prediction)
-
-
-def _worth_trying(prior: Prior, growth: float, limit_bytes: int) -> dict[Config, str]:
-    """Return its answer, its finalists and its fastest within this limit, then its least peak.
-
-    Each with what it was there.
+def _inherited(prior: Prior, growth: float, limit_bytes: int) -> dict[Config, str]:
+    """Return its answer, its finalists and its fastest within this limit, then its least peak, each with its role.
 
     Left out is what should not fit here, be it the answer.
     """
-    peaks = {trial.config: prior.peak_bytes_grown(trial, growth) for trial in prior.trials}
-    fastest = [trial.config for trial in prior.fastest_within(limit_bytes, growth)[:FASTEST]]
+    grown = {trial.config: prior.peak_bytes_grown(trial, growth) for trial in prior.trials}
+    peaks = {config: peak for config, peak in grown.items() if peak is not None and not config.is_none}
+    fitting = [t for t in prior.trials if (peak := grown[t.config]) is not None and peak <= limit_bytes]
+    fastest = [trial.config for trial in sorted(fitting, key=slowness)[:FASTEST]]
     answers = [prior.answer] if prior.answer is not None else []
     found: dict[Config, str] = {}
     for role, configs in (("answer", answers), ("finalist", prior.finalists), ("fast trial", fastest)):
         for config in configs:
-            peak_bytes = None if config.is_none else peaks.get(config)
-            if peak_bytes is not None and peak_bytes <= limit_bytes * (1 + SLACK):
+            if peaks.get(config, math.inf) <= limit_bytes * (1 + SLACK):
                 found.setdefault(config, role)
-    known = {config: peak for config, peak in peaks.items() if peak is not None and not config.is_none}
     is_harder = limit_bytes < prior.limit_bytes or growth > 1
-    if known and (is_harder or not fastest):
-        found.setdefault(min(known, key=known.__getitem__), "least peak")
-    return found
+    if peaks and (is_harder or not fastest):
+        found.setdefault(min(peaks, key=peaks.__getitem__), "least peak")
+    return {
+        config: f"{role} of study {prior.source}" for config, role in itertools.islice(found.items(), MOST_INHERITED)
+    }
 
 
 MOST_TOO_LARGE = 8
@@ -229,12 +148,12 @@ MOST_TOO_LARGE = 8
 def missing_in(
     memory: MemoryModel, dims: Mapping[str, int], step_bytes_of: Callable[[Config], int | None]
 ) -> Callable[[Config], int]:
-    """Tell by how many bytes the forecast of a config is too low; 0 where it is not, or nobody knows.
+    """Return the bytes by which the forecast of a config is too low; 0 where it is not, or nobody knows.
 
     Args:
         memory: Forecasts.
         dims: The dimensions of a step at the target batch.
-        step_bytes_of: What a whole step with a config takes beyond what is there before; ``None`` where none was run.
+        step_bytes_of: Bytes that a whole step with a config takes beyond those before it; ``None`` where none was run.
     """
 
     def missing_of(config: Config) -> int:
@@ -244,54 +163,99 @@ def missing_in(
     return missing_of
 
 
-class WholeStepSearcher(SearcherWrapper):
-    """Proposes what another searcher does, but nothing of which a whole step takes too much.
+class GuidedSearcher:
+    """Proposes what was planned or inherited, then what another searcher does, but nothing that takes too much.
 
-    Where every config does, the first proposal is the one that should need least: a training that has to have some
-    config on is nearest to the limit with it.
+    Peaks are held against whole steps where one can be run. In a training that cannot take back a step, where every
+    config takes too much, the first proposal is the one that should need least: a training that has to have some config
+    on is nearest to the limit with it.
 
     Args:
-        searcher: Who proposes.
-        missing_of: By how many bytes the forecast of a config is too low.
+        searcher: The other searcher.
         limit_bytes: The memory limit.
-        only_postpones: Whether a trial that needs too much does no harm: what should is proposed when nothing else is.
+        planned: Proposed as soon as anything was measured.
+        least_fit: The planned config's least chance to fit; with less it is left to the other searcher.
+        prior: A stored study, whose best configs are proposed right after the reference.
+        growth: Factor by which activations are larger than in the stored study (``Prior.growth``).
+        missing_of: Bytes by which the forecast of a config is too low; ``None`` where no whole step can be run.
+        may_fail: True if a trial that needs too much does no harm. Then what was planned is tried all the same, and
+            what takes too much when nothing else is left.
     """
 
-    def __init__(
+    def __init__(  # noqa: PLR0913  (all that may come before a search)
         self,
         searcher: Searcher,
-        missing_of: Callable[[Config], int],
         limit_bytes: int,
         *,
-        only_postpones: bool = False,
+        planned: Config | None = None,
+        least_fit: float = 0.0,
+        prior: Prior | None = None,
+        growth: float = 1.0,
+        missing_of: Callable[[Config], int] | None = None,
+        may_fail: bool = True,
     ) -> None:
-        super().__init__(searcher)
-        self._missing_of, self._limit_bytes = missing_of, limit_bytes
-        self._only_postpones = only_postpones
+        self._searcher, self._limit_bytes = searcher, limit_bytes
+        self._planned, self._least_fit = planned, least_fit
+        self._inherited = _inherited(prior, growth, limit_bytes) if prior is not None else {}
+        self._missing_of, self._may_fail = missing_of, may_fail
         self._too_large: dict[Config, tuple[int, Proposal]] = {}
 
     @property
     def gave_up(self) -> bool:
-        """Tell whether no further whole step is run because ``MOST`` configs turned out too large."""
+        """Return True once so many configs turned out too large that no further whole step is run."""
         return len(self._too_large) >= MOST_TOO_LARGE
 
     def propose(self, trials: Sequence[Trial], claimed: Collection[Config] = ()) -> Proposal | None:
         """Return the next config to measure, or ``None`` when nothing is left to gain."""
+        if self._may_fail and (planned := self._propose_planned(trials, claimed)) is not None:
+            return planned
+        proposal = self._propose_within_limit(trials, claimed)
+        if proposal is None or not any(trial.config.is_none for trial in trials):
+            return proposal
+        tried = {*claimed, *(trial.config for trial in trials)}
+        untried = next((config for config in self._inherited if config not in tried), None)
+        if untried is None:
+            return proposal
+        return Proposal(config=untried, reason=self._inherited[untried], prediction=self.predict(untried, trials))
+
+    def predict(self, config: Config, trials: Sequence[Trial]) -> Prediction | None:
+        """Return the other searcher's prediction of a config."""
+        return self._searcher.predict(config, trials)
+
+    def expect_steps(self, trials: Sequence[Trial]) -> Mapping[int, float]:
+        """Return the other searcher's expected steps of the timed trials."""
+        return self._searcher.expect_steps(trials)
+
+    def _propose_planned(self, trials: Sequence[Trial], claimed: Collection[Config]) -> Proposal | None:
+        if self._planned is None or not trials or self._planned in {*claimed, *(trial.config for trial in trials)}:
+            return None
+        prediction = self.predict(self._planned, trials)
+        if prediction is not None and prediction.fits < self._least_fit:
+            return None
+        return Proposal(config=self._planned, reason="planned, unmeasured", prediction=prediction)
+
+    def _propose_within_limit(self, trials: Sequence[Trial], claimed: Collection[Config]) -> Proposal | None:
         while not self.gave_up:
-            proposal = self._searcher.propose(trials, {*claimed, *self._too_large})
+            proposal = self._propose_unchecked(trials, {*claimed, *self._too_large})
             if proposal is None:
                 break
             peak_bytes = self._peak_of(proposal)
             if peak_bytes <= self._limit_bytes:
                 return proposal
             self._too_large[proposal.config] = peak_bytes, proposal
-        if self._only_postpones:
-            return self._searcher.propose(trials, claimed)
+        if self._may_fail:
+            return self._searcher.propose(trials, claimed) if self._too_large else None
         is_first = not trials and not claimed
         least = min(self._too_large.values(), key=lambda found: found[0], default=None) if is_first else None
         return least[1] if least is not None else None
 
+    def _propose_unchecked(self, trials: Sequence[Trial], claimed: Collection[Config]) -> Proposal | None:
+        planned = None if self._may_fail else self._propose_planned(trials, claimed)
+        return planned or self._searcher.propose(trials, claimed)
+
     def _peak_of(self, proposal: Proposal) -> int:
         """Return the bytes that the config should need by a whole step; 0 if that is as forecast."""
-        missing_bytes = self._missing_of(proposal.config) if proposal.prediction is not None else 0
-        return proposal.prediction.peak_bytes + missing_bytes if proposal.prediction and missing_bytes else 0
+        if self._missing_of is None or proposal.prediction is None:
+            return 0
+        missing_bytes = self._missing_of(proposal.config)
+        return proposal.prediction.peak_bytes + missing_bytes if missing_bytes else 0

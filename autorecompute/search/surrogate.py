@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 import statistics
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import TYPE_CHECKING
 
 import numpy as np
@@ -29,40 +29,24 @@ def needs_nothing(config: Config) -> frozenset[str]:
     return frozenset()
 
 
-class TrialCosts:
-    """Wall time that trials of configs should take, learnt from the trials so far.
+def relative_costs(trials: Sequence[Trial], needs: Needs) -> Callable[[Config], float] | None:
+    """Learn from trials how long one of a config takes, over one that finds everything ready: 1 or more.
 
-    Args:
-        trials: What was measured.
-        needs: What each config has to have made ready.
+    ``None`` where making configs ready was not seen to take any time.
     """
-
-    def __init__(self, trials: Sequence[Trial], needs: Needs) -> None:
-        self._needs = needs
-        self._ready: frozenset[str] = frozenset()
-        self._seconds_of_one = self._learn([trial for trial in trials if trial.measurement.outcome.is_measured])
-
-    @property
-    def differ(self) -> bool:
-        """Tell whether making configs ready was seen to take any time."""
-        return self._seconds_of_one > 0
-
-    def relative(self, config: Config) -> float:
-        """Return the trial time of the config over that of one that finds everything ready: 1 or more."""
-        return 1 + len(self._needs(config) - self._ready) * self._seconds_of_one
-
-    def _learn(self, trials: Sequence[Trial]) -> float:
-        """Return the time to make one thing ready, in trials that find everything ready."""
-        made: list[float] = []
-        for trial in trials:
-            new = self._needs(trial.config) - self._ready
-            self._ready |= new
-            if new:
-                made.append(trial.measurement.compile_seconds / len(new))
-        # The first one also starts whatever makes it.
-        usual = statistics.median(made[1:] or made or [0.0])
-        measuring = statistics.median([_measuring_seconds(trial) for trial in trials] or [0.0])
-        return usual / measuring if measuring else 0.0
+    ready: frozenset[str] = frozenset()
+    made: list[float] = []
+    measured = [trial for trial in trials if trial.measurement.outcome.is_measured]
+    for trial in measured:
+        new = needs(trial.config) - ready
+        ready |= new
+        if new:
+            made.append(trial.measurement.compile_seconds / len(new))
+    # The first one also starts whatever makes it.
+    usual = statistics.median(made[1:] or made or [0.0])
+    measuring = statistics.median([_measuring_seconds(trial) for trial in measured] or [0.0])
+    share = usual / measuring if measuring else 0.0
+    return (lambda config: 1 + len(needs(config) - ready) * share) if share else None
 
 
 def _measuring_seconds(trial: Trial) -> float:
@@ -88,18 +72,24 @@ ROUNDS = 6
 """Fits, each with less trust in what was far off the one before."""
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Beliefs:
-    """Prior beliefs, all of them normal and independent.
+@dataclass(slots=True, kw_only=True)
+class Regression:
+    """The posterior of ``value = features @ effects + shared + own + noise``.
+
+    It is a Gaussian process (Rasmussen and Williams, Gaussian Processes for Machine Learning, 2006, sections 2.2 and
+    2.7). A measurement that lies far from all others is believed less, as under Student's noise: a shared machine slows
+    down by a factor now and then. How far everything else may be off is scaled by how far the measurements are off (a
+    normal-inverse-gamma prior), so that beliefs in too little noise do not stay sure of themselves. Formulas: Gelman
+    et al., Bayesian Data Analysis, chapters 14 and 17. All prior beliefs are normal and independent.
 
     Attributes:
         means: Expected effect of each feature.
-        deviations: How far effects are from that, as a rule.
+        deviations: Standard deviation of each effect.
         own: Standard deviation of what is special about one case, and comes again when it is measured again.
-        noise: Standard deviation of one measurement.
+        noise: Standard deviation of one measurement beside the true value.
         shared: Standard deviation of what is special about a case and about those that are like it.
-        reach: How far cases are alike: at this square of the distance between two, in the features from ``alike_from``
-            on, they have 1/e of it in common.
+        reach: Square of the distance between two cases, in the features from ``alike_from`` on, at which they have 1/e
+            of it in common.
         alike_from: The first of the features by which cases are like each other.
     """
 
@@ -110,9 +100,13 @@ class Beliefs:
     shared: float = 0.0
     reach: float = 1.0
     alike_from: int = 0
+    _features: np.ndarray = field(init=False)
+    _precision: np.ndarray = field(init=False)
+    _weights: np.ndarray = field(init=False)
+    _scale: float = field(init=False, default=1.0)
 
     def covariance(self, cases: np.ndarray, others: np.ndarray) -> np.ndarray:
-        """Return the covariance of what cases (lines) and others (columns) should be, but for what is their own."""
+        """Return the prior covariance of cases (lines) and others (columns), but for what is their own."""
         found: np.ndarray = (cases * np.square(self.deviations)) @ others.T
         if self.shared:
             left, right = cases[:, self.alike_from :], others[:, self.alike_from :]
@@ -120,84 +114,58 @@ class Beliefs:
             found += self.shared**2 * np.exp(-squares / self.reach)
         return found
 
-    def variance(self, cases: np.ndarray) -> np.ndarray:
-        """Return the variance of what cases should be, but for what is their own."""
-        found: np.ndarray = np.square(cases) @ np.square(self.deviations) + self.shared**2
-        return found
-
-
-class Regression:
-    """The posterior of ``value = features @ effects + shared + own + noise``.
-
-    It is a Gaussian process (Rasmussen and Williams, Gaussian Processes for Machine Learning, 2006, sections 2.2 and
-    2.7). A measurement that lies far from all others is believed less, as under Student's noise: a shared machine slows
-    down by a factor now and then. How far everything else may be off is scaled by how far the measurements are off (a
-    normal-inverse-gamma prior), so that beliefs in too little noise do not stay sure of themselves. Formulas: Gelman
-    et al., Bayesian Data Analysis, chapters 14 and 17.
-
-    Args:
-        beliefs: What is assumed.
-        features: One line for each measurement.
-        values: What was measured.
-        extra_noise: Standard deviation of each measurement beyond the common noise.
-        apart: Covariance of what measurements have in common with each other and with no case that is asked about.
-    """
-
-    def __init__(
+    def fit(
         self,
-        beliefs: Beliefs,
         features: np.ndarray,
         values: np.ndarray,
         extra_noise: np.ndarray | float = 0.0,
         apart: np.ndarray | float = 0.0,
     ) -> None:
-        self._beliefs, self._features, self._apart = beliefs, features, apart
-        variance = beliefs.own**2 + beliefs.noise**2 + np.square(extra_noise) * np.ones(len(values))
+        """Learn from measurements, from these alone.
+
+        Args:
+            features: One line for each measurement.
+            values: The measurements.
+            extra_noise: Standard deviation of each measurement beyond the common noise.
+            apart: Covariance of what measurements have in common with each other and with no case that is asked about.
+        """
+        variance = self.own**2 + self.noise**2 + np.square(extra_noise) * np.ones(len(values))
+        common = self.covariance(features, features) + apart
+        misfit = values - features @ self.means
+        self._features = features
         # Little trust at first: what was believed shows which of a few measurements is the one that lies far off.
         trust = np.full(len(values), FIRST_TRUST)
-        self.scale = 1.0
         for _ in range(ROUNDS):
-            squares = self._fit(values, variance / trust)
-            surprise = squares / (variance * self.scale**2)
+            self._precision = np.linalg.inv(common + np.diag(variance / trust))
+            self._weights = self._precision @ misfit
+            total = float(misfit @ self._weights) / KEPT
+            self._scale = math.sqrt((PRIOR_WEIGHT + max(total, 0.0)) / (PRIOR_WEIGHT + len(values)))
+            surprise = np.square(misfit - common @ self._weights) / (variance * self._scale**2)
             trust = (FREEDOM + 1) / (FREEDOM + surprise)
 
     @property
-    def noise(self) -> float:
-        """Standard deviation of one measurement beside the true value."""
-        return self.scale * self._beliefs.noise
+    def measured_noise(self) -> float:
+        """Return the standard deviation of one measurement beside the true value, as the measurements tell it."""
+        return self._scale * self.noise
 
     def predict(self, features: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
-        """Means and standard deviations of cases that were not measured, without the noise of a measurement."""
-        seen = self._beliefs.covariance(features, self._features)
-        spread = self._beliefs.variance(features) - np.einsum("ij,ij->i", seen @ self._precision, seen)
-        deviations = self.scale * np.sqrt(np.maximum(spread, 0) + self._beliefs.own**2)
-        return features @ self._beliefs.means + seen @ self._weights, deviations
+        """Return means and standard deviations of unmeasured cases, without the noise of a measurement."""
+        seen = self.covariance(features, self._features)
+        believed = np.square(features) @ np.square(self.deviations) + self.shared**2
+        spread = believed - np.einsum("ij,ij->i", seen @ self._precision, seen)
+        deviations = self._scale * np.sqrt(np.maximum(spread, 0) + self.own**2)
+        return features @ self.means + seen @ self._weights, deviations
 
     def settle(self, features: np.ndarray, value: float, own: float = 0.0) -> float:
         """Return a measured case's expected value: a measurement that stands out was partly luck.
 
-        Args:
-            features: Those of the case.
-            value: What was measured.
-            own: Standard deviation of what is special about it, beyond what is believed of all.
+        ``own`` is the standard deviation of what is special about the case, beyond what is believed of all.
         """
         mean = float(self.predict(features[None])[0][0])
-        special, noise = self._beliefs.own**2 + own**2, self._beliefs.noise**2
+        special, noise = self.own**2 + own**2, self.noise**2
         surprise = (value - mean) ** 2 / (special + noise)
         trust = min((FREEDOM + 1) / (FREEDOM + surprise), 1.0)
         return mean + (value - mean) * special / (special + noise / trust)
-
-    def _fit(self, values: np.ndarray, variance: np.ndarray) -> np.ndarray:
-        """Find weights and scale, and give back the square of what each measurement is off by."""
-        beliefs, count = self._beliefs, len(values)
-        common = beliefs.covariance(self._features, self._features) + self._apart
-        misfit = values - self._features @ beliefs.means
-        self._precision = np.linalg.inv(common + np.diag(variance))
-        self._weights = self._precision @ misfit
-        total = float(misfit @ self._weights) / KEPT
-        self.scale = math.sqrt((PRIOR_WEIGHT + max(total, 0.0)) / (PRIOR_WEIGHT + count))
-        residual: np.ndarray = np.square(misfit - common @ self._weights)
-        return residual
 
 
 USUAL_ERROR = 0.02
@@ -255,31 +223,6 @@ OVER = 0.01
 """A config that ran out of memory needs at least so much more than the limit, as a share of the activations."""
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Outlook:
-    """Predictions of a surrogate for candidates, an entry for each.
-
-    Attributes:
-        peak_bytes: Expected peak.
-        peak_deviation: Its standard deviation, in bytes.
-        step: Expected step time, relative to the reference or, without one, to the fastest trial.
-        step_deviation: Its standard deviation.
-        fits: Probability that the peak holds the limit.
-        peak_noise: Standard deviation of one measurement of a peak beside the true one, in bytes; the same for all.
-        step_noise: The same of a step time.
-        is_relative: Whether step times are relative to the reference.
-    """
-
-    peak_bytes: np.ndarray
-    peak_deviation: np.ndarray
-    step: np.ndarray
-    step_deviation: np.ndarray
-    fits: np.ndarray
-    peak_noise: float
-    step_noise: float
-    is_relative: bool
-
-
 class Surrogate:
     """Peaks and step times as sums: of what was simulated, and of what each switch adds to it.
 
@@ -287,9 +230,19 @@ class Surrogate:
         candidates: The configs it is asked about.
         base_bytes: Memory that the simulation leaves out: the process, weights, optimizer, workspaces.
         limit_bytes: The memory limit.
-        peak_error: By which share half of the simulated peaks are off.
-        trials: What was measured.
+        peak_error: Share by which half of the simulated peaks are off.
+        trials: All trials so far.
         prior: Trials of another problem whose step times tell something of this one's.
+
+    Attributes:
+        has_reference: True if step times are relative to the reference, False if to the fastest trial.
+        peak_bytes: Expected peak of each candidate.
+        peak_deviation: Its standard deviation, in bytes.
+        peak_noise: Standard deviation of one measurement of a peak, in bytes.
+        fits: Probability that the peak of each candidate holds the limit.
+        step: Expected relative step time of each candidate.
+        step_deviation: Its standard deviation.
+        step_noise: Standard deviation of one measurement of a step time.
     """
 
     def __init__(  # noqa: PLR0913  (what is believed of memory, and what was measured)
@@ -305,33 +258,21 @@ class Surrogate:
         self._candidates, self._limit_bytes = candidates, limit_bytes
         self._firmness = peak_error / USUAL_ERROR
         self._activations = max(float(candidates.simulated.peak_bytes.max()), LEAST_ACTIVATIONS)
-        known = [trial for trial in trials if _is_known(trial.config, candidates)]
+        known = [trial for trial in trials if trial.config in candidates.places]
         timed = [trial for trial in trials if trial.measurement.step_seconds]
         steps = comparable_steps([trial.measurement for trial in timed])
         self._steps = {trial.number: seconds for trial, seconds in zip(timed, steps, strict=True) if seconds}
         self._fastest = min(self._steps.values(), default=1.0)
         self.has_reference = all(trial.reference_seconds for trial in timed)
-        self._peaks = self._learn_peaks(known, base_bytes)
-        self._times = self._learn_times(known, [t for t in prior if _is_known(t.config, candidates)])
-
-    def outlook(self) -> Outlook:
-        """Return the predictions of every candidate."""
-        peaks, peak_deviations = self._peaks.predict(self._peak_features(slice(None)))
-        steps, step_deviations = self._times.predict(self._time_features(slice(None)))
-        fits = normal((self._limit_bytes - peaks) / peak_deviations)
-        return Outlook(
-            peak_bytes=peaks,
-            peak_deviation=peak_deviations,
-            step=steps,
-            step_deviation=step_deviations,
-            fits=fits,
-            peak_noise=self._peaks.noise,
-            step_noise=self._times.noise,
-            is_relative=self.has_reference,
-        )
+        peaks = self._learn_peaks(known, base_bytes)
+        self.peak_bytes, self.peak_deviation = peaks.predict(self._peak_features(slice(None)))
+        self.fits = normal((limit_bytes - self.peak_bytes) / self.peak_deviation)
+        self._times = self._learn_times(known, [trial for trial in prior if trial.config in candidates.places])
+        self.step, self.step_deviation = self._times.predict(self._time_features(slice(None)))
+        self.peak_noise, self.step_noise = peaks.measured_noise, self._times.measured_noise
 
     def settled_step(self, trial: Trial) -> float:
-        """Step time of a trial without the luck of its measurement."""
+        """Return the relative step time of a trial without the luck of its measurement."""
         if trial.config not in self._candidates.places and any(on.count is not None for on in trial.config.choices):
             return self._relative(trial)  # nothing is known of a count between those that are looked at
         place = self._candidates.places.get(trial.config, self._candidates.full)
@@ -342,7 +283,7 @@ class Surrogate:
         activations, off = self._activations, self._activations * self._firmness
         choices = self._candidates.switches.shape[1]
         offset = PEAK_OFFSET * activations + PEAK_OFFSET_OF_REST * base_bytes
-        beliefs = Beliefs(
+        model = Regression(
             means=np.array([base_bytes, 1.0, 0.0, *np.zeros(choices)]),
             deviations=np.array(
                 [offset, PEAK_SLOPE * self._firmness, PEAK_OF_NONE * off, *np.full(choices, PEAK_PER_CHOICE * off)]
@@ -353,22 +294,22 @@ class Surrogate:
             reach=PEAK_REACH,
             alike_from=FIRST_SWITCH,
         )
-        seen = {self._place(t): float(t.measurement.peak_bytes) for t in trials if t.measurement.peak_bytes is not None}
-        model = self._regress_peaks(beliefs, seen)
-        lost = [self._place(t) for t in trials if t.measurement.peak_bytes is None and _lacked_memory(t)]
-        if not lost:
-            return model
-        # Out of memory is above the limit; how far above, the model tells.
-        expected, _ = model.predict(self._peak_features(lost))
-        least = self._limit_bytes + OVER * activations
-        return self._regress_peaks(beliefs, seen | dict(zip(lost, np.maximum(expected, least), strict=True)))
-
-    def _regress_peaks(self, beliefs: Beliefs, peaks: dict[int, float]) -> Regression:
-        return Regression(beliefs, self._peak_features(list(peaks)), np.array(list(peaks.values())))
+        measured = [trial for trial in trials if trial.measurement.peak_bytes is not None]
+        peaks = [float(trial.measurement.peak_bytes or 0) for trial in measured]
+        seen = dict(zip(self._places(measured), peaks, strict=True))
+        model.fit(self._peak_features(list(seen)), np.array(list(seen.values())))
+        unmeasured = [trial for trial in trials if trial.measurement.peak_bytes is None]
+        lost = self._places([trial for trial in unmeasured if trial.measurement.outcome.is_about_memory])
+        if lost:
+            # Out of memory is above the limit; how far above, the model tells.
+            expected, _ = model.predict(self._peak_features(lost))
+            seen |= dict(zip(lost, np.maximum(expected, self._limit_bytes + OVER * activations), strict=True))
+            model.fit(self._peak_features(list(seen)), np.array(list(seen.values())))
+        return model
 
     def _learn_times(self, trials: Sequence[Trial], prior: Sequence[Trial]) -> Regression:
         calls = self._candidates.call_seconds / self._reference_seconds(trials)
-        beliefs = Beliefs(
+        model = Regression(
             means=np.array([1.0, TIME_SLOPE, *calls]),
             deviations=np.array(
                 [
@@ -388,10 +329,11 @@ class Surrogate:
         told = [t for t in prior if t.relative_throughput and not t.config.is_none]
         values = [self._relative(t) for t in timed] + [1 / t.relative_throughput for t in told if t.relative_throughput]
         extra = np.array([0.0] * len(timed) + [TIME_OF_ANOTHER] * len(told))
-        features = self._time_features([self._place(t) for t in (*timed, *told)])
+        features = self._time_features(self._places([*timed, *told]))
         apart = np.zeros((len(values), len(values)))
-        apart[len(timed) :, len(timed) :] = self._covariance_elsewhere([self._place(t) for t in told], calls)
-        return Regression(beliefs, features, np.array(values), extra, apart)
+        apart[len(timed) :, len(timed) :] = self._covariance_elsewhere(self._places(told), calls)
+        model.fit(features, np.array(values), extra, apart)
+        return model
 
     def _covariance_elsewhere(self, places: list[int], calls: np.ndarray) -> np.ndarray:
         """Return the covariance of another problem's step times with this one's, all together and by their switches."""
@@ -408,8 +350,8 @@ class Surrogate:
         references = [trial.reference_seconds for trial in trials if trial.reference_seconds]
         return statistics.median(references) if references else math.inf
 
-    def _place(self, trial: Trial) -> int:
-        return self._candidates.places[trial.config]
+    def _places(self, trials: Sequence[Trial]) -> list[int]:
+        return [self._candidates.places[trial.config] for trial in trials]
 
     def _relative(self, trial: Trial) -> float:
         if self.has_reference and trial.relative_throughput:
@@ -425,14 +367,6 @@ class Surrogate:
         switches = self._candidates.shares[places]
         again = self._candidates.simulated.recompute_share[places]
         return np.column_stack([np.ones(len(switches)), again, switches])
-
-
-def _is_known(config: Config, candidates: Candidates) -> bool:
-    return config in candidates.places
-
-
-def _lacked_memory(trial: Trial) -> bool:
-    return trial.measurement.outcome.is_about_memory
 
 
 _erf = np.vectorize(math.erf, otypes=[float])

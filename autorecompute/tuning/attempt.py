@@ -32,7 +32,7 @@ from autorecompute.tuning.rivals import (
     needs_rival_batch,
     recall_rival,
 )
-from autorecompute.tuning.searcher_factory import SearcherFactory
+from autorecompute.tuning.searcher_factory import StudySearcher
 from autorecompute.units import format_bytes, format_count
 from autorecompute.waiting import OutOfTime
 
@@ -352,12 +352,12 @@ class Attempt:
     ) -> None:
         self._context, self._ledger, self._runner = context, ledger, runner
         self._transfer, self._set_answer = transfer, set_answer
-        self._searchers = SearcherFactory(context, prior)
         for known in context.folder.rejections():
             context.note(f"{known.outcome} in an earlier session: {known.reason}")
         self._decision = Decision(context)
         self._confirmer, self._rejections = self._decision.confirmer, self._decision.confirmer.rejections
         self._limit = TrialLimit(context, self._confirmer)
+        self._searcher = StudySearcher(context, prior, self._limit)
         self._early = EarlyAnswer(context, self._confirmer, self._compose_so_far)
 
     def run(self) -> Result:
@@ -381,7 +381,7 @@ class Attempt:
 
     def _search_and_decide(self) -> Result:
         for search in range(SEARCHES):
-            searcher = self._searchers.begin(self._limit)
+            searcher = self._searcher.begin()
             search_end = self._runner.search(searcher, self._limit, self._confirm_early)
             if (published := self._ledger.published_answer()) is not None:
                 return published

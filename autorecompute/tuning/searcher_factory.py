@@ -4,22 +4,15 @@ from __future__ import annotations
 
 import os
 from dataclasses import replace
+from itertools import chain
 from typing import TYPE_CHECKING
 
 from autorecompute.backends.registry import backend_of
 from autorecompute.errors import AutorecomputeError, ScriptError, UsageError
 from autorecompute.memory import StepProfiles
 from autorecompute.plans import Config
-from autorecompute.search import (
-    InheritedFirst,
-    PlannedFirst,
-    Prior,
-    Proposal,
-    WholeStepSearcher,
-    make_searcher,
-    missing_in,
-)
-from autorecompute.search.greedy import Opening
+from autorecompute.search import GuidedSearcher, Prior, Proposal, make_searcher, missing_in
+from autorecompute.search.greedy import opening_of
 from autorecompute.search.sampling import MODEL
 from autorecompute.studies.analysis import keep_analysis, keep_detection, read_analysis
 from autorecompute.studies.folder import make_folder
@@ -47,7 +40,7 @@ MEASURING = Effort(warmup=1, steps=2)
 
 def informative_configs(space: Space, wanted: Iterable[Config] = ()) -> list[Config]:
     """None, the wanted ones, the presets, each plan alone, all but each; none of them twice."""
-    opening = Opening(space, space.presets.values(), budget=0).whole
+    opening = chain.from_iterable(opening_of(space, space.presets.values()))
     return list(dict.fromkeys([Config(), *wanted, *(proposal.config for proposal in opening)]))
 
 
@@ -141,125 +134,112 @@ def _profile_small_steps(context: TuningContext) -> StepProfiles:
         return survey(bench, configs)
 
 
-class SearcherFactory:
-    """Makes searchers for one study: a second search may follow under a lower limit."""
+class StudySearcher:
+    """The search of one study. A second one may follow under a lower limit.
 
-    def __init__(self, context: TuningContext, prior: Prior | None) -> None:
-        self._context, self._prior = context, prior
+    It asks for the run without recompute before it takes the trouble to make the searcher that goes on: a script that
+    fails by itself fails there, and one whose batch fits without recompute needs no more.
+    """
+
+    def __init__(self, context: TuningContext, prior: Prior | None, limit: Limit) -> None:
+        self._context, self._prior, self._limit = context, prior, limit
+        self._made: Searcher | None = None
+        self._limit_bytes: int | None = None
         self._memory: PeakForecaster | None = None
         self._steps: MemoryModel | None = None
-        self._limit_bytes: int | None = None
         self._known_trials = 0
         self._why_not_without = context.why_not_without()
         self._is_analysed = context.settings.sampler != MODEL or not context.detection.plans
 
-    @property
-    def takes_steps(self) -> bool:
-        """Tell whether the first searcher takes steps of the script to be made."""
-        return not self._is_analysed and backend_of(self._context.detection.versions).PROFILES
-
-    def begin(self, limit: Limit) -> Searcher:
-        """Return a searcher under the limit that holds once there is a trial without recompute."""
+    def begin(self) -> Searcher:
+        """Begin a search, and return it."""
         if self._why_not_without:
             self._context.note(f"no trial without recompute: {self._why_not_without}")
-        return _BaselineFirst(self, limit)
-
-    def skips_baseline(self, trials: Sequence[Trial]) -> bool:
-        """Tell whether the run without recompute is left out, as it has no room; not where a trial fails otherwise."""
-        outcomes = [trial.measurement.outcome for trial in trials]
-        breaks = any(not outcome.is_measured and not outcome.is_about_memory for outcome in outcomes)
-        return bool(self._why_not_without) and not breaks
-
-    def make(self, limit_bytes: int, trials: int) -> Searcher:
-        """Return the searcher that was asked for; the first one takes two small steps of the script."""
-        if self._limit_bytes not in {None, limit_bytes}:
-            self._known_trials = trials
-        self._limit_bytes = limit_bytes
-        detection = self._context.detection
-        dims = self._context.dims
-        if not self._is_analysed:
-            backend = backend_of(detection.versions)
-            self._steps = backend.memory_of(detection)
-            self._memory = analyse(self._context) or backend.peaks_of(detection)
-            self._is_analysed = True
-        searcher: Searcher = make_searcher(
-            self._context.settings.sampler,
-            detection.space,
-            budget=self._context.settings.max_trials,
-            limit_bytes=limit_bytes,
-            memory=self._memory,
-            dims=dims,
-            prior=self._prior.trials if self._prior is not None else (),
-            needs=backend_of(detection.versions).needs_of(detection),
-            known_trials=self._known_trials,
-        )
-        if self._steps is not None:
-            missing_of = missing_in(self._steps, dims, self._context.bench.step_bytes)
-            searcher = WholeStepSearcher(searcher, missing_of, limit_bytes, only_postpones=True)
-        if self._prior is not None:
-            growth = self._prior.growth(detection.batch, detection.dims)
-            searcher = InheritedFirst(searcher, self._prior, growth=growth, limit_bytes=limit_bytes)
-        return measure_planned(searcher, self._context)
-
-
-def measure_planned(searcher: Searcher, context: TuningContext, least_fit: float = 0.0) -> Searcher:
-    """Return a searcher that begins with the unmeasured config that the environment switches on, where it does.
-
-    A file that cannot be read, or is of another model, is told and left out: it only is a wish.
-
-    Args:
-        searcher: Who goes on.
-        context: What the tuning works with.
-        least_fit: How surely the config has to fit.
-    """
-    detection = context.detection
-    try:
-        config = backend_of(detection.versions).planned(os.environ)
-    except UsageError as error:
-        context.progress.note(f"no planned config is measured: {error}")
-        return searcher
-    if config is None or config.is_none:
-        return searcher
-    if not detection.space.is_mix(config):
-        context.progress.note("the planned config is not measured: the model does not offer all of it")
-        return searcher
-    return PlannedFirst(searcher, detection.space.normalize(config), least_fit)
-
-
-class _BaselineFirst:
-    """Asks for the run without recompute before it takes the trouble to make a searcher.
-
-    A script that fails by itself fails there, and one whose batch fits without recompute needs no more.
-    """
-
-    def __init__(self, searching: SearcherFactory, limit: Limit) -> None:
-        self._searching, self._limit = searching, limit
-        self._made: Searcher | None = None
-        self._limit_bytes = 0
+        self._made = None
+        return self
 
     def propose(self, trials: Sequence[Trial], claimed: Collection[Config] = ()) -> Proposal | None:
+        """Return the next config to measure, or ``None`` when nothing is left to gain."""
         baseline = next((trial for trial in trials if trial.config.is_none), None)
-        if baseline is None and not self._searching.skips_baseline(trials):
+        if baseline is None and not self._skips_baseline(trials):
             return None if Config() in claimed else Proposal(config=Config(), reason="baseline")
         if baseline is not None and baseline.fits:
             return None
         return self._searcher(trials).propose(trials, {Config(), *claimed})
 
     def predict(self, config: Config, trials: Sequence[Trial]) -> Prediction | None:
-        # Nobody waits for steps to see what else might have been.
-        if self._made is None and self._searching.takes_steps:
+        """Return the prediction of a config; ``None`` where steps of the script would have to be taken for it."""
+        takes_steps = not self._is_analysed and backend_of(self._context.detection.versions).PROFILES
+        if self._made is None and takes_steps:
             return None
         return self._searcher(trials).predict(config, trials)
 
     def expect_steps(self, trials: Sequence[Trial]) -> Mapping[int, float]:
+        """Return the expected steps of the timed trials."""
         fitting = [trial for trial in trials if trial.fits]
         # Where there is nothing to rank, nothing has to be learnt for it.
         if not fitting or any(trial.config.is_none for trial in fitting):
             return {trial.number: trial.measurement.median_step_seconds or 0.0 for trial in fitting}
         return self._searcher(trials).expect_steps(trials)
 
+    def _skips_baseline(self, trials: Sequence[Trial]) -> bool:
+        """Tell whether the run without recompute is left out, as it has no room; not where a trial fails otherwise."""
+        outcomes = [trial.measurement.outcome for trial in trials]
+        breaks = any(not outcome.is_measured and not outcome.is_about_memory for outcome in outcomes)
+        return bool(self._why_not_without) and not breaks
+
     def _searcher(self, trials: Sequence[Trial]) -> Searcher:
+        """Return the searcher under the limit that holds now; the first one takes two small steps of the script."""
         limit_bytes = self._limit(trials)
         if self._made is None or limit_bytes != self._limit_bytes:
-            self._made, self._limit_bytes = self._searching.make(limit_bytes, len(trials)), limit_bytes
+            if self._limit_bytes not in {None, limit_bytes}:
+                self._known_trials = len(trials)
+            self._limit_bytes = limit_bytes
+            self._made = self._make(limit_bytes)
         return self._made
+
+    def _make(self, limit_bytes: int) -> Searcher:
+        context, detection, dims = self._context, self._context.detection, self._context.dims
+        backend = backend_of(detection.versions)
+        if not self._is_analysed:
+            self._steps = backend.memory_of(detection)
+            self._memory = analyse(context) or backend.peaks_of(detection)
+            self._is_analysed = True
+        searcher = make_searcher(
+            context.settings.sampler,
+            detection.space,
+            budget=context.settings.max_trials,
+            limit_bytes=limit_bytes,
+            memory=self._memory,
+            dims=dims,
+            prior=self._prior.trials if self._prior is not None else (),
+            needs=backend.needs_of(detection),
+            known_trials=self._known_trials,
+        )
+        return GuidedSearcher(
+            searcher,
+            limit_bytes,
+            planned=planned_config(context),
+            prior=self._prior,
+            growth=self._prior.growth(detection.batch, detection.dims) if self._prior is not None else 1.0,
+            missing_of=missing_in(self._steps, dims, context.bench.step_bytes) if self._steps is not None else None,
+        )
+
+
+def planned_config(context: TuningContext) -> Config | None:
+    """Return the unmeasured config that the environment switches on; ``None`` where it switches on none.
+
+    A file that cannot be read, or is of another model, is told and left out: it only is a wish.
+    """
+    detection = context.detection
+    try:
+        config = backend_of(detection.versions).planned(os.environ)
+    except UsageError as error:
+        context.progress.note(f"no planned config is measured: {error}")
+        return None
+    if config is None or config.is_none:
+        return None
+    if not detection.space.is_mix(config):
+        context.progress.note("the planned config is not measured: the model does not offer all of it")
+        return None
+    return detection.space.normalize(config)

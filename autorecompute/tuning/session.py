@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING
 from autorecompute.backends.registry import AUTO
 from autorecompute.errors import NothingFitsError, ScriptError, TooLargeError, TooLittleTimeError, WrongBatchError
 from autorecompute.result import Result, SearchEnd
-from autorecompute.search import BatchChooser, Fastest, Limits, Listed
+from autorecompute.search import BatchChooser, Fastest, Listed
 from autorecompute.studies import StudyFolder
 from autorecompute.studies.analysis import share_analysis
 from autorecompute.studies.folder import make_folder, require_plain, using
@@ -144,8 +144,10 @@ class BatchTuner:
 
     def _measure(self) -> Result:
         detection, problem = self._context.detection, self._context.problem
-        limits = Limits(problem.limit_bytes, self._context.rest_bytes)
-        chooser = Listed(self._batches, limits) if self._batches else Fastest(limits, detection.batch)
+        limits = problem.limit_bytes, self._context.rest_bytes
+        chooser: BatchChooser = Fastest(*limits, detection.batch)
+        if self._batches:
+            chooser = Listed(self._batches, *limits)
         self._batch_answer = batch_answer = BatchAnswer(self._context, chooser)
         deadline_seconds, budget = self._budget.deadline_seconds, self._settings.max_trials
         self._context.progress.detected(

@@ -10,7 +10,7 @@ from autorecompute.backends.registry import backend_of
 from autorecompute.errors import AutorecomputeError, SetupError
 from autorecompute.plans.savings import BATCH
 from autorecompute.result import Best, SearchEnd
-from autorecompute.search import ModelSearcher, WholeStepSearcher, missing_in
+from autorecompute.search import GuidedSearcher, ModelSearcher, missing_in
 from autorecompute.search.searcher import MOST_TOO_LARGE
 from autorecompute.studies.folder import require_plain, using
 from autorecompute.trials.beside import TrainingEndedError
@@ -21,7 +21,7 @@ from autorecompute.tuning.explanations import SearchSummary, describe, name_of, 
 from autorecompute.tuning.ledger import Ledger, settled
 from autorecompute.tuning.race import LOOKS, ROUND_EFFORT, Finalist, RaceResult, fitting_finalists, keep_race, race
 from autorecompute.tuning.rivals import Rival
-from autorecompute.tuning.searcher_factory import analyse, measure_planned
+from autorecompute.tuning.searcher_factory import analyse, planned_config
 from autorecompute.tuning.trial_runner import TrialRunner
 from autorecompute.waiting import OutOfTime
 
@@ -145,7 +145,7 @@ class _Tuning:
     def _trials(self) -> list[Trial]:
         return [trial.under(self._context.problem.limit_bytes) for trial in settled(self._ledger.trials)]
 
-    def _make_searcher(self) -> WholeStepSearcher:
+    def _make_searcher(self) -> GuidedSearcher:
         detection = self._context.detection
         if why_not := backend_of(detection.versions).why_not_while_training(detection):
             raise SetupError(why_not)
@@ -156,10 +156,16 @@ class _Tuning:
         dims = {**detection.dims, BATCH: detection.batch}
         limit_bytes = self._context.problem.limit_bytes
         searcher = ModelSearcher(detection.space, limit_bytes=limit_bytes, memory=memory, dims=dims, least_fit=SURE)
-        missing_of = missing_in(memory, dims, self._bench.step_bytes)
-        return WholeStepSearcher(measure_planned(searcher, self._context, SURE), missing_of, limit_bytes)
+        return GuidedSearcher(
+            searcher,
+            limit_bytes,
+            planned=planned_config(self._context),
+            least_fit=SURE,
+            missing_of=missing_in(memory, dims, self._bench.step_bytes),
+            may_fail=False,
+        )
 
-    def _search(self, searcher: WholeStepSearcher, runner: TrialRunner) -> SearchEnd:
+    def _search(self, searcher: GuidedSearcher, runner: TrialRunner) -> SearchEnd:
         self._bench.keep_back(RACE_STEPS, RACE_SHARE, EFFORT)
         end = SearchEnd.TIME
         with suppress(OutOfTime):
@@ -167,7 +173,7 @@ class _Tuning:
         self._bench.release()
         return end
 
-    def _decide(self, searcher: WholeStepSearcher) -> Best | None:
+    def _decide(self, searcher: GuidedSearcher) -> Best | None:
         """Return the fastest that fits, by rounds in turns as far as there are steps for them."""
         finalists = self._finalists(searcher)
         if len(finalists) > 1:
@@ -185,7 +191,7 @@ class _Tuning:
         self._raced = raced
         keep_race(self._context.folder, raced, len(self._trials))
 
-    def _finalists(self, searcher: WholeStepSearcher) -> list[Finalist]:
+    def _finalists(self, searcher: GuidedSearcher) -> list[Finalist]:
         """Return those that should be the fastest, and what the training began with, to be compared with them."""
         trials = self._trials
         fitting = [
@@ -210,7 +216,7 @@ class _Tuning:
         """Return why configs are not used, in words."""
         return {config: check.message for config, check in self._bench.checks.items() if not check.agrees}
 
-    def _choose(self, searcher: WholeStepSearcher) -> Best | None:
+    def _choose(self, searcher: GuidedSearcher) -> Best | None:
         raced = self._raced.standings if self._raced is not None else self._finalists(searcher)
         standings = [entry for entry in raced if entry.trial.config not in self._refused]
         if not standings:

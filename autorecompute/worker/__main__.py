@@ -10,7 +10,6 @@ import signal
 import sys
 import termios
 from pathlib import Path
-from typing import TYPE_CHECKING
 
 from autorecompute import codec
 from autorecompute.backends import registry
@@ -18,7 +17,6 @@ from autorecompute.errors import SetupError
 from autorecompute.worker import hooks, script
 from autorecompute.worker.agent import Abandon, Agent
 from autorecompute.worker.protocol import (
-    MODULE_FLAG,
     SETTINGS_VARIABLE,
     STACK_SIGNAL,
     Channel,
@@ -28,17 +26,7 @@ from autorecompute.worker.protocol import (
     Refused,
     Settings,
 )
-from autorecompute.worker.script import (
-    STARTED,
-    Children,
-    describe_failure,
-    find_module,
-    run_as_main,
-    run_module_as_main,
-)
-
-if TYPE_CHECKING:
-    from autorecompute.backends.interface import WorkerBackend
+from autorecompute.worker.script import STARTED, Children, describe_failure, run_words, script_file
 
 PR_SET_PDEATHSIG = 1
 
@@ -58,19 +46,12 @@ def main() -> int:
 
 
 class _Worker:
-    """The user's script, followed from the import of what it trains with.
-
-    Args:
-        channel: The line to the controller.
-        settings: What the controller said at the start.
-        words: The script and its arguments.
-        is_alone: Whether this process trains by itself.
-    """
+    """The user's script, followed from the import of what it trains with."""
 
     def __init__(self, channel: Channel, settings: Settings, words: list[str], *, is_alone: bool) -> None:
         self._channel, self._settings, self._words, self._is_alone = channel, settings, words, is_alone
         self._children, self._script = Children(), ""
-        self._followed: tuple[Agent, WorkerBackend] | None = None
+        self._agent: Agent | None = None
         self._has_begun = False
 
     def run(self) -> int:
@@ -80,8 +61,7 @@ class _Worker:
             end = self._run_script()
             if end is None or isinstance(end, SystemExit):
                 return self._tell_end(end)
-            _, backend = self._follow()
-            self._tell(describe_failure(end, backend, self._script))
+            self._tell(describe_failure(end, self._follow().backend, self._script))
         except Abandon:
             pass
         return 1
@@ -94,12 +74,10 @@ class _Worker:
             else:
                 # Not yet: a script may set variables that are read when torch is imported.
                 registry.call_when_imported(self._settings.backend, self._begin)
-            if self._words[0] == MODULE_FLAG:
-                self._name(str(find_module(self._words[1]).origin))
-                run_module_as_main(self._words[1], self._words[2:])
-            else:
-                self._name(self._words[0])
-                run_as_main(self._words[0], self._words[1:])
+            self._script = script_file(self._words)
+            if self._agent is not None:
+                self._agent.script = self._script
+            run_words(self._words)
         except Abandon:
             raise
         except BaseException as error:  # noqa: BLE001  (whatever ends the user's script is told to the controller)
@@ -108,24 +86,22 @@ class _Worker:
 
     def _tell_end(self, request: SystemExit | None) -> int:
         code, text = _read(request)
-        if self._followed is None:
+        if self._agent is None:
             why = script.PASSED_BY if "torch" in sys.modules else script.NO_TORCH
-            advice = f"{why} {STARTED}" if self._children.has_started else why
-            self._tell(Ended(steps=0, exit_code=code, advice=advice, message=text))
+            steps, advice = 0, f"{why} {STARTED}" if self._children.has_started else why
         else:
-            agent, _ = self._followed
-            self._tell(Ended(steps=agent.steps, exit_code=code, advice=agent.advice, message=text))
+            steps, advice = self._agent.steps, self._agent.advice
+        self._tell(Ended(steps=steps, exit_code=code, advice=advice, message=text))
         return code
 
     def _begin(self) -> None:
-        """Told that the script has imported what it trains with."""
         if not self._has_begun:
             self._follow()
 
-    def _follow(self) -> tuple[Agent, WorkerBackend]:
-        """Hooks in, unless that was done."""
-        if self._followed is not None:
-            return self._followed
+    def _follow(self) -> Agent:
+        """Put the hooks in, unless that was done."""
+        if self._agent is not None:
+            return self._agent
         self._has_begun = True  # the backend imports what is waited for
         try:
             backend = registry.worker(self._settings.backend, Path(self._settings.address).parent)
@@ -138,16 +114,11 @@ class _Worker:
         hooks.follow_steps(agent.on_step, agent.on_skip, agent.on_failure)
         hooks.follow_losses(agent.on_loss, agent.on_failure)
         hooks.follow_optimizers(agent.on_optimizer)
-        self._followed = agent, backend
-        return self._followed
-
-    def _name(self, script: str) -> None:
-        self._script = script
-        if self._followed is not None:
-            self._followed[0].script = script
+        self._agent = agent
+        return agent
 
     def _has_trained(self) -> bool:
-        return self._followed is not None and self._followed[0].has_trained
+        return self._agent is not None and self._agent.has_trained
 
     def _tell(self, end: Message) -> None:
         # A process that the script forked has a copy of the line, and its end is not the script's.

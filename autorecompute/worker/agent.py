@@ -6,6 +6,7 @@ import functools
 import hashlib
 import itertools
 import sys
+import traceback
 import weakref
 from dataclasses import replace
 from typing import TYPE_CHECKING, Any
@@ -17,7 +18,7 @@ from autorecompute.meters.host import Processors
 from autorecompute.plans import Config
 from autorecompute.worker import script
 from autorecompute.worker.hooks import is_in_backward
-from autorecompute.worker.protocol import Beat, Check, Failed, Order, Settings
+from autorecompute.worker.protocol import Beat, Check, Failed, Line, Order, Settings
 from autorecompute.worker.script import STARTED, TRAINS_ELSEWHERE, Children, describe_failure, with_callers
 from autorecompute.worker.window import Memories, Window
 
@@ -27,42 +28,10 @@ if TYPE_CHECKING:
     from autorecompute.backends.interface import WorkerBackend
     from autorecompute.measurement import GradientCheck
     from autorecompute.training_job import Detection
-    from autorecompute.worker.protocol import ControllerLine
 
 
 PATIENCE = 3
 """After so many steps of other optimizers, the one that led has left the training, or never comes."""
-
-
-class Turns:
-    """Counts a round of all optimizers as one step, so that every measured step does the same work.
-
-    One optimizer leads: a training step ends with its step, and holds what the others did since its last one. It is the
-    first to step while every forward has had its backward. A generator's forward, for instance, waits until the
-    discriminator has stepped, and no session can be rebuilt meanwhile.
-    """
-
-    def __init__(self) -> None:
-        self._leader: Callable[[], Any] = lambda: None
-        self._others = 0
-
-    def end_with(self, optimizer: Any, *, is_forward_open: bool) -> bool:
-        """Tell whether this optimizer's step ends a training step.
-
-        Args:
-            optimizer: The one that has stepped after at least one forward.
-            is_forward_open: Whether a forward waits for its backward.
-        """
-        leader = self._leader()
-        if optimizer is leader:
-            self._others = 0
-            return True
-        self._others += 1
-        if self._others <= PATIENCE and (leader is not None or is_forward_open):
-            return False
-        # A leader that the script has dropped must be free to go.
-        self._leader, self._others = weakref.ref(optimizer), 0
-        return True
 
 
 def override_loader(settings: Settings) -> LoaderOverride | None:
@@ -72,35 +41,28 @@ def override_loader(settings: Settings) -> LoaderOverride | None:
     """
     if settings.target_batch is None or not (settings.override_loader or settings.watch is None):
         return None
-    override = LoaderOverride(settings.target_batch, settings.loader)
-    override.install()
-    return override
+    return LoaderOverride(settings.target_batch, settings.loader)
 
 
 class LoaderOverride:
-    """Knows the DataLoader that served last; a training forward shows that it feeds the model.
+    """Follows every DataLoader of the process: a training forward shows that the one that served last feeds the model.
 
     A script may make the same loader again for each epoch, and a later process of the same script certainly does. So
     loaders are known by their origin, the lines of code that made them: one that comes from where the model was fed
     from before gives the target from its first batch on.
 
     Args:
-        batch: What the model is to receive.
-        origin: Where its loader is made, as an earlier process of the script has told; empty where none has.
+        batch: Samples that the model is to receive.
+        origin: Place of the call that makes its loader, as an earlier process has told; empty as long as nobody knows.
     """
 
-    def __init__(self, batch: int, origin: str = "") -> None:
-        self._batch = batch
-        self.origin = origin
-        """Place of the call that makes the loader that feeds the model; empty as long as nobody knows."""
-        self._latest: Any = None
-        self._origins: MutableMapping[Any, str] = weakref.WeakKeyDictionary()
-
-    def install(self) -> None:
-        """Follow every DataLoader of the process, from its making on."""
+    def __init__(self, batch: int, origin: str) -> None:
         from torch.utils.data import BatchSampler
         from torch.utils.data.dataloader import _BaseDataLoaderIter
 
+        self._batch, self.origin = batch, origin
+        self._latest: Any = None
+        self._origins: MutableMapping[Any, str] = weakref.WeakKeyDictionary()
         make, serve = BatchSampler.__init__, _BaseDataLoaderIter.__next__
 
         @functools.wraps(make)
@@ -145,10 +107,7 @@ class LoaderOverride:
 
 
 def _nested(sampler: Any) -> Iterator[Any]:
-    """Yield the batch sampler with those inside of it.
-
-    Accelerate wraps one for each rank, and asks both for their size.
-    """
+    """Yield the batch sampler with those inside of it: Accelerate wraps one for each rank, and asks both for sizes."""
     from torch.utils.data import BatchSampler
 
     while isinstance(sampler, BatchSampler):
@@ -158,11 +117,9 @@ def _nested(sampler: Any) -> Iterator[Any]:
 
 def _origin() -> str:
     """Return the stack of the caller's caller in lines of code, the same in every process of one script."""
-    frame, digest = sys._getframe(2), hashlib.sha256()  # noqa: SLF001  (a stack with source lines would read files)
-    while frame is not None:
-        digest.update(f"{frame.f_code.co_filename}:{frame.f_lineno}\n".encode(errors="surrogateescape"))
-        frame = frame.f_back  # type: ignore[assignment]
-    return digest.hexdigest()
+    stack = traceback.walk_stack(sys._getframe(2))  # noqa: SLF001  (a stack with source lines would read files)
+    lines = "".join(f"{frame.f_code.co_filename}:{line}\n" for frame, line in stack)
+    return hashlib.sha256(lines.encode(errors="surrogateescape")).hexdigest()
 
 
 def _draw_batches(sampler: Any) -> Iterator[list[Any]]:
@@ -180,28 +137,38 @@ class Abandon(BaseException):
 class Agent:
     """Listens to the backend and to torch, and measures what the controller orders, one window after another.
 
+    A round of all optimizers counts as one step, so that every measured step does the same work. One optimizer leads: a
+    training step ends with its step, and holds what the others did since its last one. It is the first to step while
+    every forward has had its backward. A generator's forward, for instance, waits until the discriminator has stepped,
+    and no session can be rebuilt meanwhile.
+
     Args:
-        channel: The line to the controller.
+        line: The line to the controller.
         backend: The training system.
-        settings: What the controller said at the start.
-        is_alone: Whether this process trains by itself. Ranks that train together must all end a window at the same
+        settings: Those that the controller gave at the start.
+        is_alone: True if this process trains by itself. Ranks that train together must all end a window at the same
             step: one that waits for an order keeps the others waiting for its gradients.
 
     Attributes:
+        target_batch: Samples that a forward is to receive; ``None`` until the first one tells.
         script: The script's file; empty before it runs.
     """
 
-    def __init__(
-        self, channel: ControllerLine, backend: WorkerBackend, settings: Settings, *, is_alone: bool = True
-    ) -> None:
-        self._channel, self._backend, self._settings, self._is_alone = channel, backend, settings, is_alone
-        self._target, self._loader = settings.target_batch, override_loader(settings)
+    is_trial = True
+
+    def __init__(self, line: Line, backend: WorkerBackend, settings: Settings, *, is_alone: bool = True) -> None:
+        self.line, self.backend, self.settings, self.is_alone = line, backend, settings, is_alone
+        self.target_batch, self._loader = settings.target_batch, override_loader(settings)
         self._is_given_batch = settings.override_loader and self._loader is not None
+        self.fake_card = settings.card if settings.fakes else None
+        self.fake_ranks, self.replaces_checkpointing = settings.ranks, settings.replaces_checkpointing
         self._first_batch: int | None = None
         self._meter: Meter | None = None
         self._does_cpu_work, self._left_bytes, self._before_bytes = False, 0, 0
         self._window: Window | None = None
-        self._memories, self._turns = Memories(), Turns()
+        self._memories = Memories()
+        self._leader: Callable[[], Any] = lambda: None
+        self._others_since = 0
         self._batches: list[int] = []
         self._loss: Any = None
         self._missed = self._skips = self._foreign_steps = self._backwards = 0
@@ -213,36 +180,11 @@ class Agent:
         self.children, self.steps, self.script = Children(), 0, ""
 
     @property
-    def target_batch(self) -> int | None:
-        """Sample that a forward is to receive; ``None`` where the first one tells."""
-        return self._target
-
-    @property
-    def fake_card(self) -> str | None:
-        """Return the card that tensors without data stand for, empty for the CPU; ``None`` where tensors have data."""
-        return self._settings.card if self._settings.fakes else None
-
-    @property
-    def fake_ranks(self) -> int:
-        """Return as one of how many ranks the script is to train; 0 for a script as it is."""
-        return self._settings.ranks
-
-    @property
-    def replaces_checkpointing(self) -> bool:
-        """Tell whether the checkpoints that the script makes itself are to be switched off."""
-        return self._settings.replaces_checkpointing
-
-    @property
-    def is_trial(self) -> bool:
-        """Return True: the process is there to be measured."""
-        return True
-
-    @property
     def advice(self) -> str:
         """Return why a script may never come to training, and what to do about it, in sentences."""
         if self._backwards and not self._has_optimizer:
             return script.NO_OPTIMIZER
-        return self._backend.why_nothing_trained() + f" {STARTED}" * self.children.has_started
+        return self.backend.why_nothing_trained() + f" {STARTED}" * self.children.has_started
 
     @property
     def has_trained(self) -> bool:
@@ -252,13 +194,13 @@ class Agent:
     def on_session(self, detect: Callable[[], Detection]) -> Config:
         """Tell what was detected and begin with the config that the controller answers."""
         self._require_own_process()
-        if self._settings.watch is not None:
+        if self.settings.watch is not None:
             self._before_bytes = self._use_meter(kind_in_use()).read().peak_bytes
             return Config()
-        detection = detect() if self._settings.fakes else self._weighed(detect())
-        assert self._target is not None, "a session is created in a forward"
-        origin = self._loader.origin if self._loader is not None and self._settings.override_loader else ""
-        self._channel.send(replace(detection, batch=self._target, loader=origin))
+        detection = detect() if self.settings.fakes else self._weighed(detect())
+        assert self.target_batch is not None, "a session is created in a forward"
+        origin = self._loader.origin if self._loader is not None and self.settings.override_loader else ""
+        self.line.send(replace(detection, batch=self.target_batch, loader=origin))
         order = self._receive_first()
         self._change_batch(order)
         # The first step of a process also builds the optimizer's state: it warms up beyond what was ordered.
@@ -280,9 +222,9 @@ class Agent:
             self._check = None
             self._look_at(wanted, check)
         self._batches.append(batch)
-        self._target, self._first_batch = self._target or batch, self._first_batch or batch
+        self.target_batch, self._first_batch = self.target_batch or batch, self._first_batch or batch
         # At every miss: a script may make a loader anew for each epoch.
-        if batch != self._target and self._is_given_batch and self._loader and not self._loader.apply():
+        if batch != self.target_batch and self._is_given_batch and self._loader and not self._loader.apply():
             self._give_up_batch(batch)
 
     def on_several_models(self) -> None:
@@ -294,11 +236,11 @@ class Agent:
 
     def on_failure(self, error: Exception) -> None:
         """End the script where memory ran out, which it may catch and skip; anything else it raises is its own."""
-        if self._backend.classify(error)[0] is Outcome.OOM:
+        if self.backend.classify(error)[0] is Outcome.OOM:
             self._end(error)
 
     def on_optimizer(self) -> None:
-        """Told that the script has made an optimizer."""
+        """Note that the script has made an optimizer."""
         self._has_optimizer = True
 
     def on_loss(self, loss: Any) -> None:
@@ -318,15 +260,31 @@ class Agent:
         if is_in_backward():
             self._fail(Outcome.SCRIPT_ERROR, script.STEPS_IN_BACKWARD)
         self._has_optimizer = True
-        if not self._batches:
-            self._count_foreign_step()
-        elif self._turns.end_with(optimizer, is_forward_open=self._backend.has_open_forward):
-            self._end_step()
+        if self._batches:
+            if self._leads(optimizer):
+                self._end_step()
+            return
+        self._foreign_steps += 1
+        if not self.has_trained and self._foreign_steps >= script.STEPS_WITHOUT_SESSION:
+            self._fail(Outcome.SCRIPT_ERROR, f"{script.NO_SESSION} {self.advice}")
 
     def on_skip(self, optimizer: Any) -> None:
         """End a training step in which a GradScaler found no finite gradients, and kept the optimizer back."""
         self._has_skipped = True
         self.on_step(optimizer)
+
+    def _leads(self, optimizer: Any) -> bool:
+        """Tell whether the step of this optimizer ends a training step."""
+        leader = self._leader()
+        if optimizer is leader:
+            self._others_since = 0
+            return True
+        self._others_since += 1
+        if self._others_since <= PATIENCE and (leader is not None or self.backend.has_open_forward):
+            return False
+        # A leader that the script has dropped must be free to go.
+        self._leader, self._others_since = weakref.ref(optimizer), 0
+        return True
 
     def _end_step(self) -> None:
         self.steps += 1
@@ -334,36 +292,46 @@ class Agent:
         window, has_skipped = self._window or self._begin_watching(), self._has_skipped
         self._has_skipped = False
         window.observe()
-        compile_seconds = self._backend.take_compile_seconds()
+        compile_seconds = self.backend.take_compile_seconds()
+        wrong = next((batch for batch in batches if batch != self.target_batch), None)
         if compile_seconds:
-            self._start_over(window, compile_seconds)
+            window.start_over(compile_seconds)
+            if window.restarts > script.COMPILATIONS:
+                self._fail(Outcome.SCRIPT_ERROR, script.COMPILES_ON)
         elif has_skipped:
-            self._skip(window)
-        elif all(batch == self._target for batch in batches):
+            window.discard_step()
+            self._skips += 1
+            if self._skips > script.SKIPPED_STEPS:
+                self._fail(Outcome.DIVERGED, script.SKIPS_ON)
+        elif wrong is not None:
+            window.discard_step()
+            self._missed += 1
+            if self._missed > script.MISSED_STEPS:
+                self._give_up_batch(wrong)
+        elif self._awaited is not None:
             self._missed = self._skips = 0
-            if self._awaited is not None:
-                window = self._begin(self._awaited)
-            else:
-                window.end_step(sum(batches), self._read_loss(window))
+            window = self._begin(self._awaited)
         else:
-            self._miss(batches, window)
-        self._warnings = self._backend.end_step()
-        self._channel.send(Beat(step=self.steps))
+            self._missed = self._skips = 0
+            loss, self._loss = self._loss, None
+            window.end_step(sum(batches), float(loss) if loss is not None and window.is_timing else None)
+        self._warnings = self.backend.end_step()
+        self.line.send(Beat(step=self.steps))
         if window.is_complete and self._awaited is None:
             self._report(window)
 
     def _begin_watching(self) -> Window:
-        assert self._settings.watch is not None, "only a watched run has steps before a window"
+        assert self.settings.watch is not None, "only a watched run has steps before a window"
         if self._meter is None:
             self._use_meter(kind_in_use())
         # The step that ends now is its first one: it has gone by untimed, and warms up.
-        self._window = self._open(self._settings.watch)
+        self._window = self._open(self.settings.watch)
         return self._window
 
     def _use_meter(self, kind: str) -> Meter:
         self._meter, self._does_cpu_work = meter_for(kind), kind == "cpu"
-        if self._settings.limit_bytes is not None:
-            self._meter.limit(self._settings.limit_bytes)
+        if self.settings.limit_bytes is not None:
+            self._meter.limit(self.settings.limit_bytes)
         return self._meter
 
     def _open(self, order: Order) -> Window:
@@ -371,50 +339,50 @@ class Agent:
         return Window(
             self._meter,
             order,
-            whole_life=self._settings.watch is not None,
-            extends_itself=self._is_alone,
-            live=self._backend.live_meter() if self._settings.watch is None else None,
-            known=self._memories.find(order, self._target),
+            whole_life=self.settings.watch is not None,
+            extends_itself=self.is_alone,
+            live=self.backend.live_meter() if self.settings.watch is None else None,
+            known=self._memories.find(order, self.target_batch),
             left_bytes=self._left_bytes,
             before_bytes=self._before_bytes,
-            processors=Processors(self._settings.tuner, do_the_work=self._does_cpu_work),
+            processors=Processors(self.settings.tuner, do_the_work=self._does_cpu_work),
         )
 
     def _receive_first(self) -> Order:
-        order = self._channel.receive_order()
+        order = self.line.receive_order()
         assert isinstance(order, Order), "nothing is looked at before the first measurement"
         return order
 
     def _look_at(self, wanted: Check, check: Callable[..., GradientCheck]) -> None:
-        self._channel.send(check(wanted.config, compares=wanted.compares))
-        self._obey(self._channel.receive_order())
+        self.line.send(check(wanted.config, compares=wanted.compares))
+        self._obey(self.line.receive_order())
 
     def _report(self, window: Window) -> None:
-        assert self._target is not None, "a window has seen a batch"
+        assert self.target_batch is not None, "a window has seen a batch"
         if self._postponed is not None:
             order, self._postponed = self._postponed, None
             self._obey(order)
             return
-        measurement = replace(window.measurement(self._target), warnings=self._warnings)
-        if wrong := self._backend.wrong_recompute():
+        measurement = replace(window.measurement(self.target_batch), warnings=self._warnings)
+        if wrong := self.backend.wrong_recompute():
             measurement = Measurement(outcome=Outcome.WRONG_GRADIENT, message=wrong, warnings=self._warnings)
         if window.order.profiles:
-            measurement = replace(measurement, profile=self._backend.take_profile())
+            measurement = replace(measurement, profile=self.backend.take_profile())
         self._memories.keep(window.order.config, measurement)
         self._answer(measurement)
 
     def _answer(self, measurement: Measurement) -> None:
-        self._channel.send(measurement)
-        self._obey(self._channel.receive_order())
+        self.line.send(measurement)
+        self._obey(self.line.receive_order())
 
     def _obey(self, order: Order | Check) -> None:
         if isinstance(order, Check):
             self._check = order
             return
-        before = self._target
+        before = self.target_batch
         if not self._change_batch(order):
             self._answer(Measurement(outcome=Outcome.WRONG_BATCH, message=script.NO_OTHER_BATCH))
-        elif before is not None and self._target is not None and self._target < before:
+        elif before is not None and self.target_batch is not None and self.target_batch < before:
             # What was drawn before the change still comes, and fits under the config that is on.
             self._awaited = order
         else:
@@ -423,50 +391,24 @@ class Agent:
     def _begin(self, order: Order) -> Window:
         assert self._meter is not None, "an order to measure comes after a detection"
         self._awaited = None
-        self._backend.switch(order.config, profiles=order.profiles)
+        self.backend.switch(order.config, profiles=order.profiles)
         self._window = self._open(order)
         return self._window
 
     def _change_batch(self, order: Order) -> bool:
         """Have the script give the batch of an order, from the next one on; ``False`` where nothing here draws it."""
-        if order.batch is None or order.batch == self._target:
+        if order.batch is None or order.batch == self.target_batch:
             return True
         # Without a DataLoader that draws what the script was started with, nobody knows what its batch is made of.
-        if self._loader is None or not (self._is_given_batch or self._loader.batch == self._target):
+        if self._loader is None or not (self._is_given_batch or self._loader.batch == self.target_batch):
             return False
-        self._target, self._is_given_batch = order.batch, True
+        self.target_batch, self._is_given_batch = order.batch, True
         self._loader.change(order.batch)
         return self._loader.apply()
 
-    def _read_loss(self, window: Window) -> float | None:
-        loss, self._loss = self._loss, None
-        return float(loss) if loss is not None and window.is_timing else None
-
-    def _count_foreign_step(self) -> None:
-        self._foreign_steps += 1
-        if self._window is None and not self.steps and self._foreign_steps >= script.STEPS_WITHOUT_SESSION:
-            self._fail(Outcome.SCRIPT_ERROR, f"{script.NO_SESSION} {self.advice}")
-
-    def _skip(self, window: Window) -> None:
-        window.discard_step()
-        self._skips += 1
-        if self._skips > script.SKIPPED_STEPS:
-            self._fail(Outcome.DIVERGED, script.SKIPS_ON)
-
-    def _start_over(self, window: Window, compile_seconds: float) -> None:
-        window.start_over(compile_seconds)
-        if window.restarts > script.COMPILATIONS:
-            self._fail(Outcome.SCRIPT_ERROR, script.COMPILES_ON)
-
-    def _miss(self, batches: list[int], window: Window) -> None:
-        window.discard_step()
-        self._missed += 1
-        if self._missed > script.MISSED_STEPS:
-            self._give_up_batch(next(batch for batch in batches if batch != self._target))
-
     def _give_up_batch(self, batch: int) -> None:
-        text = script.OTHER_BATCHES if self._first_batch == self._target else script.OTHER_BATCH
-        self._fail(Outcome.WRONG_BATCH, text.format(batch=batch, target=self._target))
+        text = script.OTHER_BATCHES if self._first_batch == self.target_batch else script.OTHER_BATCH
+        self._fail(Outcome.WRONG_BATCH, text.format(batch=batch, target=self.target_batch))
 
     def _require_own_process(self) -> None:
         if self.children.is_one:
@@ -474,9 +416,9 @@ class Agent:
 
     def _end(self, error: Exception) -> None:
         # At once, not when it has ended the script: many a loop goes on after any exception.
-        self._channel.send(describe_failure(with_callers(error), self._backend, self.script))
+        self.line.send(describe_failure(with_callers(error), self.backend, self.script))
         raise Abandon(first_line(error)) from error
 
     def _fail(self, outcome: Outcome, message: str) -> None:
-        self._channel.send(Failed(outcome=outcome, message=message))
+        self.line.send(Failed(outcome=outcome, message=message))
         raise Abandon(message)

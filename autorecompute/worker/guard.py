@@ -14,8 +14,9 @@ from autorecompute.errors import first_line
 from autorecompute.measurement import GradientCheck, Outcome
 from autorecompute.plans import Config
 from autorecompute.worker.agent import Abandon, Agent
-from autorecompute.worker.protocol import Beat, Check, Ended, Failed, explain_end
-from autorecompute.worker.side_channel import GONE, ControllerGoneError, SearchEndedError
+from autorecompute.worker.protocol import Beat, Check, Ended, Failed, Line, Order, explain_end
+from autorecompute.worker.ranks_line import FollowingLine, LeadingLine, join_ranks
+from autorecompute.worker.side_channel import SearchEndedError
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -24,40 +25,22 @@ if TYPE_CHECKING:
     from autorecompute.measurement import Measurement
     from autorecompute.training_job import Detection
     from autorecompute.worker.hooks import ExpectedSteps
-    from autorecompute.worker.protocol import Order, Settings
-    from autorecompute.worker.side_channel import TrainingLine
+    from autorecompute.worker.protocol import Settings
+    from autorecompute.worker.side_channel import SideChannel
 
     Say = Callable[[int, str], None]  # a level of ``logging``, and a line for the user
 
 
-class TrialsBar:
-    """A bar of ``tqdm``, where that is installed and stderr is a terminal; elsewhere nothing.
-
-    Args:
-        steps: How many steps trials may take; 0 shows none.
-    """
-
-    def __init__(self, steps: int) -> None:
-        self._bar: Any = None
-        # A bar is nothing that a search could fail for.
-        with contextlib.suppress(Exception):
-            if steps:
-                make = importlib.import_module("tqdm").tqdm
-                # Only on a terminal, and gone when the search is over.
-                self._bar = make(total=steps, desc="autorecompute", unit="step", leave=False, disable=None)
-
-    def advance(self) -> None:
-        """Count a step that has ended, in a trial or between two."""
-        if self._bar is not None:
-            with contextlib.suppress(Exception):
-                self._bar.update()
-
-    def close(self) -> None:
-        """End the bar: the search is over."""
-        bar, self._bar = self._bar, None
-        if bar is not None:
-            with contextlib.suppress(Exception):
-                bar.close()
+def _make_bar(steps: int) -> Any:
+    """Return a bar of ``tqdm``, where that is installed and stderr is a terminal; ``None`` elsewhere."""
+    # A bar is nothing that a search could fail for.
+    with contextlib.suppress(Exception):
+        if steps:
+            # Gone when the search is over.
+            return importlib.import_module("tqdm").tqdm(
+                total=steps, desc="autorecompute", unit="step", leave=False, disable=None
+            )
+    return None
 
 
 ANSWER_SECONDS = 0.005
@@ -68,46 +51,78 @@ training goes on meanwhile."""
 class TrainingAgent(Agent):
     """Measures in the steps of a training, which never waits for an order but before its first step.
 
+    Ranks that train together begin at the same step, and switch at the same steps.
+
     Args:
-        channel: The line to the controller.
+        side: The line to the controller; of several ranks the first one alone has it.
         backend: The training system.
-        settings: What the controller said at the start.
-        expected: What is known of the training's length.
-        is_alone: Whether this process trains by itself.
+        settings: Those that the controller gave at the start.
+        expected: Tells the training's length, where anything does.
+        is_alone: True if this process trains by itself.
 
     Attributes:
-        line: The line to the controller.
+        has_begun: True once the first config is on.
     """
 
     def __init__(
         self,
-        channel: TrainingLine,
+        side: SideChannel | None,
         backend: WorkerBackend,
         settings: Settings,
         expected: ExpectedSteps,
         *,
         is_alone: bool = True,
     ) -> None:
-        super().__init__(channel, backend, settings, is_alone=is_alone)
-        self.line, self._expected = channel, expected
+        super().__init__(side or Line(), backend, settings, is_alone=is_alone)
+        self._side, self._expected = side, expected
+        self._ranks: LeadingLine | FollowingLine | None = None
+        self.has_begun, self._fault = False, ""
         self._awaits_answer = False
-        self._progress = TrialsBar(0)
+        self._bar: Any = None
         self._first_check: Callable[..., GradientCheck] | None = None
 
     def stop(self) -> None:
         """End the measurement that is going on."""
-        self._progress.close()
+        bar, self._bar = self._bar, None
+        if bar is not None:
+            with contextlib.suppress(Exception):
+                bar.close()
         if self._window is not None:
             self._window.stop()
             self._window = None
 
+    def fail(self, reason: str) -> None:
+        """Measure nothing any more on this rank, and switch when the others do until all have heard of it.
+
+        Raises:
+            ConnectionError: nobody can hear of it.
+        """
+        if self._fault:
+            return
+        self._fault = reason
+        self.stop()
+        if self._ranks is not None:
+            self._ranks.report_fault(Failed(outcome=Outcome.LOST, message=reason))
+
+    def fault_elsewhere(self) -> Failed | None:
+        """Return another rank's failure, where this is the first one and another has ended with it."""
+        return self._ranks.last_words() if isinstance(self._ranks, LeadingLine) else None
+
     def on_session(self, detect: Callable[[], Detection]) -> Config:
-        """Tell what was detected, and begin with the config that the controller answers."""
+        """Tell what was detected, and begin with the config that the controller answers, on all ranks at once.
+
+        Raises:
+            Abandon: the ranks are not together.
+            ConnectionError: they have no way to be.
+        """
+        if not self.is_alone:
+            self.line = self._ranks = join_ranks(self._side)
         try:
             config = super().on_session(detect)
         finally:
             self._first_check = None  # it holds the batch
-        self._progress = TrialsBar(self._settings.tuning_steps)
+        self._bar = _make_bar(self.settings.tuning_steps)
+        self.has_begun = True
         return config
 
     def on_forward(self, batch: int, check: Callable[..., GradientCheck]) -> None:
@@ -131,18 +146,31 @@ class TrainingAgent(Agent):
         self._look_for_order(ANSWER_SECONDS)
 
     def _look_for_order(self, seconds: float) -> None:
+        if self._ranks is not None:
+            assert self._meter is not None, "a step ends after a session has begun"
+            # A card may be steps behind its process, and so may the gradients of the first rank.
+            self._meter.synchronize()
+            self._ranks.end_step(self.steps)
         order = self.line.poll(seconds)
         if order is not None:
             self._obey(order)
 
+    def _obey(self, order: Order | Check) -> None:
+        if self._fault and isinstance(order, Order):
+            self.backend.switch(order.config)
+        else:
+            super()._obey(order)
+
     def _end_step(self) -> None:
-        self._progress.advance()
+        if self._bar is not None:
+            with contextlib.suppress(Exception):
+                self._bar.update()
         if self._window is not None:
             super()._end_step()
         else:
             self.steps += 1
             self._batches, self._loss, self._has_skipped, self._first_check = [], None, False, None
-            self._backend.end_step()
+            self.backend.end_step()
         if self._window is None:
             seconds, self._awaits_answer = ANSWER_SECONDS if self._awaits_answer else 0.0, False
             self._look_for_order(seconds)
@@ -153,10 +181,9 @@ class TrainingAgent(Agent):
         self._window, self._awaits_answer = None, True
 
     def _give_up_batch(self, batch: int) -> None:
-        self._fail(
-            Outcome.WRONG_BATCH,
-            f"The model receives a batch of {batch} now, not {self._target}, and peaks are known of {self._target}.",
-        )
+        known = self.target_batch
+        text = f"The model receives a batch of {batch} now, not {known}, and peaks are known of {known}."
+        self._fail(Outcome.WRONG_BATCH, text)
 
 
 def _look_at(wanted: Check, check: Callable[..., GradientCheck]) -> GradientCheck:
@@ -175,55 +202,41 @@ class Guard:
     """Passes on what the backend and torch tell, until the search is over or anything fails.
 
     Nothing that fails here reaches the script: the training goes on with the config that is on, and a sentence says
-    why.
+    why. Where it fails on one of several ranks, the search ends for all: none of them switches by itself. Where
+    parameters are sharded, ranks that recompute different blocks would wait for each other.
 
     Args:
-        backend: The training system.
-        settings: What the controller said at the start.
-        agent: Who measures.
+        agent: Measures.
         say: Tells the user.
+        is_first: True if this process speaks for all ranks.
     """
 
-    def __init__(self, backend: WorkerBackend, settings: Settings, agent: TrainingAgent, say: Say) -> None:
-        self._backend, self._settings, self._agent, self._say = backend, settings, agent, say
+    fake_card: str | None = None
+    fake_ranks = 0
+    is_trial = False
+
+    def __init__(self, agent: TrainingAgent, say: Say, *, is_first: bool = True) -> None:
+        self._agent, self._backend = agent, agent.backend
+        self._say_own, self._say = say, say if is_first else lambda *_: None
+        self.replaces_checkpointing = agent.replaces_checkpointing
         self._config = Config()
         self._is_on = True
         self._lacked: Failed | None = None
 
     @property
     def target_batch(self) -> int | None:
-        """Return the first batch."""
+        """Return the samples of the first forward."""
         return self._agent.target_batch
 
-    @property
-    def fake_card(self) -> str | None:
-        """None: a training has tensors with data."""
-        return None
-
-    @property
-    def fake_ranks(self) -> int:
-        """0: the ranks of a training are real."""
-        return 0
-
-    @property
-    def replaces_checkpointing(self) -> bool:
-        """Tell whether the checkpoints that the script makes itself are to be switched off."""
-        return self._settings.replaces_checkpointing
-
-    @property
-    def is_trial(self) -> bool:
-        """No: the training goes on behind the search."""
-        return False
-
     def leave(self) -> None:
-        """Told that this is a process that the script has forked: it is none of ours."""
+        """Note that this is a process that the script has forked: it is none of ours."""
         self._is_on = False
 
     def on_session(self, detect: Callable[[], Detection]) -> Config:
         """Return the config of the first step."""
 
         def begin() -> None:
-            if other := registry.other_in_use(self._settings.backend):
+            if other := registry.other_in_use(self._agent.settings.backend):
                 raise Abandon(f"the script uses {other}, and only plain PyTorch is tuned while it trains")
             self._config = self._agent.on_session(detect)
 
@@ -243,7 +256,7 @@ class Guard:
         self.on_unknown(SEVERAL_MODELS)
 
     def on_unknown(self, reason: str) -> None:
-        """Something else trains, too, of which nothing is known: as without the tool."""
+        """Train as without the tool: something else trains, too, of which nothing is known."""
         if self._is_on:
             self._let_go(reason, Config())
 
@@ -275,7 +288,7 @@ class Guard:
         self._guarded(self._agent.on_skip, optimizer)
 
     def end(self, error: BaseException | None) -> None:
-        """Told that the script has ended, by this error or by itself, before that reaches anybody else."""
+        """Note that the script has ended, by this error or by itself, before that reaches anybody else."""
         outcome, last = self._last_words(error)
         if not self._is_on:
             return
@@ -298,15 +311,19 @@ class Guard:
         self._end_search(Config())
 
     def _last_words(self, error: BaseException | None) -> tuple[Outcome | None, Ended | Failed]:
-        if error is None or isinstance(error, SystemExit):
+        if error is None:
             return None, Ended(steps=self._agent.steps)
-        outcome, message = self._classify(error)
+        outcome, message = (None, "") if isinstance(error, SystemExit) else self._classify(error)
         if outcome is Outcome.OOM:
-            self._say(
+            self._say_own(
                 logging.WARNING,
                 f"out of memory at step {self._agent.steps + 1}. A step that failed cannot be repeated: start again "
                 "with a lower memory limit, and the search begins with less memory.",
             )
+        elif (elsewhere := self._agent.fault_elsewhere()) is not None:
+            return elsewhere.outcome, elsewhere
+        if outcome is None:
+            return None, Ended(steps=self._agent.steps)
         return outcome, Failed(outcome=outcome, message=message)
 
     def _part(self, last: Ended | Failed) -> None:
@@ -333,8 +350,6 @@ class Guard:
             self._end_search(end.keep.config)
             since = "" if end.keep.config is None else f"from step {self._agent.steps + 1} on: "
             self._say(logging.WARNING if end.keep.config is None else logging.INFO, f"{since}{end.keep.message}")
-        except ControllerGoneError:
-            self._lose_line()
         except (Exception, Abandon) as error:  # noqa: BLE001  (nothing of ours may end the training)
             self._let_go(first_line(error))
 
@@ -343,10 +358,15 @@ class Guard:
         self._part(lacked)
         self._let_go(f"out of memory in step {self._agent.steps + 1}, and the script went on. {NEXT_START}")
 
-    def _lose_line(self) -> None:
-        self._let_go(GONE)
-
     def _let_go(self, reason: str, config: Config | None = None) -> None:
+        if not self._agent.is_alone:
+            config = None
+            try:
+                self._agent.fail(reason)
+                if self._agent.has_begun:
+                    return
+            except ConnectionError as error:
+                reason = first_line(error)
         self._end_search(config)
         self._say(logging.WARNING, explain_end(reason))
 

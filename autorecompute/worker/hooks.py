@@ -5,6 +5,7 @@ from __future__ import annotations
 import functools
 import inspect
 import weakref
+from contextlib import ExitStack
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
@@ -78,21 +79,13 @@ def follow_steps(
             on_skip(optimizer)
         return result
 
-    handle = register_optimizer_step_post_hook(disable(note_and_tell))
-    put_back = [
-        put_in(GradScaler, "step", step_and_tell),
-        # Each kind of optimizer gets its steps from here, at its first instance; hooks on steps are not told of errors.
-        put_in(
-            Optimizer, "profile_hook_step", staticmethod(lambda own: with_hooks(reporting_failures(own, on_failure)))
-        ),
-    ]
-
-    def end() -> None:
-        handle.remove()
-        for put in put_back:
-            put()
-
-    return end
+    ends = ExitStack()
+    ends.callback(register_optimizer_step_post_hook(disable(note_and_tell)).remove)
+    ends.callback(put_in(GradScaler, "step", step_and_tell))
+    # Each kind of optimizer gets its steps from here, at its first instance; hooks on steps are not told of errors.
+    telling = staticmethod(lambda own: with_hooks(reporting_failures(own, on_failure)))
+    ends.callback(put_in(Optimizer, "profile_hook_step", telling))
+    return ends.close
 
 
 def follow_optimizers(on_made: Callable[[], None]) -> Callable[[], None]:
@@ -134,16 +127,10 @@ def follow_losses(on_loss: Callable[[Any], None], on_failure: Callable[[Exceptio
             setattr(scaled, UNSCALED, outputs.detach())
         return scaled
 
-    put_back = [
-        put_in(torch.Tensor, "backward", backward_and_tell),
-        put_in(torch.amp.GradScaler, "scale", scale_and_note),
-    ]
-
-    def end() -> None:
-        for put in put_back:
-            put()
-
-    return end
+    ends = ExitStack()
+    ends.callback(put_in(torch.Tensor, "backward", backward_and_tell))
+    ends.callback(put_in(torch.amp.GradScaler, "scale", scale_and_note))
+    return ends.close
 
 
 TOTALS = ("total_steps", "T_max", "total_iters")
@@ -166,14 +153,11 @@ class ExpectedSteps:
         """Note each scheduler that is made from now on; give what ends that."""
         from torch.optim.lr_scheduler import LRScheduler, SequentialLR
 
+        ends = ExitStack()
         # A sequence does not call the constructor of its base class.
-        ends = [self._note_all_of(kind) for kind in (LRScheduler, SequentialLR)]
-
-        def end() -> None:
-            for each in ends:
-                each()
-
-        return end
+        for kind in (LRScheduler, SequentialLR):
+            ends.callback(self._note_all_of(kind))
+        return ends.close
 
     def _note_all_of(self, kind: type) -> Callable[[], None]:
         make = kind.__init__  # type: ignore[misc]

@@ -9,6 +9,7 @@ import os
 import socket
 import subprocess
 import sys
+from contextlib import ExitStack
 from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -21,13 +22,11 @@ from autorecompute.worker import hooks
 from autorecompute.worker.guard import Guard, TrainingAgent
 from autorecompute.worker.hooks import ExpectedSteps
 from autorecompute.worker.protocol import SearchRequest, Settings, is_alone, is_first
-from autorecompute.worker.ranks_training import RankAgent, RankGuard
 from autorecompute.worker.side_channel import SideChannel
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Collection, Iterable
 
-    from autorecompute.backends.interface import WorkerBackend
     from autorecompute.worker.guard import Say
 
 
@@ -54,97 +53,79 @@ def start_search(request: SearchRequest) -> SideChannel:
         SetupError: that cannot be done.
     """
     ours, its = socket.socketpair()
-    with its:
-        channel = SideChannel(ours.detach())
+    channel = SideChannel(ours.detach())
+    words = [PACKAGES, str(its.fileno()), json.dumps(codec.to_plain(request))]
+    with its, ExitStack() as failing:
+        failing.callback(channel.close)
         try:
-            _start(request, its)
-        except BaseException:
-            channel.close()
-            raise
+            subprocess.run(
+                # Not from the working folder, where a notebook may lie beside a file that is called like a module.
+                [sys.executable, "-P", "-c", BESIDE, *words],
+                stdin=subprocess.DEVNULL,
+                stdout=subprocess.DEVNULL,
+                stderr=subprocess.DEVNULL,
+                pass_fds=[its.fileno()],
+                start_new_session=True,
+                timeout=START_SECONDS,
+                check=True,
+            )
+        except (OSError, subprocess.SubprocessError) as error:
+            raise SetupError(f"{sys.executable} cannot be started for the search: {error}") from error
+        failing.pop_all()
     return channel
-
-
-def _start(request: SearchRequest, line: socket.socket) -> None:
-    words = [PACKAGES, str(line.fileno()), json.dumps(codec.to_plain(request))]
-    try:
-        subprocess.run(
-            # Not from the working folder, where a notebook may lie beside a file that is called like a module.
-            [sys.executable, "-P", "-c", BESIDE, *words],
-            stdin=subprocess.DEVNULL,
-            stdout=subprocess.DEVNULL,
-            stderr=subprocess.DEVNULL,
-            pass_fds=[line.fileno()],
-            start_new_session=True,
-            timeout=START_SECONDS,
-            check=True,
-        )
-    except (OSError, subprocess.SubprocessError) as error:
-        raise SetupError(f"{sys.executable} cannot be started for the search: {error}") from error
 
 
 NOT_GIVEN = "an optimizer steps that autorecompute.auto was not given, and peaks are known of the others alone"
 
 
-class FollowedTraining:
-    """Hooks that follow a training, and the guard that they tell.
+def follow_training(
+    channel: SideChannel | None, settings: Settings, say: Say, optimizers: Collection[Any] = ()
+) -> tuple[Guard, Callable[[BaseException | None], None]]:
+    """Put in the hooks that follow a training; return the guard that they tell, and what takes them out again.
+
+    That recomputes nothing from then on. It is given the error that has ended the training, or none.
 
     Args:
         channel: The line to the controller; of several ranks the first one alone has it.
-        settings: What the controller said at the start.
+        settings: Those that the controller gave at the start.
         say: Tells the user.
         optimizers: Those that train already. With any, the search ends where another one steps: it was made before
             and nobody knows what it trains.
 
-    Attributes:
-        guard: Who is told of all that happens.
-
     Raises:
         SetupError: the training system lacks something.
     """
-
-    def __init__(
-        self, channel: SideChannel | None, settings: Settings, say: Say, optimizers: Collection[Any] = ()
-    ) -> None:
-        expected = ExpectedSteps()
-        backend = registry.plain_worker()
-        agent, self.guard = _guarded_agent(channel, backend, settings, expected, say)
-        self._parameters = {id(one) for optimizer in optimizers for one in _parameters_of(optimizer)}
-        self._backend = backend
-        backend.install(self.guard)
-        for optimizer in optimizers:
-            backend.note(optimizer)
-            agent.on_optimizer()
-        self._ends: list[Callable[[], None]] = [
-            expected.follow(),
-            hooks.follow_steps(self._on_step, self.guard.on_skip, self.guard.on_failure),
-            hooks.follow_losses(self.guard.on_loss, self.guard.on_failure),
-            hooks.follow_optimizers(self.guard.on_optimizer),
-        ]
-        os.register_at_fork(after_in_child=self.guard.leave)
-
-    def detach(self, error: BaseException | None) -> None:
-        """Follow nothing any more, and recompute nothing, after this error or none."""
-        for end in reversed(self._ends):
-            end()
-        self.guard.release(error)
-        self._backend.uninstall()
-
-    def _on_step(self, optimizer: Any) -> None:
-        if self._parameters and self._parameters.isdisjoint(map(id, _parameters_of(optimizer))):
-            self.guard.on_unknown(NOT_GIVEN)
-        self.guard.on_step(optimizer)
-
-
-def _guarded_agent(
-    channel: SideChannel | None, backend: WorkerBackend, settings: Settings, expected: ExpectedSteps, say: Say
-) -> tuple[TrainingAgent, Guard]:
-    if channel is not None and is_alone():
-        agent = TrainingAgent(channel, backend, settings, expected)
-        return agent, Guard(backend, settings, agent, say)
+    expected = ExpectedSteps()
+    backend = registry.plain_worker()
     if not is_first():
         settings = replace(settings, tuning_steps=0)
-    of_rank = RankAgent(channel, backend, settings, expected)
-    return of_rank, RankGuard(backend, settings, of_rank, say, is_first=is_first())
+    alone = channel is not None and is_alone()
+    agent = TrainingAgent(channel, backend, settings, expected, is_alone=alone)
+    guard = Guard(agent, say, is_first=is_first())
+    parameters = {id(one) for optimizer in optimizers for one in _parameters_of(optimizer)}
+
+    def on_step(optimizer: Any) -> None:
+        if parameters and parameters.isdisjoint(map(id, _parameters_of(optimizer))):
+            guard.on_unknown(NOT_GIVEN)
+        guard.on_step(optimizer)
+
+    backend.install(guard)
+    for optimizer in optimizers:
+        backend.note(optimizer)
+        agent.on_optimizer()
+    ends = ExitStack()
+    ends.callback(expected.follow())
+    ends.callback(hooks.follow_steps(on_step, guard.on_skip, guard.on_failure))
+    ends.callback(hooks.follow_losses(guard.on_loss, guard.on_failure))
+    ends.callback(hooks.follow_optimizers(guard.on_optimizer))
+    os.register_at_fork(after_in_child=guard.leave)
+
+    def detach(error: BaseException | None) -> None:
+        ends.close()
+        guard.release(error)
+        backend.uninstall()
+
+    return guard, detach
 
 
 def _parameters_of(optimizer: Any) -> list[Any]:
@@ -166,7 +147,7 @@ def tune_from_here(
     if tuning_steps < 1:
         raise UsageError(f"tuning_steps={tuning_steps} leaves no step for a trial. Give 1 or more.")
     request = _describe_program(type(model).__name__, _as_limit(memory_limit), study, tuning_steps)
-    if _Beside.current is None and registry.is_decided():
+    if not _LEAVE and registry.is_decided():
         _say(logging.INFO, "nothing is tuned from here: this process was started with what to recompute")
         return
     try:
@@ -174,42 +155,6 @@ def tune_from_here(
     except Exception as error:  # noqa: BLE001  (nothing of ours may end the training)
         if is_first():
             _say(logging.WARNING, f"the training goes on without autorecompute: {error}")
-
-
-class _Beside:
-    """The search beside this process."""
-
-    current: _Beside | None = None
-
-    def __init__(self, request: SearchRequest, optimizers: list[Any]) -> None:
-        settings = Settings(address="", backend=registry.plain_name(), tuning_steps=request.steps)
-        channel = start_search(request) if is_first() else None
-        try:
-            self._training = FollowedTraining(channel, settings, _say, optimizers)
-        except BaseException:
-            if channel is not None:
-                channel.close()
-            raise
-        self._error_before = _last_error()
-        atexit.register(self._end)
-        limit = "" if request.limit_bytes is None else f" under {format_bytes(request.limit_bytes)}"
-        steps = format_count(request.steps, "step")
-        if is_first():
-            _say(logging.INFO, f"looking for what to recompute{limit}, in {steps} of this training at most")
-
-    def leave(self) -> None:
-        """End the search and its config."""
-        atexit.unregister(self._end)
-        self._training.detach(self._error)
-
-    @property
-    def _error(self) -> BaseException | None:
-        """Return the error that Python has printed since the search began."""
-        error = _last_error()
-        return None if error is self._error_before else error
-
-    def _end(self) -> None:
-        self._training.guard.end(self._error)
 
 
 def _say(level: int, text: str) -> None:
@@ -222,11 +167,40 @@ def _last_error() -> BaseException | None:
     return getattr(sys, "last_value", None)
 
 
+_LEAVE: list[Callable[[], None]] = []
+"""Ends the search beside this process, and its config; empty where there is none."""
+
+
 def _begin(request: SearchRequest, optimizers: list[Any]) -> None:
-    before, _Beside.current = _Beside.current, None
-    if before is not None:
-        before.leave()
-    _Beside.current = _Beside(request, optimizers)
+    while _LEAVE:
+        _LEAVE.pop()()
+    settings = Settings(address="", backend=registry.plain_name(), tuning_steps=request.steps)
+    channel = start_search(request) if is_first() else None
+    try:
+        guard, detach = follow_training(channel, settings, _say, optimizers)
+    except BaseException:
+        if channel is not None:
+            channel.close()
+        raise
+    error_before = _last_error()
+
+    def error_since() -> BaseException | None:
+        error = _last_error()
+        return None if error is error_before else error
+
+    def end() -> None:
+        guard.end(error_since())
+
+    def leave() -> None:
+        atexit.unregister(end)
+        detach(error_since())
+
+    atexit.register(end)
+    _LEAVE.append(leave)
+    limit = "" if request.limit_bytes is None else f" under {format_bytes(request.limit_bytes)}"
+    steps = format_count(request.steps, "step")
+    if is_first():
+        _say(logging.INFO, f"looking for what to recompute{limit}, in {steps} of this training at most")
 
 
 def _describe_program(name: str, limit_bytes: int | None, study: str | None, steps: int) -> SearchRequest:

@@ -8,9 +8,10 @@ import re
 import signal
 import sys
 from dataclasses import dataclass, replace
+from itertools import chain
 from multiprocessing.connection import Client, Connection
 from traceback import walk_tb
-from typing import TYPE_CHECKING, Any, Protocol, TypeVar
+from typing import TYPE_CHECKING, Any, TypeVar, get_args
 
 from autorecompute import codec
 from autorecompute.backends.registry import AUTO
@@ -43,7 +44,7 @@ def is_alone() -> bool:
 
 
 def _process_group() -> Any:
-    """``torch.distributed``, once the script has made a group of processes; ``None`` before."""
+    """Return ``torch.distributed``, once the script has made a group of processes; ``None`` before."""
     distributed = sys.modules.get("torch.distributed")
     is_made = distributed is not None and distributed.is_available() and distributed.is_initialized()
     return distributed if is_made else None
@@ -81,13 +82,7 @@ MODULE_FLAG = "-m"
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Hello:
-    """A rank has started.
-
-    Attributes:
-        rank: Its number, from 0.
-        world_size: How many ranks train together.
-        pid: Its process.
-    """
+    """A rank has started, one of ``world_size`` that train together."""
 
     rank: int
     world_size: int
@@ -99,8 +94,8 @@ class Beat:
     """A step has ended: the script is alive.
 
     Attributes:
-        step: How many have ended so far.
-        expected: How many the script's scheduler lets expect in all; ``None`` where nobody tells.
+        step: Steps that have ended so far.
+        expected: Steps that the script's scheduler lets expect in all; ``None`` where nobody tells.
     """
 
     step: int
@@ -112,11 +107,10 @@ class Order:
     """Train with a config and measure it.
 
     Attributes:
-        config: What to recompute.
         warmup: Steps before the timed ones. With 0 the config is one of several that are timed in turns: what it takes
             of memory is what was measured of it before in this process, and it warms up only where that is not known.
         steps: Timed steps.
-        profiles: Whether the last step is to be profiled.
+        profiles: True if the last step is to be profiled.
         batch: Samples that each forward must receive from now on; ``None`` for as many as until now. Only a DataLoader
             that may be overridden can change it.
     """
@@ -132,10 +126,10 @@ class Order:
 class Check:
     """Look at a config on the next batch, before it trains with it.
 
+    What a whole step takes is told where one can be run on fake tensors.
+
     Attributes:
-        config: What to recompute.
-        compares: Whether its gradients are compared with those without recompute. What a whole step takes is told in
-            any case, where one can be run on fake tensors.
+        compares: True if its gradients are compared with those without recompute, too.
     """
 
     config: Config
@@ -149,12 +143,7 @@ def explain_end(reason: str) -> str:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class KeepConfig:
-    """The search is over: train on, to the end.
-
-    Attributes:
-        config: What to recompute; ``None`` for what is on.
-        message: A sentence for the user.
-    """
+    """The search is over: train on, to the end, with this config, or with what is on where it is ``None``."""
 
     config: Config | None
     message: str
@@ -165,15 +154,12 @@ class SearchRequest:
     """Request of a training that starts its own search: one that runs already, or the first of several ranks.
 
     Attributes:
-        script: The script's path, the name of a module, or, where a notebook or an interpreter has no script, what its
-            studies are called after.
-        is_module: Whether it is a module.
-        is_typed: Whether there is no script.
-        arguments: The script's arguments.
-        limit_bytes: What the peak may reach; ``None`` takes what the device has to give.
+        script: The script's path, the name of a module, or, where a notebook or an interpreter has no script
+            (``is_typed``), what its studies are called after.
+        limit_bytes: The most that the peak may reach; ``None`` takes what the device has to give.
         study: Name of the study; ``None`` for one that is made of the script and of what it trains.
-        steps: How many steps may be spent on trials.
-        launcher: What starts the script's ranks; empty where nobody has said.
+        steps: The most steps that may be spent on trials.
+        launcher: The command that starts the script's ranks; empty where nobody has said.
     """
 
     script: str
@@ -193,19 +179,18 @@ class Settings:
     Attributes:
         address: The controller's socket: its path, or the number of a file descriptor that the process inherits.
         target_batch: Samples that each forward must receive; ``None`` takes what the script gives.
-        override_loader: Whether the DataLoader that feeds the model may be made to give the target batch.
-        loader: Where that DataLoader is made, as an earlier :class:`~autorecompute.training_job.Detection` told.
+        override_loader: True if the DataLoader that feeds the model may be made to give the target batch.
+        loader: Origin of that DataLoader, as an earlier :class:`~autorecompute.training_job.Detection` told it.
         watch: Measure these steps of the run as it is, without swapping anything; ``None`` to obey orders.
-        limit_bytes: What the process may take of its device, where that can be enforced; ``None`` for all there is.
-        backend: The training system, by its name; ``auto`` for the one that the script uses.
-        fakes: Whether tensors are to have no data: nothing is ordered after the detection.
-        card: The card that they stand for; empty for the CPU.
-        ranks: As one of how many ranks the script trains on them, without the others; 0 for a script as it is.
-        replaces_checkpointing: Whether the checkpoints that the script makes itself are switched off.
+        limit_bytes: The most that the process may take of its device, where that can be enforced; ``None`` for all.
+        fakes: True if tensors are to have no data: nothing is ordered after the detection.
+        card: The card that such tensors stand for; empty for the CPU.
+        ranks: Number of ranks of which the script trains on them as one, without the others; 0 for a script as it is.
+        replaces_checkpointing: True if the checkpoints that the script makes itself are switched off.
         tuner: The controller's process. What it and its descendants take of the processors is not others' work;
             ``None`` where that is true of this process alone.
         search: The search that the first rank starts beside itself; ``None`` where there is a controller already.
-        tuning_steps: How many steps of a training trials may take, to show how far they are; 0 shows nothing.
+        tuning_steps: The most steps of a training that trials may take, to show how far they are; 0 shows nothing.
     """
 
     address: str
@@ -230,9 +215,8 @@ class Ended:
 
     Attributes:
         steps: Optimizer steps it took.
-        exit_code: What it gave to ``sys.exit``.
-        advice: Why it may never have come to training, and what to do about it, in sentences.
-        message: What it gave to ``sys.exit`` in words.
+        advice: Sentences on why it may never have come to training, and what to do about it.
+        message: Words that it gave to ``sys.exit``.
     """
 
     steps: int
@@ -246,10 +230,10 @@ class Failed:
     """The script cannot go on.
 
     Attributes:
-        outcome: What the trial in progress ends with.
+        outcome: Outcome of the trial in progress.
         message: A sentence for the user.
         trace: Last lines of the traceback; empty where there is none.
-        is_usage: Whether the command asked for what this script does not allow.
+        is_usage: True if the command asked for what this script does not allow.
     """
 
     outcome: Outcome
@@ -260,20 +244,13 @@ class Failed:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Refused:
-    """The installation does not allow training at all.
-
-    Attributes:
-        message: What is missing and how to repair it.
-    """
+    """The installation does not allow training at all: what is missing and how to repair it."""
 
     message: str
 
 
 Message = Hello | Beat | Detection | Measurement | GradientCheck | Order | Check | KeepConfig | Ended | Failed | Refused
-_KINDS: dict[str, type[Any]] = {
-    kind.__name__: kind
-    for kind in (Hello, Beat, Detection, Measurement, GradientCheck, Order, Check, KeepConfig, Ended, Failed, Refused)
-}
+_KINDS: dict[str, type[Any]] = {kind.__name__: kind for kind in get_args(Message)}
 
 
 def encode(message: Message) -> bytes:
@@ -298,20 +275,28 @@ def decode(frame: bytes) -> Message:
     return message
 
 
-class ControllerLine(Protocol):
-    """Interface of an agent's end of the line."""
+class Line:
+    """An agent's end of a line; of this very class one with nobody at its other end."""
 
     def send(self, message: Message) -> None:
         """Say something."""
-        ...
 
     def receive_order(self) -> Order | Check:
         """Wait for the next order."""
-        ...
+        raise ConnectionError("nobody gives orders")
+
+    def poll(self, seconds: float) -> Order | Check | None:
+        """Return the next order, if it comes within so many seconds."""
+
+    def wait_for_end(self) -> None:
+        """Wait a little for the controller to end."""
+
+    def close(self) -> None:
+        """Hang up."""
 
 
-class Channel:
-    """Messages in both directions; JSON only, nothing is ever unpickled."""
+class Channel(Line):
+    """Messages in both directions, as JSON: nothing is ever unpickled. A controller that is gone ends this process."""
 
     def __init__(self, address: str) -> None:
         connection = Client(address, family="AF_UNIX")
@@ -319,14 +304,14 @@ class Channel:
         self._connection = connection
 
     def send(self, message: Message) -> None:
-        """Say something; a controller that is gone ends this process."""
+        """Say something."""
         try:
             self._connection.send_bytes(encode(message))
         except OSError as error:
             raise SystemExit("autorecompute: the tuner is gone") from error
 
     def receive_order(self) -> Order | Check:
-        """Wait for the next order; a controller that is gone ends this process."""
+        """Wait for the next order."""
         try:
             message = decode(self._connection.recv_bytes())
         except (EOFError, OSError) as error:
@@ -339,29 +324,24 @@ T = TypeVar("T", int, float)
 
 
 def merge(messages: Mapping[int, Message]) -> Message:
-    """Merge the messages of all ranks into one.
+    """Merge the messages of all ranks, by their numbers, into one.
 
     The peak is the worst rank's, a step takes as long as on its slowest rank, and samples add up. Ranks that disagree
     on what they train, or on whether they could measure, fail together.
-
-    Args:
-        messages: What each rank said, by its number; all of them detections, or all of them measurements.
     """
-    said = [messages[rank] for rank in sorted(messages)]
-    if len(said) == 1:
-        return said[0]
-    detections = [message for message in said if isinstance(message, Detection)]
-    measurements = [message for message in said if isinstance(message, Measurement)]
-    checks = [message for message in said if isinstance(message, GradientCheck)]
-    if len(detections) == len(said):
-        return _merge_detections(detections)
-    if len(measurements) == len(said):
-        return _merge_measurements(measurements)
-    if len(checks) == len(said):
-        worst = min(checks, key=lambda check: (check.agrees, -check.worst))
-        return replace(worst, step_bytes=_worst(check.step_bytes for check in checks))
-    kinds = ", ".join(f"rank {rank}: {type(messages[rank]).__name__}" for rank in sorted(messages))
-    return Failed(outcome=Outcome.SCRIPT_ERROR, message=f"the ranks are not at the same point ({kinds})")
+    if len(messages) == 1:
+        return next(iter(messages.values()))
+    said: list[Any] = [messages[rank] for rank in sorted(messages)]
+    kinds = {type(message) for message in said}
+    if kinds == {Detection}:
+        return _merge_detections(said)
+    if kinds == {Measurement}:
+        return _merge_measurements(said)
+    if kinds == {GradientCheck}:
+        worst: GradientCheck = min(said, key=lambda check: (check.agrees, -check.worst))
+        return replace(worst, step_bytes=_worst(check.step_bytes for check in said))
+    places = ", ".join(f"rank {rank}: {type(messages[rank]).__name__}" for rank in sorted(messages))
+    return Failed(outcome=Outcome.SCRIPT_ERROR, message=f"the ranks are not at the same point ({places})")
 
 
 def _merge_detections(detections: Sequence[Detection]) -> Message:
@@ -385,28 +365,33 @@ def _explain_difference(detections: Sequence[Detection]) -> str:
     return "the ranks train different graphs; tune one of them alone"
 
 
+_OF_THE_WORST = (
+    "peak_bytes",
+    "held_bytes",
+    "allocated_bytes",
+    "resident_bytes",
+    "device_bytes",
+    "others_share",
+    "warmup_seconds",
+    "compile_seconds",
+    "retries",
+)
+
+
 def _merge_measurements(measurements: Sequence[Measurement]) -> Measurement:
-    first = measurements[0]
     for rank, measurement in enumerate(measurements):
         if measurement.outcome is not Outcome.OK:
             return replace(measurement, message=f"rank {rank}: {measurement.message}")
-    return replace(
-        first,
-        peak_bytes=_worst(measurement.peak_bytes for measurement in measurements),
-        held_bytes=_worst(measurement.held_bytes for measurement in measurements),
-        allocated_bytes=_worst(measurement.allocated_bytes for measurement in measurements),
-        resident_bytes=_worst(measurement.resident_bytes for measurement in measurements),
-        device_bytes=_worst(measurement.device_bytes for measurement in measurements),
-        step_seconds=tuple(map(max, zip(*(measurement.step_seconds for measurement in measurements), strict=False))),
-        cpu_seconds=tuple(map(max, zip(*(measurement.cpu_seconds for measurement in measurements), strict=False))),
-        others_share=_worst(measurement.others_share for measurement in measurements),
-        warmup_seconds=max(measurement.warmup_seconds for measurement in measurements),
-        compile_seconds=max(measurement.compile_seconds for measurement in measurements),
-        samples=sum(measurement.samples or 0 for measurement in measurements),
-        retries=_worst(measurement.retries for measurement in measurements),
-        marks=tuple(dict.fromkeys(mark for measurement in measurements for mark in measurement.marks)),
-        warnings=tuple(dict.fromkeys(text for measurement in measurements for text in measurement.warnings)),
-    )
+
+    def of_all(name: str) -> list[Any]:
+        return [getattr(measurement, name) for measurement in measurements]
+
+    merged: dict[str, Any] = {name: _worst(of_all(name)) for name in _OF_THE_WORST}
+    for name in ("step_seconds", "cpu_seconds"):
+        merged[name] = tuple(map(max, zip(*of_all(name), strict=False)))
+    for name in ("marks", "warnings"):
+        merged[name] = tuple(dict.fromkeys(chain.from_iterable(of_all(name))))
+    return replace(measurements[0], samples=sum(samples or 0 for samples in of_all("samples")), **merged)
 
 
 def _worst(figures: Iterable[T | None]) -> T | None:

@@ -16,6 +16,7 @@ from autorecompute.worker.protocol import (
     Ended,
     Failed,
     KeepConfig,
+    Line,
     Message,
     Order,
     decode,
@@ -23,10 +24,10 @@ from autorecompute.worker.protocol import (
     explain_end,
     merge,
 )
-from autorecompute.worker.side_channel import GONE, PATIENCE_SECONDS, ControllerGoneError, SearchEndedError
+from autorecompute.worker.side_channel import GONE, PATIENCE_SECONDS, SearchEndedError
 
 if TYPE_CHECKING:
-    from collections.abc import Sequence
+    from collections.abc import Callable, Sequence
 
     from autorecompute.worker.side_channel import SideChannel
 
@@ -41,87 +42,6 @@ _NUMBERS = itertools.count()
 """Of the trainings of this process: each rank follows the same ones, in the same order."""
 
 
-class NoStoreError(Exception):
-    """The ranks have nothing to leave notes in, or it does not answer any more."""
-
-
-class RankStore:
-    """The notes of one training.
-
-    Attributes:
-        rank: The number of this process.
-        world_size: How many train together.
-        patience_seconds: How long the script has its own collectives wait.
-
-    Raises:
-        NoStoreError: there is no process group, or it has no store.
-    """
-
-    def __init__(self) -> None:
-        from torch import distributed
-
-        if not (distributed.is_available() and distributed.is_initialized()):
-            raise NoStoreError("the ranks have no process group when they begin to train")
-        self.rank, self.world_size = distributed.get_rank(), distributed.get_world_size()
-        try:
-            store = distributed.distributed_c10d._get_default_store()  # noqa: SLF001  (nothing public gives a group's store)
-            # Of its own connection, where it has one: a read must not wait for the script's.
-            own = store.clone() if hasattr(store, "clone") else store
-        except (RuntimeError, ValueError) as error:
-            raise NoStoreError(f"the process group has no store: {error}") from error
-        self.patience_seconds = float(store.timeout.total_seconds())
-        self._store: Any = distributed.PrefixStore(f"autorecompute/{next(_NUMBERS)}", own)
-
-    def offer(self, key: str, note: bytes) -> bytes:
-        """Write a note, unless another rank has written one under this key; return what is there now.
-
-        Raises:
-            NoStoreError: the store does not answer.
-        """
-        try:
-            # The answer says that it was written, which that of a plain write does not.
-            return bytes(self._store.compare_set(key, "", note.decode()))
-        except RuntimeError as error:
-            raise NoStoreError(str(error)) from error
-
-    def has(self, *keys: str) -> bool:
-        """Tell whether there is a note under each of these keys.
-
-        Raises:
-            NoStoreError: the store does not answer.
-        """
-        try:
-            return bool(self._store.check(list(keys)))
-        except RuntimeError as error:
-            raise NoStoreError(str(error)) from error
-
-    def read(self, key: str) -> bytes | None:
-        """Return the note under a key; ``None`` where there is none.
-
-        Raises:
-            NoStoreError: the store does not answer.
-        """
-        if not self.has(key):
-            return None
-        try:
-            return bytes(self._store.get(key))
-        except RuntimeError as error:
-            raise NoStoreError(str(error)) from error
-
-    def wait(self, keys: Sequence[str], seconds: float, *, unless: str) -> bool:
-        """Tell whether all these notes come within so many seconds, and before the one that says that they will not.
-
-        Raises:
-            NoStoreError: the store does not answer.
-        """
-        deadline = time.monotonic() + seconds
-        while not self.has(*keys):
-            if self.has(unless) or time.monotonic() >= deadline:
-                return False
-            time.sleep(min(LOOK_SECONDS, seconds / LOOKS))
-        return True
-
-
 JOIN_SECONDS = 20.0
 """So long a rank that is about to train waits for the others, and never longer than a share of what the script has
 given its own collectives."""
@@ -134,37 +54,48 @@ FOLLOW_SECONDS = 2 * PATIENCE_SECONDS
 FOLLOWING_TIMES = 4
 """A rank waits for the first one's word so many times as long as that one waits for an order."""
 
+
+def _stay(reason: str) -> KeepConfig:
+    """Return the end of a search that leaves on what is on."""
+    return KeepConfig(config=None, message=explain_end(reason))
+
+
 FAULT, VERDICT, GO = "fault", "verdict", b"go"
 
 Due = tuple[int, "Order | Check | KeepConfig | None"]
 """An order and the step at whose end it is due; none where nothing was ordered at once."""
 
 
-class RanksLine:
-    """Base of both ends.
+class RanksLine(Line):
+    """Base of both ends. Their notes are in the store of the script's process group.
 
     Args:
-        board: The notes of all ranks.
+        store: The store, a :class:`torch.distributed.Store`; where it does not answer, ``ConnectionError`` is raised.
+        rank: The number of this process.
+        world_size: The number of ranks.
+        patience_seconds: Seconds that the script has its own collectives wait.
     """
 
-    def __init__(self, board: RankStore) -> None:
-        self._board = board
+    def __init__(self, store: Any, rank: int, world_size: int, patience_seconds: float) -> None:
+        self._store, self._rank, self._world_size = store, rank, world_size
+        self._join_seconds = min(JOIN_SECONDS, JOIN_SHARE * patience_seconds)
         self._orders = self._answers = self._step = 0
         self._due: deque[Due] = deque()
 
     def end_step(self, step: int) -> None:
-        """Told that so many steps have ended, and that the device is done with them."""
+        """Note that so many steps have ended, and that the device is done with them."""
         self._step = step
 
     def _agree(self, verdict: bytes) -> None:
         """Say whether all are here; whoever speaks first has spoken for all."""
-        said = self._board.offer(VERDICT, verdict)
+        said = self._write(VERDICT, verdict)
         if said != GO:
             raise Abandon(said.decode())
 
-    def _join_seconds(self) -> float:
-        """Return the seconds that ranks wait for each other before the first step."""
-        return min(JOIN_SECONDS, JOIN_SHARE * self._board.patience_seconds)
+    def _take_first(self) -> Order | Check:
+        order = self._take()
+        assert order is not None, "an order before the first step is due at once"
+        return order
 
     def _take(self) -> Order | Check | None:
         """Return the order that is due, if one is."""
@@ -176,32 +107,51 @@ class RanksLine:
         return order
 
     def _offer(self, order: Order | Check | KeepConfig | None, step: int) -> bool:
-        """Write down the next order, unless another rank has given up waiting for it, which then holds.
-
-        Returns:
-            Whether it is this one that holds.
-        """
+        """Write down the next order; return False where another rank has given up waiting for it, which then holds."""
         self._orders += 1
         note = b"%d:%b" % (step, b"" if order is None else encode(order))
-        said = self._board.offer(f"order/{self._orders}", note)
-        self._due.append(read_order(said))
+        said = self._write(f"order/{self._orders}", note)
+        self._due.append(_read_order(said))
         return said == note
 
     def _answer_key(self, rank: int) -> str:
         return f"said/{self._answers}/{rank}"
+
+    def _write(self, key: str, note: bytes) -> bytes:
+        """Write a note, unless another rank has written one under this key; return what is there now."""
+        # The answer says that it was written, which that of a plain write does not.
+        return bytes(self._call(self._store.compare_set, key, "", note.decode()))
+
+    def _has(self, *keys: str) -> bool:
+        return bool(self._call(self._store.check, list(keys)))
+
+    def _read(self, key: str) -> bytes | None:
+        return bytes(self._call(self._store.get, key)) if self._has(key) else None
+
+    def _wait(self, keys: Sequence[str], seconds: float, *, unless: str) -> bool:
+        """Tell whether all these notes come within so many seconds, and before the one that says that they will not."""
+        deadline = time.monotonic() + seconds
+        while not self._has(*keys):
+            if time.monotonic() >= deadline or self._has(unless):
+                return False
+            time.sleep(min(LOOK_SECONDS, seconds / LOOKS))
+        return True
+
+    @staticmethod
+    def _call(method: Callable[..., Any], *args: Any) -> Any:
+        try:
+            return method(*args)
+        except RuntimeError as error:
+            raise ConnectionError(str(error)) from error
 
 
 class FollowingLine(RanksLine):
     """Line of a rank that gets its orders from the first one."""
 
     def join(self) -> None:
-        """Wait until all ranks are about to train.
-
-        Raises:
-            Abandon: one of them is not.
-        """
-        self._board.offer(f"here/{self._board.rank}", b"here")
-        self._board.wait([VERDICT], 2 * self._join_seconds(), unless=VERDICT)
+        """Wait until all ranks are about to train; ``Abandon`` where one of them is not."""
+        self._write(f"here/{self._rank}", b"here")
+        self._wait([VERDICT], 2 * self._join_seconds, unless=VERDICT)
         self._agree(b"the first rank is not followed by autorecompute")
 
     def send(self, message: Message) -> None:
@@ -212,63 +162,39 @@ class FollowingLine(RanksLine):
             self.report_fault(message)
         elif not isinstance(message, Beat):
             self._answers += 1
-            self._board.offer(self._answer_key(self._board.rank), encode(message))
+            self._write(self._answer_key(self._rank), encode(message))
 
     def report_fault(self, fault: Failed) -> None:
         """Say that this rank measures nothing any more."""
-        message = f"rank {self._board.rank}: {fault.message}"
-        self._board.offer(FAULT, encode(Failed(outcome=fault.outcome, message=message)))
+        message = f"rank {self._rank}: {fault.message}"
+        self._write(FAULT, encode(Failed(outcome=fault.outcome, message=message)))
 
     def receive_order(self) -> Order | Check:
-        """Wait for an order before the first step.
-
-        Raises:
-            SearchEndedError: nothing is to be measured.
-        """
-        key = f"order/{self._orders + 1}"
-        if not self._board.wait([key], FOLLOW_SECONDS, unless=key):
-            self._offer(KeepConfig(config=None, message=explain_end(f"rank {self._board.rank} has got no order")), 0)
-        else:
-            self._look()
-        order = self._take()
-        assert order is not None, "an order before the first step is due at once"
-        return order
+        """Wait for an order before the first step; ``SearchEndedError`` where nothing is to be measured."""
+        if not self._hears(FOLLOW_SECONDS):
+            self._offer(_stay(f"rank {self._rank} has got no order"), 0)
+        return self._take_first()
 
     def poll(self, seconds: float) -> Order | Check | None:
-        """Return the order that is due now.
-
-        Raises:
-            SearchEndedError: the search is over.
-        """
-        if seconds and not self._due:
-            self._await(FOLLOWING_TIMES * seconds)
-        if not self._due:
-            self._look()
+        """Return the order that is due now; ``SearchEndedError`` where the search is over."""
+        # When all have answered, the first rank says what is next; nothing, where it says so too late.
+        if not self._due and not self._hears(FOLLOWING_TIMES * seconds) and seconds:
+            self._offer(None, self._step)
         if self._due and self._due[0][0] < self._step and isinstance(self._due[0][1], Order | Check):
             self.report_fault(Failed(outcome=Outcome.LOST, message="it is not at the step that the first rank is at"))
         return self._take()
 
-    def wait_for_end(self) -> None:
-        """Do nothing: the first rank waits."""
-
-    def close(self) -> None:
-        """Do nothing: others may still read what was written."""
-
-    def _await(self, seconds: float) -> None:
-        """Wait for what the first rank says when all have answered; nothing, where it says so too late."""
+    def _hears(self, seconds: float) -> bool:
+        """Tell whether the next order comes within so many seconds."""
         key = f"order/{self._orders + 1}"
-        if not self._board.wait([key], seconds, unless=key):
-            self._offer(None, self._step)
-
-    def _look(self) -> None:
-        note = self._board.read(f"order/{self._orders + 1}")
+        note = self._read(key) if self._wait([key], seconds, unless=key) else None
         if note is not None:
             self._orders += 1
-            self._due.append(read_order(note))
+            self._due.append(_read_order(note))
+        return note is not None
 
 
-def read_order(note: bytes) -> Due:
-    """Read the order that one rank has written down for all."""
+def _read_order(note: bytes) -> Due:
     step, _, frame = note.partition(b":")
     order = decode(frame) if frame else None
     assert not isinstance(order, Beat | Ended | Failed), "an order is one"
@@ -280,15 +206,10 @@ LATE_STEPS = 5
 
 
 class LeadingLine(RanksLine):
-    """Line of the first rank.
+    """Line of the first rank, beside the one to the controller."""
 
-    Args:
-        board: The notes of all ranks.
-        side: The line to the controller.
-    """
-
-    def __init__(self, board: RankStore, side: SideChannel) -> None:
-        super().__init__(board)
+    def __init__(self, side: SideChannel, *store: Any) -> None:
+        super().__init__(*store)
         self._side = side
         self._own: Message | None = None
         self._looks = 0
@@ -296,17 +217,12 @@ class LeadingLine(RanksLine):
         self._is_over = False
 
     def join(self) -> None:
-        """Wait until all ranks are about to train.
-
-        Raises:
-            Abandon: one of them is not.
-        """
-        others = range(1, self._board.world_size)
-        here = [f"here/{rank}" for rank in others]
-        seconds = self._join_seconds()
-        if self._board.wait(here, seconds, unless=VERDICT):
+        """Wait until all ranks are about to train; ``Abandon`` where one of them is not."""
+        here = {str(rank): f"here/{rank}" for rank in range(1, self._world_size)}
+        seconds = self._join_seconds
+        if self._wait(list(here.values()), seconds, unless=VERDICT):
             self._agree(GO)
-        absent = [str(rank) for rank, key in zip(others, here, strict=True) if not self._board.has(key)]
+        absent = [rank for rank, key in here.items() if not self._has(key)]
         if absent:
             reason = f"rank {', '.join(absent[:8])} did not begin to train with it within {seconds:.0f} s"
             self._agree(reason.encode())
@@ -317,36 +233,30 @@ class LeadingLine(RanksLine):
             self._tell(message)
         elif isinstance(message, Ended | Failed):
             self._tell(message)
-            self._end(KeepConfig(config=None, message=explain_end(getattr(message, "message", "the script has ended"))))
+            self._end(_stay(getattr(message, "message", "the script has ended")))
         else:
             self._own, self._looks = message, 0
             self._answers += 1
 
     def report_fault(self, fault: Failed) -> None:
         """End the search for all ranks: at once before the first step, and else when the next order is due."""
-        self._keep = self._keep or KeepConfig(config=None, message=explain_end(fault.message))
+        self._keep = self._keep or _stay(fault.message)
         if not self._orders:
             self._end(self._keep)
 
     def receive_order(self) -> Order | Check:
-        """Wait for an order before the first step.
-
-        Raises:
-            SearchEndedError: nothing is to be measured.
-        """
-        if not self._gather(PATIENCE_SECONDS):
-            self._offer(self._keep or KeepConfig(config=None, message=explain_end("the ranks do not answer")), 0)
+        """Wait for an order before the first step; ``SearchEndedError`` where nothing is to be measured."""
+        if self._gather(PATIENCE_SECONDS):
+            order = self._ask(PATIENCE_SECONDS) or _stay(GONE)
         else:
-            self._offer(self._ask(PATIENCE_SECONDS) or KeepConfig(config=None, message=explain_end(GONE)), 0)
-        order = self._take()
-        assert order is not None, "an order before the first step is due at once"
-        return order
+            order = self._keep or _stay("the ranks do not answer")
+        self._offer(order, 0)
+        return self._take_first()
 
     def poll(self, seconds: float) -> Order | Check | None:
-        """Return the order that is due now. One that does not follow an answer at once is due when the next step ends.
+        """Return the order that is due now; ``SearchEndedError`` where the search is over.
 
-        Raises:
-            SearchEndedError: the search is over.
+        One that does not follow an answer at once is due when the next step ends.
         """
         if not self._due:
             order = self._next(seconds)
@@ -359,9 +269,7 @@ class LeadingLine(RanksLine):
     def last_words(self) -> Failed | None:
         """Return another rank's failure, if one has ended with it."""
         with contextlib.suppress(Exception):  # this process ends, and the store may have gone before it
-            note = self._board.read(FAULT)
-            fault = decode(note) if note is not None else None
-            return fault if isinstance(fault, Failed) else None
+            return self._read_fault()
         return None
 
     def wait_for_end(self) -> None:
@@ -369,7 +277,7 @@ class LeadingLine(RanksLine):
         self._side.wait_for_end()
 
     def close(self) -> None:
-        """Hangs up."""
+        """Hang up."""
         self._side.close()
 
     def _end(self, keep: KeepConfig) -> None:
@@ -383,49 +291,83 @@ class LeadingLine(RanksLine):
         if self._keep is None and self._own is not None and not self._gather(seconds):
             self._looks += 1
             if self._looks > LATE_STEPS:
-                self._keep = KeepConfig(config=None, message=explain_end("not all ranks measure at the same steps"))
+                self._keep = _stay("not all ranks measure at the same steps")
         if self._keep is not None or self._own is not None:
             return self._keep
         return self._ask(seconds)
 
     def _gather(self, seconds: float) -> bool:
         """Tell the controller what all ranks have answered, if all of them have."""
-        keys = {rank: self._answer_key(rank) for rank in range(1, self._board.world_size)}
-        if not self._board.wait(list(keys.values()), seconds, unless=FAULT):
+        keys = {rank: self._answer_key(rank) for rank in range(1, self._world_size)}
+        if not self._wait(list(keys.values()), seconds, unless=FAULT):
             self._hear_fault()
             return False
         assert self._own is not None, "the first rank has answered before it looks for the others"
         said = {0: self._own}
         for rank, key in keys.items():
-            note = self._board.read(key)
+            note = self._read(key)
             assert note is not None, "a note that was there stays"
             said[rank] = decode(note)
         self._own = None
         merged = merge(said)
         self._tell(merged)
         if isinstance(merged, Failed):
-            self._keep = KeepConfig(config=None, message=explain_end(merged.message))
+            self._keep = _stay(merged.message)
         return self._keep is None
 
     def _hear_fault(self) -> None:
-        note = self._board.read(FAULT) if self._keep is None else None
-        if note is not None:
-            fault = decode(note)
-            assert isinstance(fault, Failed), "a fault is told as one"
-            self._keep = KeepConfig(config=None, message=explain_end(fault.message))
+        fault = self._read_fault() if self._keep is None else None
+        if fault is not None:
+            self._keep = _stay(fault.message)
+
+    def _read_fault(self) -> Failed | None:
+        note = self._read(FAULT)
+        fault = decode(note) if note is not None else None
+        assert isinstance(fault, Failed | None), "a fault is told as one"
+        return fault
 
     def _ask(self, seconds: float) -> Order | Check | KeepConfig | None:
         try:
             return self._side.poll(seconds)
         except SearchEndedError as end:
             return end.keep
-        except ControllerGoneError:
-            return KeepConfig(config=None, message=explain_end(GONE))
+        except ConnectionError:
+            return _stay(GONE)
 
     def _tell(self, message: Message) -> None:
         try:
             self._side.send(message)
         except SearchEndedError as end:
             self._keep = end.keep
-        except ControllerGoneError:
-            self._keep = self._keep or KeepConfig(config=None, message=explain_end(GONE))
+        except ConnectionError:
+            self._keep = self._keep or _stay(GONE)
+
+
+def join_ranks(side: SideChannel | None) -> LeadingLine | FollowingLine:
+    """Return this rank's line, once all ranks are about to train.
+
+    Args:
+        side: The line to the controller, which the first rank alone has.
+
+    Raises:
+        Abandon: the ranks are not together.
+        ConnectionError: they have nothing to leave notes in, or it does not answer.
+    """
+    from torch import distributed
+
+    if not (distributed.is_available() and distributed.is_initialized()):
+        raise ConnectionError("the ranks have no process group when they begin to train")
+    rank, world_size = distributed.get_rank(), distributed.get_world_size()
+    try:
+        store = distributed.distributed_c10d._get_default_store()  # noqa: SLF001  (nothing public gives a group's store)
+        # Of its own connection, where it has one: a read must not wait for the script's.
+        own = store.clone() if hasattr(store, "clone") else store
+    except (RuntimeError, ValueError) as error:
+        raise ConnectionError(f"the process group has no store: {error}") from error
+    notes = distributed.PrefixStore(f"autorecompute/{next(_NUMBERS)}", own)
+    if (rank == 0) != (side is not None):
+        raise Abandon("the ranks of the process group are not those of the environment")
+    place = notes, rank, world_size, float(store.timeout.total_seconds())
+    line = FollowingLine(*place) if side is None else LeadingLine(side, *place)
+    line.join()
+    return line

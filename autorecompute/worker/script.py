@@ -18,7 +18,7 @@ from typing import TYPE_CHECKING, Any
 
 from autorecompute.errors import AutorecomputeError, OwnCheckpointingError, ScriptError, SetupError, chain_of
 from autorecompute.measurement import Outcome
-from autorecompute.worker.protocol import BATCH_VARIABLE, Failed, Refused, explain_missing_rank
+from autorecompute.worker.protocol import BATCH_VARIABLE, MODULE_FLAG, Channel, Failed, Refused, explain_missing_rank
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -29,6 +29,23 @@ if TYPE_CHECKING:
 
 
 TRACE_LINES = 12
+
+
+def script_file(words: list[str]) -> str:
+    """Return the file that a worker's command line names, of a module its origin.
+
+    Raises:
+        ImportError: there is no such module, or it has nothing to run.
+    """
+    return str(find_module(words[1]).origin) if words[0] == MODULE_FLAG else words[0]
+
+
+def run_words(words: list[str]) -> None:
+    """Run the script or the module that a worker's command line names, with its arguments."""
+    if words[0] == MODULE_FLAG:
+        run_module_as_main(words[1], words[2:])
+    else:
+        run_as_main(words[0], words[1:])
 
 
 def run_as_main(script: str, arguments: list[str]) -> None:
@@ -96,10 +113,7 @@ def _wait_for_threads() -> None:
 
 @functools.cache
 def main_file(script: str) -> str:
-    """Return the script's ``__file__``: Python puts the working directory in front, and changes nothing else.
-
-    It stays the same where the script changes that directory.
-    """
+    """Return the script's ``__file__``: the working directory at the start, and the path as it was given."""
     return os.path.join(os.getcwd(), script)  # noqa: PTH109, PTH118  (pathlib would tidy the path up)
 
 
@@ -131,8 +145,8 @@ class Children:
     """Processes that the script starts.
 
     Attributes:
-        has_started: Whether it has started any.
-        is_one: Whether this is one, with a copy of all that the script's process had in it.
+        has_started: True once it has started any.
+        is_one: True if this is one, with a copy of all that the script's process had in it.
     """
 
     def __init__(self) -> None:
@@ -145,25 +159,20 @@ class Children:
             address: The controller's socket, which a process that was not forked calls by itself.
             has_trained: Tells whether this process has begun to train.
         """
-        os.register_at_fork(after_in_parent=self.on_start, after_in_child=self.on_fork)
+        os.register_at_fork(
+            after_in_parent=functools.partial(setattr, self, "has_started", True),
+            after_in_child=functools.partial(setattr, self, "is_one", True),
+        )
         start = BaseProcess.start
 
         @functools.wraps(start)
         def start_and_follow(process: Any) -> None:
-            self.on_start()
+            self.has_started = True
             if not has_trained() and process._target is not None:  # noqa: SLF001  (its target has no other name)
                 process._target = functools.partial(run_followed, address, process._target)  # noqa: SLF001
             start(process)
 
         BaseProcess.start = start_and_follow  # type: ignore[assignment,method-assign]
-
-    def on_start(self) -> None:
-        """Told that the script has started a process."""
-        self.has_started = True
-
-    def on_fork(self) -> None:
-        """Told that this is a process that the script has forked."""
-        self.is_one = True
 
 
 def run_followed(address: str, target: Callable[..., object], *args: object, **kwargs: object) -> None:
@@ -181,9 +190,6 @@ def run_followed(address: str, target: Callable[..., object], *args: object, **k
 
 
 def _tell(address: str) -> None:
-    from autorecompute.measurement import Outcome
-    from autorecompute.worker.protocol import Channel, Failed
-
     Channel(address).send(Failed(outcome=Outcome.SCRIPT_ERROR, message=TRAINS_ELSEWHERE))
     raise SystemExit(1)
 
@@ -254,10 +260,10 @@ def describe_failure(error: BaseException, backend: WorkerBackend, script: str) 
     for origin in chain_of(error):
         if isinstance(origin, bdb.BdbQuit):
             return Failed(outcome=Outcome.SCRIPT_ERROR, message=_describe_breakpoint(origin, script))
-        if isinstance(origin, ScriptError):  # it names the line: a traceback through torch would bury that
-            return Failed(outcome=Outcome.SCRIPT_ERROR, message=str(origin))
-        if isinstance(origin, OwnCheckpointingError):
-            return Failed(outcome=Outcome.SCRIPT_ERROR, message=str(origin), is_usage=True)
+        # Its message names the line: a traceback through torch would bury that.
+        if isinstance(origin, ScriptError | OwnCheckpointingError):
+            is_usage = isinstance(origin, OwnCheckpointingError)
+            return Failed(outcome=Outcome.SCRIPT_ERROR, message=str(origin), is_usage=is_usage)
     traceback.print_exception(error)
     if text := explain_missing_rank(error):
         return Failed(outcome=Outcome.SCRIPT_ERROR, message=text)

@@ -6,9 +6,8 @@ import os
 import socket
 import struct
 from multiprocessing.connection import Connection
-from typing import Protocol
 
-from autorecompute.worker.protocol import Check, KeepConfig, Message, Order, decode, encode
+from autorecompute.worker.protocol import Check, KeepConfig, Line, Message, Order, decode, encode
 
 TRANSFER_SECONDS = 30
 """A controller that stops in the middle of a message is given up after so long."""
@@ -22,48 +21,16 @@ FAREWELL_SECONDS = 5.0
 GONE = "the search has ended without an answer"
 
 
-class ControllerGoneError(Exception):
-    """The controller does not answer any more."""
-
-
 class SearchEndedError(Exception):
-    """The search is over: not an error, but the end of what the training does for it.
-
-    Args:
-        keep: What the controller said.
-    """
+    """The search is over: not an error, but the end of what the training does for it."""
 
     def __init__(self, keep: KeepConfig) -> None:
         super().__init__(keep.message)
         self.keep = keep
 
 
-class TrainingLine(Protocol):
-    """Interface of a training's end of the line."""
-
-    def send(self, message: Message) -> None:
-        """Say something."""
-        ...
-
-    def receive_order(self) -> Order | Check:
-        """Wait for the first order."""
-        ...
-
-    def poll(self, seconds: float) -> Order | Check | None:
-        """Return the next order, if it comes within so many seconds."""
-        ...
-
-    def wait_for_end(self) -> None:
-        """Wait a little for the controller to end."""
-        ...
-
-    def close(self) -> None:
-        """Hangs up."""
-        ...
-
-
-class SideChannel:
-    """Messages in both directions. Whatever fails raises ``ControllerGoneError``, and nothing waits without an end.
+class SideChannel(Line):
+    """Messages in both directions. Whatever fails raises ``ConnectionError``, and nothing waits without an end.
 
     Args:
         descriptor: The socket, which this process inherits. Its children do not.
@@ -80,46 +47,31 @@ class SideChannel:
         os.register_at_fork(after_in_child=self.close)
 
     def send(self, message: Message) -> None:
-        """Say something.
-
-        Raises:
-            ControllerGoneError: nobody hears it.
-            SearchEndedError: the controller has ended the search before.
-        """
+        """Say something; ``SearchEndedError`` where the controller has ended the search before."""
         try:
             self._require_line()
             self._connection.send_bytes(encode(message))
         except OSError as error:
             # What it said before it hung up can still be read.
             self.poll(0.0)
-            raise ControllerGoneError from error
+            raise ConnectionError(GONE) from error
 
     def receive_order(self) -> Order | Check:
-        """Wait for the first order.
-
-        Raises:
-            ControllerGoneError: none comes.
-            SearchEndedError: nothing is to be measured.
-        """
+        """Wait for the first order; ``SearchEndedError`` where nothing is to be measured."""
         order = self.poll(PATIENCE_SECONDS)
         if order is None:
-            raise ControllerGoneError
+            raise ConnectionError(GONE)
         return order
 
     def poll(self, seconds: float) -> Order | Check | None:
-        """Return the next order, if it comes within so many seconds.
-
-        Raises:
-            ControllerGoneError: the controller has ended.
-            SearchEndedError: the search is over.
-        """
+        """Return the next order, if it comes within so many seconds; ``SearchEndedError`` where the search is over."""
         try:
             self._require_line()
             if not self._connection.poll(seconds):
                 return None
             message = decode(self._connection.recv_bytes())
         except (EOFError, OSError, ValueError) as error:
-            raise ControllerGoneError from error
+            raise ConnectionError(GONE) from error
         if isinstance(message, KeepConfig):
             raise SearchEndedError(message)
         assert isinstance(message, Order | Check), "a training gets orders and nothing else"
@@ -130,11 +82,11 @@ class SideChannel:
         try:
             while self.poll(FAREWELL_SECONDS) is not None:
                 pass
-        except (ControllerGoneError, SearchEndedError):
+        except (ConnectionError, SearchEndedError):
             self.close()
 
     def close(self) -> None:
-        """Hangs up."""
+        """Hang up."""
         if not self._connection.closed and self._is_line():
             self._connection.close()
 

@@ -11,13 +11,15 @@ from typing import TYPE_CHECKING
 from autorecompute import codec, result
 from autorecompute.backends import registry
 from autorecompute.worker import script
-from autorecompute.worker.in_script import FollowedTraining, start_search
-from autorecompute.worker.protocol import MODULE_FLAG, SETTINGS_VARIABLE, Settings, is_first
-from autorecompute.worker.script import find_module, from_script, run_as_main, run_module_as_main
+from autorecompute.worker.in_script import follow_training, start_search
+from autorecompute.worker.protocol import SETTINGS_VARIABLE, Settings, is_first
+from autorecompute.worker.script import from_script, run_words, script_file
 from autorecompute.worker.side_channel import SideChannel
 
 if TYPE_CHECKING:
     from types import TracebackType
+
+    from autorecompute.worker.guard import Guard
 
 
 def main() -> None:
@@ -25,45 +27,41 @@ def main() -> None:
     # The script and what it starts must not take themselves for workers.
     settings = codec.decode(os.environ.pop(SETTINGS_VARIABLE).encode(), Settings)
     result.take(os.environ)
-    following = _Following(settings)
+    channel = SideChannel(int(settings.address)) if settings.search is None else None
+    begun: list[Guard | None] = []
     # Not before: a script may set variables that are read when torch is imported.
-    registry.call_when_imported(settings.backend, following.begin)
+    registry.call_when_imported(settings.backend, lambda: begun.append(_follow(settings, channel)))
     try:
-        _run_script(sys.argv[1], sys.argv[2:])
+        words = sys.argv[1:]
+        _show_own_frames_alone(script_file(words))
+        run_words(words)
     except BaseException as error:
-        following.end(error)
+        _end(begun, error)
         raise
-    following.end(None)
+    _end(begun, None)
 
 
-class _Following:
-    """Follows the script from the import of torch on."""
+def _follow(settings: Settings, channel: SideChannel | None) -> Guard | None:
+    """Put the hooks in; say so where that cannot be done."""
+    try:
+        if settings.search is not None and is_first():
+            channel = start_search(settings.search)
+        return follow_training(channel, settings, say)[0]
+    except Exception as error:  # noqa: BLE001  (nothing of ours may end the training)
+        if channel is not None:
+            channel.close()
+        if is_first():
+            say(logging.WARNING, f"the script trains without autorecompute: {str(error).rstrip('.')}.")
+        return None
 
-    def __init__(self, settings: Settings) -> None:
-        self._settings = settings
-        self._channel = SideChannel(int(settings.address)) if settings.search is None else None
-        self._training: FollowedTraining | None = None
-        self._has_begun = False
 
-    def begin(self) -> None:
-        """Hooks in; nothing, with a sentence, where that cannot be done."""
-        self._has_begun = True
-        try:
-            if self._settings.search is not None and is_first():
-                self._channel = start_search(self._settings.search)
-            self._training = FollowedTraining(self._channel, self._settings, say)
-        except Exception as error:  # noqa: BLE001  (nothing of ours may end the training)
-            if self._channel is not None:
-                self._channel.close()
-            if is_first():
-                say(logging.WARNING, f"the script trains without autorecompute: {str(error).rstrip('.')}.")
-
-    def end(self, error: BaseException | None) -> None:
-        """Told that the script has ended."""
-        if self._training is not None:
-            self._training.guard.end(error)
-        elif not self._has_begun and "torch" in sys.modules:
-            say(logging.WARNING, f"nothing was tuned. {script.PASSED_BY}")
+def _end(begun: list[Guard | None], error: BaseException | None) -> None:
+    """Note that the script has ended, by this error or by itself."""
+    guard = begun[-1] if begun else None
+    if guard is not None:
+        guard.end(error)
+    elif not begun and "torch" in sys.modules:
+        say(logging.WARNING, f"nothing was tuned. {script.PASSED_BY}")
 
 
 def say(level: int, text: str) -> None:
@@ -72,15 +70,6 @@ def say(level: int, text: str) -> None:
     with contextlib.suppress(OSError, ValueError, AttributeError):
         sys.stderr.write(f"autorecompute: {text}\n")
         sys.stderr.flush()
-
-
-def _run_script(script: str, arguments: list[str]) -> None:
-    is_module = script == MODULE_FLAG
-    _show_own_frames_alone(str(find_module(arguments[0]).origin) if is_module else script)
-    if is_module:
-        run_module_as_main(arguments[0], arguments[1:])
-    else:
-        run_as_main(script, arguments)
 
 
 def _show_own_frames_alone(script: str) -> None:

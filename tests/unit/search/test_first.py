@@ -2,7 +2,7 @@ import pytest
 
 from autorecompute.measurement import Outcome
 from autorecompute.plans import Config
-from autorecompute.search import GreedySearcher, InheritedFirst, PlannedFirst, Prior
+from autorecompute.search import GreedySearcher, GuidedSearcher, Prior
 from autorecompute.units import MIB
 
 RESTING, LIMIT, BATCH = 100 * MIB, 600 * MIB, 16
@@ -43,7 +43,7 @@ def make_prior(stored):
 def proposed(space, make_prior, make_trial):
     def proposed(count, *, growth=1.0, limit_bytes=LIMIT):
         greedy = GreedySearcher(space, budget=40, limit_bytes=limit_bytes)
-        searcher = InheritedFirst(greedy, make_prior(), growth=growth, limit_bytes=limit_bytes)
+        searcher = GuidedSearcher(greedy, limit_bytes, prior=make_prior(), growth=growth)
         trials, proposals = [], []
         for number in range(count):
             proposals.append(searcher.propose(trials))
@@ -82,7 +82,7 @@ def test_where_nothing_should_fit_the_least_peak_is_tried(proposed, stored):
 
 def test_a_batch_that_fits_without_recompute_ends_the_search(space, make_prior, make_trial):
     greedy = GreedySearcher(space, budget=40, limit_bytes=LIMIT)
-    searcher = InheritedFirst(greedy, make_prior(), growth=0.25, limit_bytes=LIMIT)
+    searcher = GuidedSearcher(greedy, LIMIT, prior=make_prior(), growth=0.25)
     assert searcher.propose([make_trial(Config(), peak_bytes=LIMIT)]) is None
 
 
@@ -91,7 +91,7 @@ def test_what_is_expected_of_it_is_what_the_search_expects(make_profiled):
     trials = bench.run(budget=6)
     answer = max((trial for trial in trials if trial.fits), key=lambda trial: trial.relative_throughput).config
     prior = Prior(source="other", batch=8, limit_bytes=1, resting_bytes=0, trials=tuple(trials), finalists=(answer,))
-    inherited = InheritedFirst(bench.searcher(), prior, growth=1.0, limit_bytes=bench.limit_bytes)
+    inherited = GuidedSearcher(bench.searcher(), bench.limit_bytes, prior=prior)
     proposal = inherited.propose(trials[:1])
     assert (proposal.config, proposal.reason) == (answer, "finalist of study other")
     assert proposal.prediction == bench.searcher().predict(answer, trials[:1])
@@ -105,10 +105,14 @@ def test_a_planned_config_is_left_to_the_search_where_it_may_not_fit(make_profil
     planned = Config.of(bench.space.plans[:1])
     prediction = bench.searcher().predict(planned, reference)
     assert prediction.fits < 1
-    asked = PlannedFirst(bench.searcher(), planned).propose(reference)
+
+    def propose(trials, **fields):
+        return GuidedSearcher(bench.searcher(), bench.limit_bytes, planned=planned, **fields).propose(trials)
+
+    asked = propose(reference)
     assert (asked.config, asked.prediction) == (planned, prediction)
-    assert PlannedFirst(bench.searcher(), planned, 1.0).propose(reference) == bench.searcher().propose(reference)
-    assert PlannedFirst(bench.searcher(), planned).propose([]) == bench.searcher().propose([])
+    assert propose(reference, least_fit=1.0) == bench.searcher().propose(reference)
+    assert propose([]) == bench.searcher().propose([])
 
 
 def test_peaks_carry_over_in_proportion_to_what_an_activation_holds(make_prior, stored, make_trial):

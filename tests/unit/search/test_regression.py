@@ -3,10 +3,10 @@ import itertools
 
 import numpy as np
 
-from autorecompute.search.surrogate import Beliefs, Regression
+from autorecompute.search.surrogate import Regression
 
 SWITCHES = 6
-BELIEFS = Beliefs(
+BELIEFS = Regression(
     means=np.array([1.0, *[0.0] * SWITCHES]), deviations=np.array([0.1, *[0.05] * SWITCHES]), own=0.005, noise=0.01
 )
 NINETY = 1.645
@@ -30,7 +30,9 @@ class World:
         self.rest, self.unseen = self.features[measured:], self.truth[measured:]
 
     def learn(self, values=None):
-        return Regression(self.beliefs, self.seen, self.values if values is None else values)
+        regression = dataclasses.replace(self.beliefs)
+        regression.fit(self.seen, self.values if values is None else values)
+        return regression
 
     def coverage(self):
         means, deviations = self.learn().predict(self.rest)

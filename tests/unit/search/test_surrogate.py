@@ -47,19 +47,19 @@ def truths(bench, candidates):
 
 def test_a_prior_tells_step_times_and_no_peaks(bench, candidates, learn, some):
     """Another problem's memory is another; what recompute costs is much the same."""
-    with_prior, without = learn([], prior=some).outlook(), learn([]).outlook()
+    with_prior, without = learn([], prior=some), learn([])
     steps = truths(bench, candidates)[1]
     assert np.array_equal(with_prior.peak_bytes, without.peak_bytes)
     assert np.abs(with_prior.step - steps).mean() < np.abs(without.step - steps).mean()
-    measured = learn(some).outlook()
+    measured = learn(some)
     assert measured.step_deviation.mean() < with_prior.step_deviation.mean() < without.step_deviation.mean()
 
 
 def test_a_prior_tells_of_differences_where_there_is_no_reference(bench, candidates, learn, some):
     _, steps = truths(bench, candidates)
     timed = [dataclasses.replace(trial, reference_seconds=None) for trial in some[1:4]]
-    with_prior, without = learn(timed, prior=some).outlook(), learn(timed).outlook()
-    assert not with_prior.is_relative
+    with_prior, without = learn(timed, prior=some), learn(timed)
+    assert not with_prior.has_reference
     assert np.std(with_prior.step - steps) < np.std(without.step - steps)
 
 
@@ -79,7 +79,7 @@ def test_own_trials_outvote_many_of_a_problem_whose_switches_cost_otherwise(make
         for trial in bench.tried(*list(bench.landscape)[::3])
     ]
     own = bench.tried(*list(bench.landscape)[::21])
-    outlook, (_, steps) = learn_from(own, bench, candidates, prior=prior).outlook(), truths(bench, candidates)
+    outlook, (_, steps) = learn_from(own, bench, candidates, prior=prior), truths(bench, candidates)
     assert (np.abs(outlook.step - steps) < NINETY * outlook.step_deviation).mean() > 0.9
 
 
@@ -92,11 +92,11 @@ def test_a_lucky_measurement_settles_towards_what_was_expected(bench, learn, som
 
 def test_what_choices_add_beyond_their_kernels_is_expected(bench, candidates, learn):
     (none,) = bench.tried(Config())
-    without = learn([none]).outlook().step
+    without = learn([none]).step
     candidates.call_seconds = np.full(candidates.switches.shape[1], 0.05)
     half_as_fast = dataclasses.replace(none, reference_seconds=2 * none.reference_seconds)
-    added = [learn([trial]).outlook().step - without for trial in (none, half_as_fast)]
+    added = [learn([trial]).step - without for trial in (none, half_as_fast)]
     count = candidates.switches.sum(axis=1)
     assert added[0] == pytest.approx(0.05 * count, abs=1e-6)
     assert added[1] == pytest.approx(0.025 * count, abs=1e-6)
-    assert learn([]).outlook().step == pytest.approx(without)
+    assert learn([]).step == pytest.approx(without)

@@ -2,7 +2,7 @@ import pytest
 
 from autorecompute.measurement import Prediction
 from autorecompute.plans import Config
-from autorecompute.search import Proposal, WholeStepSearcher
+from autorecompute.search import GuidedSearcher, Proposal
 from autorecompute.search.searcher import MOST_TOO_LARGE
 from autorecompute.units import MIB
 
@@ -32,7 +32,8 @@ def configs(make_space):
 
 
 def searching(configs, missing, **kwargs):
-    return WholeStepSearcher(InOrder(configs), lambda config: missing.get(config, 0), LIMIT, **kwargs)
+    fields = {"missing_of": lambda config: missing.get(config, 0), "may_fail": False, **kwargs}
+    return GuidedSearcher(InOrder(configs), LIMIT, **fields)
 
 
 def test_a_config_whose_whole_step_takes_too_much_is_passed_over(configs):
@@ -52,7 +53,7 @@ def test_where_nothing_fits_the_least_is_proposed_first_and_nothing_after_it(con
 
 def test_where_a_trial_does_no_harm_what_should_be_too_large_comes_last(configs, make_trial):
     """Trials tell more than forecasts: nothing is left out for good."""
-    searcher = searching(configs, {configs[0]: 11 * MIB, configs[2]: 11 * MIB}, only_postpones=True)
+    searcher = searching(configs, {configs[0]: 11 * MIB, configs[2]: 11 * MIB}, may_fail=True)
     trials = []
     while (proposal := searcher.propose(trials)) is not None:
         trials.append(make_trial(proposal.config))
@@ -64,7 +65,7 @@ def test_the_search_ends_where_parts_do_not_tell_of_steps(make_space):
     configs = [Config.of([one, *rest]) for one in plans for rest in ([], *([other] for other in plans if other != one))]
     configs = list(dict.fromkeys(configs))
     asked = []
-    searcher = WholeStepSearcher(InOrder(configs), lambda config: asked.append(config) or 99 * MIB, LIMIT)
+    searcher = searching(configs, {}, missing_of=lambda config: asked.append(config) or 99 * MIB)
     assert searcher.propose([]) is not None
     assert len(asked) == MOST_TOO_LARGE < len(configs)
     assert searcher.gave_up

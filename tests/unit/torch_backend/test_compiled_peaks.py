@@ -70,7 +70,7 @@ def test_the_search_begins_with_them(detection):
     assert memory.base_bytes({}) == detection.resting_bytes + 2 * 50
     limit_bytes = memory.base_bytes({}) + 760
     searcher = ModelSearcher(SPACE, limit_bytes=limit_bytes, memory=memory, dims={"batch": 8})
-    outlook, places = searcher._learn([]).outlook(), searcher._candidates.places
+    outlook, places = searcher._learn([]), searcher._candidates.places
     fits = {text: outlook.fits[places[Config.parse([text])]] for text in (BUDGET, PART)}
     assert fits[BUDGET] > 0.5 > fits[PART]
     assert np.isfinite(outlook.step).all()
@@ -85,7 +85,7 @@ def test_of_what_changes_all_of_the_code_little_is_known():
     """The step of a budget or of checkpointed blocks may be farther off what its work tells than that of a cluster."""
     memory = CompiledPeaks(SPACE, [dataclasses.replace(one, work=0.0) for one in KNOWN], 100, 8)
     searcher = ModelSearcher(SPACE, limit_bytes=900, memory=memory, dims={"batch": 8})
-    outlook, places = searcher._learn([]).outlook(), searcher._candidates.places
+    outlook, places = searcher._learn([]), searcher._candidates.places
     budget, blocks, part = (outlook.step_deviation[places[Config.parse([text])]] for text in (BUDGET, BLOCKS, PART))
     assert budget == pytest.approx(blocks)
     assert budget > 1.2 * part

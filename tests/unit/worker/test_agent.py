@@ -178,7 +178,7 @@ def test_a_forked_process_that_trains_is_told_and_left(make_training, trained):
     training = make_training()
     if trained:
         training.begin()
-    training.agent.children.on_fork()
+    training.agent.children.is_one = True
     with pytest.raises(Abandon):
         training.step(TARGET) if trained else training.begin()
     assert "in a process that it starts itself" in training.sent[-1].message
@@ -186,7 +186,7 @@ def test_a_forked_process_that_trains_is_told_and_left(make_training, trained):
 
 def test_who_started_processes_and_never_trained_is_told_of_them(make_training):
     training = make_training()
-    training.agent.children.on_start()
+    training.agent.children.has_started = True
     assert training.agent.advice.startswith(ADVICE)
     assert "--launcher" in training.agent.advice
 

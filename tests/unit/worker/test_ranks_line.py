@@ -12,24 +12,20 @@ MOMENT = 0.001
 ORDER = Order(config=Config.parse(["blocks.*/gelu:drop"]), warmup=0, steps=1)
 
 
-class Board:
-    """The notes of one rank, in a store that all ranks share: of two notes under a key the first one holds."""
+class Store:
+    """The store that all ranks share: of two notes under a key the first one holds."""
 
-    def __init__(self, notes, rank):
-        self.notes, self.rank, self.world_size, self.patience_seconds = notes, rank, 2, 60.0
+    def __init__(self):
+        self.notes = {}
 
-    def offer(self, key, note):
-        return self.notes.setdefault(key, note)
+    def compare_set(self, key, _expected, note):
+        return self.notes.setdefault(key, note.encode())
 
-    def has(self, *keys):
+    def check(self, keys):
         return all(key in self.notes for key in keys)
 
-    def read(self, key):
-        return self.notes.get(key)
-
-    def wait(self, keys, _seconds, *, unless):
-        del unless
-        return self.has(*keys)
+    def get(self, key):
+        return self.notes[key]
 
 
 class Controller:
@@ -45,9 +41,9 @@ class Controller:
 
 class Ranks:
     def __init__(self):
-        self.controller, notes = Controller(), {}
-        self.first = LeadingLine(Board(notes, 0), self.controller)
-        self.second = FollowingLine(Board(notes, 1))
+        self.controller, store = Controller(), Store()
+        self.first = LeadingLine(self.controller, store, 0, 2, 60.0)
+        self.second = FollowingLine(store, 1, 2, 60.0)
         self.step = 0
 
     def answer(self, measurement, *lines):

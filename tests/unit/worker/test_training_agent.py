@@ -29,7 +29,7 @@ class Beside(Training):
         self.line, self.controller = SideChannel(theirs.detach()), Connection(ours.detach())
         settings = Settings(address="", backend="torch")
         self.inner = TrainingAgent(self.line, self, settings, ExpectedSteps())
-        self.agent = self.guard = Guard(self, settings, self.inner, training.say)
+        self.agent = self.guard = Guard(self.inner, training.say)
 
     def order(self, *messages):
         for message in messages:

@@ -1,12 +1,29 @@
+import dataclasses
+
 import pytest
 
-from autorecompute.worker.agent import PATIENCE, Turns
-from stand_ins.training import Optimizer
+from autorecompute.worker.agent import PATIENCE
+from stand_ins.training import FIRST, TARGET, Optimizer
+
+
+class Turns:
+    """A training whose optimizers step one by one."""
+
+    def __init__(self, training):
+        self.training, self.agent = training, training.agent
+
+    def end_with(self, optimizer, *, is_forward_open):
+        self.training.has_open_forward, before = is_forward_open, self.agent.steps
+        self.agent.on_forward(TARGET, self.training.check)
+        self.agent.on_step(optimizer)
+        return self.agent.steps > before
 
 
 @pytest.fixture
-def turns():
-    return Turns()
+def turns(make_training):
+    training = make_training(orders=[dataclasses.replace(FIRST, steps=99)])
+    training.agent.on_session(lambda: training.detection)
+    return Turns(training)
 
 
 def test_no_step_ends_while_a_forward_waits_for_its_backward(turns):
