@@ -106,7 +106,7 @@ def analyse(context: TuningContext) -> MemoryModel | None:
     known = backend.memory_of(detection)
     if known is not None:
         keep_detection(context.folder, detection)
-    if known is not None or not backend.PROFILES:
+    if known is not None or backend.memory_model is None:
         return known
     kept = read_analysis(context.folder)
     if kept is not None:
@@ -156,7 +156,7 @@ class SearcherFactory:
     @property
     def takes_steps(self) -> bool:
         """Tell whether the first searcher takes steps of the script to be made."""
-        return not self._is_analysed and backend_of(self._context.detection.versions).PROFILES
+        return not self._is_analysed and backend_of(self._context.detection.versions).memory_model is not None
 
     def begin(self, limit: Limit) -> Searcher:
         """Return a searcher under the limit that holds once there is a trial without recompute."""

@@ -63,7 +63,7 @@ def test_json_is_one_object(run_doctor, findings, ok):
 
 
 def test_a_crash_while_looking_is_a_sentence(monkeypatch):
-    monkeypatch.setattr(controller, "DIAGNOSIS", "no.such.package.diagnose")
+    monkeypatch.setitem(doctor.PACKAGES, controller.NAME, "no.such.package")
     with pytest.raises(SetupError, match=r"(?s)exit code 1.*-m no\.such\.package\.diagnose") as caught:
         doctor.diagnose(controller)
     assert caught.value.exit_code == 3

@@ -25,7 +25,7 @@ from autorecompute.backends.common import (
 from autorecompute.backends.ortmodule import exceptions
 from autorecompute.backends.ortmodule.adapter import adapt, add_options
 from autorecompute.backends.ortmodule.detection import detect, name_dims
-from autorecompute.backends.ortmodule.environment import Given, Level, give, plans_file_text, probe_config_of
+from autorecompute.backends.ortmodule.environment import CHOSEN, give, plans_file_text, probe_config_of
 from autorecompute.backends.ortmodule.profiling import Profiler
 from autorecompute.files import write_whole
 from autorecompute.measurement import UNCOMPARED
@@ -435,29 +435,29 @@ def rebuild(manager: Any, config: Config, folder: Path) -> None:
 
     level, plans = give_here(config, onnxruntime.__version__, folder)
     options, observer = manager._runtime_options, manager._runtime_inspector.memory_ob  # noqa: SLF001
-    options.memory_optimization_level = int(level)
+    options.memory_optimization_level = level
     options.recompute_probe_config = probe_config_of(level, os.environ)
     has_file = hasattr(options, "memory_optimizer_config_file_path")  # since ORT 1.19
     setattr(options, "memory_optimizer_config_file_path" if has_file else "memory_optimizer_config", plans)
     # Only a level needs ORT to look for plans again; looking builds a second session and doubles the time.
-    observer._is_enabled = level is not Level.CHOSEN  # noqa: SLF001
+    observer._is_enabled = level != CHOSEN  # noqa: SLF001
     observer.cluster_id_combination_to_saving_symbolics_map.clear()
     manager._execution_agent = None  # noqa: SLF001
     manager._create_execution_agent()  # noqa: SLF001
 
 
-def give_here(config: Config, ort_version: str, folder: Path) -> Given:
-    """Return a live ORTModule's settings for a config; write a plans file into the folder.
+def give_here(config: Config, ort_version: str, folder: Path) -> tuple[int, str]:
+    """Return a live ORTModule's level and plans for a config; write a plans file into the folder.
 
     Raises:
         UsageError: it cannot be given the config.
     """
     file = folder.absolute() / f"{config.hash}.json"
-    given = give(config, ort_version, file)
-    if given.plans == str(file):
+    level, plans = give(config, ort_version, file)
+    if plans == str(file):
         # Ranks that train together switch at the same moment: one of them may be reading what another writes.
         write_whole(file, plans_file_text(config))
-    return given
+    return level, plans
 
 
 def make_backend(folder: Path) -> OrtModuleBackend:
