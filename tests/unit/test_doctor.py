@@ -171,9 +171,9 @@ def make_wheels(tmp_path):
     assert compiler, "the tests build ORT's extensions, too"
 
     def make(version, missing):
-        for name, origin in of_build(version).items():
-            if origin.folder != missing:
-                library = tmp_path / "nvidia" / origin.folder / "lib" / name
+        for name, folder in of_build(version).items():
+            if folder != missing:
+                library = tmp_path / "nvidia" / folder / "lib" / name
                 library.parent.mkdir(parents=True, exist_ok=True)
                 subprocess.run(
                     [compiler, "-shared", f"-Wl,-soname,{name}", "-o", str(library), "-xc", "/dev/null"], check=True

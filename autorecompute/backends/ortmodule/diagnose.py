@@ -175,13 +175,13 @@ def _check_cuda_libraries() -> list[Finding]:
     if not lacking:
         return [_ok(name, f"{', '.join(libraries)} load")]
     report = _missing if gpus else _warning
-    wheels = dict.fromkeys(libraries[library].wheel for library in lacking)
+    wheels = dict.fromkeys(installation.wheel_of(libraries[library], version) for library in lacking)
     return [report(name, f"{', '.join(lacking)} cannot be loaded", _run(pip(f"install {' '.join(wheels)}")))]
 
 
 def _check_extension(name: str) -> Finding:
     try:
-        problem, obstacle = extensions.examine(name).problem, extensions.obstacle(name)
+        problem, obstacle = extensions.examine(name), extensions.obstacle(name)
     except SetupError as error:
         return _missing(f"extension {name}", str(error), _run(_reinstall_ort(*filter(version_of, TRAINING))))
     if not problem:

@@ -6,7 +6,7 @@ import re
 import sysconfig
 import traceback
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, NamedTuple
+from typing import TYPE_CHECKING, Any
 
 from autorecompute.backends.common import describe_out_of_memory, is_out_of_memory, last_line
 from autorecompute.errors import SetupError, chain_of
@@ -50,33 +50,14 @@ _MADE_OF_NODE = re.compile(r"(_Grad\b|_output_\d+|_BatchNormInternal).*")
 """Suffixes by which ORT and the exporter name nodes and values that they make for a node."""
 
 
-class Call(NamedTuple):
-    """A call of an operator in the model.
-
-    Attributes:
-        operator: As torch or ONNX name it.
-        module: The module's class and name; empty if it is not known.
-        line: The line that calls it; empty if it is not known.
-    """
-
-    operator: str
-    module: str = ""
-    line: str = ""
-
-    def __str__(self) -> str:
-        """Return the call in words."""
-        place = f", called in {self.module}" if self.module else ""
-        return f"{self.operator}{place}{f' ({self.line})' if self.line else ''}"
-
-
 def is_of_export(error: BaseException) -> bool:
     """Tell whether ORTModule raised it while it made a session, and neither the model nor the script did."""
     functions = {frame.f_code.co_name for frame in _frames(error)}
     return bool(functions & MAKING) and CALLING_THE_MODEL not in functions
 
 
-def find_call(error: BaseException) -> Call | None:
-    """Return the call of the operator that the exception is about, as far as it can be known."""
+def find_call(error: BaseException) -> str:
+    """Return the call of the operator that the exception is about, in words; empty where it cannot be known."""
     links = chain_of(error)
     frames = [frame for link in links for frame in _frames(link)]
     text = "\n".join(str(link) for link in links)
@@ -88,6 +69,11 @@ def find_call(error: BaseException) -> Call | None:
         or _of_node(text, model)
         or _of_operator(text, _nodes_of(manager), model)
     )
+
+
+def _describe(operator: str, module: str, line: str = "") -> str:
+    place = f", called in {module}" if module else ""
+    return f"{operator}{place}{f' ({line})' if line else ''}"
 
 
 def explanation_of(error: BaseException) -> str:
@@ -108,51 +94,52 @@ def uses_bfloat16(error: BaseException) -> bool:
     return any(value.type.tensor_type.elem_type == TensorProto.BFLOAT16 for value in values)
 
 
-def _of_exporter(frames: Sequence[FrameType], model: Any) -> Call | None:
+def _of_exporter(frames: Sequence[FrameType], model: Any) -> str:
     nodes = [frame.f_locals["node"] for frame in frames if _is_exporter(frame)]
     if not nodes:
-        return None
+        return ""
     # The scope has the class and the name of each module on the way: a.b.Net::/a.b.Linear::first
     names = [part.rpartition("::")[2] for part in nodes[-1].scopeName().split("/")]
     operator = nodes[-1].pyname() if nodes[-1].kind() == "prim::PythonOp" else nodes[-1].kind()
-    return Call(operator, _describe_module(names, model), _line_of(nodes[-1].sourceRange()))
+    return _describe(operator, _describe_module(names, model), _line_of(nodes[-1].sourceRange()))
 
 
-def _of_inference(frames: Sequence[FrameType], model: Any) -> Call | None:
+def _of_inference(frames: Sequence[FrameType], model: Any) -> str:
     nodes = [frame.f_locals["node"] for frame in frames if frame.f_code.co_name == "_infer_impl"]
-    return _read_node(nodes[-1].name, model) if nodes else None
+    return _describe(*_read_node(nodes[-1].name, model)) if nodes else ""
 
 
-def _of_node(text: str, model: Any) -> Call | None:
+def _of_node(text: str, model: Any) -> str:
     function, node = _PYTHON_FUNCTION.search(text), _NODE.search(text)
     if function is not None:
-        return Call(function[1], _describe_module(function[2].split("/")[:-1], model))
-    return None if node is None else _read_node(node[1], model)
+        return _describe(function[1], _describe_module(function[2].split("/")[:-1], model))
+    return "" if node is None else _describe(*_read_node(node[1], model))
 
 
-def _read_node(name: str, model: Any) -> Call:
+def _read_node(name: str, model: Any) -> tuple[str, str]:
+    """Return the operator and the module that a node's name tells."""
     parts = [part for part in name.split("/") if part]
     at = next((place for place, part in enumerate(parts) if _MADE_OF_NODE.search(part)), len(parts) - 1)
     operator = re.sub(r"_\d+$", "", _MADE_OF_NODE.sub("", parts[at]))
-    return Call(operator, _describe_module(parts[:at], model))
+    return operator, _describe_module(parts[:at], model)
 
 
-def _of_operator(text: str, nodes: Sequence[Any], model: Any) -> Call | None:
+def _of_operator(text: str, nodes: Sequence[Any], model: Any) -> str:
     operator = next((found[1] for pattern in _OPERATORS if (found := pattern.search(text))), None)
     if operator is None:
-        return None
+        return ""
     named = [node.name for node in nodes if node.op_type == operator and _NODE.match(node.name)]
-    modules = list(dict.fromkeys(_read_node(name, model).module for name in named))
+    modules = list(dict.fromkeys(_read_node(name, model)[1] for name in named))
     more = f" and {len(modules) - 1} more" if len(modules) > 1 else ""
-    return Call(operator, f"{modules[0]}{more}" if modules else "")
+    return _describe(operator, f"{modules[0]}{more}" if modules else "")
 
 
 def _describe_module(names: Sequence[str], model: Any) -> str:
-    """Class and name of the module that a node belongs to.
+    """Return class and name of the module that a node belongs to.
 
     Args:
         names: The names on the way to it, from ORTModule's own down; those of a container's parts hold its name.
-        model: What ORTModule wraps, if it is known.
+        model: The model that ORTModule wraps, if it is known.
     """
     path, above = [], ROOT
     for name in names[names.index(ROOT) + 1 :] if ROOT in names else ():
@@ -255,11 +242,10 @@ def require_ortmodule() -> None:
 def _explain(error: Exception, text: str) -> str:
     call = find_call(error)
     if uses_bfloat16(error) and ("bfloat16" in text or NO_KERNEL in text):
-        operator = "an operator" if call is None else call
-        return f"{CANNOT} it has no bfloat16 on this device for {operator}. {WITHOUT_BFLOAT16}"
+        return f"{CANNOT} it has no bfloat16 on this device for {call or 'an operator'}. {WITHOUT_BFLOAT16}"
     reason = explanation_of(error) or _last_words(error)
     because = f": {reason.rstrip('.')}" if reason else ""
-    if call is None:
+    if not call:
         return f"{CANNOT} it fails while it builds the training graph{because}. {WAY_TO_FIND_OUT}"
     verb = next((verb for word, verb in VERBS.items() if word in text), "it fails on")
     return f"{CANNOT} {verb} {call}{because}. {WAY_OUT}"

@@ -12,7 +12,6 @@ import sys
 import sysconfig
 import tempfile
 import time
-from dataclasses import dataclass
 from importlib.machinery import EXTENSION_SUFFIXES
 from pathlib import Path
 
@@ -33,9 +32,9 @@ def missing_headers(cuda: str) -> str:
         return ""
     major, minor = map(int, cuda.split(".")[:2])
     # NVIDIA renamed its wheels with CUDA 13, and took crt out of the compiler's.
-    wheel = "nvidia-cuda-crt" if major >= 13 else f"nvidia-cuda-nvcc-cu{major}"  # noqa: PLR2004
-    runtime = "nvidia-cuda-runtime" if major >= 13 else f"nvidia-cuda-runtime-cu{major}"  # noqa: PLR2004
-    pins = " ".join(f"'{name}=={major}.{minor}.*'" for name in (runtime, wheel))
+    is_renamed = major >= 13  # noqa: PLR2004
+    wheels = ("runtime", "crt") if is_renamed else (f"runtime-cu{major}", f"nvcc-cu{major}")
+    pins = " ".join(f"'nvidia-cuda-{wheel}=={major}.{minor}.*'" for wheel in wheels)
     return f"CUDA's headers are missing. Run: {pip(f'install {pins}')}"
 
 
@@ -112,21 +111,6 @@ ERROR_LINES = 5
 TAIL_LINES = 12
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Extension:
-    """One extension as it was found.
-
-    Attributes:
-        name: Its module name.
-        file: The file that Python would import; ``None`` where there is none.
-        problem: Why it cannot be used, in words; empty where it loads.
-    """
-
-    name: str
-    file: Path | None
-    problem: str = ""
-
-
 def needed() -> tuple[str, ...]:
     """Return the names of the extensions that ORTModule needs with the installed torch.
 
@@ -143,8 +127,8 @@ def needed() -> tuple[str, ...]:
     return tuple(names)
 
 
-def examine(name: str) -> Extension:
-    """Tell whether the extension is there and loads into this process.
+def examine(name: str) -> str:
+    """Return why the extension cannot be used, in words; empty where it loads into this process.
 
     Raises:
         SetupError: onnxruntime-training is not installed.
@@ -152,7 +136,7 @@ def examine(name: str) -> Extension:
     """
     candidates = (_folder() / f"{name}{suffix}" for suffix in EXTENSION_SUFFIXES)
     file = next(filter(Path.is_file, candidates), None)
-    return Extension(name=name, file=file, problem=_try_to_load(file) if file else "not built")
+    return _try_to_load(file) if file else "not built"
 
 
 def _folder() -> Path:
@@ -208,7 +192,7 @@ def _cuda_of(name: str) -> str:
 
 
 def build(name: str) -> None:
-    """Compiles the extension against the installed torch and puts it where ORT looks for it: seconds to minutes.
+    """Compile the extension against the installed torch and put it where ORT looks for it: seconds to minutes.
 
     Raises:
         SetupError: a tool is missing, the compiler failed, what it made does not load, or ORT's folder is read-only.
@@ -229,7 +213,7 @@ def build(name: str) -> None:
 
 
 def _compile(name: str, sources: Path) -> Path:
-    """Run the extension's ``setup.py`` in its folder and returns the library it made."""
+    """Run the extension's ``setup.py`` in its folder and return the library it made."""
     output, scratch = sources.parent / "output", sources.parent / "objects"
     handle, log = tempfile.mkstemp(prefix=f"autorecompute-{name}-", suffix=".log")
     command = [sys.executable, "setup.py", "build_ext", "--build-lib", str(output), "--build-temp", str(scratch)]
@@ -284,7 +268,7 @@ def build_missing() -> tuple[str, ...]:
         SetupError: one of them cannot be built.
         ImportError: torch is not installed.
     """
-    names = tuple(name for name in needed() if examine(name).problem)
+    names = tuple(name for name in needed() if examine(name))
     for position, name in enumerate(names, start=1):
         sys.stderr.write(f"[{position}/{len(names)}] {name}: compiling since {time.strftime('%H:%M:%S')} ... ")
         sys.stderr.flush()

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import contextlib
 import functools
 import os
 import sys
@@ -26,7 +25,7 @@ from autorecompute.backends.ortmodule import exceptions
 from autorecompute.backends.ortmodule.adapter import adapt, add_options
 from autorecompute.backends.ortmodule.detection import detect, name_dims
 from autorecompute.backends.ortmodule.environment import CHOSEN, give, plans_file_text, probe_config_of
-from autorecompute.backends.ortmodule.profiling import Profiler
+from autorecompute.backends.ortmodule.profiling import follow_options, take_profile
 from autorecompute.files import write_whole
 from autorecompute.measurement import UNCOMPARED
 from autorecompute.plans import Config
@@ -46,31 +45,21 @@ INEFFECTIVE = (
 )
 
 
-class Checkpointing:
-    """Follows ``torch.utils.checkpoint.checkpoint(..., use_reentrant=False)`` in models that are exported.
+def follow_checkpointing(warnings: dict[str, str]) -> None:
+    """Warn of ``torch.utils.checkpoint.checkpoint(..., use_reentrant=False)`` in models that are exported."""
+    import torch
+    from torch.utils import checkpoint as module
 
-    Attributes:
-        warnings: What was seen, a sentence.
-    """
+    # Scripts import the function by its name: only what it calls can be followed.
+    generate = module._checkpoint_without_reentrant_generator  # noqa: SLF001
 
-    def __init__(self) -> None:
-        self.warnings: tuple[str, ...] = ()
+    @functools.wraps(generate)
+    def note_and_generate(*args: Any, **kwargs: Any) -> Any:
+        if torch.jit.is_tracing():
+            warnings[module.__name__] = INEFFECTIVE
+        return generate(*args, **kwargs)
 
-    def install(self) -> None:
-        """Follow every call from now on, by whatever name it is called."""
-        import torch
-        from torch.utils import checkpoint as module
-
-        # Scripts import the function by its name: only what it calls can be followed.
-        generate = module._checkpoint_without_reentrant_generator  # noqa: SLF001
-
-        @functools.wraps(generate)
-        def note_and_generate(*args: Any, **kwargs: Any) -> Any:
-            if torch.jit.is_tracing():
-                self.warnings = (INEFFECTIVE,)
-            return generate(*args, **kwargs)
-
-        module._checkpoint_without_reentrant_generator = note_and_generate  # noqa: SLF001
+    module._checkpoint_without_reentrant_generator = note_and_generate  # noqa: SLF001
 
 
 LOG_LEVEL_VARIABLE = "ORTMODULE_LOG_LEVEL"
@@ -88,7 +77,7 @@ def let_out() -> None:
     add_options(_verbosity)
 
 
-@contextlib.contextmanager
+@contextmanager
 def _leave_streams(*_: object, **__: object) -> Iterator[None]:
     yield
 
@@ -103,22 +92,17 @@ LIBRARIES = tuple(sysconfig.get_paths()[name] for name in ("stdlib", "purelib", 
 
 
 class ForwardPairing:
-    """Counts forwards and backwards of the training sessions of this process."""
+    """Counts forwards and backwards of the training sessions of this process.
+
+    Attributes:
+        open_lines: Lines of the script whose forward has had no backward so far in this step.
+        found: A warning for each line of the script that is at fault.
+    """
 
     def __init__(self) -> None:
-        self._open_lines: list[str] = []
+        self.open_lines: list[str] = []
+        self.found: dict[str, str] = {}
         self._overlapping: dict[str, str] = {}
-        self._found: dict[str, str] = {}
-
-    @property
-    def warnings(self) -> tuple[str, ...]:
-        """Return the warnings, a sentence for each line of the script."""
-        return tuple(self._found.values())
-
-    @property
-    def has_open_forward(self) -> bool:
-        """Tell whether a forward of this step has had no backward so far."""
-        return bool(self._open_lines)
 
     def install(self) -> None:
         """Follow every training session of the process."""
@@ -133,36 +117,36 @@ class ForwardPairing:
 
         @functools.wraps(run_backward)
         def backward_and_count(agent: Any, *args: Any, **kwargs: Any) -> Any:
-            if self._open_lines:
-                self._open_lines.pop()
+            if self.open_lines:
+                self.open_lines.pop()
             return run_backward(agent, *args, **kwargs)
 
         TrainingAgent.run_forward, TrainingAgent.run_backward = forward_and_count, backward_and_count
 
     def end_step(self) -> None:
         """Hold every forward of the step that has had no backward, or had it too late, against the script."""
-        if not self._open_lines:
+        if not self.open_lines:
             # Otherwise those that came later overlapped with the one that is at fault.
-            self._found |= self._overlapping
+            self.found |= self._overlapping
         self._overlapping.clear()
-        for line in self._open_lines:
-            self._found[line] = (
+        for line in self.open_lines:
+            self.found[line] = (
                 f"{line}: a forward in training mode has no backward of its own. Recomputed Dropout would give wrong "
                 "gradients from there on: call the model under torch.no_grad() or model.eval() there."
             )
-        self._open_lines.clear()
+        self.open_lines.clear()
 
     def _begin(self, line: str) -> None:
-        if self._open_lines:
+        if self.open_lines:
             self._overlapping[line] = (
                 f"{line}: a forward in training mode begins before the last one's backward. Recomputed Dropout would "
                 "give wrong gradients from there on: let each forward's backward come first."
             )
-        self._open_lines.append(line)
+        self.open_lines.append(line)
 
 
 def _line_of_user(frame: FrameType | None) -> str:
-    """File and line of the innermost frame that is neither a library's nor ours."""
+    """Return file and line of the innermost frame that is neither a library's nor ours."""
     while frame is not None:
         file = frame.f_code.co_filename
         if not file.startswith((PACKAGE, *LIBRARIES, "<")):
@@ -188,7 +172,7 @@ def check_gradients(
 
     Args:
         manager: ORT's ``TrainingManager`` whose session is rebuilt for the check.
-        config: What to recompute.
+        config: The plans to recompute.
         forward: Calls the model on the same batch, in training mode.
         rebuild: Builds the session anew with a config.
     """
@@ -276,8 +260,7 @@ class OrtModuleBackend:
         self._ran: Callable[[], Any] = lambda: None
         self._config, self._profiles = Config(), False
         self._pairing = ForwardPairing()
-        self._checkpointing = Checkpointing()
-        self._profiler = Profiler(folder)
+        self._ineffective: dict[str, str] = {}
         self._folder = folder
 
     def install(self, listener: Listener) -> None:
@@ -292,7 +275,7 @@ class OrtModuleBackend:
         from onnxruntime.training.ortmodule._training_manager import TrainingManager
 
         self._pairing.install()
-        self._checkpointing.install()
+        follow_checkpointing(self._ineffective)
         create, forward = TrainingManager._create_execution_agent, TrainingManager.forward  # noqa: SLF001
 
         @functools.wraps(create)
@@ -317,7 +300,7 @@ class OrtModuleBackend:
                 raise
 
         _follow_fallbacks(listener)
-        self._profiler.install(TrainingManager, lambda manager: self._profiles and self._is_tuned(manager))
+        follow_options(TrainingManager, self._folder, lambda manager: self._profiles and self._is_tuned(manager))
         TrainingManager._create_execution_agent = create_and_tell  # noqa: SLF001
         TrainingManager.forward = forward_and_tell
 
@@ -326,33 +309,33 @@ class OrtModuleBackend:
         return NOTHING_TRAINED
 
     def switch(self, config: Config, *, profiles: bool = False) -> None:
-        """Rebuilds every training session with another config; those that are tuned profiled, if that is wanted."""
+        """Rebuild every training session with another config; those that are tuned profiled, if that is wanted."""
         self._config, self._profiles = config, profiles
         for manager in list(self._managers):
             rebuild(manager, config, self._folder)
 
     def live_meter(self) -> None:
-        """None: ORT's arena holds the tensors of a step."""
+        """Return nothing: ORT's arena holds the tensors of a step."""
 
     def take_profile(self) -> StepProfile:
         """Return the last step that was tuned, which ends the profile of its session."""
         self._profiles, manager = False, self._ran()
         assert manager is not None, "it has just trained"
-        return self._profiler.take(manager, name_dims(manager))
+        return take_profile(manager, self._folder, name_dims(manager))
 
     def take_compile_seconds(self) -> float:
-        """None: sessions are made by a swap, before the first step with it."""
+        """Return nothing: sessions are made by a swap, before the first step with it."""
         return 0.0
 
     @property
     def has_open_forward(self) -> bool:
         """Tell whether a training forward waits for its backward; no config can be switched then."""
-        return self._pairing.has_open_forward
+        return bool(self._pairing.open_lines)
 
     def end_step(self) -> tuple[str, ...]:
-        """Told that a step has ended; what the script has done so far that recompute does not bear."""
+        """Note that a step has ended; return what the script has done so far that recompute does not bear."""
         self._pairing.end_step()
-        return (*self._pairing.warnings, *self._checkpointing.warnings)
+        return (*self._pairing.found.values(), *self._ineffective.values())
 
     def wrong_recompute(self) -> str:
         """Return nothing: what ORT makes again is in its graph, and nobody sees it."""
@@ -384,8 +367,8 @@ class OrtModuleBackend:
             )
         finally:
             rebuild(manager, self._config, folder)
-        if self._pairing.warnings and any("Dropout" in on.site for on in config.choices):
-            return replace(check, agrees=False, message=self._pairing.warnings[0])
+        if self._pairing.found and any("Dropout" in on.site for on in config.choices):
+            return replace(check, agrees=False, message=next(iter(self._pairing.found.values())))
         return check
 
     def _welcome(self, manager: Any, listener: Listener) -> None:
