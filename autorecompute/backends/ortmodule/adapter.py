@@ -18,6 +18,20 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Mapping
 
 
+def put_around(owner: Any, name: str) -> Callable[[Callable[..., Any]], None]:
+    """Return a decorator: its function is called in the place of another one, and is given that one first."""
+    original = getattr(owner, name)
+
+    def put(function: Callable[..., Any]) -> None:
+        @functools.wraps(original)
+        def call(*args: Any, **kwargs: Any) -> Any:
+            return function(original, *args, **kwargs)
+
+        setattr(owner, name, call)
+
+    return put
+
+
 def add_options(options: Callable[[], Mapping[str, Any]]) -> bool:
     """Pass more keyword arguments to ``torch.onnx.export`` wherever ORTModule calls it, over those of its own.
 

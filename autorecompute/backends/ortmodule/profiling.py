@@ -8,6 +8,7 @@ import math
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+from autorecompute.backends.ortmodule.adapter import put_around
 from autorecompute.memory import Operation, Phase, StepProfile, Tensor
 from autorecompute.plans.savings import BATCH, SEQUENCE, evaluate, simplify
 
@@ -49,18 +50,15 @@ def follow_options(managers: Any, folder: Path, wants: Callable[[Any], bool]) ->
         folder: Where ORT may write.
         wants: Tells whether the next session of a manager is to be profiled.
     """
-    make_options = managers._get_session_config  # noqa: SLF001
 
-    @functools.wraps(make_options)
-    def make_and_tell(manager: Any) -> Any:
-        options, *providers = make_options(manager)
+    @put_around(managers, "_get_session_config")
+    def make_options(make: Callable[[Any], Any], manager: Any) -> Any:
+        options, *providers = make(manager)
         if wants(manager):
             options.enable_profiling = True
             options.profile_file_prefix = str(folder / "profile")
             options.optimized_model_filepath = str(folder / _GRAPH_FILE)
         return (options, *providers)
-
-    managers._get_session_config = make_and_tell  # noqa: SLF001
 
 
 def take_profile(manager: Any, folder: Path, names: Mapping[str, str]) -> StepProfile:

@@ -7,7 +7,7 @@ import os
 import sys
 import sysconfig
 import weakref
-from contextlib import contextmanager
+from contextlib import contextmanager, nullcontext
 from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -22,7 +22,7 @@ from autorecompute.backends.common import (
     within,
 )
 from autorecompute.backends.ortmodule import exceptions
-from autorecompute.backends.ortmodule.adapter import adapt, add_options
+from autorecompute.backends.ortmodule.adapter import adapt, add_options, put_around
 from autorecompute.backends.ortmodule.detection import detect, name_dims
 from autorecompute.backends.ortmodule.environment import CHOSEN, give, plans_file_text, probe_config_of
 from autorecompute.backends.ortmodule.profiling import follow_options, take_profile
@@ -51,15 +51,11 @@ def follow_checkpointing(warnings: dict[str, str]) -> None:
     from torch.utils import checkpoint as module
 
     # Scripts import the function by its name: only what it calls can be followed.
-    generate = module._checkpoint_without_reentrant_generator  # noqa: SLF001
-
-    @functools.wraps(generate)
-    def note_and_generate(*args: Any, **kwargs: Any) -> Any:
+    @put_around(module, "_checkpoint_without_reentrant_generator")
+    def note_and_generate(generate: Callable[..., Any], *args: Any, **kwargs: Any) -> Any:
         if torch.jit.is_tracing():
             warnings[module.__name__] = INEFFECTIVE
         return generate(*args, **kwargs)
-
-    module._checkpoint_without_reentrant_generator = note_and_generate  # noqa: SLF001
 
 
 LOG_LEVEL_VARIABLE = "ORTMODULE_LOG_LEVEL"
@@ -73,13 +69,8 @@ def let_out() -> None:
     """
     from onnxruntime.training.ortmodule import _logger
 
-    _logger._suppress_os_stream_output = _leave_streams  # noqa: SLF001
+    _logger._suppress_os_stream_output = lambda *_, **__: nullcontext()  # noqa: SLF001
     add_options(_verbosity)
-
-
-@contextmanager
-def _leave_streams(*_: object, **__: object) -> Iterator[None]:
-    yield
 
 
 def _verbosity() -> dict[str, bool]:
@@ -108,20 +99,16 @@ class ForwardPairing:
         """Follow every training session of the process."""
         from onnxruntime.training.ortmodule._execution_agent import TrainingAgent
 
-        run_forward, run_backward = TrainingAgent.run_forward, TrainingAgent.run_backward
-
-        @functools.wraps(run_forward)
-        def forward_and_count(agent: Any, *args: Any, **kwargs: Any) -> Any:
+        @put_around(TrainingAgent, "run_forward")
+        def forward_and_count(run: Callable[..., Any], *args: Any, **kwargs: Any) -> Any:
             self._begin(_line_of_user(sys._getframe(1)))  # noqa: SLF001  (documented, and no walk of all frames)
-            return run_forward(agent, *args, **kwargs)
+            return run(*args, **kwargs)
 
-        @functools.wraps(run_backward)
-        def backward_and_count(agent: Any, *args: Any, **kwargs: Any) -> Any:
+        @put_around(TrainingAgent, "run_backward")
+        def backward_and_count(run: Callable[..., Any], *args: Any, **kwargs: Any) -> Any:
             if self.open_lines:
                 self.open_lines.pop()
-            return run_backward(agent, *args, **kwargs)
-
-        TrainingAgent.run_forward, TrainingAgent.run_backward = forward_and_count, backward_and_count
+            return run(*args, **kwargs)
 
     def end_step(self) -> None:
         """Hold every forward of the step that has had no backward, or had it too late, against the script."""
@@ -176,11 +163,8 @@ def check_gradients(
         forward: Calls the model on the same batch, in training mode.
         rebuild: Builds the session anew with a config.
     """
-    named = {
-        name: parameter
-        for name, parameter in manager._flattened_module.named_parameters()  # noqa: SLF001
-        if parameter.requires_grad
-    }
+    every = manager._flattened_module.named_parameters()  # noqa: SLF001
+    named = {name: parameter for name, parameter in every if parameter.requires_grad}
     parameters = list(named.values())
     with _seeded_dropouts(manager._onnx_models.optimized_model.graph):  # noqa: SLF001
         expected = [
@@ -253,7 +237,7 @@ class OrtModuleBackend:
     Whatever else trains gets the same config, and is neither counted nor compared.
 
     Args:
-        folder: Where plans files may be written; whoever gave it removes it, as this process can end at any moment.
+        folder: For plans files; whoever gave it removes it, as this process can end at any moment.
     """
 
     def __init__(self, folder: Path) -> None:
@@ -276,21 +260,22 @@ class OrtModuleBackend:
         exceptions.require_ortmodule()
         adapt()
         let_out()
+        from onnxruntime.training.ortmodule._fallback import _FallbackManager
         from onnxruntime.training.ortmodule._training_manager import TrainingManager
 
         self._pairing.install()
         follow_checkpointing(self._ineffective)
-        create, forward = TrainingManager._create_execution_agent, TrainingManager.forward  # noqa: SLF001
+        follow_options(TrainingManager, self._folder, lambda manager: self._profiles and self._is_tuned(manager))
 
-        @functools.wraps(create)
-        def create_and_tell(manager: Any) -> None:
+        @put_around(TrainingManager, "_create_execution_agent")
+        def create_and_tell(create: Callable[[Any], None], manager: Any) -> None:
             create(manager)
             if manager not in self._managers:
                 self._managers.add(manager)
                 self._welcome(manager, listener)
 
-        @functools.wraps(forward)
-        def forward_and_tell(manager: Any, *inputs: Any, **kwargs: Any) -> Any:
+        @put_around(TrainingManager, "forward")
+        def forward_and_tell(forward: Callable[..., Any], manager: Any, *inputs: Any, **kwargs: Any) -> Any:
             # A further model's first forward makes its session: nothing can be compared before, nor its time be used.
             if self._is_tuned(manager) and (manager in self._managers or not self._has_told):
                 self._ran = weakref.ref(manager)
@@ -303,10 +288,11 @@ class OrtModuleBackend:
                 listener.on_failure(error)
                 raise
 
-        _follow_fallbacks(listener)
-        follow_options(TrainingManager, self._folder, lambda manager: self._profiles and self._is_tuned(manager))
-        TrainingManager._create_execution_agent = create_and_tell  # noqa: SLF001
-        TrainingManager.forward = forward_and_tell
+        @put_around(_FallbackManager, "fallback")
+        def tell_and_fall_back(fall_back: Callable[..., Any], manager: Any, *inputs: Any, **kwargs: Any) -> Any:
+            # The call is handed back to PyTorch: a script may insist on that.
+            listener.on_fallback(exceptions.classify(manager._exception)[1])  # noqa: SLF001
+            return fall_back(manager, *inputs, **kwargs)
 
     def why_nothing_trained(self) -> str:
         """Return why a script may never have come to training, and what to do about it, in sentences."""
@@ -364,13 +350,11 @@ class OrtModuleBackend:
         )
 
     def _compare(self, manager: Any, config: Config, forward: Callable[[], Any]) -> GradientCheck:
-        folder = self._folder
+        build = functools.partial(rebuild, manager, folder=self._folder)
         try:
-            check = check_gradients(
-                manager, config, forward=forward, rebuild=lambda candidate: rebuild(manager, candidate, folder)
-            )
+            check = check_gradients(manager, config, forward=forward, rebuild=build)
         finally:
-            rebuild(manager, self._config, folder)
+            build(self._config)
         if self._pairing.found and any("Dropout" in on.site for on in config.choices):
             return replace(check, agrees=False, message=next(iter(self._pairing.found.values())))
         return check
@@ -396,20 +380,6 @@ def _build_of(manager: Any) -> tuple[object, ...]:
     """Return the same for all modules that are built alike, whatever their weights are."""
     module = manager._original_module  # noqa: SLF001
     return type(module), *((name, weight.shape) for name, weight in module.named_parameters())
-
-
-def _follow_fallbacks(listener: Listener) -> None:
-    """Tell of each call of a model that ORTModule hands back to PyTorch: a script may insist on that."""
-    from onnxruntime.training.ortmodule._fallback import _FallbackManager
-
-    fall_back = _FallbackManager.fallback
-
-    @functools.wraps(fall_back)
-    def tell_and_fall_back(fallback_manager: Any, *inputs: Any, **kwargs: Any) -> Any:
-        listener.on_fallback(exceptions.classify(fallback_manager._exception)[1])  # noqa: SLF001
-        return fall_back(fallback_manager, *inputs, **kwargs)
-
-    _FallbackManager.fallback = tell_and_fall_back
 
 
 def rebuild(manager: Any, config: Config, folder: Path) -> None:
