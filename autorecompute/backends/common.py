@@ -136,14 +136,7 @@ def on_few_samples(
     """Compare on few samples of a call; on all of them where the model cannot be called with few.
 
     A mask that has as many rows as there are samples is cut with them, and a model may know how many samples there are.
-    Where few samples run out of memory, all do.
-
-    Args:
-        compare: Compares gradients of a call with these arguments.
-        args: The positional arguments of the call.
-        kwargs: Its keyword arguments.
-        batch: Samples of the call.
-        classify: Tells what an exception means.
+    Where few samples run out of memory, which ``classify`` tells, all do.
     """
     few = slice_batch(tuple(args), batch), slice_batch(dict(kwargs), batch)
     try:
@@ -199,14 +192,9 @@ def within(found: Mapping[str, float], kind_of: Callable[[str], str], steps: int
 
 
 def beside_noise(found: Mapping[str, float], noise: Mapping[str, float], check: GradientCheck) -> GradientCheck:
-    """Check the gradients that miss their tolerance against the difference of two steps without recompute.
+    """Check the gradients that miss their tolerance against the difference of two steps without recompute, the noise.
 
     The gradient of a key's bias is zero, but for rounding: what differs so much by itself tells of nothing.
-
-    Args:
-        found: The largest relative difference of each gradient, by its name.
-        noise: That of two steps without recompute.
-        check: The answer by tolerances alone.
     """
     telling = {name: off for name, off in found.items() if noise.get(name, math.inf) <= MOST_NOISE or math.isinf(off)}
     usual = max((noise.get(name, 0.0) for name in telling), default=math.inf)

@@ -143,11 +143,9 @@ def known_cards() -> tuple[str, ...]:
 
 
 def worker(name: str, folder: Path) -> WorkerBackend:
-    """Return the half inside the user's process of the backend of this name.
+    """Return the half inside the user's process of the backend of this name, or of all for ``AUTO``.
 
-    Args:
-        name: One of them, or ``AUTO``.
-        folder: Where it may write files; whoever gave it removes it.
+    Whoever gave the folder, where it may write files, removes it.
 
     Raises:
         SetupError: there is none of this name.
@@ -161,10 +159,9 @@ def worker(name: str, folder: Path) -> WorkerBackend:
 
 
 def plain_worker() -> Any:
-    """Return the half inside the user's process of the backend that trains every script as it is.
+    """Return that of the backend that trains every script as it is, which can join a training that goes on.
 
-    Such a one can join a training that goes on: ``note(optimizer)`` tells it of an optimizer that was made before, and
-    after ``uninstall()`` it follows nothing any more.
+    ``note(optimizer)`` tells it of an optimizer that was made before. After ``uninstall()`` it follows nothing more.
     """
     return worker(plain_name(), Path())
 
@@ -181,11 +178,9 @@ def other_in_use(name: str) -> str:
 
 
 def call_when_imported(name: str, call: Callable[[], None]) -> None:
-    """Call a function once this process has imported torch, and again once it has a package that a backend is for.
+    """Call a function once this process has imported torch, and again once it has the package of this, or any, backend.
 
-    Args:
-        name: The backend's name, or ``AUTO`` for any of them.
-        call: What is called. It may import all that the backend is made of: nothing of that is half imported then.
+    The function may import all that the backend is made of: nothing of that is half imported then.
     """
     chosen = controllers() if name == AUTO else [controller(name)]
     packages = [backend.USED_BY.partition(".")[0] for backend in chosen if backend.USED_BY]
@@ -235,13 +230,7 @@ def _gather(member: str) -> tuple[str, ...]:
 
 
 def render(config: Config, knobs: Collection[str], versions: Mapping[str, str], folder: Path) -> Emission:
-    """Render a config for an unmodified script; derived each time, and stored nowhere.
-
-    Args:
-        config: What to recompute.
-        knobs: Names of the other settings that are on.
-        versions: Versions of what trains, as a detection has them; ``backend`` among them.
-        folder: Where files lie that the variables name.
+    """Render a config for an unmodified script, with the knobs of these names; derived each time, and stored nowhere.
 
     Raises:
         SetupError: these versions read no config of this form.

@@ -11,12 +11,7 @@ from autorecompute.units import GIB, format_bytes
 
 
 class NvmlError(SetupError):
-    """NVML gave no answer.
-
-    Args:
-        found: The fault, in words, without a full stop.
-        remedy: Advice, in sentences; empty where nothing can be done.
-    """
+    """NVML gave no answer: ``found`` says why, without a full stop, and ``remedy`` what helps, if anything does."""
 
     def __init__(self, found: str, remedy: str = "") -> None:
         super().__init__(f"{found}. {remedy}".strip())
@@ -123,12 +118,7 @@ _CLOCK_QUESTIONS = ("nvmlDeviceGetCurrentClocksEventReasons", "nvmlDeviceGetCurr
 class Card:
     """A card or a MIG instance, the same one where the UUID is. A question without an answer raises an ``NvmlError``.
 
-    Attributes:
-        nvml: Where it is asked.
-        handle: NVML's handle of it.
-        whole: NVML's handle of the physical card; another one than ``handle`` for a MIG instance.
-        uuid: ``GPU-…`` or ``MIG-…``.
-        name: The product's name.
+    Of an instance, ``whole`` is the handle of the physical card, and ``handle`` its own.
     """
 
     nvml: Nvml = field(compare=False, repr=False)
@@ -223,16 +213,12 @@ def instances(card: Card) -> list[Card]:
 
 
 def visible_cards(nvml: Nvml, value: str | None) -> list[Card]:
-    """Return the cards that a CUDA process sees, in its order.
+    """Return the cards that a CUDA process sees under a value of ``CUDA_VISIBLE_DEVICES``, in its order.
 
     The list holds indices, UUIDs or their unique beginnings, and ends before the first entry that names no card; an
     entry that is there twice hides all. A card in MIG mode stands for its first instance, and one instance is all that
     a process sees. An index means NVML's order, which is CUDA's too where all cards are of one kind or
     ``CUDA_DEVICE_ORDER=PCI_BUS_ID`` is set: what must be right goes by :func:`find_card`.
-
-    Args:
-        nvml: Where to ask.
-        value: Of ``CUDA_VISIBLE_DEVICES``; ``None`` where it is not set.
     """
     cards = all_cards(nvml)
     entries = map(str, range(len(cards))) if value is None else value.split(",")
@@ -250,14 +236,10 @@ def visible_cards(nvml: Nvml, value: str | None) -> list[Card]:
 
 
 def find_card(nvml: Nvml, uuid: str) -> Card:
-    """Return the card or MIG instance with this UUID.
+    """Return the card or MIG instance with this UUID, as torch gives it without a prefix, or as NVML does.
 
     CUDA may give the UUID of the whole card to a process that has only a MIG instance of it. Then the instance is the
     one that ``CUDA_VISIBLE_DEVICES`` names, or the first.
-
-    Args:
-        nvml: Where to ask.
-        uuid: As torch gives it, without what NVML puts in front, or as NVML does.
 
     Raises:
         NvmlError: no card of this UUID is visible.

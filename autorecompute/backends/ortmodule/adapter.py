@@ -35,11 +35,7 @@ def put_around(owner: Any, name: str) -> Callable[[Callable[..., Any]], None]:
 def add_options(options: Callable[[], Mapping[str, Any]]) -> bool:
     """Pass more keyword arguments to ``torch.onnx.export`` wherever ORTModule calls it, over those of its own.
 
-    Args:
-        options: Gives them, and is asked at each export; with the same function again, nothing more happens.
-
-    Returns:
-        Whether the function is new.
+    The function is asked at each export. Return True if it is new: a second time, nothing more happens.
     """
     import torch
 

@@ -111,12 +111,7 @@ _ACTIVATION = re.compile(r"- Output (\d+)\s*: \[(.*)\], byte/elem: (\d+), (\d+)%
 
 
 def read_clusters(table: str, names: Mapping[str, str]) -> tuple[Cluster, ...]:
-    """Return the clusters of ORT's table, equal ones told as one; none where the text is no such table.
-
-    Args:
-        table: What ``get_serialized_ortmodule_memory_stat`` printed, in ORT 1.17, 1.18 or 1.19.
-        names: What to call the symbolic dimensions instead of ORT's names.
-    """
+    """Return the clusters of ORT's table, equal ones told as one; none where the text is no such table."""
     return merge_alike(
         Cluster(
             occurrences=int(match[1]),
@@ -178,17 +173,11 @@ PAIR = 2
 def find_sharing(
     choices: Sequence[Choice], occurrences: int, clusters: Sequence[Cluster], dims: Mapping[str, int]
 ) -> tuple[Choice, str] | None:
-    """Find out how two plans of ORT share their buffers; return ``None`` where the activations do not tell.
+    """Find out how two plans of ORT share their buffers, in so many nodes; ``None`` where the activations do not tell.
 
     Returns:
         The plan whose outputs lie in the buffers of the other, and the bytes that the activations of both plans count,
         as an expression: ``0`` where only that output is kept for itself. The other plan cannot free them alone.
-
-    Args:
-        choices: The plans.
-        occurrences: Number of nodes in which they share.
-        clusters: The activations that they are about.
-        dims: Sizes at which activations are compared; one and its reshaped self have equal sizes in other words.
     """
     reusers = [choice for choice in choices if any(kept.reuse_frequency for _, kept in _kept(choice, clusters))]
     if len(choices) != PAIR or len(reusers) != 1:
@@ -239,11 +228,7 @@ ABSENT = "absent"
 
 
 def digest_graph(graph: Any) -> str:
-    """Sixty-four hexadecimal digits, equal for graphs that compute the same in the same way.
-
-    Args:
-        graph: An ONNX ``GraphProto``; its nodes are in topological order, as ONNX demands.
-    """
+    """Return hexadecimal digits that are equal for ONNX graphs that compute the same in the same way."""
     leaves = _describe_leaves(graph)
     kinds = [_describe_node(node) for node in graph.node]
     of_leaves, of_nodes = leaves, kinds
@@ -358,11 +343,7 @@ def _hash(*texts: str) -> str:
 
 
 def detect(manager: Any) -> Detection:
-    """Return the detection of a training session that was built without recompute.
-
-    Args:
-        manager: ORT's ``TrainingManager`` whose execution agent was just created.
-    """
+    """Return the detection of a ``TrainingManager`` whose session was just built without recompute."""
     agent = manager._execution_agent  # noqa: SLF001
     graph = manager._onnx_models.optimized_model.graph  # noqa: SLF001
     names, dims = _dims_of(manager)

@@ -170,7 +170,7 @@ def make_offer(
         detection: The plans that were found.
         level: ORT's level; one above 0 leaves the plans unread.
         asked: Each choice with the occurrences it is asked for, -1 for all.
-        probe_config: How ORT looks for plans under the level, in its own words.
+        probe_config: ORT's words for how it looks for plans under the level.
         dims: The dimensions at which the plans are weighed.
     """
     is_chosen = level == CHOSEN
@@ -214,16 +214,9 @@ def make_offer(
 
 
 def count_recomputed(choice: Choice, counts: Mapping[Choice, int], clusters: Sequence[Cluster]) -> int:
-    """Count the nodes that ORT 1.17 to 1.19 recomputes for a choice.
+    """Count the nodes that ORT 1.17 to 1.19 recomputes for a choice, where these choices take effect with their counts.
 
-    All it is offered for, all but one for a count of 0.
-
-    Of two options for one node the first takes effect.
-
-    Args:
-        choice: The choice.
-        counts: The choices that take effect, each with its count.
-        clusters: What they are offered for.
+    These are all that it is offered for, or all but one for a count of 0. Of two options for one node the first counts.
     """
     if choice not in counts:
         return 0
@@ -278,14 +271,10 @@ def levels_of(ort_version: str) -> tuple[int, ...]:
 
 
 def give(config: Config, ort_version: str, plans_file: Path) -> tuple[int, str]:
-    """Return that version's settings for a config, be it for variables or the options of a live ORTModule.
+    """Return ORT's level for a config, and the path of the plans file or the plans; empty where there are none.
 
-    These are ORT's level, and the path of the plans file or the plans themselves; empty where there are none.
-
-    Args:
-        config: The plans to recompute.
-        ort_version: ``onnxruntime.__version__`` of the environment that trains.
-        plans_file: Where the caller keeps ``plans_file_text(config)``; ONNX Runtime 1.19 is given its absolute path.
+    That is for variables, or for the options of a live ORTModule. ONNX Runtime 1.19 is given the absolute path at which
+    the caller keeps ``plans_file_text(config)``.
 
     Raises:
         SetupError: that version reads no config of this form.

@@ -137,9 +137,7 @@ def _of_operator(text: str, nodes: Sequence[Any], model: Any) -> str:
 def _describe_module(names: Sequence[str], model: Any) -> str:
     """Return class and name of the module that a node belongs to.
 
-    Args:
-        names: The names on the way to it, from ORTModule's own down; those of a container's parts hold its name.
-        model: The model that ORTModule wraps, if it is known.
+    Of the names on the way to it, from ORTModule's own down, those of a container's parts hold its name.
     """
     path, above = [], ROOT
     for name in names[names.index(ROOT) + 1 :] if ROOT in names else ():

@@ -37,9 +37,7 @@ def missing_headers(cuda: str) -> str:
 def variables(cuda: str, scratch: Path) -> dict[str, str]:
     """Return the environment variables that lead torch's build rules to the headers and the CUDA runtime.
 
-    Args:
-        cuda: The CUDA that torch was built with.
-        scratch: Folder that may take a stand-in for a toolkit and lives as long as the build.
+    The scratch folder may take a stand-in for a toolkit, and lives as long as the build.
     """
     if toolkit := _find_toolkit(cuda):
         return {"CUDA_HOME": str(toolkit)}

@@ -49,11 +49,8 @@ def owns_file(distribution: str, name: str, packages: Path) -> bool:
 
     Args:
         distribution: An installed one.
-        name: How the file's name begins.
+        name: The beginning of the file's name.
         packages: The folder that the package is imported from.
-
-    Raises:
-        importlib.metadata.PackageNotFoundError: the distribution is not installed.
     """
     record = next((file for file in metadata.files(distribution) or () if file.name.startswith(name)), None)
     if record is None:
@@ -63,11 +60,7 @@ def owns_file(distribution: str, name: str, packages: Path) -> bool:
 
 
 def pip(arguments: str) -> str:
-    """Return the command line that has pip do this for the running interpreter.
-
-    Args:
-        arguments: ``install …`` or ``uninstall …``, quoted for a shell.
-    """
+    """Return the command line that has pip ``install …`` or ``uninstall …`` for the running interpreter."""
     python = shlex.quote(sys.executable)
     # Not find_spec: at the name of pip, setuptools switches this process back to the standard library's distutils.
     if version_of("pip"):
@@ -99,11 +92,7 @@ LIBRARIES = {
 
 
 def of_build(cuda_version: str) -> Mapping[str, str]:
-    """Return the libraries of an ORT that was built for this CUDA; nothing where they are not known.
-
-    Args:
-        cuda_version: As ORT's build information has it, empty for a CPU build.
-    """
+    """Return the libraries of an ORT for this CUDA, which is empty for a CPU; nothing where they are not known."""
     release = parse_release(cuda_version)
     return LIBRARIES.get(release[0], {}) if release else {}
 

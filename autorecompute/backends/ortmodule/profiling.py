@@ -43,13 +43,7 @@ _GRAPH_FILE = "profiled.onnx"
 
 
 def follow_options(managers: Any, folder: Path, wants: Callable[[Any], bool]) -> None:
-    """Have sessions write their profiles.
-
-    Args:
-        managers: ORT's ``TrainingManager``, the class, which makes the options of a session.
-        folder: Where ORT may write.
-        wants: Tells whether the next session of a manager is to be profiled.
-    """
+    """Have sessions of ``TrainingManager``, the class, write their profiles into the folder where that is wanted."""
 
     @put_around(managers, "_get_session_config")
     def make_options(make: Callable[[Any], Any], manager: Any) -> Any:
@@ -62,13 +56,7 @@ def follow_options(managers: Any, folder: Path, wants: Callable[[Any], bool]) ->
 
 
 def take_profile(manager: Any, folder: Path, names: Mapping[str, str]) -> StepProfile:
-    """Return the last step of the manager's session, which ends its profile.
-
-    Args:
-        manager: ORT's ``TrainingManager`` whose session was to be profiled.
-        folder: Where ORT wrote.
-        names: Our names of the symbolic dimensions, by ORT's.
-    """
+    """Return the last step of the manager's session, which ends its profile."""
     import onnx
 
     events_file = Path(manager._execution_agent._inference_session.end_profiling())  # noqa: SLF001

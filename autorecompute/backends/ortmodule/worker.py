@@ -236,8 +236,7 @@ class OrtModuleBackend:
     The first module that trains is tuned, with others that are built like it: those of other folds, or of an ensemble.
     Whatever else trains gets the same config, and is neither counted nor compared.
 
-    Args:
-        folder: For plans files; whoever gave it removes it, as this process can end at any moment.
+    Whoever gave the folder for plans files removes it, as this process can end at any moment.
     """
 
     def __init__(self, folder: Path) -> None:

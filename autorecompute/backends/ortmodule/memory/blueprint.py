@@ -22,9 +22,6 @@ def settle_durations(profiles: Sequence[StepProfile]) -> list[StepProfile]:
 
     A profile times each operation once. On a busy machine one may lose its core meanwhile, and take a hundred times as
     long as the same operation of the next layer. Like are operations of one kind that read and make the same sizes.
-
-    Args:
-        profiles: Steps at the same dimensions.
     """
     seconds = defaultdict(list)
     forms = [_forms(profile) for profile in profiles]
@@ -96,12 +93,7 @@ class Blueprint:
 
 
 def draw_blueprint(plain: StepProfile, full: StepProfile) -> Blueprint:
-    """Read off which operations a config repeats.
-
-    Args:
-        plain: A step without recompute.
-        full: A step of the same graph with all plans on.
-    """
+    """Read off which operations a config repeats, from steps without recompute and with all plans on."""
     plain, full = settle_durations((plain, full))
     known = {operation.key: operation for operation in plain.operations}
     again = {operation.repeats for operation in full.operations if operation.phase is Phase.RECOMPUTE}

@@ -55,15 +55,10 @@ class _Tensor:
 
 
 class OrtSimulator:
-    """A blueprint at some dimensions.
+    """A blueprint at some dimensions, with a column for each choice that can be on.
 
     What does not depend on the config is added up once. Time is cut into spans, at every moment at which something may
     begin or end that does depend on it; of the rest, only the most that it takes in each span is kept.
-
-    Args:
-        blueprint: The step.
-        dims: Its dimensions, where they are not those that were profiled.
-        choices: All choices that can be on, in the order of the columns that :meth:`simulate` takes.
 
     Raises:
         KeyError: a shape depends on a dimension that is not known.
@@ -97,11 +92,7 @@ class OrtSimulator:
         )
 
     def simulate(self, switches: np.ndarray) -> Simulated:
-        """Forecast the memory and the recompute of configs.
-
-        Args:
-            switches: Choices that are on, of shape ``[configs, choices]``.
-        """
+        """Forecast the memory and the recompute of configs, given as :meth:`matrix` returns them."""
         parts = [self._simulate(switches[start : start + CHUNK]) for start in range(0, max(len(switches), 1), CHUNK)]
         peaks, stashes, shares = (np.concatenate(part) for part in zip(*parts, strict=True))
         return Simulated(peaks, stashes, shares)
