@@ -221,7 +221,7 @@ class LiveMeter(Protocol):
 
 
 class WorkerBackend(Protocol):
-    """A training system inside the user's process."""
+    """A training system inside the user's process, which has nothing of what it does not override."""
 
     def install(self, listener: Listener) -> None:
         """Hook into the training system before the user's script runs.
@@ -235,12 +235,15 @@ class WorkerBackend(Protocol):
 
     def live_meter(self) -> LiveMeter | None:
         """Return a meter of live tensors; ``None`` where the device's allocator, or nobody, counts them."""
+        return None
 
     def take_profile(self) -> StepProfile | None:
         """Return the last step of those profiled, once after a switch; ``None`` of a system that profiles none."""
+        return None
 
     def take_compile_seconds(self) -> float:
         """Return the seconds of compiling since the last call; steps of that time tell nothing of a config."""
+        return 0.0
 
     @property
     def has_open_forward(self) -> bool:
@@ -251,6 +254,7 @@ class WorkerBackend(Protocol):
 
     def wrong_recompute(self) -> str:
         """Return in what the steps with this config differed from those without recompute; empty where in nothing."""
+        return ""
 
     def why_nothing_trained(self) -> str:
         """Return why a script that ends or goes on may never have come to training, and what to do, in sentences."""

@@ -8,7 +8,6 @@ import sys
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, cast
 
-from autorecompute.backends import imports
 from autorecompute.backends.imports import when_imported
 from autorecompute.errors import OwnCheckpointingError, SetupError
 from autorecompute.plans import Config
@@ -185,7 +184,7 @@ def call_when_imported(name: str, call: Callable[[], None]) -> None:
     chosen = controllers() if name == AUTO else [controller(name)]
     packages = [backend.USED_BY.partition(".")[0] for backend in chosen if backend.USED_BY]
     for package in ("torch", *packages):
-        imports.when_imported(package, lambda _module: call())
+        when_imported(package, lambda _module: call())
 
 
 def _holds_class_of(packages: tuple[str, ...], module: Any) -> bool:

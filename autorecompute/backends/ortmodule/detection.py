@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING, Any
 
 from autorecompute import codec
 from autorecompute.backends.common import describe_device
+from autorecompute.backends.ortmodule.controller import NAME
 from autorecompute.backends.ortmodule.environment import (
     COMPROMISE,
     CUSTOM_AUTOGRAD,
@@ -344,15 +345,26 @@ def _hash(*texts: str) -> str:
 
 def detect(manager: Any) -> Detection:
     """Return the detection of a ``TrainingManager`` whose session was just built without recompute."""
+    import onnxruntime
+    import torch
+    from onnxruntime.training.ortmodule._custom_autograd_function import custom_autograd_function_enabler
+
     agent = manager._execution_agent  # noqa: SLF001
     graph = manager._onnx_models.optimized_model.graph  # noqa: SLF001
-    names, dims = _dims_of(manager)
+    names, dims = dims_of(manager)
     plans, clusters = probe_plans(agent, IGNORING_LAYERS, names, dims)
     layer_plans, layer_clusters = probe_plans(agent, WITHIN_LAYERS, names, dims)
-    extra = OrtDetection(layer_plans=layer_plans, layer_clusters=layer_clusters, features=_read_features())
+    features = (CUSTOM_AUTOGRAD,) if custom_autograd_function_enabler.state else ()
+    extra = OrtDetection(layer_plans=layer_plans, layer_clusters=layer_clusters, features=features)
     device = describe_device(manager._device)  # noqa: SLF001
     allocator = read_allocator(device)
-    versions = {**read_versions(), **allocator}
+    versions = {
+        "python": platform.python_version(),
+        "torch": torch.__version__,
+        "onnxruntime": onnxruntime.__version__,
+        "backend": NAME,
+        **allocator,
+    }
     return Detection(
         plans=plans,
         own_presets=presets_of(
@@ -369,18 +381,8 @@ def detect(manager: Any) -> Detection:
     )
 
 
-def _read_features() -> tuple[str, ...]:
-    from onnxruntime.training.ortmodule._custom_autograd_function import custom_autograd_function_enabler
-
-    return (CUSTOM_AUTOGRAD,) if custom_autograd_function_enabler.state else ()
-
-
-def name_dims(manager: Any) -> dict[str, str]:
-    """Return our name of each symbolic dimension, by ORT's."""
-    return _dims_of(manager)[0]
-
-
-def _dims_of(manager: Any) -> tuple[dict[str, str], dict[str, int]]:
+def dims_of(manager: Any) -> tuple[dict[str, str], dict[str, int]]:
+    """Return our name of each symbolic dimension of a ``TrainingManager``, and the size by our name."""
     values = manager._runtime_inspector.memory_ob.symbolic_dim_name_to_value_map  # noqa: SLF001
     return read_dims(values, manager._onnx_models.optimized_model.graph)  # noqa: SLF001
 
@@ -397,35 +399,22 @@ def probe_plans(
     takes_table_flag = len(inspect.signature(stat).parameters) > len(("config", "probe"))
     table, found = stat("", probe, True) if takes_table_flag else stat("", probe)
     clusters = read_clusters(table, names)
-    plans = [
-        sum_up(key, raw, occurrences, clusters=clusters, names=names, dims=dims)
-        for key, (raw, occurrences) in found.items()
-    ]
+    plans = []
+    for key, (raw, occurrences) in found.items():
+        stated = simplify(raw, names)
+        plan = make_plan(key, occurrences=occurrences, saving_bytes=evaluate(stated, dims), saving=stated)
+        plans.append(_sum_up(plan, clusters, dims))
     alone = [correct_for_sharing(plan, plans, clusters, dims) for plan in plans]
-    return tuple(sorted(alone, key=_preference)), clusters
+    return tuple(sorted(alone, key=lambda plan: (option_of(plan), -(plan.saving_bytes or 0), plan.id))), clusters
 
 
-def _preference(plan: Plan) -> tuple[str, int, str]:
-    return option_of(plan), -(plan.saving_bytes or 0), plan.id
-
-
-def sum_up(  # noqa: PLR0913  (what ORT says of a plan, and what it is read with)
-    key: str,
-    raw: str,
-    occurrences: int,
-    *,
-    clusters: tuple[Cluster, ...],
-    names: Mapping[str, str],
-    dims: Mapping[str, int],
-) -> Plan:
-    """Return a plan with the saving of all its outputs, where the clusters cover it, else with ORT's own figure."""
-    stated = simplify(raw, names)
-    plan = make_plan(key, occurrences=occurrences, saving_bytes=evaluate(stated, dims), saving=stated)
+def _sum_up(plan: Plan, clusters: tuple[Cluster, ...], dims: Mapping[str, int]) -> Plan:
+    """Return the plan with the saving of all its outputs, where the clusters cover it, else with ORT's own figure."""
     summed, covered = saving_of(plan.choices[0], clusters)
     saving = simplify(summed)
-    if len(plan.choices) > 1 or covered != occurrences or saving == stated:
+    if len(plan.choices) > 1 or covered != plan.occurrences or saving == plan.saving:
         return plan
-    return replace(plan, saving_bytes=evaluate(saving, dims), saving=saving, stated=stated)
+    return replace(plan, saving_bytes=evaluate(saving, dims), saving=saving, stated=plan.saving)
 
 
 def correct_for_sharing(
@@ -447,16 +436,3 @@ def correct_for_sharing(
         return plan
     stated = plan.stated or plan.saving
     return replace(plan, saving_bytes=saving_bytes, saving=saving, stated=stated)
-
-
-def read_versions() -> dict[str, str]:
-    """Return the versions that plans and speed depend on."""
-    import onnxruntime
-    import torch
-
-    return {
-        "python": platform.python_version(),
-        "torch": torch.__version__,
-        "onnxruntime": onnxruntime.__version__,
-        "backend": "ortmodule",
-    }

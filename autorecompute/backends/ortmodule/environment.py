@@ -88,22 +88,8 @@ def write_row(choice: Choice, count: int = ALL_OCCURRENCES) -> str:
     return f"{choice.site}:{choice.option}:{count}"
 
 
-def read_row(text: str) -> Choice:
-    """Read ``Gelu+:1:-1``.
-
-    Raises:
-        UsageError: the text is not of that form, or asks for a count that ORT cannot keep.
-    """
-    choice, count = read_request(text)
-    if count != ALL_OCCURRENCES:
-        raise UsageError(
-            f"'{text}' is no recompute plan that ORT can keep: it takes all occurrences or none. Write -1."
-        )
-    return choice
-
-
-def read_request(text: str) -> tuple[Choice, int]:
-    """Read ``Gelu+:1:2`` as users write it: the choice, and how many occurrences it asks for, -1 for all.
+def read_row(text: str) -> tuple[Choice, int]:
+    """Read ``Gelu+:1:2`` as users write it: the choice, and the number of occurrences it asks for, -1 for all.
 
     Raises:
         UsageError: the text is not of that form.
@@ -114,9 +100,9 @@ def read_request(text: str) -> tuple[Choice, int]:
     return Choice(match[1], match[2]), int(match[3])
 
 
-def make_plan(key: str, *, occurrences: int, saving_bytes: int | None, saving: str, stated: str | None = None) -> Plan:
+def make_plan(key: str, *, occurrences: int, saving_bytes: int | None, saving: str) -> Plan:
     """Return the plan that ORT has this key for: rows joined by commas."""
-    choices = tuple(sorted({read_row(text) for text in key.split(",")}, key=str))
+    choices = tuple(sorted({read_row(text)[0] for text in key.split(",")}, key=str))
     compromise = " (compromise)" if any(choice.option == COMPROMISE for choice in choices) else ""
     return Plan(
         choices=choices,
@@ -124,7 +110,6 @@ def make_plan(key: str, *, occurrences: int, saving_bytes: int | None, saving: s
         occurrences=occurrences,
         saving_bytes=saving_bytes,
         saving=saving,
-        stated=stated,
     )
 
 
@@ -309,7 +294,7 @@ def requested_by(environment: Mapping[str, str], *, ort_version: str) -> tuple[i
     if level != CHOSEN or not text:
         return level, {}
     listed = _read_plans_file(Path(text)) if _parse_version(ort_version) >= FIRST_VERSION_WITH_FILE else [text]
-    requests = map(read_request, filter(None, ",".join(listed).split(",")))
+    requests = map(read_row, filter(None, ",".join(listed).split(",")))
     by_subgraph = {choice.site: (choice, count) for choice, count in requests}
     return level, dict(by_subgraph.values())
 

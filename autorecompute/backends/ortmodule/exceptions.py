@@ -9,7 +9,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from autorecompute.backends.common import describe_out_of_memory, is_out_of_memory, last_line
-from autorecompute.errors import SetupError, chain_of
+from autorecompute.errors import chain_of
 from autorecompute.measurement import Outcome
 
 if TYPE_CHECKING:
@@ -221,20 +221,6 @@ def classify(error: BaseException) -> tuple[Outcome, str]:
     if isinstance(error, Exception) and (is_of_export(error) or _is_fallback(links) or any(map(text.count, VERBS))):
         return Outcome.EXPORT_ERROR, _explain(error, text)
     return Outcome.SCRIPT_ERROR, f"{type(error).__name__}: {last_line(error)}"
-
-
-def require_ortmodule() -> None:
-    """Check that ORTModule can be used here.
-
-    Raises:
-        SetupError: something is missing; the message holds doctor's line about it.
-    """
-    from autorecompute.backends.findings import blocking
-    from autorecompute.backends.ortmodule.diagnose import findings_for_training
-
-    missing = blocking(findings_for_training())
-    if missing:
-        raise SetupError(" ".join(f"{finding.name}: {finding.found}. {finding.remedy}" for finding in missing))
 
 
 def _explain(error: Exception, text: str) -> str:

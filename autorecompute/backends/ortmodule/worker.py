@@ -21,11 +21,15 @@ from autorecompute.backends.common import (
     scalar_of,
     within,
 )
+from autorecompute.backends.findings import blocking
+from autorecompute.backends.interface import WorkerBackend
 from autorecompute.backends.ortmodule import exceptions
 from autorecompute.backends.ortmodule.adapter import adapt, add_options, put_around
-from autorecompute.backends.ortmodule.detection import detect, name_dims
+from autorecompute.backends.ortmodule.detection import detect, dims_of
+from autorecompute.backends.ortmodule.diagnose import findings_for_training
 from autorecompute.backends.ortmodule.environment import CHOSEN, give, plans_file_text, probe_config_of
 from autorecompute.backends.ortmodule.profiling import follow_options, take_profile
+from autorecompute.errors import SetupError
 from autorecompute.files import write_whole
 from autorecompute.measurement import UNCOMPARED
 from autorecompute.plans import Config
@@ -230,7 +234,7 @@ NOTHING_TRAINED = (
 )
 
 
-class OrtModuleBackend:
+class OrtModuleBackend(WorkerBackend):
     """ORTModule inside the user's process.
 
     The first module that trains is tuned, with others that are built like it: those of other folds, or of an ensemble.
@@ -256,7 +260,8 @@ class OrtModuleBackend:
         Raises:
             SetupError: ORTModule is not installed, or its extensions are missing.
         """
-        exceptions.require_ortmodule()
+        if missing := blocking(findings_for_training()):
+            raise SetupError(" ".join(f"{finding.name}: {finding.found}. {finding.remedy}" for finding in missing))
         adapt()
         let_out()
         from onnxruntime.training.ortmodule._fallback import _FallbackManager
@@ -303,18 +308,11 @@ class OrtModuleBackend:
         for manager in list(self._managers):
             rebuild(manager, config, self._folder)
 
-    def live_meter(self) -> None:
-        """Return nothing: ORT's arena holds the tensors of a step."""
-
     def take_profile(self) -> StepProfile:
         """Return the last step that was tuned, which ends the profile of its session."""
         self._profiles, manager = False, self._ran()
         assert manager is not None, "it has just trained"
-        return take_profile(manager, self._folder, name_dims(manager))
-
-    def take_compile_seconds(self) -> float:
-        """Return nothing: sessions are made by a swap, before the first step with it."""
-        return 0.0
+        return take_profile(manager, self._folder, dims_of(manager)[0])
 
     @property
     def has_open_forward(self) -> bool:
@@ -325,10 +323,6 @@ class OrtModuleBackend:
         """Note that a step has ended; return what the script has done so far that recompute does not bear."""
         self._pairing.end_step()
         return (*self._pairing.found.values(), *self._ineffective.values())
-
-    def wrong_recompute(self) -> str:
-        """Return nothing: what ORT makes again is in its graph, and nobody sees it."""
-        return ""
 
     def classify(self, error: BaseException) -> tuple[Outcome, str]:
         """Classify the exception that ended the script, with a sentence about it."""
