@@ -55,22 +55,19 @@ class ImportWatch:
             # One loader may load many modules: it was met before, and is met again.
             if module.__name__ != self.module or self._is_running or self not in sys.meta_path:
                 execute(module)
-            else:
-                self._run(execute, module)
+                return
+            self._is_running = True
+            try:
+                if self.before is not None:
+                    self.before()
+                execute(module)
+            finally:
+                self._is_running = False
+            sys.meta_path.remove(self)
+            if self.after is not None:
+                self.after(module)
 
         return execute_and_tell
-
-    def _run(self, execute: Callable[[Any], None], module: Any) -> None:
-        self._is_running = True
-        try:
-            if self.before is not None:
-                self.before()
-            execute(module)
-        finally:
-            self._is_running = False
-        sys.meta_path.remove(self)
-        if self.after is not None:
-            self.after(module)
 
 
 def watch_for(hook: str) -> ImportWatch | None:

@@ -50,25 +50,10 @@ _MADE_OF_NODE = re.compile(r"(_Grad\b|_output_\d+|_BatchNormInternal).*")
 """Suffixes by which ORT and the exporter name nodes and values that they make for a node."""
 
 
-def is_of_export(error: BaseException) -> bool:
+def _is_of_export(error: BaseException) -> bool:
     """Tell whether ORTModule raised it while it made a session, and neither the model nor the script did."""
     functions = {frame.f_code.co_name for frame in _frames(error)}
     return bool(functions & MAKING) and CALLING_THE_MODEL not in functions
-
-
-def find_call(error: BaseException) -> str:
-    """Return the call of the operator that the exception is about, in words; empty where it cannot be known."""
-    links = chain_of(error)
-    frames = [frame for link in links for frame in _frames(link)]
-    text = "\n".join(str(link) for link in links)
-    manager = _manager_of(frames)
-    model = getattr(manager, "_original_module", None)
-    return (
-        _of_exporter(frames, model)
-        or _of_inference(frames, model)
-        or _of_node(text, model)
-        or _of_operator(text, _nodes_of(manager), model)
-    )
 
 
 def _describe(operator: str, module: str, line: str = "") -> str:
@@ -76,20 +61,18 @@ def _describe(operator: str, module: str, line: str = "") -> str:
     return f"{operator}{place}{f' ({line})' if line else ''}"
 
 
-def explanation_of(error: BaseException) -> str:
+def _why_refused(links: Iterable[BaseException]) -> str:
     """Return why an operator cannot be exported, where whoever refused it says more than its name; empty otherwise."""
-    refusals = [link for link in chain_of(error) if any(map(_is_exporter, _frames(link)))]
+    refusals = [link for link in links if any(map(_is_exporter, _frames(link)))]
     if not refusals or type(refusals[0]).__name__ == "UnsupportedOperatorError":
         return ""
     # What follows is the exporter's graph, and where to file a bug.
     return re.split(r"\n| Please feel free| {2}\[Caused by", str(refusals[0]), maxsplit=1)[0].strip()
 
 
-def uses_bfloat16(error: BaseException) -> bool:
-    """Tell whether anything in the model that was exported is in bfloat16."""
+def _uses_bfloat16(graph: Any) -> bool:
     from onnx import TensorProto
 
-    graph = _graph_of(_manager_of([frame for link in chain_of(error) for frame in _frames(link)]))
     values = [] if graph is None else [*graph.value_info, *graph.input, *graph.output]
     return any(value.type.tensor_type.elem_type == TensorProto.BFLOAT16 for value in values)
 
@@ -158,20 +141,10 @@ def _line_of(stack: str) -> str:
     return next((f"{file.name}:{number}" for file, number in lines), "")
 
 
-def _manager_of(frames: Iterable[FrameType]) -> Any:
-    selves = (frame.f_locals.get("self") for frame in frames)
-    return next((owner for owner in selves if hasattr(owner, "_graph_transition_manager")), None)
-
-
 def _graph_of(manager: Any) -> Any:
     transition = getattr(manager, "_graph_transition_manager", None)
     info = getattr(transition, "_post_export_processed_model_info", None)
     return None if info is None else info._post_export_processed_model.graph  # noqa: SLF001
-
-
-def _nodes_of(manager: Any) -> Sequence[Any]:
-    graph = _graph_of(manager)
-    return () if graph is None else graph.node
 
 
 def _is_exporter(frame: FrameType) -> bool:
@@ -218,16 +191,25 @@ def classify(error: BaseException) -> tuple[Outcome, str]:
         return Outcome.EXPORT_ERROR, CHECKPOINTED
     if "dynamo-optimized function" in text or _is_given_compiled(error):
         return Outcome.EXPORT_ERROR, COMPILED
-    if isinstance(error, Exception) and (is_of_export(error) or _is_fallback(links) or any(map(text.count, VERBS))):
-        return Outcome.EXPORT_ERROR, _explain(error, text)
+    if isinstance(error, Exception) and (_is_of_export(error) or _is_fallback(links) or any(map(text.count, VERBS))):
+        return Outcome.EXPORT_ERROR, _explain(error, links, text)
     return Outcome.SCRIPT_ERROR, f"{type(error).__name__}: {last_line(error)}"
 
 
-def _explain(error: Exception, text: str) -> str:
-    call = find_call(error)
-    if uses_bfloat16(error) and ("bfloat16" in text or NO_KERNEL in text):
+def _explain(error: Exception, links: Sequence[BaseException], text: str) -> str:
+    frames = [frame for link in links for frame in _frames(link)]
+    selves = (frame.f_locals.get("self") for frame in frames)
+    manager = next((owner for owner in selves if hasattr(owner, "_graph_transition_manager")), None)
+    model, graph = getattr(manager, "_original_module", None), _graph_of(manager)
+    call = (
+        _of_exporter(frames, model)
+        or _of_inference(frames, model)
+        or _of_node(text, model)
+        or _of_operator(text, () if graph is None else graph.node, model)
+    )
+    if _uses_bfloat16(graph) and ("bfloat16" in text or NO_KERNEL in text):
         return f"{CANNOT} it has no bfloat16 on this device for {call or 'an operator'}. {WITHOUT_BFLOAT16}"
-    reason = explanation_of(error) or _last_words(error)
+    reason = _why_refused(links) or _last_words(error)
     because = f": {reason.rstrip('.')}" if reason else ""
     if not call:
         return f"{CANNOT} it fails while it builds the training graph{because}. {WAY_TO_FIND_OUT}"
@@ -244,8 +226,7 @@ def _last_words(error: Exception) -> str:
 
 def _is_given_compiled(error: BaseException) -> bool:
     # ORTModule fails on a compiled module by chance, and says nothing of it.
-    modules = (frame.f_locals.get("module") for frame, _ in traceback.walk_tb(error.__traceback__))
-    return any(hasattr(module, "_orig_mod") for module in modules)
+    return any(hasattr(frame.f_locals.get("module"), "_orig_mod") for frame in _frames(error))
 
 
 def _is_fallback(links: Sequence[BaseException]) -> bool:

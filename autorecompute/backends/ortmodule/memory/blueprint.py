@@ -122,7 +122,7 @@ def _group(exits: list[Operation], repeatable: tuple[Operation, ...]) -> dict[st
 
 
 def _reach(start: Operation, maker: Mapping[str, Operation], stops: set[str]) -> dict[str, Operation]:
-    """Return the operation, and those that it takes to have its inputs again."""
+    """Return the operation, and those that have to run to have its inputs again."""
     seen, todo = {start.key: start}, [start]
     while todo:
         for value in todo.pop().reads:
