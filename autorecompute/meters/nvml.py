@@ -3,11 +3,15 @@
 from __future__ import annotations
 
 import os
+from contextlib import suppress
 from dataclasses import dataclass, field
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from autorecompute.errors import SetupError
 from autorecompute.units import GIB, format_bytes
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator
 
 
 class NvmlError(SetupError):
@@ -186,30 +190,28 @@ _WHOLE = "nvmlDeviceGetDeviceHandleFromMigDeviceHandle"
 
 def all_cards(nvml: Nvml) -> list[Card]:
     """Return the physical cards that the driver shows here, in its order, which is that of the PCI bus."""
-    found = []
-    for index in range(nvml.ask("nvmlDeviceGetCount")):
-        try:
-            handle = nvml.ask("nvmlDeviceGetHandleByIndex", index)
-        except NvmlUnsupportedError:
-            # A card of the machine that this process has no right to: CUDA does not count it either.
-            continue
-        found.append(_card(nvml, handle, whole=handle))
-    return found
+    handles = _handles(nvml, nvml.ask("nvmlDeviceGetCount"), "nvmlDeviceGetHandleByIndex")
+    return [_card(nvml, handle, whole=handle) for handle in handles]
 
 
 def instances(card: Card) -> list[Card]:
     """Return the MIG instances of a card; empty where MIG is off, or on with none created."""
-    if not _is_divided(card):
-        return []
-    found = []
-    for index in range(card.nvml.ask("nvmlDeviceGetMaxMigDeviceCount", card.handle)):
-        try:
-            handle = card.nvml.ask("nvmlDeviceGetMigDeviceHandleByIndex", card.handle, index)
-        except NvmlUnsupportedError:
-            # A place for an instance that was not created.
-            continue
-        found.append(_card(card.nvml, handle, whole=card.handle))
-    return found
+    nvml = card.nvml
+    try:
+        is_divided = not card.is_instance and nvml.ask("nvmlDeviceGetMigMode", card.handle)[0]
+    except NvmlUnsupportedError:
+        is_divided = False
+    most = nvml.ask("nvmlDeviceGetMaxMigDeviceCount", card.handle) if is_divided else 0
+    handles = _handles(nvml, most, "nvmlDeviceGetMigDeviceHandleByIndex", card.handle)
+    return [_card(nvml, handle, whole=card.handle) for handle in handles]
+
+
+def _handles(nvml: Nvml, count: int, question: str, *of: Any) -> Iterator[Any]:
+    for index in range(count):
+        # A card that this process has no right to, and that CUDA does not count either, has none; nor has a place for an
+        # instance that was not created.
+        with suppress(NvmlUnsupportedError):
+            yield nvml.ask(question, *of, index)
 
 
 def visible_cards(nvml: Nvml, value: str | None) -> list[Card]:
@@ -251,7 +253,9 @@ def find_card(nvml: Nvml, uuid: str) -> Card:
         except NvmlUnsupportedError:
             continue
         card = _card(nvml, handle, whole=nvml.ask(_WHOLE, handle) if name.startswith("MIG-") else handle)
-        return _visible_part(card)
+        own = instances(card)
+        visible = visible_cards(nvml, os.environ.get(VISIBLE_VARIABLE)) if own else []
+        return next((part for part in own if part in visible), own[0] if own else card)
     raise NvmlError(f"NVML knows no card {uuid}", "See those it knows with: nvidia-smi -L")
 
 
@@ -261,12 +265,6 @@ def describe_visible(nvml: Nvml) -> str:
     names = [f"{card.name} ({format_bytes(card.memory_bytes('total'))})" for card in visible_cards(nvml, value)]
     hidden = f"none: {VISIBLE_VARIABLE}={value} hides all {len(all_cards(nvml))}" if value is not None else "none"
     return f"driver {nvml.ask('nvmlSystemGetDriverVersion')}, GPUs seen: {', '.join(names) or hidden}"
-
-
-def _visible_part(card: Card) -> Card:
-    own = instances(card)
-    visible = visible_cards(card.nvml, os.environ.get(VISIBLE_VARIABLE)) if own else []
-    return next((part for part in own if part in visible), own[0] if own else card)
 
 
 def _named(entry: str, cards: list[Card]) -> Card | None:
@@ -282,16 +280,6 @@ def _named(entry: str, cards: list[Card]) -> Card | None:
 def _unique(beginning: str, cards: list[Card]) -> Card | None:
     matching = [card for card in cards if card.uuid.startswith(beginning)]
     return matching[0] if len(matching) == 1 else None
-
-
-def _is_divided(card: Card) -> bool:
-    if card.is_instance:
-        return False
-    try:
-        current, _ = card.nvml.ask("nvmlDeviceGetMigMode", card.handle)
-    except NvmlUnsupportedError:
-        return False
-    return bool(current)
 
 
 def _card(nvml: Nvml, handle: Any, *, whole: Any) -> Card:
