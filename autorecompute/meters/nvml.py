@@ -208,8 +208,8 @@ def instances(card: Card) -> list[Card]:
 
 def _handles(nvml: Nvml, count: int, question: str, *of: Any) -> Iterator[Any]:
     for index in range(count):
-        # A card that this process has no right to, and that CUDA does not count either, has none; nor has a place for an
-        # instance that was not created.
+        # A card that this process has no right to, and that CUDA does not count either, has none, and so has a place
+        # for an instance that was not created.
         with suppress(NvmlUnsupportedError):
             yield nvml.ask(question, *of, index)
 
