@@ -20,13 +20,13 @@ LAST = 2**63 - 1
 """ONNX's end of a slice that goes to the end."""
 
 
-def _constant(g: Any, value: Any) -> Any:
-    return g.op("Constant", value_t=value)
+def _constant(g: Any, value: Any, dtype: Any = None) -> Any:
+    return g.op("Constant", value_t=torch.as_tensor(value, dtype=dtype))
 
 
 def _slice_shape(g: Any, tensor: Any, start: int, end: int) -> Any:
     """Return the sizes of some of a tensor's dimensions."""
-    bounds = (_constant(g, torch.tensor([place])) for place in (start, end))
+    bounds = (_constant(g, [place]) for place in (start, end))
     return g.op("Slice", g.op("Shape", tensor), *bounds)
 
 
@@ -44,7 +44,7 @@ def export_index_add(g: Any, tensor: Any, dim: Any, index: Any, source: Any, *al
     rank, factor = helper._get_tensor_rank(tensor), helper._get_const(alpha[0], "f", "alpha") if alpha else 1  # noqa: SLF001
     axis = helper._get_const(dim, "i", "dim") % rank  # noqa: SLF001
     if factor != 1:
-        source = g.op("Mul", source, _constant(g, torch.tensor(factor, dtype=_dtype_of(source))))
+        source = g.op("Mul", source, _constant(g, factor, dtype=_dtype_of(source)))
     return _add_slices(g, tensor, axis, index, source)
 
 
@@ -55,14 +55,14 @@ def export_index_put(g: Any, tensor: Any, indices: Any, values: Any, accumulate:
         RuntimeError: it accumulates at places in several dimensions, or at those of a mask.
     """
     if accumulate is None or not helper._parse_arg(accumulate, "b"):  # noqa: SLF001
-        never = _constant(g, torch.tensor(data=False))
+        never = _constant(g, value=False)
         return symbolic_opset11.index_put(g, tensor, indices, values, accumulate or never)
     places = helper._unpack_list(indices) if helper._is_packed_list(indices) else [indices]  # noqa: SLF001
     if len(places) != 1 or helper._is_bool(places[0]):  # noqa: SLF001
         raise RuntimeError("ORT adds wrongly in index_put(accumulate=True). Use index_add or scatter_add.")
     inner = _slice_shape(g, tensor, 1, LAST)
     whole = g.op("Expand", values, g.op("Concat", g.op("Shape", places[0]), inner, axis_i=0))
-    open_size = _constant(g, torch.tensor([-1]))
+    open_size = _constant(g, [-1])
     slices = g.op("Reshape", whole, g.op("Concat", open_size, inner, axis_i=0))
     return _add_slices(g, tensor, 0, g.op("Reshape", places[0], open_size), slices)
 
@@ -95,7 +95,7 @@ def export_scatter_reduce(  # noqa: PLR0913, PLR0917  (the operator's own parame
 
 def _add_slices(g: Any, tensor: Any, axis: int, index: Any, source: Any) -> Any:
     rank = helper._get_tensor_rank(tensor)  # noqa: SLF001
-    shape = _constant(g, torch.tensor([-1 if place == axis else 1 for place in range(rank)]))
+    shape = _constant(g, [-1 if place == axis else 1 for place in range(rank)])
     everywhere = g.op("Expand", g.op("Reshape", index, shape), g.op("Shape", source))
     return export_scatter_add(g, tensor, axis, everywhere, source)
 
@@ -152,7 +152,7 @@ def export_attention(  # noqa: PLR0913, PLR0917  (the operator's own parameters)
     scores = g.op("MatMul", g.op("Mul", query, _scale_of(g, query, scale)), _swap_last(g, key))
     dtype = _dtype_of(query)
     # Softmax of nothing but infinities is not a number; half of the range leaves room for the score it is added to.
-    lowest = _constant(g, torch.tensor(torch.finfo(dtype).min / 2, dtype=dtype))
+    lowest = _constant(g, torch.finfo(dtype).min / 2, dtype=dtype)
     if is_causal:
         bias = g.op("Where", _causal_mask(g, query, key), _zero_like(g, query), lowest)
         return g.op("MatMul", _weights(g, g.op("Add", scores, bias), dropout_p), value)
@@ -163,7 +163,7 @@ def export_attention(  # noqa: PLR0913, PLR0917  (the operator's own parameters)
         hidden, scores = g.op("Not", attn_mask), g.op("Where", attn_mask, scores, lowest)
     else:
         # ORT recomputes Equal, and no other comparison.
-        hidden = g.op("Equal", attn_mask, _constant(g, torch.tensor(-math.inf, dtype=_dtype_of(attn_mask))))
+        hidden = g.op("Equal", attn_mask, _constant(g, -math.inf, dtype=_dtype_of(attn_mask)))
         scores = g.op("Add", scores, g.op("Where", hidden, lowest, attn_mask))
     attended = g.op("MatMul", _weights(g, scores, dropout_p), value)
     # PyTorch gives zeros where a query may look at nothing.
@@ -198,9 +198,9 @@ def export_rms_norm(g: Any, tensor: Any, shape: Any, weight: Any = None, epsilon
     like = tensor if helper._is_none(weight) else weight  # noqa: SLF001
     dtype, entries = _dtype_of(like), _cast_like(g, tensor, like)
     smallest = torch.finfo(dtype).eps if helper._is_none(epsilon) else helper._parse_arg(epsilon, "f")  # noqa: SLF001
-    squares = g.op("Pow", entries, _constant(g, torch.tensor(2.0)))
+    squares = g.op("Pow", entries, _constant(g, 2.0))
     mean = g.op("ReduceMean", squares, axes_i=list(range(-len(_sizes_of(shape)), 0)))
-    root = g.op("Sqrt", g.op("Add", mean, _constant(g, torch.tensor(smallest, dtype=dtype))))
+    root = g.op("Sqrt", g.op("Add", mean, _constant(g, smallest, dtype=dtype)))
     normalized = g.op("Div", entries, root)
     weighted = normalized if helper._is_none(weight) else g.op("Mul", normalized, weight)  # noqa: SLF001
     return _cast_like(g, weighted, tensor)
@@ -209,7 +209,7 @@ def export_rms_norm(g: Any, tensor: Any, shape: Any, weight: Any = None, epsilon
 def export_softplus(g: Any, tensor: Any, beta: float, threshold: float) -> Any:
     """``softplus``: the logarithm of one and an exponential, or where that is large the tensor itself."""
     dtype = _dtype_of(tensor)
-    slope, most, one = (_constant(g, torch.tensor(number, dtype=dtype)) for number in (beta, threshold, 1.0))
+    slope, most, one = (_constant(g, number, dtype=dtype) for number in (beta, threshold, 1.0))
     scaled = g.op("Mul", tensor, slope)
     is_large = g.op("Greater", scaled, most)
     # Where the other branch is taken, this one must not overflow: its gradient is multiplied with zero.
@@ -222,11 +222,11 @@ def export_logsumexp(g: Any, tensor: Any, dims: list[int], keepdim: int) -> Any:
     rank = helper._get_tensor_rank(tensor)  # noqa: SLF001
     axes = sorted({dim % rank for dim in dims})
     for axis in axes:
-        largest, _ = g.op("TopK", tensor, _constant(g, torch.tensor([1])), axis_i=axis, outputs=2)
+        largest, _ = g.op("TopK", tensor, _constant(g, [1]), axis_i=axis, outputs=2)
         exponentials = g.op("Exp", g.op("Sub", tensor, largest))
-        summed = g.op("ReduceSum", exponentials, _constant(g, torch.tensor([axis])), keepdims_i=1)
+        summed = g.op("ReduceSum", exponentials, _constant(g, [axis]), keepdims_i=1)
         tensor = g.op("Add", g.op("Log", summed), largest)
-    return tensor if keepdim else g.op("Squeeze", tensor, _constant(g, torch.tensor(axes)))
+    return tensor if keepdim else g.op("Squeeze", tensor, _constant(g, axes))
 
 
 def export_cumsum(g: Any, tensor: Any, dim: Any, dtype: Any = None) -> Any:
@@ -245,7 +245,7 @@ def export_diff(g: Any, tensor: Any, n: int, dim: int, prepend: Any, append: Any
 
 
 def _slice(g: Any, tensor: Any, *places: int) -> Any:
-    axis, start, end = (_constant(g, torch.tensor([place])) for place in places)
+    axis, start, end = (_constant(g, [place]) for place in places)
     return g.op("Slice", tensor, start, end, axis)
 
 
@@ -254,9 +254,9 @@ def export_max_pool1d(export: Callable[..., Any], g: Any, tensor: Any, *argument
     *sizes, ceil_mode = arguments
     kernel, stride, padding, dilation = (helper._parse_arg(size, "is") for size in sizes)  # noqa: SLF001
     pairs = ([1, *kernel], [1, *(stride or kernel)], [0, *padding], [1, *dilation])
-    before_last = _constant(g, torch.tensor([-2]))
+    before_last = _constant(g, [-2])
     row = g.op("Unsqueeze", tensor, before_last)
-    pooled = export(g, row, *(_constant(g, torch.tensor(pair)) for pair in pairs), ceil_mode)
+    pooled = export(g, row, *(_constant(g, pair) for pair in pairs), ceil_mode)
     return g.op("Squeeze", pooled, before_last)
 
 
@@ -280,7 +280,7 @@ def _weights(g: Any, scores: Any, dropout_p: float) -> Any:
     if dropout_p == 0:
         return weights
     # ORT's gradient of Dropout reads its second output.
-    share, is_training = _constant(g, torch.tensor(dropout_p)), _constant(g, torch.tensor(data=True))
+    share, is_training = _constant(g, dropout_p), _constant(g, value=True)
     return g.op("Dropout", weights, share, is_training, outputs=2)[0]
 
 
@@ -291,7 +291,7 @@ def _scale_of(g: Any, query: Any, scale: Any) -> Any:
         scale = g.op("Reciprocal", g.op("Sqrt", width))
     number = helper._maybe_get_const(scale, "f")  # noqa: SLF001
     if isinstance(number, float):
-        return _constant(g, torch.tensor(number, dtype=_dtype_of(query)))
+        return _constant(g, number, dtype=_dtype_of(query))
     return _cast_like(g, scale, query)
 
 
@@ -307,9 +307,9 @@ def _all(g: Any, mask: Any) -> Any:
 def _repeat_heads(g: Any, tensor: Any, query: Any) -> Any:
     *_, heads, _, width = helper._get_tensor_sizes(tensor)  # noqa: SLF001
     rank, wanted = helper._get_tensor_rank(tensor), helper._get_tensor_dim_size(query, -3)  # noqa: SLF001
-    group = _constant(g, torch.tensor([*[1] * (rank - 2), wanted // heads, 1, 1]))
-    groups = g.op("Expand", g.op("Unsqueeze", tensor, _constant(g, torch.tensor([rank - 2]))), group)
-    return g.op("Reshape", groups, _constant(g, torch.tensor([*[0] * (rank - 3), wanted, -1, width])))
+    group = _constant(g, [*[1] * (rank - 2), wanted // heads, 1, 1])
+    groups = g.op("Expand", g.op("Unsqueeze", tensor, _constant(g, [rank - 2])), group)
+    return g.op("Reshape", groups, _constant(g, [*[0] * (rank - 3), wanted, -1, width]))
 
 
 def _swap_last(g: Any, tensor: Any) -> Any:
