@@ -78,11 +78,12 @@ def observe_batch(values: list[Any]) -> int:
     Of an argument that holds several tensors, such as the state of a recurrent layer, the size of most counts.
     """
     rows = [[int(tensor.shape[0]) for tensor in _tensors(value) if tensor.dim() > 0] for value in values]
-    return _most_common([size for sizes in rows if (size := _most_common(sizes))]) or 1
+    return most_common(size for sizes in rows if (size := most_common(sizes))) or 1
 
 
-def _most_common(sizes: list[int]) -> int:
-    return Counter(sizes).most_common(1)[0][0] if sizes else 0
+def most_common(sizes: Iterable[int]) -> int:
+    """Return the most common size, of several the first; 0 where there is none."""
+    return next((size for size, _ in Counter(sizes).most_common(1)), 0)
 
 
 def _tensors(value: Any) -> list[Any]:

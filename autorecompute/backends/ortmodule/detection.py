@@ -11,7 +11,7 @@ from dataclasses import replace
 from typing import TYPE_CHECKING, Any
 
 from autorecompute import codec
-from autorecompute.backends.common import describe_device
+from autorecompute.backends.common import describe_device, most_common
 from autorecompute.backends.ortmodule.controller import NAME
 from autorecompute.backends.ortmodule.environment import (
     COMPROMISE,
@@ -59,10 +59,11 @@ def read_dims(values: Mapping[Any, Any], graph: Any) -> tuple[dict[str, str], di
         source, _, place = str(alias).rpartition("_dim")
         axes[str(alias)] = (source, int(place), int(size))
     names = {}
-    if (batch := _most_common(size for _, place, size in axes.values() if place == 0)) is not None:
+    # Inputs come in the order of the model's signature.
+    if batch := most_common(size for _, place, size in axes.values() if place == 0):
         names[0, batch] = BATCH
     positions = (size for source, place, size in axes.values() if place == 1 and _is_of_ids(tensors.get(source)))
-    if (sequence := _most_common(positions)) is not None:
+    if sequence := most_common(positions):
         names[1, sequence] = SEQUENCE
     found = {alias: names.setdefault((place, size), alias) for alias, (_, place, size) in axes.items()}
     return found, {found[alias]: size for alias, (_, _, size) in axes.items()}
@@ -72,13 +73,7 @@ def _is_of_ids(tensor: Any) -> bool:
     return tensor is not None and tensor.elem_type in _WHOLE_NUMBERS and len(tensor.shape.dim) == ID_RANK
 
 
-def _most_common(values: Iterable[int]) -> int | None:
-    # Of several that are equally common the first counts, as inputs come in the order of the model's signature.
-    common = Counter(values).most_common(1)
-    return common[0][0] if common else None
-
-
-def merge_alike(clusters: Iterable[Cluster]) -> tuple[Cluster, ...]:
+def _merge_alike(clusters: Iterable[Cluster]) -> tuple[Cluster, ...]:
     """Return the clusters with equal ones told as one, most frequent first.
 
     ORT 1.19 writes the outputs of a node in the order of a hash table and so lists equal nodes in several rows.
@@ -113,7 +108,7 @@ _ACTIVATION = re.compile(r"- Output (\d+)\s*: \[(.*)\], byte/elem: (\d+), (\d+)%
 
 def read_clusters(table: str, names: Mapping[str, str]) -> tuple[Cluster, ...]:
     """Return the clusters of ORT's table, equal ones told as one; none where the text is no such table."""
-    return merge_alike(
+    return _merge_alike(
         Cluster(
             occurrences=int(match[1]),
             alternatives=tuple(_read_alternative(choice, lines, names) for choice, lines in _blocks(block, _CHOICE)),
@@ -230,15 +225,16 @@ ABSENT = "absent"
 
 def digest_graph(graph: Any) -> str:
     """Return hexadecimal digits that are equal for ONNX graphs that compute the same in the same way."""
-    leaves = _describe_leaves(graph)
-    kinds = [_describe_node(node) for node in graph.node]
-    of_leaves, of_nodes = leaves, kinds
+    of_leaves = {value.name: _describe_input(value.type.tensor_type) for value in graph.input}
+    of_leaves |= {constant.name: _describe_constant(constant) for constant in graph.initializer}
+    of_nodes = [_describe_node(node) for node in graph.node]
     for _ in range(ROUNDS):
         values, nodes = _label_by_origin(graph, of_leaves, of_nodes)
         of_leaves, of_nodes = _label_by_readers(graph, values, nodes)
     outputs = [values.get(value.name, ABSENT) for value in graph.output]
     parts = (of_nodes, of_leaves.values(), outputs)
-    return _hash(*(_hash(*_counted(part)) for part in parts))
+    counted = (sorted(Counter(part).items()) for part in parts)
+    return _hash(*(_hash(*(f"{label} {count}" for label, count in part)) for part in counted))
 
 
 def _label_by_origin(graph: Any, leaves: dict[str, str], nodes: list[str]) -> tuple[dict[str, str], list[str]]:
@@ -265,11 +261,6 @@ def _label_by_readers(graph: Any, values: dict[str, str], nodes: list[str]) -> t
             readers[name].append(_hash(labels[index], "any" if _commutes(node) else str(place)))
     own = (*(value.name for value in graph.input), *(constant.name for constant in graph.initializer))
     return {name: _hash(values[name], *sorted(readers[name])) for name in own}, labels
-
-
-def _describe_leaves(graph: Any) -> dict[str, str]:
-    inputs = {value.name: _describe_input(value.type.tensor_type) for value in graph.input}
-    return inputs | {constant.name: _describe_constant(constant) for constant in graph.initializer}
 
 
 def _describe_node(node: Any) -> str:
@@ -332,10 +323,6 @@ def _captured(graph: Any) -> Iterator[str]:
 
 def _commutes(node: Any) -> bool:
     return node.op_type in COMMUTING and not node.domain
-
-
-def _counted(labels: Iterable[str]) -> list[str]:
-    return [f"{label} {count}" for label, count in sorted(Counter(labels).items())]
 
 
 def _hash(*texts: str) -> str:
