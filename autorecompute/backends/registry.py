@@ -22,6 +22,12 @@ if TYPE_CHECKING:
     from autorecompute.training_job import Detection
 
 
+NOT_REPLACED = (
+    "The script does not train with plain PyTorch alone, where its checkpointing could be replaced: leave "
+    "--replace-checkpointing out."
+)
+
+
 class AutoBackend:
     """Several training systems in one process, until one of them trains; else it does as the one that trains does.
 
@@ -76,17 +82,9 @@ class AutoBackend:
             self._is_decided, self._current = True, backend
             if backend is not self._plain:
                 self._plain.uninstall()
-                self._require_own_checkpoints()
+                if self._listener is not None and self._listener.replaces_checkpointing:
+                    self._listener.on_fault(OwnCheckpointingError(NOT_REPLACED))
         return self._current is backend
-
-    def _require_own_checkpoints(self) -> None:
-        if self._listener is not None and self._listener.replaces_checkpointing:
-            self._listener.on_fault(
-                OwnCheckpointingError(
-                    "The script does not train with plain PyTorch alone, where its checkpointing could be replaced: "
-                    "leave --replace-checkpointing out."
-                )
-            )
 
 
 _OF_TRAINING = frozenset({"on_forward", "on_several_models", "on_failure", "on_fallback"})
