@@ -14,6 +14,7 @@ from autorecompute.backends.ortmodule.environment import (
     CONFIG_VARIABLE,
     CUSTOM_AUTOGRAD,
     LEVEL_VARIABLE,
+    MEMORY_VARIABLES,
     PROBE_VARIABLE,
     WITHIN_LAYERS,
     OrtDetection,
@@ -25,7 +26,6 @@ from autorecompute.backends.ortmodule.environment import (
     probe_config_of,
     requested_by,
 )
-from autorecompute.backends.ortmodule.environment import MEMORY_VARIABLES as VARIABLES
 from autorecompute.backends.ortmodule.installation import parse_release
 from autorecompute.errors import SetupError, UsageError
 from autorecompute.training_job import allocator_of
@@ -38,9 +38,8 @@ if TYPE_CHECKING:
     from autorecompute.plans import Config, Offer, Plan, Space
     from autorecompute.training_job import Detection
 
-__all__ = ["VARIABLES"]
-
 NAME = "ortmodule"
+VARIABLES = MEMORY_VARIABLES
 READ_BY = "a script that imports autorecompute.compat before ORTModule"
 USED_BY = "onnxruntime.training.ortmodule"
 TRIAL_VARIABLES = {"ORTMODULE_FALLBACK_POLICY": "FALLBACK_DISABLE"}
