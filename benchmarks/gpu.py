@@ -30,7 +30,7 @@ def machine():
         "torch": f"{torch.__version__}, CUDA {torch.version.cuda}",
         "seen": describe_visible(Nvml()),
         "card": card.uuid.split("-")[0] + (" instance" if card.is_instance else " whole"),
-        "card_total_bytes": card.memory().total_bytes,
+        "card_total_bytes": card.memory_bytes("total"),
         "torch_total_bytes": torch.cuda.get_device_properties(0).total_memory,
         "listed_processes": len(card.processes()),
         "own_process_is_listed": os.getpid() in card.processes(),

@@ -14,7 +14,7 @@ from pathlib import Path
 import psutil
 
 from autorecompute.backends import registry
-from autorecompute.startup import HOOKS_VARIABLE, format_hooks, prepend_to_python_path
+from autorecompute.startup import HOOKS_VARIABLE, prepend_to_python_path
 
 SCRIPTS = Path(__file__).parent / "scripts"
 OWN_TRAINING = str(SCRIPTS / "own_training.py")
@@ -137,7 +137,7 @@ class Workplace:
     def train(self, script, *arguments, **variables):
         """Trains with a script in a process of its own, with ORTModule adapted to the PyTorch there is."""
         path = prepend_to_python_path(os.environ.get("PYTHONPATH", ""))
-        hooks = {HOOKS_VARIABLE: format_hooks(registry.controller("ortmodule").import_hooks())}
+        hooks = {HOOKS_VARIABLE: registry.controller("ortmodule").IMPORT_HOOK}
         variables = {"PYTHONPATH": path, "ORTMODULE_FALLBACK_POLICY": "FALLBACK_DISABLE", **hooks, **variables}
         return self.finish(self.start(str(SCRIPTS / script), *arguments, **variables))
 

@@ -49,12 +49,7 @@ _ASKED = re.compile(r"CUDA out of memory\. Tried to allocate ([\d.]+ \w+)")
 
 
 def is_out_of_memory(error: BaseException, text: str) -> bool:
-    """Tell whether an exception means that memory ran out.
-
-    Args:
-        error: The exception.
-        text: Its text, and those of the exceptions behind it.
-    """
+    """Tell whether an exception, or one behind it whose text is given too, means that memory ran out."""
     return isinstance(error, MemoryError) or any(known in text for known in OUT_OF_MEMORY_TEXTS)
 
 
@@ -78,34 +73,32 @@ STATE_DIMENSIONS = 3
 
 
 def observe_batch(values: list[Any]) -> int:
-    """Sample in one call of the model: the first dimension that most of its arguments share; 1 without any tensor.
+    """Return the samples of a call: the first dimension that most of its arguments share; 1 without any tensor.
 
     Of an argument that holds several tensors, such as the state of a recurrent layer, the size of most counts.
     """
-    sizes = [size for value in values if (size := _most_common(_sizes(value)))]
-    return _most_common(sizes) or 1
+    rows = [[int(tensor.shape[0]) for tensor in _tensors(value) if tensor.dim() > 0] for value in values]
+    return most_common(size for sizes in rows if (size := most_common(sizes))) or 1
 
 
-def _most_common(sizes: list[int]) -> int:
-    return Counter(sizes).most_common(1)[0][0] if sizes else 0
+def most_common(sizes: Iterable[int]) -> int:
+    """Return the most common size, of several the first; 0 where there is none."""
+    return next((size for size, _ in Counter(sizes).most_common(1)), 0)
 
 
-def _sizes(value: Any) -> list[int]:
+def _tensors(value: Any) -> list[Any]:
     import torch
 
     if isinstance(value, torch.Tensor):
-        return [int(value.shape[0])] if value.dim() > 0 else []
-    return [size for item in _parts(value) for size in _sizes(item)]
-
-
-def _parts(value: Any) -> list[Any]:
+        return [value]
+    parts: Iterable[Any] = ()
     if isinstance(value, Mapping):
-        return list(value.values())
-    if isinstance(value, list | tuple):
-        return list(value)
-    if dataclasses.is_dataclass(value) and not isinstance(value, type):
-        return [getattr(value, field.name, None) for field in dataclasses.fields(value)]
-    return []
+        parts = value.values()
+    elif isinstance(value, list | tuple):
+        parts = value
+    elif dataclasses.is_dataclass(value) and not isinstance(value, type):
+        parts = (getattr(value, field.name, None) for field in dataclasses.fields(value))
+    return [tensor for part in parts for tensor in _tensors(part)]
 
 
 def slice_batch(value: Any, batch: int, samples: int = COMPARED_SAMPLES) -> Any:
@@ -118,7 +111,10 @@ def slice_batch(value: Any, batch: int, samples: int = COMPARED_SAMPLES) -> Any:
     if isinstance(value, torch.Tensor):
         return _cut_tensor(value, batch, samples)
     if isinstance(value, MutableMapping):
-        return _cut_mapping(value, cut)
+        entries = copy.copy(value)  # of the same class: models read the entries of some as attributes
+        for key, item in value.items():
+            entries[key] = cut(item)
+        return entries
     if isinstance(value, tuple) and hasattr(value, "_fields"):
         return type(value)(*map(cut, value))
     if isinstance(value, list | tuple):
@@ -141,13 +137,7 @@ def on_few_samples(
     """Compare on few samples of a call; on all of them where the model cannot be called with few.
 
     A mask that has as many rows as there are samples is cut with them, and a model may know how many samples there are.
-
-    Args:
-        compare: Compares gradients of a call with these arguments.
-        args: The positional arguments of the call.
-        kwargs: Its keyword arguments.
-        batch: How many samples it has.
-        classify: What an exception means: where few samples run out of memory, all do.
+    Where few samples run out of memory, which ``classify`` tells, all do.
     """
     few = slice_batch(tuple(args), batch), slice_batch(dict(kwargs), batch)
     try:
@@ -156,14 +146,6 @@ def on_few_samples(
         if classify(error)[0] is Outcome.OOM:
             raise
         return compare(tuple(args), dict(kwargs))
-
-
-def _cut_mapping(value: MutableMapping[Any, Any], cut: Callable[[Any], Any]) -> MutableMapping[Any, Any]:
-    """Return a copy of the same class: models read the entries of some as attributes."""
-    other = copy.copy(value)
-    for key, item in value.items():
-        other[key] = cut(item)
-    return other
 
 
 def _cut_tensor(value: Any, batch: int, samples: int) -> Any:
@@ -203,7 +185,7 @@ def within(found: Mapping[str, float], kind_of: Callable[[str], str], steps: int
     Args:
         found: The largest relative difference of each, by its name.
         kind_of: The type that a gradient was computed in, ``float32`` for instance; no difference is allowed in others.
-        steps: How many steps were compared.
+        steps: Number of steps that were compared.
     """
     over = {name: off for name, off in found.items() if off > TOLERANCES.get(kind_of(name), 0.0)}
     name, worst = max((over or found).items(), key=lambda entry: (entry[1], entry[0]), default=("", 0.0))
@@ -211,14 +193,9 @@ def within(found: Mapping[str, float], kind_of: Callable[[str], str], steps: int
 
 
 def beside_noise(found: Mapping[str, float], noise: Mapping[str, float], check: GradientCheck) -> GradientCheck:
-    """Check the gradients that miss their tolerance against the difference of two steps without recompute.
+    """Check the gradients that miss their tolerance against the difference of two steps without recompute, the noise.
 
     The gradient of a key's bias is zero, but for rounding: what differs so much by itself tells of nothing.
-
-    Args:
-        found: The largest relative difference of each gradient, by its name.
-        noise: That of two steps without recompute.
-        check: What the tolerances alone say.
     """
     telling = {name: off for name, off in found.items() if noise.get(name, math.inf) <= MOST_NOISE or math.isinf(off)}
     usual = max((noise.get(name, 0.0) for name in telling), default=math.inf)
@@ -237,7 +214,7 @@ def scalar_of(outputs: Any) -> Any:
     What has one number may be a loss, or the scale of what a loss is made of. So all others weigh in beside it, about
     as much as logits do in the mean of their losses.
     """
-    tensors = [tensor for tensor in _flatten(outputs) if tensor.requires_grad]
+    tensors = [tensor for tensor in _tensors(outputs) if tensor.requires_grad]
     losses = [tensor.sum() for tensor in tensors if tensor.numel() == 1]
     return sum([*losses, *(_weighed(tensor, is_mean=bool(losses)) for tensor in tensors if tensor.numel() > 1)])
 
@@ -263,27 +240,12 @@ def _cosines(count: int, like: Any) -> Any:
     return torch.arange(count, device=like.device, dtype=torch.float32).cos().to(like.dtype)
 
 
-def _flatten(value: Any) -> list[Any]:
-    import torch
-
-    if isinstance(value, torch.Tensor):
-        return [value]
-    if isinstance(value, Mapping):
-        value = list(value.values())
-    elif dataclasses.is_dataclass(value):
-        value = [getattr(value, field.name, None) for field in dataclasses.fields(value)]
-    return [tensor for item in value for tensor in _flatten(item)] if isinstance(value, list | tuple) else []
-
-
 def relative_difference(expected: Any, found: Any) -> float:
     """Return the largest difference of two gradients, relative to the largest entry of the first; infinite if one is.
 
     Both are compared in double precision, so that a difference is not rounded away, and in parts, as doubles of a large
-    gradient may not fit. Not a number is infinitely far off, and so is a gradient where there should be none.
-
-    Args:
-        expected: A tensor, or ``None``; it may be on another device.
-        found: The other one.
+    gradient may not fit. Not a number is infinitely far off, and so is a gradient where there should be none. The two
+    may lie on different devices.
     """
     import torch
 
@@ -304,23 +266,6 @@ def relative_difference(expected: Any, found: Any) -> float:
         difference = max(difference, off)
     scale = max((one.to(wide).abs().max().item() for one, _ in parts), default=0.0) if differing else 1.0
     return difference / scale if 0 < scale < math.inf else math.inf
-
-
-def differences_of(
-    names: Sequence[str], expected: Sequence[Sequence[Any]], found: Iterable[Sequence[Any]]
-) -> dict[str, float]:
-    """Return the largest relative difference of each parameter's gradient.
-
-    Args:
-        names: Of the parameters.
-        expected: For each step, the gradient of each parameter without recompute; ``None`` where it has none.
-        found: The same with recompute, where it is asked for.
-    """
-    differences = dict.fromkeys(names, 0.0)
-    for step_expected, step_found in zip(expected, found, strict=True):
-        for name, theirs, ours in zip(names, step_expected, step_found, strict=True):
-            differences[name] = max(differences[name], relative_difference(theirs, ours))
-    return differences
 
 
 def rounded_to(gradients: Iterable[Any]) -> str:

@@ -2,17 +2,20 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, Protocol
+from typing import TYPE_CHECKING, Protocol
+
+from autorecompute.plans import Config, Plan
+from autorecompute.training_job import Detection
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Collection, Mapping, Sequence
+    from collections.abc import Collection, Mapping
 
     from autorecompute.measurement import GradientCheck, Outcome
     from autorecompute.memory import MemoryModel, PeakForecaster, StepProfile, StepProfiles
-    from autorecompute.plans import Config, Offer, Plan, Space
-    from autorecompute.training_job import Detection
+    from autorecompute.plans import Offer, Space
 
 
 class Listener(Protocol):
@@ -20,7 +23,7 @@ class Listener(Protocol):
 
     @property
     def target_batch(self) -> int | None:
-        """Sample that a forward is to receive; ``None`` for as many as the script gives."""
+        """Samples that a forward is to receive; ``None`` for as many as the script gives."""
 
     @property
     def fake_card(self) -> str | None:
@@ -39,7 +42,7 @@ class Listener(Protocol):
         """Tell whether the process is there to be measured: its training leads nowhere."""
 
     def on_session(self, detect: Callable[[], Detection]) -> Config:
-        """Return a training session exists and no step has run in it; the answer is the config to train with."""
+        """Return the config to train with: a training session exists, and no step has run in it."""
 
     def on_forward(self, batch: int, check: Callable[..., GradientCheck]) -> None:
         """Note that the model is about to be called for training with this many samples.
@@ -68,16 +71,20 @@ class Knob:
     """A setting besides recompute that takes a restart of the script to change.
 
     Attributes:
-        name: What people call it.
+        name: Its name for people.
         variables: The environment variables that turn it on.
-        effect: What it may change, in words.
+        effect: Its effects, in words.
         needs: Where it does anything, in words; empty where it does everywhere.
+        why_not: Tells why it cannot be tried on a config of a detection, in words; empty where it can.
+        plans: Plans that exist under it, by what a worker detected under its variables; ``None`` if it changes none.
     """
 
     name: str
     variables: dict[str, str]
     effect: str
     needs: str = ""
+    why_not: Callable[[Config, Detection], str] = lambda _config, _detection: ""
+    plans: Callable[[Detection], Sequence[Plan]] | None = None
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -86,8 +93,8 @@ class Emission:
 
     Attributes:
         variables: Environment variables to set.
-        files: What each file that they name has to hold, by its path.
-        notes: What else whoever trains has to know, by what it is about.
+        files: Content of each file that they name, by its path.
+        notes: Further advice to whoever trains, by its subject.
     """
 
     variables: dict[str, str]
@@ -95,25 +102,12 @@ class Emission:
     notes: dict[str, str] = field(default_factory=dict)
 
 
-@dataclass(frozen=True, slots=True)
-class ImportHook:
-    """A function of the backend that a process calls by itself when it imports a module.
-
-    Attributes:
-        module: The module whose import calls the function.
-        comes_first: Whether the function is called before the module runs, rather than when it has been imported.
-        function: The function, as ``package.module:function``; it takes no arguments.
-        missed: What happens in a process that cannot call it, in words.
-    """
-
-    module: str
-    comes_first: bool
-    function: str
-    missed: str
-
-
 class ControllerBackend(Protocol):
-    """A training system as the controller sees it: a module that imports no part of the system."""
+    """A training system as the controller sees it: a module that imports no part of the system.
+
+    It may have besides, as tuples: ``CACHE_VARIABLES``, which name the folder in which it keeps what it has compiled;
+    ``LOG_VARIABLES``, which say how much the system logs; ``CARDS``, whose kernels and allocator fake tensors can have.
+    """
 
     NAME: str
     """Its name on the command line."""
@@ -121,26 +115,19 @@ class ControllerBackend(Protocol):
     VARIABLES: tuple[str, ...]
     """All environment variables that decide about recompute."""
 
-    USED_BY: str
-    """The module by whose import a script tells that it uses the system; empty for the one that trains all others."""
-
-    PROFILES: bool
-    """Tells whether single steps can be profiled; a system that cannot tells of memory by :meth:`memory_of`."""
-
     TRIAL_VARIABLES: Mapping[str, str]
     """Variables of trials."""
 
-    CACHE_VARIABLES: tuple[str, ...]
-    """Those that name the folder in which it keeps what it has compiled."""
-
-    LOG_VARIABLE: str
-    """The variable that says how much the system logs; empty where it has none."""
-
-    CARDS: Sequence[str]
-    """Cards whose kernels and allocator fake tensors can have."""
+    USED_BY: str
+    """The module by whose import a script tells that it uses the system; empty for the one that trains all others."""
 
     READ_BY: str
     """Scripts in which the variables have an effect without ``run``: ``a script that ...``."""
+
+    IMPORT_HOOK: str
+    """Function that a process which trains with an emission calls by itself when it imports a module: ``before MODULE
+    FUNCTION WHAT IS MISSED``, with the function as ``package.module:function``, and what happens in a process that
+    cannot call it, in words; or ``after ...``, for when the module has been imported."""
 
     KNOBS: Sequence[Knob]
     """Knobs that ``tune --knobs`` tries, in this order."""
@@ -148,14 +135,11 @@ class ControllerBackend(Protocol):
     HINTS: Sequence[Knob]
     """Knobs that users may try themselves."""
 
-    DIAGNOSIS: str
-    """A module that prints what is installed, as JSON, when it is run in a process of its own."""
-
     REPAIR: str
     """A module that builds what can be built here, when it is run; empty where there is nothing to build."""
 
-    def import_hooks(self) -> Sequence[ImportHook]:
-        """Return the import hooks of a process that trains with an emission."""
+    memory_model: Callable[[Space, StepProfiles], MemoryModel] | None
+    """Makes a memory model from profiled steps; ``None`` of a system that profiles none, and has :meth:`memory_of`."""
 
     def render(
         self, config: Config, *, knobs: Collection[str] = (), versions: Mapping[str, str], folder: Path
@@ -174,7 +158,7 @@ class ControllerBackend(Protocol):
         """
 
     def script(self, config: Config, versions: Mapping[str, str]) -> str:
-        """Source of a file whose ``apply_recompute(model)`` switches the config on in a script without this package.
+        """Return the source of a file whose ``apply_recompute(model)`` switches the config on without this package.
 
         Raises:
             UsageError: there is no such form for the config.
@@ -214,33 +198,12 @@ class ControllerBackend(Protocol):
         """Return peaks to begin a search with, where nothing is a model of all memory; ``None`` if nothing is known."""
 
     def rough_memory_of(self, detection: Detection) -> MemoryModel | None:
-        """Return the same, roughly, where :meth:`memory_of` tells nothing.
+        """Return a rough memory model for a search in the steps of a training, where :meth:`memory_of` tells nothing.
 
         Real steps under safe configs tell the rest.
-        """
 
-    def why_not_while_training(self, detection: Detection) -> str:
-        """Return why no config may be tried in the steps of a training, and a way out; empty if it may."""
-
-    def memory_model(self, space: Space, small: StepProfiles) -> MemoryModel | None:
-        """Return a memory model from these profiled steps; ``None`` of a system that profiles no steps."""
-
-    def why_not(self, knob: Knob, config: Config, detection: Detection, inherited: Mapping[str, str]) -> str:
-        """Return why a knob cannot be tried on a config, in words; empty where it can.
-
-        Args:
-            knob: One of those that are tried.
-            config: What is recomputed.
-            detection: What is trained, where and with which versions.
-            inherited: The environment that the script starts from.
-        """
-
-    def plans_under(self, names: Collection[str], detection: Detection) -> Sequence[Plan]:
-        """Return the plans that exist under the knobs of these names.
-
-        Args:
-            names: What is on.
-            detection: What a worker detected under their variables.
+        Raises:
+            SetupError: no config may be tried there; the message has the reason and a way out.
         """
 
 
@@ -251,14 +214,14 @@ class LiveMeter(Protocol):
         """Begin a step, which takes longer than others from now on."""
 
     def stop(self) -> int:
-        """Return the step has ended; the most bytes that it had alive beyond those alive at its start."""
+        """End the step, and return the most bytes that it had alive beyond those alive at its start."""
 
     def held_bytes(self, measured_bytes: int) -> int:
         """Return the bytes that a process with this config alone would hold between two steps."""
 
 
 class WorkerBackend(Protocol):
-    """A training system inside the user's process."""
+    """A training system inside the user's process, which has nothing of what it does not override."""
 
     def install(self, listener: Listener) -> None:
         """Hook into the training system before the user's script runs.
@@ -272,35 +235,29 @@ class WorkerBackend(Protocol):
 
     def live_meter(self) -> LiveMeter | None:
         """Return a meter of live tensors; ``None`` where the device's allocator, or nobody, counts them."""
+        return None
 
     def take_profile(self) -> StepProfile | None:
-        """Return the last step of those  profiled, once after a switch; ``None`` of a system that profiles none."""
+        """Return the last step of those profiled, once after a switch; ``None`` of a system that profiles none."""
+        return None
 
     def take_compile_seconds(self) -> float:
-        """Seconds since the last call in which the model was compiled; steps of that time tell nothing of a config."""
+        """Return the seconds of compiling since the last call; steps of that time tell nothing of a config."""
+        return 0.0
 
     @property
     def has_open_forward(self) -> bool:
         """Tell whether a training forward waits for its backward; no config can be switched then."""
 
     def end_step(self) -> tuple[str, ...]:
-        """Told that a step has ended; what the script has done so far that recompute does not bear."""
+        """Note that a step has ended; return what the script has done so far that recompute does not bear."""
 
     def wrong_recompute(self) -> str:
         """Return in what the steps with this config differed from those without recompute; empty where in nothing."""
+        return ""
 
     def why_nothing_trained(self) -> str:
         """Return why a script that ends or goes on may never have come to training, and what to do, in sentences."""
 
     def classify(self, error: BaseException) -> tuple[Outcome, str]:
         """Classify the exception that ended the script, with a sentence about it."""
-
-
-class JoiningBackend(WorkerBackend, Protocol):
-    """One that can join a training that goes on, and leave it."""
-
-    def note(self, optimizer: Any) -> None:
-        """Told of an optimizer that was made before."""
-
-    def uninstall(self) -> None:
-        """Follow nothing any more."""

@@ -8,31 +8,28 @@ import sys
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, cast
 
-from autorecompute.backends import imports
 from autorecompute.backends.imports import when_imported
 from autorecompute.errors import OwnCheckpointingError, SetupError
 from autorecompute.plans import Config
+from autorecompute.startup.sitecustomize import watch_for
 from autorecompute.units import printable
 
 if TYPE_CHECKING:
     import os
     from collections.abc import Callable, Collection, Mapping
 
-    from autorecompute.backends.interface import (
-        ControllerBackend,
-        Emission,
-        JoiningBackend,
-        Listener,
-        LiveMeter,
-        WorkerBackend,
-    )
-    from autorecompute.measurement import GradientCheck, Outcome
-    from autorecompute.memory import StepProfile
+    from autorecompute.backends.interface import ControllerBackend, Emission, Listener, WorkerBackend
     from autorecompute.training_job import Detection
 
 
+NOT_REPLACED = (
+    "The script does not train with plain PyTorch alone, where its checkpointing could be replaced: leave "
+    "--replace-checkpointing out."
+)
+
+
 class AutoBackend:
-    """Several training systems in one process, until one of them trains.
+    """Several training systems in one process, until one of them trains; else it does as the one that trains does.
 
     Args:
         plain: The one that trains scripts which use no other; it can be taken out again.
@@ -51,41 +48,17 @@ class AutoBackend:
         self._is_decided = False
         self._listener: Listener | None = None
 
+    def __getattr__(self, name: str) -> Any:
+        """Return what the one that trains, or that was brought in last, has under this name."""
+        return getattr(self._current, name)
+
     def install(self, listener: Listener) -> None:
-        """Hooks into the plain one, and waits for the imports of the others."""
+        """Hook into the plain one, and wait for the imports of the others."""
         self._listener = listener
         self._plain.install(_ForwardingListener(listener, lambda: self._decide(self._plain)))
         for module, controller in self._others.items():
-            when_imported(module, self._bring_in(controller, listener), _before(controller))
-
-    def switch(self, config: Config, *, profiles: bool = False) -> None:
-        """Do as the backend that trains does."""
-        self._current.switch(config, profiles=profiles)
-
-    def live_meter(self) -> LiveMeter | None:
-        """Return that of the one that trains."""
-        return self._current.live_meter()
-
-    def take_profile(self) -> StepProfile | None:
-        """Return that of the one that trains."""
-        return self._current.take_profile()
-
-    def take_compile_seconds(self) -> float:
-        """Do as the backend that trains does."""
-        return self._current.take_compile_seconds()
-
-    @property
-    def has_open_forward(self) -> bool:
-        """Tell whether a training forward of the current backend waits for its backward."""
-        return self._current.has_open_forward
-
-    def end_step(self) -> tuple[str, ...]:
-        """Ask the backend that trains."""
-        return self._current.end_step()
-
-    def wrong_recompute(self) -> str:
-        """Ask the backend that trains."""
-        return self._current.wrong_recompute()
+            hook = watch_for(controller.IMPORT_HOOK)
+            when_imported(module, self._bring_in(controller, listener), hook.before if hook is not None else None)
 
     def why_nothing_trained(self) -> str:
         """Return the explanation of each backend that the script has brought in."""
@@ -94,16 +67,11 @@ class AutoBackend:
             return plain
         return f"{self._current.why_nothing_trained()} {plain}"
 
-    def classify(self, error: BaseException) -> tuple[Outcome, str]:
-        """Classify the exception by the backend that trains, or that was brought in last."""
-        return self._current.classify(error)
-
     def _bring_in(self, controller: ControllerBackend, listener: Listener) -> Callable[[Any], None]:
         def bring_in(_module: Any) -> None:
             if self._is_decided:
                 return
-            backend = self._make(controller)
-            self._current = backend
+            backend = self._current = self._make(controller)
             backend.install(_ForwardingListener(listener, lambda: self._decide(backend)))
 
         return bring_in
@@ -114,78 +82,30 @@ class AutoBackend:
             self._is_decided, self._current = True, backend
             if backend is not self._plain:
                 self._plain.uninstall()
-                self._require_own_checkpoints()
+                if self._listener is not None and self._listener.replaces_checkpointing:
+                    self._listener.on_fault(OwnCheckpointingError(NOT_REPLACED))
         return self._current is backend
 
-    def _require_own_checkpoints(self) -> None:
-        if self._listener is not None and self._listener.replaces_checkpointing:
-            self._listener.on_fault(
-                OwnCheckpointingError(
-                    "The script does not train with plain PyTorch alone, where its checkpointing could be replaced: "
-                    "leave --replace-checkpointing out."
-                )
-            )
+
+_OF_TRAINING = frozenset({"on_forward", "on_several_models", "on_failure", "on_fallback"})
 
 
 class _ForwardingListener:
-    """Passes on what one backend tells, as long as it is the one that trains."""
+    """Passes on what one backend tells; of the training, as long as it is the one that trains."""
 
     def __init__(self, listener: Listener, decide: Callable[[], bool]) -> None:
         self._listener, self._decide = listener, decide
 
-    @property
-    def target_batch(self) -> int | None:
-        return self._listener.target_batch
-
-    @property
-    def fake_card(self) -> str | None:
-        return self._listener.fake_card
-
-    @property
-    def fake_ranks(self) -> int:
-        return self._listener.fake_ranks
-
-    @property
-    def replaces_checkpointing(self) -> bool:
-        return self._listener.replaces_checkpointing
-
-    @property
-    def is_trial(self) -> bool:
-        return self._listener.is_trial
+    def __getattr__(self, name: str) -> Any:
+        passed_on = getattr(self._listener, name)
+        return functools.partial(self._tell, passed_on) if name in _OF_TRAINING else passed_on
 
     def on_session(self, detect: Callable[[], Detection]) -> Config:
         return self._listener.on_session(detect) if self._decide() else Config()
 
-    def on_forward(self, batch: int, check: Callable[..., GradientCheck]) -> None:
+    def _tell(self, note: Callable[..., None], *told: Any) -> None:
         if self._decide():
-            self._listener.on_forward(batch, check)
-
-    def on_several_models(self) -> None:
-        if self._decide():
-            self._listener.on_several_models()
-
-    def on_fault(self, error: Exception) -> None:
-        self._listener.on_fault(error)
-
-    def on_failure(self, error: Exception) -> None:
-        if self._decide():
-            self._listener.on_failure(error)
-
-    def on_fallback(self, message: str) -> None:
-        if self._decide():
-            self._listener.on_fallback(message)
-
-
-def _before(controller: ControllerBackend) -> Callable[[], None]:
-    """Return a function to call before the module of a backend is imported."""
-    hooks = [hook for hook in controller.import_hooks() if hook.comes_first]
-
-    def call() -> None:
-        for hook in hooks:
-            name, _, function = hook.function.partition(":")
-            getattr(importlib.import_module(name), function)()
-
-    return call
+            note(*told)
 
 
 AUTO = "auto"
@@ -216,15 +136,13 @@ def plain_name() -> str:
 
 def known_cards() -> tuple[str, ...]:
     """Return the cards whose kernels and allocator fake tensors can have."""
-    return tuple(card for backend in controllers() for card in backend.CARDS)
+    return _gather("CARDS")
 
 
 def worker(name: str, folder: Path) -> WorkerBackend:
-    """Return the half inside the user's process of the backend of this name.
+    """Return the half inside the user's process of the backend of this name, or of all for ``AUTO``.
 
-    Args:
-        name: One of them, or ``AUTO``.
-        folder: Where it may write files; whoever gave it removes it.
+    Whoever gave the folder, where it may write files, removes it.
 
     Raises:
         SetupError: there is none of this name.
@@ -234,12 +152,15 @@ def worker(name: str, folder: Path) -> WorkerBackend:
     others = {backend.USED_BY: backend for backend in controllers() if backend.USED_BY}
     leaves = functools.partial(_holds_class_of, tuple(others))
     made = _load(plain_name(), "worker").make_backend(folder, leaves=leaves)
-    return AutoBackend(made, others, lambda backend: worker(backend.NAME, folder))
+    return cast("WorkerBackend", AutoBackend(made, others, lambda backend: worker(backend.NAME, folder)))
 
 
-def plain_worker() -> JoiningBackend:
-    """Return the half inside the user's process of the backend that trains every script as it is."""
-    return cast("JoiningBackend", worker(plain_name(), Path()))
+def plain_worker() -> Any:
+    """Return that of the backend that trains every script as it is, which can join a training that goes on.
+
+    ``note(optimizer)`` tells it of an optimizer that was made before. After ``uninstall()`` it follows nothing more.
+    """
+    return worker(plain_name(), Path())
 
 
 def is_decided() -> bool:
@@ -254,16 +175,14 @@ def other_in_use(name: str) -> str:
 
 
 def call_when_imported(name: str, call: Callable[[], None]) -> None:
-    """Call a function once this process has imported torch, and again once it has a package that a backend is for.
+    """Call a function once this process has imported torch, and again once it has the package of this, or any, backend.
 
-    Args:
-        name: The backend's name, or ``AUTO`` for any of them.
-        call: What is called. It may import all that the backend is made of: nothing of that is half imported then.
+    The function may import all that the backend is made of: nothing of that is half imported then.
     """
     chosen = controllers() if name == AUTO else [controller(name)]
     packages = [backend.USED_BY.partition(".")[0] for backend in chosen if backend.USED_BY]
     for package in ("torch", *packages):
-        imports.when_imported(package, lambda _module: call())
+        when_imported(package, lambda _module: call())
 
 
 def _holds_class_of(packages: tuple[str, ...], module: Any) -> bool:
@@ -284,7 +203,7 @@ def backend_of(versions: Mapping[str, str]) -> ControllerBackend:
 
 def variables() -> tuple[str, ...]:
     """Return all environment variables that decide about recompute in any of them."""
-    return tuple(dict.fromkeys(name for backend in controllers() for name in backend.VARIABLES))
+    return _gather("VARIABLES")
 
 
 def trial_variables(name: str) -> dict[str, str]:
@@ -295,17 +214,20 @@ def trial_variables(name: str) -> dict[str, str]:
 
 def cache_variables() -> tuple[str, ...]:
     """Return all environment variables that name a folder for compiled code."""
-    return tuple(dict.fromkeys(name for backend in controllers() for name in backend.CACHE_VARIABLES))
+    return _gather("CACHE_VARIABLES")
+
+
+def log_variables() -> tuple[str, ...]:
+    """Return all environment variables that say how much the training systems log."""
+    return _gather("LOG_VARIABLES")
+
+
+def _gather(member: str) -> tuple[str, ...]:
+    return tuple(dict.fromkeys(name for backend in controllers() for name in getattr(backend, member, ())))
 
 
 def render(config: Config, knobs: Collection[str], versions: Mapping[str, str], folder: Path) -> Emission:
-    """Render a config for an unmodified script; derived each time, and stored nowhere.
-
-    Args:
-        config: What to recompute.
-        knobs: Names of the other settings that are on.
-        versions: Versions of what trains, as a detection has them; ``backend`` among them.
-        folder: Where files lie that the variables name.
+    """Render a config for an unmodified script, with the knobs of these names; derived each time, and stored nowhere.
 
     Raises:
         SetupError: these versions read no config of this form.

@@ -79,7 +79,7 @@ def diagnose(backend: ControllerBackend) -> list[Finding]:
     from autorecompute.backends.findings import Finding
     from autorecompute.codec import UnreadableError
 
-    command = [sys.executable, "-m", backend.DIAGNOSIS]
+    command = [sys.executable, "-m", f"{PACKAGES[backend.NAME]}.diagnose"]
     try:
         done = subprocess.run(
             command, stdin=subprocess.DEVNULL, capture_output=True, timeout=TIMEOUT_SECONDS, check=False

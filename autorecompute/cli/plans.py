@@ -58,6 +58,8 @@ def look(args: argparse.Namespace, level: str | None) -> tuple[list[Overview], P
     if args.launcher and _profiles(args):
         raise UsageError("One process is profiled at a time: leave out --launcher, or --peak and --memory-limit.")
     if args.log_level is not None:
+        from autorecompute.backends.registry import log_variables
+
         os.environ |= dict.fromkeys(log_variables(), args.log_level.upper())
     follows = level not in {None, "warning"} and not args.debug_script
     try:
@@ -109,13 +111,6 @@ def _look_at(
         ]
         view = _survey(args, bench, overviews[0], limit_bytes) if _profiles(args) else None
     return overviews, view
-
-
-def log_variables() -> list[str]:
-    """Return the variables that say how much the training systems log."""
-    from autorecompute.backends.registry import controllers
-
-    return [backend.LOG_VARIABLE for backend in controllers() if backend.LOG_VARIABLE]
 
 
 def _profiles(args: argparse.Namespace) -> bool:
@@ -194,7 +189,7 @@ def _survey(args: argparse.Namespace, bench: Bench, overview: Overview, limit_by
     detection, space = overview.detection, overview.detection.space
     config, backend = _choose(args, overview, space), backend_of(detection.versions)
     known = backend.memory_of(detection)
-    if known is None and not backend.PROFILES:
+    if known is None and backend.memory_model is None:
         options, notes = " and ".join(_peak_options(args)), "".join(f"\n  {note}" for note in overview.offer.notes)
         raise SetupError(
             f"No peak can be forecast for this model. Leave out {options} to see its plans, or measure them: "
@@ -212,9 +207,8 @@ def _survey(args: argparse.Namespace, bench: Bench, overview: Overview, limit_by
     if config not in found.profiles:
         print(f"autorecompute: {space.describe(config)} could not be profiled and is not shown", file=sys.stderr)
         config = Config()
-    model = backend.memory_model(space, found)
-    assert model is not None, "this system profiles steps"
-    return _view(model, config, overview, limit_bytes, args.batches)
+    assert backend.memory_model is not None, "this system profiles steps"
+    return _view(backend.memory_model(space, found), config, overview, limit_bytes, args.batches)
 
 
 def _view(
@@ -403,5 +397,7 @@ def _print(args: argparse.Namespace, level: str | None, overviews: Sequence[Over
 
 
 def _level_in_environment() -> str | None:
+    from autorecompute.backends.registry import log_variables
+
     word = next((os.environ[name] for name in log_variables() if name in os.environ), "").lower()
     return "warning" if word in {"error", "fatal"} else word if word in LEVELS else None

@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any, NoReturn
 
 from autorecompute.errors import UsageError
 from autorecompute.files import shown
-from autorecompute.startup import HOOKS_VARIABLE, format_hooks, prepend_to_python_path
+from autorecompute.startup import HOOKS_VARIABLE, prepend_to_python_path
 from autorecompute.units import printable
 
 if TYPE_CHECKING:
@@ -61,7 +61,6 @@ def run(args: argparse.Namespace) -> int:
     result = load_result(args.study)
     folder = StudyFolder(args.study)
     rendered = hand_out(folder, result)
-    hooks = registry.backend_of(result.versions).import_hooks()
     for rejection in folder.disproved():
         if rejection.config == require_best(result).config:
             print(f"autorecompute: {rejection.reason}. Tune again with the same command.", file=sys.stderr)
@@ -69,7 +68,7 @@ def run(args: argparse.Namespace) -> int:
         EVIDENCE_VARIABLE: str(folder.evidence),
         **variables_of(rendered, require_best(result).batch),
         **variables_of_known_code(folder.path, os.environ),
-        HOOKS_VARIABLE: format_hooks(hooks),
+        HOOKS_VARIABLE: registry.backend_of(result.versions).IMPORT_HOOK,
     }
     strays = stray_variables(rendered)
     for change in describe_changes(os.environ, variables, strays):

@@ -2,20 +2,18 @@
 
 from __future__ import annotations
 
-from autorecompute.meters.host import Meter, Reading
+from autorecompute.meters.cuda import CudaMeter
+from autorecompute.meters.host import HostMeter, Reading
 
 __all__ = ["Meter", "Reading", "kind_in_use", "meter_for"]
+
+Meter = HostMeter | CudaMeter
+"""Watches the memory of the process it runs in."""
 
 
 def meter_for(device_kind: str) -> Meter:
     """Return the meter of a device of this kind, ``cpu`` or ``cuda``."""
-    if device_kind == "cuda":
-        from autorecompute.meters.cuda import CudaMeter
-
-        return CudaMeter()
-    from autorecompute.meters.host import HostMeter
-
-    return HostMeter()
+    return CudaMeter() if device_kind == "cuda" else HostMeter()
 
 
 def kind_in_use() -> str:

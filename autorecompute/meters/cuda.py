@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import gc
 import os
+from contextlib import suppress
 from typing import TYPE_CHECKING, TypeVar
 
 from autorecompute.meters.host import Reading
@@ -35,7 +36,9 @@ class CudaMeter:
         self._index = _index_in_use(torch.cuda)
         properties = torch.cuda.get_device_properties(self._index)
         self._total_bytes = int(properties.total_memory)
-        self._card = _find(str(properties.uuid))
+        self._card: Card | None = None
+        with suppress(NvmlError):
+            self._card = find_card(Nvml(), str(properties.uuid))
         # Insertion order is that of a user's reading: a dict keeps it where a set would not.
         self._clock_events: dict[str, None] = {}
         self._earlier_retries = 0
@@ -64,24 +67,25 @@ class CudaMeter:
 
     def read(self) -> Reading:
         """Return the allocator's peaks; the driver's figure is what is in use now, which a cached peak keeps."""
-        memory, total = self._ask_card(lambda card: card.memory()), self._count_retries()
+        total = self._count_retries()
         retries = None if total is None else total - self._earlier_retries
         return Reading(
             peak_bytes=self._cuda.max_memory_reserved(self._index),
             allocated_bytes=self._cuda.max_memory_allocated(self._index),
-            device_bytes=memory.used_bytes if memory else None,
+            device_bytes=self._ask_card(lambda card: card.memory_bytes("used")),
             retries=retries,
             marks=(*self._clock_events, *_mark_retries(retries), *self._mark_neighbours()),
         )
 
     def held_bytes(self) -> int:
-        """Memory the allocator has reserved now."""
+        """Return the memory that the allocator has reserved now."""
         return int(self._cuda.memory_reserved(self._index))
 
     def outside_bytes(self) -> int:
-        """Memory of the card in use beside this allocator: the CUDA context, the driver's own, other processes."""
-        memory = self._ask_card(lambda card: card.memory())
-        free_bytes = memory.free_bytes if memory else int(self._cuda.mem_get_info(self._index)[0])
+        """Return the memory in use beside this allocator: the CUDA context, the driver's own, other processes."""
+        free_bytes = self._ask_card(lambda card: card.memory_bytes("free"))
+        if free_bytes is None:
+            free_bytes = int(self._cuda.mem_get_info(self._index)[0])
         return max(self._total_bytes - free_bytes - self.held_bytes(), 0)
 
     def synchronize(self) -> None:
@@ -103,9 +107,9 @@ class CudaMeter:
 
     def _mark_neighbours(self) -> Iterator[str]:
         neighbours = self._ask_card(lambda card: card.neighbours(os.getpid(), self.held_bytes()))
-        if neighbours is not None and neighbours.used_bytes > NEGLIGIBLE_BYTES:
-            about = "" if neighbours.is_counted else "about "
-            yield f"{about}{format_bytes(neighbours.used_bytes)} of other processes on the card"
+        used_bytes, is_counted = neighbours or (0, True)
+        if used_bytes > NEGLIGIBLE_BYTES:
+            yield f"{'' if is_counted else 'about '}{format_bytes(used_bytes)} of other processes on the card"
 
 
 def _index_in_use(cuda: ModuleType) -> int:
@@ -117,10 +121,3 @@ def _index_in_use(cuda: ModuleType) -> int:
 def _mark_retries(retries: int | None) -> Iterator[str]:
     if retries:
         yield f"{retries} allocator {'retry' if retries == 1 else 'retries'}: fits but thrashes"
-
-
-def _find(uuid: str) -> Card | None:
-    try:
-        return find_card(Nvml(), uuid)
-    except NvmlError:
-        return None

@@ -8,7 +8,6 @@ import os
 import time
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Protocol
 
 import psutil
 
@@ -21,11 +20,11 @@ class Reading:
     """Memory at its highest since the last reset.
 
     Attributes:
-        peak_bytes: What the memory limit holds: resident memory on a CPU, memory the allocator reserved on CUDA.
+        peak_bytes: Memory that the limit holds: resident on a CPU, reserved by the allocator on CUDA.
         allocated_bytes: CUDA only: memory in live tensors.
         device_bytes: CUDA only: memory in use on the whole card, by NVML, CUDA context and other processes included.
-        retries: CUDA only: how often the allocator had to give all its free blocks back before a request could be met.
-        marks: What else happened meanwhile that a reader of the figures should know, in words.
+        retries: CUDA only: times that the allocator gave all its free blocks back before a request could be met.
+        marks: Other events meanwhile that a reader of the figures should know, in words.
     """
 
     peak_bytes: int
@@ -33,42 +32,6 @@ class Reading:
     device_bytes: int | None = None
     retries: int | None = None
     marks: tuple[str, ...] = ()
-
-
-class Meter(Protocol):
-    """Watches the memory of the process it runs in."""
-
-    def limit(self, limit_bytes: int) -> None:
-        """Make allocations beyond the limit fail, where that can be done: a smaller device is played."""
-        ...
-
-    def release(self) -> None:
-        """Give memory that is free inside the process back to the system, so that it does not count as held."""
-        ...
-
-    def reset(self) -> None:
-        """Forget the peak so far."""
-        ...
-
-    def observe(self) -> None:
-        """Look at the device while it works on a timed step; must cost next to nothing."""
-        ...
-
-    def read(self) -> Reading:
-        """Return the peak since the last reset, or since the process began."""
-        ...
-
-    def held_bytes(self) -> int:
-        """Memory held now, in the measure of ``peak_bytes``."""
-        ...
-
-    def outside_bytes(self) -> int | None:
-        """Memory of the device that this process's allocator can never have; ``None`` where nobody can tell."""
-        ...
-
-    def synchronize(self) -> None:
-        """Wait until the device has done all work asked of it."""
-        ...
 
 
 STATUS = Path("/proc/self/status")
@@ -112,18 +75,18 @@ class HostMeter:
         self._earlier_bytes = 0
 
     def observe(self) -> None:
-        """Do nothing."""
+        """Do nothing: there is nothing to note while a step runs."""
 
     def read(self) -> Reading:
         """Return the high-water mark since the last reset, or since the process began."""
         return Reading(peak_bytes=max(self._earlier_bytes, _read_status("VmHWM")))
 
     def held_bytes(self) -> int:
-        """Resident memory now."""
+        """Return the resident memory now."""
         return _read_status("VmRSS")
 
     def outside_bytes(self) -> None:
-        """Not known: memory that others use now may be paged out for this process, or grow."""
+        """Return nothing: memory that others use now may be paged out for this process, or grow."""
 
     def synchronize(self) -> None:
         """Do nothing: CPU work is done when its call returns."""
@@ -162,11 +125,11 @@ class Processors:
         self._others_seconds = self._read_others()
 
     def own_seconds(self) -> float | None:
-        """Processor time that this process had so far, all its threads together; ``None`` where others do the work."""
+        """Return the processor time of all threads of this process so far; ``None`` where others do the work."""
         return time.process_time() if self._do_the_work else None
 
     def others_share(self) -> float | None:
-        """Share of the processors that others kept busy since the creation, on average.
+        """Return the share of the processors that others kept busy since the creation, on average.
 
         ``None`` where too little time has gone by, or where the processes cannot be read.
         """
@@ -177,7 +140,7 @@ class Processors:
         return min(max(share, 0.0), 1.0)
 
     def _read_others(self) -> float | None:
-        """Time that the processors this process may use have given to others since the host's start."""
+        """Return the time that the processors this process may use have given to others since the host's start."""
         try:
             tuner = psutil.Process(self._tuner)
             return _busy_seconds() - sum(map(_seconds_of, [tuner, *tuner.children(recursive=True)]))

@@ -3,84 +3,65 @@
 from __future__ import annotations
 
 import os
+from contextlib import suppress
 from dataclasses import dataclass, field
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from autorecompute.errors import SetupError
 from autorecompute.units import GIB, format_bytes
 
+if TYPE_CHECKING:
+    from collections.abc import Iterator
+
 
 class NvmlError(SetupError):
-    """NVML gave no answer.
-
-    Args:
-        found: What is wrong, in words, without a full stop.
-        remedy: What to do about it; empty where nothing can be done.
-
-    Attributes:
-        found: As given.
-        remedy: As given.
-    """
+    """NVML gave no answer: ``found`` says why, without a full stop, and ``remedy`` what helps, if anything does."""
 
     def __init__(self, found: str, remedy: str = "") -> None:
         super().__init__(f"{found}. {remedy}".strip())
         self.found, self.remedy = found, remedy
 
 
-class NvmlUnavailableError(NvmlError):
-    """There is no driver to ask: no figure of any card can be had."""
-
-
-class NvmlCardError(NvmlError):
-    """This card cannot be asked: it is not visible here, or it is broken."""
-
-
 class NvmlUnsupportedError(NvmlError):
-    """This card or this driver does not keep that one figure; others may be had."""
+    """This one question has no answer here; others may have one."""
 
 
 _GIVE_TO_CONTAINER = "A container needs: docker run --gpus all"
 _INSTALL_DRIVER = f"Install the NVIDIA driver on the host. {_GIVE_TO_CONTAINER}"
 
-_MEANINGS: dict[str, tuple[type[NvmlError], str, str]] = {
-    "NVML_ERROR_LIBRARY_NOT_FOUND": (NvmlUnavailableError, "no NVIDIA driver is installed", _INSTALL_DRIVER),
-    "NVML_ERROR_DRIVER_NOT_LOADED": (NvmlUnavailableError, "the NVIDIA driver is not loaded", _INSTALL_DRIVER),
-    "NVML_ERROR_GPU_NOT_FOUND": (NvmlUnavailableError, "the NVIDIA driver finds no card", _GIVE_TO_CONTAINER),
-    "NVML_ERROR_OPERATING_SYSTEM": (
-        NvmlUnavailableError,
-        "the system keeps this process from the NVIDIA driver",
-        _GIVE_TO_CONTAINER,
-    ),
+_FAULTS = {
+    "NVML_ERROR_LIBRARY_NOT_FOUND": ("no NVIDIA driver is installed", _INSTALL_DRIVER),
+    "NVML_ERROR_DRIVER_NOT_LOADED": ("the NVIDIA driver is not loaded", _INSTALL_DRIVER),
+    "NVML_ERROR_GPU_NOT_FOUND": ("the NVIDIA driver finds no card", _GIVE_TO_CONTAINER),
+    "NVML_ERROR_OPERATING_SYSTEM": ("the system keeps this process from the NVIDIA driver", _GIVE_TO_CONTAINER),
     "NVML_ERROR_LIB_RM_VERSION_MISMATCH": (
-        NvmlUnavailableError,
         "the NVIDIA driver's library and its kernel module are of different versions",
         "Restart the machine, or the container if the host's driver was updated.",
     ),
-    "NVML_ERROR_NOT_FOUND": (
-        NvmlCardError,
-        "no card of this UUID is visible here",
-        "See those that are with: nvidia-smi -L",
-    ),
     "NVML_ERROR_GPU_IS_LOST": (
-        NvmlCardError,
         "the card has fallen off the bus",
         "Look for its Xid error with: sudo dmesg | grep Xid; then restart the machine.",
     ),
-    "NVML_ERROR_RESET_REQUIRED": (NvmlCardError, "the card needs a reset", "Ask the machine's administrator."),
-    "NVML_ERROR_NOT_SUPPORTED": (NvmlUnsupportedError, "the card does not keep this figure", ""),
-    "NVML_ERROR_INVALID_ARGUMENT": (NvmlUnsupportedError, "this cannot be asked of such a device", ""),
-    "NVML_ERROR_NO_PERMISSION": (NvmlUnsupportedError, "this figure is for administrators only", ""),
-    "NVML_ERROR_FUNCTION_NOT_FOUND": (NvmlUnsupportedError, "the NVIDIA driver is too old to know this figure", ""),
-    "NVML_ERROR_ARGUMENT_VERSION_MISMATCH": (NvmlUnsupportedError, "the NVIDIA driver is too old to be asked this", ""),
+    "NVML_ERROR_RESET_REQUIRED": ("the card needs a reset", "Ask the machine's administrator."),
 }
-"""Codes by the names that pynvml has for them. What is not among them is an :class:`NvmlError` in NVML's own words."""
+"""Codes, by pynvml's names, after which no figure of the card, or of any, can be had. What is in neither table is an
+:class:`NvmlError` in NVML's own words."""
+
+_UNSUPPORTED = {
+    "NVML_ERROR_NOT_FOUND": "no such card is visible here",
+    "NVML_ERROR_NOT_SUPPORTED": "the card does not keep this figure",
+    "NVML_ERROR_INVALID_ARGUMENT": "this cannot be asked of such a device",
+    "NVML_ERROR_NO_PERMISSION": "this figure is for administrators only",
+    "NVML_ERROR_FUNCTION_NOT_FOUND": "the NVIDIA driver is too old to know this figure",
+    "NVML_ERROR_ARGUMENT_VERSION_MISMATCH": "the NVIDIA driver is too old to be asked this",
+}
 
 
 class Nvml:
     """The library, initialised; it stays so until the process ends.
 
     Raises:
-        NvmlUnavailableError: there is no driver, or it does not answer.
+        NvmlError: there is no driver, or it does not answer.
     """
 
     def __init__(self) -> None:
@@ -88,7 +69,7 @@ class Nvml:
             import pynvml
         except ImportError as error:
             remedy = "Run: python -m pip install nvidia-ml-py"
-            raise NvmlUnavailableError("nvidia-ml-py is not installed", remedy) from error
+            raise NvmlError("nvidia-ml-py is not installed", remedy) from error
         self._pynvml = pynvml
         self.ask("nvmlInit")
 
@@ -96,7 +77,7 @@ class Nvml:
         """Return the answer of one of pynvml's functions.
 
         Raises:
-            NvmlError: the one of its kinds that fits NVML's error code.
+            NvmlError: there is none; an ``NvmlUnsupportedError`` where that is so of this question alone.
         """
         question = getattr(self._pynvml, function, None)
         if question is None:
@@ -108,20 +89,15 @@ class Nvml:
         except self._pynvml.NVMLLibraryMismatchError as error:
             raise NvmlUnsupportedError("the NVIDIA driver is too old for the installed nvidia-ml-py") from error
 
-    @property
-    def driver_version(self) -> str:
-        """Return the driver's version, such as ``550.54.15``."""
-        return str(self.ask("nvmlSystemGetDriverVersion"))
-
     def constant(self, name: str) -> int:
         """Return a number that pynvml has a name for."""
         return int(getattr(self._pynvml, name))
 
     def _translate(self, error: Any) -> NvmlError:
-        for name, (kind, found, remedy) in _MEANINGS.items():
-            if error.value == getattr(self._pynvml, name, None):
-                return kind(found, remedy)
-        return NvmlError(f"NVML answers: {error}")
+        name = next((one for one in (*_FAULTS, *_UNSUPPORTED) if error.value == getattr(self._pynvml, one, None)), "")
+        if name in _UNSUPPORTED:
+            return NvmlUnsupportedError(_UNSUPPORTED[name])
+        return NvmlError(*_FAULTS.get(name, (f"NVML answers: {error}",)))
 
 
 CONTEXT_BYTES = GIB
@@ -143,44 +119,10 @@ _CLOCK_QUESTIONS = ("nvmlDeviceGetCurrentClocksEventReasons", "nvmlDeviceGetCurr
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class CardMemory:
-    """Memory of a card as the driver counts it.
-
-    Attributes:
-        total_bytes: All of it.
-        used_bytes: In use by processes, contexts included. Drivers before 510 count in what they keep for themselves.
-        free_bytes: What an allocation can still get.
-    """
-
-    total_bytes: int
-    used_bytes: int
-    free_bytes: int
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Neighbours:
-    """Other processes on the card.
-
-    Attributes:
-        used_bytes: Memory they use.
-        is_counted: Whether NVML counted them process by process; otherwise the figure is what this process does not
-            account for, less :data:`CONTEXT_BYTES`.
-    """
-
-    used_bytes: int
-    is_counted: bool
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
 class Card:
     """A card or a MIG instance, the same one where the UUID is. A question without an answer raises an ``NvmlError``.
 
-    Attributes:
-        nvml: Where it is asked.
-        handle: NVML's handle of it.
-        whole: NVML's handle of the physical card; another one than ``handle`` for a MIG instance.
-        uuid: ``GPU-…`` or ``MIG-…``.
-        name: The product's name.
+    Of an instance, ``whole`` is the handle of the physical card, and ``handle`` its own.
     """
 
     nvml: Nvml = field(compare=False, repr=False)
@@ -194,28 +136,28 @@ class Card:
         """Tell whether it is a MIG instance."""
         return self.uuid.startswith("MIG-")
 
-    def memory(self) -> CardMemory:
-        """Return its memory now."""
+    def memory_bytes(self, kind: str) -> int:
+        """Return the ``total`` of its memory, the ``used`` one or the ``free`` one, as the driver counts now.
+
+        Contexts of processes are used. Drivers before 510 count in what they keep for themselves.
+        """
         try:
             figures = self.nvml.ask("nvmlDeviceGetMemoryInfo", self.handle, self.nvml.constant("nvmlMemory_v2"))
         except NvmlUnsupportedError:
             figures = self.nvml.ask("nvmlDeviceGetMemoryInfo", self.handle)
-        return CardMemory(total_bytes=int(figures.total), used_bytes=int(figures.used), free_bytes=int(figures.free))
+        return int(getattr(figures, kind))
 
     def clock_events(self) -> tuple[str, ...]:
         """Return the causes that hold the clocks down now, in words; a MIG instance shares them with its card."""
-        reasons = self._ask_clocks()
-        return tuple(words for bit, words in CLOCK_EVENTS.items() if reasons & bit)
-
-    def _ask_clocks(self) -> int:
         newer, older = _CLOCK_QUESTIONS
         try:
-            return int(self.nvml.ask(newer, self.whole))
+            reasons = int(self.nvml.ask(newer, self.whole))
         except NvmlUnsupportedError:
-            return int(self.nvml.ask(older, self.whole))
+            reasons = int(self.nvml.ask(older, self.whole))
+        return tuple(words for bit, words in CLOCK_EVENTS.items() if reasons & bit)
 
     def processes(self) -> dict[int, int | None]:
-        """Bytes of each process on it, ``None`` where the driver does not tell; process ids are the host's."""
+        """Return the bytes of each process on it, ``None`` where the driver does not tell; the ids are the host's."""
         found: dict[int, int | None] = {}
         for kind in ("Compute", "Graphics"):
             for process in self.nvml.ask(f"nvmlDeviceGet{kind}RunningProcesses", self.handle):
@@ -223,11 +165,12 @@ class Card:
                 found[process.pid] = process.usedGpuMemory
         return found
 
-    def neighbours(self, pid: int, held_bytes: int) -> Neighbours:
-        """Return the memory of other processes.
+    def neighbours(self, pid: int, held_bytes: int) -> tuple[int, bool]:
+        """Return the bytes of other processes, and whether NVML counted them process by process.
 
         A container has process ids of its own, and NVML tells the host's or none at all. So the list is believed where
-        this process stands in it; otherwise all memory that this process does not account for is taken for others'.
+        this process stands in it; otherwise all memory that this process does not account for is taken for others',
+        less :data:`CONTEXT_BYTES`.
         """
         try:
             processes = self.processes()
@@ -236,53 +179,48 @@ class Card:
         figures = [used for each, used in processes.items() if each != pid]
         counted = [used for used in figures if used is not None]
         if pid in processes and len(counted) == len(figures):
-            return Neighbours(used_bytes=sum(counted), is_counted=True)
-        unaccounted = self.memory().used_bytes - held_bytes - CONTEXT_BYTES
-        return Neighbours(used_bytes=max(unaccounted, 0), is_counted=False)
+            return sum(counted), True
+        return max(self.memory_bytes("used") - held_bytes - CONTEXT_BYTES, 0), False
 
 
 VISIBLE_VARIABLE = "CUDA_VISIBLE_DEVICES"
 
+_WHOLE = "nvmlDeviceGetDeviceHandleFromMigDeviceHandle"
+
 
 def all_cards(nvml: Nvml) -> list[Card]:
     """Return the physical cards that the driver shows here, in its order, which is that of the PCI bus."""
-    found = []
-    for index in range(nvml.ask("nvmlDeviceGetCount")):
-        try:
-            handle = nvml.ask("nvmlDeviceGetHandleByIndex", index)
-        except NvmlUnsupportedError:
-            # A card of the machine that this process has no right to: CUDA does not count it either.
-            continue
-        found.append(_card(nvml, handle, whole=handle))
-    return found
+    handles = _handles(nvml, nvml.ask("nvmlDeviceGetCount"), "nvmlDeviceGetHandleByIndex")
+    return [_card(nvml, handle, whole=handle) for handle in handles]
 
 
 def instances(card: Card) -> list[Card]:
     """Return the MIG instances of a card; empty where MIG is off, or on with none created."""
-    if not _is_divided(card):
-        return []
-    found = []
-    for index in range(card.nvml.ask("nvmlDeviceGetMaxMigDeviceCount", card.handle)):
-        try:
-            handle = card.nvml.ask("nvmlDeviceGetMigDeviceHandleByIndex", card.handle, index)
-        except (NvmlCardError, NvmlUnsupportedError):
-            # A place for an instance that was not created.
-            continue
-        found.append(_card(card.nvml, handle, whole=card.handle))
-    return found
+    nvml = card.nvml
+    try:
+        is_divided = not card.is_instance and nvml.ask("nvmlDeviceGetMigMode", card.handle)[0]
+    except NvmlUnsupportedError:
+        is_divided = False
+    most = nvml.ask("nvmlDeviceGetMaxMigDeviceCount", card.handle) if is_divided else 0
+    handles = _handles(nvml, most, "nvmlDeviceGetMigDeviceHandleByIndex", card.handle)
+    return [_card(nvml, handle, whole=card.handle) for handle in handles]
+
+
+def _handles(nvml: Nvml, count: int, question: str, *of: Any) -> Iterator[Any]:
+    for index in range(count):
+        # A card that this process has no right to, and that CUDA does not count either, has none, and so has a place
+        # for an instance that was not created.
+        with suppress(NvmlUnsupportedError):
+            yield nvml.ask(question, *of, index)
 
 
 def visible_cards(nvml: Nvml, value: str | None) -> list[Card]:
-    """Return the cards that a CUDA process sees, in its order.
+    """Return the cards that a CUDA process sees under a value of ``CUDA_VISIBLE_DEVICES``, in its order.
 
     The list holds indices, UUIDs or their unique beginnings, and ends before the first entry that names no card; an
     entry that is there twice hides all. A card in MIG mode stands for its first instance, and one instance is all that
     a process sees. An index means NVML's order, which is CUDA's too where all cards are of one kind or
     ``CUDA_DEVICE_ORDER=PCI_BUS_ID`` is set: what must be right goes by :func:`find_card`.
-
-    Args:
-        nvml: Where to ask.
-        value: Of ``CUDA_VISIBLE_DEVICES``; ``None`` where it is not set.
     """
     cards = all_cards(nvml)
     entries = map(str, range(len(cards))) if value is None else value.split(",")
@@ -300,41 +238,33 @@ def visible_cards(nvml: Nvml, value: str | None) -> list[Card]:
 
 
 def find_card(nvml: Nvml, uuid: str) -> Card:
-    """Return the card or MIG instance with this UUID.
+    """Return the card or MIG instance with this UUID, as torch gives it without a prefix, or as NVML does.
 
     CUDA may give the UUID of the whole card to a process that has only a MIG instance of it. Then the instance is the
     one that ``CUDA_VISIBLE_DEVICES`` names, or the first.
 
-    Args:
-        nvml: Where to ask.
-        uuid: As torch gives it, without what NVML puts in front, or as NVML does.
-
     Raises:
-        NvmlCardError: no card of this UUID is visible.
+        NvmlError: no card of this UUID is visible.
     """
     names = [uuid] if uuid.startswith(("GPU-", "MIG-")) else [f"GPU-{uuid}", f"MIG-{uuid}"]
     for name in names:
         try:
             handle = nvml.ask("nvmlDeviceGetHandleByUUID", name)
-        except (NvmlCardError, NvmlUnsupportedError):
+        except NvmlUnsupportedError:
             continue
-        card = _card(nvml, handle, whole=_whole(nvml, handle) if name.startswith("MIG-") else handle)
-        return _visible_part(card)
-    raise NvmlCardError(f"NVML knows no card {uuid}", "See those it knows with: nvidia-smi -L")
+        card = _card(nvml, handle, whole=nvml.ask(_WHOLE, handle) if name.startswith("MIG-") else handle)
+        own = instances(card)
+        visible = visible_cards(nvml, os.environ.get(VISIBLE_VARIABLE)) if own else []
+        return next((part for part in own if part in visible), own[0] if own else card)
+    raise NvmlError(f"NVML knows no card {uuid}", "See those it knows with: nvidia-smi -L")
 
 
 def describe_visible(nvml: Nvml) -> str:
     """Return the driver and the cards that a CUDA process started here sees, in words."""
     value = os.environ.get(VISIBLE_VARIABLE)
-    names = [f"{card.name} ({format_bytes(card.memory().total_bytes)})" for card in visible_cards(nvml, value)]
+    names = [f"{card.name} ({format_bytes(card.memory_bytes('total'))})" for card in visible_cards(nvml, value)]
     hidden = f"none: {VISIBLE_VARIABLE}={value} hides all {len(all_cards(nvml))}" if value is not None else "none"
-    return f"driver {nvml.driver_version}, GPUs seen: {', '.join(names) or hidden}"
-
-
-def _visible_part(card: Card) -> Card:
-    own = instances(card)
-    visible = visible_cards(card.nvml, os.environ.get(VISIBLE_VARIABLE)) if own else []
-    return next((part for part in own if part in visible), own[0] if own else card)
+    return f"driver {nvml.ask('nvmlSystemGetDriverVersion')}, GPUs seen: {', '.join(names) or hidden}"
 
 
 def _named(entry: str, cards: list[Card]) -> Card | None:
@@ -350,20 +280,6 @@ def _named(entry: str, cards: list[Card]) -> Card | None:
 def _unique(beginning: str, cards: list[Card]) -> Card | None:
     matching = [card for card in cards if card.uuid.startswith(beginning)]
     return matching[0] if len(matching) == 1 else None
-
-
-def _is_divided(card: Card) -> bool:
-    if card.is_instance:
-        return False
-    try:
-        current, _ = card.nvml.ask("nvmlDeviceGetMigMode", card.handle)
-    except NvmlUnsupportedError:
-        return False
-    return bool(current)
-
-
-def _whole(nvml: Nvml, handle: Any) -> Any:
-    return nvml.ask("nvmlDeviceGetDeviceHandleFromMigDeviceHandle", handle)
 
 
 def _card(nvml: Nvml, handle: Any, *, whole: Any) -> Card:

@@ -1,8 +1,8 @@
 """Prepares processes for a study's config whose script says nothing about it.
 
 ``autorecompute run`` puts this folder first on ``PYTHONPATH``. Every Python process below then loads the
-``sitecustomize`` that lies here. It reads from a variable which functions of ours to call when the process imports
-which modules, such as torch; a process that imports none of them notices nothing. Children inherit the variables, so a
+``sitecustomize`` that lies here. It reads from a variable which function of ours to call when the process imports
+which module, such as torch; a process that does not import it notices nothing. Children inherit the variables, so a
 launcher such as torchrun passes them on. Nothing but ``sitecustomize`` may lie here: any other module would shadow one
 of the user's.
 
@@ -14,18 +14,12 @@ from __future__ import annotations
 
 import os
 from pathlib import Path
-from typing import TYPE_CHECKING
 
-if TYPE_CHECKING:
-    from collections.abc import Iterable
+from autorecompute.startup.sitecustomize import HOOKS_VARIABLE
 
-    from autorecompute.backends.interface import ImportHook
+__all__ = ["FOLDER", "HOOKS_VARIABLE", "prepend_to_python_path"]
 
 FOLDER = Path(__file__).parent
-HOOKS_VARIABLE = "AUTORECOMPUTE_HOOKS"
-"""Variable of the functions to call at imports; ``sitecustomize`` spells it out a second time."""
-
-BEFORE, AFTER = "before", "after"
 
 
 def prepend_to_python_path(inherited: str) -> str:
@@ -33,10 +27,3 @@ def prepend_to_python_path(inherited: str) -> str:
     # An empty entry would mean the working directory: none may arise from joining.
     entries = inherited.split(os.pathsep) if inherited else []
     return os.pathsep.join([str(FOLDER), *(entry for entry in entries if entry != str(FOLDER))])
-
-
-def format_hooks(hooks: Iterable[ImportHook]) -> str:
-    """Return the value of ``AUTORECOMPUTE_HOOKS``: ``before MODULE FUNCTION WHAT IS MISSED``, one after the other."""
-    return ";".join(
-        f"{BEFORE if hook.comes_first else AFTER} {hook.module} {hook.function} {hook.missed}" for hook in hooks
-    )

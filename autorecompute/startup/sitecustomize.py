@@ -18,43 +18,25 @@ HOOKS_VARIABLE = "AUTORECOMPUTE_HOOKS"
 OURS = "autorecompute.backends."
 """Functions are called from modules below this one alone, whatever the variable says."""
 
+BEFORE, AFTER = "before", "after"
 
-class Watch:
-    """An import hook that calls a function when a module is imported, and leaves the import to other finders.
+
+class ImportWatch:
+    """An import hook that finds one module as the finders behind it do, and is gone once that has run.
+
+    Who only looks a module up, as ``importlib.util.find_spec`` does, has not imported it.
 
     Args:
-        module: The module that is waited for.
-        function: What is called, as ``package.module:function``.
-        missed: What happens in this process if it cannot be called, in words.
+        module: The module's full name.
+        before: Called just before the module runs.
+        after: Called with the module when it has run.
     """
 
-    def __init__(self, module: str, function: str, missed: str) -> None:
-        self.module, self.function, self.missed = module, function, missed
-
-    def call(self) -> None:
-        """Call the function, or tell on stderr why that cannot be done."""
-        name, _, attribute = self.function.partition(":")
-        try:
-            __import__(name)
-            getattr(sys.modules[name], attribute)()
-        except ImportError as error:
-            sys.stderr.write(
-                f"autorecompute: {self.missed} ({error}); install autorecompute for {sys.executable}, or import what "
-                "it misses there.\n"
-            )
-
-
-class Before(Watch):
-    """Calls just before Python looks for the module."""
-
-    def find_spec(self, fullname: str, _path: object = None, _target: object = None) -> None:
-        """Find nothing."""
-        if fullname == self.module:
-            self.call()
-
-
-class After(Watch):
-    """Calls as soon as the module has been imported."""
+    def __init__(
+        self, module: str, before: Callable[[], None] | None = None, after: Callable[[Any], None] | None = None
+    ) -> None:
+        self.module, self.before, self.after = module, before, after
+        self._is_running = False
 
     def find_spec(self, fullname: str, path: Any = None, target: Any = None) -> Any:
         """Return the spec that the finders behind it find of the module; leave every other import to them."""
@@ -63,34 +45,49 @@ class After(Watch):
         # Those in front were asked before: one of them that asks this one in turn would never come to an end.
         behind = sys.meta_path[sys.meta_path.index(self) + 1 :]
         specs = (finder.find_spec(fullname, path, target) for finder in behind if hasattr(finder, "find_spec"))
-        spec = next((spec for spec in specs if spec is not None), None)
+        spec: Any = next((spec for spec in specs if spec is not None), None)
         if spec is not None and spec.loader is not None:
-            call_after_import(spec, self.call)
+            spec.loader.exec_module = self._around(spec.loader.exec_module)
         return spec
 
+    def _around(self, execute: Callable[[Any], None]) -> Callable[[Any], None]:
+        def execute_and_tell(module: Any) -> None:
+            # One loader may load many modules: it was met before, and is met again.
+            if module.__name__ != self.module or self._is_running or self not in sys.meta_path:
+                execute(module)
+                return
+            self._is_running = True
+            try:
+                if self.before is not None:
+                    self.before()
+                execute(module)
+            finally:
+                self._is_running = False
+            sys.meta_path.remove(self)
+            if self.after is not None:
+                self.after(module)
 
-def call_after_import(spec: Any, function: Callable[[], None]) -> None:
-    """Have the function called when the module of this spec has been imported."""
-    execute = spec.loader.exec_module
-
-    def execute_and_call(module: object) -> None:
-        execute(module)
-        function()
-
-    spec.loader.exec_module = execute_and_call
+        return execute_and_tell
 
 
-KINDS: dict[str, type[Before | After]] = {"before": Before, "after": After}
+def watch_for(hook: str) -> ImportWatch | None:
+    """Return what calls the function of a hook; ``None`` where the text is no hook of ours."""
+    when, module, function, missed = (hook.split(" ", 3) + [""] * 3)[:4]
+    if when not in {BEFORE, AFTER} or not function.startswith(OURS):
+        return None
 
+    def call(_module: Any = None) -> None:
+        name, _, attribute = function.partition(":")
+        try:
+            __import__(name)
+            getattr(sys.modules[name], attribute)()
+        except ImportError as error:
+            sys.stderr.write(
+                f"autorecompute: {missed} ({error}); install autorecompute for {sys.executable}, or import what "
+                "it misses there.\n"
+            )
 
-def watches(text: str) -> list[Before | After]:
-    """Parse the variable; anything in it that is not ours is left out."""
-    found: list[Before | After] = []
-    for entry in filter(None, text.split(";")):
-        when, module, function, missed = (entry.split(" ", 3) + [""] * 3)[:4]
-        if when in KINDS and function.startswith(OURS):
-            found.append(KINDS[when](module, function, missed))
-    return found
+    return ImportWatch(module, before=call) if when == BEFORE else ImportWatch(module, after=call)
 
 
 def run_shadowed() -> None:
@@ -114,5 +111,6 @@ def _entries_behind() -> list[str]:
 
 
 if __name__ == "sitecustomize":
-    sys.meta_path[:0] = watches(os.environ.get(HOOKS_VARIABLE, ""))
+    if (watch := watch_for(os.environ.get(HOOKS_VARIABLE, ""))) is not None:
+        sys.meta_path.insert(0, watch)
     run_shadowed()

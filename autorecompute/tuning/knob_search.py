@@ -20,7 +20,7 @@ from autorecompute.tuning.intervals import interval
 from autorecompute.units import format_count
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Sequence
+    from collections.abc import Callable, Iterable, Sequence
 
     from autorecompute.result import Best, Result
     from autorecompute.training_job import Detection
@@ -74,7 +74,7 @@ class KnobSearch:
         if not result.knobs:
             inherited = {name: text for name, text in os.environ.items() if name not in registry.variables()}
             reasons = {
-                knob.name: self._backend.why_not(knob, best.config, context.detection, inherited)
+                knob.name: knob.why_not(best.config, context.detection) or _taken(knob.variables, inherited)
                 for knob in self._backend.KNOBS
             }
             knobs = tuple(KnobFigures(name=name, why_not=reason) for name, reason in reasons.items())
@@ -119,7 +119,8 @@ class KnobSearch:
 
     def _turn(self, best: Best, names: tuple[str, ...], under: Detection) -> tuple[Best, str]:
         """Return the config as far as its plans exist under the knobs: others might be ignored without a word."""
-        plans, on = self._backend.plans_under(names, under), best.config.choices
+        changing = [knob.plans for knob in self._backend.KNOBS if knob.plans is not None and knob.name in names]
+        plans, on = changing[0](under) if changing else under.plans, best.config.choices
         if self._context.detection.space.is_mix(best.config):
             offered = [choice for plan in plans for choice in plan.choices]
             # Each at as many places as before.
@@ -191,6 +192,11 @@ def _log_ratios(bases: Sequence[Measurement], others: Sequence[Measurement]) -> 
         assert other, "so did the one with it"
         ratios.append(math.log(base / other))
     return ratios
+
+
+def _taken(variables: Iterable[str], inherited: Iterable[str]) -> str:
+    taken = sorted(set(variables).intersection(inherited))
+    return f"{taken[0]} is set in your environment" if taken else ""
 
 
 def _check_gradients(bench: Bench, best: Best) -> tuple[Outcome, str, Best]:

@@ -99,7 +99,7 @@ def analyse(context: TuningContext) -> MemoryModel | None:
     known = backend.memory_of(detection)
     if known is not None:
         keep_detection(context.folder, detection)
-    if known is not None or not backend.PROFILES:
+    if known is not None or backend.memory_model is None:
         return known
     kept = read_analysis(context.folder)
     if kept is not None:
@@ -169,7 +169,7 @@ class StudySearcher:
 
     def predict(self, config: Config, trials: Sequence[Trial]) -> Prediction | None:
         """Return the prediction of a config; ``None`` where steps of the script would have to be taken for it."""
-        takes_steps = not self._is_analysed and backend_of(self._context.detection.versions).PROFILES
+        takes_steps = not self._is_analysed and backend_of(self._context.detection.versions).memory_model is not None
         if self._made is None and takes_steps:
             return None
         return self._searcher(trials).predict(config, trials)

@@ -147,11 +147,10 @@ class _Tuning:
 
     def _make_searcher(self) -> GuidedSearcher:
         detection = self._context.detection
-        if why_not := backend_of(detection.versions).why_not_while_training(detection):
-            raise SetupError(why_not)
+        rough = backend_of(detection.versions).rough_memory_of(detection)
         memory = analyse(self._context)
         self._is_measured = memory is None
-        if memory is None and (memory := backend_of(detection.versions).rough_memory_of(detection)) is None:
+        if memory is None and (memory := rough) is None:
             raise SetupError(NO_FORECAST)
         dims = {**detection.dims, BATCH: detection.batch}
         limit_bytes = self._context.problem.limit_bytes

@@ -1,7 +1,7 @@
 import json
 from pathlib import Path
 
-from autorecompute.backends.interface import Emission, ImportHook, Knob
+from autorecompute.backends.interface import Emission, Knob
 from autorecompute.errors import SetupError, UsageError
 from autorecompute.plans import Choice, Config, Offer
 from autorecompute.plans.savings import evaluate
@@ -11,38 +11,43 @@ NAME = "fake"
 PLANS_VARIABLE, MODE_VARIABLE = "FAKE_PLANS", "FAKE_MODE"
 VARIABLES = (PLANS_VARIABLE, MODE_VARIABLE)
 USED_BY = "fake"
-PROFILES = True
 READ_BY = "a script that reads the plans itself"
-CARDS = ()
 CACHE_VARIABLES = ("FAKE_CACHE",)
 TRIAL_VARIABLES = {"FAKE_STRICT": "1"}
-LOG_VARIABLE = ""
+CROSSING = "plans that may cross a block"  # under which a detection lists the ids of such plans
+
+
+def why_not_whole(config, detection):
+    return f"nothing is recomputed on {detection.device.name}" if config.is_none else ""
+
+
+def plans_of_whole(detection):
+    return [plan for plan in detection.plans if plan.id in detection.extra.get(CROSSING, (plan.id,))]
+
+
 KNOBS = (
     Knob(name="fused_kernels", variables={"FAKE_FUSED": "1"}, effect="neighbouring operations run as one"),
     Knob(
-        name="whole_graph", variables={MODE_VARIABLE: "whole"}, effect="plans cross blocks", needs="a model with blocks"
+        name="whole_graph",
+        variables={MODE_VARIABLE: "whole"},
+        effect="plans cross blocks",
+        needs="a model with blocks",
+        why_not=why_not_whole,
+        plans=plans_of_whole,
     ),
 )
 HINTS = (Knob(name="lazy", variables={"FAKE_LAZY": "1"}, effect="nothing is computed before it is read"),)
-DIAGNOSIS = "fake_backend.diagnose"
 REPAIR = ""
 
 OLDEST_VERSION = 2  # that reads a file
 PLANS_FILE = "plans.json"
-CROSSING = "plans that may cross a block"  # under which a detection lists the ids of such plans
 FILE_NOTE = "must lie where it was written"
-STARTED = ImportHook(
-    module="fake", comes_first=True, function="fake_backend.controller:start", missed="plans are not read"
-)
+IMPORT_HOOK = "before fake fake_backend.controller:start plans are not read"
 
 
 def takes_turns(detection):
     del detection
     return False
-
-
-def import_hooks():
-    return (STARTED,)
 
 
 def render(config, *, knobs=(), versions, folder):
@@ -103,9 +108,8 @@ def needs_of(detection):
     return lambda _config: frozenset()
 
 
-def why_not_while_training(detection):
+def rough_memory_of(detection):
     del detection
-    return ""
 
 
 def peaks_of(detection):
@@ -118,19 +122,6 @@ def memory_of(detection):
 
 def memory_model(space, small):
     return LinearMemory(space, small)
-
-
-def why_not(knob, config, detection, inherited):
-    if taken := sorted(set(knob.variables) & set(inherited)):
-        return f"{taken[0]} is set in your environment"
-    is_idle = knob.name == "whole_graph" and config.is_none
-    return f"nothing is recomputed on {detection.device.name}" if is_idle else ""
-
-
-def plans_under(names, detection):
-    if "whole_graph" not in names:
-        return detection.plans
-    return [plan for plan in detection.plans if plan.id in detection.extra.get(CROSSING, (plan.id,))]
 
 
 def start():

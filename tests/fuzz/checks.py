@@ -9,14 +9,13 @@ import unicodedata
 from pathlib import Path
 
 from autorecompute import result
-from autorecompute.backends.ortmodule.controller import KNOBS, import_hooks
+from autorecompute.backends.ortmodule.controller import IMPORT_HOOK, KNOBS
 from autorecompute.backends.ortmodule.environment import CONFIG_VARIABLE, LEVEL_VARIABLE
-from autorecompute.startup import HOOKS_VARIABLE, format_hooks
+from autorecompute.startup import HOOKS_VARIABLE
 from autorecompute.worker.protocol import BATCH_VARIABLE
 from fuzz.sandbox import WORK
 
 OUTCOMES = Path(__file__).parents[2] / "docs" / "outcomes.md"
-HOOKS = [format_hooks(import_hooks())]
 """What processes may be told to call, whatever a study holds."""
 
 PLANS_FILE = re.compile(rf".*/{WORK}/studies/[^/]+/best/plans\.json")
@@ -153,4 +152,4 @@ def _is_ours(name, value):
     if name == BATCH_VARIABLE:
         return value.isdecimal()
     of_knobs = [knob.variables[name] for knob in KNOBS if name in knob.variables]
-    return value in {LEVEL_VARIABLE: ["1", "2"], HOOKS_VARIABLE: HOOKS}.get(name, of_knobs)
+    return value in {LEVEL_VARIABLE: ["1", "2"], HOOKS_VARIABLE: [IMPORT_HOOK]}.get(name, of_knobs)

@@ -1,13 +1,16 @@
 """Knobs that no machine has."""
 
 from autorecompute.backends.interface import Knob
+from fake_backend.controller import plans_of_whole
 
 FAST, SLOW, GRAPH, WHOLE = "FAST_ALLOCATOR", "SLOW_ALLOCATOR", "OTHER_GRAPH", "WHOLE_GRAPH"
 
 
-def knob(variable):
-    """A knob that sets one variable."""
-    return Knob(name=variable.lower(), variables={variable: "1"}, effect="something")
+def knob(variable, why_not=""):
+    """A knob that sets one variable, and cannot be tried for the reason that is given."""
+    plans = plans_of_whole if variable == WHOLE else None
+    name, sets = variable.lower(), {variable: "1"}
+    return Knob(name=name, variables=sets, effect="something", why_not=lambda *_: why_not, plans=plans)
 
 
 def by_name(result):

@@ -63,7 +63,7 @@ def test_json_is_one_object(run_doctor, findings, ok):
 
 
 def test_a_crash_while_looking_is_a_sentence(monkeypatch):
-    monkeypatch.setattr(controller, "DIAGNOSIS", "no.such.package.diagnose")
+    monkeypatch.setitem(doctor.PACKAGES, controller.NAME, "no.such.package")
     with pytest.raises(SetupError, match=r"(?s)exit code 1.*-m no\.such\.package\.diagnose") as caught:
         doctor.diagnose(controller)
     assert caught.value.exit_code == 3
@@ -171,9 +171,9 @@ def make_wheels(tmp_path):
     assert compiler, "the tests build ORT's extensions, too"
 
     def make(version, missing):
-        for name, origin in of_build(version).items():
-            if origin.folder != missing:
-                library = tmp_path / "nvidia" / origin.folder / "lib" / name
+        for name, folder in of_build(version).items():
+            if folder != missing:
+                library = tmp_path / "nvidia" / folder / "lib" / name
                 library.parent.mkdir(parents=True, exist_ok=True)
                 subprocess.run(
                     [compiler, "-shared", f"-Wl,-soname,{name}", "-o", str(library), "-xc", "/dev/null"], check=True

@@ -4,15 +4,13 @@ from pathlib import Path
 
 import pytest
 
+from autorecompute.backends.ortmodule.controller import render
 from autorecompute.backends.ortmodule.environment import (
     CONFIG_VARIABLE,
     LEVEL_VARIABLE,
     LONGEST_COMMA_STRING,
     MEMORY_VARIABLES,
-    Level,
-    Request,
     config_of_level,
-    environment_for,
     plans_file_text,
     requested_by,
     rows_of,
@@ -22,8 +20,14 @@ from autorecompute.errors import SetupError, UsageError
 from autorecompute.plans import Choice, Config
 
 CONFIG = Config.parse(["Gelu+:1:-1", "Cast+:2:-1"])
-LEVEL_1, LEVEL_2 = config_of_level(Level.LAYERWISE), config_of_level(Level.LAYERWISE_WITH_COMPROMISE)
-FILE = Path("best/plans.json")
+LEVEL_1, LEVEL_2 = config_of_level(1), config_of_level(2)
+FOLDER = Path("best")
+FILE = str(FOLDER.absolute() / "plans.json")
+
+
+def variables_for(config, version):
+    """What switches the config on in this version of ORT."""
+    return render(config, versions={"onnxruntime": version}, folder=FOLDER).variables
 
 
 def config_of_length(characters):
@@ -35,7 +39,7 @@ def config_of_length(characters):
     ("version", "config", "environment"),
     [
         *((version, Config(), {}) for version in ("1.17.3", "1.18.0", "1.19.2")),
-        *((version, CONFIG, {CONFIG_VARIABLE: str(Path.cwd() / FILE)}) for version in ("1.19.2", "1.19.0+cu118")),
+        *((version, CONFIG, {CONFIG_VARIABLE: FILE}) for version in ("1.19.2", "1.19.0+cu118")),
         *((version, CONFIG, {CONFIG_VARIABLE: ",".join(rows_of(CONFIG))}) for version in ("1.17.3", "1.18.0")),
         *((version, LEVEL_1, {LEVEL_VARIABLE: "1"}) for version in ("1.17.3", "1.18.0", "1.19.2")),
         *((version, LEVEL_2, {LEVEL_VARIABLE: "2"}) for version in ("1.18.0", "1.19.2")),
@@ -43,7 +47,7 @@ def config_of_length(characters):
 )
 def test_each_version_gets_what_it_reads(version, config, environment):
     """ORT 1.19 the absolute path of the file, earlier ones the rows themselves; a level by its number."""
-    given = environment_for(config, ort_version=version, plans_file=FILE)
+    given = variables_for(config, version)
     assert given == environment
     assert set(given) <= set(MEMORY_VARIABLES), "a trial clears every variable that a config can set"
 
@@ -51,20 +55,20 @@ def test_each_version_gets_what_it_reads(version, config, environment):
 def test_ort_1_17_knows_one_level():
     """Level 2 came with ORT 1.18 and is refused for 1.17, which would recompute nothing."""
     with pytest.raises(UsageError):
-        environment_for(LEVEL_2, ort_version="1.17.3", plans_file=FILE)
+        variables_for(LEVEL_2, "1.17.3")
 
 
 def test_the_longest_comma_string_is_accepted_and_one_more_character_refused():
     longest = config_of_length(LONGEST_COMMA_STRING)
-    (value,) = environment_for(longest, ort_version="1.18.0", plans_file=FILE).values()
+    (value,) = variables_for(longest, "1.18.0").values()
     assert len(value) == LONGEST_COMMA_STRING
     with pytest.raises(UsageError, match=r"fewer plans, or ONNX Runtime 1\.19"):
-        environment_for(config_of_length(LONGEST_COMMA_STRING + 1), ort_version="1.18.0", plans_file=FILE)
+        variables_for(config_of_length(LONGEST_COMMA_STRING + 1), "1.18.0")
 
 
 def test_a_config_too_long_for_a_string_fits_the_file():
     config = config_of_length(10 * LONGEST_COMMA_STRING)
-    assert environment_for(config, ort_version="1.19.2", plans_file=FILE)
+    assert variables_for(config, "1.19.2")
     assert Config.parse(json.loads(plans_file_text(config))) == config
 
 
@@ -72,7 +76,7 @@ def test_a_config_too_long_for_a_string_fits_the_file():
 @pytest.mark.parametrize("config", [Config(), CONFIG])
 def test_other_versions_are_refused(version, config):
     with pytest.raises(SetupError):
-        environment_for(config, ort_version=version, plans_file=FILE)
+        variables_for(config, version)
 
 
 @pytest.mark.parametrize("version", ["1.17.3", "1.18.0", "1.19.2"])
@@ -81,14 +85,14 @@ def test_what_the_variables_ask_for_is_read_as_ort_reads_it(tmp_path, version):
     file.write_text(json.dumps(["Gelu+:1:2,Cast+:1:-1", "Cast+:2:-1", ""]))
     text = str(file) if version >= "1.19" else "Gelu+:1:2,Cast+:1:-1,Cast+:2:-1"
     request = requested_by({"ORTMODULE_MEMORY_OPT_CONFIG": text}, ort_version=version)
-    assert request == Request(counts={Choice("Gelu+", "1"): 2, Choice("Cast+", "2"): -1})
+    assert request == (0, {Choice("Gelu+", "1"): 2, Choice("Cast+", "2"): -1})
 
 
 def test_a_level_leaves_the_rows_unread():
     """ORT reads no rows under a level, so they may be anything."""
     variables = {"ORTMODULE_MEMORY_OPT_LEVEL": "2", "ORTMODULE_MEMORY_OPT_CONFIG": "/nowhere"}
     request = requested_by(variables, ort_version="1.19.2")
-    assert request == Request(level=Level.LAYERWISE_WITH_COMPROMISE)
+    assert request == (2, {})
 
 
 @pytest.mark.parametrize(

@@ -18,14 +18,24 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Mapping
 
 
+def put_around(owner: Any, name: str) -> Callable[[Callable[..., Any]], None]:
+    """Return a decorator: its function is called in the place of another one, and is given that one first."""
+    original = getattr(owner, name)
+
+    def put(function: Callable[..., Any]) -> None:
+        @functools.wraps(original)
+        def call(*args: Any, **kwargs: Any) -> Any:
+            return function(original, *args, **kwargs)
+
+        setattr(owner, name, call)
+
+    return put
+
+
 def add_options(options: Callable[[], Mapping[str, Any]]) -> bool:
     """Pass more keyword arguments to ``torch.onnx.export`` wherever ORTModule calls it, over those of its own.
 
-    Args:
-        options: Gives them, and is asked at each export; with the same function again, nothing more happens.
-
-    Returns:
-        Whether the function is new.
+    The function is asked at each export. Return True if it is new: a second time, nothing more happens.
     """
     import torch
 
@@ -52,9 +62,6 @@ def _with_options(export: Callable[..., Any]) -> Any:
     return export_with_options
 
 
-OPTIONS = "onnxruntime.training.ortmodule.options"
-
-
 def install_probe_config() -> bool:
     """Have ORTModule's options read the variable, as soon as they are imported; say whether it is set.
 
@@ -62,25 +69,19 @@ def install_probe_config() -> bool:
     """
     is_set = bool(os.environ.get(PROBE_VARIABLE))
     if is_set:
-        when_imported(OPTIONS, read_probe_too)
+        when_imported(f"{ORTMODULE}.options", _read_probe_too)
     return is_set
 
 
-def read_probe_too(options: Any) -> None:
+def _read_probe_too(options: Any) -> None:
     """Have every set of options that is made from now on read our variable after ORT's own."""
-    read = options._RuntimeOptions._override_from_env_vars  # noqa: SLF001
-    if getattr(read, "reads_probe", False):
-        return
 
-    @functools.wraps(read)
-    def read_all(chosen: Any) -> None:
+    @put_around(options._RuntimeOptions, "_override_from_env_vars")  # noqa: SLF001
+    def read_all(read: Callable[[Any], None], chosen: Any) -> None:
         read(chosen)
         # A level looks within layers by itself.
         if chosen.memory_optimization_level == 0:
             chosen.recompute_probe_config = os.environ.get(PROBE_VARIABLE, chosen.recompute_probe_config)
-
-    read_all.reads_probe = True  # type: ignore[attr-defined]
-    options._RuntimeOptions._override_from_env_vars = read_all  # noqa: SLF001
 
 
 ORTMODULE = "onnxruntime.training.ortmodule"
@@ -97,7 +98,7 @@ MOVED_EXPORTER_MODULES = {
 
 
 def adapt() -> tuple[str, ...]:
-    """Repairs what ORTModule needs of the installed torch, and returns the names of the repairs made.
+    """Repair what ORTModule needs of the installed torch, and return the names of the repairs made.
 
     What is exported otherwise on any torch is not among them.
 
@@ -108,11 +109,12 @@ def adapt() -> tuple[str, ...]:
     """
     import torch
 
+    is_old = runs_as_it_is(torch.__version__)
     repairs: dict[str, Callable[[Any], bool]] = {
         "exporter modules": _restore_exporter_modules,
         "convolutions": _restore_convolutions,
-        "TorchScript export": _export_by_torchscript,
-        "custom autograd stand-in": _stand_in_for_interop,
+        "TorchScript export": lambda _: not is_old and add_options(_torchscript_options),
+        "custom autograd stand-in": lambda _: not is_old and _stand_in_for_interop(),
         "nvtx": _silence_nvtx,
         "CUDA libraries": _preload_cuda,
         "plan probe": lambda _: install_probe_config(),
@@ -149,17 +151,13 @@ def _is_missing(module: str) -> bool:
     return False
 
 
-def _export_by_torchscript(torch: Any) -> bool:
-    return not runs_as_it_is(torch.__version__) and add_options(_torchscript_options)
-
-
 def _torchscript_options() -> dict[str, bool]:
     # Inlining would replace a custom backward by the derivative of its forward, silently: better to fail.
     return {"dynamo": False, "autograd_inlining": False}
 
 
-def _stand_in_for_interop(torch: Any) -> bool:
-    if runs_as_it_is(torch.__version__) or INTEROP in sys.modules:
+def _stand_in_for_interop() -> bool:
+    if INTEROP in sys.modules:
         return False
     os.environ["ORTMODULE_ENABLE_CUSTOM_AUTOGRAD"] = "0"
     stand_in = types.ModuleType(INTEROP)

@@ -4,17 +4,18 @@ from __future__ import annotations
 
 import hashlib
 import inspect
-import itertools
 import platform
 import re
 from collections import Counter, defaultdict
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from typing import TYPE_CHECKING, Any
 
 from autorecompute import codec
-from autorecompute.backends.common import describe_device
+from autorecompute.backends.common import describe_device, most_common
+from autorecompute.backends.ortmodule.controller import NAME
 from autorecompute.backends.ortmodule.environment import (
     COMPROMISE,
+    CUSTOM_AUTOGRAD,
     IGNORING_LAYERS,
     RECOMPUTE,
     WITHIN_LAYERS,
@@ -25,53 +26,53 @@ from autorecompute.backends.ortmodule.environment import (
     option_of,
     presets_of,
 )
-from autorecompute.backends.ortmodule.knobs import CUSTOM_AUTOGRAD
 from autorecompute.plans import PERCENT, Activation, Alternative, Choice, Cluster, Plan, saving_of
 from autorecompute.plans.savings import BATCH, SEQUENCE, evaluate, simplify
 from autorecompute.training_job import Detection, read_allocator
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable, Iterator, Mapping, Sequence
+    from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Axis:
-    """One symbolic dimension of one input of the model.
+_WHOLE_NUMBERS = frozenset({2, 3, 4, 5, 6, 7, 12, 13})
+"""The integers among ONNX's element types."""
 
-    Attributes:
-        alias: ORT's name of it, ``input_ids_dim1``.
-        place: Its position in the input's shape, from 0.
-        value: Its size in the first batch.
-        is_of_ids: Whether the input is a table of whole numbers, as token ids are.
+ID_RANK = 2
+"""Token ids come as a table of samples by positions."""
+
+
+def read_dims(values: Mapping[Any, Any], graph: Any) -> tuple[dict[str, str], dict[str, int]]:
+    """Return our name of each symbolic dimension of the model's inputs, and the size by our name.
+
+    Dimensions at the same place with the same size are one, and have one name. The first dimension that most inputs
+    share is the ``batch``, the second one of token ids the ``sequence``. Another keeps ORT's name, ``input_ids_dim2``,
+    in the first input that has it. Two that only happened to be equal in the first batch are one, too.
+
+    Args:
+        values: The size of each dimension in the first batch, by ORT's name.
+        graph: The training graph; its inputs tell the type and rank of what a dimension belongs to.
     """
-
-    alias: str
-    place: int
-    value: int
-    is_of_ids: bool
-
-
-def canonical_names(axes: Sequence[Axis]) -> dict[str, str]:
-    """Return a name for each alias; dimensions at the same place with the same value are one, and have one name.
-
-    The first dimension that most inputs share is the ``batch``, the second one of token ids the ``sequence``. Another
-    keeps the alias of the first input that has it. Two that only happened to be equal in the first batch are one, too.
-    """
+    tensors = {value.name: value.type.tensor_type for value in graph.input}
+    axes = {}
+    for alias, size in values.items():
+        source, _, place = str(alias).rpartition("_dim")
+        axes[str(alias)] = (source, int(place), int(size))
     names = {}
-    if (batch := _most_common(axis.value for axis in axes if axis.place == 0)) is not None:
+    # Inputs come in the order of the model's signature.
+    if batch := most_common(size for _, place, size in axes.values() if place == 0):
         names[0, batch] = BATCH
-    if (sequence := _most_common(axis.value for axis in axes if axis.place == 1 and axis.is_of_ids)) is not None:
+    positions = (size for source, place, size in axes.values() if place == 1 and _is_of_ids(tensors.get(source)))
+    if sequence := most_common(positions):
         names[1, sequence] = SEQUENCE
-    return {axis.alias: names.setdefault((axis.place, axis.value), axis.alias) for axis in axes}
+    found = {alias: names.setdefault((place, size), alias) for alias, (_, place, size) in axes.items()}
+    return found, {found[alias]: size for alias, (_, _, size) in axes.items()}
 
 
-def _most_common(values: Iterable[int]) -> int | None:
-    # Of several that are equally common the first counts, as inputs come in the order of the model's signature.
-    common = Counter(values).most_common(1)
-    return common[0][0] if common else None
+def _is_of_ids(tensor: Any) -> bool:
+    return tensor is not None and tensor.elem_type in _WHOLE_NUMBERS and len(tensor.shape.dim) == ID_RANK
 
 
-def merge_alike(clusters: Iterable[Cluster]) -> tuple[Cluster, ...]:
+def _merge_alike(clusters: Iterable[Cluster]) -> tuple[Cluster, ...]:
     """Return the clusters with equal ones told as one, most frequent first.
 
     ORT 1.19 writes the outputs of a node in the order of a hash table and so lists equal nodes in several rows.
@@ -79,35 +80,22 @@ def merge_alike(clusters: Iterable[Cluster]) -> tuple[Cluster, ...]:
     occurrences: Counter[tuple[Alternative, ...]] = Counter()
     reuses: Counter[tuple[tuple[Alternative, ...], Choice, int]] = Counter()
     for cluster in clusters:
-        kind = tuple(_without_reuse(alternative) for alternative in cluster.alternatives)
+        kind = tuple(_with_reuse(way, lambda _way, _output: 0) for way in cluster.alternatives)
         occurrences[kind] += cluster.occurrences
-        for alternative in cluster.alternatives:
-            for activation in alternative.activations:
-                reuses[kind, alternative.choice, activation.output] += activation.reuse_frequency
-    merged = [
-        Cluster(occurrences=count, alternatives=tuple(_with_reuse(kind, found, reuses) for found in kind))
-        for kind, count in occurrences.items()
-    ]
+        for way in cluster.alternatives:
+            for activation in way.activations:
+                reuses[kind, way.choice, activation.output] += activation.reuse_frequency
+
+    def merge(kind: tuple[Alternative, ...]) -> tuple[Alternative, ...]:
+        return tuple(_with_reuse(found, lambda way, output: reuses[kind, way.choice, output]) for found in kind)
+
+    merged = [Cluster(occurrences=count, alternatives=merge(kind)) for kind, count in occurrences.items()]
     return tuple(sorted(merged, key=lambda cluster: (-cluster.occurrences, str(cluster.alternatives))))
 
 
-def _without_reuse(alternative: Alternative) -> Alternative:
-    plain = [replace(activation, reuse_frequency=0) for activation in alternative.activations]
-    return replace(alternative, activations=tuple(sorted(plain, key=lambda activation: activation.output)))
-
-
-def _with_reuse(
-    kind: tuple[Alternative, ...],
-    alternative: Alternative,
-    reuses: Counter[tuple[tuple[Alternative, ...], Choice, int]],
-) -> Alternative:
-    return replace(
-        alternative,
-        activations=tuple(
-            replace(activation, reuse_frequency=reuses[kind, alternative.choice, activation.output])
-            for activation in alternative.activations
-        ),
-    )
+def _with_reuse(way: Alternative, reuse_of: Callable[[Alternative, int], int]) -> Alternative:
+    ordered = sorted(way.activations, key=lambda activation: activation.output)
+    return replace(way, activations=tuple(replace(one, reuse_frequency=reuse_of(way, one.output)) for one in ordered))
 
 
 _OPTIONS = {"Recompute": RECOMPUTE, "RecomputeWithCompromise": COMPROMISE}
@@ -118,31 +106,25 @@ _ACTIVATION = re.compile(r"- Output (\d+)\s*: \[(.*)\], byte/elem: (\d+), (\d+)%
 
 
 def read_clusters(table: str, names: Mapping[str, str]) -> tuple[Cluster, ...]:
-    """Return the clusters of ORT's table, equal ones told as one; none where the text is no such table.
-
-    Args:
-        table: What ``get_serialized_ortmodule_memory_stat`` printed, in ORT 1.17, 1.18 or 1.19.
-        names: What to call the symbolic dimensions instead of ORT's names.
-    """
-    clusters = []
-    for block in _blocks(table.splitlines(), _CLUSTER):
-        match = _CLUSTER.match(block[0])
-        assert match is not None, "a block begins where its pattern is found"
-        alternatives = tuple(_read_alternative(lines, names) for lines in _blocks(block, _CHOICE))
-        clusters.append(Cluster(occurrences=int(match[1]), alternatives=alternatives))
-    return merge_alike(clusters)
+    """Return the clusters of ORT's table, equal ones told as one; none where the text is no such table."""
+    return _merge_alike(
+        Cluster(
+            occurrences=int(match[1]),
+            alternatives=tuple(_read_alternative(choice, lines, names) for choice, lines in _blocks(block, _CHOICE)),
+        )
+        for match, block in _blocks(table.splitlines(), _CLUSTER)
+    )
 
 
-def _blocks(lines: Sequence[str], beginning: re.Pattern[str]) -> Iterator[list[str]]:
-    """Yield the lines in blocks that each begin with a line in which the pattern is found."""
-    starts = [number for number, line in enumerate(lines) if beginning.search(line)]
-    for start, end in itertools.pairwise([*starts, len(lines)]):
-        yield list(lines[start:end])
+def _blocks(lines: Sequence[str], beginning: re.Pattern[str]) -> Iterator[tuple[re.Match[str], Sequence[str]]]:
+    """Yield the lines in blocks, each with the match of the pattern in its first line."""
+    starts = [(number, match) for number, line in enumerate(lines) if (match := beginning.search(line)) is not None]
+    ends = [*(number for number, _ in starts[1:]), len(lines)]
+    for (start, match), end in zip(starts, ends, strict=False):
+        yield match, lines[start:end]
 
 
-def _read_alternative(block: Sequence[str], names: Mapping[str, str]) -> Alternative:
-    match = _CHOICE.search(block[0])
-    assert match is not None, "a block begins where its pattern is found"
+def _read_alternative(match: re.Match[str], block: Sequence[str], names: Mapping[str, str]) -> Alternative:
     reuse_lines = "".join(line for line in block if "ReuseFreq" in line)
     reuses = {int(output): int(count) for output, count in _REUSE.findall(reuse_lines)}
     activations = [
@@ -183,34 +165,16 @@ def _split_shape(text: str) -> list[str]:
 PAIR = 2
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Sharing:
-    """One plan's outputs in another's buffers.
-
-    Attributes:
-        owner: The plan that makes the buffers.
-        reuser: The plan whose outputs lie in them.
-        doubled: Bytes that the activations of both plans count, as an expression; ``0`` where only the reuser's output
-            is kept for itself. The owner cannot free them alone.
-    """
-
-    owner: Choice
-    reuser: Choice
-    doubled: str
-
-
 def find_sharing(
     choices: Sequence[Choice], occurrences: int, clusters: Sequence[Cluster], dims: Mapping[str, int]
-) -> Sharing | None:
-    """Find out how two plans of ORT share their buffers; return ``None`` where the activations do not tell.
+) -> tuple[Choice, str] | None:
+    """Find out how two plans of ORT share their buffers, in so many nodes; ``None`` where the activations do not tell.
 
-    Args:
-        choices: The plans.
-        occurrences: In how many nodes they share.
-        clusters: The activations that they are about.
-        dims: Sizes at which activations are compared; one and its reshaped self have equal sizes in other words.
+    Returns:
+        The plan whose outputs lie in the buffers of the other, and the bytes that the activations of both plans count,
+        as an expression: ``0`` where only that output is kept for itself. The other plan cannot free them alone.
     """
-    reusers = [choice for choice in choices if _reuses(choice, clusters)]
+    reusers = [choice for choice in choices if any(kept.reuse_frequency for _, kept in _kept(choice, clusters))]
     if len(choices) != PAIR or len(reusers) != 1:
         return None
     (reuser,) = reusers
@@ -225,14 +189,10 @@ def find_sharing(
         if way.choice == owner and not any((cluster.occurrences, kept) in doubled for kept in way.activations)
     )
     if sum(nodes for nodes, _ in doubled) < occurrences <= others:
-        return Sharing(owner=owner, reuser=reuser, doubled="0")
+        return reuser, "0"
     if len(doubled) == 1 and doubled[0][0] >= occurrences > others:
-        return Sharing(owner=owner, reuser=reuser, doubled=f"{occurrences}*{doubled[0][1].saving}")
+        return reuser, f"{occurrences}*{doubled[0][1].saving}"
     return None
-
-
-def _reuses(choice: Choice, clusters: Sequence[Cluster]) -> bool:
-    return any(kept.reuse_frequency for _, kept in _kept(choice, clusters))
 
 
 def _kept(choice: Choice, clusters: Sequence[Cluster]) -> list[tuple[int, Activation]]:
@@ -263,20 +223,17 @@ ABSENT = "absent"
 
 
 def digest_graph(graph: Any) -> str:
-    """Sixty-four hexadecimal digits, equal for graphs that compute the same in the same way.
-
-    Args:
-        graph: An ONNX ``GraphProto``; its nodes are in topological order, as ONNX demands.
-    """
-    leaves = _describe_leaves(graph)
-    kinds = [_describe_node(node) for node in graph.node]
-    of_leaves, of_nodes = leaves, kinds
+    """Return hexadecimal digits that are equal for ONNX graphs that compute the same in the same way."""
+    of_leaves = {value.name: _describe_input(value.type.tensor_type) for value in graph.input}
+    of_leaves |= {constant.name: _describe_constant(constant) for constant in graph.initializer}
+    of_nodes = [_describe_node(node) for node in graph.node]
     for _ in range(ROUNDS):
         values, nodes = _label_by_origin(graph, of_leaves, of_nodes)
         of_leaves, of_nodes = _label_by_readers(graph, values, nodes)
     outputs = [values.get(value.name, ABSENT) for value in graph.output]
     parts = (of_nodes, of_leaves.values(), outputs)
-    return _hash(*(_hash(*_counted(part)) for part in parts))
+    counted = (sorted(Counter(part).items()) for part in parts)
+    return _hash(*(_hash(*(f"{label} {count}" for label, count in part)) for part in counted))
 
 
 def _label_by_origin(graph: Any, leaves: dict[str, str], nodes: list[str]) -> tuple[dict[str, str], list[str]]:
@@ -303,11 +260,6 @@ def _label_by_readers(graph: Any, values: dict[str, str], nodes: list[str]) -> t
             readers[name].append(_hash(labels[index], "any" if _commutes(node) else str(place)))
     own = (*(value.name for value in graph.input), *(constant.name for constant in graph.initializer))
     return {name: _hash(values[name], *sorted(readers[name])) for name in own}, labels
-
-
-def _describe_leaves(graph: Any) -> dict[str, str]:
-    inputs = {value.name: _describe_input(value.type.tensor_type) for value in graph.input}
-    return inputs | {constant.name: _describe_constant(constant) for constant in graph.initializer}
 
 
 def _describe_node(node: Any) -> str:
@@ -372,39 +324,33 @@ def _commutes(node: Any) -> bool:
     return node.op_type in COMMUTING and not node.domain
 
 
-def _counted(labels: Iterable[str]) -> list[str]:
-    return [f"{label} {count}" for label, count in sorted(Counter(labels).items())]
-
-
 def _hash(*texts: str) -> str:
     joined = "\0".join(texts)
     return hashlib.sha256(joined.encode(errors="surrogateescape")).hexdigest()
 
 
-_WHOLE_NUMBERS = frozenset({2, 3, 4, 5, 6, 7, 12, 13})
-"""The integers among ONNX's element types."""
-
-ID_RANK = 2
-"""Token ids come as a table of samples by positions."""
-
-
 def detect(manager: Any) -> Detection:
-    """Return the detection of a training session that was built without recompute.
+    """Return the detection of a ``TrainingManager`` whose session was just built without recompute."""
+    import onnxruntime
+    import torch
+    from onnxruntime.training.ortmodule._custom_autograd_function import custom_autograd_function_enabler
 
-    Args:
-        manager: ORT's ``TrainingManager`` whose execution agent was just created.
-    """
     agent = manager._execution_agent  # noqa: SLF001
     graph = manager._onnx_models.optimized_model.graph  # noqa: SLF001
-    axes = _axes_of(manager)
-    names = canonical_names(axes)
-    dims = {names[axis.alias]: axis.value for axis in axes}
+    names, dims = dims_of(manager)
     plans, clusters = probe_plans(agent, IGNORING_LAYERS, names, dims)
     layer_plans, layer_clusters = probe_plans(agent, WITHIN_LAYERS, names, dims)
-    extra = OrtDetection(layer_plans=layer_plans, layer_clusters=layer_clusters, features=_read_features())
+    features = (CUSTOM_AUTOGRAD,) if custom_autograd_function_enabler.state else ()
+    extra = OrtDetection(layer_plans=layer_plans, layer_clusters=layer_clusters, features=features)
     device = describe_device(manager._device)  # noqa: SLF001
     allocator = read_allocator(device)
-    versions = {**read_versions(), **allocator}
+    versions = {
+        "python": platform.python_version(),
+        "torch": torch.__version__,
+        "onnxruntime": onnxruntime.__version__,
+        "backend": NAME,
+        **allocator,
+    }
     return Detection(
         plans=plans,
         own_presets=presets_of(
@@ -421,37 +367,10 @@ def detect(manager: Any) -> Detection:
     )
 
 
-def _read_features() -> tuple[str, ...]:
-    from onnxruntime.training.ortmodule._custom_autograd_function import custom_autograd_function_enabler
-
-    return (CUSTOM_AUTOGRAD,) if custom_autograd_function_enabler.state else ()
-
-
-def name_dims(manager: Any) -> dict[str, str]:
-    """Return our name of each symbolic dimension, by ORT's."""
-    return canonical_names(_axes_of(manager))
-
-
-def _axes_of(manager: Any) -> list[Axis]:
+def dims_of(manager: Any) -> tuple[dict[str, str], dict[str, int]]:
+    """Return our name of each symbolic dimension of a ``TrainingManager``, and the size by our name."""
     values = manager._runtime_inspector.memory_ob.symbolic_dim_name_to_value_map  # noqa: SLF001
-    return read_axes(values, manager._onnx_models.optimized_model.graph)  # noqa: SLF001
-
-
-def read_axes(values: Mapping[Any, Any], graph: Any) -> list[Axis]:
-    """Return the symbolic dimensions of the model's inputs.
-
-    Args:
-        values: ORT's name of each dimension, and its size in the first batch.
-        graph: The training graph; its inputs tell the type and rank of what a dimension belongs to.
-    """
-    tensors = {value.name: value.type.tensor_type for value in graph.input}
-    axes = []
-    for symbol, value in values.items():
-        name, _, place = str(symbol).rpartition("_dim")
-        tensor = tensors.get(name)
-        is_of_ids = tensor is not None and tensor.elem_type in _WHOLE_NUMBERS and len(tensor.shape.dim) == ID_RANK
-        axes.append(Axis(alias=str(symbol), place=int(place), value=int(value), is_of_ids=is_of_ids))
-    return axes
+    return read_dims(values, manager._onnx_models.optimized_model.graph)  # noqa: SLF001
 
 
 def probe_plans(
@@ -466,35 +385,22 @@ def probe_plans(
     takes_table_flag = len(inspect.signature(stat).parameters) > len(("config", "probe"))
     table, found = stat("", probe, True) if takes_table_flag else stat("", probe)
     clusters = read_clusters(table, names)
-    plans = [
-        sum_up(key, raw, occurrences, clusters=clusters, names=names, dims=dims)
-        for key, (raw, occurrences) in found.items()
-    ]
+    plans = []
+    for key, (raw, occurrences) in found.items():
+        stated = simplify(raw, names)
+        plan = make_plan(key, occurrences=occurrences, saving_bytes=evaluate(stated, dims), saving=stated)
+        plans.append(_sum_up(plan, clusters, dims))
     alone = [correct_for_sharing(plan, plans, clusters, dims) for plan in plans]
-    return tuple(sorted(alone, key=_preference)), clusters
+    return tuple(sorted(alone, key=lambda plan: (option_of(plan), -(plan.saving_bytes or 0), plan.id))), clusters
 
 
-def _preference(plan: Plan) -> tuple[str, int, str]:
-    return option_of(plan), -(plan.saving_bytes or 0), plan.id
-
-
-def sum_up(  # noqa: PLR0913  (what ORT says of a plan, and what it is read with)
-    key: str,
-    raw: str,
-    occurrences: int,
-    *,
-    clusters: tuple[Cluster, ...],
-    names: Mapping[str, str],
-    dims: Mapping[str, int],
-) -> Plan:
-    """Return a plan with the saving of all its outputs, where the clusters cover it, else with ORT's own figure."""
-    stated = simplify(raw, names)
-    plan = make_plan(key, occurrences=occurrences, saving_bytes=evaluate(stated, dims), saving=stated)
+def _sum_up(plan: Plan, clusters: tuple[Cluster, ...], dims: Mapping[str, int]) -> Plan:
+    """Return the plan with the saving of all its outputs, where the clusters cover it, else with ORT's own figure."""
     summed, covered = saving_of(plan.choices[0], clusters)
     saving = simplify(summed)
-    if len(plan.choices) > 1 or covered != occurrences or saving == stated:
+    if len(plan.choices) > 1 or covered != plan.occurrences or saving == plan.saving:
         return plan
-    return replace(plan, saving_bytes=evaluate(saving, dims), saving=saving, stated=stated)
+    return replace(plan, saving_bytes=evaluate(saving, dims), saving=saving, stated=plan.saving)
 
 
 def correct_for_sharing(
@@ -507,25 +413,12 @@ def correct_for_sharing(
     """
     pairs = [other for other in plans if len(other.choices) > 1 and set(plan.choices) <= set(other.choices)]
     sharing = find_sharing(pairs[0].choices, pairs[0].occurrences, clusters, dims) if len(pairs) == 1 else None
-    if sharing is None or plan.choices == (sharing.reuser,):
+    if sharing is None or plan.choices == (sharing[0],):
         return plan
     summed = " + ".join(saving_of(choice, clusters)[0] for choice in plan.choices)
-    saving = simplify(f"{summed} - ({sharing.doubled})")
+    saving = simplify(f"{summed} - ({sharing[1]})")
     saving_bytes = evaluate(saving, dims)
     if saving_bytes == plan.saving_bytes:
         return plan
     stated = plan.stated or plan.saving
     return replace(plan, saving_bytes=saving_bytes, saving=saving, stated=stated)
-
-
-def read_versions() -> dict[str, str]:
-    """Return the versions that plans and speed depend on."""
-    import onnxruntime
-    import torch
-
-    return {
-        "python": platform.python_version(),
-        "torch": torch.__version__,
-        "onnxruntime": onnxruntime.__version__,
-        "backend": "ortmodule",
-    }

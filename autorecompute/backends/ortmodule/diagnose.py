@@ -13,6 +13,7 @@ import shutil
 import sys
 from pathlib import Path
 
+from autorecompute.backends.common import last_line
 from autorecompute.backends.findings import Finding, Status, blocking, find_transformers, print_findings
 from autorecompute.backends.ortmodule import adapter, extensions, installation
 from autorecompute.backends.ortmodule.installation import (
@@ -99,7 +100,7 @@ def _check_torch() -> Finding:
         if isinstance(error, ModuleNotFoundError) and error.name == "torch":
             return _missing("torch", "not installed", _run(pip("install 'torch>=2.4'")))
         repair = pip("install --force-reinstall 'torch>=2.4'")
-        return _missing("torch", f"cannot be imported: {_last_line(error)}", _run(repair))
+        return _missing("torch", f"cannot be imported: {type(error).__name__}: {last_line(error)}", _run(repair))
     if parse_release(version) < OLDEST_TORCH:
         return _missing("torch", f"{version} is too old", _run(pip("install --upgrade 'torch>=2.4'")))
     return _ok("torch", f"{version}, GPUs seen: {_count_gpus()}; {describe('torch')}")
@@ -175,13 +176,13 @@ def _check_cuda_libraries() -> list[Finding]:
     if not lacking:
         return [_ok(name, f"{', '.join(libraries)} load")]
     report = _missing if gpus else _warning
-    wheels = dict.fromkeys(libraries[library].wheel for library in lacking)
+    wheels = dict.fromkeys(installation.wheel_of(libraries[library], version) for library in lacking)
     return [report(name, f"{', '.join(lacking)} cannot be loaded", _run(pip(f"install {' '.join(wheels)}")))]
 
 
 def _check_extension(name: str) -> Finding:
     try:
-        problem, obstacle = extensions.examine(name).problem, extensions.obstacle(name)
+        problem, obstacle = extensions.examine(name), extensions.obstacle(name)
     except SetupError as error:
         return _missing(f"extension {name}", str(error), _run(_reinstall_ort(*filter(version_of, TRAINING))))
     if not problem:
@@ -202,7 +203,7 @@ def _check_ortmodule() -> Finding:
     except Exception as error:  # noqa: BLE001  (whatever an untried pair of versions raises)
         lacks_dependency = isinstance(error, ModuleNotFoundError) and not str(error.name).startswith("torch")
         repair = _install_ort() if lacks_dependency else pip(f"install 'torch==2.6.*' {ONNX}")
-        return _missing("ORTModule", f"cannot be imported: {_last_line(error)}", _run(repair))
+        return _missing("ORTModule", f"cannot be imported: {type(error).__name__}: {last_line(error)}", _run(repair))
     adapted = f"adapted to this torch: {', '.join(repairs)}" if repairs else "needs no adapting to this torch"
     return _ok("ORTModule", f"can be imported; {adapted}")
 
@@ -234,11 +235,6 @@ def _check_disk() -> Finding:
 
 def _run(command: str) -> str:
     return f"Run: {command}"
-
-
-def _last_line(error: BaseException) -> str:
-    lines = str(error).strip().splitlines()
-    return f"{type(error).__name__}: {lines[-1] if lines else 'no message'}"
 
 
 if __name__ == "__main__":

@@ -6,10 +6,10 @@ import re
 import sysconfig
 import traceback
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, NamedTuple
+from typing import TYPE_CHECKING, Any
 
 from autorecompute.backends.common import describe_out_of_memory, is_out_of_memory, last_line
-from autorecompute.errors import SetupError, chain_of
+from autorecompute.errors import chain_of
 from autorecompute.measurement import Outcome
 
 if TYPE_CHECKING:
@@ -50,109 +50,77 @@ _MADE_OF_NODE = re.compile(r"(_Grad\b|_output_\d+|_BatchNormInternal).*")
 """Suffixes by which ORT and the exporter name nodes and values that they make for a node."""
 
 
-class Call(NamedTuple):
-    """A call of an operator in the model.
-
-    Attributes:
-        operator: As torch or ONNX name it.
-        module: The module's class and name; empty if it is not known.
-        line: The line that calls it; empty if it is not known.
-    """
-
-    operator: str
-    module: str = ""
-    line: str = ""
-
-    def __str__(self) -> str:
-        """Return the call in words."""
-        place = f", called in {self.module}" if self.module else ""
-        return f"{self.operator}{place}{f' ({self.line})' if self.line else ''}"
-
-
-def is_of_export(error: BaseException) -> bool:
+def _is_of_export(error: BaseException) -> bool:
     """Tell whether ORTModule raised it while it made a session, and neither the model nor the script did."""
     functions = {frame.f_code.co_name for frame in _frames(error)}
     return bool(functions & MAKING) and CALLING_THE_MODEL not in functions
 
 
-def find_call(error: BaseException) -> Call | None:
-    """Return the call of the operator that the exception is about, as far as it can be known."""
-    links = chain_of(error)
-    frames = [frame for link in links for frame in _frames(link)]
-    text = "\n".join(str(link) for link in links)
-    manager = _manager_of(frames)
-    model = getattr(manager, "_original_module", None)
-    return (
-        _of_exporter(frames, model)
-        or _of_inference(frames, model)
-        or _of_node(text, model)
-        or _of_operator(text, _nodes_of(manager), model)
-    )
+def _describe(operator: str, module: str, line: str = "") -> str:
+    place = f", called in {module}" if module else ""
+    return f"{operator}{place}{f' ({line})' if line else ''}"
 
 
-def explanation_of(error: BaseException) -> str:
+def _why_refused(links: Iterable[BaseException]) -> str:
     """Return why an operator cannot be exported, where whoever refused it says more than its name; empty otherwise."""
-    refusals = [link for link in chain_of(error) if any(map(_is_exporter, _frames(link)))]
+    refusals = [link for link in links if any(map(_is_exporter, _frames(link)))]
     if not refusals or type(refusals[0]).__name__ == "UnsupportedOperatorError":
         return ""
     # What follows is the exporter's graph, and where to file a bug.
     return re.split(r"\n| Please feel free| {2}\[Caused by", str(refusals[0]), maxsplit=1)[0].strip()
 
 
-def uses_bfloat16(error: BaseException) -> bool:
-    """Tell whether anything in the model that was exported is in bfloat16."""
+def _uses_bfloat16(graph: Any) -> bool:
     from onnx import TensorProto
 
-    graph = _graph_of(_manager_of([frame for link in chain_of(error) for frame in _frames(link)]))
     values = [] if graph is None else [*graph.value_info, *graph.input, *graph.output]
     return any(value.type.tensor_type.elem_type == TensorProto.BFLOAT16 for value in values)
 
 
-def _of_exporter(frames: Sequence[FrameType], model: Any) -> Call | None:
+def _of_exporter(frames: Sequence[FrameType], model: Any) -> str:
     nodes = [frame.f_locals["node"] for frame in frames if _is_exporter(frame)]
     if not nodes:
-        return None
+        return ""
     # The scope has the class and the name of each module on the way: a.b.Net::/a.b.Linear::first
     names = [part.rpartition("::")[2] for part in nodes[-1].scopeName().split("/")]
     operator = nodes[-1].pyname() if nodes[-1].kind() == "prim::PythonOp" else nodes[-1].kind()
-    return Call(operator, _describe_module(names, model), _line_of(nodes[-1].sourceRange()))
+    return _describe(operator, _describe_module(names, model), _line_of(nodes[-1].sourceRange()))
 
 
-def _of_inference(frames: Sequence[FrameType], model: Any) -> Call | None:
+def _of_inference(frames: Sequence[FrameType], model: Any) -> str:
     nodes = [frame.f_locals["node"] for frame in frames if frame.f_code.co_name == "_infer_impl"]
-    return _read_node(nodes[-1].name, model) if nodes else None
+    return _describe(*_read_node(nodes[-1].name, model)) if nodes else ""
 
 
-def _of_node(text: str, model: Any) -> Call | None:
+def _of_node(text: str, model: Any) -> str:
     function, node = _PYTHON_FUNCTION.search(text), _NODE.search(text)
     if function is not None:
-        return Call(function[1], _describe_module(function[2].split("/")[:-1], model))
-    return None if node is None else _read_node(node[1], model)
+        return _describe(function[1], _describe_module(function[2].split("/")[:-1], model))
+    return "" if node is None else _describe(*_read_node(node[1], model))
 
 
-def _read_node(name: str, model: Any) -> Call:
+def _read_node(name: str, model: Any) -> tuple[str, str]:
+    """Return the operator and the module that a node's name tells."""
     parts = [part for part in name.split("/") if part]
     at = next((place for place, part in enumerate(parts) if _MADE_OF_NODE.search(part)), len(parts) - 1)
     operator = re.sub(r"_\d+$", "", _MADE_OF_NODE.sub("", parts[at]))
-    return Call(operator, _describe_module(parts[:at], model))
+    return operator, _describe_module(parts[:at], model)
 
 
-def _of_operator(text: str, nodes: Sequence[Any], model: Any) -> Call | None:
+def _of_operator(text: str, nodes: Sequence[Any], model: Any) -> str:
     operator = next((found[1] for pattern in _OPERATORS if (found := pattern.search(text))), None)
     if operator is None:
-        return None
+        return ""
     named = [node.name for node in nodes if node.op_type == operator and _NODE.match(node.name)]
-    modules = list(dict.fromkeys(_read_node(name, model).module for name in named))
+    modules = list(dict.fromkeys(_read_node(name, model)[1] for name in named))
     more = f" and {len(modules) - 1} more" if len(modules) > 1 else ""
-    return Call(operator, f"{modules[0]}{more}" if modules else "")
+    return _describe(operator, f"{modules[0]}{more}" if modules else "")
 
 
 def _describe_module(names: Sequence[str], model: Any) -> str:
-    """Class and name of the module that a node belongs to.
+    """Return class and name of the module that a node belongs to.
 
-    Args:
-        names: The names on the way to it, from ORTModule's own down; those of a container's parts hold its name.
-        model: What ORTModule wraps, if it is known.
+    Of the names on the way to it, from ORTModule's own down, those of a container's parts hold its name.
     """
     path, above = [], ROOT
     for name in names[names.index(ROOT) + 1 :] if ROOT in names else ():
@@ -173,20 +141,10 @@ def _line_of(stack: str) -> str:
     return next((f"{file.name}:{number}" for file, number in lines), "")
 
 
-def _manager_of(frames: Iterable[FrameType]) -> Any:
-    selves = (frame.f_locals.get("self") for frame in frames)
-    return next((owner for owner in selves if hasattr(owner, "_graph_transition_manager")), None)
-
-
 def _graph_of(manager: Any) -> Any:
     transition = getattr(manager, "_graph_transition_manager", None)
     info = getattr(transition, "_post_export_processed_model_info", None)
     return None if info is None else info._post_export_processed_model.graph  # noqa: SLF001
-
-
-def _nodes_of(manager: Any) -> Sequence[Any]:
-    graph = _graph_of(manager)
-    return () if graph is None else graph.node
 
 
 def _is_exporter(frame: FrameType) -> bool:
@@ -233,33 +191,27 @@ def classify(error: BaseException) -> tuple[Outcome, str]:
         return Outcome.EXPORT_ERROR, CHECKPOINTED
     if "dynamo-optimized function" in text or _is_given_compiled(error):
         return Outcome.EXPORT_ERROR, COMPILED
-    if isinstance(error, Exception) and (is_of_export(error) or _is_fallback(links) or any(map(text.count, VERBS))):
-        return Outcome.EXPORT_ERROR, _explain(error, text)
+    if isinstance(error, Exception) and (_is_of_export(error) or _is_fallback(links) or any(map(text.count, VERBS))):
+        return Outcome.EXPORT_ERROR, _explain(error, links, text)
     return Outcome.SCRIPT_ERROR, f"{type(error).__name__}: {last_line(error)}"
 
 
-def require_ortmodule() -> None:
-    """Check that ORTModule can be used here.
-
-    Raises:
-        SetupError: something is missing; the message holds doctor's line about it.
-    """
-    from autorecompute.backends.findings import blocking
-    from autorecompute.backends.ortmodule.diagnose import findings_for_training
-
-    missing = blocking(findings_for_training())
-    if missing:
-        raise SetupError(" ".join(f"{finding.name}: {finding.found}. {finding.remedy}" for finding in missing))
-
-
-def _explain(error: Exception, text: str) -> str:
-    call = find_call(error)
-    if uses_bfloat16(error) and ("bfloat16" in text or NO_KERNEL in text):
-        operator = "an operator" if call is None else call
-        return f"{CANNOT} it has no bfloat16 on this device for {operator}. {WITHOUT_BFLOAT16}"
-    reason = explanation_of(error) or _last_words(error)
+def _explain(error: Exception, links: Sequence[BaseException], text: str) -> str:
+    frames = [frame for link in links for frame in _frames(link)]
+    selves = (frame.f_locals.get("self") for frame in frames)
+    manager = next((owner for owner in selves if hasattr(owner, "_graph_transition_manager")), None)
+    model, graph = getattr(manager, "_original_module", None), _graph_of(manager)
+    call = (
+        _of_exporter(frames, model)
+        or _of_inference(frames, model)
+        or _of_node(text, model)
+        or _of_operator(text, () if graph is None else graph.node, model)
+    )
+    if _uses_bfloat16(graph) and ("bfloat16" in text or NO_KERNEL in text):
+        return f"{CANNOT} it has no bfloat16 on this device for {call or 'an operator'}. {WITHOUT_BFLOAT16}"
+    reason = _why_refused(links) or _last_words(error)
     because = f": {reason.rstrip('.')}" if reason else ""
-    if call is None:
+    if not call:
         return f"{CANNOT} it fails while it builds the training graph{because}. {WAY_TO_FIND_OUT}"
     verb = next((verb for word, verb in VERBS.items() if word in text), "it fails on")
     return f"{CANNOT} {verb} {call}{because}. {WAY_OUT}"
@@ -274,8 +226,7 @@ def _last_words(error: Exception) -> str:
 
 def _is_given_compiled(error: BaseException) -> bool:
     # ORTModule fails on a compiled module by chance, and says nothing of it.
-    modules = (frame.f_locals.get("module") for frame, _ in traceback.walk_tb(error.__traceback__))
-    return any(hasattr(module, "_orig_mod") for module in modules)
+    return any(hasattr(frame.f_locals.get("module"), "_orig_mod") for frame in _frames(error))
 
 
 def _is_fallback(links: Sequence[BaseException]) -> bool:

@@ -12,82 +12,63 @@ import sys
 import sysconfig
 import tempfile
 import time
-from dataclasses import dataclass
 from importlib.machinery import EXTENSION_SUFFIXES
 from pathlib import Path
 
 from autorecompute.backends.ortmodule.installation import build_information, package_folder, pip, runs_as_it_is
 from autorecompute.errors import InterruptedByUser, SetupError
 
-HEADERS = ("cuda_runtime_api.h", "crt/host_defines.h")
+HEADERS = ("include/cuda_runtime_api.h", "include/crt/host_defines.h")
 USUAL_TOOLKIT = Path("/usr/local/cuda")
 
 
 def missing_headers(cuda: str) -> str:
-    """Return a sentence about the headers that are missing; empty where they are all there.
-
-    Args:
-        cuda: The CUDA that torch was built with, such as ``12.4``.
-    """
-    if _find_toolkit(cuda) or (_find_wheel_includes() and _find_runtime(cuda)):
+    """Return a sentence about the headers of torch's CUDA, such as ``12.4``; empty where none is missing."""
+    if _find_toolkit(cuda) or (_wheels_with_headers() and _wheel_with(_runtime(cuda))):
         return ""
     major, minor = map(int, cuda.split(".")[:2])
     # NVIDIA renamed its wheels with CUDA 13, and took crt out of the compiler's.
-    wheel = "nvidia-cuda-crt" if major >= 13 else f"nvidia-cuda-nvcc-cu{major}"  # noqa: PLR2004
-    runtime = "nvidia-cuda-runtime" if major >= 13 else f"nvidia-cuda-runtime-cu{major}"  # noqa: PLR2004
-    pins = " ".join(f"'{name}=={major}.{minor}.*'" for name in (runtime, wheel))
+    is_renamed = major >= 13  # noqa: PLR2004
+    wheels = ("runtime", "crt") if is_renamed else (f"runtime-cu{major}", f"nvcc-cu{major}")
+    pins = " ".join(f"'nvidia-cuda-{wheel}=={major}.{minor}.*'" for wheel in wheels)
     return f"CUDA's headers are missing. Run: {pip(f'install {pins}')}"
 
 
 def variables(cuda: str, scratch: Path) -> dict[str, str]:
     """Return the environment variables that lead torch's build rules to the headers and the CUDA runtime.
 
-    Args:
-        cuda: The CUDA that torch was built with.
-        scratch: Folder that may take a stand-in for a toolkit and lives as long as the build.
+    The scratch folder may take a stand-in for a toolkit, and lives as long as the build.
     """
     if toolkit := _find_toolkit(cuda):
         return {"CUDA_HOME": str(toolkit)}
     libraries = scratch / "cuda" / "lib64"
     libraries.mkdir(parents=True)
-    if runtime := _find_runtime(cuda):
+    if wheel := _wheel_with(_runtime(cuda)):
         # The linker looks for the library without its version, and wheels hold no such link.
-        (libraries / "libcudart.so").symlink_to(runtime)
-    search = [*map(str, _find_wheel_includes()), *filter(None, [os.environ.get("CPATH")])]
+        (libraries / "libcudart.so").symlink_to(wheel / _runtime(cuda))
+    includes = [str(folder / "include") for folder in _wheels_with_headers()]
+    search = [*includes, *filter(None, [os.environ.get("CPATH")])]
     return {"CUDA_HOME": str(libraries.parent), "CPATH": os.pathsep.join(search)}
 
 
 def _find_toolkit(cuda: str) -> Path | None:
-    """Return a toolkit of torch's own CUDA.
-
-    The user's choice, else the usual places, where the major version is torch's.
-    """
+    """Return the toolkit that the user chose, else one in the usual places whose major version is torch's."""
     if chosen := os.environ.get("CUDA_HOME") or os.environ.get("CUDA_PATH"):
         return Path(chosen)
     nvcc = shutil.which("nvcc")
     folders = [*([Path(nvcc).resolve().parent.parent] if nvcc else []), USUAL_TOOLKIT]
-    library = f"{_runtime_name(cuda)}*"
-    return next((folder for folder in folders if any(folder.glob(f"lib64/{library}")) and _has_headers(folder)), None)
+    library = f"lib64/{Path(_runtime(cuda)).name}*"
+    return next((one for one in folders if any(one.glob(library)) and all((one / h).is_file() for h in HEADERS)), None)
 
 
-def _has_headers(folder: Path) -> bool:
-    return all((folder / "include" / header).is_file() for header in HEADERS)
+def _wheels_with_headers() -> list[Path]:
+    """Return the folders of NVIDIA's wheels that hold the headers between them; none if one is missing."""
+    folders = [folder for header in HEADERS if (folder := _wheel_with(header)) is not None]
+    return folders if len(folders) == len(HEADERS) else []
 
 
-def _find_wheel_includes() -> list[Path]:
-    """Return the ``include`` folders of NVIDIA's wheels that hold the headers between them; none if one is missing."""
-    folders = []
-    for header in HEADERS:
-        found = next((path for path in _wheel_folders() if (path / "include" / header).is_file()), None)
-        if found is None:
-            return []
-        folders.append(found / "include")
-    return folders
-
-
-def _find_runtime(cuda: str) -> Path | None:
-    name = _runtime_name(cuda)
-    return next((path / "lib" / name for path in _wheel_folders() if (path / "lib" / name).is_file()), None)
+def _wheel_with(file: str) -> Path | None:
+    return next((folder for folder in _wheel_folders() if (folder / file).is_file()), None)
 
 
 def _wheel_folders() -> list[Path]:
@@ -96,8 +77,8 @@ def _wheel_folders() -> list[Path]:
     return sorted(folder for root in roots for folder in root.iterdir() if folder.is_dir())
 
 
-def _runtime_name(cuda: str) -> str:
-    return f"libcudart.so.{cuda.partition('.')[0]}"
+def _runtime(cuda: str) -> str:
+    return f"lib/libcudart.so.{cuda.partition('.')[0]}"
 
 
 SOURCES = {
@@ -110,21 +91,6 @@ SOURCES = {
 REPAIR = "autorecompute doctor --fix"
 ERROR_LINES = 5
 TAIL_LINES = 12
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Extension:
-    """One extension as it was found.
-
-    Attributes:
-        name: Its module name.
-        file: The file that Python would import; ``None`` where there is none.
-        problem: Why it cannot be used, in words; empty where it loads.
-    """
-
-    name: str
-    file: Path | None
-    problem: str = ""
 
 
 def needed() -> tuple[str, ...]:
@@ -143,8 +109,8 @@ def needed() -> tuple[str, ...]:
     return tuple(names)
 
 
-def examine(name: str) -> Extension:
-    """Tell whether the extension is there and loads into this process.
+def examine(name: str) -> str:
+    """Return why the extension cannot be used, in words; empty where it loads into this process.
 
     Raises:
         SetupError: onnxruntime-training is not installed.
@@ -152,7 +118,7 @@ def examine(name: str) -> Extension:
     """
     candidates = (_folder() / f"{name}{suffix}" for suffix in EXTENSION_SUFFIXES)
     file = next(filter(Path.is_file, candidates), None)
-    return Extension(name=name, file=file, problem=_try_to_load(file) if file else "not built")
+    return _try_to_load(file) if file else "not built"
 
 
 def _folder() -> Path:
@@ -208,7 +174,7 @@ def _cuda_of(name: str) -> str:
 
 
 def build(name: str) -> None:
-    """Compiles the extension against the installed torch and puts it where ORT looks for it: seconds to minutes.
+    """Compile the extension against the installed torch and put it where ORT looks for it: seconds to minutes.
 
     Raises:
         SetupError: a tool is missing, the compiler failed, what it made does not load, or ORT's folder is read-only.
@@ -229,7 +195,7 @@ def build(name: str) -> None:
 
 
 def _compile(name: str, sources: Path) -> Path:
-    """Run the extension's ``setup.py`` in its folder and returns the library it made."""
+    """Run the extension's ``setup.py`` in its folder and return the library it made."""
     output, scratch = sources.parent / "output", sources.parent / "objects"
     handle, log = tempfile.mkstemp(prefix=f"autorecompute-{name}-", suffix=".log")
     command = [sys.executable, "setup.py", "build_ext", "--build-lib", str(output), "--build-temp", str(scratch)]
@@ -239,19 +205,15 @@ def _compile(name: str, sources: Path) -> Path:
         )
     built = next(output.glob(f"{name}*.so"), None)
     if done.returncode != 0 or built is None:
+        # setuptools follows the compiler's errors with a long traceback.
+        lines = Path(log).read_text(errors="replace").splitlines()
+        errors = [line for line in lines if " error: " in line]
+        told = "\n".join(errors[:ERROR_LINES] or lines[-TAIL_LINES:])
         raise SetupError(
-            f"{name} does not compile:\n{_pick_errors(Path(log))}\n"
-            f"The whole log is {log}. Repair what it names, then run: {REPAIR}"
+            f"{name} does not compile:\n{told}\nThe whole log is {log}. Repair what it names, then run: {REPAIR}"
         )
     Path(log).unlink()
     return built
-
-
-def _pick_errors(log: Path) -> str:
-    """Return the compiler's errors, which setuptools follows with a long traceback; without any, the log's end."""
-    lines = log.read_text(errors="replace").splitlines()
-    errors = [line for line in lines if " error: " in line]
-    return "\n".join(errors[:ERROR_LINES] or lines[-TAIL_LINES:])
 
 
 def _variables(name: str, scratch: Path) -> dict[str, str]:
@@ -277,14 +239,9 @@ def _put_in_place(built: Path, folder: Path) -> None:
         raise SetupError(f"{folder} takes no file: {error.strerror}. Make room there, then run: {REPAIR}") from error
 
 
-def build_missing() -> tuple[str, ...]:
-    """Build each needed extension that does not load, with a line on stderr about each, and return their names.
-
-    Raises:
-        SetupError: one of them cannot be built.
-        ImportError: torch is not installed.
-    """
-    names = tuple(name for name in needed() if examine(name).problem)
+def _build_missing() -> None:
+    """Build each needed extension that does not load, with a line on stderr about each."""
+    names = [name for name in needed() if examine(name)]
     for position, name in enumerate(names, start=1):
         sys.stderr.write(f"[{position}/{len(names)}] {name}: compiling since {time.strftime('%H:%M:%S')} ... ")
         sys.stderr.flush()
@@ -295,13 +252,12 @@ def build_missing() -> tuple[str, ...]:
             sys.stderr.write(f"failed after {time.monotonic() - start:.0f} s\n")
             raise
         sys.stderr.write(f"built in {time.monotonic() - start:.0f} s\n")
-    return names
 
 
 def main() -> int:
     """Build what is missing in this interpreter; the exit code is that of the command line's contract."""
     try:
-        build_missing()
+        _build_missing()
     except (SetupError, ImportError) as error:
         message = str(error) if isinstance(error, SetupError) else f"{error}. See: autorecompute doctor"
         sys.stderr.write(f"autorecompute: {message}\n")

@@ -11,7 +11,7 @@ import sys
 import sysconfig
 from importlib import metadata
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, NamedTuple
+from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
@@ -49,11 +49,8 @@ def owns_file(distribution: str, name: str, packages: Path) -> bool:
 
     Args:
         distribution: An installed one.
-        name: How the file's name begins.
+        name: The beginning of the file's name.
         packages: The folder that the package is imported from.
-
-    Raises:
-        importlib.metadata.PackageNotFoundError: the distribution is not installed.
     """
     record = next((file for file in metadata.files(distribution) or () if file.name.startswith(name)), None)
     if record is None:
@@ -63,11 +60,7 @@ def owns_file(distribution: str, name: str, packages: Path) -> bool:
 
 
 def pip(arguments: str) -> str:
-    """Return the command line that has pip do this for the running interpreter.
-
-    Args:
-        arguments: ``install …`` or ``uninstall …``, quoted for a shell.
-    """
+    """Return the command line that has pip ``install …`` or ``uninstall …`` for the running interpreter."""
     python = shlex.quote(sys.executable)
     # Not find_spec: at the name of pip, setuptools switches this process back to the standard library's distutils.
     if version_of("pip"):
@@ -77,62 +70,51 @@ def pip(arguments: str) -> str:
     return f"uv pip {verb} --python {python} {rest}"  # uv's environments hold no pip of their own
 
 
-class Origin(NamedTuple):
-    """Origin of a library.
-
-    Attributes:
-        folder: Its folder below ``nvidia``.
-        wheel: What brings it, as pip takes it.
-    """
-
-    folder: str
-    wheel: str
-
-
 LIBRARIES = {
     11: {
-        "libcudart.so.11.0": Origin("cuda_runtime", "nvidia-cuda-runtime-cu11"),
-        "libcublasLt.so.11": Origin("cublas", "nvidia-cublas-cu11"),
-        "libcublas.so.11": Origin("cublas", "nvidia-cublas-cu11"),
-        "libcudnn.so.8": Origin("cudnn", "'nvidia-cudnn-cu11==8.9.*'"),
-        "libcufft.so.10": Origin("cufft", "nvidia-cufft-cu11"),
-        "libcurand.so.10": Origin("curand", "nvidia-curand-cu11"),
+        "libcudart.so.11.0": "cuda_runtime",
+        "libcublasLt.so.11": "cublas",
+        "libcublas.so.11": "cublas",
+        "libcudnn.so.8": "cudnn",
+        "libcufft.so.10": "cufft",
+        "libcurand.so.10": "curand",
     },
     # Builds for CUDA 12 differ in the cuDNN that they want, and their version does not tell: it is not looked for.
     12: {
-        "libcudart.so.12": Origin("cuda_runtime", "nvidia-cuda-runtime-cu12"),
-        "libcublasLt.so.12": Origin("cublas", "nvidia-cublas-cu12"),
-        "libcublas.so.12": Origin("cublas", "nvidia-cublas-cu12"),
-        "libcufft.so.11": Origin("cufft", "nvidia-cufft-cu12"),
-        "libcurand.so.10": Origin("curand", "nvidia-curand-cu12"),
+        "libcudart.so.12": "cuda_runtime",
+        "libcublasLt.so.12": "cublas",
+        "libcublas.so.12": "cublas",
+        "libcufft.so.11": "cufft",
+        "libcurand.so.10": "curand",
     },
 }
-"""For each major version of CUDA the libraries by name, each after those it needs."""
+"""For each major version of CUDA the libraries by name, each after those it needs, with its folder below ``nvidia``."""
 
 
-def of_build(cuda_version: str) -> Mapping[str, Origin]:
-    """Return the libraries of an ORT that was built for this CUDA; nothing where they are not known.
-
-    Args:
-        cuda_version: As ORT's build information has it, empty for a CPU build.
-    """
+def of_build(cuda_version: str) -> Mapping[str, str]:
+    """Return the libraries of an ORT for this CUDA, which is empty for a CPU; nothing where they are not known."""
     release = parse_release(cuda_version)
     return LIBRARIES.get(release[0], {}) if release else {}
 
 
-def preload(libraries: Mapping[str, Origin]) -> tuple[str, ...]:
+def wheel_of(folder: str, cuda_version: str) -> str:
+    """Return the wheel that brings the libraries of a folder, as pip takes it."""
+    wheel = f"nvidia-{folder.replace('_', '-')}-cu{parse_release(cuda_version)[0]}"
+    return f"'{wheel}==8.9.*'" if folder == "cudnn" else wheel
+
+
+def preload(libraries: Mapping[str, str]) -> tuple[str, ...]:
     """Load from the wheels what the loader does not find by itself; return the names of what was loaded."""
-    return tuple(name for name in libraries if not _loads(name) and _loads(str(_file_of(name, libraries[name]))))
+    wheels = Path(sysconfig.get_path("purelib"), "nvidia")
+    return tuple(
+        name for name in libraries if not _loads(name) and _loads(str(wheels / libraries[name] / "lib" / name))
+    )
 
 
-def lacking(libraries: Mapping[str, Origin]) -> tuple[str, ...]:
-    """Name of the libraries that neither the loader nor the wheels have."""
+def lacking(libraries: Mapping[str, str]) -> tuple[str, ...]:
+    """Return the names of the libraries that neither the loader nor the wheels have."""
     preload(libraries)
     return tuple(name for name in libraries if not _loads(name))
-
-
-def _file_of(name: str, origin: Origin) -> Path:
-    return Path(sysconfig.get_path("purelib"), "nvidia", origin.folder, "lib", name)
 
 
 def _loads(library: str) -> bool:

@@ -5,98 +5,29 @@ from __future__ import annotations
 import functools
 import json
 import math
-from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+from autorecompute.backends.ortmodule.adapter import put_around
 from autorecompute.memory import Operation, Phase, StepProfile, Tensor
 from autorecompute.plans.savings import BATCH, SEQUENCE, evaluate, simplify
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Mapping, Sequence
 
+    ShapeOf = Callable[[str, Sequence[int]], tuple[str, ...]]
+
 
 RECOMPUTED = "_recompute"
 """Ending of ORT's name of a node, and of its outputs, that it runs once more (``memory_optimizer.cc``)."""
 
-_BYTES = {
+BYTES = {
     **dict.fromkeys(("bool", "int8", "uint8", "float8e4m3fn", "float8e5m2"), 1),
     **dict.fromkeys(("int16", "uint16", "float16", "bfloat16"), 2),
     **dict.fromkeys(("int32", "uint32", "float"), 4),
     **dict.fromkeys(("int64", "uint64", "double"), 8),
 }
-
-
-def bytes_of_element(kind: str) -> int:
-    """Bytes of one element of a type, by ORT's word for it; 0 for strings and what is no number."""
-    return _BYTES.get(kind, 0)
-
-
-class ShapeBook:
-    """Shapes of values that ORT inferred, filled up with those that were seen.
-
-    Args:
-        graph: The graph as ONNX.
-        names: What to call the symbolic dimensions instead of ORT's names.
-        dims: Their values in the step that was seen.
-    """
-
-    def __init__(self, graph: Any, names: Mapping[str, str], dims: Mapping[str, int]) -> None:
-        values = (*graph.value_info, *graph.input, *graph.output)
-        self._inferred = {value.name: read_shape(value) for value in values}
-        self._names, self._dims = names, dims
-        self._expressions: dict[str, tuple[str, int | None]] = {}
-
-    def shape_of(self, name: str, seen: Sequence[int]) -> tuple[str, ...]:
-        """Return the value's sizes as expressions that agree with what was seen.
-
-        Where ORT inferred nothing, a first size that the batch divides grows with the batch, and with the sequence
-        where that divides the rest; every other size is constant.
-        """
-        inferred = self._inferred.get(name) or self._inferred.get(name.removesuffix(RECOMPUTED)) or ()
-        if len(inferred) != len(seen):
-            return tuple(self._guess(place, size) for place, size in enumerate(seen))
-        pairs = enumerate(zip(inferred, seen, strict=True))
-        return tuple(self._express(text, size) or self._guess(place, size) for place, (text, size) in pairs)
-
-    def _express(self, text: str, seen: int) -> str | None:
-        if not text:
-            return None
-        if text not in self._expressions:
-            simple = simplify(text, self._names)
-            self._expressions[text] = (simple, evaluate(simple, self._dims))
-        expression, size = self._expressions[text]
-        return expression if size == seen else None
-
-    def _guess(self, place: int, seen: int) -> str:
-        names = [name for name in (BATCH, SEQUENCE) if self._dims.get(name, 0) > 1]
-        for known in (names, names[:1]) if place == 0 and BATCH in names else ():
-            size = math.prod(self._dims[name] for name in known)
-            if seen % size == 0:
-                return "*".join([str(seen // size), *known])
-        return str(seen)
-
-
-def read_shape(value: Any) -> tuple[str, ...]:
-    """Return the sizes in an ONNX value's type: numbers, expressions, and nothing where one is not known."""
-    return tuple(size.dim_param or str(size.dim_value or "") for size in value.type.tensor_type.shape.dim)
-
-
-def read_dims(graph: Any, seen: Mapping[str, Sequence[int]], names: Mapping[str, str]) -> dict[str, int]:
-    """Return the symbolic dimensions of the model's inputs, as they were in one step.
-
-    Args:
-        graph: The graph as ONNX.
-        seen: Shapes of the graph's inputs, as the step had them.
-        names: What to call the symbolic dimensions instead of ORT's names.
-    """
-    return {
-        names.get(text, text): size
-        for value in graph.input
-        for text, size in zip(read_shape(value), seen.get(value.name, ()), strict=False)
-        if text and not text.isdecimal()
-    }
-
+"""Bytes of one element of a type, by ORT's word for it; not of strings and what is no number."""
 
 ALIASING = frozenset({"Reshape", "Squeeze", "Unsqueeze", "Flatten", "Identity"})
 """Operators whose kernels hand their input on under another shape (``Alias(0, 0)`` in their registrations)."""
@@ -108,134 +39,60 @@ _KERNEL = "_kernel_time"
 _RUN = "SequentialExecutor::Execute"
 _MICRO = 1e-6
 _HALVES = 2
+_GRAPH_FILE = "profiled.onnx"
 
 
-class Profiler:
-    """Makes sessions write their profiles, and reads them.
+def follow_options(managers: Any, folder: Path, wants: Callable[[Any], bool]) -> None:
+    """Have sessions of ``TrainingManager``, the class, write their profiles into the folder where that is wanted."""
 
-    Args:
-        folder: Where ORT may write.
-    """
-
-    def __init__(self, folder: Path) -> None:
-        self._graph = folder / "profiled.onnx"
-        self._prefix = folder / "profile"
-
-    def install(self, manager: Any, wants: Callable[[Any], bool]) -> None:
-        """Have ORT's ``TrainingManager`` ask before it makes the options of a session.
-
-        Args:
-            manager: The class.
-            wants: Whether the next session of one of its objects is to be profiled.
-        """
-        make_options = manager._get_session_config  # noqa: SLF001
-
-        @functools.wraps(make_options)
-        def make_and_tell(manager: Any) -> Any:
-            options, *providers = make_options(manager)
-            if wants(manager):
-                options.enable_profiling = True
-                options.profile_file_prefix = str(self._prefix)
-                options.optimized_model_filepath = str(self._graph)
-            return (options, *providers)
-
-        manager._get_session_config = make_and_tell  # noqa: SLF001
-
-    def take(self, manager: Any, names: Mapping[str, str]) -> StepProfile:
-        """Return the last step of the manager's session, which ends its profile.
-
-        Args:
-            manager: ORT's ``TrainingManager`` whose session was prepared.
-            names: What to call the symbolic dimensions instead of ORT's names.
-        """
-        import onnx
-
-        events_file = Path(manager._execution_agent._inference_session.end_profiling())  # noqa: SLF001
-        graph = onnx.load(self._graph, load_external_data=False).graph
-        forward, backward = read_halves(json.loads(events_file.read_text(encoding="utf-8")))
-        for file in (events_file, self._graph):
-            file.unlink()
-        return make_profile(graph, forward, backward, names)
+    @put_around(managers, "_get_session_config")
+    def make_options(make: Callable[[Any], Any], manager: Any) -> Any:
+        options, *providers = make(manager)
+        if wants(manager):
+            options.enable_profiling = True
+            options.profile_file_prefix = str(folder / "profile")
+            options.optimized_model_filepath = str(folder / _GRAPH_FILE)
+        return (options, *providers)
 
 
-@dataclass(frozen=True, slots=True)
-class Run:
-    """A node as the profiler saw it.
+def take_profile(manager: Any, folder: Path, names: Mapping[str, str]) -> StepProfile:
+    """Return the last step of the manager's session, which ends its profile."""
+    import onnx
 
-    Attributes:
-        name: Its name.
-        seconds: Wall time of its kernel.
-        inputs: Type and shape of each input that it has.
-        outputs: Type and shape of each output that it made.
-    """
-
-    name: str
-    seconds: float = 0.0
-    inputs: tuple[tuple[str, tuple[int, ...]], ...] = ()
-    outputs: tuple[tuple[str, tuple[int, ...]], ...] = ()
+    events_file = Path(manager._execution_agent._inference_session.end_profiling())  # noqa: SLF001
+    graph = onnx.load(folder / _GRAPH_FILE, load_external_data=False).graph
+    events = json.loads(events_file.read_text(encoding="utf-8"))
+    for file in (events_file, folder / _GRAPH_FILE):
+        file.unlink()
+    return make_profile(graph, events, names)
 
 
-def read_halves(events: Iterable[Mapping[str, Any]]) -> tuple[list[Run], list[Run]]:
-    """Return the nodes of the last forward and of the last backward half, in the order they ran."""
-    ordered = sorted(events, key=lambda event: event["ts"])
-    runs = _outermost(event for event in ordered if event["name"] == _RUN)[-_HALVES:]
-    assert len(runs) == _HALVES, "a step that was profiled has run forward and backward"
-    kernels = [event for event in ordered if event["name"].endswith(_KERNEL)]
-    forward, backward = (
-        [_read_run(kernel) for kernel in kernels if run["ts"] <= kernel["ts"] <= run["ts"] + run["dur"]] for run in runs
-    )
-    return forward, backward
-
-
-def _outermost(runs: Iterable[Mapping[str, Any]]) -> list[Mapping[str, Any]]:
-    """Run that lie in no other: the branch of an ``If`` is a run within that of its graph."""
-    found: list[Mapping[str, Any]] = []
-    for run in runs:
-        if not found or run["ts"] >= found[-1]["ts"] + found[-1]["dur"]:
-            found.append(run)
-    return found
-
-
-def _read_run(event: Mapping[str, Any]) -> Run:
-    return Run(
-        name=event["name"].removesuffix(_KERNEL),
-        seconds=event["dur"] * _MICRO,
-        inputs=_read_types(event["args"]["input_type_shape"]),
-        outputs=_read_types(event["args"]["output_type_shape"]),
-    )
-
-
-def _read_types(values: Iterable[Mapping[str, Sequence[int]]]) -> tuple[tuple[str, tuple[int, ...]], ...]:
-    return tuple((kind, tuple(shape)) for value in values for kind, shape in value.items())
-
-
-def make_profile(graph: Any, forward: Sequence[Run], backward: Sequence[Run], names: Mapping[str, str]) -> StepProfile:
-    """Return the step that ran, in words that are not ORT's.
+def make_profile(graph: Any, events: Iterable[Mapping[str, Any]], names: Mapping[str, str]) -> StepProfile:
+    """Return the last step that ran, in words that are not ORT's.
 
     Args:
         graph: The optimized graph as ONNX.
-        forward: What ran before the hand-over to PyTorch.
-        backward: What ran after it.
-        names: What to call the symbolic dimensions instead of ORT's names.
+        events: ORT's trace.
+        names: Our names of the symbolic dimensions, by ORT's.
     """
     nodes = {node.name: node for node in graph.node}
     between = next(node for node in graph.node if node.op_type == YIELD)
     # What runs in the branch of an ``If`` is no node of the graph: the ``If`` has its time and its outputs.
-    forward, backward = ([run for run in half if run.name in nodes] for half in (forward, backward))
-    runs = [*forward, Run(between.name), *backward]
-    dims = read_dims(graph, _see_inputs(runs, nodes), names)
-    lives = _Lives(graph, ShapeBook(graph, names, dims))
+    forward, backward = ([run for run in half if _name_of(run) in nodes] for half in _read_halves(events))
+    runs: list[Mapping[str, Any]] = [*forward, {"name": between.name, "dur": 0, "args": {}}, *backward]
+    dims = _read_dims(graph, runs, nodes, names)
+    lives = _Lives(graph, _shapes_in(graph, names, dims))
     operations = []
     for position, run in enumerate(runs):
-        node = nodes[run.name]
-        lives.run(position, node, run)
+        node = nodes[_name_of(run)]
+        lives.run(position, node, _types(run, "output"))
         phase = _phase(node, Phase.FORWARD if position < len(forward) else Phase.BACKWARD)
         operations.append(
             Operation(
-                name=run.name,
+                name=node.name,
                 operator=node.op_type,
                 phase=phase,
-                seconds=run.seconds,
+                seconds=run["dur"] * _MICRO,
                 reads=tuple(filter(None, node.input)),
                 makes=tuple(filter(None, node.output)),
                 shares=lives.shares(node),
@@ -246,13 +103,85 @@ def make_profile(graph: Any, forward: Sequence[Run], backward: Sequence[Run], na
     return StepProfile(operations=tuple(operations), tensors=tensors, backward=len(forward), dims=dims)
 
 
-def _see_inputs(runs: Iterable[Run], nodes: Mapping[str, Any]) -> dict[str, tuple[int, ...]]:
-    """Return the shape of every value that a node has read."""
-    return {
+def _read_halves(events: Iterable[Mapping[str, Any]]) -> list[list[Mapping[str, Any]]]:
+    """Return the kernels of the last forward and of the last backward half, in the order they ran."""
+    ordered = sorted(events, key=lambda event: event["ts"])
+    halves: list[Mapping[str, Any]] = []
+    for event in ordered:
+        # The branch of an ``If`` is a run within that of its graph.
+        if event["name"] == _RUN and (not halves or event["ts"] >= halves[-1]["ts"] + halves[-1]["dur"]):
+            halves.append(event)
+    assert len(halves) >= _HALVES, "a step that was profiled has run forward and backward"
+    kernels = [event for event in ordered if event["name"].endswith(_KERNEL)]
+    return [
+        [kernel for kernel in kernels if half["ts"] <= kernel["ts"] <= half["ts"] + half["dur"]]
+        for half in halves[-_HALVES:]
+    ]
+
+
+def _name_of(run: Mapping[str, Any]) -> str:
+    name: str = run["name"].removesuffix(_KERNEL)
+    return name
+
+
+def _types(run: Mapping[str, Any], side: str) -> list[tuple[str, Sequence[int]]]:
+    """Return type and shape of each ``input`` that the node had, or of each ``output`` that it made."""
+    return [pair for value in run["args"].get(f"{side}_type_shape", ()) for pair in value.items()]
+
+
+def _read_dims(
+    graph: Any, runs: Iterable[Mapping[str, Any]], nodes: Mapping[str, Any], names: Mapping[str, str]
+) -> dict[str, int]:
+    """Return the symbolic dimensions of the model's inputs, as they were in one step."""
+    seen = {
         name: shape
         for run in runs
-        for name, (_, shape) in zip(filter(None, nodes[run.name].input), run.inputs, strict=False)
+        for name, (_, shape) in zip(filter(None, nodes[_name_of(run)].input), _types(run, "input"), strict=False)
     }
+    return {
+        names.get(text, text): size
+        for value in graph.input
+        for text, size in zip(_read_shape(value), seen.get(value.name, ()), strict=False)
+        if text and not text.isdecimal()
+    }
+
+
+def _read_shape(value: Any) -> tuple[str, ...]:
+    """Return the sizes in an ONNX value's type: numbers, expressions, and nothing where one is not known."""
+    return tuple(size.dim_param or str(size.dim_value or "") for size in value.type.tensor_type.shape.dim)
+
+
+def _shapes_in(graph: Any, names: Mapping[str, str], dims: Mapping[str, int]) -> ShapeOf:
+    """Return what tells a value's sizes as expressions that agree with what was seen.
+
+    Where ORT inferred nothing, a first size that the batch divides grows with the batch, and with the sequence where
+    that divides the rest; every other size is constant.
+    """
+    inferred = {value.name: _read_shape(value) for value in (*graph.value_info, *graph.input, *graph.output)}
+    growing = [name for name in (BATCH, SEQUENCE) if dims.get(name, 0) > 1]
+
+    @functools.cache
+    def express(text: str) -> tuple[str, int | None]:
+        simple = simplify(text, names)
+        return simple, evaluate(simple, dims)
+
+    def guess(place: int, seen: int) -> str:
+        for known in (growing, growing[:1]) if place == 0 and BATCH in growing else ():
+            size = math.prod(dims[name] for name in known)
+            if seen % size == 0:
+                return "*".join([str(seen // size), *known])
+        return str(seen)
+
+    def shape_of(name: str, seen: Sequence[int]) -> tuple[str, ...]:
+        known = inferred.get(name) or inferred.get(name.removesuffix(RECOMPUTED)) or ()
+        texts = known if len(known) == len(seen) else [""] * len(seen)
+        sizes = []
+        for place, (text, size) in enumerate(zip(texts, seen, strict=True)):
+            expression, value = express(text) if text else ("", None)
+            sizes.append(expression if value == size else guess(place, size))
+        return tuple(sizes)
+
+    return shape_of
 
 
 def _phase(node: Any, half: Phase) -> Phase:
@@ -264,27 +193,27 @@ def _phase(node: Any, half: Phase) -> Phase:
 class _Lives:
     """Follows each piece of memory from the node that makes it to the last one that reads it."""
 
-    def __init__(self, graph: Any, shapes: ShapeBook) -> None:
-        self._shapes = shapes
+    def __init__(self, graph: Any, shape_of: ShapeOf) -> None:
+        self._shape_of = shape_of
         self._outside = {value.name for value in graph.input} | {constant.name for constant in graph.initializer}
         self._results = {value.name for value in graph.output}
         self._owner: dict[str, str] = {}
         self._made: dict[str, tuple[int, tuple[str, ...], int]] = {}
         self._read: dict[str, int] = {}
 
-    def run(self, position: int, node: Any, run: Run) -> None:
-        """Add one node, at its position in the step."""
+    def run(self, position: int, node: Any, types: Iterable[tuple[str, Sequence[int]]]) -> None:
+        """Add one node, at its position in the step, with type and shape of each output that it made."""
         for name in filter(None, node.input):
             self._read[self._owned(name)] = position
         outputs = [name for name in node.output if name]
         if node.op_type == YIELD:
             self._take_gradients(position, node, outputs)
             return
-        for place, (name, (kind, shape)) in enumerate(zip(outputs, run.outputs, strict=False)):
+        for place, (name, (kind, shape)) in enumerate(zip(outputs, types, strict=False)):
             if place == 0 and self.shares(node):
                 self._owner[name] = self._owned(node.input[0])
             else:
-                self._made[name] = (position, self._shapes.shape_of(name, shape), bytes_of_element(kind))
+                self._made[name] = (position, self._shape_of(name, shape), BYTES.get(kind, 0))
 
     def shares(self, node: Any) -> bool:
         """Tell whether the node's result is its input under another shape; a result of the graph is a copy."""

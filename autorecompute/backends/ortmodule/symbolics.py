@@ -20,33 +20,23 @@ LAST = 2**63 - 1
 """ONNX's end of a slice that goes to the end."""
 
 
-def constant(g: Any, value: Any) -> Any:
-    """Return a tensor that is always the same."""
-    return g.op("Constant", value_t=value)
+def _constant(g: Any, value: Any, dtype: Any = None) -> Any:
+    return g.op("Constant", value_t=torch.as_tensor(value, dtype=dtype))
 
 
-def slice_shape(g: Any, tensor: Any, start: int, end: int) -> Any:
+def _slice_shape(g: Any, tensor: Any, start: int, end: int) -> Any:
     """Return the sizes of some of a tensor's dimensions."""
-    bounds = (constant(g, torch.tensor([place])) for place in (start, end))
+    bounds = (_constant(g, [place]) for place in (start, end))
     return g.op("Slice", g.op("Shape", tensor), *bounds)
 
 
-def zero_like(g: Any, tensor: Any) -> Any:
+def _zero_like(g: Any, tensor: Any) -> Any:
     """Return a zero of the tensor's type, without dimensions."""
-    return constant(g, torch.zeros((), dtype=dtype_of(tensor)))
+    return _constant(g, torch.zeros((), dtype=_dtype_of(tensor)))
 
 
-def dtype_of(tensor: Any) -> Any:
-    """Return the tensor's type, as torch has it."""
+def _dtype_of(tensor: Any) -> Any:
     return helper._try_get_scalar_type(tensor).dtype()  # noqa: SLF001
-
-
-def register_scatters(symbolics: dict[str, Any]) -> None:
-    """Put the functions among symbolic functions."""
-    symbolics["::index_add"] = export_index_add
-    symbolics["::index_put"] = export_index_put
-    symbolics["::scatter_add"] = helper.parse_args("v", "i", "v", "v")(export_scatter_add)
-    symbolics["::scatter_reduce"] = helper.parse_args("v", "i", "v", "v", "s", "b")(export_scatter_reduce)
 
 
 def export_index_add(g: Any, tensor: Any, dim: Any, index: Any, source: Any, *alpha: Any) -> Any:
@@ -54,39 +44,32 @@ def export_index_add(g: Any, tensor: Any, dim: Any, index: Any, source: Any, *al
     rank, factor = helper._get_tensor_rank(tensor), helper._get_const(alpha[0], "f", "alpha") if alpha else 1  # noqa: SLF001
     axis = helper._get_const(dim, "i", "dim") % rank  # noqa: SLF001
     if factor != 1:
-        source = g.op("Mul", source, constant(g, torch.tensor(factor, dtype=dtype_of(source))))
+        source = g.op("Mul", source, _constant(g, factor, dtype=_dtype_of(source)))
     return _add_slices(g, tensor, axis, index, source)
 
 
 def export_index_put(g: Any, tensor: Any, indices: Any, values: Any, accumulate: Any = None) -> Any:
     """``index_put``; where it accumulates, as a sum over scattered elements.
 
-    Args:
-        g: The graph.
-        tensor: What is put into.
-        indices: A tensor of places for each of the first dimensions.
-        values: What is put there.
-        accumulate: Whether it is added to what is there.
-
     Raises:
         RuntimeError: it accumulates at places in several dimensions, or at those of a mask.
     """
     if accumulate is None or not helper._parse_arg(accumulate, "b"):  # noqa: SLF001
-        never = constant(g, torch.tensor(data=False))
+        never = _constant(g, value=False)
         return symbolic_opset11.index_put(g, tensor, indices, values, accumulate or never)
     places = helper._unpack_list(indices) if helper._is_packed_list(indices) else [indices]  # noqa: SLF001
     if len(places) != 1 or helper._is_bool(places[0]):  # noqa: SLF001
         raise RuntimeError("ORT adds wrongly in index_put(accumulate=True). Use index_add or scatter_add.")
-    inner = slice_shape(g, tensor, 1, LAST)
+    inner = _slice_shape(g, tensor, 1, LAST)
     whole = g.op("Expand", values, g.op("Concat", g.op("Shape", places[0]), inner, axis_i=0))
-    open_size = constant(g, torch.tensor([-1]))
+    open_size = _constant(g, [-1])
     slices = g.op("Reshape", whole, g.op("Concat", open_size, inner, axis_i=0))
     return _add_slices(g, tensor, 0, g.op("Reshape", places[0], open_size), slices)
 
 
 def export_scatter_add(g: Any, tensor: Any, dim: int, index: Any, source: Any) -> Any:
     """``scatter_add`` to zeros, which are then added: ORT's gradient for the tensor lacks what is added to."""
-    zeros = g.op("Expand", zero_like(g, tensor), g.op("Shape", tensor))
+    zeros = g.op("Expand", _zero_like(g, tensor), g.op("Shape", tensor))
     zeros.setType(tensor.type())
     return g.op("Add", tensor, symbolic_opset16.scatter_add(g, zeros, dim, index, source))
 
@@ -112,7 +95,7 @@ def export_scatter_reduce(  # noqa: PLR0913, PLR0917  (the operator's own parame
 
 def _add_slices(g: Any, tensor: Any, axis: int, index: Any, source: Any) -> Any:
     rank = helper._get_tensor_rank(tensor)  # noqa: SLF001
-    shape = constant(g, torch.tensor([-1 if place == axis else 1 for place in range(rank)]))
+    shape = _constant(g, [-1 if place == axis else 1 for place in range(rank)])
     everywhere = g.op("Expand", g.op("Reshape", index, shape), g.op("Shape", source))
     return export_scatter_add(g, tensor, axis, everywhere, source)
 
@@ -135,7 +118,10 @@ def register(registry: Any) -> None:
     symbolics["::logsumexp"] = helper.parse_args("v", "is", "i")(export_logsumexp)
     symbolics["::cumsum"] = export_cumsum
     symbolics["::diff"] = helper.parse_args("v", "i", "i", "v", "v")(export_diff)
-    register_scatters(symbolics)
+    symbolics["::index_add"] = export_index_add
+    symbolics["::index_put"] = export_index_put
+    symbolics["::scatter_add"] = helper.parse_args("v", "i", "v", "v")(export_scatter_add)
+    symbolics["::scatter_reduce"] = helper.parse_args("v", "i", "v", "v", "s", "b")(export_scatter_reduce)
     symbolics["::max_pool1d"] = functools.partial(export_max_pool1d, symbolics["::max_pool2d"])
     symbolics["::bernoulli"] = symbolic_opset9.bernoulli
     for name, export in (("::layer_norm", export_layer_norm), ("::_convolution_mode", export_convolution)):
@@ -164,11 +150,11 @@ def export_attention(  # noqa: PLR0913, PLR0917  (the operator's own parameters)
     if enable_gqa:
         key, value = (_repeat_heads(g, tensor, query) for tensor in (key, value))
     scores = g.op("MatMul", g.op("Mul", query, _scale_of(g, query, scale)), _swap_last(g, key))
-    dtype = dtype_of(query)
+    dtype = _dtype_of(query)
     # Softmax of nothing but infinities is not a number; half of the range leaves room for the score it is added to.
-    lowest = constant(g, torch.tensor(torch.finfo(dtype).min / 2, dtype=dtype))
+    lowest = _constant(g, torch.finfo(dtype).min / 2, dtype=dtype)
     if is_causal:
-        bias = g.op("Where", _causal_mask(g, query, key), zero_like(g, query), lowest)
+        bias = g.op("Where", _causal_mask(g, query, key), _zero_like(g, query), lowest)
         return g.op("MatMul", _weights(g, g.op("Add", scores, bias), dropout_p), value)
     if helper._is_none(attn_mask):  # noqa: SLF001
         return g.op("MatMul", _weights(g, scores, dropout_p), value)
@@ -177,36 +163,29 @@ def export_attention(  # noqa: PLR0913, PLR0917  (the operator's own parameters)
         hidden, scores = g.op("Not", attn_mask), g.op("Where", attn_mask, scores, lowest)
     else:
         # ORT recomputes Equal, and no other comparison.
-        hidden = g.op("Equal", attn_mask, constant(g, torch.tensor(-math.inf, dtype=dtype_of(attn_mask))))
+        hidden = g.op("Equal", attn_mask, _constant(g, -math.inf, dtype=_dtype_of(attn_mask)))
         scores = g.op("Add", scores, g.op("Where", hidden, lowest, attn_mask))
     attended = g.op("MatMul", _weights(g, scores, dropout_p), value)
     # PyTorch gives zeros where a query may look at nothing.
-    return g.op("Where", _all(g, hidden), zero_like(g, query), attended)
+    return g.op("Where", _all(g, hidden), _zero_like(g, query), attended)
 
 
 def export_unflatten(g: Any, tensor: Any, dim: Any, sizes: Any) -> Any:
     """``Tensor.unflatten`` as a Reshape: the dimensions before stay, those behind are read from the tensor."""
     rank = helper._get_tensor_rank(tensor)  # noqa: SLF001
     axis = helper._get_const(dim, "i", "dim") % rank  # noqa: SLF001
-    shape = g.op("Concat", slice_shape(g, tensor, 0, axis), sizes, slice_shape(g, tensor, axis + 1, LAST), axis_i=0)
+    shape = g.op("Concat", _slice_shape(g, tensor, 0, axis), sizes, _slice_shape(g, tensor, axis + 1, LAST), axis_i=0)
     return g.op("Reshape", tensor, shape)
 
 
 def export_layer_norm(export: Callable[..., Any], g: Any, tensor: Any, *arguments: Any) -> Any:
-    """``layer_norm`` with ones for a missing weight and zeros for a missing bias.
-
-    Args:
-        export: ORTModule's own function for it.
-        g: The graph.
-        tensor: What is normalised.
-        arguments: The operator's other ones: the shape, weight, bias, epsilon, and a switch that means nothing here.
-    """
+    """``layer_norm`` with ones for a missing weight and zeros for a missing bias; ``export`` is ORTModule's own."""
     shape, weight, bias, *rest = arguments
     like = tensor if helper._is_none(weight) else weight  # noqa: SLF001
     sizes = _sizes_of(shape)
     if math.prod(sizes) > LARGEST_SHARED:
-        weight = constant(g, torch.ones(sizes, dtype=dtype_of(like))) if helper._is_none(weight) else weight  # noqa: SLF001
-        bias = constant(g, torch.zeros(sizes, dtype=dtype_of(like))) if helper._is_none(bias) else bias  # noqa: SLF001
+        weight = _constant(g, torch.ones(sizes, dtype=_dtype_of(like))) if helper._is_none(weight) else weight  # noqa: SLF001
+        bias = _constant(g, torch.zeros(sizes, dtype=_dtype_of(like))) if helper._is_none(bias) else bias  # noqa: SLF001
     elif helper._is_none(weight) or helper._is_none(bias):  # noqa: SLF001
         export = symbolic_opset9.layer_norm
     # Of the shape, either function wants to know how many dimensions it has, and no more.
@@ -217,11 +196,11 @@ def export_layer_norm(export: Callable[..., Any], g: Any, tensor: Any, *argument
 def export_rms_norm(g: Any, tensor: Any, shape: Any, weight: Any = None, epsilon: Any = None) -> Any:
     """``rms_norm``, in the type of its weight: the entries over the root of the mean of their squares."""
     like = tensor if helper._is_none(weight) else weight  # noqa: SLF001
-    dtype, entries = dtype_of(like), _cast_like(g, tensor, like)
+    dtype, entries = _dtype_of(like), _cast_like(g, tensor, like)
     smallest = torch.finfo(dtype).eps if helper._is_none(epsilon) else helper._parse_arg(epsilon, "f")  # noqa: SLF001
-    squares = g.op("Pow", entries, constant(g, torch.tensor(2.0)))
+    squares = g.op("Pow", entries, _constant(g, 2.0))
     mean = g.op("ReduceMean", squares, axes_i=list(range(-len(_sizes_of(shape)), 0)))
-    root = g.op("Sqrt", g.op("Add", mean, constant(g, torch.tensor(smallest, dtype=dtype))))
+    root = g.op("Sqrt", g.op("Add", mean, _constant(g, smallest, dtype=dtype)))
     normalized = g.op("Div", entries, root)
     weighted = normalized if helper._is_none(weight) else g.op("Mul", normalized, weight)  # noqa: SLF001
     return _cast_like(g, weighted, tensor)
@@ -229,12 +208,12 @@ def export_rms_norm(g: Any, tensor: Any, shape: Any, weight: Any = None, epsilon
 
 def export_softplus(g: Any, tensor: Any, beta: float, threshold: float) -> Any:
     """``softplus``: the logarithm of one and an exponential, or where that is large the tensor itself."""
-    dtype = dtype_of(tensor)
-    slope, most, one = (constant(g, torch.tensor(number, dtype=dtype)) for number in (beta, threshold, 1.0))
+    dtype = _dtype_of(tensor)
+    slope, most, one = (_constant(g, number, dtype=dtype) for number in (beta, threshold, 1.0))
     scaled = g.op("Mul", tensor, slope)
     is_large = g.op("Greater", scaled, most)
     # Where the other branch is taken, this one must not overflow: its gradient is multiplied with zero.
-    exponential = g.op("Exp", g.op("Where", is_large, zero_like(g, tensor), scaled))
+    exponential = g.op("Exp", g.op("Where", is_large, _zero_like(g, tensor), scaled))
     return g.op("Where", is_large, tensor, g.op("Div", g.op("Log", g.op("Add", exponential, one)), slope))
 
 
@@ -243,11 +222,11 @@ def export_logsumexp(g: Any, tensor: Any, dims: list[int], keepdim: int) -> Any:
     rank = helper._get_tensor_rank(tensor)  # noqa: SLF001
     axes = sorted({dim % rank for dim in dims})
     for axis in axes:
-        largest, _ = g.op("TopK", tensor, constant(g, torch.tensor([1])), axis_i=axis, outputs=2)
+        largest, _ = g.op("TopK", tensor, _constant(g, [1]), axis_i=axis, outputs=2)
         exponentials = g.op("Exp", g.op("Sub", tensor, largest))
-        summed = g.op("ReduceSum", exponentials, constant(g, torch.tensor([axis])), keepdims_i=1)
+        summed = g.op("ReduceSum", exponentials, _constant(g, [axis]), keepdims_i=1)
         tensor = g.op("Add", g.op("Log", summed), largest)
-    return tensor if keepdim else g.op("Squeeze", tensor, constant(g, torch.tensor(axes)))
+    return tensor if keepdim else g.op("Squeeze", tensor, _constant(g, axes))
 
 
 def export_cumsum(g: Any, tensor: Any, dim: Any, dtype: Any = None) -> Any:
@@ -266,36 +245,23 @@ def export_diff(g: Any, tensor: Any, n: int, dim: int, prepend: Any, append: Any
 
 
 def _slice(g: Any, tensor: Any, *places: int) -> Any:
-    axis, start, end = (constant(g, torch.tensor([place])) for place in places)
+    axis, start, end = (_constant(g, [place]) for place in places)
     return g.op("Slice", tensor, start, end, axis)
 
 
 def export_max_pool1d(export: Callable[..., Any], g: Any, tensor: Any, *arguments: Any) -> Any:
-    """``max_pool1d`` as ``max_pool2d`` over one row.
-
-    Args:
-        export: ORTModule's own function for that.
-        g: The graph.
-        tensor: What is pooled.
-        arguments: Kernel, stride, padding and dilation, each of one number or, for a stride like the kernel, none; and
-            whether the last window may reach over the end.
-    """
+    """``max_pool1d`` as ``max_pool2d`` over one row, for which ``export`` is ORTModule's own function."""
     *sizes, ceil_mode = arguments
     kernel, stride, padding, dilation = (helper._parse_arg(size, "is") for size in sizes)  # noqa: SLF001
     pairs = ([1, *kernel], [1, *(stride or kernel)], [0, *padding], [1, *dilation])
-    before_last = constant(g, torch.tensor([-2]))
+    before_last = _constant(g, [-2])
     row = g.op("Unsqueeze", tensor, before_last)
-    pooled = export(g, row, *(constant(g, torch.tensor(pair)) for pair in pairs), ceil_mode)
+    pooled = export(g, row, *(_constant(g, pair) for pair in pairs), ceil_mode)
     return g.op("Squeeze", pooled, before_last)
 
 
 def export_convolution(export: Callable[..., Any], g: Any, *arguments: Any) -> Any:
-    """Return a convolution whose padding is a word.
-
-    Args:
-        export: ORTModule's own function for it.
-        g: The graph.
-        arguments: The operator's own ones, of which the third from the end is the padding.
+    """``_convolution_mode``, whose padding is a word; ``export`` is ORTModule's own.
 
     Raises:
         RuntimeError: ORT's gradient of it would be wrong, as it takes no notice of the word (seen on 1.19.2).
@@ -314,24 +280,24 @@ def _weights(g: Any, scores: Any, dropout_p: float) -> Any:
     if dropout_p == 0:
         return weights
     # ORT's gradient of Dropout reads its second output.
-    share, is_training = constant(g, torch.tensor(dropout_p)), constant(g, torch.tensor(data=True))
+    share, is_training = _constant(g, dropout_p), _constant(g, value=True)
     return g.op("Dropout", weights, share, is_training, outputs=2)[0]
 
 
 def _scale_of(g: Any, query: Any, scale: Any) -> Any:
     if helper._is_none(scale):  # noqa: SLF001
         # ORT knows the width where torch's exporter does not, and makes this a number within the matmul.
-        width = g.op("Cast", slice_shape(g, query, -1, LAST), to_i=FLOAT)
+        width = g.op("Cast", _slice_shape(g, query, -1, LAST), to_i=FLOAT)
         scale = g.op("Reciprocal", g.op("Sqrt", width))
     number = helper._maybe_get_const(scale, "f")  # noqa: SLF001
     if isinstance(number, float):
-        return constant(g, torch.tensor(number, dtype=dtype_of(query)))
+        return _constant(g, number, dtype=_dtype_of(query))
     return _cast_like(g, scale, query)
 
 
 def _causal_mask(g: Any, query: Any, key: Any) -> Any:
-    size = g.op("Concat", slice_shape(g, query, -2, -1), slice_shape(g, key, -2, -1), axis_i=0)
-    return g.op("Cast", g.op("Trilu", g.op("Expand", constant(g, torch.ones(())), size), upper_i=0), to_i=BOOL)
+    size = g.op("Concat", _slice_shape(g, query, -2, -1), _slice_shape(g, key, -2, -1), axis_i=0)
+    return g.op("Cast", g.op("Trilu", g.op("Expand", _constant(g, torch.ones(())), size), upper_i=0), to_i=BOOL)
 
 
 def _all(g: Any, mask: Any) -> Any:
@@ -341,9 +307,9 @@ def _all(g: Any, mask: Any) -> Any:
 def _repeat_heads(g: Any, tensor: Any, query: Any) -> Any:
     *_, heads, _, width = helper._get_tensor_sizes(tensor)  # noqa: SLF001
     rank, wanted = helper._get_tensor_rank(tensor), helper._get_tensor_dim_size(query, -3)  # noqa: SLF001
-    group = constant(g, torch.tensor([*[1] * (rank - 2), wanted // heads, 1, 1]))
-    groups = g.op("Expand", g.op("Unsqueeze", tensor, constant(g, torch.tensor([rank - 2]))), group)
-    return g.op("Reshape", groups, constant(g, torch.tensor([*[0] * (rank - 3), wanted, -1, width])))
+    group = _constant(g, [*[1] * (rank - 2), wanted // heads, 1, 1])
+    groups = g.op("Expand", g.op("Unsqueeze", tensor, _constant(g, [rank - 2])), group)
+    return g.op("Reshape", groups, _constant(g, [*[0] * (rank - 3), wanted, -1, width]))
 
 
 def _swap_last(g: Any, tensor: Any) -> Any:

@@ -2,31 +2,34 @@
 
 from __future__ import annotations
 
-import contextlib
 import functools
 import os
 import sys
 import sysconfig
 import weakref
-from contextlib import contextmanager
+from contextlib import contextmanager, nullcontext
 from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from autorecompute.backends.common import (
     beside_noise,
-    differences_of,
     observe_batch,
     on_few_samples,
+    relative_difference,
     rounded_to,
     scalar_of,
     within,
 )
+from autorecompute.backends.findings import blocking
+from autorecompute.backends.interface import WorkerBackend
 from autorecompute.backends.ortmodule import exceptions
-from autorecompute.backends.ortmodule.adapter import adapt, add_options
-from autorecompute.backends.ortmodule.detection import detect, name_dims
-from autorecompute.backends.ortmodule.environment import Given, Level, give, plans_file_text, probe_config_of
-from autorecompute.backends.ortmodule.profiling import Profiler
+from autorecompute.backends.ortmodule.adapter import adapt, add_options, put_around
+from autorecompute.backends.ortmodule.detection import detect, dims_of
+from autorecompute.backends.ortmodule.diagnose import findings_for_training
+from autorecompute.backends.ortmodule.environment import CHOSEN, give, plans_file_text, probe_config_of
+from autorecompute.backends.ortmodule.profiling import follow_options, take_profile
+from autorecompute.errors import SetupError
 from autorecompute.files import write_whole
 from autorecompute.measurement import UNCOMPARED
 from autorecompute.plans import Config
@@ -46,31 +49,17 @@ INEFFECTIVE = (
 )
 
 
-class Checkpointing:
-    """Follows ``torch.utils.checkpoint.checkpoint(..., use_reentrant=False)`` in models that are exported.
+def follow_checkpointing(warnings: dict[str, str]) -> None:
+    """Warn of ``torch.utils.checkpoint.checkpoint(..., use_reentrant=False)`` in models that are exported."""
+    import torch
+    from torch.utils import checkpoint as module
 
-    Attributes:
-        warnings: What was seen, a sentence.
-    """
-
-    def __init__(self) -> None:
-        self.warnings: tuple[str, ...] = ()
-
-    def install(self) -> None:
-        """Follow every call from now on, by whatever name it is called."""
-        import torch
-        from torch.utils import checkpoint as module
-
-        # Scripts import the function by its name: only what it calls can be followed.
-        generate = module._checkpoint_without_reentrant_generator  # noqa: SLF001
-
-        @functools.wraps(generate)
-        def note_and_generate(*args: Any, **kwargs: Any) -> Any:
-            if torch.jit.is_tracing():
-                self.warnings = (INEFFECTIVE,)
-            return generate(*args, **kwargs)
-
-        module._checkpoint_without_reentrant_generator = note_and_generate  # noqa: SLF001
+    # Scripts import the function by its name: only what it calls can be followed.
+    @put_around(module, "_checkpoint_without_reentrant_generator")
+    def note_and_generate(generate: Callable[..., Any], *args: Any, **kwargs: Any) -> Any:
+        if torch.jit.is_tracing():
+            warnings[module.__name__] = INEFFECTIVE
+        return generate(*args, **kwargs)
 
 
 LOG_LEVEL_VARIABLE = "ORTMODULE_LOG_LEVEL"
@@ -84,13 +73,8 @@ def let_out() -> None:
     """
     from onnxruntime.training.ortmodule import _logger
 
-    _logger._suppress_os_stream_output = _leave_streams  # noqa: SLF001
+    _logger._suppress_os_stream_output = lambda *_, **__: nullcontext()  # noqa: SLF001
     add_options(_verbosity)
-
-
-@contextlib.contextmanager
-def _leave_streams(*_: object, **__: object) -> Iterator[None]:
-    yield
 
 
 def _verbosity() -> dict[str, bool]:
@@ -103,66 +87,57 @@ LIBRARIES = tuple(sysconfig.get_paths()[name] for name in ("stdlib", "purelib", 
 
 
 class ForwardPairing:
-    """Counts forwards and backwards of the training sessions of this process."""
+    """Counts forwards and backwards of the training sessions of this process.
+
+    Attributes:
+        open_lines: Lines of the script whose forward has had no backward so far in this step.
+        found: A warning for each line of the script that is at fault.
+    """
 
     def __init__(self) -> None:
-        self._open_lines: list[str] = []
+        self.open_lines: list[str] = []
+        self.found: dict[str, str] = {}
         self._overlapping: dict[str, str] = {}
-        self._found: dict[str, str] = {}
-
-    @property
-    def warnings(self) -> tuple[str, ...]:
-        """Return the warnings, a sentence for each line of the script."""
-        return tuple(self._found.values())
-
-    @property
-    def has_open_forward(self) -> bool:
-        """Tell whether a forward of this step has had no backward so far."""
-        return bool(self._open_lines)
 
     def install(self) -> None:
         """Follow every training session of the process."""
         from onnxruntime.training.ortmodule._execution_agent import TrainingAgent
 
-        run_forward, run_backward = TrainingAgent.run_forward, TrainingAgent.run_backward
-
-        @functools.wraps(run_forward)
-        def forward_and_count(agent: Any, *args: Any, **kwargs: Any) -> Any:
+        @put_around(TrainingAgent, "run_forward")
+        def forward_and_count(run: Callable[..., Any], *args: Any, **kwargs: Any) -> Any:
             self._begin(_line_of_user(sys._getframe(1)))  # noqa: SLF001  (documented, and no walk of all frames)
-            return run_forward(agent, *args, **kwargs)
+            return run(*args, **kwargs)
 
-        @functools.wraps(run_backward)
-        def backward_and_count(agent: Any, *args: Any, **kwargs: Any) -> Any:
-            if self._open_lines:
-                self._open_lines.pop()
-            return run_backward(agent, *args, **kwargs)
-
-        TrainingAgent.run_forward, TrainingAgent.run_backward = forward_and_count, backward_and_count
+        @put_around(TrainingAgent, "run_backward")
+        def backward_and_count(run: Callable[..., Any], *args: Any, **kwargs: Any) -> Any:
+            if self.open_lines:
+                self.open_lines.pop()
+            return run(*args, **kwargs)
 
     def end_step(self) -> None:
         """Hold every forward of the step that has had no backward, or had it too late, against the script."""
-        if not self._open_lines:
+        if not self.open_lines:
             # Otherwise those that came later overlapped with the one that is at fault.
-            self._found |= self._overlapping
+            self.found |= self._overlapping
         self._overlapping.clear()
-        for line in self._open_lines:
-            self._found[line] = (
+        for line in self.open_lines:
+            self.found[line] = (
                 f"{line}: a forward in training mode has no backward of its own. Recomputed Dropout would give wrong "
                 "gradients from there on: call the model under torch.no_grad() or model.eval() there."
             )
-        self._open_lines.clear()
+        self.open_lines.clear()
 
     def _begin(self, line: str) -> None:
-        if self._open_lines:
+        if self.open_lines:
             self._overlapping[line] = (
                 f"{line}: a forward in training mode begins before the last one's backward. Recomputed Dropout would "
                 "give wrong gradients from there on: let each forward's backward come first."
             )
-        self._open_lines.append(line)
+        self.open_lines.append(line)
 
 
 def _line_of_user(frame: FrameType | None) -> str:
-    """File and line of the innermost frame that is neither a library's nor ours."""
+    """Return file and line of the innermost frame that is neither a library's nor ours."""
     while frame is not None:
         file = frame.f_code.co_filename
         if not file.startswith((PACKAGE, *LIBRARIES, "<")):
@@ -188,15 +163,12 @@ def check_gradients(
 
     Args:
         manager: ORT's ``TrainingManager`` whose session is rebuilt for the check.
-        config: What to recompute.
+        config: The plans to recompute.
         forward: Calls the model on the same batch, in training mode.
         rebuild: Builds the session anew with a config.
     """
-    named = {
-        name: parameter
-        for name, parameter in manager._flattened_module.named_parameters()  # noqa: SLF001
-        if parameter.requires_grad
-    }
+    every = manager._flattened_module.named_parameters()  # noqa: SLF001
+    named = {name: parameter for name, parameter in every if parameter.requires_grad}
     parameters = list(named.values())
     with _seeded_dropouts(manager._onnx_models.optimized_model.graph):  # noqa: SLF001
         expected = [
@@ -205,7 +177,11 @@ def check_gradients(
         ]
 
         def compare(other: Config) -> dict[str, float]:
-            return differences_of(list(named), expected, _gradients(other, parameters, forward, rebuild))
+            differences = dict.fromkeys(named, 0.0)
+            for theirs, ours in zip(expected, _gradients(other, parameters, forward, rebuild), strict=True):
+                for name, one, another in zip(named, theirs, ours, strict=True):
+                    differences[name] = max(differences[name], relative_difference(one, another))
+            return differences
 
         found = compare(config)
         rounded = rounded_to(one for step in expected for one in step if one is not None)
@@ -258,14 +234,13 @@ NOTHING_TRAINED = (
 )
 
 
-class OrtModuleBackend:
+class OrtModuleBackend(WorkerBackend):
     """ORTModule inside the user's process.
 
     The first module that trains is tuned, with others that are built like it: those of other folds, or of an ensemble.
     Whatever else trains gets the same config, and is neither counted nor compared.
 
-    Args:
-        folder: Where plans files may be written; whoever gave it removes it, as this process can end at any moment.
+    Whoever gave the folder for plans files removes it, as this process can end at any moment.
     """
 
     def __init__(self, folder: Path) -> None:
@@ -276,8 +251,7 @@ class OrtModuleBackend:
         self._ran: Callable[[], Any] = lambda: None
         self._config, self._profiles = Config(), False
         self._pairing = ForwardPairing()
-        self._checkpointing = Checkpointing()
-        self._profiler = Profiler(folder)
+        self._ineffective: dict[str, str] = {}
         self._folder = folder
 
     def install(self, listener: Listener) -> None:
@@ -286,24 +260,26 @@ class OrtModuleBackend:
         Raises:
             SetupError: ORTModule is not installed, or its extensions are missing.
         """
-        exceptions.require_ortmodule()
+        if missing := blocking(findings_for_training()):
+            raise SetupError(" ".join(f"{finding.name}: {finding.found}. {finding.remedy}" for finding in missing))
         adapt()
         let_out()
+        from onnxruntime.training.ortmodule._fallback import _FallbackManager
         from onnxruntime.training.ortmodule._training_manager import TrainingManager
 
         self._pairing.install()
-        self._checkpointing.install()
-        create, forward = TrainingManager._create_execution_agent, TrainingManager.forward  # noqa: SLF001
+        follow_checkpointing(self._ineffective)
+        follow_options(TrainingManager, self._folder, lambda manager: self._profiles and self._is_tuned(manager))
 
-        @functools.wraps(create)
-        def create_and_tell(manager: Any) -> None:
+        @put_around(TrainingManager, "_create_execution_agent")
+        def create_and_tell(create: Callable[[Any], None], manager: Any) -> None:
             create(manager)
             if manager not in self._managers:
                 self._managers.add(manager)
                 self._welcome(manager, listener)
 
-        @functools.wraps(forward)
-        def forward_and_tell(manager: Any, *inputs: Any, **kwargs: Any) -> Any:
+        @put_around(TrainingManager, "forward")
+        def forward_and_tell(forward: Callable[..., Any], manager: Any, *inputs: Any, **kwargs: Any) -> Any:
             # A further model's first forward makes its session: nothing can be compared before, nor its time be used.
             if self._is_tuned(manager) and (manager in self._managers or not self._has_told):
                 self._ran = weakref.ref(manager)
@@ -316,47 +292,37 @@ class OrtModuleBackend:
                 listener.on_failure(error)
                 raise
 
-        _follow_fallbacks(listener)
-        self._profiler.install(TrainingManager, lambda manager: self._profiles and self._is_tuned(manager))
-        TrainingManager._create_execution_agent = create_and_tell  # noqa: SLF001
-        TrainingManager.forward = forward_and_tell
+        @put_around(_FallbackManager, "fallback")
+        def tell_and_fall_back(fall_back: Callable[..., Any], manager: Any, *inputs: Any, **kwargs: Any) -> Any:
+            # The call is handed back to PyTorch: a script may insist on that.
+            listener.on_fallback(exceptions.classify(manager._exception)[1])  # noqa: SLF001
+            return fall_back(manager, *inputs, **kwargs)
 
     def why_nothing_trained(self) -> str:
         """Return why a script may never have come to training, and what to do about it, in sentences."""
         return NOTHING_TRAINED
 
     def switch(self, config: Config, *, profiles: bool = False) -> None:
-        """Rebuilds every training session with another config; those that are tuned profiled, if that is wanted."""
+        """Rebuild every training session with another config; those that are tuned profiled, if that is wanted."""
         self._config, self._profiles = config, profiles
         for manager in list(self._managers):
             rebuild(manager, config, self._folder)
-
-    def live_meter(self) -> None:
-        """None: ORT's arena holds the tensors of a step."""
 
     def take_profile(self) -> StepProfile:
         """Return the last step that was tuned, which ends the profile of its session."""
         self._profiles, manager = False, self._ran()
         assert manager is not None, "it has just trained"
-        return self._profiler.take(manager, name_dims(manager))
-
-    def take_compile_seconds(self) -> float:
-        """None: sessions are made by a swap, before the first step with it."""
-        return 0.0
+        return take_profile(manager, self._folder, dims_of(manager)[0])
 
     @property
     def has_open_forward(self) -> bool:
         """Tell whether a training forward waits for its backward; no config can be switched then."""
-        return self._pairing.has_open_forward
+        return bool(self._pairing.open_lines)
 
     def end_step(self) -> tuple[str, ...]:
-        """Told that a step has ended; what the script has done so far that recompute does not bear."""
+        """Note that a step has ended; return what the script has done so far that recompute does not bear."""
         self._pairing.end_step()
-        return (*self._pairing.warnings, *self._checkpointing.warnings)
-
-    def wrong_recompute(self) -> str:
-        """Return nothing: what ORT makes again is in its graph, and nobody sees it."""
-        return ""
+        return (*self._pairing.found.values(), *self._ineffective.values())
 
     def classify(self, error: BaseException) -> tuple[Outcome, str]:
         """Classify the exception that ended the script, with a sentence about it."""
@@ -377,15 +343,13 @@ class OrtModuleBackend:
         )
 
     def _compare(self, manager: Any, config: Config, forward: Callable[[], Any]) -> GradientCheck:
-        folder = self._folder
+        build = functools.partial(rebuild, manager, folder=self._folder)
         try:
-            check = check_gradients(
-                manager, config, forward=forward, rebuild=lambda candidate: rebuild(manager, candidate, folder)
-            )
+            check = check_gradients(manager, config, forward=forward, rebuild=build)
         finally:
-            rebuild(manager, self._config, folder)
-        if self._pairing.warnings and any("Dropout" in on.site for on in config.choices):
-            return replace(check, agrees=False, message=self._pairing.warnings[0])
+            build(self._config)
+        if self._pairing.found and any("Dropout" in on.site for on in config.choices):
+            return replace(check, agrees=False, message=next(iter(self._pairing.found.values())))
         return check
 
     def _welcome(self, manager: Any, listener: Listener) -> None:
@@ -411,20 +375,6 @@ def _build_of(manager: Any) -> tuple[object, ...]:
     return type(module), *((name, weight.shape) for name, weight in module.named_parameters())
 
 
-def _follow_fallbacks(listener: Listener) -> None:
-    """Tell of each call of a model that ORTModule hands back to PyTorch: a script may insist on that."""
-    from onnxruntime.training.ortmodule._fallback import _FallbackManager
-
-    fall_back = _FallbackManager.fallback
-
-    @functools.wraps(fall_back)
-    def tell_and_fall_back(fallback_manager: Any, *inputs: Any, **kwargs: Any) -> Any:
-        listener.on_fallback(exceptions.classify(fallback_manager._exception)[1])  # noqa: SLF001
-        return fall_back(fallback_manager, *inputs, **kwargs)
-
-    _FallbackManager.fallback = tell_and_fall_back
-
-
 def rebuild(manager: Any, config: Config, folder: Path) -> None:
     """Build the manager's training session anew with the config; export and gradient graph stay as they are.
 
@@ -435,29 +385,29 @@ def rebuild(manager: Any, config: Config, folder: Path) -> None:
 
     level, plans = give_here(config, onnxruntime.__version__, folder)
     options, observer = manager._runtime_options, manager._runtime_inspector.memory_ob  # noqa: SLF001
-    options.memory_optimization_level = int(level)
+    options.memory_optimization_level = level
     options.recompute_probe_config = probe_config_of(level, os.environ)
     has_file = hasattr(options, "memory_optimizer_config_file_path")  # since ORT 1.19
     setattr(options, "memory_optimizer_config_file_path" if has_file else "memory_optimizer_config", plans)
     # Only a level needs ORT to look for plans again; looking builds a second session and doubles the time.
-    observer._is_enabled = level is not Level.CHOSEN  # noqa: SLF001
+    observer._is_enabled = level != CHOSEN  # noqa: SLF001
     observer.cluster_id_combination_to_saving_symbolics_map.clear()
     manager._execution_agent = None  # noqa: SLF001
     manager._create_execution_agent()  # noqa: SLF001
 
 
-def give_here(config: Config, ort_version: str, folder: Path) -> Given:
-    """Return a live ORTModule's settings for a config; write a plans file into the folder.
+def give_here(config: Config, ort_version: str, folder: Path) -> tuple[int, str]:
+    """Return a live ORTModule's level and plans for a config; write a plans file into the folder.
 
     Raises:
         UsageError: it cannot be given the config.
     """
     file = folder.absolute() / f"{config.hash}.json"
-    given = give(config, ort_version, file)
-    if given.plans == str(file):
+    level, plans = give(config, ort_version, file)
+    if plans == str(file):
         # Ranks that train together switch at the same moment: one of them may be reading what another writes.
         write_whole(file, plans_file_text(config))
-    return given
+    return level, plans
 
 
 def make_backend(folder: Path) -> OrtModuleBackend:

@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import replace
 from typing import TYPE_CHECKING
 
-from autorecompute.backends.interface import Emission, ImportHook, Knob
+from autorecompute.backends.interface import Emission, Knob
 from autorecompute.backends.torch.forecast import cards
 from autorecompute.backends.torch.forecast.compiled_peaks import CompiledPeaks, code_of_blocks
 from autorecompute.backends.torch.forecast.forecast import TorchMemoryModel
@@ -21,7 +21,7 @@ from autorecompute.backends.torch.forecast.records import (
     TorchDetection,
     describe_own,
 )
-from autorecompute.errors import UsageError
+from autorecompute.errors import SetupError, UsageError
 from autorecompute.plans import Choice, Config, Offer
 from autorecompute.plans.savings import BATCH, explain_worthless
 from autorecompute.training_job import CHECKPOINTING, REPLACED, allocator_of
@@ -31,8 +31,8 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
     from pathlib import Path
 
-    from autorecompute.memory import MemoryModel, PeakForecaster, StepProfiles
-    from autorecompute.plans import Plan, Space
+    from autorecompute.memory import MemoryModel, PeakForecaster
+    from autorecompute.plans import Plan
     from autorecompute.training_job import Detection
 
 
@@ -196,11 +196,10 @@ NAME = "torch"
 VARIABLES = (VARIABLE,)
 TRIAL_VARIABLES: Mapping[str, str] = {}
 CACHE_VARIABLES = ("TORCHINDUCTOR_CACHE_DIR",)
-LOG_VARIABLE = ""
-DIAGNOSIS = "autorecompute.backends.torch.diagnose"
 REPAIR = ""
 USED_BY = ""
-PROFILES = False
+IMPORT_HOOK = "after torch autorecompute.backends.torch.switch.applying:follow_environment nothing is recomputed"
+memory_model = None  # the detection tells the memory of every config
 READ_BY = "a script that calls autorecompute.apply(model) before it trains"
 CARDS = tuple(cards.CARDS)
 
@@ -217,13 +216,6 @@ HINTS = (
         effect="the process holds what its tensors need and no more, and a step takes longer",
         needs="a CPU with glibc",
     ),
-)
-
-APPLY = ImportHook(
-    module="torch",
-    comes_first=False,
-    function="autorecompute.backends.torch.switch.applying:follow_environment",
-    missed="nothing is recomputed",
 )
 
 ALL = -1
@@ -290,23 +282,6 @@ def planned(environment: Mapping[str, str]) -> Config | None:
     """
     wanted = requested(environment)
     return wanted.config if wanted is not None and wanted.is_unmeasured else None
-
-
-def import_hooks() -> Sequence[ImportHook]:
-    """Return the plans are applied to the first module that trains."""
-    return (APPLY,)
-
-
-def why_not(knob: Knob, config: Config, detection: Detection, inherited: Mapping[str, str]) -> str:
-    """Return why a knob cannot be tried: there is none."""
-    del knob, config, detection, inherited
-    return ""
-
-
-def plans_under(names: Collection[str], detection: Detection) -> Sequence[Plan]:
-    """Return the plans that exist under knobs: they change none."""
-    del names
-    return detection.plans
 
 
 def offer(detection: Detection, environment: Mapping[str, str], dims: Mapping[str, int]) -> Offer:
@@ -390,29 +365,25 @@ def peaks_of(detection: Detection) -> PeakForecaster | None:
     return CompiledPeaks(detection.space, extra.compiled_peaks, base_bytes, detection.dims[BATCH])
 
 
-def why_not_while_training(detection: Detection) -> str:
-    """Return no peak is known beforehand; and a compilation would hold up the training for each config."""
-    extra = TorchDetection.of(detection)
-    if extra.is_compiled:
-        return (
-            "the model is compiled, and the peaks of compiled code are known once it has run. Measure with "
-            "'autorecompute tune SCRIPT', and train with 'autorecompute run STUDY -- python SCRIPT'"
-        )
-    if extra.steps is None and extra.rough_steps is None:
-        return f"no peak is known before a step, as {extra.no_steps}. Measure with 'autorecompute tune SCRIPT'"
-    return ""
-
-
-def memory_model(space: Space, small: StepProfiles) -> None:
-    """Return nothing: the detection tells the memory of every config, and a stored profile is not this system's."""
-    del space, small
-
-
 def memory_of(detection: Detection) -> TorchMemoryModel | None:
     """Return the memory of every config; ``None`` where no step could be run on fake tensors."""
     return TorchMemoryModel.of(detection)
 
 
 def rough_memory_of(detection: Detection) -> MemoryModel | None:
-    """Return a memory model of every config from one forward pass; ``None`` where it tells nothing."""
+    """Return a memory model of every config from one forward pass; ``None`` where it tells nothing.
+
+    Raises:
+        SetupError: no peak is known beforehand, or a compilation would hold up the training for each config.
+    """
+    extra = TorchDetection.of(detection)
+    if extra.is_compiled:
+        raise SetupError(
+            "the model is compiled, and the peaks of compiled code are known once it has run. Measure with "
+            "'autorecompute tune SCRIPT', and train with 'autorecompute run STUDY -- python SCRIPT'"
+        )
+    if extra.steps is None and extra.rough_steps is None:
+        raise SetupError(
+            f"no peak is known before a step, as {extra.no_steps}. Measure with 'autorecompute tune SCRIPT'"
+        )
     return TorchMemoryModel.roughly_of(detection)

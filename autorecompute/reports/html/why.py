@@ -175,7 +175,7 @@ def _memory_of(part: Part) -> MemoryModel | None:
         except UnreadableError as error:
             raise SetupError(f"{part.folder.path / DETECTION_FILE} cannot be read: it {error}. Restore it.") from error
     small = read_analysis(part.folder)
-    return None if small is None else backend.memory_model(part.space, small)
+    return None if small is None or backend.memory_model is None else backend.memory_model(part.space, small)
 
 
 def _steps(part: Part, memory: MemoryModel, config: Config) -> tuple[Timeline, Timeline] | None:

@@ -4,8 +4,8 @@ import sys
 
 import pytest
 
-from autorecompute.backends.ortmodule.controller import import_hooks
-from autorecompute.startup import FOLDER, HOOKS_VARIABLE, format_hooks, prepend_to_python_path
+from autorecompute.backends.ortmodule.controller import IMPORT_HOOK
+from autorecompute.startup import FOLDER, HOOKS_VARIABLE, prepend_to_python_path
 
 TRAIN = """
 import torch
@@ -35,7 +35,7 @@ def python(tmp_path):
         script.write_text(program)
         path = prepend_to_python_path(os.pathsep.join(map(str, behind))) if path is None else path
         environment = {**os.environ, "PYTHONPATH": path, "ORTMODULE_FALLBACK_POLICY": "FALLBACK_DISABLE"}
-        environment[HOOKS_VARIABLE] = format_hooks(import_hooks())
+        environment[HOOKS_VARIABLE] = IMPORT_HOOK
         command = [sys.executable, *flags, str(script)]
         return subprocess.run(command, env=environment, capture_output=True, text=True, timeout=300, check=False)
 

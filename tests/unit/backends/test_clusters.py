@@ -1,12 +1,14 @@
 import pytest
 
+from autorecompute import codec
 from autorecompute.backends.ortmodule.detection import correct_for_sharing
 from autorecompute.backends.ortmodule.environment import (
+    CHOSEN,
     COMPROMISE,
     RECOMPUTE,
-    Level,
-    Request,
+    OrtDetection,
     count_recomputed,
+    make_offer,
     write_row,
 )
 from autorecompute.plans import Activation, Alternative, Choice, Cluster, Plan
@@ -115,19 +117,30 @@ def test_what_is_off_is_not_recomputed():
     assert count_recomputed(GELU, {GELU: 0}, []) == 0
 
 
-def test_plans_that_the_graph_does_not_offer_are_named():
-    request = Request(counts={GELU: -1, PART: -1})
-    assert request.is_on
-    assert request.resolve([plan_of(GELU)]) == {GELU: -1}
-    assert request.unknown([plan_of(GELU)]) == [write_row(PART)]
+@pytest.fixture
+def offer_of(make_detection):
+    """What is offered of these choices, where the environment has a level and asks for others."""
+
+    def offer_of(choices, level=CHOSEN, asked=()):
+        plans = tuple(map(plan_of, choices))
+        detection = make_detection(plans=plans, extra=codec.to_plain(OrtDetection(layer_plans=plans)))
+        return make_offer(detection, level, dict.fromkeys(asked, -1), "1:0", {"batch": 4})
+
+    return offer_of
 
 
-def test_a_level_takes_the_options_up_to_its_own():
-    plans = [plan_of(GELU), plan_of(BOTH), plan_of(PART)]
-    assert Request(level=Level.LAYERWISE).resolve(plans) == {GELU: -1, BOTH: -1}
-    assert Request(level=Level.LAYERWISE_WITH_COMPROMISE).resolve(plans) == {GELU: -1, PART: -1}
+def test_plans_that_the_graph_does_not_offer_are_named(offer_of):
+    offer = offer_of([GELU], asked=[GELU, PART])
+    assert offer.is_on
+    assert offer.requested == {GELU: -1}
+    assert offer.unknown == (write_row(PART),)
 
 
-def test_nothing_asked_for_is_off():
-    assert not Request().is_on
-    assert Request().resolve([plan_of(GELU)]) == {}
+def test_a_level_takes_the_options_up_to_its_own(offer_of):
+    assert offer_of([GELU, BOTH, PART], level=1).requested == {GELU: -1, BOTH: -1}
+    assert offer_of([GELU, BOTH, PART], level=2).requested == {GELU: -1, PART: -1}
+
+
+def test_nothing_asked_for_is_off(offer_of):
+    offer = offer_of([GELU])
+    assert (offer.is_on, offer.requested) == (False, {})

@@ -4,7 +4,7 @@ from pathlib import Path
 import pytest
 
 from autorecompute.backends.ortmodule.controller import NAME
-from autorecompute.backends.ortmodule.environment import PROBE_VARIABLE, Level, config_of_level
+from autorecompute.backends.ortmodule.environment import PROBE_VARIABLE, config_of_level
 from autorecompute.backends.registry import render
 from autorecompute.emit.formats import RENDERERS
 from autorecompute.plans import Config
@@ -29,7 +29,7 @@ def told():
 
 
 @pytest.mark.parametrize(
-    ("config", "version"), [(Config(), "1.19.2"), (CONFIG, "1.18.0"), (config_of_level(Level.LAYERWISE), "1.19.2")]
+    ("config", "version"), [(Config(), "1.19.2"), (CONFIG, "1.18.0"), (config_of_level(1), "1.19.2")]
 )
 def test_variables_without_a_file_need_none(config, version):
     assert render(config, (), {**VERSIONS, "onnxruntime": version}, Path("nowhere")).files == {}

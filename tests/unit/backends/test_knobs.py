@@ -4,9 +4,8 @@ import pytest
 
 import autorecompute
 from autorecompute import codec
-from autorecompute.backends.ortmodule.environment import KNOBS, MEMORY_VARIABLES, Level, OrtDetection, config_of_level
-from autorecompute.backends.ortmodule.hints import HINTS
-from autorecompute.backends.ortmodule.knobs import CUSTOM_AUTOGRAD, plans_under, why_not
+from autorecompute.backends.ortmodule.controller import HINTS, KNOBS, VARIABLES
+from autorecompute.backends.ortmodule.environment import CUSTOM_AUTOGRAD, OrtDetection, config_of_level
 from autorecompute.plans import Choice, Config, Plan, Space
 
 PAGE = Path(autorecompute.__file__).parents[1] / "docs" / "knobs.md"
@@ -18,7 +17,7 @@ def make_place(make_detection):
         Plan(choices=(Choice(name, "1"),), label=name, occurrences=6, saving_bytes=100 - index, saving="d0")
         for index, name in enumerate(("Gelu+", "Softmax+", "Dropout+"))
     )
-    levels = {f"level_{int(level)}": config_of_level(level) for level in Level if level is not Level.CHOSEN}
+    levels = {f"level_{level}": config_of_level(level) for level in (1, 2)}
 
     def make(torch="2.13.0", onnxruntime="1.19.2", *, has_boundaries=True, features=(), **changes):
         versions = {"python": "3.11", "torch": torch, "onnxruntime": onnxruntime, "backend": "ortmodule"}
@@ -29,12 +28,9 @@ def make_place(make_detection):
     return make
 
 
-def reasons(detection, config=None, inherited=()):
+def reasons(detection, config=None):
     config = Config.of(detection.plans) if config is None else config
-    return {knob.name: why_not(knob, config, detection, dict.fromkeys(inherited, "1")) for knob in KNOBS}
-
-
-TAKEN = "ORTMODULE_DEEPCOPY_BEFORE_MODEL_EXPORT"
+    return {knob.name: knob.why_not(config, detection) for knob in KNOBS}
 
 
 @pytest.mark.parametrize(
@@ -42,10 +38,9 @@ TAKEN = "ORTMODULE_DEEPCOPY_BEFORE_MODEL_EXPORT"
     [
         ({"has_boundaries": False}, {}, "layer_boundaries", "ORT finds the same plans"),
         ({}, {"config": Config()}, "layer_boundaries", "recomputes nothing"),
-        ({}, {"config": config_of_level(Level.LAYERWISE)}, "layer_boundaries", "a level of ORT's"),
+        ({}, {"config": config_of_level(1)}, "layer_boundaries", "a level of ORT's"),
         ({}, {}, "mem_efficient_gradients", "1.19 raises"),
         ({"onnxruntime": "1.18.0"}, {}, "mem_efficient_gradients", "custom autograd"),
-        ({}, {"inherited": [TAKEN]}, "no_model_copy", f"{TAKEN} is set in your environment"),
     ],
 )
 def test_what_does_nothing_here_says_why(make_place, place, asked, name, reason):
@@ -68,8 +63,8 @@ def test_the_others_can_be_tried(make_place, place, names):
 
 def test_within_layers_other_plans_exist(make_place):
     place = make_place()
-    assert plans_under(["layer_boundaries"], place) == OrtDetection.of(place).layer_plans
-    assert plans_under(["no_model_copy"], place) == place.plans
+    found = {knob.name: knob.plans(place) for knob in KNOBS if knob.plans is not None}
+    assert found == {"layer_boundaries": OrtDetection.of(place).layer_plans}
 
 
 def test_no_two_knobs_set_the_same_variable():
@@ -79,7 +74,7 @@ def test_no_two_knobs_set_the_same_variable():
 
 def test_the_probe_is_cleared_for_trials():
     (knob,) = [knob for knob in KNOBS if knob.name == "layer_boundaries"]
-    assert set(knob.variables) <= set(MEMORY_VARIABLES)
+    assert set(knob.variables) <= set(VARIABLES)
 
 
 @pytest.mark.parametrize("knob", [*KNOBS, *HINTS], ids=lambda knob: knob.name)

@@ -6,7 +6,7 @@ from types import SimpleNamespace
 
 import pytest
 
-from autorecompute.backends.ortmodule.detection import Axis, canonical_names, probe_plans, read_axes, read_clusters
+from autorecompute.backends.ortmodule.detection import probe_plans, read_clusters, read_dims
 from autorecompute.backends.ortmodule.environment import COMPROMISE, IGNORING_LAYERS, RECOMPUTE, WITHIN_LAYERS
 from autorecompute.plans.savings import evaluate
 
@@ -22,7 +22,7 @@ class Answers:
     def __init__(self, model, version, *, has_table=True):
         recorded = json.loads((RECORDED / f"{model}-{version}.json").read_text())
         inputs = [_make_input(name, **described) for name, described in recorded["inputs"].items()]
-        self.axes = read_axes(recorded["dims"], SimpleNamespace(input=inputs))
+        self.names, self.dims = read_dims(recorded["dims"], SimpleNamespace(input=inputs))
         answers = recorded["answers"]
         if not has_table:
             answers = {probe: ["another table", plans] for probe, (_, plans) in answers.items()}
@@ -32,8 +32,7 @@ class Answers:
             self.get_serialized_ortmodule_memory_stat = lambda _config, probe, _table: answers[probe]
 
     def probe(self, probe=IGNORING_LAYERS):
-        names = canonical_names(self.axes)
-        plans, clusters = probe_plans(self, probe, names, {names[axis.alias]: axis.value for axis in self.axes})
+        plans, clusters = probe_plans(self, probe, self.names, self.dims)
         return {plan.id: plan for plan in plans}, clusters
 
 
@@ -59,7 +58,7 @@ def test_the_table_covers_every_plan_with_one_row_for_equal_nodes(model, version
 @pytest.mark.parametrize("version", VERSIONS)
 def test_dimensions_have_names_that_do_not_vary(version):
     plans, clusters = Answers("bert", version).probe()
-    assert set(canonical_names(Answers("bert", version).axes).values()) == {"batch", "sequence"}
+    assert set(Answers("bert", version).names.values()) == {"batch", "sequence"}
     assert plans["FusedMatMul+Add+:1"].saving == "640*batch*sequence"
     assert ("batch", "2", "sequence", "16") in {
         activation.shape for cluster in clusters for way in cluster.alternatives for activation in way.activations
@@ -122,30 +121,29 @@ def test_shapes_of_the_first_tables_are_read():
     assert evaluate(activation.saving, DIMS) == 7 * 4 * 15 * 32
 
 
-def make_axes(**inputs):
-    return [
-        Axis(alias=f"{name}_dim{place}", place=place, value=value, is_of_ids=name.startswith("ids") and len(shape) == 2)
-        for name, shape in inputs.items()
-        for place, value in enumerate(shape)
-    ]
+def names_of(**shapes):
+    """The names of the dimensions of inputs, of which those that begin with ids hold whole numbers."""
+    inputs = [_make_input(name, 7 if name.startswith("ids") else 1, len(shape)) for name, shape in shapes.items()]
+    sizes = {f"{name}_dim{place}": size for name, shape in shapes.items() for place, size in enumerate(shape)}
+    return read_dims(sizes, SimpleNamespace(input=inputs))[0]
 
 
 def test_dimensions_of_other_inputs_keep_the_name_of_the_first():
-    names = canonical_names(make_axes(picture=(4, 3, 32, 32), noise=(4, 3, 32, 32)))
+    names = names_of(picture=(4, 3, 32, 32), noise=(4, 3, 32, 32))
     assert names["noise_dim0"] == "batch"
     assert names["picture_dim1"] == names["noise_dim1"] == "picture_dim1"
     assert names["picture_dim2"] != names["picture_dim3"]
 
 
 def test_the_batch_is_what_most_inputs_share():
-    names = canonical_names(make_axes(ids_of_positions=(1, 128), ids=(8, 128), labels=(8,)))
+    names = names_of(ids_of_positions=(1, 128), ids=(8, 128), labels=(8,))
     assert names["labels_dim0"] == names["ids_dim0"] == "batch"
     assert names["ids_of_positions_dim0"] == "ids_of_positions_dim0"
     assert names["ids_of_positions_dim1"] == "sequence"
 
 
 def test_a_second_sequence_has_a_name_of_its_own():
-    names = canonical_names(make_axes(ids=(8, 128), ids_of_labels=(8, 64), ids_of_decoder=(8, 64), ids_mask=(8, 128)))
+    names = names_of(ids=(8, 128), ids_of_labels=(8, 64), ids_of_decoder=(8, 64), ids_mask=(8, 128))
     assert names["ids_mask_dim1"] == "sequence"
     assert names["ids_of_decoder_dim1"] == "ids_of_labels_dim1"
 
@@ -153,7 +151,7 @@ def test_a_second_sequence_has_a_name_of_its_own():
 @pytest.mark.parametrize("order", list(itertools.permutations(["ids", "ids_of_types", "labels"])))
 def test_the_order_of_token_ids_does_not_matter(order):
     shapes = {"ids": (8, 128), "ids_of_types": (8, 128), "labels": (8,)}
-    names = canonical_names(make_axes(**{name: shapes[name] for name in order}))
+    names = names_of(**{name: shapes[name] for name in order})
     assert names == {
         "ids_dim0": "batch",
         "ids_dim1": "sequence",

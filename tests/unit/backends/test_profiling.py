@@ -1,6 +1,6 @@
 import pytest
 
-from autorecompute.backends.ortmodule.profiling import make_profile, read_halves
+from autorecompute.backends.ortmodule.profiling import make_profile
 from autorecompute.memory import Phase
 
 onnx = pytest.importorskip("onnx")
@@ -62,7 +62,7 @@ def make_events(start, nodes):
 @pytest.fixture(scope="module")
 def profile(graph):
     steps = [(0, FORWARD), (100, BACKWARD), (1000, FORWARD), (1100, BACKWARD)]
-    return make_profile(graph, *read_halves([event for step in steps for event in make_events(*step)]), NAMES)
+    return make_profile(graph, [event for step in steps for event in make_events(*step)], NAMES)
 
 
 @pytest.fixture(scope="module")
@@ -112,7 +112,7 @@ def test_a_result_under_another_shape_is_a_copy(graph):
     handed_out.CopyFrom(graph)
     handed_out.output.append(onnx.helper.make_tensor_value_info("flat", FLOAT, [48]))
     shares = [
-        [operation.name for operation in make_profile(each, *read_halves(events), NAMES).operations if operation.shares]
+        [operation.name for operation in make_profile(each, events, NAMES).operations if operation.shares]
         for each in (graph, handed_out)
     ]
     assert shares == [["flatten"], []]

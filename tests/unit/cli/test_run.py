@@ -15,7 +15,7 @@ from autorecompute.plans import Config
 from autorecompute.result import VARIABLE, add_evidence, read_evidence
 from autorecompute.startup import FOLDER, HOOKS_VARIABLE
 from autorecompute.worker.protocol import BATCH_VARIABLE
-from fake_backend.controller import MODE_VARIABLE, PLANS_VARIABLE, STARTED, plans_text
+from fake_backend.controller import IMPORT_HOOK, MODE_VARIABLE, PLANS_VARIABLE, plans_text
 
 CONFIG = Config.parse(["blocks.*/gelu:drop"])
 
@@ -74,8 +74,7 @@ def test_the_environment_arrives_and_what_is_replaced_in_it_is_told(ended, plans
     assert seen[BATCH_VARIABLE] == "32"
     assert seen["PYTHONPATH"] == path  # with the folder once
     assert seen["MINE"] == "kept"
-    assert STARTED.function in seen[HOOKS_VARIABLE]
-    assert STARTED.missed in seen[HOOKS_VARIABLE]
+    assert seen[HOOKS_VARIABLE] == IMPORT_HOOK
     for words in (PLANS_VARIABLE, "/old.json", plans_file, HOOKS_VARIABLE):
         assert words in process.err
     assert BATCH_VARIABLE not in process.err

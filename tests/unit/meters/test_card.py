@@ -3,9 +3,8 @@ import pytest
 
 from autorecompute.meters.nvml import (
     CONTEXT_BYTES,
-    Neighbours,
     Nvml,
-    NvmlCardError,
+    NvmlError,
     NvmlUnsupportedError,
     all_cards,
     instances,
@@ -25,22 +24,21 @@ def asked(nvml):
 def test_memory_tells_what_the_driver_keeps_from_what_is_used(card, asked):
     """Where the driver knows the second version of the call, its own share is neither used nor free."""
     card.processes[THEIRS] = 3 * GIB
-    memory = asked.memory()
-    assert (memory.total_bytes, memory.used_bytes) == (40 * GIB, 3 * GIB)
-    assert memory.free_bytes == 37 * GIB - card.driver_bytes
+    assert (asked.memory_bytes("total"), asked.memory_bytes("used")) == (40 * GIB, 3 * GIB)
+    assert asked.memory_bytes("free") == 37 * GIB - card.driver_bytes
 
 
 def test_an_old_driver_is_asked_the_old_way(card, nvml, asked):
     nvml.errors["nvmlDeviceGetMemoryInfo_v2"] = pynvml.NVML_ERROR_FUNCTION_NOT_FOUND
     card.processes[THEIRS] = 3 * GIB
-    assert asked.memory().used_bytes == 3 * GIB + card.driver_bytes
-    assert asked.memory().free_bytes == 37 * GIB - card.driver_bytes
+    assert asked.memory_bytes("used") == 3 * GIB + card.driver_bytes
+    assert asked.memory_bytes("free") == 37 * GIB - card.driver_bytes
 
 
 def test_a_lost_card_is_not_asked_the_old_way(nvml, asked):
     nvml.errors["nvmlDeviceGetMemoryInfo_v2"] = pynvml.NVML_ERROR_GPU_IS_LOST
-    with pytest.raises(NvmlCardError, match="fallen off the bus"):
-        asked.memory()
+    with pytest.raises(NvmlError, match="fallen off the bus"):
+        asked.memory_bytes("used")
 
 
 @pytest.mark.parametrize(
@@ -76,7 +74,7 @@ def test_an_instance_has_the_clocks_of_its_card(card, asked):
     card.is_divided, card.instances = True, [FakeCard(uuid="MIG-1", total_bytes=10 * GIB)]
     card.clock_reasons = pynvml.nvmlClocksEventReasonSwPowerCap
     assert instances(asked)[0].clock_events() == ("power cap",)
-    assert instances(asked)[0].memory().total_bytes == 10 * GIB
+    assert instances(asked)[0].memory_bytes("total") == 10 * GIB
 
 
 @pytest.mark.parametrize(
@@ -90,16 +88,16 @@ def test_an_instance_has_the_clocks_of_its_card(card, asked):
 )
 def test_others_are_what_is_not_accounted_for(card, asked, listed, unlisted_bytes, others_bytes):
     card.processes, card.unlisted_bytes = listed, unlisted_bytes
-    assert asked.neighbours(OURS, 8 * GIB) == Neighbours(used_bytes=others_bytes, is_counted=False)
+    assert asked.neighbours(OURS, 8 * GIB) == (others_bytes, False)
 
 
 def test_others_are_counted_where_this_process_is_listed(card, asked):
     card.processes = {OURS: 9 * GIB, THEIRS: 2 * GIB, THEIRS + 1: 100 * MIB}
     card.graphics = {THEIRS + 1}
-    assert asked.neighbours(OURS, 8 * GIB) == Neighbours(used_bytes=2 * GIB + 100 * MIB, is_counted=True)
+    assert asked.neighbours(OURS, 8 * GIB) == (2 * GIB + 100 * MIB, True)
 
 
 def test_a_driver_that_lists_no_processes_is_asked_for_memory(card, nvml, asked):
     nvml.errors["nvmlDeviceGetComputeRunningProcesses"] = pynvml.NVML_ERROR_NO_PERMISSION
     card.processes = {OURS: 9 * GIB, THEIRS: 5 * GIB}
-    assert asked.neighbours(OURS, 8 * GIB) == Neighbours(used_bytes=6 * GIB - CONTEXT_BYTES, is_counted=False)
+    assert asked.neighbours(OURS, 8 * GIB) == (6 * GIB - CONTEXT_BYTES, False)

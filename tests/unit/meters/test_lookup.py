@@ -3,7 +3,7 @@ import pytest
 
 from autorecompute.meters.nvml import (
     Nvml,
-    NvmlCardError,
+    NvmlError,
     all_cards,
     describe_visible,
     find_card,
@@ -91,7 +91,7 @@ def test_the_uuid_of_a_card_in_mig_mode_means_the_instance_in_use(monkeypatch, v
 
 
 def test_an_unknown_uuid_is_said_to_be_one():
-    with make_machine().installed(), pytest.raises(NvmlCardError, match="nvidia-smi -L"):
+    with make_machine().installed(), pytest.raises(NvmlError, match="nvidia-smi -L"):
         find_card(Nvml(), "GPU-nowhere")
 
 

@@ -5,7 +5,7 @@ import re
 import pytest
 
 from autorecompute import codec
-from autorecompute.backends.ortmodule.environment import COMPROMISE, RECOMPUTE, Level, OrtDetection, Request, make_offer
+from autorecompute.backends.ortmodule.environment import CHOSEN, COMPROMISE, RECOMPUTE, OrtDetection, make_offer
 from autorecompute.errors import UsageError
 from autorecompute.plans import Activation, Alternative, Choice, Cluster, Plan
 from autorecompute.reports.plans_json import Plans
@@ -57,7 +57,7 @@ PLANS = (
 
 @pytest.fixture
 def make_overview(make_detection):
-    def make(request=None, batch=None, asked=()):
+    def make(counts=None, batch=None, asked=(), level=CHOSEN):
         detection = make_detection(
             plans=PLANS,
             clusters=CLUSTERS,
@@ -68,7 +68,7 @@ def make_overview(make_detection):
         dims = choose_dims(detection, batch, asked)
         return Overview(
             detection=detection,
-            offer=make_offer(detection, request or Request(), "1:0", dims),
+            offer=make_offer(detection, level, counts or {}, "1:0", dims),
             dims=dims,
             command="autorecompute tune train.py --target-batch=32",
         )
@@ -96,7 +96,7 @@ def test_the_summary_has_a_row_for_each_plan_and_names_level_probe_and_config(te
     assert ["1", "OFF", "LayerNormalization+:1", "3", "798,720", "12,288 !", "780*batch*sequence"] in rows
     assert ["plan", "batch 8", "batch 16", "batch 32", "batch 64", "batch 128"] in rows
     assert ["2", "512", "1,024", "2,048", "4,096", "8,192"] in rows
-    on = text_of(print_summary, make_overview(Request(counts={WHOLE: 1})))
+    on = text_of(print_summary, make_overview({WHOLE: 1}))
     assert "Memory Optimizer: ON   level 0, probe config 1:0, config: Less+Cast+:1:1" in on
     assert ["2", "ON", "Less+Cast+:1", "2", "512", "64*batch"] in rows_of(on)
 
@@ -114,7 +114,7 @@ def test_the_notes_have_the_first_batch_the_aliases_and_a_command_that_is_never_
 def test_a_graph_with_nothing_to_recompute_ends_in_a_sentence(text_of, make_overview):
     overview = make_overview()
     detection = dataclasses.replace(overview.detection, plans=(), clusters=())
-    offer = make_offer(detection, Request(), "1:0", overview.dims)
+    offer = make_offer(detection, CHOSEN, {}, "1:0", overview.dims)
     text = text_of(print_summary, dataclasses.replace(overview, detection=detection, offer=offer))
     assert "Nothing is worth recomputing" in text
     assert overview.command not in text
@@ -122,7 +122,7 @@ def test_a_graph_with_nothing_to_recompute_ends_in_a_sentence(text_of, make_over
 
 
 def test_the_details_number_exclusive_options(text_of, make_overview):
-    rows = rows_of(text_of(print_details, make_overview(Request(counts={PART: -1}))))
+    rows = rows_of(text_of(print_details, make_overview({PART: -1})))
     assert rows[2] == [
         *("3", "1: 1", "LayerNormalization+", "disabled"),
         *("0", "[batch x sequence x 64]", "4", "100%", "-", "98,304"),
@@ -134,7 +134,7 @@ def test_the_details_number_exclusive_options(text_of, make_overview):
 
 
 def test_a_level_shows_the_plans_within_layers(make_overview):
-    overview = make_overview(Request(level=Level.LAYERWISE))
+    overview = make_overview(level=1)
     lines = {line.plan.id: line for line in overview.lines()}
     assert "LayerNormalization+:1" not in lines
     assert lines["Less+Cast+:1"].is_on
@@ -152,7 +152,7 @@ def test_a_level_shows_the_plans_within_layers(make_overview):
     ],
 )
 def test_what_ort_does_otherwise_is_told(make_overview, counts, problems):
-    assert list(make_overview(Request(counts=counts)).offer.problems) == problems
+    assert list(make_overview(counts).offer.problems) == problems
 
 
 @pytest.mark.parametrize("asked", [[("length", 4)], [("ids_dim0", 4)], [("sequence", 1), ("ids_dim1", 2)]])
@@ -162,7 +162,7 @@ def test_a_dimension_that_is_unknown_or_given_twice_is_refused(make_overview, as
 
 
 def test_json_is_as_the_schema_says_and_has_what_the_contract_asks_for(make_overview):
-    overview = make_overview(Request(counts={PART: -1}), batch=32)
+    overview = make_overview({PART: -1}, batch=32)
     check("plans", text := codec.dumps(Plans.of([overview, overview])))
     plain = json.loads(text)
     first, *_, last = plain["plans"]

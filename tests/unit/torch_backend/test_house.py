@@ -43,16 +43,13 @@ IMPORTED = "a_system_that_is_imported"
 
 
 class Stand:
-    listener, is_out = None, False
+    listener, is_out, IMPORT_HOOK = None, False, ""
 
     def install(self, listener):
         self.listener = listener
 
     def uninstall(self):
         self.is_out = True
-
-    def import_hooks(self):
-        return ()
 
     def classify(self, error):
         return Outcome.CRASH, str(error)

@@ -15,8 +15,7 @@ def offer(monkeypatch):
     """Offers knobs that set these variables, whatever machine this is; with the reasons why some cannot be tried."""
 
     def offer(*variables, **reasons):
-        monkeypatch.setattr(controller, "KNOBS", tuple(knob(variable) for variable in variables))
-        monkeypatch.setattr(controller, "why_not", lambda knob, *_: reasons.get(knob.name, ""))
+        monkeypatch.setattr(controller, "KNOBS", tuple(knob(one, reasons.get(one.lower(), "")) for one in variables))
 
     return offer
 

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import dataclasses
 import functools
 import statistics
 from collections import defaultdict
@@ -12,7 +11,7 @@ from typing import TYPE_CHECKING
 from autorecompute.memory import Operation, Phase, StepProfile
 
 if TYPE_CHECKING:
-    from collections.abc import Hashable, Mapping, Sequence
+    from collections.abc import Collection, Hashable, Mapping, Sequence
 
     from autorecompute.memory import Tensor
     from autorecompute.plans import Config
@@ -23,9 +22,6 @@ def settle_durations(profiles: Sequence[StepProfile]) -> list[StepProfile]:
 
     A profile times each operation once. On a busy machine one may lose its core meanwhile, and take a hundred times as
     long as the same operation of the next layer. Like are operations of one kind that read and make the same sizes.
-
-    Args:
-        profiles: Steps at the same dimensions.
     """
     seconds = defaultdict(list)
     forms = [_forms(profile) for profile in profiles]
@@ -34,11 +30,10 @@ def settle_durations(profiles: Sequence[StepProfile]) -> list[StepProfile]:
             seconds[form].append(operation.seconds)
     usual = {form: statistics.median_low(found) for form, found in seconds.items()}
     return [
-        dataclasses.replace(
+        replace(
             profile,
             operations=tuple(
-                dataclasses.replace(operation, seconds=usual[form])
-                for operation, form in zip(profile.operations, own, strict=True)
+                replace(operation, seconds=usual[form]) for operation, form in zip(profile.operations, own, strict=True)
             ),
         )
         for profile, own in zip(profiles, forms, strict=True)
@@ -53,13 +48,9 @@ def _forms(profile: StepProfile) -> list[Hashable]:
         if operation.shares and operation.reads[0] in sizes:
             # Its first result is a view, which is no tensor of its own.
             sizes.setdefault(operation.makes[0], sizes[operation.reads[0]])
-        found.append(_form(operation, sizes))
+        reads, makes = (tuple(map(sizes.get, names)) for names in (operation.reads, operation.makes))
+        found.append((operation.operator, reads, makes))
     return found
-
-
-def _form(operation: Operation, sizes: dict[str, tuple[tuple[str, ...], int]]) -> Hashable:
-    reads, makes = (tuple(map(sizes.get, names)) for names in (operation.reads, operation.makes))
-    return operation.operator, reads, makes
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -102,12 +93,7 @@ class Blueprint:
 
 
 def draw_blueprint(plain: StepProfile, full: StepProfile) -> Blueprint:
-    """Read off which operations a config repeats.
-
-    Args:
-        plain: A step without recompute.
-        full: A step of the same graph with all plans on.
-    """
+    """Read off which operations a config repeats, from steps without recompute and with all plans on."""
     plain, full = settle_durations((plain, full))
     known = {operation.key: operation for operation in plain.operations}
     again = {operation.repeats for operation in full.operations if operation.phase is Phase.RECOMPUTE}
@@ -136,7 +122,7 @@ def _group(exits: list[Operation], repeatable: tuple[Operation, ...]) -> dict[st
 
 
 def _reach(start: Operation, maker: Mapping[str, Operation], stops: set[str]) -> dict[str, Operation]:
-    """Return the operation, and those that it takes to have its inputs again."""
+    """Return the operation, and those that have to run to have its inputs again."""
     seen, todo = {start.key: start}, [start]
     while todo:
         for value in todo.pop().reads:
@@ -154,52 +140,36 @@ COPY = "_recompute"
 def write_out(blueprint: Blueprint, config: Config) -> StepProfile:
     """Return the step of a config that recomputes something, at the profiled dimensions."""
     again = {op.key for on in config.choices for nodes in blueprint.subgraphs.get(on.site, ()) for op in nodes}
-    operations = _Writer(blueprint, again).write()
+    written: list[Operation] = []
+    done: set[str] = set()
+
+    def read(value: str, exits: Collection[str]) -> str:
+        """Return the name to read the value under: that of its copy where a wanted operation makes one."""
+        source = blueprint.maker.get(value)
+        if source is None or source.key not in again or source.key not in exits:
+            return value
+        repeat(source)
+        return value + COPY
+
+    def repeat(operation: Operation) -> None:
+        if operation.key in done:
+            return
+        done.add(operation.key)
+        # What a copy reads need not be an exit: anything that runs once more is read from its copy.
+        reads = tuple(read(value, again) for value in operation.reads)
+        makes = tuple(value + COPY for value in operation.makes)
+        written.append(replace(operation, reads=reads, makes=makes, phase=Phase.RECOMPUTE, repeats=operation.key))
+
+    for position, operation in enumerate(blueprint.operations):
+        exits = blueprint.exits if blueprint.is_backward(position) else ()
+        reads = tuple(read(value, exits) for value in operation.reads)
+        written.append(replace(operation, reads=reads))
     return StepProfile(
-        operations=tuple(operations),
-        tensors=tuple(_follow(operations, blueprint.plain)),
+        operations=tuple(written),
+        tensors=tuple(_follow(written, blueprint.plain)),
         backward=blueprint.backward,
         dims=blueprint.plain.dims,
     )
-
-
-class _Writer:
-    """Writes the operations in the order in which they run.
-
-    Args:
-        blueprint: The step.
-        again: Keys of the operations that run once more.
-    """
-
-    def __init__(self, blueprint: Blueprint, again: set[str]) -> None:
-        self._blueprint, self._again = blueprint, again
-        self._done: set[str] = set()
-        self._written: list[Operation] = []
-
-    def write(self) -> list[Operation]:
-        for position, operation in enumerate(self._blueprint.operations):
-            exits = self._blueprint.exits if self._blueprint.is_backward(position) else frozenset()
-            reads = tuple(self._read(value, exits) for value in operation.reads)
-            self._written.append(replace(operation, reads=reads))
-        return self._written
-
-    def _read(self, value: str, exits: frozenset[str]) -> str:
-        """Return the name to read the value under: that of its copy where a wanted operation makes one."""
-        source = self._blueprint.maker.get(value)
-        if source is None or source.key not in self._again or source.key not in exits:
-            return value
-        self._repeat(source)
-        return value + COPY
-
-    def _repeat(self, operation: Operation) -> None:
-        if operation.key in self._done:
-            return
-        self._done.add(operation.key)
-        # What a copy reads need not be an exit: anything that runs once more is read from its copy.
-        reads = tuple(self._read(value, frozenset(self._again)) for value in operation.reads)
-        makes = tuple(value + COPY for value in operation.makes)
-        copy = replace(operation, reads=reads, makes=makes, phase=Phase.RECOMPUTE, repeats=operation.key)
-        self._written.append(copy)
 
 
 def _follow(operations: list[Operation], plain: StepProfile) -> list[Tensor]:

@@ -11,7 +11,7 @@ import numpy as np
 from autorecompute.memory import STEP_ERROR, Simulated
 
 if TYPE_CHECKING:
-    from collections.abc import Mapping, Sequence
+    from collections.abc import Callable, Mapping, Sequence
 
     from autorecompute.backends.ortmodule.memory.blueprint import Blueprint
     from autorecompute.memory import Operation
@@ -20,21 +20,12 @@ if TYPE_CHECKING:
 
 UNREAD = -1
 
+CHUNK = 4096
+"""Configs that are simulated together: their arrays stay in the processor's cache."""
 
-@dataclass(frozen=True, slots=True)
-class _Read:
-    """A read whose moment or source depends on the config.
-
-    Attributes:
-        moment: When; ``None`` where an operation reads that runs once more.
-        reader: The index of that operation.
-        own: Indices of the operations that have to run once more for a copy in memory of its own to be read; ``None``
-            where there is no such copy.
-    """
-
-    moment: int | None
-    reader: int | None
-    own: tuple[int, ...] | None
+Own = tuple[int, ...] | None
+"""Indices of the operations that have to run once more for a copy in memory of its own to be read; ``None`` where there
+is no such copy."""
 
 
 @dataclass(slots=True)
@@ -46,33 +37,46 @@ class _Tensor:
         first: When it is made.
         last: When it is read last for sure.
         copier: Index of the operation that makes a copy of it when it runs once more; ``None`` where none does.
-        reads: The reads that depend on the config.
+        by_step: Reads by the step itself of the tensor or a copy: the moment of each.
+        by_copies: Those by operations that run once more: the index of each.
     """
 
     size: int
     first: int
     last: int
     copier: int | None
-    reads: list[_Read] = field(default_factory=list)
+    by_step: list[tuple[int, Own]] = field(default_factory=list)
+    by_copies: list[tuple[int, Own]] = field(default_factory=list)
+
+    @property
+    def end_depends(self) -> bool:
+        """Tell whether its end depends on the config."""
+        return bool(self.by_step or self.by_copies)
 
 
-class Lives:
-    """Lifetimes of the tensors of a blueprint.
+class OrtSimulator:
+    """A blueprint at some dimensions, with a column for each choice that can be on.
 
     What does not depend on the config is added up once. Time is cut into spans, at every moment at which something may
     begin or end that does depend on it; of the rest, only the most that it takes in each span is kept.
 
-    Args:
-        blueprint: The step.
-        sizes: Bytes of each tensor, by name.
+    Raises:
+        KeyError: a shape depends on a dimension that is not known.
     """
 
-    def __init__(self, blueprint: Blueprint, sizes: Mapping[str, int]) -> None:
-        self._blueprint = blueprint
+    def __init__(self, blueprint: Blueprint, dims: Mapping[str, int], choices: Sequence[Choice]) -> None:
+        self._blueprint, self._choices = blueprint, tuple(choices)
         self._index = {op.key: index for index, op in enumerate(blueprint.repeatable)}
+        self._covers = np.zeros((len(self._choices), len(self._index)), dtype=np.float32)
+        for choice, covered in zip(self._choices, self._covers, strict=True):
+            covered[[self._index[op.key] for nodes in blueprint.subgraphs.get(choice.site, ()) for op in nodes]] = 1
+        self.call_seconds = np.zeros(len(self._choices))  # the graph is compiled: nothing but kernels runs
+        self.step_error = STEP_ERROR
+        self._seconds = np.array([op.seconds for op in blueprint.repeatable])
+        self._step_seconds = math.fsum(op.seconds for op in blueprint.plain.operations)
         self._end = 2 * len(blueprint.operations) + 1
         self._after = {op.key for op in blueprint.operations[blueprint.backward :]}
-        self._tensors = self._make_tensors(sizes)
+        self._tensors = self._make_tensors({**blueprint.plain.dims, **dims})
         self._note_reads()
         self._wanted = [self._first_wanted(op) for op in blueprint.repeatable]
         constant = self._accumulate_constant()
@@ -81,19 +85,23 @@ class Lives:
         self._count_in_spans(np.searchsorted(cuts, np.arange(self._end + 1), side="right") - 1)
         self._stash = constant[2 * blueprint.backward]
 
-    def simulate(self, repeats: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
-        """Bytes alive at the peak, and those alive when the backward pass begins, for each config.
+    def matrix(self, configs: Sequence[Config]) -> np.ndarray:
+        """Return the configs as :meth:`simulate` takes them: one line each, a column for each choice."""
+        return np.array(
+            [[choice in config.choices for choice in self._choices] for config in configs], dtype=np.float32
+        )
 
-        Args:
-            repeats: Which operations run once more, of shape ``[repeatable, configs]``.
-        """
-        firsts = self._find_firsts(repeats)
-        changes = np.zeros((len(self._most) + 1, repeats.shape[1]), dtype=np.float32)
-        for tensor in self._changing:
-            if tensor.reads:
-                self._end_original(changes, tensor, repeats, firsts)
-            if tensor.copier is not None:
-                self._add_copy(changes, tensor, repeats, firsts)
+    def simulate(self, switches: np.ndarray) -> Simulated:
+        """Forecast the memory and the recompute of configs, given as :meth:`matrix` returns them."""
+        parts = [self._simulate(switches[start : start + CHUNK]) for start in range(0, max(len(switches), 1), CHUNK)]
+        peaks, stashes, shares = (np.concatenate(part) for part in zip(*parts, strict=True))
+        return Simulated(peaks, stashes, shares)
+
+    def _simulate(self, switches: np.ndarray) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
+        # Which operations run once more, of shape [repeatable, configs].
+        repeats = np.ascontiguousarray((switches.astype(np.float32) @ self._covers > 0).T)
+        share = self._seconds @ repeats / self._step_seconds if self._step_seconds else np.zeros(len(switches))
+        changes = self._find_changes(repeats)
         peak = np.zeros(repeats.shape[1], dtype=np.float32)
         live = np.zeros_like(peak)
         # Span by span: numpy's own sums along the first axis jump through memory, and take five times as long.
@@ -102,10 +110,11 @@ class Lives:
             if number == self._backward:
                 stash = live + self._stash
             np.maximum(peak, live + most, out=peak)
-        return peak, stash
+        return peak, stash, share
 
-    def _make_tensors(self, sizes: Mapping[str, int]) -> dict[str, _Tensor]:
+    def _make_tensors(self, dims: Mapping[str, int]) -> dict[str, _Tensor]:
         plain = self._blueprint.plain
+        sizes = {tensor.name: tensor.bytes_at(dims) for tensor in plain.tensors}
         outlives = {tensor.name for tensor in plain.tensors if tensor.last >= len(plain.operations)}
         return {
             value: _Tensor(
@@ -127,14 +136,13 @@ class Lives:
                     continue
                 source = self._source(value)
                 if blueprint.is_backward(position) and source.key in blueprint.exits:
-                    tensor.reads.append(_Read(moment=2 * position + 1, reader=None, own=self._own(source)))
+                    tensor.by_step.append((2 * position + 1, self._own(source)))
                 else:
                     tensor.last = max(tensor.last, 2 * position + 1)
         for index, op in enumerate(blueprint.repeatable):
             for value in op.reads:
                 if (tensor := self._tensors.get(self._root(value))) is not None:
-                    own = self._own(blueprint.maker[value])
-                    tensor.reads.append(_Read(moment=None, reader=index, own=own))
+                    tensor.by_copies.append((index, self._own(blueprint.maker[value])))
 
     def _root(self, value: str) -> str:
         """Return the value whose memory this one lies in."""
@@ -150,7 +158,7 @@ class Lives:
             op = self._blueprint.maker[op.reads[0]]
         return op
 
-    def _own(self, source: Operation | None) -> tuple[int, ...] | None:
+    def _own(self, source: Operation | None) -> Own:
         """Return all that has to run once more before a copy of what this operation made has memory of its own."""
         path: tuple[int, ...] = ()
         while source is not None and source.key in self._index:
@@ -172,21 +180,21 @@ class Lives:
         return min(by_step, default=self._end), by_copies
 
     def _accumulate_constant(self) -> np.ndarray:
-        """Bytes alive at each moment if nothing ended whose end depends on the config, and nothing ran once more."""
+        """Return the bytes alive at each moment, with copies and all ends that depend on the config left out."""
         changes = np.zeros(self._end + 2)
         for tensor in self._tensors.values():
             changes[tensor.first] += tensor.size
-            if not tensor.reads:
+            if not tensor.end_depends:
                 changes[(self._end if tensor.last == UNREAD else tensor.last) + 1] -= tensor.size
         return np.cumsum(changes[:-1])
 
     def _find_cuts(self) -> np.ndarray:
         """Return the beginnings of spans."""
         begins = {moment for moment, _ in self._wanted if moment < self._end}
-        ends = {read.moment for tensor in self._tensors.values() for read in tensor.reads if read.moment is not None}
-        ends |= {tensor.last for tensor in self._tensors.values() if tensor.reads and tensor.last != UNREAD} | begins
-        cuts = {0, 2 * self._blueprint.backward, *begins, *(moment + 1 for moment in ends if moment < self._end)}
-        return np.array(sorted(cuts))
+        ends = {moment for tensor in self._tensors.values() for moment, _ in tensor.by_step}
+        ends |= {tensor.last for tensor in self._tensors.values() if tensor.end_depends and tensor.last != UNREAD}
+        cuts = {0, 2 * self._blueprint.backward, *begins}
+        return np.array(sorted(cuts | {moment + 1 for moment in ends | begins if moment < self._end}))
 
     def _count_in_spans(self, span: np.ndarray) -> None:
         """Replace moments by spans: what ends in one is gone in the next."""
@@ -197,11 +205,32 @@ class Lives:
             replace(
                 tensor,
                 last=int(span[tensor.last]) if tensor.last != UNREAD else UNREAD,
-                reads=[replace(r, moment=int(span[r.moment])) if r.moment is not None else r for r in tensor.reads],
+                by_step=[(int(span[moment]), own) for moment, own in tensor.by_step],
             )
             for tensor in self._tensors.values()
-            if tensor.reads or tensor.copier is not None
+            if tensor.end_depends or tensor.copier is not None
         ]
+
+    def _find_changes(self, repeats: np.ndarray) -> np.ndarray:
+        """Return the bytes that come and go in each span, of shape ``[spans, configs]``."""
+        firsts = self._find_firsts(repeats)
+        changes = np.zeros((len(self._most) + 1, repeats.shape[1]), dtype=np.float32)
+        for tensor in self._changing:
+            if tensor.end_depends:
+                last = self._find_last(
+                    tensor, tensor.last, repeats, firsts, lambda own: True if own is None else ~_has_all(own, repeats)
+                )
+                _add(changes, last + 1, -tensor.size)
+            if tensor.copier is not None:
+                last = self._find_last(
+                    tensor, UNREAD, repeats, firsts, lambda own: False if own is None else _has_all(own, repeats)
+                )
+                first = firsts[tensor.copier]
+                # What comes and goes while a chain runs is no more than its widest operation: it is left out.
+                size = tensor.size * (repeats[tensor.copier] & (last > first)).astype(np.float32)
+                _add(changes, first, size)
+                _add(changes, last + 1, -size)
+        return changes
 
     def _find_firsts(self, repeats: np.ndarray) -> np.ndarray:
         """Return the span in which each operation runs once more: just before the first that reads its copy."""
@@ -213,25 +242,24 @@ class Lives:
                 np.minimum(firsts[index], firsts[reader], out=firsts[index], where=repeats[reader])
         return firsts
 
-    def _end_original(self, changes: np.ndarray, tensor: _Tensor, repeats: np.ndarray, firsts: np.ndarray) -> None:
-        last = np.full(repeats.shape[1], tensor.last, dtype=np.int32)
-        for read in tensor.reads:
-            _put_off(last, read, None if read.own is None else ~_has_all(read.own, repeats), repeats, firsts)
+    def _find_last(
+        self,
+        tensor: _Tensor,
+        least: int,
+        repeats: np.ndarray,
+        firsts: np.ndarray,
+        counts: Callable[[Own], np.ndarray | bool],
+    ) -> np.ndarray:
+        """Return the span of the last read, among those that count in a config."""
+        last = np.full(repeats.shape[1], least, dtype=np.int32)
+        for moment, own in tensor.by_step:
+            if (flags := counts(own)) is not False:
+                np.maximum(last, moment, out=last, where=flags)
+        for reader, own in tensor.by_copies:
+            if (flags := counts(own)) is not False:
+                np.maximum(last, firsts[reader], out=last, where=flags & repeats[reader])
         last[last == UNREAD] = self._final
-        _add(changes, last + 1, -tensor.size)
-
-    def _add_copy(self, changes: np.ndarray, tensor: _Tensor, repeats: np.ndarray, firsts: np.ndarray) -> None:
-        assert tensor.copier is not None, "there is a copy to add"
-        last = np.full(repeats.shape[1], UNREAD, dtype=np.int32)
-        for read in tensor.reads:
-            if read.own is not None:
-                _put_off(last, read, _has_all(read.own, repeats), repeats, firsts)
-        last[last == UNREAD] = self._final
-        first = firsts[tensor.copier]
-        # What comes and goes while a chain runs is no more than its widest operation: it is left out.
-        size = tensor.size * (repeats[tensor.copier] & (last > first)).astype(np.float32)
-        _add(changes, first, size)
-        _add(changes, last + 1, -size)
+        return last
 
 
 def _add(changes: np.ndarray, spans: np.ndarray, size: np.ndarray | float) -> None:
@@ -247,66 +275,3 @@ def _has_all(indices: tuple[int, ...], repeats: np.ndarray) -> np.ndarray:
     for index in indices[1:]:
         flags = flags & repeats[index]
     return flags
-
-
-def _put_off(last: np.ndarray, read: _Read, flags: np.ndarray | None, repeats: np.ndarray, firsts: np.ndarray) -> None:
-    """Move the last read to this one, in the configs that are flagged; in all of them without flags."""
-    if read.reader is None:
-        assert read.moment is not None, "an operation of the step reads at its own moment"
-        np.maximum(last, read.moment, out=last, where=True if flags is None else flags)
-    else:
-        reads = repeats[read.reader] if flags is None else flags & repeats[read.reader]
-        np.maximum(last, firsts[read.reader], out=last, where=reads)
-
-
-CHUNK = 4096
-"""Configs that are simulated together: their arrays stay in the processor's cache."""
-
-
-class OrtSimulator:
-    """A blueprint at some dimensions.
-
-    Args:
-        blueprint: The step.
-        dims: Its dimensions, where they are not those that were profiled.
-        choices: What can be on, in the order of the columns that :meth:`simulate` takes.
-
-    Raises:
-        KeyError: a shape depends on a dimension that is not known.
-    """
-
-    def __init__(self, blueprint: Blueprint, dims: Mapping[str, int], choices: Sequence[Choice]) -> None:
-        self._blueprint, self._choices = blueprint, tuple(choices)
-        dims = {**blueprint.plain.dims, **dims}
-        self._sizes = {tensor.name: tensor.bytes_at(dims) for tensor in blueprint.plain.tensors}
-        self._lives = Lives(blueprint, self._sizes)
-        place = {op.key: index for index, op in enumerate(blueprint.repeatable)}
-        self._covers = np.zeros((len(self._choices), len(place)), dtype=np.float32)
-        for choice, covered in zip(self._choices, self._covers, strict=True):
-            covered[[place[op.key] for nodes in blueprint.subgraphs.get(choice.site, ()) for op in nodes]] = 1
-        self.call_seconds = np.zeros(len(self._choices))  # the graph is compiled: nothing but kernels runs
-        self.step_error = STEP_ERROR
-        self._seconds = np.array([op.seconds for op in blueprint.repeatable])
-        self._step_seconds = math.fsum(op.seconds for op in blueprint.plain.operations)
-
-    def matrix(self, configs: Sequence[Config]) -> np.ndarray:
-        """Return the configs as :meth:`simulate` takes them: one line each, a column for each choice."""
-        return np.array(
-            [[choice in config.choices for choice in self._choices] for config in configs], dtype=np.float32
-        )
-
-    def simulate(self, switches: np.ndarray) -> Simulated:
-        """Forecast the memory and the recompute of configs.
-
-        Args:
-            switches: Which choices are on, of shape ``[configs, choices]``.
-        """
-        parts = [self._simulate(switches[start : start + CHUNK]) for start in range(0, max(len(switches), 1), CHUNK)]
-        peaks, stashes, shares = (np.concatenate(part) for part in zip(*parts, strict=True))
-        return Simulated(peaks, stashes, shares)
-
-    def _simulate(self, switches: np.ndarray) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
-        repeats = np.ascontiguousarray((switches.astype(np.float32) @ self._covers > 0).T)
-        peaks, stashes = self._lives.simulate(repeats)
-        share = self._seconds @ repeats / self._step_seconds if self._step_seconds else np.zeros(len(switches))
-        return peaks, stashes, share

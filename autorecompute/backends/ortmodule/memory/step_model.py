@@ -202,11 +202,12 @@ class OrtMemoryModel:
 
     def effects(self, dims: Mapping[str, int]) -> list[Effect]:
         """Return the effect of each plan that was profiled alone, the largest saving at the peak first."""
-        effects = [
-            Effect(plan=plan, alone=self.forecast(alone, dims), left_out=self._forecast_without(plan, dims))
-            for plan in self.space.plans
-            if (alone := Config.of([plan])) in self.profiles
-        ]
+        effects = []
+        for plan in self.space.plans:
+            alone, without = Config.of([plan]), self.space.all_on.without_plan(plan)
+            if alone in self.profiles:
+                left_out = self.forecast(without, dims) if without in self.profiles else None
+                effects.append(Effect(plan=plan, alone=self.forecast(alone, dims), left_out=left_out))
         return sorted(effects, key=lambda effect: (effect.alone.peak_bytes, effect.plan.id))
 
     def largest_batch(self, config: Config, dims: Mapping[str, int], limit_bytes: int) -> int:
@@ -244,10 +245,6 @@ class OrtMemoryModel:
         again = (op for op in self.profiles[config].operations if op.phase is Phase.RECOMPUTE)
         whole = math.fsum(self._seconds[operation.name] for operation in self.profiles[Config()].operations)
         return math.fsum(self._seconds[operation.name] for operation in again) / whole if whole else 0.0
-
-    def _forecast_without(self, plan: Plan, dims: Mapping[str, int]) -> Forecast | None:
-        left_out = self.space.all_on.without_plan(plan)
-        return self.forecast(left_out, dims) if left_out in self.profiles else None
 
 
 def _stash_of(profile: StepProfile) -> set[str]:

@@ -244,7 +244,6 @@ def test_a_noisy_machine_is_asked_more_often_and_the_doubt_is_told(begin):
 
 def test_knobs_are_turned_on_the_answer_alone(begin, monkeypatch):
     monkeypatch.setattr(controller, "KNOBS", (knob("FAST"),))
-    monkeypatch.setattr(controller, "why_not", lambda *_: "")
 
     def adapt(bench):
         bench.knobs = {"FAST": Turned(speed=1.1)}
