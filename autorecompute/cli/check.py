@@ -205,6 +205,6 @@ def _print(report: CheckReport, *, as_json: bool) -> None:
     from autorecompute.reports.check_report import Checked, print_check
 
     if as_json:
-        print(codec.dumps(Checked.of(report)))
+        print(codec.dumps(Checked(valid=report.is_valid, report=report)))
     else:
         print_check(report)

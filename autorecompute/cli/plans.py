@@ -24,7 +24,7 @@ if TYPE_CHECKING:
 
     from autorecompute.memory import MemoryModel, PeakView
     from autorecompute.plans import Config, Space
-    from autorecompute.reports.plans_text import Overview
+    from autorecompute.reports.plans_json import Overview
     from autorecompute.trials import Bench, Job
 
 
@@ -93,7 +93,8 @@ def _look_at(
     batch: int | None, job: Job, args: argparse.Namespace, limit_bytes: int | None, *, follows: bool
 ) -> tuple[list[Overview], PeakView | None]:
     from autorecompute.backends.registry import backend_of
-    from autorecompute.reports.plans_text import Overview, choose_dims
+    from autorecompute.reports.plans_json import Overview
+    from autorecompute.reports.plans_text import choose_dims
 
     with _bench(batch, job, follows=follows, debugs=args.debug_script) as bench:
         detections = bench.detect_ranks()
@@ -134,11 +135,6 @@ def _peak_options(args: argparse.Namespace) -> list[str]:
         "--ranks": args.ranks,
     }
     return [option for option, is_given in given.items() if is_given]
-
-
-def shows_peak(args: argparse.Namespace) -> bool:
-    """Tell whether timelines are to be printed."""
-    return bool(args.peak or args.beside is not None)
 
 
 @contextlib.contextmanager
@@ -259,7 +255,7 @@ def _choose(args: argparse.Namespace, overview: Overview, space: Space) -> Confi
     from autorecompute.plans.space import choose_config
 
     if args.beside is not None:
-        return choose_config(args.beside, space, [line.plan for line in overview.lines()])
+        return choose_config(args.beside, space, overview.plans)
     return overview.offer.config if overview.offer.is_on else space.all_on
 
 
@@ -373,33 +369,28 @@ def run(args: argparse.Namespace) -> int:
 
 
 def _print(args: argparse.Namespace, level: str | None, overviews: Sequence[Overview], view: PeakView | None) -> None:
-    from autorecompute.reports.peak import (
-        print_batches,
-        print_effects,
-        print_forecasts,
-        print_frontier,
-        print_peak,
-        print_presets,
-        print_rank,
-    )
+    from autorecompute.reports import peak
+    from autorecompute.reports.console import make_console
     from autorecompute.reports.plans_text import print_details, print_summary
 
+    console = make_console()
     if level != "warning":
-        print_summary(overviews[0])
+        print_summary(overviews[0], console)
     if args.details or level in {"devinfo", "verbose"}:
         for rank, overview in enumerate(overviews):
-            print_details(overview, rank=rank if len(overviews) > 1 else None)
-    if view is not None and shows_peak(args):
-        print_peak(view, is_detailed=args.details)
-        print_effects(view)
-    if view is not None and view.limit_bytes is not None:
-        print_forecasts(view)
-    if view is not None and (view.limit_bytes is not None or view.batches):
-        print_frontier(view)
-        print_batches(view)
-    if view is not None:
-        print_presets(view)
-        print_rank(view)
+            print_details(overview, console, rank=rank if len(overviews) > 1 else None)
+    if view is None:
+        return
+    if args.peak or args.beside is not None:
+        peak.print_peak(view, console, is_detailed=args.details)
+        peak.print_effects(view, console)
+    if view.limit_bytes is not None:
+        peak.print_forecasts(view, console)
+    if view.limit_bytes is not None or view.batches:
+        peak.print_frontier(view, console)
+        peak.print_batches(view, console)
+    peak.print_presets(view, console)
+    peak.print_rank(view, console)
 
 
 def _level_in_environment() -> str | None:

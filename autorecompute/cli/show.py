@@ -11,9 +11,8 @@ from autorecompute.units import printable
 if TYPE_CHECKING:
     import argparse
 
-    from autorecompute.codec import Absent
-    from autorecompute.reports.answer_json import Answer, NearestStudy
     from autorecompute.studies import StudyFolder
+    from autorecompute.studies.transfer import Nearest
     from autorecompute.studies.tuned import Tuned
 
 
@@ -61,15 +60,11 @@ def run_show(args: argparse.Namespace) -> int:
     tuned = Tuned.of(folder.head())
     nearest = find_most_alike(tuned, folder, _note) if args.why else None
     if args.json:
-        from autorecompute.codec import ABSENT
-        from autorecompute.reports.answer_json import NearestStudy
-
-        told = None if nearest is None else NearestStudy.of(tuned, nearest)
-        _print_json(folder, tuned, told if args.why else ABSENT)
+        _print_json(folder, tuned, nearest, tells_nearest=args.why)
     else:
         _print(folder, tuned)
         if args.why:
-            from autorecompute.reports.answer_json import print_nearest
+            from autorecompute.reports.listing import print_nearest
 
             print()
             print_nearest(tuned, nearest)
@@ -80,40 +75,39 @@ def _note(text: str) -> None:
     print(printable(text), file=sys.stderr)
 
 
-def _print_json(folder: StudyFolder, tuned: Tuned, nearest: NearestStudy | Absent | None) -> None:
+def _print_json(folder: StudyFolder, tuned: Tuned, nearest: Nearest | None, *, tells_nearest: bool) -> None:
     from autorecompute import codec
-    from autorecompute.reports.answer_json import MeasuredTrial, ShownStudy
-    from autorecompute.studies.records import trials_of
+    from autorecompute.emit.handing import hand_out_if_any
+    from autorecompute.reports.answer_json import Answer, MeasuredTrial, NearestStudy, ShownStudy
+    from autorecompute.studies.records import trials_of, trials_of_answer
 
-    trials = trials_of(folder)
+    trials, result = trials_of(folder), folder.result()
+    answer, told = None, None
+    if result is not None:
+        answer = Answer.of(result, trials_of_answer(folder, result), hand_out_if_any(folder, result))
+    if nearest is not None:
+        told = NearestStudy(
+            study=nearest.name,
+            is_shipped=nearest.is_shipped,
+            has_same_plans=nearest.is_source,
+            differences=tuple(tuned.compare(nearest.tuned)),
+        )
     shown = ShownStudy(
         provenance=folder.provenance(),
         identity=tuned.parts,
-        result=_answer_of(folder),
+        result=answer,
         trials=tuple(map(MeasuredTrial.of, trials)),
-        nearest=nearest,
+        nearest=told if tells_nearest else codec.ABSENT,
     )
     print(codec.dumps(shown))
-
-
-def _answer_of(folder: StudyFolder) -> Answer | None:
-    """Return a study's answer with all its figures; ``None`` as long as there is none."""
-    from autorecompute.emit.handing import hand_out_if_any
-    from autorecompute.reports.answer_json import Answer
-    from autorecompute.studies.records import trials_of_answer
-
-    result = folder.result()
-    if result is None:
-        return None
-    return Answer.of(result, trials_of_answer(folder, result), hand_out_if_any(folder, result))
 
 
 def _print(folder: StudyFolder, tuned: Tuned) -> None:
     from autorecompute.emit.handing import hand_out_if_any
     from autorecompute.reports.answer import NOT_OUR_COMMAND
-    from autorecompute.reports.answer_json import print_identity
+    from autorecompute.reports.listing import print_identity
     from autorecompute.reports.screen import print_result, print_trials
-    from autorecompute.studies.records import place_of, trials_of, trials_of_answer
+    from autorecompute.studies.records import describe_missing, place_of, trials_of, trials_of_answer
 
     # All is read before anything is printed: what cannot be read ends in a sentence alone.
     trials, result, place = trials_of(folder), folder.result(), place_of(folder)
@@ -131,16 +125,8 @@ def _print(folder: StudyFolder, tuned: Tuned) -> None:
         if is_imported and result.best is not None:
             print(NOT_OUR_COMMAND)
     else:
-        print(_describe_unanswered(folder))
-
-
-def _describe_unanswered(folder: StudyFolder) -> str:
-    from autorecompute.studies.records import describe_missing, place_of
-
-    again = (
-        "run its tune command again" if place_of(folder) is None else "run its tune command again, with its --storage,"
-    )
-    return f"{describe_missing(folder)} No answer yet: {again} to go on.".strip()
+        again = "run its tune command again" if place is None else "run its tune command again, with its --storage,"
+        print(f"{describe_missing(folder)} No answer yet: {again} to go on.".strip())
 
 
 def list_all(folders: list[StudyFolder], *, as_json: bool) -> None:

@@ -7,30 +7,37 @@ from dataclasses import replace
 from typing import TYPE_CHECKING
 
 import numpy as np
-from rich.table import Table
 from rich.text import Text
 
 from autorecompute.memory import Phase, find_chain
 from autorecompute.plans import Config
-from autorecompute.reports.console import make_console, make_table, shorten
+from autorecompute.reports.console import make_table, shorten
 from autorecompute.units import format_bytes, format_scaled, format_seconds
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Iterator, Mapping, Sequence
 
     from rich.console import Console
+    from rich.table import Table
 
     from autorecompute.memory import Chain, Estimate, Forecast, Machine, Operation, PeakView, StepProfile, Timeline
 
 
-def print_rank(view: PeakView, console: Console | None = None) -> None:
+WORDS = frozenset({"plan", "config", "answer"})
+"""Columns of words. All others hold figures."""
+
+
+def _table(*headings: str) -> Table:
+    return make_table(*headings, words=WORDS)
+
+
+def print_rank(view: PeakView, console: Console) -> None:
     """Print what the peak of each preset is made of on one rank; nothing where one rank was not asked for."""
     forecasts = {name: view.model.forecast(config, view.dims) for name, config in view.model.space.presets.items()}
     peaks = {name: forecast.rank for name, forecast in forecasts.items() if forecast.rank is not None}
     if not peaks:
         return
-    console = console or make_console()
-    table = make_table("config", "peak", "parameters", "gradients", "state", "gathered", "activations")
+    table = _table("config", "peak", "parameters", "gradients", "state", "gathered", "activations")
     for name, peak in peaks.items():
         sizes = (
             peak.peak_bytes,
@@ -47,22 +54,24 @@ def print_rank(view: PeakView, console: Console | None = None) -> None:
     console.print(table)
 
 
-def print_presets(view: PeakView, console: Console | None = None) -> None:
+def print_presets(view: PeakView, console: Console) -> None:
     """Print what each preset takes of the machine; nothing where no machine is known."""
     estimate = view.none.estimate
     if estimate is None:
         return
-    console, machine = console or make_console(), estimate.machine
     forecasts = {name: view.model.forecast(config, view.dims) for name, config in view.model.space.presets.items()}
     is_card = any(forecast.reserved_bytes is not None for forecast in forecasts.values())
     memory = ["tensors", *(["allocated", "reserved"] if is_card else [])]
-    table = make_table("config", *memory, "FLOPs again", "bytes again", "step, estimated", *(["answer"] * is_card))
+    table = _table("config", *memory, "FLOPs again", "bytes again", "step, estimated", *(["answer"] * is_card))
     for name, forecast in forecasts.items():
         sizes = [forecast.peak_bytes, *([forecast.allocated_bytes, forecast.reserved_bytes] if is_card else [])]
         answer = [_answer_on_card(view, forecast)] if is_card else []
-        table.add_row(Text(name), *map(format_bytes, sizes), *_time(forecast.estimate), *answer)
-    console.print(Text(f"\nThe presets on {describe_machine(machine)}; nothing was run there"))
-    for line in (*_memory_lines(view, is_card=is_card), *_time_lines(estimate)):
+        again = ["-", "-"]
+        if (found := forecast.estimate) is not None:
+            again = [f"+{format_scaled(found.operations_again, 'FLOP')}", f"+{format_bytes(found.moved_bytes_again)}"]
+        table.add_row(Text(name), *map(format_bytes, sizes), *again, format_estimate(found), *answer)
+    console.print(Text(f"\nThe presets on {describe_machine(estimate.machine)}; nothing was run there"))
+    for line in (*(_memory_lines(view) if is_card else ()), *_time_lines(estimate)):
         console.print(Text(line))
     console.print(table)
 
@@ -80,13 +89,6 @@ def describe_machine(machine: Machine) -> str:
     return machine.name if machine.is_measured else f"the card {machine.name}"
 
 
-def _time(estimate: Estimate | None) -> list[str]:
-    if estimate is None:
-        return ["-", "-", "-"]
-    again = f"+{format_scaled(estimate.operations_again, 'FLOP')}"
-    return [again, f"+{format_bytes(estimate.moved_bytes_again)}", format_estimate(estimate)]
-
-
 def _answer_on_card(view: PeakView, forecast: Forecast) -> str:
     """Libraries take memory beyond what is reserved, and an allocator that has too much gives free memory back."""
     limit = view.card_limit
@@ -97,9 +99,7 @@ def _answer_on_card(view: PeakView, forecast: Forecast) -> str:
     return "may not fit" if forecast.allocated_bytes <= limit else "too large"
 
 
-def _memory_lines(view: PeakView, *, is_card: bool) -> Iterator[str]:
-    if not is_card:
-        return
+def _memory_lines(view: PeakView) -> Iterator[str]:
     limit = format_bytes(view.card_limit)
     whose = "the limit" if view.limit_bytes is not None else "the card's memory"
     yield (
@@ -129,13 +129,12 @@ NAME_WIDTH = 60
 MOST_ROWS = 12
 
 
-def print_effects(view: PeakView, console: Console | None = None) -> None:
+def print_effects(view: PeakView, console: Console) -> None:
     """Print what each plan does to the stash, to the peak and to the time, alone and left out of all others."""
-    console = console or make_console()
     none, effects = view.none, view.effects()
     if not effects:
         return
-    table = make_table("plan", "alone: off the stash", "off the peak", "recompute", "peak of all others")
+    table = _table("plan", "alone: off the stash", "off the peak", "recompute", "peak of all others")
     for effect in effects:
         table.add_row(
             Text(shorten(effect.plan.label, NAME_WIDTH)),
@@ -154,16 +153,17 @@ def print_effects(view: PeakView, console: Console | None = None) -> None:
     _print_command(console, "measure which of them pay", view.command)
 
 
-def print_forecasts(view: PeakView, console: Console | None = None) -> None:
+def print_forecasts(view: PeakView, console: Console) -> None:
     """Print which configs should hold the limit, those that recompute least first, and up to which batch."""
     assert view.limit_bytes is not None, "without a limit everything fits"
-    console = console or make_console()
     limit, found = view.limit_bytes, view.forecasts()
     holding = [forecast for forecast in found if forecast.peak_bytes <= limit]
     wanted = [forecast for forecast in found if forecast.config in {Config(), view.config}]
-    shown = list(dict.fromkeys([*wanted, *(holding[:MOST_ROWS] or sorted(found, key=_peak)[:1])]))
+    shown = list(
+        dict.fromkeys([*wanted, *(holding[:MOST_ROWS] or sorted(found, key=lambda forecast: forecast.peak_bytes)[:1])])
+    )
     reserved = ["reserved"] if any(forecast.reserved_bytes is not None for forecast in shown) else []
-    table = make_table("config", "peak", *reserved, "recompute", "answer", "fits up to batch")
+    table = _table("config", "peak", *reserved, "recompute", "answer", "fits up to batch")
     for forecast in shown:
         table.add_row(
             Text(shorten(view.describe(forecast.config), NAME_WIDTH)),
@@ -184,14 +184,13 @@ def print_forecasts(view: PeakView, console: Console | None = None) -> None:
     _print_command(console, _advise(holding), view.command)
 
 
-def print_frontier(view: PeakView, console: Console | None = None) -> None:
+def print_frontier(view: PeakView, console: Console) -> None:
     """Print the configs that no other beats in both peak and recompute; a few of them where there are many."""
     if not view.frontier:
         return
-    console = console or make_console()
     estimate = view.none.estimate
     time = ["step, estimated"] if estimate is not None else []
-    table = make_table("config", "peak", "recompute", *time, *(["answer"] if view.limit_bytes is not None else []))
+    table = _table("config", "peak", "recompute", *time, *(["answer"] if view.limit_bytes is not None else []))
     few = _spread(view.frontier[::-1], MOST_ROWS)
     for forecast in few:
         answer = [_answer(forecast, view.limit_bytes)] if view.limit_bytes is not None else []
@@ -204,13 +203,12 @@ def print_frontier(view: PeakView, console: Console | None = None) -> None:
     console.print(table)
 
 
-def print_batches(view: PeakView, console: Console | None = None) -> None:
+def print_batches(view: PeakView, console: Console) -> None:
     """Print the peak of each preset at each of the batches that were asked for."""
     if not view.batches:
         return
-    console = console or make_console()
     largest = ["largest that should fit"] if view.limit_bytes is not None else []
-    table = make_table("config", *(f"batch {batch}" for batch in view.batches), *largest)
+    table = _table("config", *(f"batch {batch}" for batch in view.batches), *largest)
     for name, peaks in view.presets_by_batch().items():
         most = view.largest_listed(peaks)
         fitting = ["none" if most == 0 else str(most)] if most is not None else []
@@ -254,10 +252,6 @@ def _print_command(console: Console, purpose: str, command: str) -> None:
     console.print(Text(f"\n{purpose}:\n  {command}"), soft_wrap=True)
 
 
-def _peak(forecast: Forecast) -> int:
-    return forecast.peak_bytes
-
-
 def _format_share(forecast: Forecast) -> str:
     return f"+{forecast.recompute_share:.0%}"
 
@@ -273,15 +267,11 @@ LITTLE_OF_THE_SAVING = 0.5
 """A chain is worth a word where most of the recompute runs before the peak, and most of what was saved comes back."""
 
 
-def print_peak(view: PeakView, *, is_detailed: bool, console: Console | None = None) -> None:
+def print_peak(view: PeakView, console: Console, *, is_detailed: bool) -> None:
     """Print the timeline without recompute and that of the config, their figures side by side, and what explains them.
 
-    Args:
-        view: What to look at.
-        is_detailed: Whether the largest tensors at the config's peak are listed, too.
-        console: Where to print.
+    With details the largest tensors at the config's peak are listed, too.
     """
-    console = console or make_console()
     timelines = view.timelines()
     console.print(Text(f"\nOne training step at {_name_dims(view.dims)}, {_describe_origin(view)}"))
     most = max(timeline.peak_bytes for timeline in timelines.values())
@@ -366,10 +356,7 @@ def _columns(length: int) -> Iterable[tuple[int, int]]:
 
 
 def _figures(timelines: Mapping[str, Timeline]) -> Table:
-    table = Table(box=None, pad_edge=False, header_style="dim")
-    table.add_column("alive at the peak")
-    for name in timelines:
-        table.add_column(name, justify="right")
+    table = make_table("alive at the peak", *timelines, words={"alive at the peak"})
     by_phase = [(timeline.live_by_phase(), timeline.peak) for timeline in timelines.values()]
     table.add_row("all", *(format_bytes(timeline.peak_bytes) for timeline in timelines.values()))
     for phase in Phase:
@@ -379,18 +366,16 @@ def _figures(timelines: Mapping[str, Timeline]) -> Table:
 
 
 def _alive_table(view: PeakView, timeline: Timeline) -> Table:
-    plans = view.model.plans_by_tensor()
-    table = Table(box=None, pad_edge=False, header_style="dim")
     if timeline.profile.by_module:
-        table.add_column("size", no_wrap=True)
-        table.add_column("what", overflow="fold")
+        table = make_table("size", "what", whole={"size"})
         for tensor, size in timeline.largest_at_peak():
             table.add_row(format_bytes(size), Text(tensor.name))
         return table
-    for heading in ("size", "shape", "made by", "in", "node", "plan"):
-        # On a narrow terminal the names wrap, the figures never do.
-        is_name = heading in {"node", "plan", "shape"}
-        table.add_column(heading, no_wrap=not is_name, min_width=len("1023 MiB"), overflow="fold")
+    plans = view.model.plans_by_tensor()
+    # On a narrow terminal the names wrap, the figures never do.
+    table = make_table("size", "shape", "made by", "in", "node", "plan", whole={"size", "made by", "in"})
+    for column in table.columns:
+        column.min_width = len("1023 MiB")
     for tensor, size in timeline.largest_at_peak():
         maker = timeline.profile.operations[tensor.first]
         plan = plans.get(tensor.name)

@@ -3,14 +3,14 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Annotated
+from typing import TYPE_CHECKING, Annotated, Any
 
 from autorecompute.memory import Machine, Phase, RankPeak, find_chain
 from autorecompute.plans import Config
 from autorecompute.ranges import AnyBytes, Bytes, Count, Operations, PositiveBytes, Ratio, Seconds
 
 if TYPE_CHECKING:
-    from autorecompute.memory import Effect, Estimate, Forecast, PeakView, Timeline
+    from autorecompute.memory import Effect, Forecast, PeakView, Timeline
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -21,74 +21,9 @@ class StepEstimate:
         Seconds, "Time of the operators of a step, at the full speeds of the machine; a real step takes longer."
     ]
     flops: Annotated[Operations, "Floating point operations of a step, those of recompute among them."]
-    moved_bytes: Annotated[Operations, "What its operators read and write."]
+    moved_bytes: Annotated[Operations, "Bytes that its operators read and write."]
     flops_again: Annotated[Operations, "Those of them that recompute adds."]
     moved_bytes_again: Annotated[Operations, "Those of them that recompute adds."]
-
-    @classmethod
-    def of(cls, estimate: Estimate | None) -> StepEstimate | None:
-        """Return the same for a reader; ``None`` where there is none."""
-        if estimate is None:
-            return None
-        return cls(
-            step_seconds=estimate.seconds,
-            flops=estimate.operations,
-            moved_bytes=estimate.moved_bytes,
-            flops_again=estimate.operations_again,
-            moved_bytes_again=estimate.moved_bytes_again,
-        )
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class ConfigForecast:
-    """Forecast of a config."""
-
-    config: Annotated[str, "The config in a few words."]
-    choices: Annotated[Config, "Its choices."]
-    peak_bytes: Annotated[Bytes, "Peak of the process."]
-    live_bytes: Annotated[Bytes, "Tensors that are alive then."]
-    stash_bytes: Annotated[Bytes, "What the forward pass leaves for the backward pass."]
-    recompute_share: Annotated[Ratio, "Time of what runs once more, as a share of all kernels of a step."]
-    holds_limit: Annotated[bool | None, "Whether it should fit; ``None`` without a limit."]
-    is_near_limit: Annotated[bool | None, "Whether that is not sure; ``None`` without a limit."]
-    largest_batch: Annotated[
-        Count | None, "Up to which batch it should fit, without a margin; ``None`` without a limit or a batch."
-    ]
-    allocated_bytes: Annotated[
-        Bytes | None,
-        "What PyTorch's allocator would have handed out at the peak; ``None`` but for presets with ``--card``.",
-    ]
-    reserved_bytes: Annotated[
-        Bytes | None, "What it would have taken from the card; ``None`` but for presets with ``--card``."
-    ]
-    reserved_holds_limit: Annotated[
-        bool | None,
-        "Whether that is within the limit, or without one within the card's memory; ``None`` where ``reserved_bytes`` "
-        "is.",
-    ]
-    estimate: Annotated[StepEstimate | None, "What a step should take; ``None`` but with ``--fake``."]
-    rank: Annotated[RankPeak | None, "What the peak of one rank is made of; ``None`` but for presets with ``--ranks``."]
-
-    @classmethod
-    def of(cls, view: PeakView, forecast: Forecast) -> ConfigForecast:
-        """Return one of the view's forecasts."""
-        limit = view.limit_bytes
-        return cls(
-            config=view.describe(forecast.config),
-            choices=forecast.config,
-            peak_bytes=forecast.peak_bytes,
-            live_bytes=forecast.live_bytes,
-            stash_bytes=forecast.stash_bytes,
-            recompute_share=forecast.recompute_share,
-            holds_limit=None if limit is None else forecast.peak_bytes <= limit,
-            is_near_limit=None if limit is None else forecast.is_near(limit),
-            largest_batch=view.largest_batch(forecast.config),
-            allocated_bytes=forecast.allocated_bytes,
-            reserved_bytes=forecast.reserved_bytes,
-            reserved_holds_limit=_holds(forecast.reserved_bytes, view.card_limit),
-            estimate=StepEstimate.of(forecast.estimate),
-            rank=forecast.rank,
-        )
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -99,24 +34,33 @@ class FrontierConfig:
     choices: Annotated[Config, "Its choices."]
     peak_bytes: Annotated[Bytes, "Peak of the process."]
     recompute_share: Annotated[Ratio, "Time of what runs once more, as a share of all kernels of a step."]
-    holds_limit: Annotated[bool | None, "Whether it should fit; ``None`` without a limit."]
-    estimate: Annotated[StepEstimate | None, "What a step should take; ``None`` but with ``--fake``."]
-
-    @classmethod
-    def of(cls, view: PeakView, forecast: Forecast) -> FrontierConfig:
-        """Return one of the view's frontier."""
-        return cls(
-            config=view.describe(forecast.config),
-            choices=forecast.config,
-            peak_bytes=forecast.peak_bytes,
-            recompute_share=forecast.recompute_share,
-            holds_limit=None if view.limit_bytes is None else forecast.peak_bytes <= view.limit_bytes,
-            estimate=StepEstimate.of(forecast.estimate),
-        )
+    holds_limit: Annotated[bool | None, "True if it should fit; ``None`` without a limit."]
+    estimate: Annotated[StepEstimate | None, "Estimate of a step; ``None`` but with ``--fake``."]
 
 
-def _holds(reserved_bytes: int | None, limit_bytes: int | None) -> bool | None:
-    return None if reserved_bytes is None or limit_bytes is None else reserved_bytes <= limit_bytes
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ConfigForecast(FrontierConfig):
+    """Forecast of a config."""
+
+    live_bytes: Annotated[Bytes, "Tensors that are alive at the peak."]
+    stash_bytes: Annotated[Bytes, "Tensors that the forward pass leaves for the backward pass."]
+    is_near_limit: Annotated[bool | None, "True if ``holds_limit`` is not sure; ``None`` without a limit."]
+    largest_batch: Annotated[
+        Count | None, "Up to which batch it should fit, without a margin; ``None`` without a limit or a batch."
+    ]
+    allocated_bytes: Annotated[
+        Bytes | None,
+        "Bytes that PyTorch's allocator would have handed out at the peak; ``None`` but for presets with ``--card``.",
+    ]
+    reserved_bytes: Annotated[
+        Bytes | None, "Bytes that it would have taken from the card; ``None`` but for presets with ``--card``."
+    ]
+    reserved_holds_limit: Annotated[
+        bool | None,
+        "True if that is within the limit, or without one within the card's memory; ``None`` where ``reserved_bytes`` "
+        "is.",
+    ]
+    rank: Annotated[RankPeak | None, "The parts of one rank's peak; ``None`` but for presets with ``--ranks``."]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -124,9 +68,9 @@ class Moment:
     """An operation of a step."""
 
     name: Annotated[str, "The training system's name of it."]
-    operator: Annotated[str, "What it computes."]
-    phase: Annotated[Phase, "What it is for."]
-    live_bytes: Annotated[Bytes, "What is alive meanwhile."]
+    operator: Annotated[str, "The operator."]
+    phase: Annotated[Phase, "Its phase."]
+    live_bytes: Annotated[Bytes, "Bytes alive meanwhile."]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -136,8 +80,8 @@ class Alive:
     bytes: Annotated[Bytes, "Its size in bytes."]
     shape: Annotated[tuple[str, ...], "Its sizes, as expressions in the dimensions."]
     node: Annotated[str, "The operation that makes it."]
-    operator: Annotated[str, "What that computes."]
-    phase: Annotated[Phase, "What that is for."]
+    operator: Annotated[str, "Its operator."]
+    phase: Annotated[Phase, "Its phase."]
     plan: Annotated[str | None, "The plan that would save it, or recomputed it; ``None`` without one."]
 
 
@@ -147,11 +91,11 @@ class StepTimeline:
 
     peak_bytes: Annotated[Bytes, "Alive at the peak."]
     peak_operation: Annotated[Count, "Position of the operation during which that is."]
-    stash_bytes: Annotated[Bytes, "What the forward pass leaves for the backward pass."]
+    stash_bytes: Annotated[Bytes, "Tensors that the forward pass leaves for the backward pass."]
     backward_operation: Annotated[Count, "Position of the first operation after the forward pass."]
     operations: Annotated[tuple[Moment, ...], "All that runs, in order."]
-    recomputed_operations: Annotated[Count, "How many run once more."]
-    recomputed_before_peak: Annotated[Count, "How many of them before the peak, in the chain that leads there."]
+    recomputed_operations: Annotated[Count, "Number of those that run once more."]
+    recomputed_before_peak: Annotated[Count, "Number of those before the peak, in the chain that leads there."]
     largest_at_peak: Annotated[tuple[Alive, ...], "The largest tensors that are alive then."]
 
 
@@ -160,8 +104,8 @@ class PlanEffect:
     """Effect of a plan."""
 
     config: Annotated[str, "The plan."]
-    stash_saving_bytes: Annotated[AnyBytes, "What it saves alone of what the forward pass leaves."]
-    peak_saving_bytes: Annotated[AnyBytes, "What it saves alone at the peak."]
+    stash_saving_bytes: Annotated[AnyBytes, "Bytes that it saves alone of what the forward pass leaves."]
+    peak_saving_bytes: Annotated[AnyBytes, "Bytes that it saves alone at the peak."]
     recompute_share: Annotated[Ratio, "Time of what runs once more, as a share of all kernels of a step."]
     peak_of_all_others_bytes: Annotated[
         Bytes | None, "Alive at the peak with every other plan on; ``None`` where that was not profiled."
@@ -185,53 +129,89 @@ class Peak:
 
     dims: Annotated[dict[str, Count], "The dimensions that everything is told at."]
     profiled_dims: Annotated[dict[str, Count], "Those of the profiled steps."]
-    is_predicted: Annotated[bool, "Whether the two differ."]
+    is_predicted: Annotated[bool, "True if the two differ."]
     likely_error: Annotated[Ratio, "By which share forecasts are off in half of all cases."]
     worst_error: Annotated[Ratio, "The same at worst."]
     limit_bytes: Annotated[PositiveBytes | None, "The limit that was asked about; ``None`` without one."]
     machine: Annotated[Machine | None, "The machine that estimates of time are for; ``None`` but with ``--fake``."]
     timelines: Annotated[dict[str, StepTimeline], "By config, the one without recompute first."]
-    effects: Annotated[tuple[PlanEffect, ...], "What each plan does."]
-    forecasts: Annotated[tuple[ConfigForecast, ...], "What each profiled config should need."]
+    effects: Annotated[tuple[PlanEffect, ...], "Effect of each plan."]
+    forecasts: Annotated[tuple[ConfigForecast, ...], "Forecast of each profiled config."]
     frontier: Annotated[
         tuple[FrontierConfig, ...],
-        "What those configs should need that no other beats in both peak and recompute, the lowest peak first; empty "
+        "Forecasts of the configs that no other beats in both peak and recompute, the lowest peak first; empty "
         "where only profiled configs can be forecast.",
     ]
     presets: Annotated[
-        tuple[PresetPeaks, ...], "What each preset should need at each of ``--batches``; empty without them."
+        tuple[PresetPeaks, ...], "Forecasts of each preset at each of ``--batches``; empty without them."
     ]
 
-    @classmethod
-    def of(cls, view: PeakView) -> Peak:
-        """Timelines, effects and forecasts."""
-        return cls(
-            dims=view.dims,
-            profiled_dims=view.model.dims,
-            is_predicted=view.is_predicted,
-            likely_error=view.model.likely_error,
-            worst_error=view.none.error_share,
-            limit_bytes=view.limit_bytes,
-            machine=view.none.estimate.machine if view.none.estimate is not None else None,
-            timelines={name: _timeline(view, timeline) for name, timeline in view.timelines().items()},
-            effects=tuple(_effect(view, effect) for effect in view.effects()),
-            forecasts=tuple(ConfigForecast.of(view, forecast) for forecast in view.forecasts()),
-            frontier=tuple(FrontierConfig.of(view, forecast) for forecast in view.frontier),
-            presets=_presets(view),
-        )
 
-
-def _presets(view: PeakView) -> tuple[PresetPeaks, ...]:
-    """Return nothing where no batches were asked for."""
-    return tuple(
-        PresetPeaks(
-            preset=name,
-            peak_bytes_by_batch={str(batch): forecast.peak_bytes for batch, forecast in peaks.items()},
-            largest_batch=view.largest_listed(peaks),
-        )
-        for name, peaks in view.presets_by_batch().items()
-        if peaks
+def peak_of(view: PeakView) -> Peak:
+    """Return timelines, effects and forecasts."""
+    estimate = view.none.estimate
+    return Peak(
+        dims=view.dims,
+        profiled_dims=view.model.dims,
+        is_predicted=view.is_predicted,
+        likely_error=view.model.likely_error,
+        worst_error=view.none.error_share,
+        limit_bytes=view.limit_bytes,
+        machine=estimate.machine if estimate is not None else None,
+        timelines={name: _timeline(view, timeline) for name, timeline in view.timelines().items()},
+        effects=tuple(_effect(view, effect) for effect in view.effects()),
+        forecasts=tuple(_forecast(view, forecast) for forecast in view.forecasts()),
+        frontier=tuple(FrontierConfig(**_outline(view, forecast)) for forecast in view.frontier),
+        presets=tuple(
+            PresetPeaks(
+                preset=name,
+                peak_bytes_by_batch={str(batch): forecast.peak_bytes for batch, forecast in peaks.items()},
+                largest_batch=view.largest_listed(peaks),
+            )
+            for name, peaks in view.presets_by_batch().items()
+            if peaks
+        ),
     )
+
+
+def _outline(view: PeakView, forecast: Forecast) -> dict[str, Any]:
+    """Return the fields of ``FrontierConfig``."""
+    found = forecast.estimate
+    estimate = None
+    if found is not None:
+        estimate = StepEstimate(
+            step_seconds=found.seconds,
+            flops=found.operations,
+            moved_bytes=found.moved_bytes,
+            flops_again=found.operations_again,
+            moved_bytes_again=found.moved_bytes_again,
+        )
+    return {
+        "config": view.describe(forecast.config),
+        "choices": forecast.config,
+        "peak_bytes": forecast.peak_bytes,
+        "recompute_share": forecast.recompute_share,
+        "holds_limit": _holds(forecast.peak_bytes, view.limit_bytes),
+        "estimate": estimate,
+    }
+
+
+def _forecast(view: PeakView, forecast: Forecast) -> ConfigForecast:
+    return ConfigForecast(
+        **_outline(view, forecast),
+        live_bytes=forecast.live_bytes,
+        stash_bytes=forecast.stash_bytes,
+        is_near_limit=None if view.limit_bytes is None else forecast.is_near(view.limit_bytes),
+        largest_batch=view.largest_batch(forecast.config),
+        allocated_bytes=forecast.allocated_bytes,
+        reserved_bytes=forecast.reserved_bytes,
+        reserved_holds_limit=_holds(forecast.reserved_bytes, view.card_limit),
+        rank=forecast.rank,
+    )
+
+
+def _holds(number_of_bytes: int | None, limit_bytes: int | None) -> bool | None:
+    return None if number_of_bytes is None or limit_bytes is None else number_of_bytes <= limit_bytes
 
 
 def _timeline(view: PeakView, timeline: Timeline) -> StepTimeline:

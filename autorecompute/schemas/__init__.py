@@ -7,12 +7,12 @@ from __future__ import annotations
 
 from typing import Any
 
-from autorecompute.cli.installation import Installation
 from autorecompute.cli.output import Failure
 from autorecompute.codec import NOT_FINITE
 from autorecompute.emit.emitted import Emitted
 from autorecompute.reports.answer_json import Answer, ShownStudy
 from autorecompute.reports.check_report import Checked
+from autorecompute.reports.installation import Installation
 from autorecompute.reports.listing import StudyList
 from autorecompute.reports.plans_json import Plans
 from autorecompute.schemas.definitions import Definitions, Schema

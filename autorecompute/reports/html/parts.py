@@ -1,4 +1,4 @@
-"""Parts of the page: tables, and a row for each trial."""
+"""Parts of the page: the studies that it is about, and a row for each of their trials."""
 
 from __future__ import annotations
 
@@ -24,17 +24,12 @@ if TYPE_CHECKING:
     from autorecompute.plans import Space
     from autorecompute.result import Result
 
+    Cell = dict[str, str]
+
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Part:
-    """A study with trials.
-
-    Attributes:
-        folder: Where it is kept.
-        problem: What it is about.
-        sizes: The sizes that it was measured at.
-        trials: What it measured.
-    """
+    """A study with its trials and the sizes that they were measured at."""
 
     folder: StudyFolder
     problem: Problem
@@ -52,38 +47,23 @@ class Part:
         return self.sizes.space
 
 
-def read_part(folder: StudyFolder) -> Part:
-    """Return the study of a folder.
+def read_parts(folder: StudyFolder, result: Result | None) -> list[Part]:
+    """Return the study itself, or the studies of its batches, the smallest batch first.
 
     Raises:
         UsageError: there is none, or another version of autorecompute made it.
         SetupError: it cannot be read.
     """
-    head = folder.head()
-    return Part(
-        folder=folder,
-        problem=head.problem,
-        sizes=head.sizes,
-        trials=tuple(trials_of(folder)),
-    )
-
-
-def read_parts(folder: StudyFolder, result: Result | None) -> list[Part]:
-    """Return the study itself, or the studies of its batches, the smallest batch first."""
-    whole = read_part(folder)
-    if whole.problem.batch != SEVERAL_BATCHES:
-        return [whole]
-    names = _named_by(folder, result)
-    found = (StudyFolder(name, folder.path.parent) for name in names)
-    parts = [read_part(part) for part in found if part.exists()]
+    if folder.head().problem.batch != SEVERAL_BATCHES:
+        return [_read_part(folder)]
+    found = (StudyFolder(name, folder.path.parent) for name in _named_by(folder, result))
+    parts = [_read_part(part) for part in found if part.exists()]
     return sorted(parts, key=lambda part: part.problem.batch)
 
 
-def main_part(parts: Sequence[Part], result: Result | None) -> Part | None:
-    """Return the one to look into: that of the batch to train with, or the largest that was tuned."""
-    wanted = result.best.batch if result is not None and result.best is not None else None
-    telling = [part for part in parts if part.trials]
-    return next((part for part in telling if part.problem.batch == wanted), telling[-1] if telling else None)
+def _read_part(folder: StudyFolder) -> Part:
+    head = folder.head()
+    return Part(folder=folder, problem=head.problem, sizes=head.sizes, trials=tuple(trials_of(folder)))
 
 
 def _named_by(folder: StudyFolder, result: Result | None) -> list[str]:
@@ -94,30 +74,19 @@ def _named_by(folder: StudyFolder, result: Result | None) -> list[str]:
     return [study.name for study in list_studies(folder.path.parent) if own.fullmatch(study.name)]
 
 
+def main_part(parts: Sequence[Part], result: Result | None) -> Part | None:
+    """Return the one to look into: that of the batch to train with, or the largest that was tuned."""
+    wanted = result.best.batch if result is not None and result.best is not None else None
+    telling = [part for part in parts if part.trials]
+    return next((part for part in telling if part.problem.batch == wanted), telling[-1] if telling else None)
+
+
 COLUMNS = (
     "#", "config", "outcome", "peak", "predicted peak", "samples/s", "relative", "step", "spread", "predicted step",
     "why", "log",
 )  # fmt: skip
 WORDS = frozenset({"config", "outcome", "why", "log"})
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Cell:
-    """A cell of the list.
-
-    Attributes:
-        text: What it says.
-        key: What it is sorted by; empty where nothing was measured.
-        small: What it says below that.
-        folded: What it says when it is unfolded.
-        link: Where it leads.
-    """
-
-    text: str
-    key: str = ""
-    small: str = ""
-    folded: str = ""
-    link: str = ""
+"""The headings whose columns are no figures."""
 
 
 def trial_columns(parts: Sequence[Part]) -> tuple[str, ...]:
@@ -138,13 +107,14 @@ def _cells(trial: Trial, link: str) -> list[Cell]:
     measurement, prediction = trial.measurement, trial.prediction
     speed, median = measurement.samples_per_second, measurement.median_step_seconds
     remarks = "; ".join(filter(None, [measurement.message, *measurement.marks]))
-    step = expected_step_seconds(trial)
+    step, spread = expected_step_seconds(trial), spread_of(trial)
     expected = prediction.peak_bytes if prediction is not None else None
-    spread = spread_of(trial)
+    # The choices, where the description does not say them.
+    choices = " ".join(trial.config.texts) if trial.description.endswith(")") else ""
     return [
         _number(str(trial.number), trial.number),
-        Cell(text=trial.description, key=trial.description, folded=_choices_of(trial)),
-        Cell(text=str(measurement.outcome), key=str(measurement.outcome), small=remarks),
+        _cell(trial.description, trial.description, folded=choices),
+        _cell(str(measurement.outcome), str(measurement.outcome), small=remarks),
         _number(format_bytes(measurement.peak_bytes), measurement.peak_bytes),
         _number(format_bytes(expected), expected),
         _number(format_samples(speed), speed),
@@ -152,8 +122,8 @@ def _cells(trial: Trial, link: str) -> list[Cell]:
         _number(format_seconds(median), median),
         _number("-" if spread is None else f"± {spread:.0%}", spread),
         _number(format_seconds(step), step),
-        Cell(text=trial.reason, key=trial.reason),
-        Cell(text="log" if link else "-", link=link),
+        _cell(trial.reason, trial.reason),
+        _cell("log" if link else "-", link=link),
     ]
 
 
@@ -163,13 +133,13 @@ def spread_of(trial: Trial) -> float | None:
     return (max(steps) - min(steps)) / 2 / median if median else None
 
 
-def _choices_of(trial: Trial) -> str:
-    """Return the choices, where the description does not say them."""
-    return " ".join(trial.config.texts) if trial.description.endswith(")") else ""
+def _cell(text: str, key: str = "", *, small: str = "", folded: str = "", link: str = "") -> Cell:
+    """Return a text, what it is sorted by, what stands below it or is unfolded, and where it leads."""
+    return {"text": text, "key": key, "small": small, "folded": folded, "link": link}
 
 
 def _number(text: str, value: float | None) -> Cell:
-    return Cell(text=text, key="" if value is None else repr(value))
+    return _cell(text, "" if value is None else repr(value))
 
 
 def _log_link(part: Part, trial: Trial, page: Path) -> str:
