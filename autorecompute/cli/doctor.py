@@ -26,7 +26,7 @@ TAIL_LINES = 5
 
 
 def register(subparsers: argparse._SubParsersAction[Any]) -> None:
-    """Add the verb to the command line."""
+    """Add the verb."""
     parser = subparsers.add_parser(
         "doctor",
         help="what is installed, what is missing, and the repair",
@@ -92,12 +92,12 @@ def diagnose(backend: ControllerBackend) -> list[Finding]:
         raise SetupError(explain_death(done.returncode, done.stdout.decode(errors="replace"), command)) from error
 
 
-def explain_death(returncode: int, stderr: str, command: list[str]) -> str:
+def explain_death(returncode: int, output: str, command: list[str]) -> str:
     """Return a sentence, the last lines that the process printed, and the command that shows them all."""
     end = f"ended with exit code {returncode}"
     if returncode < 0:
         end = f"crashed ({signal_name(-returncode)}): a compiled part is broken"
-    tail = "\n".join(stderr.rstrip().splitlines()[-TAIL_LINES:])
+    tail = "\n".join(output.rstrip().splitlines()[-TAIL_LINES:])
     return (
         f"The installation check {end}. Last output:\n{tail}\n"
         f"Reinstall torch and what trains with it. To see all of it, run: {' '.join(command)}"

@@ -69,9 +69,11 @@ class Parser(argparse.ArgumentParser):
         raise UsageError(f"{text[:1].upper()}{text[1:].rstrip('.')}. See: {self.prog} --help")
 
 
-def add_rest(parser: argparse.ArgumentParser) -> None:
-    """Add the script's arguments to the help: what follows ``--`` is taken away before the parser sees it."""
+def add_command(parser: argparse.ArgumentParser) -> None:
+    """Add the script and its arguments: what follows ``--`` is taken away before the parser sees it."""
+    parser.add_argument("script", metavar="SCRIPT", type=Path, help="the training script")
     parser.add_argument(REST, nargs="*", default=(), metavar="-- ARGUMENT", help="arguments of the script")
+    parser.add_argument("-m", dest="is_module", action="store_true", help="SCRIPT is a module, as in python -m")
 
 
 def require_values(arguments: Sequence[str]) -> None:
@@ -103,9 +105,7 @@ def require_no_stray_address(arguments: Sequence[str]) -> None:
 
 def add_script_arguments(parser: argparse.ArgumentParser) -> None:
     """Add what every verb that starts the user's script takes."""
-    parser.add_argument("script", metavar="SCRIPT", type=Path, help="the training script")
-    add_rest(parser)
-    parser.add_argument("-m", dest="is_module", action="store_true", help="SCRIPT is a module, as in python -m")
+    add_command(parser)
     parser.add_argument("--batch-flag", metavar="FLAG", help="the script's flag that takes the batch")
     parser.add_argument("--launcher", default="", metavar="COMMAND", help="what starts the script instead of python")
     parser.add_argument(
@@ -188,7 +188,7 @@ def target_batch(text: str) -> int | str:
 
 
 def batch_list(text: str) -> tuple[int, ...]:
-    """Batches as ``8,16,32``, each once, in ascending order."""
+    """Return batches that are written as ``8,16,32``, in ascending order; none may come twice."""
     batches = sorted(positive(part) for part in text.split(","))
     for batch, following in pairwise(batches):
         if batch == following:
@@ -197,10 +197,7 @@ def batch_list(text: str) -> tuple[int, ...]:
 
 
 def asked_batches(args: argparse.Namespace) -> tuple[int | None, tuple[int, ...] | None]:
-    """Return the batch to begin with, and the batches to compare.
-
-    None for the best one, ``None`` for one batch alone.
-    """
+    """Return the batch to begin with, and the batches to compare: an empty tuple for the best one, ``None`` for one."""
     from autorecompute.search.fastest_batch import START
 
     if args.batches is not None:

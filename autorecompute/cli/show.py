@@ -44,9 +44,7 @@ def run(args: argparse.Namespace) -> int:
         return run_show(args)
     if args.why:
         raise UsageError("--why is about one study. Name it: autorecompute show STUDY --why")
-    from autorecompute.studies import list_studies
-
-    list_all(list_studies(), as_json=args.json)
+    list_all(as_json=args.json)
     return 0
 
 
@@ -129,12 +127,13 @@ def _print(folder: StudyFolder, tuned: Tuned) -> None:
         print(f"{describe_missing(folder)} No answer yet: {again} to go on.".strip())
 
 
-def list_all(folders: list[StudyFolder], *, as_json: bool) -> None:
+def list_all(*, as_json: bool) -> None:
     """Print the studies there are."""
     from autorecompute import codec
     from autorecompute.reports.listing import StudyLine, StudyList, print_studies
+    from autorecompute.studies import list_studies
 
-    studies = tuple(map(StudyLine.of, folders))
+    studies = tuple(map(StudyLine.of, list_studies()))
     if as_json:
         print(codec.dumps(StudyList(studies=studies)))
     else:

@@ -83,9 +83,9 @@ def register(subparsers: argparse._SubParsersAction[argparse.ArgumentParser]) ->
 
 
 def run(args: argparse.Namespace) -> int:
-    """Tunes, or answers from the finished study."""
+    """Tune, or answer from the finished study."""
     began_seconds = time.monotonic()
-    limit_bytes = parse_limit(args.memory_limit) if args.memory_limit is not None else None
+    limit_bytes = parse_limit(args.memory_limit)
     timeout_seconds = parse_seconds(args.timeout) if args.timeout is not None else None
     from autorecompute.search import require_installed
     from autorecompute.studies import StudyFolder
@@ -126,12 +126,14 @@ def run(args: argparse.Namespace) -> int:
     return code  # a signal that came behind the answer interrupted nothing
 
 
-def parse_limit(text: str) -> int:
-    """Return the value of ``--memory-limit`` in bytes.
+def parse_limit(text: str | None) -> int | None:
+    """Return the value of ``--memory-limit`` in bytes; ``None`` where it is not given.
 
     Raises:
         UsageError: it is no size, or one that is too small, as without its unit.
     """
+    if text is None:
+        return None
     limit_bytes = parse_bytes(text)
     if limit_bytes < MIB:
         has_unit = text.strip()[-1:].isalpha()
@@ -144,15 +146,14 @@ def _storage(args: argparse.Namespace, *, is_for_one: bool) -> StorageUrl | None
     """Return the address of a shared study; ``None`` where it is not shared. An empty variable is as good as none."""
     from autorecompute.studies.shared_study import parse_storage
 
-    source, text = "--storage", args.storage
-    if text is None:
-        source, text = STORAGE_VARIABLE, args.storage_of_environment or None
+    is_given = args.storage is not None
+    text = args.storage if is_given else args.storage_of_environment or None
     if text is None:
         return None
     if is_for_one:
-        away = "Leave --storage away" if args.storage is not None else f"Unset {STORAGE_VARIABLE}"
+        away = "Leave --storage away" if is_given else f"Unset {STORAGE_VARIABLE}"
         raise UsageError(f"Workers that share a study tune one batch, and no knobs. {away}, or leave these away.")
-    return parse_storage(text, source)
+    return parse_storage(text, "--storage" if is_given else STORAGE_VARIABLE)
 
 
 def _tune(session: TuningSession, *, as_json: bool) -> int:

@@ -39,9 +39,7 @@ class Summary:
     peak_median_error: Annotated[Ratio, "Median share by which the peaks were off."]
     peak_worst_error: Annotated[Ratio, "The same at worst."]
     within_interval: Annotated[Count, "Number of peaks within their 90 % interval."]
-    step_median_error: Annotated[
-        Ratio | None, "Median share by which the step times were off; ``None`` without a reference."
-    ]
+    step_median_error: Annotated[Ratio | None, "The same of step times; ``None`` without a reference."]
     steps: Annotated[Count, "Number of trials with both a predicted and a measured step time."]
     steps_within_interval: Annotated[Count, "Number of step times within their 90 % interval."]
 

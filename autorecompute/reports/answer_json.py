@@ -24,10 +24,7 @@ class BestConfig(Document):
     """The config to train with."""
 
     best: Annotated[Best, INLINED]
-    env: Annotated[
-        dict[str, str] | None,
-        "The variables that switch it on; ``None`` where the study was imported and not checked here.",
-    ]
+    env: Annotated[dict[str, str] | None, "Variables that switch it on; ``None`` if imported and not checked here."]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -76,26 +73,13 @@ class Answer(Document):
     result: Annotated[Result, INLINED]
     verdict_sentence: Annotated[str, "The finding about recompute, in words."]
     best: Annotated[BestConfig | None, "The config to train with; ``None`` where none fits."]
-    curve: Annotated[
-        tuple[Point, ...], "Every batch that was measured, the smallest first; empty where one batch was asked for."
-    ]
-    runners_up: Annotated[
-        tuple[RunnerUp, ...],
-        "The fastest others that fit, as on the last screen; of several batches, at that of ``best``.",
-    ]
-    predictions: Annotated[
-        Summary | None, "Errors of the predictions, of several batches at that of ``best``; ``None`` without any."
-    ]
+    curve: Annotated[tuple[Point, ...], "Every measured batch, the smallest first; empty where one was asked for."]
+    runners_up: Annotated[tuple[RunnerUp, ...], "The fastest others that fit, at the batch of ``best``."]
+    predictions: Annotated[Summary | None, "Errors of predictions at the batch of ``best``; ``None`` without any."]
 
     @classmethod
     def of(cls, result: Result, trials: Sequence[Trial], rendered: Emission | None) -> Answer:
-        """Return the answer, with all figures of the last screen.
-
-        Args:
-            result: The answer.
-            trials: The trials that it was chosen from.
-            rendered: The settings to train with; ``None`` where there are none.
-        """
+        """Return the answer, with all figures of the last screen. ``trials`` are those that it was chosen from."""
         env = rendered.variables if rendered is not None else None
         return cls(
             result=result,
@@ -113,9 +97,7 @@ class MeasuredTrial(Document):
 
     trial: Annotated[Trial, INLINED]
     hash: Annotated[str, "Twelve hexadecimal digits, the same for equal configs."]
-    relative_throughput: Annotated[
-        Ratio | None, "Throughput relative to the reference's of the same minutes; ``None`` without one."
-    ]
+    relative_throughput: Annotated[Ratio | None, "Throughput over the reference's of the same minutes."]
     samples_per_second: Annotated[Rate | None, "Throughput of the median step; ``None`` where none was timed."]
 
     @classmethod
@@ -144,12 +126,7 @@ class ShownStudy(Document):
     """A study with all its trials."""
 
     provenance: Annotated[Provenance, "The study's problem, and where it was tuned."]
-    identity: Annotated[
-        dict[str, str], "The parts of what makes two tunings the same, in words: ``batch``, for instance."
-    ]
+    identity: Annotated[dict[str, str], "Parts of what makes two tunings the same, in words."]
     result: Annotated[Answer | None, "Its answer; ``None`` as long as it has none."]
     trials: Annotated[tuple[MeasuredTrial, ...], "Every trial, in the order they ended."]
-    nearest: Annotated[
-        NearestStudy | Absent | None,
-        "With ``--why`` only: the stored study that it is most like; ``None`` where there is no other.",
-    ]
+    nearest: Annotated[NearestStudy | Absent | None, "With ``--why``: the study most like it, if there is any."]

@@ -6,7 +6,7 @@ import textwrap
 from typing import TYPE_CHECKING
 
 from rich.cells import cell_len
-from rich.console import Console, ConsoleOptions, ConsoleRenderable, Group, RenderHook
+from rich.console import Console, Group
 from rich.segment import Segment
 from rich.table import Table
 from rich.text import Text
@@ -14,7 +14,9 @@ from rich.text import Text
 from autorecompute.units import printable
 
 if TYPE_CHECKING:
-    from collections.abc import Collection, Iterator, Sequence
+    from collections.abc import Collection, Iterable, Iterator, Sequence
+
+    from rich.console import ConsoleOptions, RenderableType
 
 
 def shorten(text: str, width: int) -> str:
@@ -30,7 +32,7 @@ def make_table(*headings: str, words: Collection[str] | None = None, whole: Coll
 
     Args:
         headings: The headings of its columns.
-        words: Those of columns of words, which stand to the left, all others to the right; by default all of them.
+        words: Those of columns that stand to the left, all others to the right; by default all of them.
         whole: Those of columns whose cells never take several lines.
     """
     table = Table(box=None, pad_edge=False, header_style="dim")
@@ -123,46 +125,34 @@ FILE_WIDTH = 250
 
 def make_console() -> Console:
     """Return standard output, wide where it is no terminal: a file has no edge at which to wrap."""
-    console = Console(highlight=False)
-    return guarded(console if console.is_terminal else Console(highlight=False, width=FILE_WIDTH))
+    console = _PlainConsole(highlight=False)
+    return console if console.is_terminal else _PlainConsole(highlight=False, width=FILE_WIDTH)
 
 
-def guarded(console: Console) -> Console:
-    """Return the console, which from now on prints control characters as Python writes them, and tables trimmed."""
-    console.push_render_hook(_Guard())
-    return console
+class _PlainConsole(Console):
+    """Prints control characters as Python writes them, and tables without blanks at the ends of their lines."""
+
+    _depth = 0
+
+    def render(self, renderable: RenderableType, options: ConsoleOptions | None = None) -> Iterable[Segment]:
+        self._depth += 1
+        try:
+            segments = list(super().render(renderable, options))
+        finally:
+            self._depth -= 1
+        if self._depth:  # a part of what is printed: it has its place by its width as it is
+            return segments
+        if isinstance(renderable, Table):
+            lines = map(_without_end, Segment.split_lines(segments))
+            segments = [segment for line in lines for segment in (*line, Segment.line())]
+        # What rich itself says to the terminal, colours for instance, passes.
+        return [one if one.control else Segment(printable(one.text), one.style) for one in segments]
 
 
-class _Guard(RenderHook):
-    def process_renderables(self, renderables: list[ConsoleRenderable]) -> list[ConsoleRenderable]:
-        return [_Guarded(renderable) for renderable in renderables]
-
-
-class _Guarded:
-    """Something to print, its control characters written out, and the lines of tables without blanks at their ends."""
-
-    def __init__(self, inner: ConsoleRenderable) -> None:
-        self._inner = inner
-
-    def __rich_console__(self, console: Console, options: ConsoleOptions) -> Iterator[Segment]:
-        for segment in self._segments(console, options):
-            # What rich itself says to the terminal, colours for instance, passes.
-            yield segment if segment.control else Segment(printable(segment.text), segment.style)
-
-    def _segments(self, console: Console, options: ConsoleOptions) -> Iterator[Segment]:
-        if not isinstance(self._inner, Table | Group):
-            yield from console.render(self._inner, options)
-            return
-        for line in console.render_lines(self._inner, options, pad=False):
-            yield from _without_end(line)
-            yield Segment.line()
-
-
-def _without_end(line: Sequence[Segment]) -> list[Segment]:
-    kept = list(line)
-    while kept and not kept[-1].text.strip(" "):
-        kept.pop()
-    if kept:
-        text, style, control = kept[-1]
-        kept[-1] = Segment(text.rstrip(" "), style, control)
-    return kept
+def _without_end(line: list[Segment]) -> list[Segment]:
+    while line and not line[-1].text.strip(" "):
+        line.pop()
+    if line:
+        text, style, control = line[-1]
+        line[-1] = Segment(text.rstrip(" "), style, control)
+    return line

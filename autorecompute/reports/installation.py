@@ -27,10 +27,7 @@ class Installation(Document):
     """Installed pieces of the training systems."""
 
     ok: Annotated[bool, "True if a training system has all that it needs."]
-    findings: Annotated[
-        tuple[BackendFinding, ...],
-        "Every piece, for each training system in the order in which they are to be repaired.",
-    ]
+    findings: Annotated[tuple[BackendFinding, ...], "Every piece, in the order of repair."]
 
     @classmethod
     def of(cls, found: Mapping[str, list[Finding]]) -> Installation:

@@ -14,7 +14,7 @@ from rich.text import Text
 
 from autorecompute.figures import format_relative
 from autorecompute.measurement import Outcome
-from autorecompute.reports.console import guarded, shorten
+from autorecompute.reports.console import shorten
 from autorecompute.units import (
     describe_software,
     format_bytes,
@@ -59,12 +59,7 @@ def draw_plane(
 ) -> list[str]:
     """Return the trials by peak and throughput, up and to the left is better; nothing if there is too little to draw.
 
-    Args:
-        trials: The trials of a study.
-        limit_bytes: The memory limit.
-        width: Columns there are.
-        height: Lines for the drawing, besides one for its scale.
-        best: The trial of the best config; the fastest that fits where none is given.
+    It has so many lines, besides one for its scale. The best is the fastest that fits, where no other one is given.
     """
     known = [
         (trial.measurement.peak_bytes, speed_of(trial), trial)
@@ -124,7 +119,7 @@ class LiveView:
     """
 
     def __init__(self, console: Console | None = None, *, has_bar: bool = True, is_shared: bool = False) -> None:
-        self._console = guarded(console or Console(stderr=True, highlight=False, soft_wrap=True))
+        self._console = console or Console(stderr=True, highlight=False, soft_wrap=True)
         self._is_shared = is_shared
         self._began = time.monotonic()
         self._trials: list[Trial] = []
@@ -212,7 +207,7 @@ class LiveView:
         self._doing, self._expecting, self._searches = text, "", False
 
     def _say(self, text: str) -> None:
-        self._console.print(f"[dim]\\[{format_seconds(time.monotonic() - self._began):>11}][/] {text}")
+        self._console.print(f"[dim]\\[{format_seconds(time.monotonic() - self._began):>11}][/] {printable(text)}")
 
     def _render(self) -> Group:
         """Render the state in lines that are cut at the terminal's current edge."""

@@ -24,10 +24,7 @@ if TYPE_CHECKING:
 def choose_dims(detection: Detection, batch: int | None, asked: Sequence[tuple[str, int]]) -> dict[str, int]:
     """Return the dimensions to evaluate at: those of the first batch, but for what was asked.
 
-    Args:
-        detection: The model, as found.
-        batch: The batch, where one was asked for.
-        asked: Names and values; a name is one of ours, or of the training system's.
+    A name that is asked for is one of ours, or of the training system's.
 
     Raises:
         UsageError: there is no such dimension, or it is given twice.

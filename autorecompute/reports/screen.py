@@ -92,15 +92,7 @@ SPARED = frozenset({"why", "expected", "step"})
 def print_result(
     result: Result, trials: Sequence[Trial], folder: Path, rendered: Emission | None, console: Console | None = None
 ) -> None:
-    """Print the answer: the table, the verdict and the lines to paste.
-
-    Args:
-        result: The answer.
-        trials: The trials that it was chosen from.
-        folder: The study's folder.
-        rendered: The settings to train with; ``None`` where there are none.
-        console: Where to print.
-    """
+    """Print the answer: the table, the verdict and the lines to paste. ``trials`` are those that it was chosen from."""
     console = console or make_console()
     if result.curve:
         console.print(Text("samples/s by batch", style="italic"))

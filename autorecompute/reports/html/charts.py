@@ -76,10 +76,10 @@ def to_element(figure: Figure, name: str, label: str, titles: Mapping[str, Seque
     """Return the figure as an element of a page.
 
     Args:
-        figure: What was drawn.
-        name: Tells its identifiers from those of the page's other figures.
-        label: What it shows, for those who do not see it.
-        titles: What is told where the pointer rests on a mark: the marks' words, by the group that they are drawn in.
+        figure: The drawing.
+        name: The beginning of its identifiers, which are its own on the page.
+        label: Words about it for those who do not see it.
+        titles: Words for each mark, shown where the pointer rests on it, by the group that they are drawn in.
     """
     file = io.StringIO()
     figure.savefig(file, format="svg", metadata={"Date": None})
@@ -128,13 +128,7 @@ def _rename(element: ET.Element, name: str) -> None:
 def draw_plane(trials: Sequence[Trial], best: Best | None, limit_bytes: int) -> tuple[str, bool]:
     """Draw peak against throughput of what was measured: up and to the left is better.
 
-    Args:
-        trials: Those of a study.
-        best: The config to train with, where it was tuned in this study.
-        limit_bytes: The memory limit.
-
-    Returns:
-        The drawing, empty where nothing was measured, and whether the config to train with is in it.
+    Return the drawing, empty where nothing was measured, and whether the config to train with is in it.
     """
     measured = [t for t in trials if t.measurement.peak_bytes is not None and t.measurement.samples_per_second]
     if not measured:

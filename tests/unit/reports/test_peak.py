@@ -25,9 +25,8 @@ from autorecompute.reports.peak import (
     print_frontier,
     print_peak,
 )
-from autorecompute.reports.peak_json import peak_of
 from autorecompute.reports.picture import COLORS, draw_timeline, require_picture_file, save_picture
-from autorecompute.reports.plans_json import Overview, Plans
+from autorecompute.reports.plans_json import Overview, Plans, peak_of
 from autorecompute.units import MIB, format_bytes
 from stand_ins.schemas import check
 

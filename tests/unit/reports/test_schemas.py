@@ -19,7 +19,7 @@ from autorecompute.reports.installation import Installation
 from autorecompute.reports.plans_json import Overview, Plans
 from autorecompute.result import Transfer
 from autorecompute.schemas import ARCHIVE, DOCUMENTS, NAMES, schema_of
-from autorecompute.schemas.__main__ import main as print_schema
+from autorecompute.schemas import main as print_schema
 from autorecompute.search.candidates import predict_frontier
 from autorecompute.studies import StudyFolder
 from autorecompute.studies.checked import CheckLine, CheckReport, CheckVerdict
