@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import argparse
+import shlex
 import sys
 from dataclasses import replace
 from typing import TYPE_CHECKING
@@ -106,8 +107,6 @@ def _explain(report: CheckReport) -> str:
 
 
 def _ask_for_command(name: str, result: Result) -> str:
-    import shlex
-
     check = f"autorecompute check {shlex.quote(name)} -- "
     if not result.script_at:
         return (
@@ -134,8 +133,6 @@ def job_of(command: Sequence[str]) -> Job:
     Raises:
         UsageError: no script is named in it, or there is none.
     """
-    import shlex
-
     from autorecompute.trials import Job
     from autorecompute.trials.job import PYTHONS
     from autorecompute.worker.protocol import MODULE_FLAG

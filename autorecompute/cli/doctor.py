@@ -7,7 +7,7 @@ import subprocess
 import sys
 from typing import TYPE_CHECKING, Any
 
-from autorecompute.backends.registry import PACKAGES
+from autorecompute.backends.registry import PACKAGES, controller, controllers
 from autorecompute.errors import SetupError
 from autorecompute.units import signal_name
 
@@ -47,7 +47,6 @@ def run(args: argparse.Namespace) -> int:
         SetupError: the installation check did not finish.
     """
     from autorecompute import codec
-    from autorecompute.backends.registry import controller, controllers
     from autorecompute.reports.installation import Installation, print_installation
 
     backends = controllers() if args.backend is None else [controller(args.backend)]

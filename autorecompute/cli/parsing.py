@@ -10,7 +10,7 @@ from itertools import pairwise
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from autorecompute.backends.registry import AUTO, PACKAGES
+from autorecompute.backends.registry import AUTO, PACKAGES, plain_name
 from autorecompute.errors import UsageError
 from autorecompute.files import shown
 from autorecompute.units import printable
@@ -136,7 +136,6 @@ def asked_job(args: argparse.Namespace) -> Job:
     Raises:
         UsageError: there is no such script, its launcher cannot be read, or the backend replaces no checkpointing.
     """
-    from autorecompute.backends.registry import plain_name
     from autorecompute.trials import Job
 
     if args.replace_checkpointing and args.backend not in {AUTO, plain_name()}:
@@ -157,18 +156,6 @@ def asked_job(args: argparse.Namespace) -> Job:
 
 AUTO_BATCH = "auto"
 LONGEST_LABEL = 30
-
-
-def add_batch_arguments(parser: argparse.ArgumentParser) -> None:
-    """Add the options; only one of them can be given."""
-    group = parser.add_mutually_exclusive_group()
-    group.add_argument(
-        "--target-batch",
-        type=target_batch,
-        metavar="N",
-        help="samples a forward on one device, or 'auto' for the batch with the most samples a second",
-    )
-    group.add_argument("--batches", type=batch_list, metavar="N,N,...", help="tune and compare exactly these batches")
 
 
 def positive(text: str) -> int:
@@ -194,15 +181,6 @@ def batch_list(text: str) -> tuple[int, ...]:
         if batch == following:
             raise argparse.ArgumentTypeError(f"batch {batch} is named twice")
     return tuple(batches)
-
-
-def asked_batches(args: argparse.Namespace) -> tuple[int | None, tuple[int, ...] | None]:
-    """Return the batch to begin with, and the batches to compare: an empty tuple for the best one, ``None`` for one."""
-    from autorecompute.search.fastest_batch import START
-
-    if args.batches is not None:
-        return args.batches[0], args.batches
-    return (START, ()) if args.target_batch == AUTO_BATCH else (args.target_batch, None)
 
 
 def in_a_name(batches: tuple[int, ...]) -> str:

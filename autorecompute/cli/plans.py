@@ -12,7 +12,7 @@ from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from autorecompute.backends.registry import AUTO
+from autorecompute.backends.registry import AUTO, backend_of, controllers, known_cards, plain_name
 from autorecompute.cli.parsing import add_script_arguments, asked_job, batch_list, positive
 from autorecompute.cli.tune import parse_limit
 from autorecompute.errors import NothingFitsError, ScriptError, SetupError, UsageError, WrongBatchError
@@ -72,8 +72,6 @@ def look(args: argparse.Namespace, level: str | None) -> tuple[list[Overview], P
 
 def _on_fakes(job: Job, args: argparse.Namespace) -> Job:
     """Return the job with the backend that runs on fake tensors."""
-    from autorecompute.backends.registry import known_cards, plain_name
-
     plain = plain_name()
     if args.backend not in {AUTO, plain}:
         raise UsageError(f"Only plain PyTorch runs on fake tensors. Leave out --backend {args.backend}, or --fake.")
@@ -87,7 +85,6 @@ def _on_fakes(job: Job, args: argparse.Namespace) -> Job:
 def _look_at(
     batch: int | None, job: Job, args: argparse.Namespace, limit_bytes: int | None, *, follows: bool
 ) -> tuple[list[Overview], PeakView | None]:
-    from autorecompute.backends.registry import backend_of
     from autorecompute.reports.plans_json import Overview
     from autorecompute.reports.plans_text import choose_dims
 
@@ -109,8 +106,6 @@ def _look_at(
 
 def log_variables() -> list[str]:
     """Return the variables that say how much the training systems log."""
-    from autorecompute.backends.registry import controllers
-
     return [backend.LOG_VARIABLE for backend in controllers() if backend.LOG_VARIABLE]
 
 
@@ -166,7 +161,6 @@ def _small_batch(job: Job, args: argparse.Namespace) -> int | None:
 
 
 def _survey(args: argparse.Namespace, bench: Bench, overview: Overview, limit_bytes: int | None) -> PeakView:
-    from autorecompute.backends.registry import backend_of
     from autorecompute.memory import PeakView
     from autorecompute.search.candidates import predict_frontier
 

@@ -6,16 +6,12 @@ import argparse
 import os
 import signal
 import sys
-from typing import TYPE_CHECKING, Any, NoReturn
+from typing import Any, NoReturn
 
 from autorecompute.errors import UsageError
 from autorecompute.files import shown
 from autorecompute.startup import HOOKS_VARIABLE, format_hooks, prepend_to_python_path
 from autorecompute.units import printable
-
-if TYPE_CHECKING:
-    from collections.abc import Iterator, Mapping, Sequence
-
 
 EXAMPLES = """examples:
   autorecompute run bert -- python train.py --batch-size 32
@@ -73,22 +69,14 @@ def run(args: argparse.Namespace) -> int:
         HOOKS_VARIABLE: format_hooks(hooks),
     }
     strays = stray_variables(rendered)
-    for change in _describe_changes(variables, strays):
-        print(f"autorecompute: {change}", file=sys.stderr)
+    for name in (*variables, *strays):
+        value, given = os.environ.get(name), variables.get(name)
+        if value is not None and value != given:
+            change = "removed: the study's config does without it" if given is None else f"replaced by {given}"
+            print(f"autorecompute: {name}={printable(value)} of your environment is {change}.", file=sys.stderr)
     kept = {name: value for name, value in os.environ.items() if name not in strays}
     python_path = prepend_to_python_path(os.environ.get("PYTHONPATH", ""))
     replace_process(args.rest, {**kept, **variables, "PYTHONPATH": python_path})
-
-
-def _describe_changes(variables: Mapping[str, str], strays: Sequence[str]) -> Iterator[str]:
-    """Yield a sentence about each variable whose inherited value the command will not see."""
-    for name, value in variables.items():
-        if os.environ.get(name, value) != value:
-            yield f"{name}={printable(os.environ[name])} of your environment is replaced by {value}."
-    for name in strays:
-        if name in os.environ:
-            value = printable(os.environ[name])
-            yield f"{name}={value} of your environment is removed: the study's config does without it."
 
 
 def replace_process(

@@ -40,23 +40,19 @@ def run(args: argparse.Namespace) -> int:
     Raises:
         UsageError: there is no such study, or ``--why`` comes without one.
     """
-    if args.study is not None:
-        return run_show(args)
-    if args.why:
-        raise UsageError("--why is about one study. Name it: autorecompute show STUDY --why")
-    list_all(as_json=args.json)
-    return 0
-
-
-def run_show(args: argparse.Namespace) -> int:
-    """Print one study."""
     from autorecompute.studies import StudyFolder
     from autorecompute.studies.transfer import find_most_alike
     from autorecompute.studies.tuned import Tuned
 
+    if args.study is None:
+        if args.why:
+            raise UsageError("--why is about one study. Name it: autorecompute show STUDY --why")
+        return run_list(args)
     folder = StudyFolder(args.study)
     tuned = Tuned.of(folder.head())
-    nearest = find_most_alike(tuned, folder, _note) if args.why else None
+    nearest = None
+    if args.why:
+        nearest = find_most_alike(tuned, folder, lambda text: print(printable(text), file=sys.stderr))
     if args.json:
         _print_json(folder, tuned, nearest, tells_nearest=args.why)
     else:
@@ -67,10 +63,6 @@ def run_show(args: argparse.Namespace) -> int:
             print()
             print_nearest(tuned, nearest)
     return 0
-
-
-def _note(text: str) -> None:
-    print(printable(text), file=sys.stderr)
 
 
 def _print_json(folder: StudyFolder, tuned: Tuned, nearest: Nearest | None, *, tells_nearest: bool) -> None:
@@ -127,14 +119,15 @@ def _print(folder: StudyFolder, tuned: Tuned) -> None:
         print(f"{describe_missing(folder)} No answer yet: {again} to go on.".strip())
 
 
-def list_all(*, as_json: bool) -> None:
+def run_list(args: argparse.Namespace) -> int:
     """Print the studies there are."""
     from autorecompute import codec
     from autorecompute.reports.listing import StudyLine, StudyList, print_studies
     from autorecompute.studies import list_studies
 
     studies = tuple(map(StudyLine.of, list_studies()))
-    if as_json:
+    if args.json:
         print(codec.dumps(StudyList(studies=studies)))
     else:
         print_studies(studies)
+    return 0

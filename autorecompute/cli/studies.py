@@ -6,8 +6,10 @@ import sys
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from autorecompute.cli.show import add_show_arguments, list_all, run_show
+from autorecompute.cli.show import add_show_arguments, run_list
+from autorecompute.cli.show import run as run_show
 from autorecompute.errors import UsageError
+from autorecompute.units import format_bytes, printable
 
 if TYPE_CHECKING:
     import argparse
@@ -72,12 +74,6 @@ def _add_removal(actions: argparse._SubParsersAction[argparse.ArgumentParser]) -
     prune.set_defaults(run=run_prune)
 
 
-def run_list(args: argparse.Namespace) -> int:
-    """Print the studies there are."""
-    list_all(as_json=args.json)
-    return 0
-
-
 def run_export(args: argparse.Namespace) -> int:
     """Write a study's archive.
 
@@ -111,7 +107,6 @@ def run_import(args: argparse.Namespace) -> int:
     from autorecompute.studies.archive import read_archive
     from autorecompute.studies.folder import is_name
     from autorecompute.studies.importing import Trusted, import_records
-    from autorecompute.units import printable
 
     records = read_archive(args.file)
     name = records.head.study if args.study is None else args.study
@@ -132,7 +127,6 @@ def run_delete(args: argparse.Namespace) -> int:
     from autorecompute.studies import StudyFolder
     from autorecompute.studies.importing import delete, require_removable
     from autorecompute.trials.private import forget_compiled_code
-    from autorecompute.units import format_bytes
 
     folders = [StudyFolder(name) for name in dict.fromkeys(args.studies)]
     for folder in folders:
@@ -151,7 +145,6 @@ def run_delete(args: argparse.Namespace) -> int:
 
 def _agrees(folders: list[StudyFolder]) -> bool:
     from autorecompute.studies.importing import size_of
-    from autorecompute.units import format_bytes
 
     if not sys.stdin.isatty():
         raise UsageError("Nobody is there to be asked whether to remove it. Add --force.")
@@ -164,7 +157,6 @@ def _agrees(folders: list[StudyFolder]) -> bool:
 def run_prune(args: argparse.Namespace) -> int:
     """Remove what reuse does not need, and print it."""
     from autorecompute.studies.importing import find_removable, remove
-    from autorecompute.units import format_bytes
 
     found = list(find_removable())
     for removable in found:

@@ -9,7 +9,8 @@ from contextlib import suppress
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from autorecompute.cli.parsing import add_command, add_replacement, positive
+from autorecompute.backends import registry
+from autorecompute.cli.parsing import add_command, add_replacement, asked_job, positive
 from autorecompute.cli.run import replace_process
 from autorecompute.cli.tune import parse_limit
 
@@ -59,7 +60,7 @@ def register(subparsers: argparse._SubParsersAction[argparse.ArgumentParser]) ->
         "--launcher", default="", metavar="COMMAND", help='what starts the ranks, such as "torchrun --nproc-per-node 2"'
     )
     add_replacement(parser)
-    parser.set_defaults(run=run)
+    parser.set_defaults(run=run, batch_flag=None)
 
 
 def run(args: argparse.Namespace) -> int:
@@ -69,21 +70,13 @@ def run(args: argparse.Namespace) -> int:
         UsageError: there is no such script, or the study is not this machine's.
         SetupError: the study cannot be read.
     """
-    from autorecompute.backends import registry
     from autorecompute.studies import StudyFolder
     from autorecompute.studies.tuned import require_own
-    from autorecompute.trials import Job
     from autorecompute.tuning.session import default_name
 
     limit_bytes = parse_limit(args.memory_limit)
-    job = Job(
-        script=args.script,
-        is_module=args.is_module,
-        arguments=tuple(args.rest),
-        launcher=args.launcher,
-        backend=registry.plain_name(),
-        replaces_checkpointing=args.replace_checkpointing,
-    )
+    args.backend = registry.plain_name()
+    job = asked_job(args)
     folder = StudyFolder(default_name(job, None, limit_bytes) if args.study is None else args.study)
     if folder.exists():
         folder.head()
@@ -99,7 +92,6 @@ def _settings(limit_bytes: int | None) -> TuningSettings:
 
 def _become_training(job: Job, folder: StudyFolder, limit_bytes: int | None, steps: int) -> NoReturn:
     from autorecompute import codec
-    from autorecompute.backends import registry
     from autorecompute.result import VARIABLE as EVIDENCE_VARIABLE
     from autorecompute.training_job import default_allocator
     from autorecompute.worker.protocol import SETTINGS_VARIABLE, SearchRequest, Settings, is_alone
@@ -181,7 +173,6 @@ def training_search(descriptor: int, words: str) -> None:
 
 def _job_of(request: SearchRequest) -> Job:
     """Return the job that runs there; a program that no command line can start counts as typed."""
-    from autorecompute.backends import registry
     from autorecompute.errors import UsageError
     from autorecompute.trials import Job
 

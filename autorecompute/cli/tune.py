@@ -9,12 +9,13 @@ import time
 from typing import TYPE_CHECKING
 
 from autorecompute.cli.parsing import (
-    add_batch_arguments,
+    AUTO_BATCH,
     add_script_arguments,
-    asked_batches,
     asked_job,
+    batch_list,
     in_a_name,
     positive,
+    target_batch,
 )
 from autorecompute.errors import InterruptedByUser, LeftToOthers, NothingFitsError, UsageError
 from autorecompute.units import MIB, parse_bytes, parse_seconds
@@ -46,7 +47,14 @@ def register(subparsers: argparse._SubParsersAction[argparse.ArgumentParser]) ->
         formatter_class=argparse.RawDescriptionHelpFormatter,
     )
     add_script_arguments(parser)
-    add_batch_arguments(parser)
+    group = parser.add_mutually_exclusive_group()
+    group.add_argument(
+        "--target-batch",
+        type=target_batch,
+        metavar="N",
+        help="samples a forward on one device, or 'auto' for the batch with the most samples a second",
+    )
+    group.add_argument("--batches", type=batch_list, metavar="N,N,...", help="tune and compare exactly these batches")
     parser.add_argument(
         "--memory-limit", metavar="SIZE", help="what the peak may reach, such as 40GiB (default: what the device has)"
     )
@@ -88,6 +96,7 @@ def run(args: argparse.Namespace) -> int:
     limit_bytes = parse_limit(args.memory_limit)
     timeout_seconds = parse_seconds(args.timeout) if args.timeout is not None else None
     from autorecompute.search import require_installed
+    from autorecompute.search.fastest_batch import START
     from autorecompute.studies import StudyFolder
     from autorecompute.trials.job import Effort
     from autorecompute.tuning.context import TuningSettings
@@ -96,7 +105,11 @@ def run(args: argparse.Namespace) -> int:
 
     require_installed(args.sampler)
     job = asked_job(args)
-    batch, batches = asked_batches(args)
+    batch, batches = args.target_batch, args.batches
+    if batches is not None:
+        batch = batches[0]
+    elif batch == AUTO_BATCH:
+        batch, batches = START, ()
     job.script_arguments(batch)
     settings = TuningSettings(
         limit_bytes=limit_bytes,

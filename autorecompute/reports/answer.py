@@ -109,12 +109,6 @@ def _is_between(low: float | None, value: float | None, high: float | None) -> b
     return low is not None and value is not None and high is not None and low <= value <= high
 
 
-def describe_predictions(trials: Sequence[Trial]) -> str:
-    """Describe the errors of a study's predictions in a line; empty where nothing was predicted."""
-    summary = summarise(trials)
-    return summary.sentence if summary is not None else ""
-
-
 RUNNERS_UP = 3
 FAR_APART = 1.5
 """So many times as fast in one process as in another is no matter of a busy moment's noise any more."""
@@ -237,13 +231,13 @@ def _describe_early_end(result: Result) -> str:
 
 def certainties(result: Result, trials: Sequence[Trial]) -> list[str]:
     """Return the sentences on how sure the answer is."""
-    best = result.best
+    best, summary = result.best, summarise(trials)
     sentences: list[str] = []
     if best is not None:
         sentences = [
             f"race: {best.ranking.sentence}" if best.ranking is not None else "",
             _describe_gradients(best.gradients),
-            describe_predictions(trials),
+            summary.sentence if summary is not None else "",
             describe_compilations(trials),
             _describe_contradiction(best, trials),
         ]

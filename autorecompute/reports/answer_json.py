@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, fields
 from typing import TYPE_CHECKING, Annotated
 
 from autorecompute.codec import INLINED, Absent, Document
@@ -46,16 +46,8 @@ class Point(Document):
     def of(cls, point: CurvePoint) -> Point:
         """Return the point of an answer's curve."""
         found = point.recomputed
-        if found is None:
-            return cls(batch=point.batch, without=point.without, with_=None)
-        recomputed = With(
-            figures=found.figures,
-            study=found.study,
-            description=found.description,
-            least_peak_bytes=found.least_peak_bytes,
-            config=found.config,
-        )
-        return cls(batch=point.batch, without=point.without, with_=recomputed)
+        told = None if found is None else With(**{field.name: getattr(found, field.name) for field in fields(found)})
+        return cls(batch=point.batch, without=point.without, with_=told)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

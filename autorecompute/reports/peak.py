@@ -30,8 +30,7 @@ MOST_ROWS = 12
 
 def _print_columns(console: Console, lines: Iterable[str], columns: Mapping[str, Iterable[str]]) -> None:
     """Print lines, and below them a table of columns by their headings; a column without cells is left out."""
-    cells = {heading: list(texts) for heading, texts in columns.items()}
-    cells = {heading: texts for heading, texts in cells.items() if texts}
+    cells = {heading: found for heading, texts in columns.items() if (found := list(texts))}
     table = make_table(*cells, words=WORDS)
     for row in zip(*cells.values(), strict=True):
         table.add_row(*map(Text, row))

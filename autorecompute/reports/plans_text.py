@@ -16,7 +16,7 @@ if TYPE_CHECKING:
     from rich.console import Console
     from rich.table import Table
 
-    from autorecompute.plans import Activation, Alternative, Cluster
+    from autorecompute.plans import Cluster
     from autorecompute.reports.plans_json import OfferedPlan, Overview
     from autorecompute.training_job import Detection
 
@@ -125,31 +125,23 @@ def _notes(overview: Overview, lines: list[OfferedPlan]) -> list[str]:
 
 def _add_cluster(table: Table, overview: Overview, cluster: Cluster) -> None:
     for number, way in enumerate(cluster.alternatives, start=1):
+        count = overview.offer.requested.get(way.choice)
+        status = "disabled" if count is None else f"enabled, requested {count}"
         for place, activation in enumerate(way.activations):
-            is_last = number == len(cluster.alternatives) and place == len(way.activations) - 1
-            head = (
-                str(cluster.occurrences) if number == 1 and place == 0 else "",
-                *(_describe_alternative(overview, number, way) if place == 0 else ("", Text(), "")),
+            is_first, is_last = place == 0, place == len(way.activations) - 1
+            table.add_row(
+                str(cluster.occurrences) if is_first and number == 1 else "",
+                f"{number}: {way.choice.option}" if is_first else "",
+                Text(way.choice.site if is_first else ""),
+                status if is_first else "",
+                str(activation.output),
+                Text(f"[{' x '.join(activation.shape)}]"),
+                str(activation.element_bytes),
+                f"{activation.saved_percent:g}%",
+                str(activation.reuse_frequency or "-"),
+                _count(evaluate(f"{cluster.occurrences}*{activation.saving}", overview.dims)),
+                end_section=is_last and number == len(cluster.alternatives),
             )
-            figures = _describe_activation(overview, activation, cluster.occurrences)
-            table.add_row(*head, *figures, end_section=is_last)
-
-
-def _describe_alternative(overview: Overview, number: int, way: Alternative) -> tuple[str, Text, str]:
-    count = overview.offer.requested.get(way.choice)
-    status = "disabled" if count is None else f"enabled, requested {count}"
-    return f"{number}: {way.choice.option}", Text(way.choice.site), status
-
-
-def _describe_activation(overview: Overview, activation: Activation, occurrences: int) -> tuple[str | Text, ...]:
-    return (
-        str(activation.output),
-        Text(f"[{' x '.join(activation.shape)}]"),
-        str(activation.element_bytes),
-        f"{activation.saved_percent:g}%",
-        str(activation.reuse_frequency or "-"),
-        _count(evaluate(f"{occurrences}*{activation.saving}", overview.dims)),
-    )
 
 
 def _count(number: int | None) -> str:

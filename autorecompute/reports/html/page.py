@@ -139,22 +139,19 @@ def _read_parts(folder: StudyFolder, result: Result | None) -> list[Part]:
     """Return the study itself, or the studies of its batches, the smallest batch first."""
     if folder.head().problem.batch != SEVERAL_BATCHES:
         return [_read_part(folder)]
-    found = (StudyFolder(name, folder.path.parent) for name in _named_by(folder, result))
-    parts = [_read_part(part) for part in found if part.exists()]
-    return sorted(parts, key=lambda part: part.problem.batch)
+    if result is not None:
+        names = [point.recomputed.study for point in result.curve if point.recomputed is not None]
+    else:
+        # Nobody has drawn the curve yet: the studies stand beside this one.
+        own = re.compile(rf"{re.escape(folder.name)}-b\d+")
+        names = [study.name for study in list_studies(folder.path.parent) if own.fullmatch(study.name)]
+    found = (StudyFolder(name, folder.path.parent) for name in names)
+    return sorted((_read_part(part) for part in found if part.exists()), key=lambda part: part.problem.batch)
 
 
 def _read_part(folder: StudyFolder) -> Part:
     head = folder.head()
     return Part(folder=folder, problem=head.problem, sizes=head.sizes, trials=tuple(trials_of(folder)))
-
-
-def _named_by(folder: StudyFolder, result: Result | None) -> list[str]:
-    if result is not None:
-        return [point.recomputed.study for point in result.curve if point.recomputed is not None]
-    # Nobody has drawn the curve yet: the studies stand beside this one.
-    own = re.compile(rf"{re.escape(folder.name)}-b\d+")
-    return [study.name for study in list_studies(folder.path.parent) if own.fullmatch(study.name)]
 
 
 def _main_part(parts: Sequence[Part], result: Result | None) -> Part | None:
@@ -178,7 +175,7 @@ def _tell(folder: StudyFolder, page: Path) -> dict[str, Any]:
         "study": folder.name,
         "facts": _facts(folder, result, parts),
         "why": _explain(main, result, is_of_several=folder.problem().batch == SEVERAL_BATCHES) if main else None,
-        "columns": _trial_columns(parts),
+        "columns": TRIAL_COLUMNS if len(parts) == 1 else ("batch", *TRIAL_COLUMNS),
         "words": WORDS,
         "rows": _trial_rows(parts, page),
     }
@@ -381,11 +378,6 @@ TRIAL_COLUMNS = (
 )  # fmt: skip
 WORDS = frozenset({"config", "outcome", "why", "log"})
 """The headings whose columns are no figures."""
-
-
-def _trial_columns(parts: Sequence[Part]) -> tuple[str, ...]:
-    """Return the headings; of several batches each trial has its own."""
-    return TRIAL_COLUMNS if len(parts) == 1 else ("batch", *TRIAL_COLUMNS)
 
 
 def _trial_rows(parts: Sequence[Part], page: Path) -> list[list[Cell]]:
