@@ -27,7 +27,6 @@ from autorecompute.units import (
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
-    from types import TracebackType
     from typing import Self
 
     from autorecompute.measurement import Measurement, Prediction, Trial
@@ -36,7 +35,6 @@ if TYPE_CHECKING:
 
 LABEL_WIDTH = 7
 LEAST_TRIALS = 2
-
 
 FITS, OVER, STAR, LIMIT, AXIS = "●○★┊│"
 TYPED = str.maketrans(FITS + OVER + STAR + LIMIT + AXIS, "ox*:|")
@@ -147,9 +145,7 @@ class LiveView:
             self._live.start()
         return self
 
-    def __exit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
-    ) -> None:
+    def __exit__(self, *error: object) -> None:
         if self._live is not None:
             self._live.stop()
 
