@@ -39,7 +39,7 @@ def main(argv: list[str] | None = None) -> int:
 def _fail(error: AutorecomputeError, arguments: list[str]) -> int:
     """Say why there is no answer, with ``--json`` on standard output, too."""
     message = printable(str(error))
-    _say(f"autorecompute: {message}")
+    print(f"autorecompute: {message}", file=sys.stderr)
     if "--json" in arguments[: _own(arguments)] and not error.has_answer:
         from autorecompute import codec
         from autorecompute.cli.output import Failure
@@ -63,7 +63,10 @@ def _run(arguments: list[str]) -> int:
         args = make_parser().parse_args(_join_flag_value(arguments[:split]))
     finally:
         sys.stdout.flush()  # --help ends right there
-    _require_working_folder()
+    try:
+        Path.cwd()
+    except OSError as error:
+        raise SetupError(f"The working folder cannot be used: {error.strerror}. Go to another one with cd.") from error
     args.rest = arguments[split + 1 :]
     if args.rest and args.run not in {verb.run for verb in STARTING}:
         raise UsageError(
@@ -77,22 +80,14 @@ def _run(arguments: list[str]) -> int:
     return code
 
 
-def _require_working_folder() -> None:
-    try:
-        Path.cwd()
-    except OSError as error:
-        raise SetupError(f"The working folder cannot be used: {error.strerror}. Go to another one with cd.") from error
-
-
-def _say(text: str) -> None:
-    print(text, file=sys.stderr)
-
-
 def _join_flag_value(arguments: list[str]) -> list[str]:
     """Write ``--batch-flag --bs`` as ``--batch-flag=--bs``: argparse takes no value that looks like a flag."""
-    joined = list(arguments)
-    for index in [place for place, argument in enumerate(joined[:-1]) if argument == BATCH_FLAG][::-1]:
-        joined[index : index + 2] = [f"{BATCH_FLAG}={joined[index + 1]}"]
+    joined: list[str] = []
+    for argument in arguments:
+        if joined and joined[-1] == BATCH_FLAG:
+            joined[-1] = f"{BATCH_FLAG}={argument}"
+        else:
+            joined.append(argument)
     return joined
 
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import argparse
+import shlex
 import sys
 from dataclasses import replace
 from typing import TYPE_CHECKING
@@ -61,7 +62,9 @@ def run(args: argparse.Namespace) -> int:
         NothingFitsError: the config is not valid here, or its gradients were not compared.
         ScriptError: the script fails by itself.
     """
+    from autorecompute import codec
     from autorecompute.emit.formats import require_best
+    from autorecompute.reports.check_report import Checked, print_check
     from autorecompute.studies import StudyFolder, load_result
     from autorecompute.studies.checked import keep_check
 
@@ -75,9 +78,12 @@ def run(args: argparse.Namespace) -> int:
         replaces_checkpointing=result.versions.get(CHECKPOINTING) == REPLACED,
     )
     report = _check(folder, result, job, args.steps)
-    _print(report, as_json=args.json)
+    if args.json:
+        print(codec.dumps(Checked(valid=report.is_valid, report=report)))
+    else:
+        print_check(report)
     if not report.is_valid:
-        error = NothingFitsError(_explain_failures(report) if report.failures else _explain_open(report))
+        error = NothingFitsError(_explain(report))
         error.has_answer = True
         raise error
     if folder.is_imported:
@@ -86,25 +92,21 @@ def run(args: argparse.Namespace) -> int:
     return 0
 
 
-def _explain_failures(report: CheckReport) -> str:
-    failures = "; ".join(f"{line.what}: {line.stored} stored, {line.here} here" for line in report.failures)
-    return (
-        f"The config of study '{report.study}' is not valid here any more ({failures}). "
-        "Tune again: autorecompute tune, with what it was tuned with."
-    )
-
-
-def _explain_open(report: CheckReport) -> str:
+def _explain(report: CheckReport) -> str:
+    of_study = f"The config of study '{report.study}' is not"
+    if report.failures:
+        failures = "; ".join(f"{line.what}: {line.stored} stored, {line.here} here" for line in report.failures)
+        return (
+            f"{of_study} valid here any more ({failures}). Tune again: autorecompute tune, with what it was tuned with."
+        )
     what = "; ".join(f"{line.what} {line.here}: {line.note.rstrip('.')}" for line in report.open)
     return (
-        f"The config of study '{report.study}' is not confirmed here ({what}). Check it again when nothing else takes "
-        "the device's memory, or tune again: autorecompute tune, with what it was tuned with."
+        f"{of_study} confirmed here ({what}). Check it again when nothing else takes the device's memory, or tune "
+        "again: autorecompute tune, with what it was tuned with."
     )
 
 
 def _ask_for_command(name: str, result: Result) -> str:
-    import shlex
-
     check = f"autorecompute check {shlex.quote(name)} -- "
     if not result.script_at:
         return (
@@ -131,8 +133,6 @@ def job_of(command: Sequence[str]) -> Job:
     Raises:
         UsageError: no script is named in it, or there is none.
     """
-    import shlex
-
     from autorecompute.trials import Job
     from autorecompute.trials.job import PYTHONS
     from autorecompute.worker.protocol import MODULE_FLAG
@@ -156,26 +156,16 @@ def job_of(command: Sequence[str]) -> Job:
 
 
 def _check(folder: StudyFolder, result: Result, job: Job, steps: int) -> CheckReport:
-    from autorecompute.checking import Checker
+    from autorecompute.checking import Checker, Stored
+    from autorecompute.emit.formats import require_best
+    from autorecompute.studies.records import trials_of
     from autorecompute.waiting import interruptible
 
     def note(sentence: str) -> None:
         print(f"autorecompute: {printable(sentence)}", file=sys.stderr)
 
-    stored = _stored(folder, result)
-    batch = stored.best.batch if job.takes_batch or not result.command_gives_batch else None
-    command = tuple(job.plain_command(batch))
-    with interruptible(), _open_bench(folder, stored, job, batch) as bench:
-        return Checker(bench, stored, steps, note).run(command)
-
-
-def _stored(folder: StudyFolder, result: Result) -> Stored:
-    from autorecompute.checking import Stored
-    from autorecompute.emit.formats import require_best
-    from autorecompute.studies.records import trials_of
-
     best = require_best(result)
-    return Stored(
+    stored = Stored(
         study=folder.name,
         problem=replace(folder.problem(), batch=best.batch),
         sizes=folder.head().sizes,
@@ -183,6 +173,10 @@ def _stored(folder: StudyFolder, result: Result) -> Stored:
         best=best,
         trials=tuple(trials_of(folder)),
     )
+    batch = best.batch if job.takes_batch or not result.command_gives_batch else None
+    command = tuple(job.plain_command(batch))
+    with interruptible(), _open_bench(folder, stored, job, batch) as bench:
+        return Checker(bench, stored, steps, note).run(command)
 
 
 def _open_bench(folder: StudyFolder, stored: Stored, job: Job, batch: int | None) -> Bench:
@@ -197,13 +191,3 @@ def _open_bench(folder: StudyFolder, stored: Stored, job: Job, batch: int | None
     knobs = {name: value for name, value in rendered.items() if name not in variables()}
     bench = Bench(job, batch, logs, limit_bytes=stored.problem.limit_bytes, study=folder.path)
     return bench.under(knobs, logs) if knobs else bench
-
-
-def _print(report: CheckReport, *, as_json: bool) -> None:
-    from autorecompute import codec
-    from autorecompute.reports.check_report import Checked, print_check
-
-    if as_json:
-        print(codec.dumps(Checked.of(report)))
-    else:
-        print_check(report)

@@ -7,13 +7,11 @@ import subprocess
 import sys
 from typing import TYPE_CHECKING, Any
 
-from autorecompute.backends.registry import PACKAGES
+from autorecompute.backends.registry import PACKAGES, controller, controllers
 from autorecompute.errors import SetupError
 from autorecompute.units import signal_name
 
 if TYPE_CHECKING:
-    from collections.abc import Mapping
-
     from autorecompute.backends.findings import Finding
     from autorecompute.backends.interface import ControllerBackend
 
@@ -28,7 +26,7 @@ TAIL_LINES = 5
 
 
 def register(subparsers: argparse._SubParsersAction[Any]) -> None:
-    """Add the verb to the command line."""
+    """Add the verb."""
     parser = subparsers.add_parser(
         "doctor",
         help="what is installed, what is missing, and the repair",
@@ -48,25 +46,21 @@ def run(args: argparse.Namespace) -> int:
     Raises:
         SetupError: the installation check did not finish.
     """
-    from autorecompute.backends.registry import controller, controllers
-    from autorecompute.cli.installation import is_ready
+    from autorecompute import codec
+    from autorecompute.reports.installation import Installation, print_installation
 
     backends = controllers() if args.backend is None else [controller(args.backend)]
     if args.fix:
         for backend in backends:
-            build(backend)
+            if backend.REPAIR:  # its progress is on stderr, and the report will tell whether it helped
+                subprocess.run([sys.executable, "-m", backend.REPAIR], stdin=subprocess.DEVNULL, stdout=2, check=False)
     found = {backend.NAME: diagnose(backend) for backend in backends}
+    installation = Installation.of(found)
     if args.json:
-        sys.stdout.write(as_json(found) + "\n")
+        print(codec.dumps(installation))
     else:
-        print_report(found)
-    return 0 if is_ready(found) else SetupError.exit_code
-
-
-def build(backend: ControllerBackend) -> None:
-    """Build what the backend can build here, with its progress on stderr; the report will tell whether it helped."""
-    if backend.REPAIR:
-        subprocess.run([sys.executable, "-m", backend.REPAIR], stdin=subprocess.DEVNULL, stdout=2, check=False)
+        print_installation(found)
+    return 0 if installation.ok else SetupError.exit_code
 
 
 def diagnose(backend: ControllerBackend) -> list[Finding]:
@@ -97,45 +91,13 @@ def diagnose(backend: ControllerBackend) -> list[Finding]:
         raise SetupError(explain_death(done.returncode, done.stdout.decode(errors="replace"), command)) from error
 
 
-def explain_death(returncode: int, stderr: str, command: list[str]) -> str:
+def explain_death(returncode: int, output: str, command: list[str]) -> str:
     """Return a sentence, the last lines that the process printed, and the command that shows them all."""
     end = f"ended with exit code {returncode}"
     if returncode < 0:
         end = f"crashed ({signal_name(-returncode)}): a compiled part is broken"
-    tail = "\n".join(stderr.rstrip().splitlines()[-TAIL_LINES:])
+    tail = "\n".join(output.rstrip().splitlines()[-TAIL_LINES:])
     return (
         f"The installation check {end}. Last output:\n{tail}\n"
         f"Reinstall torch and what trains with it. To see all of it, run: {' '.join(command)}"
     )
-
-
-def as_json(found: Mapping[str, list[Finding]]) -> str:
-    """``{"ok": …, "findings": […]}``, each finding with its backend."""
-    from autorecompute import codec
-    from autorecompute.cli.installation import Installation
-
-    return codec.dumps(Installation.of(found))
-
-
-def print_report(found: Mapping[str, list[Finding]]) -> None:
-    """Print a line for each finding, and below it, where something is wrong, the repair."""
-    from rich.console import Console
-    from rich.text import Text
-
-    from autorecompute.backends.findings import Status, blocking
-
-    styles = {Status.OK: "green", Status.WARNING: "yellow", Status.MISSING: "bold red"}
-    # A command must be copied whole: the terminal may wrap it, rich may not.
-    console = Console(highlight=False, soft_wrap=True)
-    width = max(len(finding.name) for findings in found.values() for finding in findings)
-    for name, findings in found.items():
-        console.print(Text(f"backend {name}", style="bold"))
-        for finding in findings:
-            mark = Text(f"{finding.status:<7}", style=styles[finding.status])
-            console.print(mark, Text(f" {finding.name:<{width}}  {finding.found}"), sep="")
-            if finding.remedy:
-                console.print(Text(f"{'':<8}{finding.remedy}", style="bold"))
-        console.print()
-    for name, findings in found.items():
-        missing = len(blocking(findings))
-        console.print(f"{name}: {missing} missing, repair from the top." if missing else f"{name}: ready to train.")

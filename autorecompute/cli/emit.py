@@ -19,7 +19,7 @@ EXAMPLES = """examples:
 
 
 def register(subparsers: Any) -> None:
-    """Add the verb to the command line."""
+    """Add the verb."""
     parser = subparsers.add_parser(
         "emit",
         help="print the variables to train with",
@@ -47,23 +47,18 @@ def run(args: argparse.Namespace) -> int:
         UsageError: there is no such study or config, or FILE cannot be written.
         NothingFitsError: the study has no config to train with.
     """
-    text = _of_study(args) if args.unmeasured is None else _unmeasured(args)
+    if args.unmeasured is None:
+        from autorecompute.emit.handing import hand_out
+        from autorecompute.studies import StudyFolder, load_result
+
+        result = load_result(args.study)
+        text = RENDERERS[args.format or "shell"](result, hand_out(StudyFolder(args.study), result))
+    else:
+        from autorecompute.emit.unmeasured import render_unmeasured
+
+        text = render_unmeasured(Path(args.study), args.unmeasured, args.format or "json")
     if args.output is None:
         sys.stdout.write(text)
     else:
         write_named(args.output, text.encode("utf-8", errors="surrogateescape"), force=args.force)
     return 0
-
-
-def _of_study(args: argparse.Namespace) -> str:
-    from autorecompute.emit.handing import hand_out
-    from autorecompute.studies import StudyFolder, load_result
-
-    result = load_result(args.study)
-    return RENDERERS[args.format or "shell"](result, hand_out(StudyFolder(args.study), result))
-
-
-def _unmeasured(args: argparse.Namespace) -> str:
-    from autorecompute.emit.unmeasured import render_unmeasured
-
-    return render_unmeasured(Path(args.study), args.unmeasured, args.format or "json")

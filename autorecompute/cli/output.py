@@ -32,26 +32,21 @@ def guard_output() -> None:
 
     A stream that something else has taken the place of, such as a test's, is left alone.
     """
-    _guard_messages()
-    stream, is_own = sys.stdout, sys.stdout is sys.__stdout__
-    if stream is None:
-        # Left free, its number would be that of the next file, and whoever writes to it would write there.
-        _occupy(STDOUT, os.O_RDONLY)
-        sys.stdout = _guarded("utf-8")
-    elif is_own and stream.fileno() == STDOUT:
-        stream.flush()
-        sys.stdout = _guarded(stream.encoding)
-
-
-def _guard_messages() -> None:
-    stream, is_own = sys.stderr, sys.stderr is sys.__stderr__
-    if stream is None:
-        _occupy(STDERR, os.O_WRONLY)
-        sys.stderr = open(STDERR, "w", closefd=False)  # noqa: SIM115  (open as long as the process)
-    elif is_own and stream.fileno() == STDERR:
-        stream.flush()
-        told = io.BufferedWriter(_Unheard(STDERR, "wb", closefd=False))
-        sys.stderr = io.TextIOWrapper(told, stream.encoding, stream.errors, line_buffering=True)
+    codecs.register_error(UNENCODABLE, _write_out)
+    # Left free, its number would be that of the next file, and whoever writes to it would write there.
+    for name, number, flags in (("stderr", STDERR, os.O_WRONLY), ("stdout", STDOUT, os.O_RDONLY)):
+        stream, encoding = getattr(sys, name), "utf-8"
+        if stream is None:
+            _occupy(number, flags)
+        elif stream is getattr(sys, f"__{name}__") and stream.fileno() == number:
+            stream.flush()
+            encoding = stream.encoding
+        else:
+            continue
+        raw = _Guarded(number, "wb", closefd=False)
+        errors = UNENCODABLE if number == STDOUT else "backslashreplace"
+        is_by_line = number == STDERR or raw.isatty()
+        setattr(sys, name, io.TextIOWrapper(io.BufferedWriter(raw), encoding, errors, line_buffering=is_by_line))
 
 
 def _occupy(number: int, flags: int) -> None:
@@ -59,12 +54,6 @@ def _occupy(number: int, flags: int) -> None:
     if null != number:
         os.dup2(null, number)
         os.close(null)
-
-
-def _guarded(encoding: str) -> io.TextIOWrapper:
-    raw = _Guarded(STDOUT, "wb", closefd=False)
-    codecs.register_error(UNENCODABLE, _write_out)
-    return io.TextIOWrapper(io.BufferedWriter(raw), encoding, UNENCODABLE, line_buffering=raw.isatty())
 
 
 def _write_out(error: UnicodeError) -> tuple[str | bytes, int]:
@@ -75,22 +64,13 @@ def _write_out(error: UnicodeError) -> tuple[str | bytes, int]:
         return codecs.backslashreplace_errors(error)
 
 
-class _Unheard(io.FileIO):
-    """File below the buffer of messages: with nobody to read them the command goes on to its answer."""
-
-    def write(self, content: ReadableBuffer, /) -> int:
-        """Write, or drop what cannot be written."""
-        try:
-            return super().write(content)
-        except OSError:
-            return memoryview(content).nbytes
-
-
 class _Guarded(io.FileIO):
-    """File below the buffer, where failures are met."""
+    """File below the buffer of standard output or standard error, where failures are met."""
 
     def write(self, content: ReadableBuffer, /) -> int:
         """Write, or lead all that follows to nowhere: Python writes what it holds back once more when it ends.
+
+        A message that nobody is there to read is dropped, and the command goes on to its answer.
 
         Raises:
             ReaderLeft: whoever read has seen enough.
@@ -98,11 +78,12 @@ class _Guarded(io.FileIO):
         """
         try:
             return super().write(content)
-        except BrokenPipeError as error:
-            _occupy(self.fileno(), os.O_WRONLY)
-            raise ReaderLeft from error
         except OSError as error:
+            if self.fileno() == STDERR:
+                return memoryview(content).nbytes
             _occupy(self.fileno(), os.O_WRONLY)
+            if isinstance(error, BrokenPipeError):
+                raise ReaderLeft from error
             raise SetupError(
                 f"Standard output cannot be written: {error.strerror}. What was measured is kept: make room, or write "
                 "elsewhere, and run the command again."

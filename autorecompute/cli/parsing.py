@@ -10,7 +10,7 @@ from itertools import pairwise
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from autorecompute.backends.registry import AUTO, PACKAGES
+from autorecompute.backends.registry import AUTO, PACKAGES, plain_name
 from autorecompute.errors import UsageError
 from autorecompute.files import shown
 from autorecompute.units import printable
@@ -69,9 +69,11 @@ class Parser(argparse.ArgumentParser):
         raise UsageError(f"{text[:1].upper()}{text[1:].rstrip('.')}. See: {self.prog} --help")
 
 
-def add_rest(parser: argparse.ArgumentParser) -> None:
-    """Add the script's arguments to the help: what follows ``--`` is taken away before the parser sees it."""
+def add_command(parser: argparse.ArgumentParser) -> None:
+    """Add the script and its arguments: what follows ``--`` is taken away before the parser sees it."""
+    parser.add_argument("script", metavar="SCRIPT", type=Path, help="the training script")
     parser.add_argument(REST, nargs="*", default=(), metavar="-- ARGUMENT", help="arguments of the script")
+    parser.add_argument("-m", dest="is_module", action="store_true", help="SCRIPT is a module, as in python -m")
 
 
 def require_values(arguments: Sequence[str]) -> None:
@@ -103,9 +105,7 @@ def require_no_stray_address(arguments: Sequence[str]) -> None:
 
 def add_script_arguments(parser: argparse.ArgumentParser) -> None:
     """Add what every verb that starts the user's script takes."""
-    parser.add_argument("script", metavar="SCRIPT", type=Path, help="the training script")
-    add_rest(parser)
-    parser.add_argument("-m", dest="is_module", action="store_true", help="SCRIPT is a module, as in python -m")
+    add_command(parser)
     parser.add_argument("--batch-flag", metavar="FLAG", help="the script's flag that takes the batch")
     parser.add_argument("--launcher", default="", metavar="COMMAND", help="what starts the script instead of python")
     parser.add_argument(
@@ -136,7 +136,6 @@ def asked_job(args: argparse.Namespace) -> Job:
     Raises:
         UsageError: there is no such script, its launcher cannot be read, or the backend replaces no checkpointing.
     """
-    from autorecompute.backends.registry import plain_name
     from autorecompute.trials import Job
 
     if args.replace_checkpointing and args.backend not in {AUTO, plain_name()}:
@@ -159,18 +158,6 @@ AUTO_BATCH = "auto"
 LONGEST_LABEL = 30
 
 
-def add_batch_arguments(parser: argparse.ArgumentParser) -> None:
-    """Add the options; only one of them can be given."""
-    group = parser.add_mutually_exclusive_group()
-    group.add_argument(
-        "--target-batch",
-        type=target_batch,
-        metavar="N",
-        help="samples a forward on one device, or 'auto' for the batch with the most samples a second",
-    )
-    group.add_argument("--batches", type=batch_list, metavar="N,N,...", help="tune and compare exactly these batches")
-
-
 def positive(text: str) -> int:
     """Return a whole number from 1 on."""
     if not text.strip().isdecimal() or int(text) < 1:
@@ -188,24 +175,12 @@ def target_batch(text: str) -> int | str:
 
 
 def batch_list(text: str) -> tuple[int, ...]:
-    """Batches as ``8,16,32``, each once, in ascending order."""
+    """Return batches that are written as ``8,16,32``, in ascending order; none may come twice."""
     batches = sorted(positive(part) for part in text.split(","))
     for batch, following in pairwise(batches):
         if batch == following:
             raise argparse.ArgumentTypeError(f"batch {batch} is named twice")
     return tuple(batches)
-
-
-def asked_batches(args: argparse.Namespace) -> tuple[int | None, tuple[int, ...] | None]:
-    """Return the batch to begin with, and the batches to compare.
-
-    None for the best one, ``None`` for one batch alone.
-    """
-    from autorecompute.search.fastest_batch import START
-
-    if args.batches is not None:
-        return args.batches[0], args.batches
-    return (START, ()) if args.target_batch == AUTO_BATCH else (args.target_batch, None)
 
 
 def in_a_name(batches: tuple[int, ...]) -> str:

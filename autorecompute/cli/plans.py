@@ -12,7 +12,7 @@ from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from autorecompute.backends.registry import AUTO
+from autorecompute.backends.registry import AUTO, backend_of, known_cards, plain_name
 from autorecompute.cli.parsing import add_script_arguments, asked_job, batch_list, positive
 from autorecompute.cli.tune import parse_limit
 from autorecompute.errors import NothingFitsError, ScriptError, SetupError, UsageError, WrongBatchError
@@ -22,9 +22,10 @@ from autorecompute.units import format_bytes
 if TYPE_CHECKING:
     from collections.abc import Iterable, Iterator, Sequence
 
+    from autorecompute.backends.interface import ControllerBackend
     from autorecompute.memory import MemoryModel, PeakView
     from autorecompute.plans import Config, Space
-    from autorecompute.reports.plans_text import Overview
+    from autorecompute.reports.plans_json import Overview
     from autorecompute.trials import Bench, Job
 
 
@@ -43,7 +44,7 @@ def look(args: argparse.Namespace, level: str | None) -> tuple[list[Overview], P
     """
     from autorecompute.reports.picture import require_picture_file
 
-    limit_bytes = parse_limit(args.memory_limit) if args.memory_limit is not None else None
+    limit_bytes = parse_limit(args.memory_limit)
     if args.card is not None and not args.fake:
         raise UsageError("--card says what fake tensors stand for. Add --fake, or leave it out.")
     if args.ranks and not args.fake:
@@ -55,7 +56,7 @@ def look(args: argparse.Namespace, level: str | None) -> tuple[list[Overview], P
         raise UsageError("The script's arguments take a batch and none is given. Add --batch N.")
     if args.picture is not None:
         require_picture_file(args.picture)
-    if args.launcher and _profiles(args):
+    if args.launcher and _peak_options(args):
         raise UsageError("One process is profiled at a time: leave out --launcher, or --peak and --memory-limit.")
     if args.log_level is not None:
         from autorecompute.backends.registry import log_variables
@@ -73,29 +74,21 @@ def look(args: argparse.Namespace, level: str | None) -> tuple[list[Overview], P
 
 def _on_fakes(job: Job, args: argparse.Namespace) -> Job:
     """Return the job with the backend that runs on fake tensors."""
-    from autorecompute.backends.registry import plain_name
-
     plain = plain_name()
     if args.backend not in {AUTO, plain}:
         raise UsageError(f"Only plain PyTorch runs on fake tensors. Leave out --backend {args.backend}, or --fake.")
     if args.launcher:
         raise UsageError("One process runs on fake tensors. Leave out --launcher, or --fake; --ranks N stands for it.")
-    return replace(job, backend=plain, fakes=True, card=_known_card(args.card), ranks=args.ranks)
-
-
-def _known_card(card: str | None) -> str:
-    from autorecompute.backends.registry import known_cards
-
-    if card is not None and card not in known_cards():
-        raise UsageError(f"The card {shown(card)} is not known. Choose among: {', '.join(known_cards())}.")
-    return card or ""
+    if args.card is not None and args.card not in known_cards():
+        raise UsageError(f"The card {shown(args.card)} is not known. Choose among: {', '.join(known_cards())}.")
+    return replace(job, backend=plain, fakes=True, card=args.card or "", ranks=args.ranks)
 
 
 def _look_at(
     batch: int | None, job: Job, args: argparse.Namespace, limit_bytes: int | None, *, follows: bool
 ) -> tuple[list[Overview], PeakView | None]:
-    from autorecompute.backends.registry import backend_of
-    from autorecompute.reports.plans_text import Overview, choose_dims
+    from autorecompute.reports.plans_json import Overview
+    from autorecompute.reports.plans_text import choose_dims
 
     with _bench(batch, job, follows=follows, debugs=args.debug_script) as bench:
         detections = bench.detect_ranks()
@@ -109,12 +102,8 @@ def _look_at(
             )
             for detection, dims in asked
         ]
-        view = _survey(args, bench, overviews[0], limit_bytes) if _profiles(args) else None
+        view = _survey(args, bench, overviews[0], limit_bytes) if _peak_options(args) else None
     return overviews, view
-
-
-def _profiles(args: argparse.Namespace) -> bool:
-    return bool(_peak_options(args))
 
 
 def _peak_options(args: argparse.Namespace) -> list[str]:
@@ -129,11 +118,6 @@ def _peak_options(args: argparse.Namespace) -> list[str]:
         "--ranks": args.ranks,
     }
     return [option for option, is_given in given.items() if is_given]
-
-
-def shows_peak(args: argparse.Namespace) -> bool:
-    """Tell whether timelines are to be printed."""
-    return bool(args.peak or args.beside is not None)
 
 
 @contextlib.contextmanager
@@ -153,16 +137,12 @@ def _bench(batch: int | None, job: Job, *, follows: bool, debugs: bool) -> Itera
             yield bench
     except ScriptError:
         if not follows:
-            _print_logs(logs)
+            # The folder goes. A worker that was replaced has a log of its own.
+            for log in sorted(logs.iterdir()):
+                sys.stderr.write(log.read_text(errors="replace"))
         raise
     finally:
         shutil.rmtree(logs, ignore_errors=True)
-
-
-def _print_logs(logs: Path) -> None:
-    """Show what the script printed, for the folder goes; a worker that is replaced has a file of its own."""
-    for log in sorted(logs.iterdir()):
-        sys.stderr.write(log.read_text(errors="replace"))
 
 
 def _small_batch(job: Job, args: argparse.Namespace) -> int | None:
@@ -172,19 +152,14 @@ def _small_batch(job: Job, args: argparse.Namespace) -> int | None:
     if job.fakes:
         batch: int | None = args.batch
         return batch
-    if _profiles(args):
+    if _peak_options(args):
         return PROFILED_BATCH
     return min(args.batch, DETECTION_BATCH) if args.batch is not None and job.takes_batch else None
 
 
 def _survey(args: argparse.Namespace, bench: Bench, overview: Overview, limit_bytes: int | None) -> PeakView:
-    from rich.console import Console
-    from rich.progress import track
-
-    from autorecompute.backends.registry import backend_of
-    from autorecompute.plans import Config
+    from autorecompute.memory import PeakView
     from autorecompute.search.candidates import predict_frontier
-    from autorecompute.tuning.searcher_factory import informative_configs, survey
 
     detection, space = overview.detection, overview.detection.space
     config, backend = _choose(args, overview, space), backend_of(detection.versions)
@@ -195,11 +170,29 @@ def _survey(args: argparse.Namespace, bench: Bench, overview: Overview, limit_by
             f"No peak can be forecast for this model. Leave out {options} to see its plans, or measure them: "
             f"{overview.command}{notes}"
         )
-    if known is not None:
-        if args.fake and limit_bytes is not None:
-            _require_room_at_rest(known, overview, limit_bytes)
-        view = _view(known, config, overview, limit_bytes, args.batches)
-        return replace(view, frontier=predict_frontier(known, view.dims))
+    if known is not None and args.fake and limit_bytes is not None:
+        _require_room_at_rest(known, overview, limit_bytes)
+    model, config = (known, config) if known is not None else _profile(bench, space, config, backend)
+    dims = {**model.dims, **overview.dims}
+    return PeakView(
+        model=model,
+        config=config,
+        dims=dims,
+        limit_bytes=limit_bytes,
+        command=overview.command,
+        batches=args.batches,
+        frontier=() if known is None else predict_frontier(known, dims),
+    )
+
+
+def _profile(bench: Bench, space: Space, config: Config, backend: ControllerBackend) -> tuple[MemoryModel, Config]:
+    """Profile steps, and return what they tell with the config, or with no recompute where it could not be profiled."""
+    from rich.console import Console
+    from rich.progress import track
+
+    from autorecompute.plans import Config
+    from autorecompute.tuning.searcher_factory import informative_configs, survey
+
     configs = informative_configs(space, [config])
     print(f"profiling a step of each of {len(configs)} configs", file=sys.stderr)
     progress = track(configs, "profiling", console=Console(stderr=True), transient=True)
@@ -208,22 +201,7 @@ def _survey(args: argparse.Namespace, bench: Bench, overview: Overview, limit_by
         print(f"autorecompute: {space.describe(config)} could not be profiled and is not shown", file=sys.stderr)
         config = Config()
     assert backend.memory_model is not None, "this system profiles steps"
-    return _view(backend.memory_model(space, found), config, overview, limit_bytes, args.batches)
-
-
-def _view(
-    model: MemoryModel, config: Config, overview: Overview, limit_bytes: int | None, batches: tuple[int, ...]
-) -> PeakView:
-    from autorecompute.memory import PeakView
-
-    return PeakView(
-        model=model,
-        config=config,
-        dims={**model.dims, **overview.dims},
-        limit_bytes=limit_bytes,
-        command=overview.command,
-        batches=batches,
-    )
+    return backend.memory_model(space, found), config
 
 
 def _require_room_at_rest(model: MemoryModel, overview: Overview, limit_bytes: int) -> None:
@@ -244,28 +222,29 @@ def _noticing_restarts(configs: Iterable[Config], bench: Bench) -> Iterator[Conf
         yield config
         if bench.starts > 1 and not is_told:
             is_told = True
-            print(
-                f"the script ended and is started again: let it take {STEPS_A_CONFIG} steps a config", file=sys.stderr
-            )
+            told = f"the script ended and is started again: let it take {STEPS_A_CONFIG} steps a config"
+            print(told, file=sys.stderr)
 
 
 def _choose(args: argparse.Namespace, overview: Overview, space: Space) -> Config:
     from autorecompute.plans import choose_config
 
     if args.beside is not None:
-        return choose_config(args.beside, space, [line.plan for line in overview.lines()])
+        return choose_config(args.beside, space, overview.plans)
     return overview.offer.config if overview.offer.is_on else space.all_on
 
 
 def _tune_command(args: argparse.Namespace, job: Job) -> str:
     from autorecompute.worker.protocol import MODULE_FLAG
 
-    flags = [f"--target-batch={args.batch}"] if args.batch is not None else []
-    flags += [f"--memory-limit={args.memory_limit}"] if args.memory_limit is not None else []
-    flags += [f"--batch-flag={args.batch_flag}"] if args.batch_flag is not None else []
-    launcher = f"torchrun --nproc-per-node {args.ranks}" if args.ranks else args.launcher
-    flags += [f"--launcher={launcher}"] if launcher else []
-    flags += [f"--backend={args.backend}"] if args.backend != AUTO else []
+    options = {
+        "target-batch": args.batch,
+        "memory-limit": args.memory_limit,
+        "batch-flag": args.batch_flag,
+        "launcher": (f"torchrun --nproc-per-node {args.ranks}" if args.ranks else args.launcher) or None,
+        "backend": args.backend if args.backend != AUTO else None,
+    }
+    flags = [f"--{name}={value}" for name, value in options.items() if value is not None]
     flags += ["--replace-checkpointing"] if args.replace_checkpointing else []
     script = [MODULE_FLAG, str(args.script)] if args.is_module else [str(args.script)]
     rest = ["--", *job.arguments] if job.arguments else []
@@ -367,33 +346,28 @@ def run(args: argparse.Namespace) -> int:
 
 
 def _print(args: argparse.Namespace, level: str | None, overviews: Sequence[Overview], view: PeakView | None) -> None:
-    from autorecompute.reports.peak import (
-        print_batches,
-        print_effects,
-        print_forecasts,
-        print_frontier,
-        print_peak,
-        print_presets,
-        print_rank,
-    )
+    from autorecompute.reports import peak
+    from autorecompute.reports.console import make_console
     from autorecompute.reports.plans_text import print_details, print_summary
 
+    console = make_console()
     if level != "warning":
-        print_summary(overviews[0])
+        print_summary(overviews[0], console)
     if args.details or level in {"devinfo", "verbose"}:
         for rank, overview in enumerate(overviews):
-            print_details(overview, rank=rank if len(overviews) > 1 else None)
-    if view is not None and shows_peak(args):
-        print_peak(view, is_detailed=args.details)
-        print_effects(view)
-    if view is not None and view.limit_bytes is not None:
-        print_forecasts(view)
-    if view is not None and (view.limit_bytes is not None or view.batches):
-        print_frontier(view)
-        print_batches(view)
-    if view is not None:
-        print_presets(view)
-        print_rank(view)
+            print_details(overview, console, rank=rank if len(overviews) > 1 else None)
+    if view is None:
+        return
+    if args.peak or args.beside is not None:
+        peak.print_peak(view, console, is_detailed=args.details)
+        peak.print_effects(view, console)
+    if view.limit_bytes is not None:
+        peak.print_forecasts(view, console)
+    if view.limit_bytes is not None or view.batches:
+        peak.print_frontier(view, console)
+        peak.print_batches(view, console)
+    peak.print_presets(view, console)
+    peak.print_rank(view, console)
 
 
 def _level_in_environment() -> str | None:

@@ -6,17 +6,12 @@ import argparse
 import os
 import signal
 import sys
-from typing import TYPE_CHECKING, Any, NoReturn
+from typing import Any, NoReturn
 
 from autorecompute.errors import UsageError
 from autorecompute.files import shown
 from autorecompute.startup import HOOKS_VARIABLE, prepend_to_python_path
 from autorecompute.units import printable
-
-if TYPE_CHECKING:
-    from collections.abc import Iterator, Mapping, Sequence
-
-    from autorecompute.backends.interface import Emission
 
 EXAMPLES = """examples:
   autorecompute run bert -- python train.py --batch-size 32
@@ -29,7 +24,7 @@ cannot be prepared.
 
 
 def register(subparsers: Any) -> None:
-    """Add the verb to the command line."""
+    """Add the verb."""
     parser = subparsers.add_parser(
         "run",
         help="train with the config of a study",
@@ -55,6 +50,7 @@ def run(args: argparse.Namespace) -> int:
     from autorecompute.result import VARIABLE as EVIDENCE_VARIABLE
     from autorecompute.studies import StudyFolder, load_result
     from autorecompute.trials.private import variables_of_known_code
+    from autorecompute.worker.protocol import BATCH_VARIABLE
 
     if not any(args.rest[:1]):
         raise UsageError(f"There is no command to run. Write it after --: autorecompute run {args.study} -- python …")
@@ -66,48 +62,26 @@ def run(args: argparse.Namespace) -> int:
             print(f"autorecompute: {rejection.reason}. Tune again with the same command.", file=sys.stderr)
     variables = {
         EVIDENCE_VARIABLE: str(folder.evidence),
-        **variables_of(rendered, require_best(result).batch),
+        **rendered.variables,
+        BATCH_VARIABLE: str(require_best(result).batch),
         **variables_of_known_code(folder.path, os.environ),
         HOOKS_VARIABLE: registry.backend_of(result.versions).IMPORT_HOOK,
     }
     strays = stray_variables(rendered)
-    for change in describe_changes(os.environ, variables, strays):
-        print(f"autorecompute: {change}", file=sys.stderr)
-    replace_process(args.rest, training_environment(os.environ, variables, strays))
-
-
-def variables_of(rendered: Emission, batch: int) -> dict[str, str]:
-    """Return the config's variables, and the one that scripts may read the batch from."""
-    from autorecompute.worker.protocol import BATCH_VARIABLE
-
-    return {**rendered.variables, BATCH_VARIABLE: str(batch)}
-
-
-def training_environment(
-    inherited: Mapping[str, str], variables: Mapping[str, str], strays: Sequence[str]
-) -> dict[str, str]:
-    """Return the inherited environment with these variables and the folder for Python, without the strays."""
-    kept = {name: value for name, value in inherited.items() if name not in strays}
-    return {**kept, **variables, "PYTHONPATH": prepend_to_python_path(inherited.get("PYTHONPATH", ""))}
-
-
-def describe_changes(
-    inherited: Mapping[str, str], variables: Mapping[str, str], strays: Sequence[str]
-) -> Iterator[str]:
-    """Yield a sentence about each variable whose inherited value the command will not see."""
-    for name, value in variables.items():
-        if inherited.get(name, value) != value:
-            yield f"{name}={printable(inherited[name])} of your environment is replaced by {value}."
-    for name in strays:
-        if name in inherited:
-            value = printable(inherited[name])
-            yield f"{name}={value} of your environment is removed: the study's config does without it."
+    for name in (*variables, *strays):
+        value, given = os.environ.get(name), variables.get(name)
+        if value is not None and value != given:
+            change = "removed: the study's config does without it" if given is None else f"replaced by {given}"
+            print(f"autorecompute: {name}={printable(value)} of your environment is {change}.", file=sys.stderr)
+    kept = {name: value for name, value in os.environ.items() if name not in strays}
+    python_path = prepend_to_python_path(os.environ.get("PYTHONPATH", ""))
+    replace_process(args.rest, {**kept, **variables, "PYTHONPATH": python_path})
 
 
 def replace_process(
     command: list[str], environment: dict[str, str], given_as: str = "the command after --"
 ) -> NoReturn:
-    """Becomes the command: same process id, its exit code and its signals are the caller's.
+    """Become the command: same process id, its exit code and its signals are the caller's.
 
     Raises:
         UsageError: the command cannot be started.

@@ -11,9 +11,8 @@ from autorecompute.units import printable
 if TYPE_CHECKING:
     import argparse
 
-    from autorecompute.codec import Absent
-    from autorecompute.reports.answer_json import Answer, NearestStudy
     from autorecompute.studies import StudyFolder
+    from autorecompute.studies.transfer import StoredStudy
     from autorecompute.studies.tuned import Tuned
 
 
@@ -41,79 +40,64 @@ def run(args: argparse.Namespace) -> int:
     Raises:
         UsageError: there is no such study, or ``--why`` comes without one.
     """
-    if args.study is not None:
-        return run_show(args)
-    if args.why:
-        raise UsageError("--why is about one study. Name it: autorecompute show STUDY --why")
-    from autorecompute.studies import list_studies
-
-    list_all(list_studies(), as_json=args.json)
-    return 0
-
-
-def run_show(args: argparse.Namespace) -> int:
-    """Print one study."""
     from autorecompute.studies import StudyFolder
     from autorecompute.studies.transfer import find_most_alike
     from autorecompute.studies.tuned import Tuned
 
+    if args.study is None:
+        if args.why:
+            raise UsageError("--why is about one study. Name it: autorecompute show STUDY --why")
+        return run_list(args)
     folder = StudyFolder(args.study)
     tuned = Tuned.of(folder.head())
-    nearest = find_most_alike(tuned, folder, _note) if args.why else None
+    nearest = None
+    if args.why:
+        nearest = find_most_alike(tuned, folder, lambda text: print(printable(text), file=sys.stderr))
     if args.json:
-        from autorecompute.codec import ABSENT
-        from autorecompute.reports.answer_json import NearestStudy
-
-        told = None if nearest is None else NearestStudy.of(tuned, nearest)
-        _print_json(folder, tuned, told if args.why else ABSENT)
+        _print_json(folder, tuned, nearest, tells_nearest=args.why)
     else:
         _print(folder, tuned)
         if args.why:
-            from autorecompute.reports.answer_json import print_nearest
+            from autorecompute.reports.listing import print_nearest
 
             print()
             print_nearest(tuned, nearest)
     return 0
 
 
-def _note(text: str) -> None:
-    print(printable(text), file=sys.stderr)
-
-
-def _print_json(folder: StudyFolder, tuned: Tuned, nearest: NearestStudy | Absent | None) -> None:
+def _print_json(folder: StudyFolder, tuned: Tuned, nearest: StoredStudy | None, *, tells_nearest: bool) -> None:
     from autorecompute import codec
-    from autorecompute.reports.answer_json import MeasuredTrial, ShownStudy
-    from autorecompute.studies.records import trials_of
+    from autorecompute.emit.handing import hand_out_if_any
+    from autorecompute.reports.answer_json import Answer, MeasuredTrial, NearestStudy, ShownStudy
+    from autorecompute.studies.records import trials_of, trials_of_answer
 
-    trials = trials_of(folder)
+    trials, result = trials_of(folder), folder.result()
+    answer, told = None, None
+    if result is not None:
+        answer = Answer.of(result, trials_of_answer(folder, result), hand_out_if_any(folder, result))
+    if nearest is not None:
+        told = NearestStudy(
+            study=nearest.name,
+            is_shipped=nearest.is_shipped,
+            has_same_plans=nearest.has_same_plans,
+            differences=tuple(tuned.compare(nearest.tuned)),
+        )
     shown = ShownStudy(
         provenance=folder.provenance(),
         identity=tuned.parts,
-        result=_answer_of(folder),
+        result=answer,
         trials=tuple(map(MeasuredTrial.of, trials)),
-        nearest=nearest,
+        nearest=told if tells_nearest else codec.ABSENT,
     )
     print(codec.dumps(shown))
-
-
-def _answer_of(folder: StudyFolder) -> Answer | None:
-    """Return a study's answer with all its figures; ``None`` as long as there is none."""
-    from autorecompute.emit.handing import hand_out_if_any
-    from autorecompute.reports.answer_json import Answer
-    from autorecompute.studies.records import trials_of_answer
-
-    result = folder.result()
-    if result is None:
-        return None
-    return Answer.of(result, trials_of_answer(folder, result), hand_out_if_any(folder, result))
 
 
 def _print(folder: StudyFolder, tuned: Tuned) -> None:
     from autorecompute.emit.handing import hand_out_if_any
     from autorecompute.reports.answer import NOT_OUR_COMMAND
-    from autorecompute.reports.answer_json import print_identity
+    from autorecompute.reports.listing import print_identity
     from autorecompute.reports.screen import print_result, print_trials
-    from autorecompute.studies.records import place_of, trials_of, trials_of_answer
+    from autorecompute.studies.records import describe_missing, place_of, trials_of, trials_of_answer
 
     # All is read before anything is printed: what cannot be read ends in a sentence alone.
     trials, result, place = trials_of(folder), folder.result(), place_of(folder)
@@ -131,25 +115,19 @@ def _print(folder: StudyFolder, tuned: Tuned) -> None:
         if is_imported and result.best is not None:
             print(NOT_OUR_COMMAND)
     else:
-        print(_describe_unanswered(folder))
+        again = "run its tune command again" if place is None else "run its tune command again, with its --storage,"
+        print(f"{describe_missing(folder)} No answer yet: {again} to go on.".strip())
 
 
-def _describe_unanswered(folder: StudyFolder) -> str:
-    from autorecompute.studies.records import describe_missing, place_of
-
-    again = (
-        "run its tune command again" if place_of(folder) is None else "run its tune command again, with its --storage,"
-    )
-    return f"{describe_missing(folder)} No answer yet: {again} to go on.".strip()
-
-
-def list_all(folders: list[StudyFolder], *, as_json: bool) -> None:
+def run_list(args: argparse.Namespace) -> int:
     """Print the studies there are."""
     from autorecompute import codec
     from autorecompute.reports.listing import StudyLine, StudyList, print_studies
+    from autorecompute.studies import list_studies
 
-    studies = tuple(map(StudyLine.of, folders))
-    if as_json:
+    studies = tuple(map(StudyLine.of, list_studies()))
+    if args.json:
         print(codec.dumps(StudyList(studies=studies)))
     else:
         print_studies(studies)
+    return 0

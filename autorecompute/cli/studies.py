@@ -6,23 +6,25 @@ import sys
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from autorecompute.cli.show import add_show_arguments, list_all, run_show
+from autorecompute.cli.show import add_show_arguments, run_list
+from autorecompute.cli.show import run as run_show
 from autorecompute.errors import UsageError
+from autorecompute.units import format_bytes, printable
 
 if TYPE_CHECKING:
     import argparse
 
     from autorecompute.studies import StudyFolder
-    from autorecompute.studies.importing import Knobs
-
-EPILOG = "example: autorecompute studies export bert -o bert.jsonl.gz"
 
 
 def register(subparsers: argparse._SubParsersAction[argparse.ArgumentParser]) -> None:
     """Add the verb with its own verbs."""
-    description = "Lists, exports, imports and removes the studies in ./studies."
-    parser = subparsers.add_parser("studies", help="list, move and remove studies", epilog=EPILOG)
-    parser.description = description
+    parser = subparsers.add_parser(
+        "studies",
+        help="list, move and remove studies",
+        description="Lists, exports, imports and removes the studies in ./studies.",
+        epilog="example: autorecompute studies export bert -o bert.jsonl.gz",
+    )
     actions = parser.add_subparsers(metavar="ACTION", required=True)
     listing = actions.add_parser("list", help="the studies there are")
     listing.add_argument("--json", action="store_true", help="print one JSON object")
@@ -72,14 +74,6 @@ def _add_removal(actions: argparse._SubParsersAction[argparse.ArgumentParser]) -
     prune.set_defaults(run=run_prune)
 
 
-def run_list(args: argparse.Namespace) -> int:
-    """Print the studies there are."""
-    from autorecompute.studies import list_studies
-
-    list_all(list_studies(), as_json=args.json)
-    return 0
-
-
 def run_export(args: argparse.Namespace) -> int:
     """Write a study's archive.
 
@@ -89,10 +83,11 @@ def run_export(args: argparse.Namespace) -> int:
     from autorecompute.files import write_named
     from autorecompute.studies import StudyFolder
     from autorecompute.studies.archive import GZIP_SUFFIX, compress, dump
-    from autorecompute.studies.records import read_records
+    from autorecompute.studies.records import describe_missing, read_records
 
     folder = StudyFolder(args.study)
-    _require_whole(folder)
+    if missing := describe_missing(folder):
+        raise UsageError(f"{missing} Wait for that, or run its tune command again with its --storage.")
     archive = dump(read_records(folder))
     if args.output is None:
         sys.stdout.write(archive.decode())
@@ -102,37 +97,25 @@ def run_export(args: argparse.Namespace) -> int:
     return 0
 
 
-def _require_whole(folder: StudyFolder) -> None:
-    from autorecompute.studies.records import describe_missing
-
-    if missing := describe_missing(folder):
-        raise UsageError(f"{missing} Wait for that, or run its tune command again with its --storage.")
-
-
 def run_import(args: argparse.Namespace) -> int:
     """Make a study of an archive.
 
     Raises:
         UsageError: FILE is no archive, or the name is taken.
     """
+    from autorecompute.backends.registry import controllers
     from autorecompute.studies.archive import read_archive
     from autorecompute.studies.folder import is_name
     from autorecompute.studies.importing import import_records
-    from autorecompute.units import printable
 
     records = read_archive(args.file)
     name = records.head.study if args.study is None else args.study
     if args.study is None and not is_name(name):
         raise UsageError(f"The archive's study is called '{printable(name, '')}', which none can be. Add --study NAME.")
-    folder = import_records(records, name, _knobs(), force=args.force)
+    knobs = {backend.NAME: frozenset(knob.name for knob in backend.KNOBS) for backend in controllers()}
+    folder = import_records(records, name, knobs, force=args.force)
     print(f"study {folder.path}", file=sys.stderr)
     return 0
-
-
-def _knobs() -> Knobs:
-    from autorecompute.backends.registry import controllers
-
-    return {backend.NAME: frozenset(knob.name for knob in backend.KNOBS) for backend in controllers()}
 
 
 def run_delete(args: argparse.Namespace) -> int:
@@ -144,11 +127,12 @@ def run_delete(args: argparse.Namespace) -> int:
     from autorecompute.studies import StudyFolder
     from autorecompute.studies.importing import delete, require_removable
     from autorecompute.trials.private import forget_compiled_code
-    from autorecompute.units import format_bytes
 
     folders = [StudyFolder(name) for name in dict.fromkeys(args.studies)]
     for folder in folders:
-        _require(folder)
+        if not folder.exists():  # one that cannot be read may go, too
+            there = folder.path.parent
+            raise UsageError(f"There is no study '{folder.name}' in {there}. List them: autorecompute show")
         require_removable(folder)
     if not args.force and not _agrees(folders):
         print("nothing was removed", file=sys.stderr)
@@ -159,15 +143,8 @@ def run_delete(args: argparse.Namespace) -> int:
     return 0
 
 
-def _require(folder: StudyFolder) -> None:
-    # One that cannot be read may go, too.
-    if not folder.exists():
-        raise UsageError(f"There is no study '{folder.name}' in {folder.path.parent}. List them: autorecompute show")
-
-
 def _agrees(folders: list[StudyFolder]) -> bool:
     from autorecompute.studies.importing import size_of
-    from autorecompute.units import format_bytes
 
     if not sys.stdin.isatty():
         raise UsageError("Nobody is there to be asked whether to remove it. Add --force.")

@@ -5,12 +5,13 @@ from __future__ import annotations
 import argparse
 import os
 import sys
+from contextlib import suppress
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from autorecompute.cli.parsing import add_replacement, add_rest, positive
+from autorecompute.backends import registry
+from autorecompute.cli.parsing import add_command, add_replacement, asked_job, positive
 from autorecompute.cli.run import replace_process
-from autorecompute.cli.training_search import MOST_TRIALS, NICENESS
 from autorecompute.cli.tune import parse_limit
 
 if TYPE_CHECKING:
@@ -19,10 +20,17 @@ if TYPE_CHECKING:
 
     from autorecompute.studies import StudyFolder
     from autorecompute.trials import Job
+    from autorecompute.trials.beside import TrainingBench
     from autorecompute.tuning.context import TuningSettings
-    from autorecompute.worker.protocol import Settings
+    from autorecompute.worker.protocol import SearchRequest
 
 DEFAULT_TUNING_STEPS = 100
+
+NICENESS = 10
+"""The search leaves the processors to the training."""
+
+MOST_TRIALS = 1000
+"""Steps are what trials are counted in here."""
 
 
 def register(subparsers: argparse._SubParsersAction[argparse.ArgumentParser]) -> None:
@@ -36,9 +44,7 @@ def register(subparsers: argparse._SubParsersAction[argparse.ArgumentParser]) ->
         epilog="example:\n  autorecompute train train.py --memory-limit 40GiB -- --epochs 3",
         formatter_class=argparse.RawDescriptionHelpFormatter,
     )
-    parser.add_argument("script", metavar="SCRIPT", type=Path, help="the training script")
-    add_rest(parser)
-    parser.add_argument("-m", dest="is_module", action="store_true", help="SCRIPT is a module, as in python -m")
+    add_command(parser)
     parser.add_argument(
         "--memory-limit", metavar="SIZE", help="what the peak may reach, such as 40GiB (default: what the device has)"
     )
@@ -54,49 +60,63 @@ def register(subparsers: argparse._SubParsersAction[argparse.ArgumentParser]) ->
         "--launcher", default="", metavar="COMMAND", help='what starts the ranks, such as "torchrun --nproc-per-node 2"'
     )
     add_replacement(parser)
-    parser.set_defaults(run=run)
+    parser.set_defaults(run=run, batch_flag=None)
 
 
 def run(args: argparse.Namespace) -> int:
-    """Becomes the training, so it returns no exit code of its own; the search runs in a process beside it.
+    """Become the training, so it returns no exit code of its own; the search runs in a process beside it.
 
     Raises:
         UsageError: there is no such script, or the study is not this machine's.
         SetupError: the study cannot be read.
     """
-    from autorecompute.backends import registry
     from autorecompute.studies import StudyFolder
     from autorecompute.studies.tuned import require_own
-    from autorecompute.trials import Job
-    from autorecompute.tuning.context import TuningSettings
     from autorecompute.tuning.session import default_name
 
-    limit_bytes = parse_limit(args.memory_limit) if args.memory_limit is not None else None
-    job = Job(
-        script=args.script,
-        is_module=args.is_module,
-        arguments=tuple(args.rest),
-        launcher=args.launcher,
-        backend=registry.plain_name(),
-        replaces_checkpointing=args.replace_checkpointing,
-    )
+    limit_bytes = parse_limit(args.memory_limit)
+    args.backend = registry.plain_name()
+    job = asked_job(args)
     folder = StudyFolder(default_name(job, None, limit_bytes) if args.study is None else args.study)
     if folder.exists():
         folder.head()
     require_own(folder)
-    settings = TuningSettings(limit_bytes=limit_bytes, max_trials=MOST_TRIALS, timeout_seconds=None, is_fresh=True)
-    _become_training(job, folder, settings, args.tuning_steps)
+    _become_training(job, folder, limit_bytes, args.tuning_steps)
 
 
-def _become_training(job: Job, folder: StudyFolder, settings: TuningSettings, steps: int) -> NoReturn:
+def _settings(limit_bytes: int | None) -> TuningSettings:
+    from autorecompute.tuning.context import TuningSettings
+
+    return TuningSettings(limit_bytes=limit_bytes, max_trials=MOST_TRIALS, timeout_seconds=None, is_fresh=True)
+
+
+def _become_training(job: Job, folder: StudyFolder, limit_bytes: int | None, steps: int) -> NoReturn:
     from autorecompute import codec
-    from autorecompute.backends import registry
     from autorecompute.result import VARIABLE as EVIDENCE_VARIABLE
     from autorecompute.training_job import default_allocator
-    from autorecompute.worker.protocol import SETTINGS_VARIABLE, is_alone
+    from autorecompute.worker.protocol import SETTINGS_VARIABLE, SearchRequest, Settings, is_alone
 
-    is_one = not job.launcher and is_alone()
-    told = _search_beside(job, folder, settings, steps) if is_one else _leave_search(job, folder, settings, steps)
+    address, request = "", None
+    if not job.launcher and is_alone():
+        address = _search_beside(job, folder, _settings(limit_bytes), steps)
+    else:
+        # A launcher passes no line on to its ranks, so the first one starts the search.
+        request = SearchRequest(
+            script=str(job.script),
+            is_module=job.is_module,
+            arguments=job.arguments,
+            limit_bytes=limit_bytes,
+            study=folder.name,
+            steps=steps,
+            launcher=job.launcher,
+        )
+    told = Settings(
+        address=address,
+        backend=job.backend,
+        replaces_checkpointing=job.replaces_checkpointing,
+        search=request,
+        tuning_steps=steps,
+    )
     environment = {name: value for name, value in os.environ.items() if name not in registry.variables()}
     environment |= default_allocator(os.environ)
     environment[SETTINGS_VARIABLE] = codec.encode(told).decode()
@@ -104,10 +124,9 @@ def _become_training(job: Job, folder: StudyFolder, settings: TuningSettings, st
     replace_process(job.training_command(), environment, "--launcher")
 
 
-def _search_beside(job: Job, folder: StudyFolder, settings: TuningSettings, steps: int) -> Settings:
-    """Start the search, and give what the training is told."""
+def _search_beside(job: Job, folder: StudyFolder, settings: TuningSettings, steps: int) -> str:
+    """Start the search, and give its address for the training."""
     from autorecompute.trials.beside import start_beside
-    from autorecompute.worker.protocol import Settings
 
     def search(line: socket.socket) -> None:
         os.nice(NICENESS)
@@ -119,31 +138,66 @@ def _search_beside(job: Job, folder: StudyFolder, settings: TuningSettings, step
     sys.stdout.flush()
     line = start_beside(search)
     line.set_inheritable(True)
-    return Settings(
-        address=str(line.detach()),
-        backend=job.backend,
-        replaces_checkpointing=job.replaces_checkpointing,
-        tuning_steps=steps,
-    )
+    return str(line.detach())
 
 
-def _leave_search(job: Job, folder: StudyFolder, settings: TuningSettings, steps: int) -> Settings:
-    """Return the ranks' settings: a launcher passes no line on to them, so the first one starts the search."""
-    from autorecompute.worker.protocol import SearchRequest, Settings
+def training_search(descriptor: int, words: str) -> None:
+    """Search for a training that has started this process, until it ends, or the search.
 
-    request = SearchRequest(
-        script=str(job.script),
-        is_module=job.is_module,
-        arguments=job.arguments,
-        limit_bytes=settings.limit_bytes,
-        study=folder.name,
-        steps=steps,
-        launcher=job.launcher,
-    )
-    return Settings(
-        address="",
-        backend=job.backend,
-        replaces_checkpointing=job.replaces_checkpointing,
-        search=request,
-        tuning_steps=steps,
-    )
+    See :func:`autorecompute.auto`. Whatever stands in the way is told there. It gives the number of the socket to it,
+    and its request as JSON.
+    """
+    import json
+    import socket
+
+    from autorecompute import codec
+    from autorecompute.errors import AutorecomputeError
+    from autorecompute.trials.beside import TrainingBench, TrainingEndedError
+    from autorecompute.tuning.while_training import tune_training
+    from autorecompute.worker.protocol import SearchRequest
+
+    os.nice(NICENESS)
+    line, request = socket.socket(fileno=descriptor), codec.from_plain(json.loads(words), SearchRequest)
+    job = _job_of(request)
+    bench = TrainingBench(job, Path(), line, request.steps)
+    try:
+        tune_training(job, _folder_of(request, job, bench), _settings(request.limit_bytes), bench)
+    except TrainingEndedError:
+        pass
+    except AutorecomputeError as error:
+        with suppress(TrainingEndedError):
+            bench.give_up(str(error))
+    finally:
+        bench.hang_up()
+
+
+def _job_of(request: SearchRequest) -> Job:
+    """Return the job that runs there; a program that no command line can start counts as typed."""
+    from autorecompute.errors import UsageError
+    from autorecompute.trials import Job
+
+    backend = registry.plain_name()
+    if not request.is_typed:
+        with suppress(UsageError):
+            return Job(
+                script=Path(request.script),
+                is_module=request.is_module,
+                arguments=request.arguments,
+                launcher=request.launcher,
+                backend=backend,
+            )
+    return Job(script=Path(request.script), is_typed=True, backend=backend)
+
+
+def _folder_of(request: SearchRequest, job: Job, bench: TrainingBench) -> StudyFolder:
+    """Return the study of this name, or else the one of what is trained: a notebook trains one thing after another."""
+    from autorecompute.studies import StudyFolder
+    from autorecompute.studies.tuned import require_own
+    from autorecompute.tuning.session import default_name
+
+    if request.study is None:
+        found = bench.detect()
+        return StudyFolder(default_name(job, found.batch, request.limit_bytes, found.graph))
+    folder = StudyFolder(request.study)
+    require_own(folder)
+    return folder

@@ -9,12 +9,13 @@ import time
 from typing import TYPE_CHECKING
 
 from autorecompute.cli.parsing import (
-    add_batch_arguments,
+    AUTO_BATCH,
     add_script_arguments,
-    asked_batches,
     asked_job,
+    batch_list,
     in_a_name,
     positive,
+    target_batch,
 )
 from autorecompute.errors import InterruptedByUser, LeftToOthers, NothingFitsError, UsageError
 from autorecompute.units import MIB, parse_bytes, parse_seconds
@@ -46,7 +47,14 @@ def register(subparsers: argparse._SubParsersAction[argparse.ArgumentParser]) ->
         formatter_class=argparse.RawDescriptionHelpFormatter,
     )
     add_script_arguments(parser)
-    add_batch_arguments(parser)
+    group = parser.add_mutually_exclusive_group()
+    group.add_argument(
+        "--target-batch",
+        type=target_batch,
+        metavar="N",
+        help="samples a forward on one device, or 'auto' for the batch with the most samples a second",
+    )
+    group.add_argument("--batches", type=batch_list, metavar="N,N,...", help="tune and compare exactly these batches")
     parser.add_argument(
         "--memory-limit", metavar="SIZE", help="what the peak may reach, such as 40GiB (default: what the device has)"
     )
@@ -83,11 +91,12 @@ def register(subparsers: argparse._SubParsersAction[argparse.ArgumentParser]) ->
 
 
 def run(args: argparse.Namespace) -> int:
-    """Tunes, or answers from the finished study."""
+    """Tune, or answer from the finished study."""
     began_seconds = time.monotonic()
-    limit_bytes = parse_limit(args.memory_limit) if args.memory_limit is not None else None
+    limit_bytes = parse_limit(args.memory_limit)
     timeout_seconds = parse_seconds(args.timeout) if args.timeout is not None else None
     from autorecompute.search import require_installed
+    from autorecompute.search.fastest_batch import START
     from autorecompute.studies import StudyFolder
     from autorecompute.trials.job import Effort
     from autorecompute.tuning.context import TuningSettings
@@ -96,7 +105,11 @@ def run(args: argparse.Namespace) -> int:
 
     require_installed(args.sampler)
     job = asked_job(args)
-    batch, batches = asked_batches(args)
+    batch, batches = args.target_batch, args.batches
+    if batches is not None:
+        batch = batches[0]
+    elif batch == AUTO_BATCH:
+        batch, batches = START, ()
     job.script_arguments(batch)
     settings = TuningSettings(
         limit_bytes=limit_bytes,
@@ -126,12 +139,14 @@ def run(args: argparse.Namespace) -> int:
     return code  # a signal that came behind the answer interrupted nothing
 
 
-def parse_limit(text: str) -> int:
-    """Return the value of ``--memory-limit`` in bytes.
+def parse_limit(text: str | None) -> int | None:
+    """Return the value of ``--memory-limit`` in bytes; ``None`` where it is not given.
 
     Raises:
         UsageError: it is no size, or one that is too small, as without its unit.
     """
+    if text is None:
+        return None
     limit_bytes = parse_bytes(text)
     if limit_bytes < MIB:
         has_unit = text.strip()[-1:].isalpha()
@@ -144,15 +159,14 @@ def _storage(args: argparse.Namespace, *, is_for_one: bool) -> StorageUrl | None
     """Return the address of a shared study; ``None`` where it is not shared. An empty variable is as good as none."""
     from autorecompute.studies.storage import parse_storage
 
-    source, text = "--storage", args.storage
-    if text is None:
-        source, text = STORAGE_VARIABLE, args.storage_of_environment or None
+    is_given = args.storage is not None
+    text = args.storage if is_given else args.storage_of_environment or None
     if text is None:
         return None
     if is_for_one:
-        away = "Leave --storage away" if args.storage is not None else f"Unset {STORAGE_VARIABLE}"
+        away = "Leave --storage away" if is_given else f"Unset {STORAGE_VARIABLE}"
         raise UsageError(f"Workers that share a study tune one batch, and no knobs. {away}, or leave these away.")
-    return parse_storage(text, source)
+    return parse_storage(text, "--storage" if is_given else STORAGE_VARIABLE)
 
 
 def _tune(session: TuningSession, *, as_json: bool) -> int:

@@ -12,7 +12,7 @@ from autorecompute.figures import Figures, format_relative
 from autorecompute.measurement import Outcome
 from autorecompute.plans import Config
 from autorecompute.ranges import Count, Ratio
-from autorecompute.reports.console import describe_early_end
+from autorecompute.result import SearchEnd
 from autorecompute.studies.checked import describe_unconfirmed
 from autorecompute.studies.folder import PAGE
 from autorecompute.training_job import ALLOCATOR
@@ -23,7 +23,7 @@ if TYPE_CHECKING:
     from pathlib import Path
 
     from autorecompute.backends.interface import Emission
-    from autorecompute.measurement import GradientCheck, Prediction, Trial
+    from autorecompute.measurement import GradientCheck, Trial
     from autorecompute.result import Best, Result
 
 
@@ -35,15 +35,13 @@ ROUGH = 0.05
 class Summary:
     """Errors of a study's predictions, made before each trial."""
 
-    trials: Annotated[Count, "How many trials have both a predicted and a measured peak."]
-    peak_median_error: Annotated[Ratio, "By which share the peaks were off in the median."]
+    trials: Annotated[Count, "Number of trials with both a predicted and a measured peak."]
+    peak_median_error: Annotated[Ratio, "Median share by which the peaks were off."]
     peak_worst_error: Annotated[Ratio, "The same at worst."]
-    within_interval: Annotated[Count, "How many peaks were within their 90 % interval."]
-    step_median_error: Annotated[
-        Ratio | None, "By which share the step times were off in the median; ``None`` without a reference."
-    ]
-    steps: Annotated[Count, "How many trials have both a predicted and a measured step time."]
-    steps_within_interval: Annotated[Count, "How many step times were within their 90 % interval."]
+    within_interval: Annotated[Count, "Number of peaks within their 90 % interval."]
+    step_median_error: Annotated[Ratio | None, "The same of step times; ``None`` without a reference."]
+    steps: Annotated[Count, "Number of trials with both a predicted and a measured step time."]
+    steps_within_interval: Annotated[Count, "Number of step times within their 90 % interval."]
 
     @property
     def sentence(self) -> str:
@@ -89,33 +87,26 @@ def summarise(trials: Sequence[Trial]) -> Summary | None:
     steps = [abs(error) for trial in trials if (error := step_error(trial)) is not None]
     if not peaks:
         return None
+    predicted = [(trial, trial.prediction) for trial in trials if trial.prediction is not None]
     return Summary(
         trials=len(peaks),
         peak_median_error=statistics.median(peaks),
         peak_worst_error=max(peaks),
-        within_interval=sum(_holds(trial) for trial in trials),
+        within_interval=sum(
+            _is_between(said.peak_low, trial.measurement.peak_bytes, said.peak_high) for trial, said in predicted
+        ),
         step_median_error=statistics.median(steps) if steps else None,
         steps=len(steps),
-        steps_within_interval=sum(_holds_step(trial) for trial in trials),
+        steps_within_interval=sum(
+            _is_between(said.step_low, 1 / trial.relative_throughput, said.step_high)
+            for trial, said in predicted
+            if trial.relative_throughput
+        ),
     )
 
 
-def describe_predictions(trials: Sequence[Trial]) -> str:
-    """Describe the errors of a study's predictions in a line; empty where nothing was predicted."""
-    summary = summarise(trials)
-    return summary.sentence if summary is not None else ""
-
-
-def _holds(trial: Trial) -> bool:
-    peak, prediction = trial.measurement.peak_bytes, trial.prediction
-    return peak is not None and prediction is not None and prediction.peak_low <= peak <= prediction.peak_high
-
-
-def _holds_step(trial: Trial) -> bool:
-    relative, prediction = trial.relative_throughput, trial.prediction
-    if not relative or prediction is None or prediction.step_low is None or prediction.step_high is None:
-        return False
-    return prediction.step_low <= 1 / relative <= prediction.step_high
+def _is_between(low: float | None, value: float | None, high: float | None) -> bool:
+    return low is not None and value is not None and high is not None and low <= value <= high
 
 
 RUNNERS_UP = 3
@@ -128,37 +119,40 @@ NOT_OUR_COMMAND = "the command came with an archive, from whoever made it: read 
 BEST = "best"
 AGAIN = "autorecompute.auto again"
 
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Line:
-    """A line of the answer's table, each figure as people read it."""
-
-    role: str
-    """``baseline``, ``preset``, ``best``, ``runner-up`` or ``rival``."""
-    config: str
-    peak: str
-    throughput: str
-    relative: str
-    outcome: str
-
-    @property
-    def is_best(self) -> bool:
-        """Tell whether it is the config to train with."""
-        return self.role == BEST
+ANSWER_COLUMNS = ("", "config", "peak", "throughput", "relative", "outcome")
+"""Headings of the answer's table. The first column has the role: ``baseline``, ``preset``, ``best``, ``runner-up`` or
+``rival``."""
 
 
-def answer_lines(result: Result, trials: Sequence[Trial]) -> list[Line]:
-    """Return the answer's table: none, the presets, the best, who came after it, and what else it was compared with."""
+def answer_lines(result: Result, trials: Sequence[Trial]) -> list[tuple[str, ...]]:
+    """Return the rows of ``ANSWER_COLUMNS``: none, the presets, the best, who came after it, and the rival batch."""
     lines = [_line("baseline", "none", result.baseline)]
     for name, figures in result.presets.items():
         words, expected = name.replace("_", " "), result.expected.get(name)
-        lines.append(_line("preset", words, figures) if expected is None else _expected_line(words, expected))
-    if result.best is not None:
-        lines.append(_best_line(result.best))
+        if expected is None:
+            lines.append(_line("preset", words, figures))
+        else:
+            relative = "-" if expected.step is None else f"~{format_relative(1 / expected.step)}"
+            peak = f"~{format_bytes(expected.peak_bytes)}"
+            lines.append(("preset", words, peak, "-", relative, "expected, not measured"))
+    if (best := result.best) is not None:
+        speed, end = format_rate(best.samples_per_second), "confirmed" if best.confirmed else "not confirmed"
+        lines.append((BEST, best.description, format_bytes(best.peak_bytes), speed, best.relative_sentence, end))
     lines += [_line("runner-up", name, figures) for name, figures in runners_up(result, trials)]
     if result.rival is not None:
         lines.append(_line("rival", f"none at batch {result.rival.batch}", result.rival))
     return lines
+
+
+def _line(role: str, config: str, figures: Figures) -> tuple[str, ...]:
+    return (
+        role,
+        config,
+        format_bytes(figures.peak_bytes),
+        format_rate(figures.samples_per_second),
+        format_relative(figures.relative_throughput),
+        str(figures.outcome or "not measured"),
+    )
 
 
 def runners_up(result: Result, trials: Sequence[Trial]) -> list[tuple[str, Figures]]:
@@ -204,8 +198,15 @@ def answer_sentences(result: Result, trials: Sequence[Trial]) -> list[str]:
     return [f"verdict: {result.verdict_sentence}", *circumstances(result), *certainties(result, trials)]
 
 
+EARLY_ENDS = {
+    SearchEnd.TIME: "the time is over",
+    SearchEnd.INTERRUPTED: "interrupted",
+    SearchEnd.TRAINING: "the training ended, or had no steps left for trials",
+}
+
+
 def circumstances(result: Result) -> list[str]:
-    """Under what the answer holds."""
+    """Return under what the answer holds, a sentence each."""
     best = result.best
     limit = ""
     if best is not None:
@@ -214,17 +215,32 @@ def circumstances(result: Result) -> list[str]:
             f"{format_count(result.trials, 'trial')} in {format_seconds(result.wall_seconds)}"
         )
     start = result.transferred_from.sentence if result.transferred_from is not None else ""
-    return list(filter(None, [describe_early_end(result), start, limit]))
+    return list(filter(None, [_describe_early_end(result), start, limit]))
+
+
+def _describe_early_end(result: Result) -> str:
+    if not result.search_end.is_early or result.best is None:
+        return ""
+    best = (
+        "the best that was confirmed"
+        if result.best.confirmed
+        else "the fastest so far, and no process has confirmed it"
+    )
+    return f"{EARLY_ENDS[result.search_end]}: this is {best}; rerun the command to continue"
 
 
 def certainties(result: Result, trials: Sequence[Trial]) -> list[str]:
     """Return the sentences on how sure the answer is."""
-    best = result.best
+    best, summary = result.best, summarise(trials)
     sentences: list[str] = []
     if best is not None:
-        sentences.append(f"race: {best.ranking.sentence}" if best.ranking is not None else "")
-        sentences += [_describe_gradients(best.gradients), describe_predictions(trials), describe_compilations(trials)]
-        sentences.append(_describe_contradiction(best, trials))
+        sentences = [
+            f"race: {best.ranking.sentence}" if best.ranking is not None else "",
+            _describe_gradients(best.gradients),
+            summary.sentence if summary is not None else "",
+            describe_compilations(trials),
+            _describe_contradiction(best, trials),
+        ]
     if result.comparison is not None:
         sentences.append(f"recompute gives {result.comparison.sentence}")
     sentences += [*describe_dropped(result, trials), describe_short(result), describe_fragments(result, trials)]
@@ -267,9 +283,7 @@ def describe_disturbed(trials: Sequence[Trial]) -> str:
 def lines_to_paste(result: Result, rendered: Emission | None) -> list[str]:
     """Return the steps to train with the answer, commands on lines of their own; empty where there is none.
 
-    Args:
-        result: The answer.
-        rendered: What to train with; ``None`` where there is nothing, or nothing that may be trained with.
+    ``rendered`` is ``None`` where there is nothing to train with, or nothing that may be trained with.
     """
     if rendered is None:
         return [] if result.best is None else [describe_unconfirmed(result.study)]
@@ -299,14 +313,9 @@ def run_command(result: Result) -> str:
 
 def remarks(result: Result, rendered: Emission) -> list[str]:
     """Return the other steps to take."""
-    lines: list[str] = []
-    best = result.best
-    if best is None:
-        return lines
-    if not rendered.variables:
-        lines.append("Or start it as it is: nothing has to be set.")
-    if not result.command_gives_batch:
-        lines.append(f"Set the script's batch size to {best.batch}; tuning overrode its DataLoader.")
+    lines = [] if rendered.variables else ["Or start it as it is: nothing has to be set."]
+    if result.best is not None and not result.command_gives_batch:
+        lines.append(f"Set the script's batch size to {result.best.batch}; tuning overrode its DataLoader.")
     return lines
 
 
@@ -315,39 +324,6 @@ def describe_page(folder: Path) -> str:
     page, answer = folder / PAGE, folder / "result.json"
     is_current = page.is_file() and answer.is_file() and page.stat().st_mtime >= answer.stat().st_mtime
     return f"page: {page if is_current else f'autorecompute report {shlex.quote(folder.name)}'}"
-
-
-def _line(role: str, name: str, figures: Figures) -> Line:
-    return Line(
-        role=role,
-        config=name,
-        peak=format_bytes(figures.peak_bytes),
-        throughput=format_rate(figures.samples_per_second),
-        relative=format_relative(figures.relative_throughput),
-        outcome=str(figures.outcome or "not measured"),
-    )
-
-
-def _expected_line(name: str, expected: Prediction) -> Line:
-    return Line(
-        role="preset",
-        config=name,
-        peak=f"~{format_bytes(expected.peak_bytes)}",
-        throughput="-",
-        relative="-" if expected.step is None else f"~{format_relative(1 / expected.step)}",
-        outcome="expected, not measured",
-    )
-
-
-def _best_line(best: Best) -> Line:
-    return Line(
-        role=BEST,
-        config=best.description,
-        peak=format_bytes(best.peak_bytes),
-        throughput=format_rate(best.samples_per_second),
-        relative=best.relative_sentence,
-        outcome="confirmed" if best.confirmed else "not confirmed",
-    )
 
 
 def _raced(result: Result, trial: Trial) -> Figures:

@@ -5,11 +5,10 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import Annotated
 
-from rich.table import Table
 from rich.text import Text
 
 from autorecompute.codec import INLINED, Document
-from autorecompute.reports.console import make_console
+from autorecompute.reports.console import make_console, make_table
 from autorecompute.studies.checked import CheckReport, CheckVerdict
 
 NOTE_WIDTH = 80
@@ -21,20 +20,13 @@ STYLES = {CheckVerdict.OK: "green", CheckVerdict.FAILS: "bold red", CheckVerdict
 class Checked(Document):
     """Validity of a stored config on this machine."""
 
-    valid: Annotated[bool, "Whether the config still holds here: no line fails, and its gradients were compared."]
+    valid: Annotated[bool, "True if the config still holds here: no line fails, and its gradients were compared."]
     report: Annotated[CheckReport, INLINED]
-
-    @classmethod
-    def of(cls, report: CheckReport) -> Checked:
-        """Return the document of a check."""
-        return cls(valid=report.is_valid, report=report)
 
 
 def print_check(report: CheckReport) -> None:
     """Print a line for each thing that was checked, and what they come to."""
-    table = Table(box=None, pad_edge=False, header_style="dim")
-    for column in ("", "stored", "here", "verdict", ""):
-        table.add_column(column, overflow="fold")
+    table = make_table("", "stored", "here", "verdict", "")
     table.columns[-1].max_width = NOTE_WIDTH
     for line in report.lines:
         word = str(line.verdict).replace("_", " ")

@@ -1,4 +1,4 @@
-"""The list of studies."""
+"""Studies beside each other: their list, and what a study differs in from the nearest other one."""
 
 from __future__ import annotations
 
@@ -6,19 +6,20 @@ import shlex
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Annotated
 
-from rich.table import Table
 from rich.text import Text
 
 from autorecompute.errors import AutorecomputeError
 from autorecompute.figures import Verdict
-from autorecompute.reports.console import make_console
+from autorecompute.reports.console import make_console, make_table
 from autorecompute.studies.records import require_database, shared_from
 
 if TYPE_CHECKING:
-    from collections.abc import Sequence
+    from collections.abc import Mapping, Sequence
 
     from autorecompute.result import Result
     from autorecompute.studies import StudyFolder
+    from autorecompute.studies.transfer import StoredStudy
+    from autorecompute.studies.tuned import Tuned
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -27,7 +28,7 @@ class StudyLine:
 
     study: Annotated[str, "Its name."]
     problem: Annotated[str | None, "Digest of its problem; ``None`` where it cannot be read."]
-    verdict: Annotated[Verdict | None, "What was found out; ``None`` without an answer."]
+    verdict: Annotated[Verdict | None, "Verdict on recompute; ``None`` without an answer."]
     command: Annotated[tuple[str, ...] | None, "The command that was tuned; ``None`` where it cannot be read."]
     note: Annotated[str, "The best config, that there is no answer yet, or why it cannot be read."]
 
@@ -70,20 +71,48 @@ def print_studies(studies: Sequence[StudyLine]) -> None:
     if not studies:
         print("No study in ./studies. Begin one: autorecompute tune train.py --target-batch N")
         return
-    table = Table(box=None, pad_edge=False, header_style="dim")
-    for column in ("study", "verdict", "best", "command"):
-        table.add_column(column, no_wrap=column in {"study", "verdict"})
+    table, unreadable = make_table("study", "verdict", "best", "command", whole={"study", "verdict"}), []
     for study in studies:
-        note = study.note if _is_readable(study) else "cannot be read: see below"
-        cells = (study.study, study.verdict or "-", note, shlex.join(study.command or ["-"]))
-        table.add_row(*map(Text, cells))
+        note = study.note
+        if study.command is None:
+            # A sentence that would make the column, and with it every row, as wide as itself.
+            note = "cannot be read: see below"
+            unreadable.append(f"\n{study.study}: {study.note}")
+        table.add_row(*map(Text, (study.study, study.verdict or "-", note, shlex.join(study.command or ["-"]))))
     console = make_console()
     console.print(table)
-    for study in studies:
-        if not _is_readable(study):
-            # A sentence that would make the column, and with it every row, as wide as itself.
-            console.print(Text(f"\n{study.study}: {study.note}"))
+    for sentence in unreadable:
+        console.print(Text(sentence))
 
 
-def _is_readable(study: StudyLine) -> bool:
-    return study.command is not None
+def print_identity(digest: str, parts: Mapping[str, str]) -> None:
+    """Print what makes two tunings the same."""
+    table = make_table("part", "value", whole={"part"})
+    table.show_header = False
+    for name, value in parts.items():
+        table.add_row(Text(name, style="dim"), Text(value))
+    console = make_console()
+    console.print(Text(f"problem {digest}"))
+    console.print(table)
+
+
+def print_nearest(tuned: Tuned, nearest: StoredStudy | None) -> None:
+    """Print which part differs from the nearest stored study, and what follows from that."""
+    console = make_console()
+    if nearest is None:
+        console.print(Text("There is no other study to start from."))
+        return
+    shipped = ", which comes with autorecompute" if nearest.is_shipped else ""
+    console.print(Text(f"nearest: study {nearest.name}{shipped}"))
+    differences = tuned.compare(nearest.tuned)
+    if differences:
+        table = make_table("", "here", "there", whole={""})
+        for difference in differences:
+            table.add_row(Text(difference.part, style="dim"), Text(difference.here), Text(difference.there))
+        console.print(table)
+    consequence = "it is about the same problem: its answer is taken over, unless --fresh is given"
+    if not nearest.has_same_plans:
+        consequence = "its plans are others, or mean something else: it tells nothing of this problem"
+    elif differences or nearest.is_shipped:
+        consequence = "its plans are the same: a tuning starts from what it knows, unless --fresh is given"
+    console.print(Text(consequence))

@@ -5,7 +5,6 @@ from __future__ import annotations
 import math
 import statistics
 import time
-from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
 from rich.console import Console, Group
@@ -15,7 +14,7 @@ from rich.text import Text
 
 from autorecompute.figures import format_relative
 from autorecompute.measurement import Outcome
-from autorecompute.reports.console import Guarded, guarded, shorten
+from autorecompute.reports.console import shorten
 from autorecompute.units import (
     describe_software,
     format_bytes,
@@ -23,11 +22,11 @@ from autorecompute.units import (
     format_rate,
     format_samples,
     format_seconds,
+    printable,
 )
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
-    from types import TracebackType
     from typing import Self
 
     from autorecompute.measurement import Measurement, Prediction, Trial
@@ -37,28 +36,8 @@ if TYPE_CHECKING:
 LABEL_WIDTH = 7
 LEAST_TRIALS = 2
 
-
-@dataclass(frozen=True, slots=True)
-class Marks:
-    """The characters of a drawing.
-
-    Attributes:
-        fits: A trial that holds the limit.
-        over: One that does not.
-        best: The fastest that does.
-        limit: The memory limit.
-        axis: Left of the drawing.
-    """
-
-    fits: str
-    over: str
-    best: str
-    limit: str
-    axis: str
-
-
-DRAWN = Marks(fits="●", over="○", best="★", limit="┊", axis="│")
-TYPED = Marks(fits="o", over="x", best="*", limit=":", axis="|")
+FITS, OVER, STAR, LIMIT, AXIS = "●○★┊│"
+TYPED = str.maketrans(FITS + OVER + STAR + LIMIT + AXIS, "ox*:|")
 """For terminals that know no more than ASCII."""
 
 
@@ -69,30 +48,22 @@ def best_of(trials: Sequence[Trial]) -> Trial | None:
 
 
 def speed_of(trial: Trial) -> float:
-    """Throughput relative to none; samples/s where there is no reference."""
+    """Return the throughput relative to none; samples/s where there is no reference."""
     return trial.relative_throughput or trial.measurement.samples_per_second or 0.0
 
 
-def draw_plane(  # noqa: PLR0913  (what is drawn, and where)
-    trials: Sequence[Trial],
-    limit_bytes: int,
-    *,
-    width: int,
-    height: int,
-    marks: Marks,
-    best: Trial | None = None,
+def draw_plane(
+    trials: Sequence[Trial], limit_bytes: int, *, width: int, height: int, best: Trial | None = None
 ) -> list[str]:
     """Return the trials by peak and throughput, up and to the left is better; nothing if there is too little to draw.
 
-    Args:
-        trials: What was measured.
-        limit_bytes: The memory limit.
-        width: Columns there are.
-        height: Lines for the drawing, besides one for its scale.
-        marks: What to draw with.
-        best: The trial of the best config; the fastest that fits where none is given.
+    It has so many lines, besides one for its scale. The best is the fastest that fits, where no other one is given.
     """
-    known = [(trial.measurement.peak_bytes or 0, speed_of(trial), trial) for trial in trials if _is_drawn(trial)]
+    known = [
+        (trial.measurement.peak_bytes, speed_of(trial), trial)
+        for trial in trials
+        if trial.measurement.peak_bytes is not None and trial.measurement.samples_per_second
+    ]
     if len(known) < LEAST_TRIALS:
         return []
     peaks, speeds = [peak for peak, _, _ in known], [speed for _, speed, _ in known]
@@ -107,20 +78,16 @@ def draw_plane(  # noqa: PLR0913  (what is drawn, and where)
     grid = [[" "] * columns for _ in range(height)]
     at_limit = _place(limit_bytes, low, high, columns)
     for line in grid:
-        line[at_limit] = marks.limit
+        line[at_limit] = LIMIT
     best = best or best_of(trials)
     # The best is drawn last: whatever shares its place gives way.
     for peak, speed, trial in sorted(known, key=lambda entry: (entry[2] is best, entry[2].fits)):
-        mark = marks.best if trial is best else marks.fits if trial.fits else marks.over
+        mark = STAR if trial is best else FITS if trial.fits else OVER
         grid[height - 1 - _place(speed, slow, fast, height)][_place(peak, low, high, columns)] = mark
-    drawn = [f"{labels.get(place, ''):>{indent}}{marks.axis}{''.join(line)}" for place, line in enumerate(grid)]
-    return [*(line.rstrip() for line in drawn), f"{'':>{indent}} {_scale(low, high, limit_bytes, columns)}"]
-
-
-def _scale(low: int, high: int, limit_bytes: int, columns: int) -> str:
+    drawn = [f"{labels.get(place, ''):>{indent}}{AXIS}{''.join(line)}" for place, line in enumerate(grid)]
     left, right, middle = format_bytes(low), format_bytes(high), f"limit {format_bytes(limit_bytes)}"
     between = f"{middle:^{max(columns - len(left) - len(right), 0)}}"
-    return f"{left}{between}{right}"
+    return [*(line.rstrip() for line in drawn), f"{'':>{indent}} {left}{between}{right}"]
 
 
 def _label(speed: float, *, is_relative: bool) -> str:
@@ -129,10 +96,6 @@ def _label(speed: float, *, is_relative: bool) -> str:
 
 def _place(value: float, low: float, high: float, count: int) -> int:
     return round((value - low) / (high - low) * (count - 1)) if high > low else count // 2
-
-
-def _is_drawn(trial: Trial) -> bool:
-    return trial.measurement.peak_bytes is not None and bool(trial.measurement.samples_per_second)
 
 
 DESCRIPTION_WIDTH = 52
@@ -148,13 +111,13 @@ class LiveView:
     """Tells a person what a tuning does, as it does it; a context manager that leaves a clean terminal.
 
     Args:
-        console: Where to; stderr where none is given.
-        has_bar: Whether anything may move on the terminal.
-        is_shared: Whether other workers measure as well.
+        console: The terminal; stderr where none is given.
+        has_bar: True if anything may move on the terminal.
+        is_shared: True if other workers measure as well.
     """
 
     def __init__(self, console: Console | None = None, *, has_bar: bool = True, is_shared: bool = False) -> None:
-        self._console = guarded(console or Console(stderr=True, highlight=False, soft_wrap=True))
+        self._console = console or Console(stderr=True, highlight=False, soft_wrap=True)
         self._is_shared = is_shared
         self._began = time.monotonic()
         self._trials: list[Trial] = []
@@ -182,9 +145,7 @@ class LiveView:
             self._live.start()
         return self
 
-    def __exit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
-    ) -> None:
+    def __exit__(self, *error: object) -> None:
         if self._live is not None:
             self._live.stop()
 
@@ -242,18 +203,20 @@ class LiveView:
         self._doing, self._expecting, self._searches = text, "", False
 
     def _say(self, text: str) -> None:
-        self._console.print(f"[dim]\\[{format_seconds(time.monotonic() - self._began):>11}][/] {text}")
+        self._console.print(f"[dim]\\[{format_seconds(time.monotonic() - self._began):>11}][/] {printable(text)}")
 
-    def _render(self) -> Guarded:
+    def _render(self) -> Group:
         """Render the state in lines that are cut at the terminal's current edge."""
         width = min(self._console.width - 1, MOST_COLUMNS)
-        marks = TYPED if self._console.options.ascii_only else DRAWN
         plane = []
         if self._console.height >= LEAST_LINES:
             best = self._leader[0] if self._leader is not None else None
-            plane = draw_plane(self._trials, self._limit_bytes, width=width, height=PLANE_LINES, marks=marks, best=best)
+            plane = draw_plane(self._trials, self._limit_bytes, width=width, height=PLANE_LINES, best=best)
+        if self._console.options.ascii_only:
+            plane = [line.translate(TYPED) for line in plane]
         lines = [*plane, self._best(), f"now   {self._doing}", self._expecting, self._time()]
-        return Guarded(Group(*(Text(line, no_wrap=True, overflow="ellipsis") for line in filter(None, lines))))
+        shown = (printable(line) for line in lines if line)
+        return Group(*(Text(line, no_wrap=True, overflow="ellipsis") for line in shown))
 
     def _best(self) -> str:
         best = self._leader[0] if self._leader is not None else best_of(self._trials)

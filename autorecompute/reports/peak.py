@@ -7,64 +7,90 @@ from dataclasses import replace
 from typing import TYPE_CHECKING
 
 import numpy as np
-from rich.table import Table
 from rich.text import Text
 
 from autorecompute.memory import Phase, find_chain
 from autorecompute.plans import Config
-from autorecompute.reports.console import make_console, make_table, shorten
+from autorecompute.reports.console import make_table, shorten
 from autorecompute.units import format_bytes, format_scaled, format_seconds
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Iterator, Mapping, Sequence
 
     from rich.console import Console
+    from rich.table import Table
 
     from autorecompute.memory import Chain, Estimate, Forecast, Machine, Operation, PeakView, StepProfile, Timeline
 
+WORDS = frozenset({"plan", "config", "answer"})
+"""Columns of words. All others hold figures."""
+NAME_WIDTH = 60
+MOST_ROWS = 12
 
-def print_rank(view: PeakView, console: Console | None = None) -> None:
-    """Print what the peak of each preset is made of on one rank; nothing where one rank was not asked for."""
-    forecasts = {name: view.model.forecast(config, view.dims) for name, config in view.model.space.presets.items()}
-    peaks = {name: forecast.rank for name, forecast in forecasts.items() if forecast.rank is not None}
-    if not peaks:
-        return
-    console = console or make_console()
-    table = make_table("config", "peak", "parameters", "gradients", "state", "gathered", "activations")
-    for name, peak in peaks.items():
-        sizes = (
-            peak.peak_bytes,
-            peak.parameter_bytes,
-            peak.gradient_bytes,
-            peak.state_bytes,
-            peak.gathered_bytes,
-            peak.activation_bytes,
-        )
-        table.add_row(Text(name), *map(format_bytes, sizes))
-    ranks = next(iter(peaks.values())).ranks
-    console.print(Text(f"\nThe peak of one of {ranks} ranks, by what it is made of; no other rank was there"))
-    console.print(Text("gathered: parameters gathered from all ranks, and buffers in which gradients are reduced"))
+
+def _print_columns(console: Console, lines: Iterable[str], columns: Mapping[str, Iterable[str]]) -> None:
+    """Print lines, and below them a table of columns by their headings; a column without cells is left out."""
+    cells = {heading: found for heading, texts in columns.items() if (found := list(texts))}
+    table = make_table(*cells, words=WORDS)
+    for row in zip(*cells.values(), strict=True):
+        table.add_row(*map(Text, row))
+    for line in lines:
+        console.print(Text(line))
     console.print(table)
 
 
-def print_presets(view: PeakView, console: Console | None = None) -> None:
+def _names(view: PeakView, forecasts: Iterable[Forecast]) -> list[str]:
+    return [shorten(view.describe(forecast.config), NAME_WIDTH) for forecast in forecasts]
+
+
+def _presets(view: PeakView) -> dict[str, Forecast]:
+    return {name: view.model.forecast(config, view.dims) for name, config in view.model.space.presets.items()}
+
+
+def print_rank(view: PeakView, console: Console) -> None:
+    """Print what the peak of each preset is made of on one rank; nothing where one rank was not asked for."""
+    peaks = {name: forecast.rank for name, forecast in _presets(view).items() if forecast.rank is not None}
+    if not peaks:
+        return
+    found = list(peaks.values())
+    lines = [
+        f"\nThe peak of one of {found[0].ranks} ranks, by what it is made of; no other rank was there",
+        "gathered: parameters gathered from all ranks, and buffers in which gradients are reduced",
+    ]
+    columns = {
+        "config": peaks,
+        "peak": [format_bytes(peak.peak_bytes) for peak in found],
+        "parameters": [format_bytes(peak.parameter_bytes) for peak in found],
+        "gradients": [format_bytes(peak.gradient_bytes) for peak in found],
+        "state": [format_bytes(peak.state_bytes) for peak in found],
+        "gathered": [format_bytes(peak.gathered_bytes) for peak in found],
+        "activations": [format_bytes(peak.activation_bytes) for peak in found],
+    }
+    _print_columns(console, lines, columns)
+
+
+def print_presets(view: PeakView, console: Console) -> None:
     """Print what each preset takes of the machine; nothing where no machine is known."""
     estimate = view.none.estimate
     if estimate is None:
         return
-    console, machine = console or make_console(), estimate.machine
-    forecasts = {name: view.model.forecast(config, view.dims) for name, config in view.model.space.presets.items()}
-    is_card = any(forecast.reserved_bytes is not None for forecast in forecasts.values())
-    memory = ["tensors", *(["allocated", "reserved"] if is_card else [])]
-    table = make_table("config", *memory, "FLOPs again", "bytes again", "step, estimated", *(["answer"] * is_card))
-    for name, forecast in forecasts.items():
-        sizes = [forecast.peak_bytes, *([forecast.allocated_bytes, forecast.reserved_bytes] if is_card else [])]
-        answer = [_answer_on_card(view, forecast)] if is_card else []
-        table.add_row(Text(name), *map(format_bytes, sizes), *_time(forecast.estimate), *answer)
-    console.print(Text(f"\nThe presets on {describe_machine(machine)}; nothing was run there"))
-    for line in (*_memory_lines(view, is_card=is_card), *_time_lines(estimate)):
-        console.print(Text(line))
-    console.print(table)
+    presets = _presets(view)
+    found = list(presets.values())
+    card = [forecast for forecast in found if any(other.reserved_bytes is not None for other in found)]
+    estimates = [forecast.estimate for forecast in found]
+    columns = {
+        "config": presets,
+        "tensors": [format_bytes(forecast.peak_bytes) for forecast in found],
+        "allocated": [format_bytes(forecast.allocated_bytes) for forecast in card],
+        "reserved": [format_bytes(forecast.reserved_bytes) for forecast in card],
+        "FLOPs again": [f"+{format_scaled(one.operations_again, 'FLOP')}" if one else "-" for one in estimates],
+        "bytes again": [f"+{format_bytes(one.moved_bytes_again)}" if one else "-" for one in estimates],
+        "step, estimated": map(format_estimate, estimates),
+        "answer": [_answer_on_card(view, forecast) for forecast in card],
+    }
+    head = f"\nThe presets on {describe_machine(estimate.machine)}; nothing was run there"
+    memory = _memory_lines(view) if card else ()
+    _print_columns(console, [head, *memory, *_time_lines(estimate)], columns)
 
 
 def format_estimate(estimate: Estimate | None) -> str:
@@ -80,13 +106,6 @@ def describe_machine(machine: Machine) -> str:
     return machine.name if machine.is_measured else f"the card {machine.name}"
 
 
-def _time(estimate: Estimate | None) -> list[str]:
-    if estimate is None:
-        return ["-", "-", "-"]
-    again = f"+{format_scaled(estimate.operations_again, 'FLOP')}"
-    return [again, f"+{format_bytes(estimate.moved_bytes_again)}", format_estimate(estimate)]
-
-
 def _answer_on_card(view: PeakView, forecast: Forecast) -> str:
     """Libraries take memory beyond what is reserved, and an allocator that has too much gives free memory back."""
     limit = view.card_limit
@@ -97,9 +116,7 @@ def _answer_on_card(view: PeakView, forecast: Forecast) -> str:
     return "may not fit" if forecast.allocated_bytes <= limit else "too large"
 
 
-def _memory_lines(view: PeakView, *, is_card: bool) -> Iterator[str]:
-    if not is_card:
-        return
+def _memory_lines(view: PeakView) -> Iterator[str]:
     limit = format_bytes(view.card_limit)
     whose = "the limit" if view.limit_bytes is not None else "the card's memory"
     yield (
@@ -125,28 +142,22 @@ def _time_lines(estimate: Estimate) -> Iterator[str]:
     yield "tune measures how long a step takes"
 
 
-NAME_WIDTH = 60
-MOST_ROWS = 12
-
-
-def print_effects(view: PeakView, console: Console | None = None) -> None:
+def print_effects(view: PeakView, console: Console) -> None:
     """Print what each plan does to the stash, to the peak and to the time, alone and left out of all others."""
-    console = console or make_console()
     none, effects = view.none, view.effects()
     if not effects:
         return
-    table = make_table("plan", "alone: off the stash", "off the peak", "recompute", "peak of all others")
-    for effect in effects:
-        table.add_row(
-            Text(shorten(effect.plan.label, NAME_WIDTH)),
-            format_bytes(none.stash_bytes - effect.alone.stash_bytes),
-            format_bytes(none.live_bytes - effect.alone.live_bytes),
-            _format_share(effect.alone),
-            "-" if effect.left_out is None else format_bytes(effect.left_out.live_bytes),
-        )
+    alone = [effect.alone for effect in effects]
     of_step = "estimated, as a share of the step" if view.is_by_module else "of a step's kernels"
-    console.print(Text(f"\nWhat each plan does, predicted; recompute: time of what runs once more, {of_step}"))
-    console.print(table)
+    columns = {
+        "plan": [shorten(effect.plan.label, NAME_WIDTH) for effect in effects],
+        "alone: off the stash": [format_bytes(none.stash_bytes - forecast.stash_bytes) for forecast in alone],
+        "off the peak": [format_bytes(none.live_bytes - forecast.live_bytes) for forecast in alone],
+        "recompute": map(_format_share, alone),
+        "peak of all others": [format_bytes(one.left_out.live_bytes) if one.left_out else "-" for one in effects],
+    }
+    head = f"\nWhat each plan does, predicted; recompute: time of what runs once more, {of_step}"
+    _print_columns(console, [head], columns)
     if not view.is_by_module:
         console.print(
             Text("off the stash can be less than stated: masks of a recomputed Dropout stay, inputs have to be kept")
@@ -154,69 +165,70 @@ def print_effects(view: PeakView, console: Console | None = None) -> None:
     _print_command(console, "measure which of them pay", view.command)
 
 
-def print_forecasts(view: PeakView, console: Console | None = None) -> None:
+def print_forecasts(view: PeakView, console: Console) -> None:
     """Print which configs should hold the limit, those that recompute least first, and up to which batch."""
     assert view.limit_bytes is not None, "without a limit everything fits"
-    console = console or make_console()
-    limit, found = view.limit_bytes, view.forecasts()
+    limit, found, likely_error = view.limit_bytes, view.forecasts(), view.model.likely_error
     holding = [forecast for forecast in found if forecast.peak_bytes <= limit]
     wanted = [forecast for forecast in found if forecast.config in {Config(), view.config}]
-    shown = list(dict.fromkeys([*wanted, *(holding[:MOST_ROWS] or sorted(found, key=_peak)[:1])]))
-    reserved = ["reserved"] if any(forecast.reserved_bytes is not None for forecast in shown) else []
-    table = make_table("config", "peak", *reserved, "recompute", "answer", "fits up to batch")
-    for forecast in shown:
-        table.add_row(
-            Text(shorten(view.describe(forecast.config), NAME_WIDTH)),
-            format_bytes(forecast.peak_bytes),
-            *(format_bytes(forecast.reserved_bytes) for _ in reserved),
-            _format_share(forecast),
-            _answer(forecast, limit),
-            _format_batches(view, forecast.config),
-        )
+    least = sorted(found, key=lambda forecast: forecast.peak_bytes)[:1]
+    shown = list(dict.fromkeys([*wanted, *(holding[:MOST_ROWS] or least)]))
+    has_reserved = any(forecast.reserved_bytes is not None for forecast in shown)
+    columns = {
+        "config": _names(view, shown),
+        "peak": [format_bytes(forecast.peak_bytes) for forecast in shown],
+        "reserved": [format_bytes(forecast.reserved_bytes) for forecast in shown if has_reserved],
+        "recompute": map(_format_share, shown),
+        "answer": [_answer(forecast, limit) for forecast in shown],
+        "fits up to batch": [_format_batches(view, forecast.config) for forecast in shown],
+    }
     at = ", ".join(f"{name} {value}" for name, value in view.dims.items())
-    console.print(Text(f"\nDoes it fit {format_bytes(limit)} at {at}? Predicted, nothing was measured there:"), end=" ")
-    console.print(Text(f"{view.model.likely_error:.0%} off as a rule, {view.none.error_share:.0%} at worst"))
-    console.print(Text(f"{len(holding)} of {len(found)} configs should, those that recompute least first"))
-    console.print(table)
-    console.print(
-        Text(f"up to which batch: the smaller one where a peak is {view.model.likely_error:.0%} higher than predicted")
-    )
+    errors = f"{likely_error:.0%} off as a rule, {view.none.error_share:.0%} at worst"
+    lines = [
+        f"\nDoes it fit {format_bytes(limit)} at {at}? Predicted, nothing was measured there: {errors}",
+        f"{len(holding)} of {len(found)} configs should, those that recompute least first",
+    ]
+    _print_columns(console, lines, columns)
+    console.print(Text(f"up to which batch: the smaller one where a peak is {likely_error:.0%} higher than predicted"))
     _print_command(console, _advise(holding), view.command)
 
 
-def print_frontier(view: PeakView, console: Console | None = None) -> None:
+def print_frontier(view: PeakView, console: Console) -> None:
     """Print the configs that no other beats in both peak and recompute; a few of them where there are many."""
     if not view.frontier:
         return
-    console = console or make_console()
-    estimate = view.none.estimate
-    time = ["step, estimated"] if estimate is not None else []
-    table = make_table("config", "peak", "recompute", *time, *(["answer"] if view.limit_bytes is not None else []))
+    estimate, limit = view.none.estimate, view.limit_bytes
     few = _spread(view.frontier[::-1], MOST_ROWS)
-    for forecast in few:
-        answer = [_answer(forecast, view.limit_bytes)] if view.limit_bytes is not None else []
-        name = Text(shorten(view.describe(forecast.config), NAME_WIDTH))
-        seconds = [format_estimate(forecast.estimate)] if estimate is not None else []
-        table.add_row(name, format_bytes(forecast.peak_bytes), _format_share(forecast), *seconds, *answer)
+    columns = {
+        "config": _names(view, few),
+        "peak": [format_bytes(forecast.peak_bytes) for forecast in few],
+        "recompute": map(_format_share, few),
+        "step, estimated": [format_estimate(forecast.estimate) for forecast in few if estimate is not None],
+        "answer": [_answer(forecast, limit) for forecast in few if limit is not None],
+    }
     where = f"; steps are those of {describe_machine(estimate.machine)}" if estimate is not None else ""
-    console.print(Text(f"\nThe frontier: no other config has a lower peak without more recompute, predicted{where}"))
-    console.print(Text(f"{len(few)} of {len(view.frontier)} configs are shown; --json has all"))
-    console.print(table)
+    lines = [
+        f"\nThe frontier: no other config has a lower peak without more recompute, predicted{where}",
+        f"{len(few)} of {len(view.frontier)} configs are shown; --json has all",
+    ]
+    _print_columns(console, lines, columns)
 
 
-def print_batches(view: PeakView, console: Console | None = None) -> None:
+def print_batches(view: PeakView, console: Console) -> None:
     """Print the peak of each preset at each of the batches that were asked for."""
     if not view.batches:
         return
-    console = console or make_console()
-    largest = ["largest that should fit"] if view.limit_bytes is not None else []
-    table = make_table("config", *(f"batch {batch}" for batch in view.batches), *largest)
-    for name, peaks in view.presets_by_batch().items():
-        most = view.largest_listed(peaks)
-        fitting = ["none" if most == 0 else str(most)] if most is not None else []
-        table.add_row(Text(name), *(format_bytes(found.peak_bytes) for found in peaks.values()), *fitting)
-    console.print(Text("\nPeaks of the presets by batch, predicted"))
-    console.print(table)
+    presets = view.presets_by_batch()
+    largest = [view.largest_listed(peaks) for peaks in presets.values()]
+    columns = {
+        "config": presets,
+        **{
+            f"batch {batch}": [format_bytes(peaks[batch].peak_bytes) for peaks in presets.values()]
+            for batch in view.batches
+        },
+        "largest that should fit": [str(most or "none") for most in largest if most is not None],
+    }
+    _print_columns(console, ["\nPeaks of the presets by batch, predicted"], columns)
 
 
 def _spread(forecasts: Sequence[Forecast], most: int) -> list[Forecast]:
@@ -235,7 +247,7 @@ def _answer(forecast: Forecast, limit_bytes: int) -> str:
 
 
 def _format_batches(view: PeakView, config: Config) -> str:
-    """Up to which batch a config fits: where its peak is as much higher as it may well be, and as predicted."""
+    """Return up to which batch a config fits: where its peak is as much higher as it may well be, and as predicted."""
     most = view.largest_batch(config)
     if view.limit_bytes is None or most is None:
         return "-"
@@ -254,10 +266,6 @@ def _print_command(console: Console, purpose: str, command: str) -> None:
     console.print(Text(f"\n{purpose}:\n  {command}"), soft_wrap=True)
 
 
-def _peak(forecast: Forecast) -> int:
-    return forecast.peak_bytes
-
-
 def _format_share(forecast: Forecast) -> str:
     return f"+{forecast.recompute_share:.0%}"
 
@@ -273,15 +281,11 @@ LITTLE_OF_THE_SAVING = 0.5
 """A chain is worth a word where most of the recompute runs before the peak, and most of what was saved comes back."""
 
 
-def print_peak(view: PeakView, *, is_detailed: bool, console: Console | None = None) -> None:
+def print_peak(view: PeakView, console: Console, *, is_detailed: bool) -> None:
     """Print the timeline without recompute and that of the config, their figures side by side, and what explains them.
 
-    Args:
-        view: What to look at.
-        is_detailed: Whether the largest tensors at the config's peak are listed, too.
-        console: Where to print.
+    With details the largest tensors at the config's peak are listed, too.
     """
-    console = console or make_console()
     timelines = view.timelines()
     console.print(Text(f"\nOne training step at {_name_dims(view.dims)}, {_describe_origin(view)}"))
     most = max(timeline.peak_bytes for timeline in timelines.values())
@@ -303,23 +307,26 @@ def explain_chain(view: PeakView) -> list[str]:
     kept, saved = none.stash_bytes - some.stash_bytes, none.peak_bytes - some.peak_bytes
     if chain.share_of_work < MOST_OF_THE_WORK or saved > LITTLE_OF_THE_SAVING * kept:
         return []
-    name = view.describe(view.config)
-    through = f"one chain through {_name_layers(chain, some.profile)}"
-    return [
+    name, through = view.describe(view.config), f"one chain through {_name_layers(chain, some.profile)}"
+    lines = [
         f"why it is so with {name}: off the stash {format_bytes(kept)}, off the peak {format_bytes(saved)}",
         f"  {len(chain.operations)} of {chain.recomputed} recomputed operators run before the peak, {through};",
         f"  {format_bytes(chain.waiting_bytes)} of what they make waits there for its own backward.",
-        *_advise_cut(view),
     ]
-
-
-def _advise_cut(view: PeakView) -> list[str]:
     cuts = [effect.left_out for effect in view.effects() if effect.left_out is not None]
-    if not cuts:
-        return []
-    best = min(cuts, key=lambda forecast: forecast.live_bytes)
-    name, held = view.describe(best.config), format_bytes(best.live_bytes)
-    return [f"  Leaving out one plan cuts the chain: {name}, {held} at the peak."]
+    if cuts:
+        best = min(cuts, key=lambda forecast: forecast.live_bytes)
+        held = f"{view.describe(best.config)}, {format_bytes(best.live_bytes)} at the peak"
+        lines.append(f"  Leaving out one plan cuts the chain: {held}.")
+    return lines
+
+
+def _name_layers(chain: Chain, profile: StepProfile) -> str:
+    """Return the layers that the chain runs through, in its order."""
+    layers = [layer for layer in dict.fromkeys(map(profile.layer_of, chain.operations)) if layer]
+    if not layers:
+        return "the whole graph"
+    return layers[0] if len(layers) == 1 else f"{', '.join(layers[:-1])} and {layers[-1]}"
 
 
 def _name_dims(dims: Mapping[str, int]) -> str:
@@ -327,49 +334,36 @@ def _name_dims(dims: Mapping[str, int]) -> str:
 
 
 def _describe_origin(view: PeakView) -> str:
+    if not view.is_predicted:
+        return "as on fake tensors" if view.is_by_module else "as profiled"
     seen = "one on fake tensors" if view.is_by_module else "a profiled one"
-    as_seen = "as on fake tensors" if view.is_by_module else "as profiled"
-    return f"predicted from {seen} at {_name_dims(view.model.dims)}" if view.is_predicted else as_seen
+    return f"predicted from {seen} at {_name_dims(view.model.dims)}"
 
 
 def _draw(name: str, timeline: Timeline, most: int) -> list[str]:
-    operation = timeline.profile.operations[timeline.peak]
-    # A step that keeps nothing has a peak of no bytes: its bars are all empty.
-    bars = "".join(BARS[round(held / max(most, 1) * (len(BARS) - 1))] for held in _squeeze(timeline.live_bytes))
-    node = operation.phase if timeline.profile.by_module else shorten(operation.name, NODE_WIDTH)
-    where = f"during {operation.operator} ({node})"
-    return [
-        f"{name}: {format_bytes(timeline.peak_bytes)} alive at the peak, {where}",
-        f"  {bars}",
-        f"  {_phases(timeline.profile.operations)}",
-    ]
+    """Return the highest memory in each of the columns as a bar, and the phase of most operations in it below."""
+    operations = timeline.profile.operations
+    peak = operations[timeline.peak]
+    columns = min(len(operations), COLUMNS)
+    stretches = itertools.pairwise(column * len(operations) // columns for column in range(columns + 1))
+    bars, letters = "", ""
+    for start, end in stretches:
+        # A step that keeps nothing has a peak of no bytes: its bars are all empty.
+        bars += BARS[round(max(timeline.live_bytes[start:end]) / max(most, 1) * (len(BARS) - 1))]
+        letters += LETTERS[_main_phase(operations[start:end])]
+    node = peak.phase if timeline.profile.by_module else shorten(peak.name, NODE_WIDTH)
+    where = f"during {peak.operator} ({node})"
+    return [f"{name}: {format_bytes(timeline.peak_bytes)} alive at the peak, {where}", f"  {bars}", f"  {letters}"]
 
 
-def _squeeze(values: Sequence[int]) -> list[int]:
-    """Return the largest value in each of the columns."""
-    return [max(values[start:end]) for start, end in _columns(len(values))]
-
-
-def _phases(operations: Sequence[Operation]) -> str:
-    """Return the phase of most operations in each of the columns; the loss, however short, is shown."""
-    letters = []
-    for start, end in _columns(len(operations)):
-        phases = [operation.phase for operation in operations[start:end]]
-        letters.append(LETTERS[Phase.LOSS if Phase.LOSS in phases else max(phases, key=phases.count)])
-    return "".join(letters)
-
-
-def _columns(length: int) -> Iterable[tuple[int, int]]:
-    count = min(length, COLUMNS)
-    edges = [column * length // count for column in range(count + 1)]
-    return itertools.pairwise(edges)
+def _main_phase(operations: Sequence[Operation]) -> Phase:
+    """Return the phase of most operations; the loss, however short, is shown."""
+    phases = [operation.phase for operation in operations]
+    return Phase.LOSS if Phase.LOSS in phases else max(phases, key=phases.count)
 
 
 def _figures(timelines: Mapping[str, Timeline]) -> Table:
-    table = Table(box=None, pad_edge=False, header_style="dim")
-    table.add_column("alive at the peak")
-    for name in timelines:
-        table.add_column(name, justify="right")
+    table = make_table("alive at the peak", *timelines, words={"alive at the peak"})
     by_phase = [(timeline.live_by_phase(), timeline.peak) for timeline in timelines.values()]
     table.add_row("all", *(format_bytes(timeline.peak_bytes) for timeline in timelines.values()))
     for phase in Phase:
@@ -379,18 +373,16 @@ def _figures(timelines: Mapping[str, Timeline]) -> Table:
 
 
 def _alive_table(view: PeakView, timeline: Timeline) -> Table:
-    plans = view.model.plans_by_tensor()
-    table = Table(box=None, pad_edge=False, header_style="dim")
     if timeline.profile.by_module:
-        table.add_column("size", no_wrap=True)
-        table.add_column("what", overflow="fold")
+        table = make_table("size", "what", whole={"size"})
         for tensor, size in timeline.largest_at_peak():
             table.add_row(format_bytes(size), Text(tensor.name))
         return table
-    for heading in ("size", "shape", "made by", "in", "node", "plan"):
-        # On a narrow terminal the names wrap, the figures never do.
-        is_name = heading in {"node", "plan", "shape"}
-        table.add_column(heading, no_wrap=not is_name, min_width=len("1023 MiB"), overflow="fold")
+    plans = view.model.plans_by_tensor()
+    # On a narrow terminal the names wrap, the figures never do.
+    table = make_table("size", "shape", "made by", "in", "node", "plan", whole={"size", "made by", "in"})
+    for column in table.columns:
+        column.min_width = len("1023 MiB")
     for tensor, size in timeline.largest_at_peak():
         maker = timeline.profile.operations[tensor.first]
         plan = plans.get(tensor.name)
@@ -403,11 +395,3 @@ def _alive_table(view: PeakView, timeline: Timeline) -> Table:
             Text(plan.label if plan is not None else "-"),
         )
     return table
-
-
-def _name_layers(chain: Chain, profile: StepProfile) -> str:
-    """Return the layers that the chain runs through, in its order."""
-    layers = [layer for layer in dict.fromkeys(map(profile.layer_of, chain.operations)) if layer]
-    if not layers:
-        return "the whole graph"
-    return layers[0] if len(layers) == 1 else f"{', '.join(layers[:-1])} and {layers[-1]}"

@@ -5,7 +5,6 @@ from __future__ import annotations
 import io
 import itertools
 import math
-from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
 from autorecompute.errors import SetupError, UsageError
@@ -57,9 +56,7 @@ def require_picture_file(file: Path) -> None:
 def save_picture(view: PeakView, file: Path) -> None:
     """Draw both timelines side by side on one scale, and the frontier beside them where it is known.
 
-    Args:
-        view: What to draw.
-        file: Where to; its suffix tells the format.
+    The suffix of the file tells the format.
 
     Raises:
         SetupError: matplotlib is not installed, or the disk is full.
@@ -78,15 +75,15 @@ def draw_timeline(axes: Axes, timeline: Timeline, colors: Mapping[str, str], nam
     What the forward pass made has a stripe for each layer, or for a few in a row where there are many.
 
     Args:
-        axes: Where to.
-        timeline: What to draw.
+        axes: The axes of a figure.
+        timeline: The memory over a step.
         colors: The colour of each phase, ``ink`` for the line at the beginning of the backward pass, and ``paper``.
-        name: What the identifiers of the stripes begin with.
+        name: Beginning of the identifiers of the stripes.
 
     Returns:
-        What each stripe is, by its identifier; nothing, and nothing is drawn, where nothing is ever alive.
+        Words about each stripe, by its identifier; nothing, and nothing is drawn, where nothing is ever alive.
     """
-    stripes = [stripe for stripe in _stripes(timeline) if any(stripe.live_bytes)]
+    stripes = [stripe for stripe in _stripes(timeline) if any(stripe[-1])]
     if not stripes:  # matplotlib takes no stack of none
         return {}
     live, count = timeline.live_bytes, len(timeline.live_bytes)
@@ -96,46 +93,36 @@ def draw_timeline(axes: Axes, timeline: Timeline, colors: Mapping[str, str], nam
     places = [max(range(start, end), key=live.__getitem__) for start, end in itertools.pairwise(edges)]
     drawn = axes.stackplot(
         places,
-        [[stripe.live_bytes[place] / MIB for place in places] for stripe in stripes],
-        colors=[colors[stripe.phase] for stripe in stripes],
+        [[live_bytes[place] / MIB for place in places] for _, _, live_bytes in stripes],
+        colors=[colors[phase] for phase, _, _ in stripes],
         edgecolor=colors["paper"],
         linewidth=STRIPE_GAP,
     )
     told, labelled = {}, set()
-    for number, (stripe, area) in enumerate(zip(stripes, drawn, strict=True)):
+    for number, ((phase, title, live_bytes), area) in enumerate(zip(stripes, drawn, strict=True)):
         area.set_gid(f"{name}-{number}")
-        area.set_label(str(stripe.phase) if stripe.phase not in labelled else "_")
-        labelled.add(stripe.phase)
-        told[f"{name}-{number}"] = f"{stripe.title}: {format_bytes(max(stripe.live_bytes))} at most"
+        area.set_label(str(phase) if phase not in labelled else "_")
+        labelled.add(phase)
+        told[f"{name}-{number}"] = f"{title}: {format_bytes(max(live_bytes))} at most"
     axes.axvline(timeline.profile.backward, color=colors["ink"], linestyle=":", linewidth=1)
     return told
 
 
-@dataclass(frozen=True, slots=True)
-class _Stripe:
-    """Stripe that is drawn in one piece: bytes alive during each operation."""
-
-    phase: Phase
-    title: str
-    live_bytes: tuple[int, ...]
-
-
-def _stripes(timeline: Timeline) -> Iterator[_Stripe]:
-    """Yield what a timeline is made of, from below."""
+def _stripes(timeline: Timeline) -> Iterator[tuple[Phase, str, tuple[int, ...]]]:
+    """Yield the parts of a timeline that are drawn in one piece, from below: phase, title and bytes alive."""
     layers = timeline.live_by_layer()
     outside = layers.pop("", ())
     if outside:
         where = ", outside of the layers" if layers else ""
-        yield _Stripe(Phase.FORWARD, f"made in the forward pass{where}", outside)
+        yield Phase.FORWARD, f"made in the forward pass{where}", outside
     in_one = math.ceil(len(layers) / STRIPES)
     for first in range(0, len(layers), max(in_one, 1)):
         names = list(layers)[first : first + in_one]
         title = f"made in the forward pass of {printable(' to '.join(dict.fromkeys([names[0], names[-1]])), '')}"
-        summed = tuple(map(sum, zip(*(layers[name] for name in names), strict=True)))
-        yield _Stripe(Phase.FORWARD, title, summed)
+        yield Phase.FORWARD, title, tuple(map(sum, zip(*(layers[name] for name in names), strict=True)))
     for phase, live_bytes in timeline.live_by_phase().items():
         if phase is not Phase.FORWARD:
-            yield _Stripe(phase, f"made in {phase}", live_bytes)
+            yield phase, f"made in {phase}", live_bytes
 
 
 def _draw(view: PeakView, suffix: str) -> bytes:

@@ -38,8 +38,8 @@ import os, sys
 if os.fork():
     os._exit(0)
 sys.path.append(sys.argv[1])
-from autorecompute.cli.training_search import main
-main(int(sys.argv[2]), sys.argv[3])
+from autorecompute.cli.train import training_search
+training_search(int(sys.argv[2]), sys.argv[3])
 """
 """Leaves a search that is nobody's child: a script may wait for all of its own."""
 

@@ -25,7 +25,7 @@ def test_it_loads_alone_and_without_a_complaint(visit, report, settings):
     assert page.requested == [report.as_uri()]
     assert page.complaints == []
     assert [section.get_attribute("id") for section in page.locator("main > section").all()] == SECTIONS
-    assert page.locator("svg.chart").count() == 3
+    assert page.locator("svg.chart").count() == 2
     assert all(box["height"] > 100 for box in (chart.bounding_box() for chart in page.locator("svg.chart").all()))
     assert not is_wider_than_its_window(page)
 

@@ -57,7 +57,7 @@ FLOW = {
     "reports": {"studies.*", *REGISTRY, *BASE},
     "emit": {"studies.*", *REGISTRY, *BASE},
     "startup": set(),
-    "schemas": {"cli.output", "cli.installation", "reports.*", "emit.*", "studies.*", *BASE},
+    "schemas": {"cli.output", "reports.*", "emit.*", "studies.*", *BASE},
     "compat": ADAPTER,
     "cli": {"*"},
     "__main__": {"cli.*"},

@@ -12,7 +12,7 @@ from autorecompute.figures import Ranking
 from autorecompute.measurement import GradientCheck, Measurement, Outcome, Trial
 from autorecompute.plans import Choice, Config
 from autorecompute.result import Best, Rejection, Result
-from autorecompute.schemas.definitions import Definitions
+from autorecompute.schemas import Definitions
 from autorecompute.studies.analysis import Analysis
 from autorecompute.studies.problem import Head
 from autorecompute.studies.records import BatchRecord, RaceRecord, RoundRecord
@@ -170,7 +170,7 @@ def test_refusing_many_values_takes_no_memory(part):
 
 
 def test_a_schema_tells_what_a_field_is_and_in_which_unit():
-    fields = Definitions({"type": ["number", "null"]}).object_of(Measurement)["properties"]
+    fields = Definitions().object_of(Measurement)["properties"]
     assert fields["peak_bytes"]["description"].endswith(" In bytes.")
     assert fields["step_seconds"]["description"].endswith(" In seconds.")
     assert fields["losses"]["items"] == {"type": ["number", "null"]}

@@ -4,21 +4,22 @@ from __future__ import annotations
 
 import io
 import xml.etree.ElementTree as ET
-from collections.abc import Sequence
-from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
+from autorecompute.figures import format_relative
 from autorecompute.reports.picture import draw_timeline
-from autorecompute.units import MIB, format_bytes
+from autorecompute.units import MIB, format_bytes, format_rate
 
 if TYPE_CHECKING:
-    from collections.abc import Mapping
+    from collections.abc import Mapping, Sequence
 
     from matplotlib.artist import Artist
     from matplotlib.figure import Figure
 
     from autorecompute.figures import CurvePoint
+    from autorecompute.measurement import Trial
     from autorecompute.memory import Timeline
+    from autorecompute.result import Best
 
 
 SVG, XLINK = "http://www.w3.org/2000/svg", "http://www.w3.org/1999/xlink"
@@ -28,15 +29,19 @@ PALETTE = ("ink", "muted", "rule", "fit", "over", "best", "limit", "forward", "l
 COLORS = {name: f"#0a0b{number:02x}" for number, name in enumerate(PALETTE, start=1)}
 """The colour that matplotlib is given for each variable of the page."""
 
+WIDTH_INCHES = 5.4
+ROOM_ABOVE = 1.1
+"""The highest marker is whole below the edge of a chart that ends at this times its value."""
+
 _VARIABLES = {color: f"var(--{name})" for name, color in COLORS.items()}
 _DROPPED = {f"{{{SVG}}}metadata", f"{{{SVG}}}style"}
 
 
-def new_figure(width_inches: float, height_inches: float) -> Figure:
-    """Return a figure whose text, lines and paper have the page's colours."""
+def new_figure(height_inches: float) -> Figure:
+    """Return a figure without paper of its own."""
     from matplotlib.figure import Figure
 
-    figure = Figure(figsize=(width_inches, height_inches), layout="constrained")
+    figure = Figure(figsize=(WIDTH_INCHES, height_inches), layout="constrained")
     figure.patch.set_visible(False)
     return figure
 
@@ -71,10 +76,10 @@ def to_element(figure: Figure, name: str, label: str, titles: Mapping[str, Seque
     """Return the figure as an element of a page.
 
     Args:
-        figure: What was drawn.
-        name: Tells its identifiers from those of the page's other figures.
-        label: What it shows, for those who do not see it.
-        titles: What is told where the pointer rests on a mark: the marks' words, by the group that they are drawn in.
+        figure: The drawing.
+        name: The beginning of its identifiers, which are its own on the page.
+        label: Words about it for those who do not see it.
+        titles: Words for each mark, shown where the pointer rests on it, by the group that they are drawn in.
     """
     file = io.StringIO()
     figure.savefig(file, format="svg", metadata={"Date": None})
@@ -120,77 +125,73 @@ def _rename(element: ET.Element, name: str) -> None:
         element.set("clip-path", clip.replace("url(#", f"url(#{name}-"))
 
 
-WIDTH_INCHES = 5.4
+def draw_plane(trials: Sequence[Trial], best: Best | None, limit_bytes: int) -> tuple[str, bool]:
+    """Draw peak against throughput of what was measured: up and to the left is better.
 
-ROOM_ABOVE = 1.1
-"""The highest marker is whole below the edge of a chart that ends at this times its value."""
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class ChartPoint:
-    """A config in the plane of memory and throughput.
-
-    Attributes:
-        peak_bytes: Its peak.
-        throughput: Its throughput, in the measure of the chart.
-        title: What is told of it.
-        fits: Whether it holds the limit.
+    Return the drawing, empty where nothing was measured, and whether the config to train with is in it.
     """
-
-    peak_bytes: int
-    throughput: float
-    title: str
-    fits: bool = True
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Plane:
-    """Plane of memory and throughput.
-
-    Attributes:
-        points: What was measured.
-        best: The config to train with; ``None`` where there is none.
-        limit_bytes: The memory limit.
-        measure: What throughput is measured in.
-    """
-
-    points: Sequence[ChartPoint]
-    best: ChartPoint | None
-    limit_bytes: int
-    measure: str
-
-
-def draw_plane(plane: Plane) -> str:
-    """Memory against throughput: up and to the left is better."""
-    figure = new_figure(WIDTH_INCHES, 3.7)
+    measured = [t for t in trials if t.measurement.peak_bytes is not None and t.measurement.samples_per_second]
+    if not measured:
+        return "", False
+    is_relative = all(trial.relative_throughput for trial in measured)
+    places = {trial.number: _place(trial, is_relative=is_relative) for trial in measured}
+    figure = new_figure(3.7)
     axes = figure.subplots()
-    axes.axvline(plane.limit_bytes / MIB, color=COLORS["limit"], linestyle="--", linewidth=1.2, label="limit")
+    axes.axvline(limit_bytes / MIB, color=COLORS["limit"], linestyle="--", linewidth=1.2, label="limit")
     titles = {}
     for group, name, face, edge in (("fits", "fits", "fit", "fit"), ("over", "over the limit", "paper", "over")):
-        points = [point for point in plane.points if point.fits == (group == "fits")]
-        if points:
-            titles[group] = [point.title for point in points]
+        some = [trial for trial in measured if trial.fits == (group == "fits")]
+        if some:
+            titles[group] = [_title(trial) for trial in some]
             axes.plot(
-                *_xy(points), "o", markersize=5.5, gid=group, label=name,
-                markerfacecolor=COLORS[face], markeredgecolor=COLORS[edge],
+                *zip(*(places[trial.number] for trial in some), strict=True), "o", markersize=5.5, gid=group,
+                label=name, markerfacecolor=COLORS[face], markeredgecolor=COLORS[edge],
             )  # fmt: skip
-    line = undominated(plane.points)
-    axes.plot(*_xy(line), color=COLORS["fit"], linewidth=1, drawstyle="steps-post", label="measured frontier")
-    if plane.best is not None:
-        titles["best"] = [plane.best.title]
+    line = undominated(list(places.values()))
+    axes.plot(
+        *zip(*line, strict=True), color=COLORS["fit"], linewidth=1, drawstyle="steps-post", label="measured frontier"
+    )
+    speed = None if best is None else best.relative_throughput if is_relative else best.samples_per_second
+    if best is not None and speed is not None:
+        titles["best"] = [f"{best.description}, as confirmed"]
         axes.plot(
-            *_xy([plane.best]), "*", markersize=15, gid="best", label="to train with",
+            best.peak_bytes / MIB, speed, "*", markersize=15, gid="best", label="to train with",
             markerfacecolor=COLORS["best"], markeredgecolor=COLORS["paper"],
         )  # fmt: skip
     axes.margins(0.06, 0.08)
-    axes.set(xlabel="peak, MiB", ylabel=plane.measure)
+    axes.set(xlabel="peak, MiB", ylabel="throughput, none = 1" if is_relative else "samples/s")
     figure.legend(loc="outside upper left", ncols=3, handlelength=1.6, columnspacing=1.2)
-    return to_element(figure, "plane", "Peak memory against throughput of every measured config", titles)
+    drawing = to_element(figure, "plane", "Peak memory against throughput of every measured config", titles)
+    return drawing, "best" in titles
+
+
+def _place(trial: Trial, *, is_relative: bool) -> tuple[float, float]:
+    speed = trial.relative_throughput if is_relative else trial.measurement.samples_per_second
+    return (trial.measurement.peak_bytes or 0) / MIB, speed or 0.0
+
+
+def _title(trial: Trial) -> str:
+    measured = trial.measurement
+    figures = (
+        format_bytes(measured.peak_bytes),
+        format_rate(measured.samples_per_second),
+        format_relative(trial.relative_throughput),
+    )
+    return f"{trial.number}: {trial.description}\n{', '.join(figures)}"
+
+
+def undominated(places: Sequence[tuple[float, float]]) -> list[tuple[float, float]]:
+    """Return the pairs of memory and throughput that no other beats in both, the lowest memory first."""
+    found: list[tuple[float, float]] = []
+    for memory, speed in sorted(places, key=lambda place: (place[0], -place[1])):
+        if not found or speed > found[-1][1]:
+            found.append((memory, speed))
+    return found
 
 
 def draw_timelines(before: Timeline, after: Timeline) -> str:
     """Draw the live memory during each operation of a step, without recompute above and with the config below."""
-    figure = new_figure(WIDTH_INCHES, 4.6)
+    figure = new_figure(4.6)
     above, below = figure.subplots(2, 1, sharey=True)
     titles: dict[str, Sequence[str]] = {}
     for axes, name, what, timeline in (
@@ -213,37 +214,9 @@ def draw_timelines(before: Timeline, after: Timeline) -> str:
     return to_element(figure, "timelines", "Memory alive during each operation of a step, before and after", titles)
 
 
-def draw_predictions(peaks: Sequence[tuple[float, float, str]], steps: Sequence[tuple[float, float, str]]) -> str:
-    """Draw each trial's prediction beside its measurement: ``(expected, measured, title)`` of each.
-
-    Peaks are in MiB and steps in seconds, which are drawn in ms where all are shorter than one. Where nothing was
-    expected of step times there is no plot of them.
-    """
-    figure = new_figure(WIDTH_INCHES, 2.9)
-    left, right = figure.subplots(1, 2)
-    titles = {}
-    in_seconds = any(max(expected, measured) >= 1 for expected, measured, _ in steps)
-    of_steps = ("step, s", 1) if in_seconds else ("step, ms", 1000)
-    for axes, group, pairs, (unit, factor) in (
-        (left, "peaks", peaks, ("peak, MiB", 1)),
-        (right, "steps", steps, of_steps),
-    ):
-        if not pairs:
-            axes.set_visible(False)
-            continue
-        titles[group] = [title for _, _, title in pairs]
-        expected, measured = ([pair[place] * factor for pair in pairs] for place in (0, 1))
-        low, high = min(*expected, *measured), max(*expected, *measured)
-        axes.plot([low, high], [low, high], color=COLORS["muted"], linestyle=":", linewidth=1.2)
-        axes.plot(expected, measured, "o", markersize=4.5, color=COLORS["fit"], gid=group)
-        axes.set(xlabel=f"predicted {unit}", ylabel="measured")
-        axes.margins(0.08)
-    return to_element(figure, "predictions", "Predicted against measured peaks and step times", titles)
-
-
 def draw_curve(curve: Sequence[CurvePoint], chosen: int | None) -> str:
-    """Samples/s by batch, without recompute and with it."""
-    figure = new_figure(WIDTH_INCHES, 3.0)
+    """Draw samples/s by batch, without recompute and with it."""
+    figure = new_figure(3.0)
     axes = figure.subplots()
     fitting = [(p.batch, p.without.samples_per_second) for p in curve if p.fits_without]
     beyond = [(p.batch, p.without.samples_per_second) for p in curve if not p.fits_without]
@@ -268,16 +241,3 @@ def draw_curve(curve: Sequence[CurvePoint], chosen: int | None) -> str:
     axes.set(xlabel="batch, samples", ylabel="samples/s")
     figure.legend(loc="outside upper left", ncols=2, columnspacing=1.2)
     return to_element(figure, "curve", "Samples a second by batch, without recompute and with it")
-
-
-def undominated(points: Sequence[ChartPoint]) -> list[ChartPoint]:
-    """Return the points that no other beats in both memory and throughput, the lowest peak first."""
-    found: list[ChartPoint] = []
-    for point in sorted(points, key=lambda point: (point.peak_bytes, -point.throughput)):
-        if not found or point.throughput > found[-1].throughput:
-            found.append(point)
-    return found
-
-
-def _xy(points: Sequence[ChartPoint]) -> tuple[list[float], list[float]]:
-    return [point.peak_bytes / MIB for point in points], [point.throughput for point in points]

@@ -1,20 +1,31 @@
-"""The page: what it tells, and its file."""
+"""The page: its file, the studies that it is about, its explanation, and a row for each trial."""
 
 from __future__ import annotations
 
 import base64
 import hashlib
+import itertools
+import os
+import re
 import shlex
+import urllib.parse
+from collections import Counter
 from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from autorecompute import __version__
-from autorecompute.backends.registry import backend_of, render
+from autorecompute.backends.registry import backend_of, controller, render
+from autorecompute.codec import UnreadableError
 from autorecompute.errors import SetupError
+from autorecompute.figures import format_relative
+from autorecompute.measurement import Trial
+from autorecompute.plans import Config
+from autorecompute.plans.savings import BATCH
 from autorecompute.reports.answer import (
+    ANSWER_COLUMNS,
+    BEST,
     NOT_OUR_COMMAND,
-    Line,
     answer_lines,
     certainties,
     circumstances,
@@ -25,141 +36,176 @@ from autorecompute.reports.answer import (
     run_command,
     where_exported,
 )
-from autorecompute.reports.html.charts import draw_curve, draw_predictions
-from autorecompute.reports.html.parts import WORDS, Cell, main_part, read_parts, trial_columns, trial_rows
-from autorecompute.reports.html.why import Why, explain
+from autorecompute.reports.html.charts import draw_curve, draw_plane, draw_timelines
 from autorecompute.reports.screen import COLUMNS, FIGURES, curve_cells, knob_cells
+from autorecompute.studies import Problem, Sizes, StudyFolder, list_studies
+from autorecompute.studies.analysis import DETECTION_FILE, read_analysis, read_detection
 from autorecompute.studies.checked import describe_unconfirmed, is_confirmed_here
 from autorecompute.studies.problem import SEVERAL_BATCHES
-from autorecompute.units import MIB, format_bytes, format_count, format_rate, printable
+from autorecompute.studies.records import trials_of
+from autorecompute.units import format_bytes, format_count, format_rate, format_samples, format_seconds, printable
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Sequence
 
-    from autorecompute.backends.interface import Emission
-    from autorecompute.measurement import Trial
-    from autorecompute.reports.html.parts import Part
+    from autorecompute.memory import MemoryModel, Timeline
+    from autorecompute.plans import Plan, Space
     from autorecompute.result import Result
-    from autorecompute.studies import StudyFolder
+
+    Cell = dict[str, str]
+    LayerRow = tuple[str, int, int, str]
 
 
 UNANSWERED = "No answer yet: run its tune command again to go on. Here is what was measured so far."
+OF_AN_ANSWER = (
+    "run", "exports", "where_exported", "remarks", "circumstances", "lines", "curve", "curve_rows", "knobs", "untried",
+    "hints",
+)  # fmt: skip
+"""Names of what only an answer has to tell."""
+
+HERE = Path(__file__).parent
+TEMPLATE, STYLE, SCRIPT = "report.html.j2", "report.css", "report.js"
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Story:
-    """All words and figures of a page, ready to be set.
-
-    Attributes:
-        study: Name of the study.
-        verdict: What was found out about recompute, in a sentence.
-        facts: What the study is about, by name.
-        run: The command that trains with the answer, in a notebook the call; empty where there is none.
-        where_exported: In which scripts they have an effect.
-        remarks: What else has to be done.
-        circumstances: Under what the answer holds.
-        lines: The answer's table.
-        curve: The chart of throughput by batch; empty where one batch was tuned.
-        curve_rows: Its figures.
-        knobs: What other settings did, a row for each that was tried.
-        untried: Settings that were not tried, a sentence each.
-        hints: Settings that no verb tries: name, variables, what each may change, and where.
-        why: The explanation; ``None`` where no config was measured.
-        sure: How sure it is, a sentence each.
-        predictions: The chart of predictions; empty where nothing was predicted.
-        columns: Headings of the list of trials.
-        words: The headings whose columns are no figures.
-        rows: The trials.
-    """
-
-    study: str
-    verdict: str
-    facts: dict[str, str]
-    run: str = ""
-    exports: tuple[str, ...] = ()
-    where_exported: str = ""
-    remarks: tuple[str, ...] = ()
-    circumstances: tuple[str, ...] = ()
-    lines: tuple[Line, ...] = ()
-    curve: str = ""
-    curve_rows: tuple[tuple[str, ...], ...] = ()
-    knobs: tuple[tuple[str, ...], ...] = ()
-    untried: tuple[str, ...] = ()
-    hints: tuple[tuple[str, str, str, str], ...] = ()
-    why: Why | None = None
-    sure: tuple[str, ...] = ()
-    predictions: str = ""
-    columns: tuple[str, ...]
-    words: frozenset[str] = WORDS
-    rows: tuple[tuple[Cell, ...], ...]
-
-
-def tell(folder: StudyFolder, page: Path) -> Story:
-    """Tell the story of a study, finished or not.
+def make_page(folder: StudyFolder, page: Path) -> str:
+    """Return the report of a study, finished or not, as one HTML page, its logs linked relative to the page's file.
 
     Raises:
         UsageError: there is no such study, or another version of autorecompute made it.
-        SetupError: it cannot be read.
+        SetupError: the study cannot be read, or jinja2 or matplotlib is not installed.
     """
-    result = folder.result()
-    parts = read_parts(folder, result)
-    main = main_part(parts, result)
-    trials = main.trials if main is not None else ()
-    return Story(
-        study=folder.name,
-        facts=_facts(folder, result, parts),
-        why=_explain(folder, main, result) if main is not None else None,
-        predictions=_draw_predictions(trials),
-        columns=trial_columns(parts),
-        rows=tuple(tuple(row) for row in trial_rows(parts, page)),
-        **(
-            _told_by(result, parts, folder) if result is not None else {"verdict": UNANSWERED, "sure": _measured(parts)}
-        ),
+    folder.head()
+    try:
+        import jinja2  # noqa: F401  (looked for before anything is done)
+        from matplotlib import rc_context
+
+        from autorecompute.reports.html.charts import style
+
+        with rc_context(style()):  # type: ignore[arg-type]  # names as plain text
+            return _fill(_tell(folder, page))
+    except ModuleNotFoundError as error:
+        raise SetupError(f'A report needs {error.name}. Install it: pip install "autorecompute[report]".') from error
+
+
+def _fill(told: dict[str, Any]) -> str:
+    from jinja2 import Environment, FileSystemLoader, StrictUndefined
+
+    environment = Environment(
+        loader=FileSystemLoader(HERE), autoescape=True, undefined=StrictUndefined, trim_blocks=True, lstrip_blocks=True
     )
+    environment.filters["size"] = format_bytes
+    style, script = ((HERE / name).read_text(encoding="utf-8") for name in (STYLE, SCRIPT))
+    text = environment.get_template(TEMPLATE).render(
+        **told,
+        style=style,
+        script=script,
+        policy=f"default-src 'none'; style-src '{_digest(style)}'; script-src '{_digest(script)}'; "
+        "base-uri 'none'; form-action 'none'",
+        best=BEST,
+        answer_headings=ANSWER_COLUMNS,
+        curve_headings=(*FIGURES, "config", "study"),
+        knob_headings=COLUMNS,
+        version=__version__,
+    )
+    # A path that is no UTF-8 comes as surrogates, which no page can hold.
+    return printable(text.lstrip()).encode(errors="replace").decode()
 
 
-def _explain(folder: StudyFolder, main: Part, result: Result | None) -> Why:
-    best = result.best if result is not None else None
-    if folder.problem().batch != SEVERAL_BATCHES or (best is not None and best.batch == main.problem.batch):
-        return explain(main, best)
-    about = f"This is about batch {main.problem.batch}, the largest that was tuned."
-    if best is not None:
-        answer = "without recompute" if best.config.is_none else "whose study is gone"
-        about += f" The answer is batch {best.batch}, {answer}."
-    return explain(main, None, about)
+def _digest(text: str) -> str:
+    return f"sha256-{base64.b64encode(hashlib.sha256(text.encode()).digest()).decode()}"
 
 
-def _told_by(result: Result, parts: Sequence[Part], folder: StudyFolder) -> dict[str, Any]:
-    best, own = result.best, _own_trials(result, parts)
-    may_train = best is not None and is_confirmed_here(folder, best)
-    rendered = render(best.config, best.knobs, result.versions, folder.best) if best is not None and may_train else None
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Part:
+    """A study with its trials and the sizes that they were measured at."""
+
+    folder: StudyFolder
+    problem: Problem
+    sizes: Sizes
+    trials: tuple[Trial, ...]
+
+    @property
+    def dims(self) -> dict[str, int]:
+        """Return the dimensions of its steps."""
+        return {**self.sizes.dims, BATCH: self.problem.batch}
+
+    @property
+    def space(self) -> Space:
+        """Return its plans."""
+        return self.sizes.space
+
+
+def _read_parts(folder: StudyFolder, result: Result | None) -> list[Part]:
+    """Return the study itself, or the studies of its batches, the smallest batch first."""
+    if folder.head().problem.batch != SEVERAL_BATCHES:
+        return [_read_part(folder)]
+    if result is not None:
+        names = [point.recomputed.study for point in result.curve if point.recomputed is not None]
+    else:
+        # Nobody has drawn the curve yet: the studies stand beside this one.
+        own = re.compile(rf"{re.escape(folder.name)}-b\d+")
+        names = [study.name for study in list_studies(folder.path.parent) if own.fullmatch(study.name)]
+    found = (StudyFolder(name, folder.path.parent) for name in names)
+    return sorted((_read_part(part) for part in found if part.exists()), key=lambda part: part.problem.batch)
+
+
+def _read_part(folder: StudyFolder) -> Part:
+    head = folder.head()
+    return Part(folder=folder, problem=head.problem, sizes=head.sizes, trials=tuple(trials_of(folder)))
+
+
+def _main_part(parts: Sequence[Part], result: Result | None) -> Part | None:
+    """Return the one to look into: that of the batch to train with, or the largest that was tuned."""
+    wanted = result.best.batch if result is not None and result.best is not None else None
+    telling = [part for part in parts if part.trials]
+    return next((part for part in telling if part.problem.batch == wanted), telling[-1] if telling else None)
+
+
+def _tell(folder: StudyFolder, page: Path) -> dict[str, Any]:
+    """Return all words and figures of the page, by the names that its template has for them."""
+    result = folder.result()
+    parts = _read_parts(folder, result)
+    main = _main_part(parts, result)
+    answer = (
+        {"verdict": UNANSWERED, "sure": _measured(parts)} if result is None else _tell_answer(result, parts, folder)
+    )
     return {
-        "verdict": result.verdict_sentence,
-        "run": run_command(result) if rendered is not None else "",
-        "exports": tuple(exports(rendered)) if rendered is not None else (),
-        "where_exported": where_exported(result),
-        "remarks": _remarks(result, rendered, folder),
-        "circumstances": (*circumstances(result), *_what_it_would_take(result, parts)),
-        "lines": tuple(answer_lines(result, own)),
-        "curve": draw_curve(result.curve, best.batch if best is not None else None) if result.curve else "",
-        "curve_rows": tuple(curve_cells(point, best.batch if best is not None else None) for point in result.curve),
-        "knobs": tuple(knob_cells(knob) for knob in result.knobs if knob.outcome is not None),
-        "untried": tuple(f"{knob.name} was {knob.sentence}" for knob in result.knobs if knob.outcome is None),
-        "hints": tuple(_hints(result)),
-        "sure": (*_confirmed(result), *certainties(result, own), *result.unconfirmed, *_measured(parts)),
+        **dict.fromkeys(OF_AN_ANSWER, ()),
+        **answer,
+        "study": folder.name,
+        "facts": _facts(folder, result, parts),
+        "why": _explain(main, result, is_of_several=folder.problem().batch == SEVERAL_BATCHES) if main else None,
+        "columns": TRIAL_COLUMNS if len(parts) == 1 else ("batch", *TRIAL_COLUMNS),
+        "words": WORDS,
+        "rows": _trial_rows(parts, page),
     }
 
 
-def _remarks(result: Result, rendered: Emission | None, folder: StudyFolder) -> tuple[str, ...]:
-    if rendered is None:
-        return () if result.best is None else (describe_unconfirmed(result.study),)
-    return (*remarks(result, rendered), *([NOT_OUR_COMMAND] if folder.is_imported else []))
-
-
-def _hints(result: Result) -> Iterator[tuple[str, str, str, str]]:
-    for hint in backend_of(result.versions).HINTS:
-        variables = " ".join(f"{name}={value}" for name, value in hint.variables.items())
-        yield hint.name, variables, hint.effect, hint.needs
+def _tell_answer(result: Result, parts: Sequence[Part], folder: StudyFolder) -> dict[str, Any]:
+    best, own = result.best, _own_trials(result, parts)
+    batch = best.batch if best is not None else None
+    told: dict[str, Any] = {
+        "verdict": result.verdict_sentence,
+        "where_exported": where_exported(result),
+        "circumstances": [*circumstances(result), *_what_it_would_take(result, parts)],
+        "lines": answer_lines(result, own),
+        "curve": draw_curve(result.curve, batch) if result.curve else "",
+        "curve_rows": [curve_cells(point, batch) for point in result.curve],
+        "knobs": [knob_cells(knob) for knob in result.knobs if knob.outcome is not None],
+        "untried": [f"{knob.name} was {knob.sentence}" for knob in result.knobs if knob.outcome is None],
+        "hints": [
+            (hint.name, " ".join(f"{name}={value}" for name, value in hint.variables.items()), hint.effect, hint.needs)
+            for hint in backend_of(result.versions).HINTS
+        ],
+        "sure": [*_confirmed(result), *certainties(result, own), *result.unconfirmed, *_measured(parts)],
+    }
+    if best is not None and not is_confirmed_here(folder, best):
+        told["remarks"] = [describe_unconfirmed(result.study)]
+    elif best is not None:
+        rendered = render(best.config, best.knobs, result.versions, folder.best)
+        told["run"], told["exports"] = run_command(result), exports(rendered)
+        told["remarks"] = [*remarks(result, rendered), *([NOT_OUR_COMMAND] if folder.is_imported else [])]
+    return told
 
 
 def _what_it_would_take(result: Result, parts: Sequence[Part]) -> list[str]:
@@ -176,7 +222,7 @@ def _what_it_would_take(result: Result, parts: Sequence[Part]) -> list[str]:
 
 
 def _own_trials(result: Result, parts: Sequence[Part]) -> tuple[Trial, ...]:
-    """Trials that the answer was chosen from, as the last screen has them: at the batch to train with."""
+    """Return the trials that the answer was chosen from, as the last screen has them: at the batch to train with."""
     batch = result.best.batch if result.best is not None else None
     if not result.curve:
         return parts[0].trials
@@ -184,6 +230,7 @@ def _own_trials(result: Result, parts: Sequence[Part]) -> tuple[Trial, ...]:
 
 
 def _facts(folder: StudyFolder, result: Result | None, parts: Sequence[Part]) -> dict[str, str]:
+    """Return what the study is about, by name."""
     head = folder.head()
     problem = head.problem
     facts = {
@@ -209,90 +256,182 @@ def _confirmed(result: Result) -> list[str]:
     return [f"{by} had a peak of {format_bytes(best.peak_bytes)} and {format_rate(best.samples_per_second)}"]
 
 
-def _measured(parts: Sequence[Part]) -> tuple[str, ...]:
+def _measured(parts: Sequence[Part]) -> list[str]:
     trials = [trial for part in parts for trial in part.trials]
     if not trials:
-        return ()
+        return []
     steps = sum(len(trial.measurement.step_seconds) for trial in trials)
     sentences = [f"{format_count(len(trials), 'trial')} with {format_count(steps, 'timed step')} in all"]
     if disturbed := describe_disturbed(trials):
         sentences.append(f"{disturbed}, marked in the list")
-    return tuple(sentences)
+    return sentences
 
 
-def _draw_predictions(trials: Sequence[Trial]) -> str:
-    told = [trial for trial in trials if trial.prediction is not None and trial.measurement.peak_bytes is not None]
-    if not told:
-        return ""
-    peaks, steps = [], []
-    for trial in told:
-        assert trial.prediction is not None, "they were chosen for it"
-        peak = (trial.measurement.peak_bytes or 0) / MIB
-        peaks.append((trial.prediction.peak_bytes / MIB, peak, f"{trial.number}: {trial.description}"))
-        expected, measured = expected_step_seconds(trial), trial.measurement.median_step_seconds
-        if expected is not None and measured is not None:
-            steps.append((expected, measured, f"{trial.number}: {trial.description}"))
-    return draw_predictions(peaks, steps)
+STAR = "*"
+"""Stands in a plan's label for the numbers of the layers that it is of."""
+
+WHOLE = "all of it"
 
 
-HERE = Path(__file__).parent
-TEMPLATE, STYLE, SCRIPT = "report.html.j2", "report.css", "report.js"
+def _explain(part: Part, result: Result | None, *, is_of_several: bool) -> dict[str, Any]:
+    """Return the explanation of a study by its trials and its model of memory, by the names in the template."""
+    best = result.best if result is not None else None
+    about = ""
+    if is_of_several and (best is None or best.batch != part.problem.batch):
+        about = f"This is about batch {part.problem.batch}, the largest that was tuned."
+        if best is not None:
+            answer = "without recompute" if best.config.is_none else "whose study is gone"
+            about += f" The answer is batch {best.batch}, {answer}."
+        best = None
+    shown = _config_to_show(part, best.config if best is not None else None)
+    steps = None if shown is None else _steps(part, shown)
+    plane, has_star = draw_plane(part.trials, best, part.problem.limit_bytes)
+    return {
+        "about": about,
+        "plane": plane,
+        "has_star": has_star,
+        "timelines": "" if steps is None else draw_timelines(*steps),
+        "shown": "" if shown is None else part.space.describe(shown),
+        "layers": [] if steps is None or shown is None else list(_map_layers(*steps, part.space.plans, shown)),
+    }
 
 
-def make_page(folder: StudyFolder, page: Path) -> str:
-    """Return the report of a study as one HTML page.
+def _config_to_show(part: Part, config: Config | None) -> Config | None:
+    """Return the config to train with where it recomputes; else the one that would need least."""
+    if config is not None and part.space.is_mix(config) and not config.is_none:
+        return config
+    mixes = [t for t in part.trials if part.space.is_mix(t.config) and not t.config.is_none]
+    measured = [(t.measurement.peak_bytes, t.number, t.config) for t in mixes if t.measurement.peak_bytes]
+    return min(measured)[-1] if measured else None
 
-    Args:
-        folder: The study.
-        page: The file it is for: the logs are linked relative to that.
 
-    Raises:
-        UsageError: there is no such study, or another version of autorecompute made it.
-        SetupError: the study cannot be read, or jinja2 or matplotlib is not installed.
-    """
-    folder.head()
+def _steps(part: Part, config: Config) -> tuple[Timeline, Timeline] | None:
+    """Return a step without recompute and one with the config; ``None`` where none can be simulated."""
+    memory = _memory_of(part)
     try:
-        import jinja2  # noqa: F401  (looked for before anything is done)
-        from matplotlib import rc_context
-
-        from autorecompute.reports.html.charts import style
-
-        with rc_context(style()):  # type: ignore[arg-type]  # names as plain text
-            return _fill(tell(folder, page))
-    except ModuleNotFoundError as error:
-        raise SetupError(f'A report needs {error.name}. Install it: pip install "autorecompute[report]".') from error
+        return None if memory is None else (memory.timeline(Config(), part.dims), memory.timeline(config, part.dims))
+    except KeyError:
+        return None  # a dimension of the target batch that the study did not write down
 
 
-def _fill(story: Story) -> str:
-    from jinja2 import Environment, FileSystemLoader, StrictUndefined
-
-    environment = Environment(
-        loader=FileSystemLoader(HERE), autoescape=True, undefined=StrictUndefined, trim_blocks=True, lstrip_blocks=True
-    )
-    style, script = _read(STYLE), _read(SCRIPT)
-    text = environment.get_template(TEMPLATE).render(
-        story=story,
-        style=style,
-        script=script,
-        policy=_policy(style, script),
-        curve_headings=(*FIGURES, "config", "study"),
-        knob_headings=COLUMNS,
-        version=__version__,
-    )
-    # A path that is no UTF-8 comes as surrogates, which no page can hold.
-    return printable(text.lstrip()).encode(errors="replace").decode()
+def _memory_of(part: Part) -> MemoryModel | None:
+    backend, detection = controller(part.problem.backend), read_detection(part.folder)
+    if detection is not None and detection.space == part.space:
+        try:
+            return backend.memory_of(detection)
+        except UnreadableError as error:
+            raise SetupError(f"{part.folder.path / DETECTION_FILE} cannot be read: it {error}. Restore it.") from error
+    small = read_analysis(part.folder)
+    return None if small is None or backend.memory_model is None else backend.memory_model(part.space, small)
 
 
-def _policy(style: str, script: str) -> str:
-    return (
-        f"default-src 'none'; style-src '{_digest(style)}'; script-src '{_digest(script)}'; "
-        "base-uri 'none'; form-action 'none'"
-    )
+def _map_layers(before: Timeline, after: Timeline, plans: Sequence[Plan], config: Config) -> Iterator[LayerRow]:
+    """Yield the layers in the order of the forward pass; nothing where the parts of the step are no layers.
+
+    Layers in a row that are alike come as one, ``h.0 to h.4``. A row has a name, the bytes that each such layer keeps
+    for the backward pass before and after, and what is recomputed in it, in words. The operations of both steps are
+    named after the layers, and the plans of layers that are alike have a star in their labels.
+    """
+    kept, kept_after = _kept_by_layer(before), _kept_by_layer(after)
+    options = _options_by_layer(list(kept), plans, config)
+    if not options:
+        return
+
+    def likeness(name: str) -> tuple[object, ...]:
+        place = "" if name in options else name
+        return (place, name.rstrip("0123456789"), kept[name], kept_after[name], options.get(name, ""))
+
+    for _, group in itertools.groupby(sorted(kept, key=lambda name: name not in options), likeness):
+        first, *others = group
+        name = f"{first} to {others[-1]}" if others else first
+        yield name, kept[first], kept_after[first], options.get(first, "")
 
 
-def _digest(text: str) -> str:
-    return f"sha256-{base64.b64encode(hashlib.sha256(text.encode()).digest()).decode()}"
+def _kept_by_layer(timeline: Timeline) -> Counter[str]:
+    profile, kept = timeline.profile, Counter[str]()
+    for operation in profile.operations[: profile.backward]:
+        kept[operation.operator] += 0  # one that keeps nothing is a layer, too
+    for tensor, size in zip(profile.tensors, timeline.sizes, strict=True):
+        if profile.is_stashed(tensor):
+            kept[profile.operations[tensor.first].operator] += size
+    return kept
 
 
-def _read(name: str) -> str:
-    return (HERE / name).read_text(encoding="utf-8")
+def _options_by_layer(names: Sequence[str], plans: Sequence[Plan], config: Config) -> dict[str, str]:
+    """Return the recomputed parts of each layer that a plan is of."""
+    found: dict[str, list[str]] = {}
+    for plan in plans:
+        stem, star, part = plan.label.partition(STAR)
+        alike = re.compile(re.escape(stem) + r"\d+")
+        layers = [name for name in names if alike.fullmatch(name)] if star else []
+        for place, name in enumerate(layers):
+            told = found.setdefault(name, [])
+            # A plan may have several places in each layer.
+            if config.count_of(plan) * len(layers) > place * plan.occurrences:
+                told.append(part.strip(".,/ ") or WHOLE)
+    return {name: ", ".join(told) for name, told in found.items()}
+
+
+TRIAL_COLUMNS = (
+    "#", "config", "outcome", "peak", "predicted peak", "samples/s", "relative", "step", "spread", "predicted step",
+    "why", "log",
+)  # fmt: skip
+WORDS = frozenset({"config", "outcome", "why", "log"})
+"""The headings whose columns are no figures."""
+
+
+def _trial_rows(parts: Sequence[Part], page: Path) -> list[list[Cell]]:
+    """Return a row for each trial of all parts."""
+    rows = []
+    for part in parts:
+        batch = [] if len(parts) == 1 else [_number(str(part.problem.batch), part.problem.batch)]
+        rows += [[*batch, *_cells(trial, _log_link(part, trial, page))] for trial in part.trials]
+    return rows
+
+
+def _cells(trial: Trial, link: str) -> list[Cell]:
+    measurement, prediction = trial.measurement, trial.prediction
+    speed, median = measurement.samples_per_second, measurement.median_step_seconds
+    remarks = "; ".join(filter(None, [measurement.message, *measurement.marks]))
+    step, spread = expected_step_seconds(trial), _spread_of(trial)
+    expected = prediction.peak_bytes if prediction is not None else None
+    # The choices, where the description does not say them.
+    choices = " ".join(trial.config.texts) if trial.description.endswith(")") else ""
+    return [
+        _number(str(trial.number), trial.number),
+        _cell(trial.description, trial.description, folded=choices),
+        _cell(str(measurement.outcome), str(measurement.outcome), small=remarks),
+        _number(format_bytes(measurement.peak_bytes), measurement.peak_bytes),
+        _number(format_bytes(expected), expected),
+        _number(format_samples(speed), speed),
+        _number(format_relative(trial.relative_throughput), trial.relative_throughput),
+        _number(format_seconds(median), median),
+        _number("-" if spread is None else f"± {spread:.0%}", spread),
+        _number(format_seconds(step), step),
+        _cell(trial.reason, trial.reason),
+        _cell("log" if link else "-", link=link),
+    ]
+
+
+def _spread_of(trial: Trial) -> float | None:
+    """Return half the range of its timed steps, as a share of their median; ``None`` where no step was timed."""
+    steps, median = trial.measurement.step_seconds, trial.measurement.median_step_seconds
+    return (max(steps) - min(steps)) / 2 / median if median else None
+
+
+def _cell(text: str, key: str = "", *, small: str = "", folded: str = "", link: str = "") -> Cell:
+    """Return a text, what it is sorted by, what stands below it or is unfolded, and where it leads."""
+    return {"text": text, "key": key, "small": small, "folded": folded, "link": link}
+
+
+def _number(text: str, value: float | None) -> Cell:
+    return _cell(text, "" if value is None else repr(value))
+
+
+def _log_link(part: Part, trial: Trial, page: Path) -> str:
+    log = part.folder.trial(trial.number) / "output.log"
+    if not log.is_file():
+        return ""
+    path = os.path.relpath(log, page.absolute().parent)
+    # A relative link must not begin like a scheme: ``a:b/output.log``.
+    return "./" + urllib.parse.quote(path, errors="surrogateescape")

@@ -6,20 +6,11 @@ const compare = (first, second) => {
   return Number.isNaN(a) || Number.isNaN(b) ? first.localeCompare(second) : a - b;
 };
 
-const keyOf = (row, column) => {
-  const cell = row.cells[column];
-  return cell.dataset.key ?? cell.textContent.trim().replace(/^([-+]?[\d.]+)\s?(KiB|MiB|GiB|TiB|%)$/, inOneUnit);
-};
-
-const inOneUnit = (_, number, unit) => number * { KiB: 1, MiB: 1024, GiB: 1024 ** 2, TiB: 1024 ** 3, "%": 1 }[unit];
-
-const isUnknown = (key) => key === "" || key === "-";
-
 const sort = (table, column, isUp) => {
   const body = table.tBodies[0];
-  const rows = Array.from(body.rows, (row) => [keyOf(row, column), row]);
+  const rows = Array.from(body.rows, (row) => [row.cells[column].dataset.key, row]);
   // What was not measured stays at the end, whichever way.
-  rows.sort(([a], [b]) => isUnknown(a) - isUnknown(b) || (isUp ? compare(a, b) : compare(b, a)));
+  rows.sort(([a], [b]) => (a === "") - (b === "") || (isUp ? compare(a, b) : compare(b, a)));
   body.append(...rows.map(([, row]) => row));
 };
 

@@ -3,7 +3,6 @@ import re
 import shlex
 
 import pytest
-from matplotlib import rc_context
 
 from autorecompute import codec
 from autorecompute.backends.torch.forecast.records import OptionStep, Part, Steps, TorchDetection
@@ -13,7 +12,6 @@ from autorecompute.measurement import Outcome
 from autorecompute.memory import StepProfiles
 from autorecompute.plans import Choice, Config, Plan, Space
 from autorecompute.reports.answer import answer_lines, answer_sentences, lines_to_paste
-from autorecompute.reports.html.charts import draw_predictions, style
 from autorecompute.studies.analysis import keep_analysis, keep_detection
 from autorecompute.units import MIB, printable
 from fake_backend.controller import READ_BY
@@ -29,7 +27,7 @@ def test_the_page_says_what_the_last_screen_says(known, page, show, trials):
     result = known.result()
     screen = " ".join(" ".join(show(result, trials, width=300, place=known.best)).split())
     lines = answer_lines(result, trials)
-    words = [word for line in lines for word in dataclasses.astuple(line) if isinstance(word, str)]
+    words = [word for line in lines for word in line]
     sentences = [text.removeprefix("verdict: ") for text in answer_sentences(result, trials)]
     pasted = [line.strip() for line in lines_to_paste(result, rendered(result, known.best)) if line.startswith("  ")]
     assert len(lines) == 3 + 1 + 3 + 1
@@ -126,13 +124,6 @@ def test_a_missing_library_is_named_with_the_command_that_installs_it(keep, read
     folder = keep(trials)
     with pytest.raises(SetupError, match=r'pip install "autorecompute\[report\]"'):
         read(folder)
-
-
-@pytest.mark.parametrize(("seconds", "label"), [(0.9, "predicted step, ms"), (12.0, "predicted step, s")])
-def test_steps_are_in_the_unit_that_the_list_has(seconds, label):
-    with rc_context(style()):
-        drawing = draw_predictions([(6.0, 6.1, "0: none")], [(seconds, seconds / 2, "0: none"), (0.1, 0.1, "1: all")])
-    assert f">{label}<" in drawing
 
 
 @pytest.fixture

@@ -17,7 +17,7 @@ from rich.console import Console
 
 from autorecompute.measurement import Outcome
 from autorecompute.plans import Config
-from autorecompute.reports.live import DRAWN, LiveView, draw_plane
+from autorecompute.reports.live import FITS, LIMIT, OVER, STAR, LiveView, draw_plane
 from autorecompute.units import MIB
 
 
@@ -163,7 +163,7 @@ def test_who_is_confirmed_is_the_best_until_the_search_goes_on(begin, searched):
     view, drawn = begin(searched)
 
     def stars():
-        return [(row, line.find(DRAWN.best)) for row, line in enumerate(drawn()) if "★" in line]
+        return [(row, line.find(STAR)) for row, line in enumerate(drawn()) if "★" in line]
 
     fastest, starred = drawn()[-3], stars()
     view.leads(searched[6], 0.9)
@@ -176,21 +176,21 @@ def test_who_is_confirmed_is_the_best_until_the_search_goes_on(begin, searched):
 
 def test_the_plane_has_every_trial_and_the_limit(searched):
     """Fast is above and small is left; what fits, what does not and the best are told apart, with the scale below."""
-    *lines, scale = draw_plane(searched, 665 * MIB, width=68, height=7, marks=DRAWN)
-    assert [sum(line.count(mark) for line in lines) for mark in (DRAWN.fits, DRAWN.over, DRAWN.best)] == [2, 4, 1]
-    columns = [place for line in lines if (place := max(map(line.find, (DRAWN.fits, DRAWN.over, DRAWN.best)))) >= 0]
+    *lines, scale = draw_plane(searched, 665 * MIB, width=68, height=7)
+    assert [sum(line.count(mark) for line in lines) for mark in (FITS, OVER, STAR)] == [2, 4, 1]
+    columns = [place for line in lines if (place := max(map(line.find, (FITS, OVER, STAR)))) >= 0]
     assert columns == sorted(columns, reverse=True)
-    (limit,) = {line.find(DRAWN.limit) for line in lines} - {-1}
-    assert lines[3].find(DRAWN.over) > limit > lines[-1].find(DRAWN.fits)
+    (limit,) = {line.find(LIMIT) for line in lines} - {-1}
+    assert lines[3].find(OVER) > limit > lines[-1].find(FITS)
     assert lines[0].split()[0].startswith("1.00x")
     assert scale.split() == ["640", "MiB", "limit", "665", "MiB", "700", "MiB"]
 
 
 def test_too_little_is_not_drawn(searched, make_trial):
     lost = make_trial(outcome=Outcome.OOM)
-    assert draw_plane([searched[0], lost], 665 * MIB, width=60, height=6, marks=DRAWN) == []
+    assert draw_plane([searched[0], lost], 665 * MIB, width=60, height=6) == []
     same = [make_trial(config, peak_bytes=665 * MIB) for config in (Config(), searched[1].config)]
-    assert len(draw_plane(same, 665 * MIB, width=60, height=6, marks=DRAWN)) == 7
+    assert len(draw_plane(same, 665 * MIB, width=60, height=6)) == 7
 
 
 def test_a_terminal_without_unicode_gets_ascii(begin, searched):

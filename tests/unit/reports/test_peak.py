@@ -25,10 +25,8 @@ from autorecompute.reports.peak import (
     print_frontier,
     print_peak,
 )
-from autorecompute.reports.peak_json import Peak
 from autorecompute.reports.picture import COLORS, draw_timeline, require_picture_file, save_picture
-from autorecompute.reports.plans_json import Plans
-from autorecompute.reports.plans_text import Overview
+from autorecompute.reports.plans_json import Overview, Plans, peak_of
 from autorecompute.units import MIB, format_bytes
 from stand_ins.schemas import check
 
@@ -166,9 +164,9 @@ def test_the_presets_are_told_at_every_batch_that_was_asked_for(view, console):
     (none,) = [line for line in printed(console).splitlines() if line.startswith("none")]
     peaks = [format_bytes(view.model.forecast(Config(), {"batch": batch}).peak_bytes) for batch in view.batches]
     assert none.split() == ["none", *" ".join(peaks).split(), "64"]
-    presets = {preset.preset: preset for preset in Peak.of(view).presets}
+    presets = {preset.preset: preset for preset in peak_of(view).presets}
     assert presets["none"].largest_batch == 64
-    assert Peak.of(dataclasses.replace(view, limit_bytes=1)).presets[0].largest_batch == 0
+    assert peak_of(dataclasses.replace(view, limit_bytes=1)).presets[0].largest_batch == 0
 
 
 def test_a_long_frontier_is_told_in_a_few_lines(view, console):

@@ -7,7 +7,6 @@ from jsonschema import Draft202012Validator
 
 from autorecompute import codec
 from autorecompute.backends.findings import Finding, Status
-from autorecompute.cli.doctor import as_json
 from autorecompute.emit.formats import RENDERERS
 from autorecompute.figures import Comparison, CurvePoint, Figures, KnobFigures, RaceEnd, Ranking, Recomputed
 from autorecompute.measurement import GradientCheck, Outcome
@@ -16,11 +15,11 @@ from autorecompute.plans import Activation, Alternative, Choice, Cluster, Config
 from autorecompute.ranges import LARGEST
 from autorecompute.reports.answer_json import Answer, MeasuredTrial
 from autorecompute.reports.check_report import Checked
-from autorecompute.reports.plans_json import Plans
-from autorecompute.reports.plans_text import Overview
+from autorecompute.reports.installation import Installation
+from autorecompute.reports.plans_json import Overview, Plans
 from autorecompute.result import Transfer
 from autorecompute.schemas import ARCHIVE, DOCUMENTS, NAMES, schema_of
-from autorecompute.schemas.__main__ import main as print_schema
+from autorecompute.schemas import main as print_schema
 from autorecompute.search.candidates import predict_frontier
 from autorecompute.studies import StudyFolder
 from autorecompute.studies.checked import CheckLine, CheckReport, CheckVerdict
@@ -162,7 +161,7 @@ def test_a_check_is_as_the_schema_says():
     known = {"study": "bert", "config": "all", "command": ("python", "train.py"), "lines": tuple(lines)}
     figures = {"peak_bytes": MIB, "samples_per_second": 64.0, "relative_throughput": 0.9}
     for measured in ({}, figures):
-        check("check", codec.dumps(Checked.of(CheckReport(**known, limit_bytes=MIB, **measured))))
+        check("check", codec.dumps(Checked(valid=True, report=CheckReport(**known, limit_bytes=MIB, **measured))))
 
 
 def test_what_is_emitted_is_as_the_schema_says(full_result):
@@ -170,7 +169,8 @@ def test_what_is_emitted_is_as_the_schema_says(full_result):
 
 
 def test_what_the_doctor_finds_is_as_the_schema_says():
-    check("doctor", as_json({"any": [Finding(name="torch", status=status, found="2.13") for status in Status]}))
+    found = {"any": [Finding(name="torch", status=status, found="2.13") for status in Status]}
+    check("doctor", codec.dumps(Installation.of(found)))
 
 
 def test_plans_are_as_the_schema_says(make_detection, make_step):

@@ -13,10 +13,10 @@ from autorecompute.plans import Config
 from autorecompute.reports.answer import (
     RUNNERS_UP,
     describe_fragments,
-    describe_predictions,
     peak_error,
     runners_up,
     step_error,
+    summarise,
 )
 from autorecompute.reports.answer_json import Answer
 from autorecompute.reports.screen import print_trials
@@ -312,12 +312,12 @@ def test_errors_of_predictions_are_of_the_expected(predicted, make_trial):
 
 
 def test_predictions_are_summed_up_in_a_line(predicted, make_trial):
-    line = describe_predictions([predicted(104, 1.25), predicted(90, 1.25), predicted(101, 1.5), make_trial()])
+    line = summarise([predicted(104, 1.25), predicted(90, 1.25), predicted(101, 1.5), make_trial()]).sentence
     assert "peaks 4.0% off in the median and 10.0% at worst, 2 of 3 within" in line
     assert line.endswith("step times 0.0% off in the median, 2 of 3 within theirs")
     assert "relied" not in line
-    assert "relied on its trials" in describe_predictions([predicted(106, 1.25), predicted(94, 1.25)])
-    assert describe_predictions([make_trial()]) == ""
+    assert "relied on its trials" in summarise([predicted(106, 1.25), predicted(94, 1.25)]).sentence
+    assert summarise([make_trial()]) is None
 
 
 WIDTHS = pytest.mark.parametrize("width", [40, 60, 70, 80, 84, 100, 104, 120])

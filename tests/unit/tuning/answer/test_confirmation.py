@@ -200,7 +200,7 @@ def test_who_is_over_the_limit_there_and_as_a_process_is_never_told_as_ok(crowd_
     assert (result.raced_over_limit, result.rejected) == ((fastest.hash,), {fastest.hash: Outcome.OVER_LIMIT})
     trials = read_trials(tuning.folder.database, tuning.folder.name_in_database)
     name = next(trial.description for trial in trials if trial.config == fastest)
-    told = [line.outcome for line in answer_lines(result, trials) if line.config == name]
+    told = [line[-1] for line in answer_lines(result, trials) if line[1] == name]
     assert set(told) <= {"over_limit"}
     assert f"not taken: {name}: over_limit in its own process" in answer_sentences(result, trials)
 
@@ -236,7 +236,7 @@ def test_who_leaves_too_little_is_no_runner_up_and_told_once(told):
     others = [name for name, _ in runners_up(result, trials)]
     assert others
     assert not {trial.description for trial in trials if trial.config.hash in short} & set(others)
-    assert len([line for line in answer_lines(result, trials) if line.config == "none"]) == 1
+    assert len([line for line in answer_lines(result, trials) if line[1] == "none"]) == 1
     sentences = [sentence for sentence in answer_sentences(result, trials) if "beyond its tensors" in sentence]
     who = f"{len(short)} configs, no recompute among them: within the limit, with less than 25 MiB left"
     assert sentences == [f"not taken: {who} for what a process holds beyond its tensors"]

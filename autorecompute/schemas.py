@@ -1,23 +1,94 @@
-"""JSON Schemas of records: types, ranges, words and units from their fields."""
+"""The JSON Schemas (2020-12) of all that is printed or exported as JSON, made of the records when they are asked for.
+
+``python -m autorecompute.schemas tune`` prints one. A schema has the types, ranges, words and units of fields.
+"""
 
 from __future__ import annotations
 
+import argparse
 import dataclasses
 import enum
 import inspect
+import json
 import re
+import sys
 import types
 from collections.abc import Mapping
 from typing import TYPE_CHECKING, Annotated, Any, Literal, Union, get_args, get_origin
 
-from autorecompute.codec import Absent, entries_of
+from autorecompute.cli.output import Failure
+from autorecompute.codec import NOT_FINITE, Absent, entries_of
+from autorecompute.emit.emitted import Emitted
 from autorecompute.plans import Choice, Config
 from autorecompute.ranges import Range
+from autorecompute.reports.answer_json import Answer, ShownStudy
+from autorecompute.reports.check_report import Checked
+from autorecompute.reports.installation import Installation
+from autorecompute.reports.listing import StudyList
+from autorecompute.reports.plans_json import Plans
+from autorecompute.studies.archive import LINES
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
 
 Schema = dict[str, Any]
+
+DOCUMENTS: dict[str, tuple[type[Any], str]] = {
+    "tune": (Answer, "What tune --json prints: the answer of a study."),
+    "show": (ShownStudy, "What show STUDY --json prints: a study with all its trials."),
+    "studies": (StudyList, "What show and studies list print with --json: the studies."),
+    "check": (Checked, "What check --json prints: whether a stored config still holds here."),
+    "plans": (Plans, "What plans --json prints: what could be recomputed."),
+    "emit": (Emitted, "What emit --format json prints: what to train with."),
+    "doctor": (Installation, "What doctor --json prints: what is installed."),
+    "failure": (Failure, "What every verb prints with --json where it has no answer: why."),
+}
+"""The record that each verb prints, or all of them in place of theirs, and what it is."""
+
+ARCHIVE = "study_archive"
+NAMES = (*DOCUMENTS, ARCHIVE)
+
+DRAFT = "https://json-schema.org/draft/2020-12/schema"
+NULL_WHERE_NOT_FINITE: Schema = {"type": ["number", "null"]}
+TEXT_WHERE_NOT_FINITE: Schema = {"anyOf": [{"type": "number"}, {"enum": sorted(NOT_FINITE)}]}
+
+
+def schema_of(name: str) -> Schema:
+    """Return a published schema.
+
+    Args:
+        name: One of ``NAMES``: a verb, or ``study_archive`` for a line of what ``studies export`` writes.
+
+    Raises:
+        KeyError: there is none of this name.
+    """
+    head = {"$schema": DRAFT, "$id": f"urn:autorecompute:schema:{name}", "title": f"autorecompute {name}"}
+    if name == ARCHIVE:
+        return {**head, **_archive()}
+    record, description = DOCUMENTS[name]
+    definitions = Definitions()
+    return {
+        **head,
+        "$comment": "Later versions may add properties. What is listed stays, and an unmeasured number is null.",
+        "description": description,
+        **definitions.object_of(record),
+        "$defs": definitions.made,
+    }
+
+
+def _archive() -> Schema:
+    definitions = Definitions(is_closed=True)
+    lines = [
+        {"properties": {key: definitions.of(record)}, "required": [key], "additionalProperties": False}
+        for key, record in LINES.items()
+    ]
+    return {
+        "description": "A line of what studies export writes: an object with one key, study first and end last.",
+        "type": "object",
+        "oneOf": lines,
+        "$defs": definitions.made,
+    }
+
 
 UNITS = (("_bytes", "bytes"), ("samples_per_second", "samples a second"), ("_seconds", "seconds"))
 """Units by the end of a name."""
@@ -33,27 +104,17 @@ SIMPLE: dict[Any, Schema] = {
 
 
 class Definitions:
-    """The schemas of records, each made when it is first referred to.
+    """The schemas of records by their names, each made when it is first referred to.
 
-    Args:
-        floats: The schema of a number that has no range, and may be NaN or infinite.
-        is_closed: Whether an object may have no key but those of its record.
-
-    Attributes:
-        made: The schemas so far, by the names of the records.
+    Those of an archive are closed: an object has no key but those of its record, and no number is written as null.
     """
 
-    def __init__(self, floats: Schema, *, is_closed: bool = False) -> None:
+    def __init__(self, *, is_closed: bool = False) -> None:
         self.made: dict[str, Schema] = {}
-        self._floats, self._is_closed = floats, is_closed
+        self._is_closed = is_closed
 
     def object_of(self, record: type[Any]) -> Schema:
-        """Return the schema of a record.
-
-        Raises:
-            TypeError: a field has a type that no schema is known for.
-            ValueError: a field has no words.
-        """
+        """Return the schema of a record."""
         told = dict(_told(record))
         schema = {
             "type": "object",
@@ -70,7 +131,7 @@ class Definitions:
             ValueError: a field of a record has no words.
         """
         if kind is float:
-            return self._floats
+            return TEXT_WHERE_NOT_FINITE if self._is_closed else NULL_WHERE_NOT_FINITE
         if kind is Any:
             return {}
         if kind in SIMPLE:
@@ -103,7 +164,7 @@ class Definitions:
         name = kind.__name__
         if name not in self.made:
             self.made[name] = {}  # where it refers to itself
-            description = {"description": summary_of(kind)}
+            description = {"description": _plain((inspect.getdoc(kind) or "").partition("\n")[0])}
             self.made[name] = description | (self.object_of(kind) if schema is None else schema)
         return {"$ref": f"#/$defs/{name}"}
 
@@ -117,11 +178,6 @@ def _told(record: type[Any]) -> Iterator[tuple[str, tuple[Any, str]]]:
             raise ValueError(f"{record.__name__} says nothing of {entry.name}")
         else:
             yield entry.key, (entry.kind, _with_unit(entry.name, _plain(entry.words)))
-
-
-def summary_of(kind: type[Any]) -> str:
-    """Return the first sentence of the docstring."""
-    return _plain((inspect.getdoc(kind) or "").partition("\n")[0])
 
 
 def _with_unit(name: str, text: str) -> str:
@@ -139,3 +195,14 @@ def _or_null(schema: Schema) -> Schema:
     if isinstance(kind := schema.get("type"), str) and "enum" not in schema:
         return {**schema, "type": [kind, "null"]}
     return schema if isinstance(kind, list) else {"anyOf": [schema, {"type": "null"}]}
+
+
+def main() -> None:
+    """Print the schema that is named on the command line."""
+    parser = argparse.ArgumentParser(prog="python -m autorecompute.schemas", description="Prints a JSON Schema.")
+    parser.add_argument("name", choices=NAMES, metavar="NAME", help=", ".join(NAMES))
+    sys.stdout.write(json.dumps(schema_of(parser.parse_args().name), indent=2) + "\n")
+
+
+if __name__ == "__main__":
+    main()

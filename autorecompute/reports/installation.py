@@ -1,0 +1,57 @@
+"""What is installed, as ``doctor`` prints it. Imports no more than that takes: something else may be broken."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Annotated
+
+from autorecompute.backends.findings import Finding, Status, blocking
+from autorecompute.codec import INLINED, Document
+
+if TYPE_CHECKING:
+    from collections.abc import Mapping
+
+STYLES = {Status.OK: "green", Status.WARNING: "yellow", Status.MISSING: "bold red"}
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class BackendFinding(Document):
+    """One piece of the installation that a training system needs."""
+
+    backend: Annotated[str, "The training system."]
+    finding: Annotated[Finding, INLINED]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Installation(Document):
+    """Installed pieces of the training systems."""
+
+    ok: Annotated[bool, "True if a training system has all that it needs."]
+    findings: Annotated[tuple[BackendFinding, ...], "Every piece, in the order of repair."]
+
+    @classmethod
+    def of(cls, found: Mapping[str, list[Finding]]) -> Installation:
+        """Return the document of findings, by the training system's name."""
+        findings = (BackendFinding(backend=name, finding=each) for name, group in found.items() for each in group)
+        return cls(ok=any(not blocking(group) for group in found.values()), findings=tuple(findings))
+
+
+def print_installation(found: Mapping[str, list[Finding]]) -> None:
+    """Print a line for each finding, and below it, where something is wrong, the repair."""
+    from rich.console import Console
+    from rich.text import Text
+
+    # A command must be copied whole: the terminal may wrap it, rich may not.
+    console = Console(highlight=False, soft_wrap=True)
+    width = max(len(finding.name) for findings in found.values() for finding in findings)
+    for name, findings in found.items():
+        console.print(Text(f"backend {name}", style="bold"))
+        for finding in findings:
+            mark = Text(f"{finding.status:<7}", style=STYLES[finding.status])
+            console.print(mark, Text(f" {finding.name:<{width}}  {finding.found}"), sep="")
+            if finding.remedy:
+                console.print(Text(f"{'':<8}{finding.remedy}", style="bold"))
+        console.print()
+    for name, findings in found.items():
+        missing = len(blocking(findings))
+        console.print(f"{name}: {missing} missing, repair from the top." if missing else f"{name}: ready to train.")
