@@ -97,7 +97,7 @@ def nothing_is_read_again(monkeypatch):
     """Put back what drops were: what was verified in the first step is trusted in all later ones."""
     monkeypatch.setattr(rewriting.Rewrite, "_can_be_made_again", lambda *_: True)
     monkeypatch.setattr(rewriting.Drop, "edges", frozenset())
-    monkeypatch.setattr(recipes.Kept, "value", lambda kept, noted: kept.slot.name == "training" or noted[kept.slot])
+    monkeypatch.setattr(recipes, "noted_value", lambda slot, noted: slot.name == "training" or noted[slot])
 
 
 def versions_tell_all(monkeypatch):

@@ -6,14 +6,13 @@ import collections
 import dataclasses
 import itertools
 from collections.abc import Collection, Mapping
-from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
 from autorecompute.backends.torch.compiled.forms import compiled_paths, compiles_under_modes, eagerly
 from autorecompute.backends.torch.fake.repeats import repeated
 from autorecompute.backends.torch.find.operators import Finder
 from autorecompute.backends.torch.find.own_checkpoints import places_of
-from autorecompute.backends.torch.find.probe import Observation, Probe
+from autorecompute.backends.torch.find.probe import Probe
 from autorecompute.backends.torch.find.refusals import Reason, Refusal, RefusedModelError, refusals_of_model
 from autorecompute.backends.torch.find.storages import Values
 from autorecompute.backends.torch.find.structure import Structure, forgotten, is_sharded, is_within, structure_of
@@ -67,19 +66,19 @@ def saving_of(found: Iterable[Saved], batch: int) -> Saving:
     return Saving(sum(saved.bytes for saved in storages) - scaling, scaling / batch)
 
 
-def saving_of_modules(seen: Observation, paths: Collection[str]) -> Saving:
+def saving_of_modules(seen: Probe, paths: Collection[str]) -> Saving:
     """Return the bytes that checkpointing these modules saves: those only they saved, less the inputs held then."""
     held = [seen.given[number] for number in given(seen, paths) if number not in seen.saved]
     dropped = [seen.saved[number] for number in kept_alone(seen, paths)]
     return saving_of(dropped, seen.batch) - saving_of(held, seen.batch)
 
 
-def given(seen: Observation, paths: Collection[str]) -> set[int]:
+def given(seen: Probe, paths: Collection[str]) -> set[int]:
     """Return the tensors that the calls of these paths are given."""
     return {number for call in seen.calls if call.path in paths for number in call.inputs}
 
 
-def kept_alone(seen: Observation, paths: Collection[str]) -> set[int]:
+def kept_alone(seen: Probe, paths: Collection[str]) -> set[int]:
     """Return the tensors that nothing but these modules keeps, and that they are not given."""
     return {
         number
@@ -182,7 +181,7 @@ def detect(model: Module, args: Sequence[Any], kwargs: Mapping[str, Any], calls:
 class _Sorting:
     """Makes sites of what a probe saw."""
 
-    def __init__(self, structure: Structure, seen: Observation, finder: Finder, *, has_operators: bool) -> None:
+    def __init__(self, structure: Structure, seen: Probe, finder: Finder, *, has_operators: bool) -> None:
         self._structure = structure
         self._seen = seen
         self._has_operators = has_operators
@@ -340,57 +339,40 @@ FEWEST_UNITS = 2
 """A single block may be all that a model has."""
 
 
-@dataclass(frozen=True)
-class Presets:
-    """Makes the configs that people know by name; each is left out where the model has nothing it is about.
+def _presets_of(space: Space, found: Detected, sites: Collection[Site]) -> dict[str, Config]:
+    """Return the configs that people know by name; each is left out where the model has nothing it is about.
 
-    Attributes:
-        space: The plans, and what covers what.
-        blocks: Names of the sites that are whole blocks.
-        attention: Names of the sites that are calls of attention.
-        alternating: Names of the blocks of which every second one can be recomputed.
+    ``blocks`` is what ``gradient_checkpointing_enable()`` does, ``half_of_blocks`` does it to the first half only
+    and ``every_2nd_block`` to every second one, ``keep_matmul`` keeps the results of their matrix products,
+    ``operators`` makes single operators again and no module, and ``attention`` the inside of attention alone.
     """
+    names = {site.name for site in sites if site.attention}
+    attention = [plan for plan in space.plans if plan.sites <= names]
+    operators = [plan for plan in space.plans if plan.option == DROP]
 
-    space: Space
-    blocks: Collection[str]
-    attention: Collection[str]
-    alternating: Collection[str]
+    def blocks(option: str) -> list[Plan]:
+        return [plan for plan in space.plans if plan.option == option and plan.sites <= set(found.blocks)]
 
-    def all(self) -> dict[str, Config]:
-        """Return the configs by their names.
-
-        ``blocks`` is what ``gradient_checkpointing_enable()`` does, ``half_of_blocks`` does it to the first half only
-        and ``every_2nd_block`` to every second one, ``keep_matmul`` keeps the results of their matrix products,
-        ``operators`` makes single operators again and no module, and ``attention`` the inside of attention alone.
-        """
-        found = {
-            "blocks": self._config(self._whole(CHECKPOINT)),
-            "half_of_blocks": self._config(self._whole(CHECKPOINT), share=2),
-            "every_2nd_block": Config(frozenset(Choice(site, EVERY_2ND) for site in self.alternating)),
-            "keep_matmul": self._config(self._whole(KEEP_MATMUL)),
-            "operators": self._operators(),
-            "attention": self._config(self._attention()),
-        }
-        return {name: config for name, config in found.items() if not config.is_none}
-
-    def _whole(self, option: str) -> list[Plan]:
-        return [plan for plan in self.space.plans if plan.option == option and plan.sites <= set(self.blocks)]
-
-    def _attention(self) -> list[Plan]:
-        return [plan for plan in self.space.plans if plan.sites <= set(self.attention)]
-
-    def _operators(self) -> Config:
-        config = Config()
-        for plan in (*(plan for plan in self.space.plans if plan.option == DROP), *self._attention()):
-            config = self.space.with_plan(config, plan)
-        return config
-
-    def _config(self, plans: Iterable[Plan], share: int = 1) -> Config:
+    def config_of(plans: Iterable[Plan], share: int | None = None) -> Config:
         config = Config()
         for plan in plans:
-            if plan.occurrences >= share:
-                config = self.space.with_plan(config, plan, -(-plan.occurrences // share))
+            if share is None:
+                config = space.with_plan(config, plan)
+            elif plan.occurrences >= share:
+                config = space.with_plan(config, plan, -(-plan.occurrences // share))
         return config
+
+    presets = {
+        "blocks": config_of(blocks(CHECKPOINT), 1),
+        "half_of_blocks": config_of(blocks(CHECKPOINT), 2),
+        "every_2nd_block": Config(
+            frozenset(Choice(site.name, EVERY_2ND) for site in sites if EVERY_2ND in site.options)
+        ),
+        "keep_matmul": config_of(blocks(KEEP_MATMUL), 1),
+        "operators": config_of((*operators, *attention)),
+        "attention": config_of(attention, 1),
+    }
+    return {name: config for name, config in presets.items() if not config.is_none}
 
 
 def offered(found: Detected) -> list[Site]:
@@ -416,11 +398,8 @@ def space_of(found: Detected, board: Switchboard, steps: Steps | None) -> Space:
     """Return all that can be switched on in a model."""
     sites = offered(found)
     plans = tuple(_plan(site, option, found, steps) for site in sites for option in site.options if option != EVERY_2ND)
-    bare = Space(plans=plans, covers=_covers(board, {site.name for site in sites}))
-    attention = [site.name for site in sites if site.attention]
-    alternating = [site.name for site in sites if EVERY_2ND in site.options]
-    presets = Presets(bare, found.blocks, attention, alternating).all()
-    return Space(plans=plans, own_presets=presets, covers=bare.covers)
+    space = Space(plans=plans, covers=_covers(board, {site.name for site in sites}))
+    return Space(plans=plans, own_presets=_presets_of(space, found, sites), covers=space.covers)
 
 
 def _plan(site: Site, option: str, found: Detected, steps: Steps | None) -> Plan:

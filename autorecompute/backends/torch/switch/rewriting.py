@@ -11,8 +11,21 @@ import torch
 from torch import Tensor
 
 from autorecompute.backends.torch.fake.tensors import is_fake, is_same
-from autorecompute.backends.torch.find.graphs import DifferentGraphError, Plan, Route
-from autorecompute.backends.torch.find.recipes import Edge, Made, Note, Noted, Recipe, Slot, noted_of, shape_of
+from autorecompute.backends.torch.find.graphs import Plan, route
+from autorecompute.backends.torch.find.recipes import (
+    Edge,
+    Made,
+    Note,
+    Noted,
+    Recipe,
+    Slot,
+    edges_of,
+    noted_of,
+    notes_of,
+    shape_of,
+    tensors_of,
+    value_of,
+)
 from autorecompute.backends.torch.find.storages import tensors_in
 from autorecompute.backends.torch.switch.module_state import modes_of, without_autocast
 
@@ -33,15 +46,7 @@ _FEW_ELEMENTS = 64
 
 
 class Layout(NamedTuple):
-    """Layout of a tensor in its storage.
-
-    Attributes:
-        size: Its shape.
-        stride: Elements between neighbours of each dimension.
-        offset: Elements before the first.
-        dtype: Their type.
-        bytes: Those of the whole storage.
-    """
+    """Layout of a tensor in its storage, which has so many bytes in all."""
 
     size: torch.Size
     stride: tuple[int, ...]
@@ -68,13 +73,7 @@ class Layout(NamedTuple):
 
 
 class Mask(NamedTuple):
-    """A tensor of zeros and one other value, with one byte in place of each element.
-
-    Attributes:
-        is_other: Where it is not zero.
-        value: What it is there.
-        dtype: Its type.
-    """
+    """A tensor of zeros and one other value, with one byte in place of each element: where it is not zero."""
 
     is_other: Tensor
     value: float | Tensor
@@ -156,29 +155,24 @@ class Drop:
     state: State = dataclasses.field(compare=False)
 
     @functools.cached_property
-    def read(self) -> frozenset[int]:
-        """Places of the nodes that are read."""
-        return frozenset(self.recipe.places() if self.recipe is not None else ())
-
-    @functools.cached_property
     def edges(self) -> frozenset[Edge]:
         """Edges that have to be there in every step."""
-        return self.ways.union(self.recipe.edges() if self.recipe is not None else ())
+        return self.ways.union(edges_of(self.recipe) if self.recipe is not None else ())
 
     @functools.cached_property
     def notes(self) -> tuple[Note, ...]:
-        """Note that are taken of a step."""
-        return tuple(self.recipe.notes()) if self.recipe is not None else ()
+        """Notes that are taken of a step."""
+        return tuple(notes_of(self.recipe)) if self.recipe is not None else ()
 
     @functools.cached_property
     def tensors(self) -> tuple[Slot, ...]:
-        """Return the slots of the tensors that are read."""
-        return tuple(self.recipe.slots()) if self.recipe is not None else ()
+        """The slots of the tensors that are read."""
+        return tuple(tensors_of(self.recipe)) if self.recipe is not None else ()
 
     def places(self) -> frozenset[int]:
         """Places of the nodes that are rewritten, read or looked at."""
         ends = {place for edge in self.edges for place in (edge.place, edge.source)}
-        return self.read | ends | {self.maker} | {slot.place for together in self.slots for slot in together}
+        return frozenset(ends | {self.maker} | {slot.place for slot in itertools.chain(self.tensors, *self.slots)})
 
     def in_step(self, nodes: Mapping[int, Node]) -> Dropping | None:
         """Bind it to the nodes of a step; return None where it cannot be recomputed from them."""
@@ -209,30 +203,18 @@ def _share_storage(tensors: Sequence[Any]) -> bool:
     return len(storages) == 1 and None not in storages
 
 
-class Dropping:
-    """A drop in the graph of one step, while its tensors are there.
+class Dropping(NamedTuple):
+    """A drop in the graph of one step, while its tensors are there: those in its slots."""
 
-    Args:
-        drop: What is dropped.
-        nodes: The nodes of the step.
-        noted: What is noted for its recipe.
-        tensors: What is saved in its slots.
-    """
-
-    def __init__(
-        self, drop: Drop, nodes: Mapping[int, Node], noted: Noted, tensors: Sequence[Sequence[Tensor]]
-    ) -> None:
-        self.drop, self.nodes, self.noted, self.tensors = drop, nodes, noted, tensors
+    drop: Drop
+    nodes: Mapping[int, Node]
+    noted: Noted
+    tensors: Sequence[Sequence[Tensor]]
 
     def state(self, modules: Hashable) -> State:
         """Return the state in which it is dropped, with that of its unit's modules."""
         read = [slot.in_step(self.nodes) for slot in self.drop.tensors]
         return State.of(modules, self.noted, itertools.chain.from_iterable(self.tensors), read)
-
-    @property
-    def is_fake(self) -> bool:
-        """Tell whether the tensors are fake, and hold no values."""
-        return is_fake(self.tensors[0][0])
 
     def is_same(self) -> bool:
         """Tell whether the recipe gives, bit for bit, what is there."""
@@ -247,12 +229,9 @@ class Dropping:
             return False
 
     def is_same_in_a_row(self, end: int) -> bool:
-        """Tell whether a number that no node keeps gives a row again; true where none is used.
+        """Tell whether a number that no node keeps gives the first row (0) or the last (-1) again, if one is used.
 
         A row may differ where all of them together do not: sums come in another order.
-
-        Args:
-            end: 0 for the first row, -1 for the last one.
         """
         recipe, tensor = self.drop.recipe, self.tensors[0][0]
         if not isinstance(recipe, Made) or not recipe.has_rows or tensor.device.type != "cpu":
@@ -264,12 +243,23 @@ class Dropping:
             again, row = recipe.read_row(self.nodes, self.noted, tensor, end)
             return is_same(again.to(tensor.dtype), row)
 
-    def hooks(self, watch: Watch | None) -> Dropped | type[Packed]:
+    def hooks(self, watch: Watch | None) -> tuple[Callable[[Tensor], Any], Callable[[Any], Tensor]]:
         """Return the saved tensor hooks that drop and recompute it; with a watch they compare the two."""
-        recipe = self.drop.recipe
-        if recipe is None:
-            return Packed  # which is compared when it is packed
-        return Dropped(recipe, {place: self.nodes[place] for place in self.drop.read}, self.noted, watch)
+        if self.drop.recipe is None:
+            return _pack_mask, _unpack_mask  # compared when it is packed
+        read = {slot.place: self.nodes[slot.place] for slot in self.drop.tensors}
+        dropped = Dropped(self.drop.recipe, read, self.noted, watch)
+        return dropped.pack, dropped.unpack
+
+
+def _pack_mask(tensor: Tensor) -> Mask | Tensor:
+    """Return the mask of a dropout's tensor, or where a mask loses something, the tensor."""
+    mask = Mask.of(tensor)
+    return mask if mask.is_whole(tensor) else tensor
+
+
+def _unpack_mask(kept: Mask | Tensor) -> Tensor:
+    return kept.tensor() if isinstance(kept, Mask) else kept
 
 
 class Dropped:
@@ -321,35 +311,15 @@ class Dropped:
         return value
 
 
-class Packed:
-    """The mask of a dropout, kept as a ``Mask``; what turns out to be none is kept as it is."""
-
-    @staticmethod
-    def pack(tensor: Tensor) -> Mask | Tensor:
-        """Return the mask of a tensor, or where a mask loses something, the tensor."""
-        mask = Mask.of(tensor)
-        return mask if mask.is_whole(tensor) else tensor
-
-    @staticmethod
-    def unpack(kept: Mask | Tensor) -> Tensor:
-        """Return the tensor."""
-        return kept.tensor() if isinstance(kept, Mask) else kept
-
-
 def made(recipe: Recipe, nodes: Mapping[int, Node], noted: Noted) -> Tensor:
     """Return a recipe's result, in the types of its inputs. It has no gradient."""
     with without_autocast():
-        value: Tensor = recipe.read(nodes, noted)
+        value: Tensor = value_of(recipe, nodes, noted)
         return value
 
 
 class Program:
-    """All that can be dropped in one unit; a ``Rewriter``.
-
-    Args:
-        plan: The graph that the unit makes.
-        drops: What can be dropped.
-    """
+    """All that can be dropped in one unit, which makes a graph of this plan."""
 
     def __init__(self, plan: Plan, drops: Iterable[Drop]) -> None:
         self.drops = tuple(drops)
@@ -362,7 +332,7 @@ class Program:
         if key not in self._arounds:
             chosen = [drop for drop in self.drops if drop.site in sites]
             places = {place for drop in chosen for place in drop.places()}
-            self._arounds[key] = Rewrite(Route(self._plan, places), chosen, sites)
+            self._arounds[key] = Rewrite(route(self._plan, places), chosen, sites)
         return self._arounds[key]
 
     def touched(self, site: str) -> frozenset[str]:
@@ -379,7 +349,7 @@ class Rewrite:
     """Rewrites the graph of a unit after each of its calls; an ``Around`` for it.
 
     Args:
-        route: The way to the nodes of a step.
+        follow: Finds the nodes of a step from the unit's results; None where the graph is another one.
         drops: What is dropped.
         watches: For each site what compares it.
 
@@ -388,9 +358,14 @@ class Rewrite:
             They are trained as without us.
     """
 
-    def __init__(self, route: Route, drops: Iterable[Drop], watches: Mapping[str, Watch]) -> None:
+    def __init__(
+        self,
+        follow: Callable[[Iterable[Tensor]], Mapping[int, Node] | None],
+        drops: Iterable[Drop],
+        watches: Mapping[str, Watch],
+    ) -> None:
         self.missed = 0
-        self._route = route
+        self._follow = follow
         self._drops = tuple(drops)
         self._watches = watches
         self._known: list[dict[State, bool]] = [{drop.state: True} for drop in self._drops]
@@ -401,10 +376,11 @@ class Rewrite:
         """Call the unit, and drop the operators of its graph."""
         result = forward(*args, **kwargs)
         if torch.is_grad_enabled():
-            try:
-                self._drop(self._route.follow(tensors_in(result)), modes_of(module))
-            except DifferentGraphError:
+            nodes = self._follow(tensors_in(result))
+            if nodes is None:
                 self.missed += 1
+            else:
+                self._drop(nodes, modes_of(module))
         return result
 
     def _drop(self, nodes: Mapping[int, Node], modules: Hashable) -> None:
@@ -423,13 +399,13 @@ class Rewrite:
                     continue
                 hooks = one.hooks(self._watches[site] if site in compared else None)
                 for slot in itertools.chain.from_iterable(one.drop.slots):
-                    getattr(nodes[slot.place], f"_raw_saved_{slot.name}").register_hooks(hooks.pack, hooks.unpack)
+                    getattr(nodes[slot.place], f"_raw_saved_{slot.name}").register_hooks(*hooks)
         except RuntimeError:  # hooks of the script's own, or a tensor that it has changed in place
             self.missed += 1
 
     def _can_be_made_again(self, at: int, one: Dropping, modules: Hashable) -> bool:
         """Tell whether the recipe holds in this step; compare it with what is there where what it reads is new."""
-        if one.is_fake:
+        if is_fake(one.tensors[0][0]):
             return True
         known, state = self._known[at], one.state(modules)
         is_known = known.get(state)
