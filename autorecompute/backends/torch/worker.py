@@ -7,7 +7,7 @@ import os
 import platform
 import weakref
 from dataclasses import replace
-from typing import TYPE_CHECKING, Any, NamedTuple
+from typing import TYPE_CHECKING, Any
 
 import torch
 
@@ -23,12 +23,7 @@ from autorecompute.backends.torch.fake.survey import bytes_of, rough_steps, surv
 from autorecompute.backends.torch.fake.tensors import LargeTensorsAreFake, taken_for_real
 from autorecompute.backends.torch.find import own_checkpoints, refusals
 from autorecompute.backends.torch.find.detection import space_of
-from autorecompute.backends.torch.find.identity import (
-    BatchSizes,
-    digest_of,
-    name_of,
-    sizes_of,
-)
+from autorecompute.backends.torch.find.identity import digest_of, name_of, sizes_of
 from autorecompute.backends.torch.find.own_checkpoints import LaterLive, frozen_in, is_replaced, thaw, thawed
 from autorecompute.backends.torch.find.refusals import Reason, Refusal, RefusedModelError
 from autorecompute.backends.torch.find.source import (
@@ -43,7 +38,7 @@ from autorecompute.backends.torch.find.structure import is_sharded
 from autorecompute.backends.torch.forecast.forecast import TorchMemoryModel
 from autorecompute.backends.torch.forecast.plans_file import requested
 from autorecompute.backends.torch.forecast.records import COMPILED, FROZEN, TorchDetection, describe_own
-from autorecompute.backends.torch.switch.applying import Alike, Roots, Tuned, decide_elsewhere
+from autorecompute.backends.torch.switch.applying import Roots, Tuned, decide_elsewhere, to_alike
 from autorecompute.errors import ScriptError, first_line
 from autorecompute.measurement import UNCOMPARED
 from autorecompute.meters.host import HostMeter
@@ -63,84 +58,19 @@ if TYPE_CHECKING:
     from autorecompute.backends.torch.forecast.records import Steps
     from autorecompute.measurement import GradientCheck, Outcome
 
-    Call = tuple[Sequence[Any], Mapping[str, Any]]
+    Survey = tuple[Steps | None, str]  # what steps take, or why nobody can tell
 
 
-class Surveyed(NamedTuple):
-    """Results of steps on fake tensors.
-
-    Attributes:
-        steps: What steps take; ``None`` where nobody can tell.
-        no_steps: Why nobody can.
-        left_bytes: What the fake steps have left in this process; 0 where an allocator of its own counts tensors.
-    """
-
-    steps: Steps | None
-    no_steps: str
-    left_bytes: int = 0
-
-
-def surveyed(root: Module, survey: Callable[[], tuple[Steps | None, str]]) -> Surveyed:
-    """Survey the model, and weigh what that leaves."""
+def _surveyed(root: Module, survey: Callable[[], Survey]) -> tuple[Survey, int]:
+    """Survey the model, and weigh what that leaves in this process; 0 where an allocator of its own counts tensors."""
     if next(root.parameters()).device.type != "cpu":
-        return Surveyed(*survey())
+        return survey(), 0
     meter = HostMeter()
     meter.release()
     held_bytes = meter.held_bytes()
     told = survey()
     meter.release()
-    return Surveyed(*told, max(0, meter.held_bytes() - held_bytes))
-
-
-def tell(  # noqa: PLR0913  (all that is known of a model)
-    root: Module, tuned: Tuned, call: Call, name: str, survey: Surveyed, *, is_thawed: bool = False
-) -> Detection:
-    """Return the detection of a model.
-
-    Args:
-        root: The model.
-        tuned: What a probe found in it, and its switches.
-        call: What it is called with.
-        name: What it is called.
-        survey: What steps on fake tensors told.
-        is_thawed: Whether all this is of a model that trains what is frozen now.
-
-    Raises:
-        RefusedModelError: it lies on several devices.
-    """
-    if len({one.device for one in root.parameters()}) > 1:
-        raise RefusedModelError(Refusal(Reason.DEVICES))
-    found, (args, kwargs), steps = tuned.found, call, survey.steps
-    batch, compiles = observe_batch([*args, *kwargs.values()]), has_compiled(root)
-    space = space_of(found, tuned.board, steps)
-    sizes = sizes_of(list(tensors_in((args, kwargs))), batch)
-    told = TorchDetection(
-        refusals=tuple(str(one) for one in found.refusals if one.reason is not Reason.OWN_CHECKPOINT),
-        own_checkpoints=found.checkpointed,
-        replaces_checkpointing=is_replaced(),
-        steps=steps,
-        no_steps=survey.no_steps,
-        rough_steps=rough_steps(found, tuned.board) if steps is None and not compiles else None,
-        is_compiled=compiles,
-        compiled_peaks=found.compiled_peaks,
-        trained_bytes=sum(one.nbytes for one in root.parameters() if one.requires_grad),
-        by_blocks=compiles and not is_compiled(root),
-        is_thawed=is_thawed,
-    )
-    device = describe_device(next(root.parameters()).device)
-    own = {**_read_ranks(), **_what_became_of(found.checkpointed), **read_allocator(device)}
-    return Detection(
-        plans=space.plans,
-        own_presets=space.own_presets,
-        covers=space.covers,
-        dims={BATCH: batch, **sizes},
-        graph=digest_of(root, found.operators),
-        device=device,
-        versions={**_read_versions(), MODEL: name, **own},
-        plan_versions=(MODEL, *own),
-        left_bytes=survey.left_bytes,
-        extra=codec.to_plain(told),
-    )
+    return told, max(0, meter.held_bytes() - held_bytes)
 
 
 def _what_became_of(places: Sequence[str]) -> dict[str, str]:
@@ -172,7 +102,7 @@ class TorchBackend:
     """
 
     def __init__(self, leaves: Callable[[Module], bool] = lambda _module: False) -> None:
-        self._roots = Roots(self, leaves)
+        self._roots = Roots(self.about_to_run, self.has_run, leaves)
         self._listener: Listener | None = None
         self._fakes: LargeTensorsAreFake | None = None
         self._stands_for: FakeMachine | None = None
@@ -182,7 +112,7 @@ class TorchBackend:
         self._is_alike: weakref.WeakKeyDictionary[Module, bool] = weakref.WeakKeyDictionary()
         self._config = Config()
         self._has_told = False
-        self._emitted: Alike | None = None  # in a process that nobody asks what there is
+        self._emitted: Callable[..., Tuned | None] | None = None  # in a process that nobody asks what there is
         self._open: set[object] = set()
         self._calls, self._read_calls = 1, 0  # nothing is read where nothing is detected
         self._waiting: weakref.WeakKeyDictionary[Module, weakref.WeakSet[Callable[..., None]]] = (
@@ -192,7 +122,7 @@ class TorchBackend:
         self._later: TorchMemoryModel | None = None
         self._ran: weakref.WeakSet[Module] = weakref.WeakSet()
         self._batch: list[weakref.ref[Tensor]] = []
-        self._sizes = BatchSizes()
+        self._sizes: dict[str, tuple[int, int]] = {}  # the least and the most so far
         self._told: tuple[str, ...] = ()
 
     def install(self, listener: Listener) -> None:
@@ -240,11 +170,13 @@ class TorchBackend:
                 self._compiled = CompiledRun()
         if self._is_alike[root]:
             batch = observe_batch([*args, *kwargs.values()])
-            self._sizes.note(args, kwargs, batch)
+            for name, size in sizes_of(tensors_in((args, kwargs)), batch).items():
+                least, most = self._sizes.get(name, (size, size))
+                self._sizes[name] = min(least, size), max(most, size)
             self._batch = [weakref.ref(tensor) for tensor in tensors_in((args, kwargs))]
             listener.on_forward(batch, functools.partial(self._check, root, batch, (args, kwargs)))
             if self._emitted is not None:
-                self._apply(self._emitted, root, args, kwargs)
+                self._apply(root, args, kwargs)
             elif root not in self._tuned:
                 self._welcome(root, args, kwargs)
 
@@ -315,7 +247,7 @@ class TorchBackend:
             *self._told_of_missed(),
             *self._told_of_calls(),
             *[FROZEN] * bool(self._frozen),
-            *self._sizes.told(),
+            *self._told_of_sizes(),
         )
 
     def wrong_recompute(self) -> str:
@@ -328,6 +260,11 @@ class TorchBackend:
                 f"the script calls the model {self._calls} times before a backward pass, and forecasts know of "
                 f"{self._read_calls}: go by measured peaks"
             )
+
+    def _told_of_sizes(self) -> Iterator[str]:
+        for name, (least, most) in sorted(self._sizes.items()):
+            if least < most:
+                yield f"batches have a {name} of {least} to {most}: peaks hold up to the largest that was measured"
 
     def _told_of_missed(self) -> Iterator[str]:
         missed = sorted({path for tuned in self._tuned.values() for path in tuned.missed})
@@ -372,11 +309,12 @@ class TorchBackend:
         if root in self._tuned:
             self.switch(config)
         else:
-            self._emitted = Alike(requested(os.environ))
-            self._apply(self._emitted, root, args, kwargs)
+            self._emitted = to_alike(requested(os.environ))
+            self._apply(root, args, kwargs)
 
-    def _apply(self, emitted: Alike, root: Module, args: Sequence[Any], kwargs: Mapping[str, Any]) -> None:
-        if (tuned := emitted.meet(root, args, kwargs, self._roots.optimizers_of(root))) is not None:
+    def _apply(self, root: Module, args: Sequence[Any], kwargs: Mapping[str, Any]) -> None:
+        assert self._emitted is not None, "it is met first"
+        if (tuned := self._emitted(root, args, kwargs, self._roots.optimizers_of(root))) is not None:
             self._tuned[root] = tuned
 
     def _detect_on(
@@ -408,15 +346,48 @@ class TorchBackend:
         if own_checkpoints.is_replaced():
             own_checkpoints.require_off(tuned.found.refusals)
         self._told = tuple(describe_own(tuned.found.checkpointed, is_replaced=own_checkpoints.is_replaced()))
-        told = surveyed(root, functools.partial(self._survey, root, tuned, args, kwargs))
-        detection = tell(root, tuned, (args, kwargs), self._name, told, is_thawed=bool(self._frozen))
+        surveyed = _surveyed(root, functools.partial(self._survey, root, tuned, args, kwargs))
+        detection = self._detection_of(root, tuned, args, kwargs, surveyed)
         self._later = TorchMemoryModel.of(detection) if self._frozen else None
         return detection
 
-    def _survey(
-        self, root: Module, tuned: Tuned, args: Sequence[Any], kwargs: Mapping[str, Any]
-    ) -> tuple[Steps | None, str]:
-        """Survey the steps; return the reason where that fails."""
+    def _detection_of(
+        self, root: Module, tuned: Tuned, args: Sequence[Any], kwargs: Mapping[str, Any], surveyed: tuple[Survey, int]
+    ) -> Detection:
+        if len({one.device for one in root.parameters()}) > 1:
+            raise RefusedModelError(Refusal(Reason.DEVICES))
+        found, ((steps, no_steps), left_bytes) = tuned.found, surveyed
+        batch, compiles = observe_batch([*args, *kwargs.values()]), has_compiled(root)
+        space = space_of(found, tuned.board, steps)
+        told = TorchDetection(
+            refusals=tuple(str(one) for one in found.refusals if one.reason is not Reason.OWN_CHECKPOINT),
+            own_checkpoints=found.checkpointed,
+            replaces_checkpointing=is_replaced(),
+            steps=steps,
+            no_steps=no_steps,
+            rough_steps=rough_steps(found, tuned.board) if steps is None and not compiles else None,
+            is_compiled=compiles,
+            compiled_peaks=found.compiled_peaks,
+            trained_bytes=sum(one.nbytes for one in root.parameters() if one.requires_grad),
+            by_blocks=compiles and not is_compiled(root),
+            is_thawed=bool(self._frozen),
+        )
+        device = describe_device(next(root.parameters()).device)
+        own = {**_read_ranks(), **_what_became_of(found.checkpointed), **read_allocator(device)}
+        return Detection(
+            plans=space.plans,
+            own_presets=space.own_presets,
+            covers=space.covers,
+            dims={BATCH: batch, **sizes_of(tensors_in((args, kwargs)), batch)},
+            graph=digest_of(root, found.operators),
+            device=device,
+            versions={**_read_versions(), MODEL: self._name, **own},
+            plan_versions=(MODEL, *own),
+            left_bytes=left_bytes,
+            extra=codec.to_plain(told),
+        )
+
+    def _survey(self, root: Module, tuned: Tuned, args: Sequence[Any], kwargs: Mapping[str, Any]) -> Survey:
         if reason := self._no_fakes(root):
             return None, reason
         script = self._script(root, observe_batch([*args, *kwargs.values()]), args, kwargs)

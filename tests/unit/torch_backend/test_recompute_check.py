@@ -19,7 +19,7 @@ from autorecompute.backends.torch.check.recompute_check import (
 from autorecompute.backends.torch.find import recipes
 from autorecompute.backends.torch.find.detection import detect
 from autorecompute.backends.torch.switch import rewriting
-from autorecompute.backends.torch.switch.module_state import TensorsBefore
+from autorecompute.backends.torch.switch.module_state import Before
 from autorecompute.errors import UsageError
 from autorecompute.plans import Choice
 from stand_ins.late import WIDTH, Late, Normalized, Rerouted, add_little
@@ -102,8 +102,8 @@ def nothing_is_read_again(monkeypatch):
 
 def versions_tell_all(monkeypatch):
     """Put back what checkpoints were: of buffers the version alone is looked at."""
-    monkeypatch.setattr(TensorsBefore, "_is_written", lambda *_: False)
-    monkeypatch.setattr(TensorsBefore, "_holds", lambda *_: True)
+    monkeypatch.setattr(Before, "_is_written", lambda *_: False)
+    monkeypatch.setattr(Before, "_holds", lambda *_: True)
 
 
 def as_it_is(_monkeypatch):

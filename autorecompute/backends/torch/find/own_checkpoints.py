@@ -99,29 +99,26 @@ def _exchanged(generator: Callable[..., Any], apply: Callable[..., Any]) -> Iter
             CheckpointFunction.apply = kept_apply
 
 
-class _Process:
-    """The replacement of the script's checkpoints in this process."""
-
-    replacement: contextlib.ExitStack | None = None
+_REPLACEMENTS: list[contextlib.ExitStack] = []
+"""The replacement of the script's checkpoints in this process, if there is one."""
 
 
 def replace() -> None:
     """Have the script's checkpoints run plainly in this process from now on; ours go on as they are."""
-    if _Process.replacement is None:
-        _Process.replacement = contextlib.ExitStack()
-        _Process.replacement.enter_context(_run_plainly())
+    if not _REPLACEMENTS:
+        _REPLACEMENTS.append(contextlib.ExitStack())
+        _REPLACEMENTS[0].enter_context(_run_plainly())
 
 
 def restore() -> None:
     """Have them run as the script has them again."""
-    if _Process.replacement is not None:
-        _Process.replacement.close()
-        _Process.replacement = None
+    while _REPLACEMENTS:
+        _REPLACEMENTS.pop().close()
 
 
 def is_replaced() -> bool:
     """Tell whether they run plainly."""
-    return _Process.replacement is not None
+    return bool(_REPLACEMENTS)
 
 
 def prepare(model: Module) -> None:

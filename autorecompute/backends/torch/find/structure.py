@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Any
 import torch
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable, Iterator, Sequence
+    from collections.abc import Iterator, Sequence
 
     from torch import Tensor
     from torch.nn import Module, Parameter
@@ -125,16 +125,6 @@ def _is_container(module: Module) -> bool:
 
 def _shapes(module: Module) -> tuple[tuple[str, tuple[int, ...]], ...]:
     return tuple((name, tuple(parameter.shape)) for name, parameter in module.named_parameters())
-
-
-def every_2nd(paths: Iterable[str]) -> list[str]:
-    """Return every second of these paths, from the first on."""
-    return list(paths)[::2]
-
-
-def first_of(paths: Iterable[str], count: int | None) -> list[str]:
-    """Return the first ``count`` of these paths, or all of them."""
-    return list(paths)[:count]
 
 
 FSDP_MODULE = "FSDPModule"

@@ -12,7 +12,7 @@ import numbers
 import random
 import sys
 from types import BuiltinMethodType, CodeType, FunctionType, MethodType, ModuleType
-from typing import TYPE_CHECKING, Any, NamedTuple
+from typing import TYPE_CHECKING, Any
 
 import torch
 from torch import Tensor
@@ -167,43 +167,36 @@ def attributes_of(module: Module) -> dict[str, Any]:
     return {name: value for name, value in vars(module).items() if name not in TORCHS_OWN}
 
 
-class Attributes(NamedTuple):
-    """Attributes of modules beside parameters, buffers and modules."""
+def attributes_of_all(
+    modules: Sequence[Module],
+) -> tuple[list[dict[str, Any]], dict[tuple[int, str], Tensor], list[Any]]:
+    """Return the attributes of modules beside parameters, buffers and modules, as they are now.
 
-    figures: list[dict[str, Any]]
-    """For each module the plain values, by name; ``UNKNOWN`` for all else."""
-    tensors: dict[tuple[int, str], Tensor]
-    """The tensors, by a module's place and their name."""
-    generators: list[Any]
-    """Those of random numbers, which are among the plain values, too."""
-
-
-def attributes_of_all(modules: Sequence[Module]) -> Attributes:
-    """Return the attributes of modules, as they are now.
+    These are, for each module, its plain values by name, with ``UNKNOWN`` for all else; the tensors, by a module's
+    place and their name; and the generators of random numbers, which are among the plain values, too.
 
     Plain values are numbers, text, enums, tuples of such, generators of random numbers, and short lists, dictionaries
     and sets of such, which are copied. To keep more could keep a step's graph alive. A list that several modules have
     is one copy.
     """
-    found = Attributes([], {}, [])
+    figures: list[dict[str, Any]] = []
+    tensors: dict[tuple[int, str], Tensor] = {}
+    generators: list[Any] = []
     copies: dict[int, Any] = {}
     for index, module in enumerate(modules):
         own = vars(module)
         plain = {name: own[name] for name in own.keys() - TORCHS_OWN}
         for name, value in plain.items():
-            if type(value) not in PLAIN:
-                plain[name] = _figure(value, copies)
-                _sort((index, name), value, found)
-        found.figures.append(plain)
-    return found
-
-
-def _sort(place: tuple[int, str], value: Any, found: Attributes) -> None:
-    kind: type = type(value)
-    if is_generator(kind):
-        found.generators.append(value)
-    elif _is_tensors(kind):
-        found.tensors[place] = value
+            kind: type = type(value)
+            if kind in PLAIN:
+                continue
+            plain[name] = _figure(value, copies)
+            if is_generator(kind):
+                generators.append(value)
+            elif _is_tensors(kind):
+                tensors[index, name] = value
+        figures.append(plain)
+    return figures, tensors, generators
 
 
 @functools.cache

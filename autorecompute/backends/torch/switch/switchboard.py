@@ -8,43 +8,36 @@ import dataclasses
 import functools
 import types
 import weakref
-from typing import TYPE_CHECKING, Any, Protocol
+from collections.abc import Callable
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 from torch._ops import OpOverload
 from torch.utils.weak import WeakIdKeyDictionary
 
 from autorecompute.backends.torch.check.recompute_check import RecomputeCheck
-from autorecompute.backends.torch.find.structure import every_2nd, first_of, is_within
+from autorecompute.backends.torch.find.structure import is_within
 from autorecompute.backends.torch.forecast.records import DROP, EVERY_2ND, KEEP_MATMUL
 from autorecompute.backends.torch.switch.checkpoints import (
     MATMULS,
-    AttentionCheckpoint,
     Checkpoint,
+    attention_checkpoint,
     intercept_attention,
 )
 from autorecompute.plans import Choice
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Collection, Iterable, Iterator, Mapping
+    from collections.abc import Iterable, Iterator, Mapping
 
     from torch.nn import Module
 
-    from autorecompute.backends.torch.check.recompute_check import Watch
+    from autorecompute.backends.torch.switch.rewriting import Program
 
 
-class Around(Protocol):
-    """Runs a module's forward, or something in its place."""
+Around = Callable[..., Any]
+"""Runs a module's forward, or something in its place: ``around(forward, module, *args, **kwargs)``.
 
-    def __call__(self, forward: Callable[..., Any], module: Module, /, *args: Any, **kwargs: Any) -> Any:
-        """Call the module.
-
-        Args:
-            forward: The module's own forward, bound, or the next of ours that is around it.
-            module: The module that is called.
-            args: Its positional arguments.
-            kwargs: Its keyword arguments.
-        """
-
+The forward is the module's own, bound, or the next of ours that is around it.
+"""
 
 _AROUND: WeakIdKeyDictionary = WeakIdKeyDictionary()
 _END: WeakIdKeyDictionary = WeakIdKeyDictionary()  # what is done once a module is released or gone
@@ -156,25 +149,8 @@ class Site:
     attention: bool = False
 
 
-class Rewriter(Protocol):
-    """Drops operators of one unit."""
-
-    def around(self, sites: Mapping[str, Watch]) -> Around:
-        """Return a wrapper of the unit that drops the operators of these sites; each is compared by its watch."""
-
-    def touched(self, site: str) -> Collection[str]:
-        """Paths of the modules whose operators are read or dropped for the site."""
-
-
-@dataclasses.dataclass(frozen=True, order=True)
-class Effect:
-    """Effect of one occurrence of a site.
-
-    Attributes:
-        site: The site's name.
-        option: What is done.
-        path: The module at which it is done.
-    """
+class Effect(NamedTuple):
+    """Effect of one occurrence of a site: what is done at the module with this path."""
 
     site: str
     option: str
@@ -199,7 +175,7 @@ class Switchboard:
 
     is_exact = True
 
-    def __init__(self, model: Module, sites: Iterable[Site], rewriters: Mapping[str, Rewriter] | None = None) -> None:
+    def __init__(self, model: Module, sites: Iterable[Site], rewriters: Mapping[str, Program] | None = None) -> None:
         self.sites: Mapping[str, Site] = {site.name: site for site in sites}
         self._rewriters = rewriters or {}
         paths = {path for site in self.sites.values() for path in site.occurrences}
@@ -228,8 +204,8 @@ class Switchboard:
 
     def paths(self, choice: Choice) -> list[str]:
         """Paths of the modules at which a choice is on, whatever covers them."""
-        paths = first_of(self.sites[choice.site].occurrences, choice.count)
-        return every_2nd(paths) if choice.option == EVERY_2ND else paths
+        paths = self.sites[choice.site].occurrences[: choice.count]
+        return list(paths[::2] if choice.option == EVERY_2ND else paths)
 
     def _require(self, choice: Choice) -> None:
         site = self.sites.get(choice.site)
@@ -248,11 +224,7 @@ class Switchboard:
         return is_deeper and not self.sites[winner.site].attention and is_within(effect.path, winner.path)
 
     def _is_inside(self, path: str, winner: Effect) -> bool:
-        return is_within(path, winner.site.replace(self._group(winner.site), winner.path, 1))
-
-    @staticmethod
-    def _group(site: str) -> str:
-        return site.partition("/")[0]
+        return is_within(path, winner.site.replace(winner.site.partition("/")[0], winner.path, 1))
 
     def overlaps(self) -> frozenset[tuple[tuple[str, str], tuple[str, str]]]:
         """Pairs of a site with its option, of which the first leaves nothing of the second where both are."""
@@ -304,7 +276,7 @@ class Switchboard:
             if effect.option == DROP:
                 dropped[effect.path].add(effect.site)
             elif self.sites[effect.site].attention:
-                inner[effect.path].append(AttentionCheckpoint(self.check.watch(effect.site, effect.path)))
+                inner[effect.path].append(attention_checkpoint(self.check.watch(effect.site, effect.path)))
             else:
                 inner[effect.path].insert(0, self._checkpoint(effect))
         outer = {
