@@ -163,10 +163,7 @@ INSTEAD = "Use 'autorecompute run', or autorecompute.apply(model) with the file 
 def write_script(config: Config, model: str, *, replaces_checkpointing: bool = False) -> str:
     """Python source with a function ``apply_recompute(model)``.
 
-    Args:
-        config: What to recompute.
-        model: The model that it was measured on, as ``identity.name_of`` calls it.
-        replaces_checkpointing: Whether the script's own checkpoints were off in that.
+    The config was measured on a model that ``identity.name_of`` calls so, with the script's own checkpoints on or off.
 
     Raises:
         UsageError: the config recomputes more than whole modules, or checkpoints a compiled model, or the model is not

@@ -81,12 +81,7 @@ def _what_became_of(places: Sequence[str]) -> dict[str, str]:
 
 
 def make_backend(folder: Path, *, leaves: Callable[[Module], bool] = lambda _module: False) -> TorchBackend:
-    """Return the backend; ``registry`` asks for it.
-
-    Args:
-        folder: Where it may write files; it writes none.
-        leaves: Tells modules that another training system trains.
-    """
+    """Return the backend, as ``registry`` asks for it; it writes no files."""
     del folder
     return TorchBackend(leaves)
 
@@ -95,10 +90,7 @@ class TorchBackend:
     """Plain PyTorch inside the user's process.
 
     The first module that trains is tuned. Others that are built like it, an ensemble's for instance, get the same
-    config, and whatever else trains is left as it is.
-
-    Args:
-        leaves: Tells modules that another training system trains.
+    config, and whatever else trains is left as it is. Leaves are modules that another training system trains.
     """
 
     def __init__(self, leaves: Callable[[Module], bool] = lambda _module: False) -> None:
@@ -452,7 +444,6 @@ class TorchBackend:
 
 
 def _read_versions() -> dict[str, str]:
-    """Return the versions that plans and speed depend on."""
     return {"python": platform.python_version(), "torch": torch.__version__, "backend": NAME}
 
 

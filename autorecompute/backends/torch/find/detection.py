@@ -41,12 +41,7 @@ if TYPE_CHECKING:
 
 @dataclasses.dataclass(frozen=True)
 class Saving:
-    """Bytes as ``fixed + per_sample * batch``.
-
-    Attributes:
-        fixed: Bytes that do not depend on the batch.
-        per_sample: Bytes that each sample adds.
-    """
+    """Bytes as ``fixed + per_sample * batch``."""
 
     fixed: float
     per_sample: float
@@ -107,24 +102,22 @@ class Detected:
     """Sites and plans that a model offers.
 
     Attributes:
-        structure: Its units and groups.
         sites: Where it can be recomputed, the largest saving first.
-        savings: What each site saves, net, if nothing else is recomputed.
+        savings: Net savings of each site, if nothing else is recomputed.
         programs: For each unit how its operators are dropped.
-        refusals: What is left as it is, and why.
         blocks: Names of the sites that are whole units.
         batch: Samples in the batch that was looked at.
         saved: Bytes that a forward pass of that batch saves.
-        values: What modules looked at in it.
+        values: The values that modules looked at in it.
         calls: The units in the order of those of their calls that keep anything.
         operators: Names of the nodes that each unit's graph has, and the model's own, each graph once.
         repeated: Units that do what the one before them does.
         interactions: Pairs of sites that share a tensor: the modules of the second are given it, and keep it
             when they are checkpointed. Those of the first drop it, are given it too, or have it as their result.
-        compiled_peaks: What compiled code should take with each plan.
-        option_savings: What a site saves with an option, where its options differ in that.
+        compiled_peaks: Peaks to expect of compiled code with each plan.
+        option_savings: Savings of a site with an option, where its options differ in that.
         checkpointed: Where the script checkpoints itself, or would if that were not replaced.
-        unit_bytes: What each unit saves for the backward pass, by its path; what lies in none under an empty one.
+        unit_bytes: Bytes that each unit saves for the backward pass, by its path; those in none under an empty one.
     """
 
     structure: Structure
@@ -151,16 +144,10 @@ class Detected:
 
 
 def detect(model: Module, args: Sequence[Any], kwargs: Mapping[str, Any], calls: int = 1) -> Detected:
-    """Return the sites of a model that is to be called with these arguments in training.
+    """Return the sites of a model that is to be called with these arguments in training, so often in a step.
 
     Nothing may be switched on in it. It is run forward, which keeps no more than one unit's activations and leaves no
     trace.
-
-    Args:
-        model: The model.
-        args: The positional arguments of its call.
-        kwargs: Its keyword arguments.
-        calls: How often it is called in a step before the backward pass.
 
     Raises:
         RefusedModelError: Nothing can.
@@ -179,8 +166,6 @@ def detect(model: Module, args: Sequence[Any], kwargs: Mapping[str, Any], calls:
 
 
 class _Sorting:
-    """Makes sites of what a probe saw."""
-
     def __init__(self, structure: Structure, seen: Probe, finder: Finder, *, has_operators: bool) -> None:
         self._structure = structure
         self._seen = seen
@@ -323,12 +308,10 @@ class _Sorting:
 
 
 def _calls_of(module: Site) -> set[str]:
-    """Return the paths of what it calls."""
     return {f"{path}/{ATTENTION}" if module.attention else path for path in module.occurrences}
 
 
 def _is_nested(one: Site, other: Site) -> bool:
-    """Tell whether modules of one lie in those of the other."""
     return any(is_within(a, b) or is_within(b, a) for a in one.occurrences for b in other.occurrences)
 
 
@@ -427,7 +410,6 @@ def _seen_saving(site: str, option: str, steps: Steps) -> Saving:
 
 
 def _written(saving: Saving) -> str:
-    """Return the saving as an expression in the batch."""
     parts = [str(round(saving.fixed))] if round(saving.fixed) or not round(saving.per_sample) else []
     parts += [f"{round(saving.per_sample)}*batch"] if round(saving.per_sample) else []
     return " + ".join(parts)

@@ -43,12 +43,9 @@ def sequence_of(node: Node) -> int:
 
 @dataclasses.dataclass(frozen=True)
 class Plan:
-    """A graph without its nodes: the ways to them.
+    """A graph without its nodes: the ways to them, and their kinds.
 
-    Attributes:
-        ways: How each node is found: the place of another node and its edge; of a root, -1 and its place among the
-            roots.
-        kinds: The kind of each node.
+    A way is the place of another node and its edge; to a root, -1 and its place among the roots.
     """
 
     ways: tuple[tuple[int, int], ...]

@@ -48,10 +48,7 @@ NOT_OURS = {Reason.OWN_CHECKPOINT, Reason.COMPILED}
 class Finder:
     """Looks at the graph of each unit while a probe is in it, and at the model's own at the end.
 
-    Args:
-        model: The model.
-        structure: How its modules repeat.
-        drops: True to look for operators; False for links alone.
+    Without ``drops`` it looks for links alone, and for no operators.
 
     Attributes:
         unverified: Sites with an operator whose result was not the same bit for bit.
@@ -184,7 +181,6 @@ class _Unit:
         return () if edge is None else self._finder.way(slot.place, edge, through)
 
     def _source(self, slot: Slot, way: tuple[Edge, ...]) -> int | None:
-        """Return the place of the node that made a slot's tensor."""
         if way:
             return way[0].source
         return slot.place if slot.name in _RESULTS else None

@@ -138,11 +138,8 @@ def prepare(model: Module) -> None:
 def require_off(refusals: Iterable[Refusal]) -> None:
     """Check that nothing is left of the script's own checkpointing.
 
-    Args:
-        refusals: Why a probe left places of the model as they are.
-
     Raises:
-        OwnCheckpointingError: something is.
+        OwnCheckpointingError: a probe was refused a place for it.
     """
     for refusal in refusals:
         if refusal.reason is Reason.OWN_CHECKPOINT:
@@ -152,11 +149,8 @@ def require_off(refusals: Iterable[Refusal]) -> None:
 def covered(checkpoints: Iterable[tuple[str, set[str]]], called: Collection[str]) -> set[str]:
     """Return the modules that run inside of checkpoints, with those whose calls consist of one checkpoint alone.
 
-    Where a checkpoint runs no module, the one that makes it stands for what it runs.
-
-    Args:
-        checkpoints: For each the path of the module that makes it, and the paths of those that are called inside of it.
-        called: Paths of all modules that were called.
+    Where a checkpoint runs no module, the one that makes it stands for what it runs. Of each checkpoint the path of the
+    module that makes it is given, and the paths of those that are called inside of it.
     """
     below: dict[str, set[str]] = {}
     for path in called:

@@ -49,7 +49,7 @@ class Call:
         first: The number that autograd gives the first node made in it.
         end: The number of the first node made after it.
         inputs: Storages of the tensors that it was given; none of a call that keeps nothing.
-        keeps: Whether it keeps anything for the backward pass, as one without gradients does not.
+        keeps: True if it keeps anything for the backward pass, as one without gradients does not.
     """
 
     path: str
@@ -65,9 +65,9 @@ class Saved:
 
     Attributes:
         bytes: Its size.
-        scales: Whether the size grows with the batch.
+        scales: True if the size grows with the batch.
         savers: Paths of the modules that saved a tensor on it, the innermost each time.
-        times: How many tensors on it were saved.
+        times: The number of tensors on it that were saved.
     """
 
     bytes: int
@@ -94,19 +94,19 @@ class Probe(TorchDispatchMode):  # type: ignore[misc]
         visit: Called when a unit, and at the end the model, has returned, with this, the call and its result.
             What it saved can still be read from the nodes of the graph.
         compiled: Paths of compiled parts, which are left as they are.
-        calls: How often the model is called in a step before the backward pass.
+        calls: Calls of the model in a step before the backward pass.
 
     Attributes:
         batch: Samples in the batch.
         calls: All calls in the order in which they began.
-        saved: What would have been saved, by the number of its storage; parameters and buffers are left out.
-        given: What modules were given, likewise.
+        saved: Storages that would have been saved, by their numbers; parameters and buffers are left out.
+        given: Those that modules were given, likewise.
         changed: Matrix products whose result was changed in place, with the path of the module in which it was. Kept,
             such a product would be changed again where its block is made again, and torch does not always notice.
         masks: Storages that were filled with zeros and ones by chance, as the mask of a dropout is.
         recorded: The operator that made each node, by the number of the node; none where it cannot be called again.
         refused: Modules that are left as they are, by path.
-        values: What modules looked at.
+        values: The values that modules looked at.
         is_hooked: True where the script has hooks of its own on all saved tensors.
         checkpointed: Paths of the modules that the script checkpoints itself, or would if that were not replaced, in
             the order of their calls. Where it checkpoints a function that calls none, the module that does so.
@@ -201,7 +201,6 @@ class Probe(TorchDispatchMode):  # type: ignore[misc]
 
     @contextlib.contextmanager
     def _checkpointed(self) -> Iterator[None]:
-        """Around what the script checkpoints."""
         inside: set[str] = set()
         self._inside.append(inside)
         self._checkpoints.append((self.path, inside))

@@ -49,10 +49,7 @@ class Edge(NamedTuple):
 class Slot(NamedTuple):
     """What a node saves under a name: a tensor, or another argument of its operator.
 
-    Attributes:
-        place: The node's place in its graph.
-        name: The node's name for it.
-        is_noted: True of an argument, no tensor, that is noted in every step, as a script may change it.
+    An argument, no tensor, is noted in every step, as a script may change it.
     """
 
     place: int
@@ -101,9 +98,7 @@ class Viewed:
 class Constant:
     """An argument that no node keeps, as the probe saw it.
 
-    Attributes:
-        value: The argument.
-        may_change: True where a script may give another one in a later step, as far as such arguments are known.
+    ``may_change`` is true where a script may give another one in a later step, as far as such arguments are known.
     """
 
     value: Any
@@ -112,11 +107,9 @@ class Constant:
 
 @dataclasses.dataclass(frozen=True)
 class Made:
-    """A tensor that an operator makes.
+    """A tensor that an operator makes of arguments, which are in the order of its schema.
 
-    Attributes:
-        operator: The operator; None for the product with a mask, which stands for a dropout that keeps one.
-        arguments: The arguments in the order of the operator's schema.
+    No operator stands for the product with a mask: a dropout that keeps one.
     """
 
     operator: OpOverload | None
@@ -157,12 +150,7 @@ Noted = dict[Note, Any]
 
 
 def value_of(part: Recipe | Constant, nodes: Mapping[int, Node], noted: Noted) -> Any:
-    """Return what a recipe gives, or an argument is.
-
-    Args:
-        part: The recipe.
-        nodes: Those of the step, by their places.
-        noted: What ``noted_of`` gave in the step when the tensor was dropped.
+    """Return the value of a recipe or argument in a step, of which ``noted_of`` noted this when the tensor was dropped.
 
     Raises:
         RuntimeError: What is viewed has another number of elements than it had.

@@ -66,8 +66,8 @@ class Operand(NamedTuple):
     Attributes:
         storage: The number of its storage.
         made: The number of the node that made it, and which of the node's results it is; none of a leaf.
-        trains: Whether gradients go back to it.
-        elements: How many it has.
+        trains: True if gradients go back to it.
+        elements: Their number.
     """
 
     storage: int
@@ -99,7 +99,7 @@ class Recorded:
     Attributes:
         function: The operator; one that works in place as the one that does not.
         values: Its arguments in the order of its schema; operands in place of tensors.
-        elements: How many its first result has.
+        elements: The number of elements of its first result.
         literals: Numbers that stand in the expression that called it.
     """
 

@@ -70,12 +70,7 @@ class Reason(enum.Enum):
 
 @dataclasses.dataclass(frozen=True)
 class Refusal:
-    """A place that is left as it is.
-
-    Attributes:
-        reason: What stands in the way.
-        place: A module group or an operator's site; empty for the whole model.
-    """
+    """A place that is left as it is: a module group or an operator's site; empty for the whole model."""
 
     reason: Reason
     place: str = ""
@@ -86,11 +81,7 @@ class Refusal:
 
 
 class RefusedModelError(AutorecomputeError):
-    """Nothing of the model can be recomputed.
-
-    Args:
-        refusal: Why.
-    """
+    """Nothing of the model can be recomputed."""
 
     def __init__(self, refusal: Refusal) -> None:
         super().__init__(str(refusal))

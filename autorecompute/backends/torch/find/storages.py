@@ -23,8 +23,7 @@ if TYPE_CHECKING:
 class Storages:
     """Gives every storage a number of its own; the address of one that is gone may be another's a moment later.
 
-    Args:
-        gone: Called with a storage's number when the last tensor on it is gone.
+    ``gone`` is called with a storage's number when the last tensor on it is gone.
     """
 
     def __init__(self, gone: Callable[[int], None] | None = None) -> None:

@@ -28,8 +28,7 @@ class Structure:
 
     Attributes:
         groups: For each group its modules' paths, in the order of the model. The model itself is in none.
-        units: The paths of all units, in the order of the model; no unit lies inside another one. None where
-            nothing repeats.
+        units: The paths of all units, in the order of the model, none inside another; empty where nothing repeats.
     """
 
     groups: Mapping[str, tuple[str, ...]]

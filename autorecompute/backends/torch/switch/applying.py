@@ -75,8 +75,7 @@ class Roots:
     def install(self, on_failure: Callable[[Exception], None] | None = None) -> None:
         """Follow the optimizers that are made from now on, and the calls of all modules.
 
-        Args:
-            on_failure: Told what a root raises, before its caller gets that.
+        What a root raises is told to ``on_failure`` before its caller gets it.
         """
         self._on_failure = on_failure or self._on_failure
         call, add = torch.nn.Module.__call__, Optimizer.add_param_group
@@ -166,14 +165,7 @@ _LOG = logging.getLogger(__name__)
 
 
 class Tuned(NamedTuple):
-    """A model with its switches, which does not keep the model.
-
-    Attributes:
-        reference: A weak reference to the model.
-        found: What a probe found in it.
-        board: Its switches.
-        is_compiled: True if the compiler runs it.
-    """
+    """A model, which is not kept, with what a probe found in it and its switches."""
 
     reference: weakref.ref[Module]
     found: Detected
@@ -378,7 +370,6 @@ def _apply_compiled(wanted: PlansFile, model: Module) -> None:
 
 
 def _missing(wanted: PlansFile, board: Switchboard) -> list[str]:
-    """Return the choices that a model does not offer."""
     return sorted(
         str(choice)
         for choice in wanted.config.choices

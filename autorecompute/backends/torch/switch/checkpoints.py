@@ -150,13 +150,7 @@ def checkpointed(  # noqa: PLR0913  (a call, and what is known of it)
     ``multi_head_attention_forward`` takes another path where ``query is key``. Lists are as they were at the call,
     whatever was appended to them since.
 
-    Args:
-        call: What runs again in the backward pass.
-        args: Its positional arguments.
-        kwargs: Its keyword arguments.
-        context_fn: Contexts of the first run and of the later ones.
-        watch: Compares what is made again.
-        module: What is called; ``None`` where that is no module.
+    The contexts are those of the first run and of the later ones. Where a module is called, it is given, too.
     """
     tensors = list({id(tensor): tensor for tensor in tensors_in((args, kwargs))}.values())
     marks = {id(tensor): object() for tensor in tensors}  # in place of the tensors, which only ``checkpoint`` keeps
@@ -185,12 +179,9 @@ def checkpointed(  # noqa: PLR0913  (a call, and what is known of it)
 
 
 class Checkpoint:
-    """Checkpoints the calls of one module; an ``Around`` for it.
+    """Checkpoints the calls of one module, but for the results of some operators; an ``Around`` for it.
 
-    Args:
-        module: The module that is intercepted.
-        watch: Compares what is made again, and tells when that is to end.
-        operators: Operators whose results are kept.
+    The watch compares what is made again, and tells when that is to end.
 
     Raises:
         ValueError: One of the operators draws random numbers.

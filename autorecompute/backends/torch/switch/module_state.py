@@ -69,7 +69,7 @@ class _Lost(Tensor):  # type: ignore[misc]
 
     @classmethod
     def __torch_function__(cls, *_args: Any, **_kwargs: Any) -> Any:
-        """Tell what was lost."""
+        """Raise an error that says what was lost."""
         raise RuntimeError(CHANGED.format(cls.what))
 
 
@@ -156,10 +156,6 @@ def exchanged(value: Any, exchange: Callable[[Tensor], Tensor]) -> Any:
 
     Lists, tuples, mappings, dataclasses and other objects that hold data are copied, and what is in two places is one
     object in both. Modules, functions, data sets and what cannot be copied stay themselves.
-
-    Args:
-        value: Arguments of a call.
-        exchange: Gives what takes a tensor's place.
     """
     return _Exchange(exchange).of(value)
 
@@ -358,10 +354,7 @@ class Before:
         modules: The modules.
         written: Buffers that are known to be written, as places in ``modules`` with a name; None where nothing is
             known.
-        generators: Those that were at hand in an earlier call of the same modules.
-
-    Attributes:
-        generators: Those that are at hand.
+        generators: Those that were at hand in an earlier call of the same modules; the attribute has those of this one.
     """
 
     def __init__(self, modules: list[Module], written: set[Place] | None, generators: Generators | None) -> None:

@@ -113,10 +113,10 @@ class State(NamedTuple):
     """The state of a step that decides what is made again, and that may differ in another step.
 
     Attributes:
-        modules: What the modules of the unit and autocast are like.
-        noted: What is noted for the recipe; of tensors, that there are any.
-        forms: Type and shape of what is saved.
-        has: Which of the tensors are there that the recipe reads.
+        modules: The modes of the unit's modules and of autocast.
+        noted: The notes for the recipe; of tensors, that there are any.
+        forms: Type and shape of each saved tensor.
+        has: For each tensor that the recipe reads, true if it is there.
     """
 
     modules: Hashable
@@ -143,7 +143,7 @@ class Drop:
         touched: Paths of the modules that made or saved what is dropped or read.
         maker: The place of the node that made it.
         ways: The edges over which it came from there to the slots.
-        state: What it was found in.
+        state: That of the step in which it was found.
     """
 
     site: str
@@ -265,11 +265,8 @@ def _unpack_mask(kept: Mask | Tensor) -> Tensor:
 class Dropped:
     """A tensor that is made again when it is first read, and kept until every slot has been.
 
-    Args:
-        recipe: How.
-        nodes: The nodes that the recipe reads. None of them may lie after a slot's node, which holds this object.
-        noted: What is noted for it.
-        watch: Compares what is made again with what was there; none where that is not wanted in this step.
+    No node that the recipe reads may lie after a slot's node, which holds this object. There is no watch where what is
+    made again is not to be compared in this step.
     """
 
     __slots__ = ("_nodes", "_noted", "_pending", "_recipe", "_seen", "_value", "_watch")
@@ -348,14 +345,11 @@ class Program:
 class Rewrite:
     """Rewrites the graph of a unit after each of its calls; an ``Around`` for it.
 
-    Args:
-        follow: Finds the nodes of a step from the unit's results; None where the graph is another one.
-        drops: What is dropped.
-        watches: For each site what compares it.
+    It follows the route from the unit's results to the nodes of the drops, which the watches of their sites compare.
 
     Attributes:
-        missed: Calls after which something could not be dropped, since the graph was another one or had hooks already.
-            They are trained as without us.
+        missed: Number of calls after which something could not be dropped, since the graph was another one or had hooks
+            already. They are trained as without us.
     """
 
     def __init__(

@@ -262,9 +262,6 @@ class Generators:
 
     Those are meant that a script made itself, and Python's and NumPy's own where a forward, or what it calls, names
     them.
-
-    Args:
-        modules: The model's modules.
     """
 
     def __init__(self, modules: Iterable[Module]) -> None:
@@ -366,13 +363,9 @@ def kept_weights(model: Module) -> Iterator[Callable[[], Iterator[Named]]]:
 
 
 class _Copies(TorchDispatchMode):  # type: ignore[misc]
-    """Copies tensors right before something is written to them, and writes the copies back at the end.
+    """Copies tensors right before something is written to them, notes their names, and writes the copies back at last.
 
-    Args:
-        data: Tensors, each with its name before it and another one on the same numbers behind.
-
-    Attributes:
-        written: Names of those that something was written to.
+    Before each tensor its name is given, and behind it another tensor on the same numbers.
     """
 
     supports_higher_order_operators = True
@@ -435,6 +428,5 @@ def _is_strided(tensor: Tensor) -> bool:
 
 
 def _place_of(tensor: Tensor) -> tuple[object, ...]:
-    """Return a tensor's place: its storage and its form."""
     storage = storage_of(tensor)._cdata
     return storage, tensor.storage_offset(), tuple(tensor.shape), tensor.stride(), tensor.dtype

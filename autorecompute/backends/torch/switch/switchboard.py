@@ -97,11 +97,7 @@ def _restore(kind: type) -> None:
 class _Forward:
     """A class's ``forward`` that runs through what is around a module, where a module is asked for it.
 
-    Args:
-        kind: The class.
-
-    Attributes:
-        own: What the class had; ``None`` where it inherited it.
+    The class's ``own`` is ``None`` where it inherited it.
     """
 
     def __init__(self, kind: type) -> None:
@@ -134,12 +130,10 @@ class Site:
     """A place in a model whose activations can be made again, with all its occurrences.
 
     Attributes:
-        name: What choices call it.
-        options: What can be done there.
         occurrences: Paths of the modules that are switched, in the order of the model. For ``drop`` these are the units
             whose graph is rewritten.
         kept: Operators whose results ``keep_matmul`` keeps.
-        attention: Whether ``checkpoint`` means the attention that the modules call, not their whole calls.
+        attention: True if ``checkpoint`` means the attention that the modules call, not their whole calls.
     """
 
     name: str
@@ -163,13 +157,10 @@ class Switchboard:
     Where choices meet, the outermost checkpoint wins: with 3 of 12 blocks checkpointed and all their MLPs too, the MLPs
     of the other 9 are. What an operator's site would drop inside a checkpointed module is kept as it is.
 
-    Args:
-        model: The model. Nothing is written on it or on its modules.
-        sites: Its sites.
-        rewriters: What drops operators, for each unit that has any.
+    Nothing is written on the model or on its modules. For each unit that has operators to drop, its program is given.
 
     Attributes:
-        is_exact: Whether gradients on a CPU are those without recompute bit for bit.
+        is_exact: True if gradients on a CPU are those without recompute bit for bit.
         check: Holds what is made again against what it replaces.
     """
 
