@@ -61,7 +61,7 @@ if TYPE_CHECKING:
     Survey = tuple[Steps | None, str]  # what steps take, or why nobody can tell
 
 
-def _surveyed(root: Module, survey: Callable[[], Survey]) -> tuple[Survey, int]:
+def surveyed(root: Module, survey: Callable[[], Survey]) -> tuple[Survey, int]:
     """Survey the model, and weigh what that leaves in this process; 0 where an allocator of its own counts tensors."""
     if next(root.parameters()).device.type != "cpu":
         return survey(), 0
@@ -338,17 +338,17 @@ class TorchBackend:
         if own_checkpoints.is_replaced():
             own_checkpoints.require_off(tuned.found.refusals)
         self._told = tuple(describe_own(tuned.found.checkpointed, is_replaced=own_checkpoints.is_replaced()))
-        surveyed = _surveyed(root, functools.partial(self._survey, root, tuned, args, kwargs))
-        detection = self._detection_of(root, tuned, args, kwargs, surveyed)
+        told = surveyed(root, functools.partial(self._survey, root, tuned, args, kwargs))
+        detection = self._detection_of(root, tuned, args, kwargs, told)
         self._later = TorchMemoryModel.of(detection) if self._frozen else None
         return detection
 
     def _detection_of(
-        self, root: Module, tuned: Tuned, args: Sequence[Any], kwargs: Mapping[str, Any], surveyed: tuple[Survey, int]
+        self, root: Module, tuned: Tuned, args: Sequence[Any], kwargs: Mapping[str, Any], survey: tuple[Survey, int]
     ) -> Detection:
         if len({one.device for one in root.parameters()}) > 1:
             raise RefusedModelError(Refusal(Reason.DEVICES))
-        found, ((steps, no_steps), left_bytes) = tuned.found, surveyed
+        found, ((steps, no_steps), left_bytes) = tuned.found, survey
         batch, compiles = observe_batch([*args, *kwargs.values()]), has_compiled(root)
         space = space_of(found, tuned.board, steps)
         told = TorchDetection(

@@ -4,7 +4,9 @@ from __future__ import annotations
 
 import contextlib
 import copy
+import functools
 import gc
+import itertools
 import random
 import sys
 import warnings
@@ -34,7 +36,7 @@ from autorecompute.backends.torch.switch.script_state import (
 )
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Hashable, Iterator
+    from collections.abc import Callable, Hashable, Iterable, Iterator
     from types import TracebackType
 
     from torch.nn import Module
@@ -117,12 +119,16 @@ def without_gradient_hooks(model: Module) -> Iterator[None]:
     Where a module has hooks, something stands in the place of each: they make nodes in the graph, which stay. Hooks of
     modules stay in code that may be compiled, as the compiler could keep what stands there for the training.
     """
-    own = [] if may_compile(model) else _of_modules(model)
-    weights = _of_weights(model)
+    own: list[dict[int, Any]] = []
+    if not may_compile(model):
+        own = [hooks for module in model.modules() for hooks in (module._backward_hooks, module._backward_pre_hooks)]
+        own += [torchs._global_backward_hooks, torchs._global_backward_pre_hooks]
+    both = ((weight._backward_hooks, weight._post_accumulate_grad_hooks) for weight in model.parameters())
+    weights = [hooks for hooks in itertools.chain.from_iterable(both) if hooks]
     before = [(hooks, dict(hooks)) for hooks in (*own, *weights)]
     try:
         for hooks in own:
-            hooks.update(dict.fromkeys(hooks, _nothing))
+            hooks.update(dict.fromkeys(hooks, lambda *_: None))  # the gradients stay as they are
         for hooks in weights:
             hooks.clear()
         yield
@@ -130,21 +136,6 @@ def without_gradient_hooks(model: Module) -> Iterator[None]:
         for hooks, kept in before:
             hooks.clear()
             hooks.update(kept)
-
-
-def _of_modules(model: Module) -> list[dict[int, Any]]:
-    """Return those of all modules of the process, too."""
-    found = [hooks for module in model.modules() for hooks in (module._backward_hooks, module._backward_pre_hooks)]
-    return [*found, torchs._global_backward_hooks, torchs._global_backward_pre_hooks]
-
-
-def _of_weights(model: Module) -> list[dict[int, Any]]:
-    found = [(weight._backward_hooks, weight._post_accumulate_grad_hooks) for weight in model.parameters()]
-    return [hooks for both in found for hooks in both if hooks]
-
-
-def _nothing(*_given: Any) -> None:
-    """Stand in for a hook: the gradients stay as they are."""
 
 
 DEEPEST = 2
@@ -157,38 +148,33 @@ def exchanged(value: Any, exchange: Callable[[Tensor], Tensor]) -> Any:
     Lists, tuples, mappings, dataclasses and other objects that hold data are copied, and what is in two places is one
     object in both. Modules, functions, data sets and what cannot be copied stay themselves.
     """
-    return _Exchange(exchange).of(value)
+    copies: dict[int, Any] = {}
 
+    def of(value: Any, depth: int = 0) -> Any:
+        return tree_map(lambda leaf: exchange(leaf) if isinstance(leaf, Tensor) else of_leaf(leaf, depth), value)
 
-class _Exchange:
-    def __init__(self, exchange: Callable[[Tensor], Tensor]) -> None:
-        self._exchange = exchange
-        self._copies: dict[int, Any] = {}
-
-    def of(self, value: Any, depth: int = 0) -> Any:
-        return tree_map(lambda leaf: self._leaf(leaf, depth), value)
-
-    def _leaf(self, leaf: Any, depth: int) -> Any:
-        if isinstance(leaf, Tensor):
-            return self._exchange(leaf)
+    def of_leaf(leaf: Any, depth: int) -> Any:
         is_data = isinstance(leaf, MutableMapping | list) or hasattr(type(leaf), "__dataclass_fields__")
-        if id(leaf) not in self._copies and (is_data or (depth < DEEPEST and _holds_data_alone(leaf))):
-            self._copies[id(leaf)] = other = _copy_of(leaf)
+        if id(leaf) not in copies and (is_data or (depth < DEEPEST and _holds_data_alone(leaf))):
+            copies[id(leaf)] = other = _copy_of(leaf)
             if other is not leaf:
-                self._fill(leaf, other, depth if is_data else depth + 1)
-        return self._copies.get(id(leaf), leaf)
+                _fill(leaf, other, functools.partial(of, depth=depth if is_data else depth + 1))
+        return copies.get(id(leaf), leaf)
 
-    def _fill(self, value: Any, other: Any, depth: int) -> None:
-        """Put copies in place of what a copy shares with what it was made from."""
-        own = getattr(other, "__dict__", {})
-        for name, part in list(own.items()):
-            own[name] = self.of(part, depth)
-        for name in getattr(type(value), "__dataclass_fields__", ()):
-            if name not in own and hasattr(value, name):  # it lies in a slot
-                object.__setattr__(other, name, self.of(getattr(value, name), depth))  # it may be frozen
-        if isinstance(value, MutableMapping | list):
-            for key, part in list(value.items() if isinstance(value, MutableMapping) else enumerate(value)):
-                other[key] = self.of(part, depth)
+    return of(value)
+
+
+def _fill(value: Any, other: Any, exchange: Callable[[Any], Any]) -> None:
+    """Put copies in place of what a copy shares with what it was made from."""
+    own = getattr(other, "__dict__", {})
+    for name, part in list(own.items()):
+        own[name] = exchange(part)
+    for name in getattr(type(value), "__dataclass_fields__", ()):
+        if name not in own and hasattr(value, name):  # it lies in a slot
+            object.__setattr__(other, name, exchange(getattr(value, name)))  # it may be frozen
+    if isinstance(value, MutableMapping | list):
+        for key, part in list(value.items() if isinstance(value, MutableMapping) else enumerate(value)):
+            other[key] = exchange(part)
 
 
 def _holds_data_alone(value: Any) -> bool:
@@ -217,11 +203,13 @@ def untouched(model: Module) -> Iterator[Callable[[], Iterator[Named]]]:
     """
     with (
         _random_numbers(model),
-        _attributes(model),
+        _as_now(model.modules()),
         kept_contents(model.modules()),
         without_gradient_hooks(model),
         kept_weights(model) as written,
     ):
+        for module in model.modules():
+            module._buffers.update({name: one.clone() for name, one in module._buffers.items() if one is not None})
         try:
             yield written
         finally:
@@ -250,16 +238,15 @@ def _random_numbers(model: Module) -> Iterator[None]:
 
 
 @contextlib.contextmanager
-def _attributes(model: Module) -> Iterator[None]:
-    kept = [(module, dict(vars(module)), dict(module._buffers)) for module in model.modules()]
-    for module, _, buffers in kept:
-        module._buffers.update({name: buffer.clone() for name, buffer in buffers.items() if buffer is not None})
+def _as_now(modules: Iterable[Module]) -> Iterator[None]:
+    """Behind this the modules' attributes and buffers are those that they have now."""
+    now = [(module, dict(vars(module)), dict(module._buffers)) for module in modules]
     try:
         yield
     finally:
-        for module, attributes, buffers in kept:
+        for module, attributes, buffers in now:
             vars(module).clear()
-            vars(module).update(attributes)
+            vars(module).update(attributes)  # among them the mode
             module._buffers.clear()
             module._buffers.update(buffers)
 
@@ -400,7 +387,7 @@ class Before:
             raise RuntimeError(CHANGED.format("a parameter"))
         self._entered = contextlib.ExitStack()
         self._entered.enter_context(kept_contents(self._modules))
-        self._entered.enter_context(self._as_now())
+        self._entered.enter_context(self._kept_now())
         for module, training, parameters in zip(self._modules, self._training, self._parameters, strict=True):
             module._parameters.update(parameters)
             module.training = training
@@ -428,18 +415,15 @@ class Before:
                     own[name] = value
 
     @contextlib.contextmanager
-    def _as_now(self) -> Iterator[None]:
-        """Behind this the modules and generators are as they are now."""
+    def _kept_now(self) -> Iterator[None]:
         states = self.generators.states()
-        now = [(m, dict(vars(m)), dict(m._parameters), dict(m._buffers)) for m in self._modules]
+        parameters = [(module, dict(module._parameters)) for module in self._modules]
         try:
-            yield
+            with _as_now(self._modules):
+                yield
         finally:
-            for module, attributes, parameters, buffers in now:
-                vars(module).clear()
-                vars(module).update(attributes)  # among them the mode
-                module._parameters.update(parameters)
-                module._buffers.update(buffers)
+            for module, own in parameters:
+                module._parameters.update(own)
             self.generators.set(states)
 
     def _versions_now(self) -> list[int]:

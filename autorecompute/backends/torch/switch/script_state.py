@@ -9,6 +9,7 @@ import enum
 import functools
 import inspect
 import numbers
+import operator
 import random
 import sys
 from types import BuiltinMethodType, CodeType, FunctionType, MethodType, ModuleType
@@ -157,11 +158,6 @@ MOST_FIGURES = 64
 """So many entries of a list are plain values that a forward may go by: a longer one is data, or a log."""
 
 
-def is_torchs(module: Module) -> bool:
-    """Tell whether its class is one of PyTorch's, whose forwards change no attribute."""
-    return type(module).__module__.startswith("torch.")
-
-
 def attributes_of(module: Module) -> dict[str, Any]:
     """Return the attributes that a module's own class has given it."""
     return {name: value for name, value in vars(module).items() if name not in TORCHS_OWN}
@@ -213,7 +209,7 @@ def _figure(value: Any, copies: dict[int, Any]) -> Any:
 
 
 def _is_all_plain(container: Any) -> bool:
-    return all(map(_is_plain, (*container, *container.values()) if isinstance(container, dict) else container))
+    return all(map(_is_plain, _entries(container)))
 
 
 def _is_plain(value: Any) -> bool:
@@ -234,26 +230,40 @@ def kept_contents(modules: Iterable[Module]) -> Iterator[None]:
     Those are meant that are attributes of modules, or that a forward or a hook of a module has at hand, and those
     within them. Nobody may go back through the graph of another run, and no figure of it is the training's.
     """
-    with kept(_within_reach(list(modules))):
+    with kept(_within_reach(modules)):
         yield
 
 
 @contextlib.contextmanager
 def kept(values: Iterable[Any]) -> Iterator[None]:
     """Put back afterwards what lists, dictionaries and sets among these values, and within them, hold."""
-    copies = _copies(values)
+    copies: dict[int, tuple[Any, Any]] = {}
+    waiting, entries = list(values), 0
+    for value in waiting:
+        if type(value) in CONTAINERS and id(value) not in copies and entries + len(value) <= MOST_ENTRIES:
+            entries += len(value)
+            copies[id(value)] = value, copy.copy(value)
+            waiting += value.values() if isinstance(value, dict) else value
     try:
         yield
     finally:
         for container, content in copies.values():
-            _refill(container, content)
+            now, before = _entries(container), _entries(content)
+            if len(now) != len(before) or not all(map(operator.is_, now, before)):
+                container.clear()
+                (container.update if isinstance(container, dict | set) else container.extend)(content)
+
+
+def _entries(container: Any) -> list[Any]:
+    return [*container, *container.values()] if isinstance(container, dict) else list(container)
 
 
 def _functions_of(module: Module) -> list[tuple[Any, type]]:
     """Return its forward, if it is the script's, and its hooks, each with the class whose methods it may call."""
-    forwards = [] if is_torchs(module) else [type(module).forward]
+    kind = type(module)
+    # Where a module is intercepted, its class has a forward of ours around the script's. PyTorch's change no attribute.
+    own = [] if kind.__module__.startswith("torch.") else [(inspect.unwrap(kind.forward), kind)]
     hooks = (*module._forward_hooks.values(), *module._forward_pre_hooks.values())
-    own = [(inspect.unwrap(forward), type(module)) for forward in forwards]
     return [*own, *((hook, type(getattr(hook, "__self__", None))) for hook in hooks)]
 
 
@@ -267,9 +277,9 @@ class Generators:
     def __init__(self, modules: Iterable[Module]) -> None:
         modules = list(modules)
         functions = [pair for module in modules for pair in _functions_of(module)]
-        known = {id(value): value for value in (*_within_reach(modules), *streams_in(functions))}
-        self._known = {key: value for key, value in known.items() if way_of(value) is not None}
-        self._ways = [way for value in self._known.values() if (way := way_of(value)) is not None]
+        known = {id(value): (value, way_of(value)) for value in (*_within_reach(modules), *streams_in(functions))}
+        self._known = {key: value for key, (value, way) in known.items() if way is not None}
+        self._ways = [way for _, way in known.values() if way is not None]
         self._changing = changing_in(functions)
 
     def are_all(self, own: Iterable[Any]) -> bool:
@@ -287,52 +297,20 @@ class Generators:
             put(state)
 
 
-def _within_reach(modules: Sequence[Module]) -> Iterator[Any]:
+def _within_reach(modules: Iterable[Module]) -> Iterator[Any]:
     """Yield what forwards and hooks of modules find without being given it: attributes, globals, closures.
 
     Not all globals of the script: others may be in use by another thread at this moment, such as one that loads data.
     """
     for module in modules:
         yield from attributes_of(module).values()
-        hooks = [*module._forward_hooks.values(), *module._forward_pre_hooks.values()]
-        # Where a module is intercepted, its class has a forward of ours around the script's.
-        own = [] if is_torchs(module) else [inspect.unwrap(type(module).forward)]
-        for function in (*own, *hooks):
+        for function, _ in _functions_of(module):
             yield from getattr(getattr(function, "__self__", None), "__dict__", {}).values()
             for name in names_in(getattr(function, "__code__", None)):
                 yield getattr(function, "__globals__", {}).get(name)
             for cell in getattr(function, "__closure__", None) or ():
                 with contextlib.suppress(ValueError):  # a cell that is empty yet
                     yield cell.cell_contents
-
-
-def _copies(values: Iterable[Any]) -> dict[int, tuple[Any, Any]]:
-    """Return each container among the values, and within them, with a copy of what it holds."""
-    found: dict[int, tuple[Any, Any]] = {}
-    waiting, entries = list(values), 0
-    for value in waiting:
-        if type(value) in CONTAINERS and id(value) not in found and entries + len(value) <= MOST_ENTRIES:
-            entries += len(value)
-            found[id(value)] = value, copy.copy(value)
-            waiting += value.values() if isinstance(value, dict) else value
-    return found
-
-
-def _refill(container: Any, content: Any) -> None:
-    if len(container) == len(content) and all(map(_is_same, _entries(container), _entries(content))):
-        return
-    container.clear()
-    (container.update if isinstance(container, dict | set) else container.extend)(content)
-
-
-def _entries(container: Any) -> list[Any]:
-    return list(container.items() if isinstance(container, dict) else container)
-
-
-def _is_same(one: Any, other: Any) -> bool:
-    if type(one) is tuple and type(other) is tuple and len(one) == len(other):
-        return all(first is second for first, second in zip(one, other, strict=True))
-    return one is other
 
 
 @contextlib.contextmanager
@@ -420,11 +398,11 @@ def _tensors_of(model: Module) -> list[Named]:
         for name, value in attributes_of(module).items():
             if isinstance(value, Tensor) or (type(value) in {*CONTAINERS, tuple} and len(value) <= MOST_ENTRIES):
                 found += ((f"{path}.{name}", tensor) for tensor in tensors_in(value))
-    return [(name, one) for name, one in {id(pair[1]): pair for pair in found}.values() if _is_strided(one)]
-
-
-def _is_strided(tensor: Tensor) -> bool:
-    return type(tensor) in {Tensor, Parameter} and tensor.layout is torch.strided
+    return [
+        (name, one)
+        for name, one in {id(tensor): (name, tensor) for name, tensor in found}.values()
+        if type(one) in {Tensor, Parameter} and one.layout is torch.strided
+    ]
 
 
 def _place_of(tensor: Tensor) -> tuple[object, ...]:
