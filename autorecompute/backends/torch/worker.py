@@ -73,13 +73,6 @@ def surveyed(root: Module, survey: Callable[[], Survey]) -> tuple[Survey, int]:
     return told, max(0, meter.held_bytes() - held_bytes)
 
 
-def _what_became_of(places: Sequence[str]) -> dict[str, str]:
-    """Return the state of the script's own checkpoints, as a version; nothing where there are none."""
-    if is_replaced():
-        return {CHECKPOINTING: REPLACED}
-    return {CHECKPOINTING: KEPT} if places else {}
-
-
 def make_backend(folder: Path, *, leaves: Callable[[Module], bool] = lambda _module: False) -> TorchBackend:
     """Return the backend, as ``registry`` asks for it; it writes no files."""
     del folder
@@ -93,9 +86,10 @@ class TorchBackend:
     config, and whatever else trains is left as it is. Leaves are modules that another training system trains.
     """
 
+    _listener: Listener  # nothing is followed before install()
+
     def __init__(self, leaves: Callable[[Module], bool] = lambda _module: False) -> None:
         self._roots = Roots(self.about_to_run, self.has_run, leaves)
-        self._listener: Listener | None = None
         self._fakes: LargeTensorsAreFake | None = None
         self._stands_for: FakeMachine | None = None
         self._name = ""
@@ -141,20 +135,19 @@ class TorchBackend:
 
     def about_to_run(self, root: Module, args: Sequence[Any], kwargs: Mapping[str, Any]) -> None:
         """Note that a module is about to be called in training."""
-        assert self._listener is not None, "nothing is followed before install()"
         try:
-            self._meet(self._listener, root, args, kwargs)
+            self._meet(root, args, kwargs)
         except Exception as error:  # noqa: BLE001  (who listens says whether the training may go on)
             own_checkpoints.restore()
             self._listener.on_fault(error)
 
-    def _meet(self, listener: Listener, root: Module, args: Sequence[Any], kwargs: Mapping[str, Any]) -> None:
+    def _meet(self, root: Module, args: Sequence[Any], kwargs: Mapping[str, Any]) -> None:
         if root not in self._ran:
             self._ran.add(root)
             if len(self._ran) > 1:
-                listener.on_several_models()
+                self._listener.on_several_models()
         if root not in self._is_alike:
-            if own_checkpoints.is_replaced():
+            if is_replaced():
                 own_checkpoints.prepare(root)
             self._name = self._name or name_of(root)
             self._is_alike[root] = name_of(root) == self._name
@@ -166,7 +159,7 @@ class TorchBackend:
                 least, most = self._sizes.get(name, (size, size))
                 self._sizes[name] = min(least, size), max(most, size)
             self._batch = [weakref.ref(tensor) for tensor in tensors_in((args, kwargs))]
-            listener.on_forward(batch, functools.partial(self._check, root, batch, (args, kwargs)))
+            self._listener.on_forward(batch, functools.partial(self._check, root, batch, (args, kwargs)))
             if self._emitted is not None:
                 self._apply(root, args, kwargs)
             elif root not in self._tuned:
@@ -234,35 +227,26 @@ class TorchBackend:
         self._open.clear()
         self._waiting.clear()
         self._ran.clear()
-        return (
-            *self._told,
-            *self._told_of_missed(),
-            *self._told_of_calls(),
-            *[FROZEN] * bool(self._frozen),
-            *self._told_of_sizes(),
-        )
+        return (*self._told, *self._not_borne())
 
-    def wrong_recompute(self) -> str:
-        """Return the differences that a check of the steps with this config found; empty where none."""
-        return "; ".join(str(one) for tuned in self._tuned.values() for one in tuned.board.check.differing())
-
-    def _told_of_calls(self) -> Iterator[str]:
+    def _not_borne(self) -> Iterator[str]:
+        if missed := sorted({path for tuned in self._tuned.values() for path in tuned.missed}):
+            places = ", ".join(path or "the model" for path in missed)
+            yield f"some calls of {places} made another graph than the first one: their operators were kept there"
         if self._calls > self._read_calls > 0:
             yield (
                 f"the script calls the model {self._calls} times before a backward pass, and forecasts know of "
                 f"{self._read_calls}: go by measured peaks"
             )
-
-    def _told_of_sizes(self) -> Iterator[str]:
+        if self._frozen:
+            yield FROZEN
         for name, (least, most) in sorted(self._sizes.items()):
             if least < most:
                 yield f"batches have a {name} of {least} to {most}: peaks hold up to the largest that was measured"
 
-    def _told_of_missed(self) -> Iterator[str]:
-        missed = sorted({path for tuned in self._tuned.values() for path in tuned.missed})
-        if missed:
-            places = ", ".join(path or "the model" for path in missed)
-            yield f"some calls of {places} made another graph than the first one: their operators were kept there"
+    def wrong_recompute(self) -> str:
+        """Return the differences that a check of the steps with this config found; empty where none."""
+        return "; ".join(str(one) for tuned in self._tuned.values() for one in tuned.board.check.differing())
 
     def why_nothing_trained(self) -> str:
         """Return why a script may never have come to training, and what to do about it, in sentences."""
@@ -274,7 +258,6 @@ class TorchBackend:
 
     def _welcome(self, root: Module, args: Sequence[Any], kwargs: Mapping[str, Any]) -> None:
         """Welcome a module that is to be tuned and trains for the first time."""
-        assert self._listener is not None, "nothing is followed before install()"
         frozen = frozen_in(root, self._roots.optimizers_of(root))
         self._frozen += map(weakref.ref, frozen)
         if self._has_told:  # the first one may be gone
@@ -283,21 +266,16 @@ class TorchBackend:
             tuned.switch(self._config)
         else:
             self._has_told = True
-            self._begin(self._listener, root, args, kwargs, frozen)
+            self._begin(root, args, kwargs, frozen)
         if self._listener.is_trial:  # what is measured in it is to hold for later steps
             thaw(frozen)
 
     def _begin(
-        self,
-        listener: Listener,
-        root: Module,
-        args: Sequence[Any],
-        kwargs: Mapping[str, Any],
-        frozen: Collection[Parameter],
+        self, root: Module, args: Sequence[Any], kwargs: Mapping[str, Any], frozen: Collection[Parameter]
     ) -> None:
         detect = self._detect if self._fakes is None else functools.partial(self._detect_on, self._fakes)
         with thawed(frozen):
-            config = listener.on_session(functools.partial(detect, root, args, kwargs))
+            config = self._listener.on_session(functools.partial(detect, root, args, kwargs))
         if root in self._tuned:
             self.switch(config)
         else:
@@ -314,9 +292,10 @@ class TorchBackend:
     ) -> Detection:
         if self._compiled is not None:
             raise ScriptError(str(Refusal(Reason.COMPILED_FAKE)))
-        if self._fake_ranks:
+        ranks, optimizers = self._listener.fake_ranks, self._roots.optimizers_of(root)
+        if ranks:
             require_group()
-        optimizers, card = self._roots.optimizers_of(root), (self._listener.fake_card if self._listener else "") or ""
+        card = self._listener.fake_card or ""
         self._stands_for = machine = FakeMachine(card, next(root.parameters()).device.type)
         with fakes.small_ones_too(root, optimizers), machine.kernels(optimizers), taken_for_real():
             args, kwargs = fakes.without_floats((tuple(args), dict(kwargs)))
@@ -324,20 +303,16 @@ class TorchBackend:
             told = TorchDetection.of(detection)
             if told.steps is not None:
                 script, presets = self._script(root, detection.dims[BATCH], args, kwargs), detection.space.presets
-                told = machine.with_whole_steps(told, self._tuned[root], script, presets.values(), self._fake_ranks)
+                told = machine.with_whole_steps(told, self._tuned[root], script, presets.values(), ranks)
         told = replace(told, on_fakes=True, assumed=tuple(fakes.assumed), machine=machine.machine)
         return replace(detection, resting_bytes=bytes_of(root), extra=codec.to_plain(told))
-
-    @property
-    def _fake_ranks(self) -> int:
-        return self._listener.fake_ranks if self._listener is not None else 0
 
     def _detect(self, root: Module, args: Sequence[Any], kwargs: Mapping[str, Any]) -> Detection:
         self._calls = self._read_calls = calls_before_backward()
         tuned = self._tuned[root] = Tuned.of(root, args, kwargs, self._calls)
-        if own_checkpoints.is_replaced():
+        if is_replaced():
             own_checkpoints.require_off(tuned.found.refusals)
-        self._told = tuple(describe_own(tuned.found.checkpointed, is_replaced=own_checkpoints.is_replaced()))
+        self._told = tuple(describe_own(tuned.found.checkpointed, is_replaced=is_replaced()))
         told = surveyed(root, functools.partial(self._survey, root, tuned, args, kwargs))
         detection = self._detection_of(root, tuned, args, kwargs, told)
         self._later = TorchMemoryModel.of(detection) if self._frozen else None
@@ -365,7 +340,10 @@ class TorchBackend:
             is_thawed=bool(self._frozen),
         )
         device = describe_device(next(root.parameters()).device)
-        own = {**_read_ranks(), **_what_became_of(found.checkpointed), **read_allocator(device)}
+        has_own = is_replaced() or found.checkpointed
+        checkpointing = {CHECKPOINTING: REPLACED if is_replaced() else KEPT} if has_own else {}
+        own = {**_read_ranks(), **checkpointing, **read_allocator(device)}
+        versions = {"python": platform.python_version(), "torch": torch.__version__, "backend": NAME, MODEL: self._name}
         return Detection(
             plans=space.plans,
             own_presets=space.own_presets,
@@ -373,7 +351,7 @@ class TorchBackend:
             dims={BATCH: batch, **sizes_of(tensors_in((args, kwargs)), batch)},
             graph=digest_of(root, found.operators),
             device=device,
-            versions={**_read_versions(), MODEL: self._name, **own},
+            versions={**versions, **own},
             plan_versions=(MODEL, *own),
             left_bytes=left_bytes,
             extra=codec.to_plain(told),
@@ -399,7 +377,7 @@ class TorchBackend:
         return ""
 
     def _script(self, root: Module, batch: int, args: Sequence[Any], kwargs: Mapping[str, Any]) -> Script:
-        target = (self._listener and self._listener.target_batch) or batch
+        target = self._listener.target_batch or batch
         return Script(
             args,
             kwargs,
@@ -420,31 +398,21 @@ class TorchBackend:
     def _check(
         self, root: Module, batch: int, call: tuple[Any, Any], config: Config, *, compares: bool = True
     ) -> GradientCheck:
-        with thawed(self._still_frozen()):
-            return self._compare(root, batch, call, config, compares=compares)
-
-    def _compare(
-        self, root: Module, batch: int, call: tuple[Any, Any], config: Config, *, compares: bool
-    ) -> GradientCheck:
         (args, kwargs), tuned, check = call, self._tuned[root], UNCOMPARED
-        if compares:
-            compare = functools.partial(
-                check_gradients, root, tuned.board, config.choices, blocks=tuned.blocks, calls=self._calls
-            )
-            # A rank that raises on its few samples would leave the others in a collective. On all of its samples the
-            # training itself would raise.
-            check = (
-                compare(args, kwargs)
-                if is_sharded(root)
-                else on_few_samples(compare, args, kwargs, batch, self.classify)
-            )
-        if not check.agrees or self._no_fakes(root):
-            return check
-        return replace(check, step_bytes=tuned.whole_step_bytes(config, self._script(root, batch, args, kwargs)))
-
-
-def _read_versions() -> dict[str, str]:
-    return {"python": platform.python_version(), "torch": torch.__version__, "backend": NAME}
+        with thawed(self._still_frozen()):
+            if compares:
+                compare = functools.partial(
+                    check_gradients, root, tuned.board, config.choices, blocks=tuned.blocks, calls=self._calls
+                )
+                # A rank that raises on its few samples would leave the others in a collective. On all of its samples
+                # the training itself would raise.
+                if is_sharded(root):
+                    check = compare(args, kwargs)
+                else:
+                    check = on_few_samples(compare, args, kwargs, batch, self.classify)
+            if not check.agrees or self._no_fakes(root):
+                return check
+            return replace(check, step_bytes=tuned.whole_step_bytes(config, self._script(root, batch, args, kwargs)))
 
 
 def _read_ranks() -> dict[str, str]:

@@ -54,32 +54,30 @@ class Saving:
         return Saving(self.fixed - other.fixed, self.per_sample - other.per_sample)
 
 
-def saving_of(found: Iterable[Saved], batch: int) -> Saving:
-    """Return the bytes of these storages."""
-    storages = list(found)
+def _saving_of(storages: Collection[Saved], batch: int) -> Saving:
     scaling = sum(saved.bytes for saved in storages if saved.scales)
     return Saving(sum(saved.bytes for saved in storages) - scaling, scaling / batch)
 
 
 def saving_of_modules(seen: Probe, paths: Collection[str]) -> Saving:
     """Return the bytes that checkpointing these modules saves: those only they saved, less the inputs held then."""
-    held = [seen.given[number] for number in given(seen, paths) if number not in seen.saved]
-    dropped = [seen.saved[number] for number in kept_alone(seen, paths)]
-    return saving_of(dropped, seen.batch) - saving_of(held, seen.batch)
+    held = [seen.given[number] for number in _given(seen, paths) if number not in seen.saved]
+    dropped = [seen.saved[number] for number in _kept_alone(seen, paths)]
+    return _saving_of(dropped, seen.batch) - _saving_of(held, seen.batch)
 
 
-def given(seen: Probe, paths: Collection[str]) -> set[int]:
+def _given(seen: Probe, paths: Collection[str]) -> set[int]:
     """Return the tensors that the calls of these paths are given."""
     return {number for call in seen.calls if call.path in paths for number in call.inputs}
 
 
-def kept_alone(seen: Probe, paths: Collection[str]) -> set[int]:
+def _kept_alone(seen: Probe, paths: Collection[str]) -> set[int]:
     """Return the tensors that nothing but these modules keeps, and that they are not given."""
     return {
         number
         for number, saved in seen.saved.items()
         if all(any(is_within(saver, path) for path in paths) for saver in saved.savers)
-    } - given(seen, paths)
+    } - _given(seen, paths)
 
 
 FEW_BLOCKS = 2
@@ -167,32 +165,31 @@ def detect(model: Module, args: Sequence[Any], kwargs: Mapping[str, Any], calls:
 
 class _Sorting:
     def __init__(self, structure: Structure, seen: Probe, finder: Finder, *, has_operators: bool) -> None:
-        self._structure = structure
-        self._seen = seen
+        self._structure, self._seen, self._finder = structure, seen, finder
         self._has_operators = has_operators
         self._programs, self._storages = finder.finish(), finder.storages()
-        self._unverified, self._operators_seen, self._links = finder.unverified, finder.operators, finder.links
-        self._called = {call.path for call in seen.calls}
+        self._called = list(dict.fromkeys(call.path for call in seen.calls))  # in the order of their first calls
         self._savings: dict[str, Saving] = {}
         self._blocks = {structure.group_of(unit) for unit in structure.units}
 
     def detected(self) -> Detected:
-        sites = [site for site in (*self._modules(), *self._attention(), *self._operators()) if self._pays(site)]
-        sites.sort(key=lambda site: -self._savings[site.name].at(self._seen.batch))
-        names = {site.name for site in sites}
+        batch, saved = self._seen.batch, sum(saved.bytes for saved in self._seen.saved.values())
+        found = (*self._modules(), *self._attention(), *self._operators())
+        sites = [site for site in found if self._savings[site.name].at(batch) > LEAST_SHARE * saved]
+        sites.sort(key=lambda site: -self._savings[site.name].at(batch))
         return Detected(
             structure=self._structure,
             sites=tuple(sites),
             savings={site.name: self._savings[site.name] for site in sites},
             programs=self._programs,
-            refusals=tuple(self._refusals(names)),
+            refusals=tuple(self._refusals({site.name for site in sites})),
             blocks=tuple(site.name for site in sites if site.name in self._blocks),
-            batch=self._seen.batch,
-            saved=sum(saved.bytes for saved in self._seen.saved.values()),
+            batch=batch,
+            saved=saved,
             values=self._seen.values,
             calls=tuple(call.path for call in self._seen.calls if call.keeps and call.path in self._structure.units),
-            operators=self._operators_seen,
-            repeated=repeated(self._links, self._programs, kept=1 if self._has_operators else 2),
+            operators=self._finder.operators,
+            repeated=repeated(self._finder.links, self._programs, kept=1 if self._has_operators else 2),
             interactions=tuple(self._interactions(sites)),
             checkpointed=places_of(self._seen.checkpointed, self._structure),
             unit_bytes=self._unit_bytes(),
@@ -200,7 +197,7 @@ class _Sorting:
 
     def _interactions(self, sites: Sequence[Site]) -> Iterator[tuple[str, str]]:
         modules = [site for site in sites if DROP not in site.options]
-        inputs = {module.name: given(self._seen, _calls_of(module)) for module in modules}
+        inputs = {module.name: _given(self._seen, _calls_of(module)) for module in modules}
         for module in modules:
             for site in sites:
                 if DROP in site.options and inputs[module.name] & self._storages[site.name]:
@@ -227,7 +224,7 @@ class _Sorting:
         Of many that are given it, those that save most: a step for each would take too long.
         """
         for module in modules:
-            results = kept_alone(self._seen, _calls_of(module))
+            results = _kept_alone(self._seen, _calls_of(module))
             given_it = (other for other in modules if results & inputs[other.name] and not _is_nested(module, other))
             for other in itertools.islice(given_it, MOST_GIVEN):
                 yield module.name, other.name
@@ -239,14 +236,10 @@ class _Sorting:
             sizes[min(units, key=self._structure.units.index, default="")] += saved.bytes
         return dict(sizes)
 
-    def _pays(self, site: Site) -> bool:
-        least = LEAST_SHARE * sum(saved.bytes for saved in self._seen.saved.values())
-        return self._savings[site.name].at(self._seen.batch) > least
-
     def _modules(self) -> Iterator[Site]:
         for group, members in self._structure.groups.items():
             paths = self._trained(members)
-            if not paths or not self._called.issuperset(members) or self._reason(paths):
+            if not paths or not set(members).issubset(self._called) or self._reason(paths):
                 continue
             self._savings[group] = saving_of_modules(self._seen, paths)
             changed = {operator for path, operator in self._seen.changed if any(is_within(path, one) for one in paths)}
@@ -262,7 +255,7 @@ class _Sorting:
 
     def _attention(self) -> Iterator[Site]:
         groups: dict[str, list[str]] = collections.defaultdict(list)
-        for path in dict.fromkeys(call.path for call in self._seen.calls):
+        for path in self._called:
             module, _, function = path.partition("/")
             if function:
                 groups[self._structure.group_of(module)].append(module)
@@ -275,16 +268,13 @@ class _Sorting:
 
     def _operators(self) -> Iterator[Site]:
         units: dict[str, dict[str, None]] = collections.defaultdict(dict)
-        for path in self._in_order(self._programs):
+        for path in sorted(self._programs, key=self._called.index):
             for drop in self._programs[path].drops:
                 units[drop.site][path] = None
         for name, paths in units.items():
             found = [self._seen.saved[number] for number in self._storages[name]]
-            self._savings[name] = saving_of(found, self._seen.batch)
+            self._savings[name] = _saving_of(found, self._seen.batch)
             yield Site(name, (DROP,), tuple(paths))
-
-    def _in_order(self, paths: Mapping[str, object]) -> list[str]:
-        return sorted(paths, key=lambda path: next(i for i, call in enumerate(self._seen.calls) if call.path == path))
 
     def _trained(self, paths: Sequence[str]) -> tuple[str, ...]:
         """Return the blocks that gradients go back through and that the script does not checkpoint itself.
@@ -301,7 +291,7 @@ class _Sorting:
             reason = self._reason(self._trained(paths) or paths)
             if reason:
                 yield Refusal(reason, group)
-        for name in sorted(self._unverified - offered):
+        for name in sorted(self._finder.unverified - offered):
             yield Refusal(Reason.UNVERIFIED, name)
         if not self._has_operators:
             yield Refusal(Reason.SHARDED_OPERATORS)
