@@ -41,8 +41,7 @@ def digest_of(model: Module, operators: Sequence[str]) -> str:
 def sizes_of(tensors: Iterable[Tensor], batch: int) -> dict[str, int]:
     """Return the sizes of a batch beside the number of samples; the first tensor of a kind counts."""
     sizes: dict[str, int] = {}
-    for tensor in tensors:
-        shape = tuple(tensor.shape)
+    for shape in (tuple(tensor.shape) for tensor in tensors):
         if shape and shape[0] == batch:
             for name, size in zip(_NAMES.get(len(shape), ()), shape[1:], strict=False):
                 sizes.setdefault(name, size)

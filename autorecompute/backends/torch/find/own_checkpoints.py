@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import collections
 import contextlib
 import functools
 from typing import TYPE_CHECKING, Any
@@ -16,7 +17,7 @@ from autorecompute.backends.torch.find.structure import is_sharded, structure_of
 from autorecompute.errors import OwnCheckpointingError
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Collection, Iterable, Iterator, Mapping
+    from collections.abc import Callable, Collection, Iterable, Iterator
 
     from torch import Tensor
     from torch.nn import Module
@@ -51,52 +52,39 @@ def as_ours(function: Callable[..., Any]) -> Callable[..., Any]:
 
 
 @contextlib.contextmanager
-def followed(around: Callable[[], contextlib.AbstractContextManager[object]]) -> Iterator[None]:
-    """Enter a context around what each checkpoint of the script's runs in its forward pass, whether it is on or off."""
+def followed(around: Callable[[], contextlib.AbstractContextManager[object]] | None) -> Iterator[None]:
+    """Enter a context around what each checkpoint of the script's runs in its forward pass, whether it is on or off.
+
+    Without a context its checkpoints are off: what they are around runs plainly.
+    """
     generator, apply = getattr(torchs, _GENERATOR), CheckpointFunction.apply
+    own_apply = vars(CheckpointFunction).get("apply")
 
     def follow(function: Callable[..., Any], *args: Any, **kwargs: Any) -> Iterator[None]:
-        with contextlib.nullcontext() if hasattr(function, _OURS) else around():
-            yield from generator(function, *args, **kwargs)
-
-    def follow_reentrant(*args: Any) -> Any:
-        with around():
-            return apply(*args)
-
-    with _exchanged(follow, follow_reentrant):
-        yield
-
-
-@contextlib.contextmanager
-def _run_plainly() -> Iterator[None]:
-    generator = getattr(torchs, _GENERATOR)
-
-    def run(function: Callable[..., Any], *args: Any, **kwargs: Any) -> Iterator[None]:
         if hasattr(function, _OURS):
             yield from generator(function, *args, **kwargs)
-        else:
+        elif around is None:
             yield
+        else:
+            with around():
+                yield from generator(function, *args, **kwargs)
 
-    def run_reentrant(function: Callable[..., Any], _preserves_random_numbers: bool, *args: Any) -> Any:  # noqa: FBT001
-        return function(*args)
+    def follow_reentrant(function: Callable[..., Any], preserves_random_numbers: bool, *args: Any) -> Any:  # noqa: FBT001
+        if around is None:
+            return function(*args)
+        with around():
+            return apply(function, preserves_random_numbers, *args)
 
-    with _exchanged(run, run_reentrant):
-        yield
-
-
-@contextlib.contextmanager
-def _exchanged(generator: Callable[..., Any], apply: Callable[..., Any]) -> Iterator[None]:
-    kept, kept_apply = getattr(torchs, _GENERATOR), vars(CheckpointFunction).get("apply")
-    setattr(torchs, _GENERATOR, generator)
-    CheckpointFunction.apply = staticmethod(apply)
+    setattr(torchs, _GENERATOR, follow)
+    CheckpointFunction.apply = staticmethod(follow_reentrant)
     try:
         yield
     finally:
-        setattr(torchs, _GENERATOR, kept)
-        if kept_apply is None:
+        setattr(torchs, _GENERATOR, generator)
+        if own_apply is None:
             del CheckpointFunction.apply
         else:
-            CheckpointFunction.apply = kept_apply
+            CheckpointFunction.apply = own_apply
 
 
 _REPLACEMENTS: list[contextlib.ExitStack] = []
@@ -107,7 +95,7 @@ def replace() -> None:
     """Have the script's checkpoints run plainly in this process from now on; ours go on as they are."""
     if not _REPLACEMENTS:
         _REPLACEMENTS.append(contextlib.ExitStack())
-        _REPLACEMENTS[0].enter_context(_run_plainly())
+        _REPLACEMENTS[0].enter_context(followed(None))
 
 
 def restore() -> None:
@@ -175,17 +163,12 @@ def _caller(path: str, called: Collection[str]) -> str:
 
 def places_of(paths: Collection[str], structure: Structure) -> tuple[str, ...]:
     """Return the script's outermost checkpoints, by group; with their number where they are not all of it."""
-    groups: dict[str, int] = {}
-    for path in paths:
-        if not _caller(path, paths):
-            group = structure.group_of(path) or path or "the model"
-            groups[group] = groups.get(group, 0) + 1
-    return tuple(_counted(group, count, structure.groups) for group, count in groups.items())
-
-
-def _counted(group: str, count: int, groups: Mapping[str, tuple[str, ...]]) -> str:
-    of = len(groups.get(group, ()))
-    return f"{group} ({count} of {of})" if count < of else group
+    outermost = (path for path in paths if not _caller(path, paths))
+    groups = collections.Counter(structure.group_of(path) or path or "the model" for path in outermost)
+    sizes = {group: len(structure.groups.get(group, ())) for group in groups}
+    return tuple(
+        f"{group} ({count} of {sizes[group]})" if count < sizes[group] else group for group, count in groups.items()
+    )
 
 
 def frozen_in(model: Module, optimizers: Iterable[Optimizer] | None) -> list[Parameter]:

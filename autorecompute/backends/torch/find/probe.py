@@ -284,15 +284,12 @@ class Probe(TorchDispatchMode):  # type: ignore[misc]
             self._stack.pop()
             call.end = _get_sequence_nr()
         if path in self._units or not path:
-            self._look_at(call, result, outer)
+            if self._visit:
+                self._visit(self, call, result)
+            for handle in self._kept[outer:]:
+                handle.tensor = None
+            del self._kept[outer:]
         return result
-
-    def _look_at(self, call: Call, result: Any, outer: int) -> None:
-        if self._visit:
-            self._visit(self, call, result)
-        for handle in self._kept[outer:]:
-            handle.tensor = None
-        del self._kept[outer:]
 
     def _refuse_before(self, path: str, module: Module, values: Sequence[Any]) -> None:
         if not can_have_its_own(module, values):

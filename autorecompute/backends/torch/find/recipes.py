@@ -213,14 +213,10 @@ def notes_of(recipe: Recipe) -> Iterator[Note]:
 def noted_of(notes: Iterable[Note], nodes: Mapping[int, Node]) -> Noted:
     """Return the values that a recipe reads beside tensors, as they are in a step."""
     return {
-        note: _shape_over(nodes[note.place], note.edge) if isinstance(note, Edge) else note.in_step(nodes)
+        # The shape of what a node was given over an edge is that of what the node before it made.
+        note: shape_of(*nodes[note.place].next_functions[note.edge]) if isinstance(note, Edge) else note.in_step(nodes)
         for note in notes
     }
-
-
-def _shape_over(node: Node, edge: int) -> torch.Size:
-    """Return the shape of what a node was given over an edge: that of what the node before it made."""
-    return shape_of(*node.next_functions[edge])
 
 
 def shape_of(node: Node, result: int = 0) -> torch.Size:
@@ -355,18 +351,22 @@ class RecipeFinder:
     def _operand(self, place: int, name: str, depth: int) -> Iterator[Recipe]:
         """Give recipes for a tensor that went into a node: what it saved, what an older node holds, or made again."""
         slot, edge = Slot(place, name), self.edges(place).get(name)
-        if slot not in self._avoided and self._is_saved(slot):
+        node = self._graph.nodes[place]
+        if slot not in self._avoided and getattr(node, f"_saved_{name}", None) is not None:
             yield slot
             return
         if edge is None:
             return
-        if name == "bias" and is_leaf(self._graph.nodes[place], edge):  # no gradient needs it, so no node saves it
+        if name == "bias" and hasattr(
+            node.next_functions[edge][0], "variable"
+        ):  # no node saves it: no gradient needs it
             yield Leaf(place, edge)
         way = self.way(place, edge, SAME_ELEMENTS)
         if way and way[0].source not in self._hidden:
             expanding = frozenset(one.source for one in way if self.is_one(one.source, _EXPAND))
-            for slot_held, held in self._held(way[0].source):
-                yield Viewed(slot_held, way, expanding, held)
+            for holder, held in self.holders.get(way[0].source, ()):
+                if holder not in self._avoided and self._sequence(holder.place) < self._end:
+                    yield Viewed(holder, way, expanding, held)
             for recipe in self._made(way[0].source, depth):
                 yield Viewed(recipe, way, expanding)
 
@@ -387,20 +387,6 @@ class RecipeFinder:
 
     def _keeps(self, place: int, name: str) -> bool:
         return hasattr(type(self._graph.nodes[place]), f"_saved_{name}")
-
-    def _is_saved(self, slot: Slot) -> bool:
-        return getattr(self._graph.nodes[slot.place], f"_saved_{slot.name}", None) is not None
-
-    def _held(self, source: int) -> Iterator[tuple[Slot, tuple[Edge, ...]]]:
-        for slot, way in self.holders.get(source, ()):
-            if slot not in self._avoided and self._sequence(slot.place) < self._end:
-                yield slot, way
-
-
-def is_leaf(node: Node, edge: int) -> bool:
-    """Tell whether a parameter comes over an edge of a node."""
-    source = node.next_functions[edge][0]
-    return source is not None and hasattr(source, "variable")
 
 
 def _drop_out(x: Tensor, mask: Tensor, probability: float) -> Tensor:

@@ -21,7 +21,6 @@ from autorecompute.backends.torch.switch.module_state import Before, modes_of
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
-    from types import TracebackType
 
     from torch.nn import Module
 
@@ -206,8 +205,8 @@ class Checkpoint:
         self._generators = before.generators
 
         def contexts() -> tuple[Context, Context]:
-            first, second = self._contexts()
-            return first, _Again(before, second)
+            first, before.once = self._contexts()
+            return first, before
 
         result = checkpointed(forward, args, kwargs, contexts, watch=self._watch, module=module)
         if (written := before.forget_unwritten()) is not None:
@@ -221,30 +220,6 @@ class Checkpoint:
             self._modules = [weakref.ref(inner) for inner in modules]
             self._written = self._generators = None
         return modules
-
-
-class _Again:
-    """The context of a block's later runs, which is entered once for each backward pass through a graph that is kept.
-
-    What was kept of products is used up when a block has run again. In another backward pass through the same graph
-    they are computed with all else.
-    """
-
-    def __init__(self, before: Before, once: Context) -> None:
-        self._before, self._once = before, once
-        self._entered = contextlib.ExitStack()
-
-    def __enter__(self) -> None:
-        with contextlib.ExitStack() as stack:
-            stack.enter_context(self._before)
-            once, self._once = self._once, contextlib.nullcontext()
-            stack.enter_context(once)
-            self._entered = stack.pop_all()
-
-    def __exit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, traceback: TracebackType | None
-    ) -> bool | None:
-        return self._entered.__exit__(kind, error, traceback)
 
 
 NAME = "scaled_dot_product_attention"

@@ -342,6 +342,10 @@ class Before:
         written: Buffers that are known to be written, as places in ``modules`` with a name; None where nothing is
             known.
         generators: Those that were at hand in an earlier call of the same modules; the attribute has those of this one.
+
+    Attributes:
+        once: A context that is entered with this the first time. What was kept of products is used up when a block has
+            run again. In another backward pass through the same graph they are computed with all else.
     """
 
     def __init__(self, modules: list[Module], written: set[Place] | None, generators: Generators | None) -> None:
@@ -355,6 +359,7 @@ class Before:
             generators = Generators(modules)
         self.generators = generators
         self._states = self.generators.states()
+        self.once: contextlib.AbstractContextManager[object] = contextlib.nullcontext()
         self._entered = contextlib.ExitStack()
 
     def _note_tensors(self, attributes: dict[Place, Tensor], written: set[Place] | None) -> None:
@@ -394,6 +399,8 @@ class Before:
         self._put_figures()
         self._put_tensors()
         self.generators.set(self._states)
+        once, self.once = self.once, contextlib.nullcontext()
+        self._entered.enter_context(once)
         return self
 
     def __exit__(
