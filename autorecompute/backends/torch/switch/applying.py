@@ -191,8 +191,9 @@ class Tuned(NamedTuple):
     def blocks(self) -> dict[str, Module]:
         """Return the repeated modules by their paths; none of a compiled model, whose graph has them all."""
         model = self.reference()
-        paths = () if model is None or self.is_compiled else self.found.structure.units
-        return {path: model.get_submodule(path) for path in paths} if model is not None else {}
+        if model is None or self.is_compiled:
+            return {}
+        return {path: model.get_submodule(path) for path in self.found.structure.units}
 
     def switch(self, config: Config) -> None:
         """Have the next forward pass recompute what the config says and nothing else.

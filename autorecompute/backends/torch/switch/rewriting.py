@@ -248,8 +248,7 @@ class Dropping(NamedTuple):
         if self.drop.recipe is None:
             return _pack_mask, _unpack_mask  # compared when it is packed
         read = {slot.place: self.nodes[slot.place] for slot in self.drop.tensors}
-        dropped = Dropped(self.drop.recipe, read, self.noted, watch)
-        return dropped.pack, dropped.unpack
+        return _dropping_hooks(self.drop.recipe, read, self.noted, watch)
 
 
 def _pack_mask(tensor: Tensor) -> Mask | Tensor:
@@ -262,50 +261,41 @@ def _unpack_mask(kept: Mask | Tensor) -> Tensor:
     return kept.tensor() if isinstance(kept, Mask) else kept
 
 
-class Dropped:
-    """A tensor that is made again when it is first read, and kept until every slot has been.
+def _dropping_hooks(
+    recipe: Recipe, nodes: Mapping[int, Node], noted: Noted, watch: Watch | None
+) -> tuple[Callable[[Tensor], Layout], Callable[[Layout], Tensor]]:
+    """Return the hooks of a tensor that is made again when it is first read, and kept until every slot has been.
 
-    No node that the recipe reads may lie after a slot's node, which holds this object. There is no watch where what is
+    No node that the recipe reads may lie after a slot's node, which holds these hooks. There is no watch where what is
     made again is not to be compared in this step.
     """
+    pending = 0
+    seen: tuple[Layout, Sums | None] | None = None
+    value: Tensor | None = None
 
-    __slots__ = ("_nodes", "_noted", "_pending", "_recipe", "_seen", "_value", "_watch")
-
-    def __init__(self, recipe: Recipe, nodes: Mapping[int, Node], noted: Noted, watch: Watch | None) -> None:
-        self._recipe = recipe
-        self._nodes = nodes
-        self._noted = noted
-        self._watch = watch
-        self._pending = 0
-        self._seen: tuple[Layout, Sums | None] | None = None
-        self._value: Tensor | None = None
-
-    def pack(self, tensor: Tensor) -> Layout:
-        """Let the tensor go."""
-        self._pending += 1
+    def pack(tensor: Tensor) -> Layout:
+        nonlocal pending, seen
+        pending += 1
         layout = Layout.of(tensor)
-        if self._watch is not None and self._seen is None:
-            self._seen = (layout, self._watch.sums_of(tensor))
+        if watch is not None and seen is None:
+            seen = (layout, watch.sums_of(tensor))
         return layout
 
-    def unpack(self, layout: Layout) -> Tensor:
-        """Make it again.
+    def unpack(layout: Layout) -> Tensor:
+        # Where the backward pass makes a graph of its own (``create_graph``), autograd puts what is made at the place
+        # of what was dropped in the graph: what it was made by is of no interest.
+        nonlocal pending, value
+        again = value
+        if again is None:
+            with torch.no_grad():
+                again = made(recipe, nodes, noted)
+                if watch is not None and seen is not None:
+                    watch.compare(seen[1], seen[0].view(again))
+        pending -= 1
+        value = again if pending > 0 else None
+        return layout.view(again)
 
-        Where the backward pass makes a graph of its own (``create_graph``), autograd puts what is made at the place of
-        what was dropped in the graph: what it was made by is of no interest.
-        """
-        value = self._made_again() if self._value is None else self._value
-        self._pending -= 1
-        self._value = value if self._pending > 0 else None
-        return layout.view(value)
-
-    def _made_again(self) -> Tensor:
-        with torch.no_grad():
-            value = made(self._recipe, self._nodes, self._noted)
-            if self._watch is not None and self._seen is not None:
-                layout, sums = self._seen
-                self._watch.compare(sums, layout.view(value))
-        return value
+    return pack, unpack
 
 
 def made(recipe: Recipe, nodes: Mapping[int, Node], noted: Noted) -> Tensor:
@@ -328,8 +318,7 @@ class Program:
         key = frozenset(sites)
         if key not in self._arounds:
             chosen = [drop for drop in self.drops if drop.site in sites]
-            places = {place for drop in chosen for place in drop.places()}
-            self._arounds[key] = Rewrite(route(self._plan, places), chosen, sites)
+            self._arounds[key] = Rewrite(self._plan, chosen, sites)
         return self._arounds[key]
 
     def touched(self, site: str) -> frozenset[str]:
@@ -345,23 +334,15 @@ class Program:
 class Rewrite:
     """Rewrites the graph of a unit after each of its calls; an ``Around`` for it.
 
-    It follows the route from the unit's results to the nodes of the drops, which the watches of their sites compare.
-
     Attributes:
         missed: Number of calls after which something could not be dropped, since the graph was another one or had hooks
             already. They are trained as without us.
     """
 
-    def __init__(
-        self,
-        follow: Callable[[Iterable[Tensor]], Mapping[int, Node] | None],
-        drops: Iterable[Drop],
-        watches: Mapping[str, Watch],
-    ) -> None:
+    def __init__(self, plan: Plan, drops: Sequence[Drop], watches: Mapping[str, Watch]) -> None:
         self.missed = 0
-        self._follow = follow
-        self._drops = tuple(drops)
-        self._watches = watches
+        self._follow = route(plan, {place for drop in drops for place in drop.places()})
+        self._drops, self._watches = drops, watches
         self._known: list[dict[State, bool]] = [{drop.state: True} for drop in self._drops]
         self._has_rows = [True] * len(self._drops)
         self._end = 0

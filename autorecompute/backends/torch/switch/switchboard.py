@@ -65,8 +65,11 @@ def put_around(module: Module, arounds: Iterable[Around]) -> None:
         release(module)
         return
     if module not in _AROUND:
-        _intercept(type(module))
-        _END[module] = weakref.finalize(module, _restore, type(module))
+        kind: Any = type(module)
+        _MODULES[kind] += 1
+        if not isinstance(vars(kind).get("forward"), _Forward):
+            kind.forward = _Forward(kind)
+        _END[module] = weakref.finalize(module, _restore, kind)
         _END[module].atexit = False
     _AROUND[module] = chain
 
@@ -77,21 +80,15 @@ def release(module: Module) -> None:
         _END.pop(module)()
 
 
-def _intercept(kind: type) -> None:
-    _MODULES[kind] += 1
-    if not isinstance(vars(kind).get("forward"), _Forward):
-        kind.forward = _Forward(kind)  # type: ignore[attr-defined]
-
-
-def _restore(kind: type) -> None:
+def _restore(kind: Any) -> None:
     _MODULES[kind] -= 1
     ours = vars(kind).get("forward")
     if _MODULES[kind] > 0 or not isinstance(ours, _Forward):  # somebody has replaced it since: what they put stays
         return
     if ours.own is None:
-        del kind.forward  # type: ignore[attr-defined]
+        del kind.forward
     else:
-        kind.forward = ours.own  # type: ignore[attr-defined]
+        kind.forward = ours.own
 
 
 class _Forward:
@@ -100,29 +97,27 @@ class _Forward:
     The class's ``own`` is ``None`` where it inherited it.
     """
 
-    def __init__(self, kind: type) -> None:
+    def __init__(self, kind: Any) -> None:
         self.own = vars(kind).get("forward")
-        self._original: Callable[..., Any] = kind.forward  # type: ignore[attr-defined]
-        self._run = _forward_of(kind, self._original)
+        self._original = original = kind.forward
+
+        @functools.wraps(original)
+        def run(self: Module, *args: Any, **kwargs: Any) -> Any:
+            # A subclass that calls super().forward() comes here a second time: it is intercepted on its own class
+            # alone.
+            arounds = _AROUND.get(self) if type(self) is kind else None
+            if arounds is None:
+                return original(self, *args, **kwargs)
+            call = functools.partial(original, self)
+            for around in reversed(arounds):
+                call = functools.partial(around, call, self)
+            return call(*args, **kwargs)
+
+        self._run = run
 
     def __get__(self, module: Module | None, kind: type | None = None) -> Callable[..., Any]:
         """Return the class's own function, or the module's bound one."""
         return self._original if module is None else types.MethodType(self._run, module)
-
-
-def _forward_of(kind: type, original: Callable[..., Any]) -> Callable[..., Any]:
-    @functools.wraps(original)
-    def forward(self: Module, *args: Any, **kwargs: Any) -> Any:
-        # A subclass that calls super().forward() comes here a second time: it is intercepted on its own class alone.
-        arounds = _AROUND.get(self) if type(self) is kind else None
-        if arounds is None:
-            return original(self, *args, **kwargs)
-        call = functools.partial(original, self)
-        for around in reversed(arounds):
-            call = functools.partial(around, call, self)
-        return call(*args, **kwargs)
-
-    return forward
 
 
 @dataclasses.dataclass(frozen=True)
