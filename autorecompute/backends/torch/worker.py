@@ -257,7 +257,6 @@ class TorchBackend:
         return refusals.classify(error)
 
     def _welcome(self, root: Module, args: Sequence[Any], kwargs: Mapping[str, Any]) -> None:
-        """Welcome a module that is to be tuned and trains for the first time."""
         frozen = frozen_in(root, self._roots.optimizers_of(root))
         self._frozen += map(weakref.ref, frozen)
         if self._has_told:  # the first one may be gone

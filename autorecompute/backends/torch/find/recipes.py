@@ -251,7 +251,6 @@ class RecipeFinder:
         self._end = 0
 
     def _call_at(self, place: int) -> Recorded | None:
-        """Return the operator that made a node; none where nobody knows."""
         node = self._graph.nodes[place]
         return None if isinstance(node, BackwardCFunction) else self._recorded.get(sequence_of(node))
 
@@ -327,7 +326,6 @@ class RecipeFinder:
     def _argument(
         self, place: int, call: Recorded, argument: Any, value: Any, depth: int
     ) -> Iterator[Recipe | Constant]:
-        """Give ways to have an argument in a later step."""
         name: str = argument.name
         if isinstance(value, Operand):
             yield from self._operand(place, name, depth)

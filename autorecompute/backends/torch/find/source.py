@@ -282,7 +282,6 @@ def _own_frames() -> Iterator[tuple[FrameType, tuple[int, int]]]:
 
 
 def _end_of_call(frame: FrameType) -> tuple[int, int] | None:
-    """Return the end of the expression that a frame is computing; ``None`` where nobody knows."""
     _, line, _, column = list(frame.f_code.co_positions())[frame.f_lasti // 2]
     return (line, column) if line is not None and column is not None else None
 

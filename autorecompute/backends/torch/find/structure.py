@@ -126,18 +126,17 @@ def _shapes(module: Module) -> tuple[tuple[str, tuple[int, ...]], ...]:
     return tuple((name, tuple(parameter.shape)) for name, parameter in module.named_parameters())
 
 
-FSDP_MODULE = "FSDPModule"
-"""The class that ``fully_shard`` makes of a module, by name: it is asked for where no process group may be."""
-
 REDUCES = ("reduce_grads", "all_reduce_grads")
 
 
 def is_sharded(module: Module) -> bool:
     """Tell whether ``fully_shard`` was applied to this module."""
-    return any(
-        kind.__name__ == FSDP_MODULE and kind.__module__.startswith("torch.distributed")
-        for kind in type(module).__mro__
-    )
+    return is_named(module, "FSDPModule", "torch.distributed")
+
+
+def is_named(value: object, starts: str | tuple[str, ...], package: str) -> bool:
+    """Tell whether a class of the object has such a name; a class of a package that need not be installed."""
+    return any(kind.__name__.startswith(starts) and kind.__module__.startswith(package) for kind in type(value).__mro__)
 
 
 def can_run_again(model: Module) -> bool:

@@ -219,22 +219,14 @@ def untouched(model: Module) -> Iterator[Callable[[], Iterator[Named]]]:
 
 @contextlib.contextmanager
 def _random_numbers(model: Module) -> Iterator[None]:
-    generators = Generators(model.modules())
-    states = generators.states()
     numpy = sys.modules.get("numpy")
-    python, arrays = random.getstate(), numpy.random.get_state() if numpy else None
-    cpu = torch.get_rng_state()
-    devices = torch.cuda.get_rng_state_all() if torch.cuda.is_initialized() else None
-    try:
-        yield
-    finally:
-        generators.set(states)
-        random.setstate(python)
-        torch.set_rng_state(cpu)
-        if numpy:
-            numpy.random.set_state(arrays)
-        if devices is not None:
-            torch.cuda.set_rng_state_all(devices)
+    generators = Generators(model.modules(), (random, numpy.random if numpy else None))
+    states = generators.states()
+    with torch.random.fork_rng(range(torch.cuda.device_count()) if torch.cuda.is_initialized() else ()):
+        try:
+            yield
+        finally:
+            generators.set(states)
 
 
 @contextlib.contextmanager

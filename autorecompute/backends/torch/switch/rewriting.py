@@ -100,7 +100,6 @@ class Mask(NamedTuple):
 
 
 def _other_than_zero(tensor: Tensor) -> float | Tensor:
-    """Return the positive value of a tensor that holds zeros and one such value."""
     if tensor.device.type != "cpu":  # reading an element would wait for all that is queued
         return tensor.detach().amax()
     if is_fake(tensor) or not tensor.numel():  # nobody can tell, and nobody needs to
@@ -198,7 +197,6 @@ def _has_hooks(node: Node, name: str) -> bool:
 
 
 def _share_storage(tensors: Sequence[Any]) -> bool:
-    """Tell whether these are tensors in one storage."""
     storages = {tensor.untyped_storage()._cdata if isinstance(tensor, Tensor) else None for tensor in tensors}
     return len(storages) == 1 and None not in storages
 

@@ -271,13 +271,14 @@ class Generators:
     """Generators of random numbers that a forward or a hook of a model has at hand.
 
     Those are meant that a script made itself, and Python's and NumPy's own where a forward, or what it calls, names
-    them.
+    them; and others that are given.
     """
 
-    def __init__(self, modules: Iterable[Module]) -> None:
+    def __init__(self, modules: Iterable[Module], others: Iterable[Any] = ()) -> None:
         modules = list(modules)
         functions = [pair for module in modules for pair in _functions_of(module)]
-        known = {id(value): (value, way_of(value)) for value in (*_within_reach(modules), *streams_in(functions))}
+        values = (*_within_reach(modules), *streams_in(functions), *others)
+        known = {id(value): (value, way_of(value)) for value in values}
         self._known = {key: value for key, (value, way) in known.items() if way is not None}
         self._ways = [way for _, way in known.values() if way is not None]
         self._changing = changing_in(functions)
