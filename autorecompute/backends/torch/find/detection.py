@@ -237,6 +237,7 @@ class _Sorting:
         return dict(sizes)
 
     def _modules(self) -> Iterator[Site]:
+        compiled = [path for path, reason in self._seen.refused.items() if reason is Reason.COMPILED]
         for group, members in self._structure.groups.items():
             paths = self._trained(members)
             if not paths or not set(members).issubset(self._called) or self._reason(paths):
@@ -244,14 +245,11 @@ class _Sorting:
             self._savings[group] = saving_of_modules(self._seen, paths)
             changed = {operator for path, operator in self._seen.changed if any(is_within(path, one) for one in paths)}
             kept = tuple(operator for operator in MATMULS if operator not in changed)
-            has = {CHECKPOINT: True, KEEP_MATMUL: kept and self._can_keep(paths), EVERY_2ND: len(paths) > FEW_BLOCKS}
+            # Where results are kept, a dispatch mode is around the modules.
+            can_keep = compiles_under_modes() or not any(is_within(part, path) for part in compiled for path in paths)
+            has = {CHECKPOINT: True, KEEP_MATMUL: kept and can_keep, EVERY_2ND: len(paths) > FEW_BLOCKS}
             options = tuple(option for option, offered in has.items() if offered)
             yield Site(group, options if group in self._blocks else (CHECKPOINT,), paths, kept)
-
-    def _can_keep(self, paths: Sequence[str]) -> bool:
-        """Tell whether results can be kept in these modules: for that a dispatch mode is around them."""
-        compiled = [path for path, reason in self._seen.refused.items() if reason is Reason.COMPILED]
-        return compiles_under_modes() or not any(is_within(part, path) for part in compiled for path in paths)
 
     def _attention(self) -> Iterator[Site]:
         groups: dict[str, list[str]] = collections.defaultdict(list)

@@ -159,7 +159,11 @@ class Probe(TorchDispatchMode):  # type: ignore[misc]
             self.is_hooked = is_hooked()
             with saved_tensors_hooks(self._pack, _unpack), self, followed(self._checkpointed):
                 for _ in range(self._times):
-                    self._call(*copies_of((tuple(args), dict(kwargs))))
+                    given, named = copies_of((tuple(args), dict(kwargs)))
+                    if can_be_intercepted(self._model):
+                        self._model(*given, **named)
+                    else:  # its forward is on the instance, as Accelerate puts it there for mixed precision
+                        self._around(self._model, self._model, *given, **named)
         self._kept.clear()
         self._note_checkpointed()
         # One call with gradients is enough: a model may run its blocks a first time without.
@@ -217,12 +221,6 @@ class Probe(TorchDispatchMode):  # type: ignore[misc]
         self.checkpointed = tuple(path for path in called if path in covers or path in kept)
         for path in covers & {maker for maker, inside in self._checkpoints if inside & kept}:
             self._refuse(path, Reason.OWN_CHECKPOINT)
-
-    def _call(self, args: Sequence[Any], kwargs: Mapping[str, Any]) -> None:
-        if can_be_intercepted(self._model):
-            self._model(*args, **kwargs)
-        else:  # its forward is on the instance, as Accelerate puts it there for mixed precision
-            self._around(self._model, self._model, *args, **kwargs)
 
     @property
     def path(self) -> str:

@@ -324,10 +324,13 @@ class _Reader:
                 yield from self._branch(node)
             case ast.For(iter=rounds):
                 yield from self._events(rounds)
-                yield from self._loop(node.body, _rounds(rounds, self._frame) if not _may_end(node) else 1)
+                may_end = any(isinstance(inner, ast.Break | ast.Return) for inner in _inside(node))
+                yield from self._loop(node.body, 1 if may_end else _rounds(rounds, self._frame))
             case ast.With(items=items):
                 found = self.events([*items, *node.body])
-                yield from (one for one in found if one.is_running or one == _BACK or not _is_without(items))
+                contexts = " ".join(ast.dump(item.context_expr) for item in items)
+                is_without = "no_grad" in contexts or "inference_mode" in contexts
+                yield from (one for one in found if one.is_running or one == _BACK or not is_without)
             case ast.Try(body=body, orelse=orelse, finalbody=final):
                 yield from self.events([*body, *orelse, *final])
             case ast.ListComp() | ast.SetComp() | ast.DictComp() | ast.GeneratorExp():
@@ -366,15 +369,6 @@ class _Reader:
         return any("backward" in code.co_names for code in _codes(ast.Expr(node), self._frame))
 
 
-def _may_end(loop: ast.For) -> bool:
-    return any(isinstance(node, (ast.Break, ast.Return)) for node in _inside(loop))
-
-
-def _is_without(items: Iterable[ast.withitem]) -> bool:
-    names = [ast.dump(item.context_expr) for item in items]
-    return any("no_grad" in name or "inference_mode" in name for name in names)
-
-
 def _rounds(expression: ast.expr, frame: FrameType) -> int:
     """Count the rounds of a loop over an expression; 1 where nobody knows."""
     match expression:
@@ -402,8 +396,11 @@ def accumulates_gradients() -> bool:
     frames = list(_calling_frames())
     if told := list(_told_by(frames)):
         return max(told) > 1
+    accelerate = sys.modules.get("accelerate.state")
+    if accelerate is not None and accelerate.GradientState().num_steps > 1:
+        return True
     read = (_reads(frame, frames[:number]) for number, frame in enumerate(frames))
-    return _accelerated() > 1 or next((found for found in read if found is not None), False)
+    return next((found for found in read if found is not None), False)
 
 
 def _told_by(frames: Sequence[FrameType]) -> Iterator[int]:
@@ -418,26 +415,18 @@ def _told_by(frames: Sequence[FrameType]) -> Iterator[int]:
                         yield count
 
 
-def _accelerated() -> int:
-    state = sys.modules.get("accelerate.state")
-    return int(state.GradientState().num_steps) if state is not None else 1
-
-
 def _reads(frame: FrameType, called: Sequence[FrameType]) -> bool | None:
     """Tell whether the code around a frame's running line accumulates; ``None`` where it has no optimizer step."""
     line, inner = frame.f_lineno, None
+    optimizers = (Optimizer, GradScaler)  # by its type: asked for its class, a proxy runs code of its own
     for scope in _scopes(frame.f_code.co_filename, line):
-        if steps := _steps(scope, frame):
+        calls = _calls(scope, "step")
+        if steps := [call for call, holder in calls if issubclass(type(_value_of(holder, frame)), optimizers)]:
             if inner is not None:
                 return _repeats(inner, frame, called)
             return all(_is_at_times(step, scope, line, frame) for step in steps)
         inner = scope
     return None
-
-
-def _steps(scope: ast.AST, frame: FrameType) -> list[ast.Call]:
-    steps = (Optimizer, GradScaler)  # by its type: asked for its class, a proxy runs code of its own
-    return [call for call, holder in _calls(scope, "step") if issubclass(type(_value_of(holder, frame)), steps)]
 
 
 def _calls(scope: ast.AST, name: str) -> Iterator[tuple[ast.Call, ast.expr]]:

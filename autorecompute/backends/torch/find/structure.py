@@ -19,6 +19,7 @@ if TYPE_CHECKING:
 
 
 STAR = "*"
+_CONTAINERS = frozenset({"ModuleList", "ModuleDict", "ParameterList", "ParameterDict"})
 _NUMBERED = re.compile(r"(.*?)(\d+)")
 
 
@@ -81,7 +82,7 @@ def _children(module: Module) -> Iterator[tuple[str, list[tuple[str, Module]]]]:
     for name, child in module.named_children():
         match = _NUMBERED.fullmatch(name)
         # Stages are often called layer1, layer2; what has no children of its own (norm1, norm2) is no repeated part.
-        is_stage = match and (match[1] == "" or _is_list(child))
+        is_stage = match and (match[1] == "" or type(child).__name__ in {"Sequential", "ModuleList"})
         alike[(match[1] if match and is_stage else name, type(child))].append((name, child))
     kinds = collections.Counter(prefix for (prefix, _), found in alike.items() if _repeats(found))
     for (prefix, kind), found in alike.items():
@@ -96,16 +97,13 @@ def _repeats(children: list[tuple[str, Module]]) -> bool:
     return len(children) > 1 and any(True for _, child in children for _ in child.children())
 
 
-def _is_list(module: Module) -> bool:
-    return type(module).__name__ in {"Sequential", "ModuleList"}
-
-
 def _units(model: Module, repeats: Mapping[str, list[str]]) -> Iterator[str]:
     """Yield the outermost repeated modules that have like parameters, else the innermost ones.
 
     They are called as modules.
     """
-    called = {path: module for path, module in model.named_modules() if not _is_container(module)}
+    # The others are never called themselves.
+    called = {path: module for path, module in model.named_modules() if type(module).__name__ not in _CONTAINERS}
     repeated = [path for path in called if path in repeats]
     alike = {path for path in repeated if len({_shapes(called[sibling]) for sibling in repeats[path]}) == 1}
     taken: list[str] = []
@@ -115,11 +113,6 @@ def _units(model: Module, repeats: Mapping[str, list[str]]) -> Iterator[str]:
         if not is_stage and not any(is_within(path, unit) for unit in taken):
             taken.append(path)
             yield path
-
-
-def _is_container(module: Module) -> bool:
-    """Tell whether the module is never called itself, as ``ModuleList`` is not."""
-    return type(module).__name__ in {"ModuleList", "ModuleDict", "ParameterList", "ParameterDict"}
 
 
 def _shapes(module: Module) -> tuple[tuple[str, tuple[int, ...]], ...]:

@@ -435,10 +435,13 @@ class Before:
             Which were written; None where nobody can tell, as they are fake.
         """
         is_told = not any(map(is_fake, self._held.values()))
-        now = {**{place: self._now(place) for place in self._seen}, **_buffers_of(self._modules)}
+        attributes = {(at, name): _holder(self._modules[at], name).get(name) for at, name in self._seen}
+        now = {**attributes, **_buffers_of(self._modules)}
         self._written = {place for place, value in now.items() if self._is_written(place, value)}
         small = {place: copy for place, copy in self._copies.items() if _is_small(copy)}
-        self._copies = small | {place: self._before(place, now[place]) for place in self._written if self._has(place)}
+        # Large tensors with a graph are not held in attributes, nor copied: nobody knows what was there.
+        known = [place for place in self._written if place in self._held or place not in self._seen]
+        self._copies = small | {place: self._before(place, now[place]) for place in known}
         self._held = {}
         return self._written if is_told else None
 
@@ -464,27 +467,16 @@ class Before:
         value: Tensor | None = reference()
         return value if value is not None and value._version == version else None
 
-    def _now(self, place: Place) -> Any:
-        index, name = place
-        return _holder(self._modules[index], name).get(name)
-
-    def _has(self, place: Place) -> bool:
-        """Tell whether what was there is known: large tensors with a graph are not held in attributes, nor copied."""
-        return place in self._held or place not in self._seen
-
     def _before(self, place: Place, now: Tensor) -> Tensor:
         """Return a tensor as it was; as it is where it was first written over and nobody has a copy."""
         if place in self._copies:
             return self._copies[place]
         before = self._held.get(place, now)  # where the forward made it, it is as it was made
-        if place in self._seen and self._is_written_in_place(place, before):
-            warnings.warn(_FIRST_WRITTEN, stacklevel=2)
+        if place in self._seen:
+            has_other_bits = place in self._sums and self._sums[place] != checksum(before)
+            if before._version != self._seen[place][1] or has_other_bits:
+                warnings.warn(_FIRST_WRITTEN, stacklevel=2)
         return before.clone()
-
-    def _is_written_in_place(self, place: Place, value: Tensor) -> bool:
-        sum_before = self._sums.get(place)
-        has_other_bits = sum_before is not None and sum_before != checksum(value)
-        return value._version != self._seen[place][1] or has_other_bits
 
     def _is_written(self, place: Place, now: Any) -> bool:
         # Kernels of normalization write the statistics without a new version.

@@ -107,7 +107,7 @@ def _reached_from(functions: Iterable[tuple[Any, type]]) -> Iterator[tuple[Funct
         seen.add((code, kind))
         yield function, kind
         called = (value for value in _values_in(function, kind) if isinstance(value, FunctionType))
-        waiting += [(value, kind) for value in called if not _is_of_others(value)]
+        waiting += [(value, kind) for value in called if str(value.__module__).partition(".")[0] not in _OTHERS]
 
 
 @functools.cache
@@ -137,10 +137,6 @@ def _values_in(function: Any, kind: type) -> Iterator[Any]:
             yield from (vars(value)[name] for name in names & vars(value).keys())
     for base in kind.__mro__:
         yield from (vars(base)[name] for name in names & vars(base).keys())
-
-
-def _is_of_others(function: FunctionType) -> bool:
-    return str(function.__module__).partition(".")[0] in _OTHERS
 
 
 CONTAINERS = frozenset({list, dict, set, collections.deque, collections.defaultdict, collections.OrderedDict})
@@ -204,12 +200,9 @@ def _figure(value: Any, copies: dict[int, Any]) -> Any:
     if type(value) not in CONTAINERS:
         return value if _is_plain(value) else UNKNOWN
     if id(value) not in copies:
-        copies[id(value)] = copy.copy(value) if len(value) <= MOST_FIGURES and _is_all_plain(value) else UNKNOWN
+        is_plain = len(value) <= MOST_FIGURES and all(map(_is_plain, _entries(value)))
+        copies[id(value)] = copy.copy(value) if is_plain else UNKNOWN
     return copies[id(value)]
-
-
-def _is_all_plain(container: Any) -> bool:
-    return all(map(_is_plain, _entries(container)))
 
 
 def _is_plain(value: Any) -> bool:

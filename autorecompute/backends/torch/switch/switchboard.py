@@ -184,7 +184,11 @@ class Switchboard:
         if repeated:
             raise ValueError(f"there are two choices for {repeated[0]}")
         for choice in chosen:
-            self._require(choice)
+            site = self.sites.get(choice.site)
+            if site is None:
+                raise ValueError(f"the model has no site {choice.site}")
+            if choice.option not in site.options:
+                raise ValueError(f"{site.name} has no option {choice.option}; it has {', '.join(site.options)}")
         effects = [Effect(choice.site, choice.option, path) for choice in chosen for path in self.paths(choice)]
         return frozenset(effect for effect in effects if not any(self._hides(other, effect) for other in effects))
 
@@ -193,24 +197,15 @@ class Switchboard:
         paths = self.sites[choice.site].occurrences[: choice.count]
         return list(paths[::2] if choice.option == EVERY_2ND else paths)
 
-    def _require(self, choice: Choice) -> None:
-        site = self.sites.get(choice.site)
-        if site is None:
-            raise ValueError(f"the model has no site {choice.site}")
-        if choice.option not in site.options:
-            raise ValueError(f"{choice.site} has no option {choice.option}; it has {', '.join(site.options)}")
-
     def _hides(self, winner: Effect, effect: Effect) -> bool:
         """Tell whether one effect leaves nothing to do for the other."""
         if winner is effect or winner.option == DROP:
             return False
         if effect.option == DROP:
-            return any(self._is_inside(path, winner) for path in self._rewriters[effect.path].touched(effect.site))
+            inside = winner.site.replace(winner.site.partition("/")[0], winner.path, 1)
+            return any(is_within(path, inside) for path in self._rewriters[effect.path].touched(effect.site))
         is_deeper = effect.path != winner.path or self.sites[effect.site].attention
         return is_deeper and not self.sites[winner.site].attention and is_within(effect.path, winner.path)
-
-    def _is_inside(self, path: str, winner: Effect) -> bool:
-        return is_within(path, winner.site.replace(winner.site.partition("/")[0], winner.path, 1))
 
     def overlaps(self) -> frozenset[tuple[tuple[str, str], tuple[str, str]]]:
         """Pairs of a site with its option, of which the first leaves nothing of the second where both are."""
