@@ -47,7 +47,7 @@ from autorecompute.plans.savings import BATCH
 from autorecompute.training_job import CHECKPOINTING, KEPT, REPLACED, Detection, read_allocator
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
+    from collections.abc import Callable, Iterator, Mapping, Sequence
     from pathlib import Path
 
     from torch import Tensor
@@ -265,21 +265,16 @@ class TorchBackend:
             tuned.switch(self._config)
         else:
             self._has_told = True
-            self._begin(root, args, kwargs, frozen)
+            detect = self._detect if self._fakes is None else functools.partial(self._detect_on, self._fakes)
+            with thawed(frozen):
+                config = self._listener.on_session(functools.partial(detect, root, args, kwargs))
+            if root in self._tuned:
+                self.switch(config)
+            else:
+                self._emitted = to_alike(requested(os.environ))
+                self._apply(root, args, kwargs)
         if self._listener.is_trial:  # what is measured in it is to hold for later steps
             thaw(frozen)
-
-    def _begin(
-        self, root: Module, args: Sequence[Any], kwargs: Mapping[str, Any], frozen: Collection[Parameter]
-    ) -> None:
-        detect = self._detect if self._fakes is None else functools.partial(self._detect_on, self._fakes)
-        with thawed(frozen):
-            config = self._listener.on_session(functools.partial(detect, root, args, kwargs))
-        if root in self._tuned:
-            self.switch(config)
-        else:
-            self._emitted = to_alike(requested(os.environ))
-            self._apply(root, args, kwargs)
 
     def _apply(self, root: Module, args: Sequence[Any], kwargs: Mapping[str, Any]) -> None:
         assert self._emitted is not None, "it is met first"

@@ -140,16 +140,12 @@ def show_gradients(loss: Tensor, wanted: Sequence[Tensor]) -> None:
         torch.autograd.grad(loss, wanted, allow_unused=True)
         return
     with kept_gradients():
-        hooks = [one.register_post_accumulate_grad_hook(_drop) for one in wanted]
+        hooks = [one.register_post_accumulate_grad_hook(lambda leaf: setattr(leaf, "grad", None)) for one in wanted]
         try:
             loss.backward()
         finally:
             for hook in hooks:
                 hook.remove()
-
-
-def _drop(leaf: Tensor) -> None:
-    leaf.grad = None
 
 
 def _goes_back_by_itself(results: Sequence[Tensor]) -> bool:

@@ -107,7 +107,14 @@ def keeping(operators: Iterable[torch._ops.OpOverload]) -> Callable[[], tuple[Co
     random = [str(operator) for operator in kept if torch.Tag.nondeterministic_seeded in operator.tags]
     if random:
         raise ValueError(f"results of operators that draw random numbers cannot be kept: {', '.join(random)}")
-    return lambda: tuple(map(_without_casts, create_selective_checkpoint_contexts(kept)))  # type: ignore[return-value]
+
+    def contexts() -> tuple[Context, Context]:
+        first, second = create_selective_checkpoint_contexts(kept)
+        for mode in (first, second):  # where torch has made them: versions differ in what its modes are made of
+            mode.__class__ = _uncast(type(mode))  # type: ignore[arg-type]
+        return first, second
+
+    return contexts
 
 
 @functools.cache
@@ -124,11 +131,6 @@ def _uncast(kind: type) -> type:
         return kind.__torch_dispatch__(self, function, types, args, kwargs)  # type: ignore[attr-defined]
 
     return type(kind.__name__, (kind,), {"__torch_dispatch__": dispatch})
-
-
-def _without_casts(mode: Context) -> Context:
-    mode.__class__ = _uncast(type(mode))  # where torch has made it: versions differ in what its modes are made of
-    return mode
 
 
 def checkpointed(  # noqa: PLR0913  (a call, and what is known of it)

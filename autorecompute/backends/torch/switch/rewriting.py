@@ -128,7 +128,10 @@ class State(NamedTuple):
         """Return it for a step, with what is saved in it and what the recipe reads."""
         forms = tuple([(tensor.dtype, tensor.size()) for tensor in tensors])
         has = tuple([one is not None for one in read])
-        return cls(modules, tuple([_hashable(value) for value in noted.values()]), forms, has)
+        hashable = (tuple(value) if isinstance(value, list) else value for value in noted.values())
+        return cls(
+            modules, tuple(["a tensor" if isinstance(value, Tensor) else value for value in hashable]), forms, has
+        )
 
 
 @dataclasses.dataclass(frozen=True)
@@ -178,7 +181,9 @@ class Drop:
         for place, edge, source in self.edges:
             if nodes[place].next_functions[edge][0] is not nodes[source]:
                 return None
-        if any(_has_hooks(nodes[slot.place], slot.name) for together in self.slots for slot in together):
+        # The script's hooks on a saved tensor, which reading it would run; before torch 2.8 nobody can tell.
+        saved = (getattr(nodes[slot.place], f"_raw_saved_{slot.name}") for together in self.slots for slot in together)
+        if any(getattr(one, "unpack_hook", None) is not None for one in saved):
             return None
         tensors = [[slot.in_step(nodes) for slot in together] for together in self.slots]
         if not all(map(_share_storage, tensors)):
@@ -189,11 +194,6 @@ class Drop:
         if any(tensor.untyped_storage().nbytes() != elements * tensor.element_size() for tensor, *_ in tensors):
             return None
         return Dropping(self, nodes, noted_of(self.notes, nodes), tensors)
-
-
-def _has_hooks(node: Node, name: str) -> bool:
-    """Tell whether the script has hooks on a saved tensor, which reading it would run; before torch 2.8 nobody can."""
-    return getattr(getattr(node, f"_raw_saved_{name}"), "unpack_hook", None) is not None
 
 
 def _share_storage(tensors: Sequence[Any]) -> bool:
@@ -388,9 +388,3 @@ class Rewrite:
             is_known = one.is_same()
             self._has_rows[at] = not is_known
         return is_known
-
-
-def _hashable(value: Any) -> Hashable:
-    if isinstance(value, Tensor):
-        return "a tensor"
-    return tuple(value) if isinstance(value, list) else value
