@@ -109,7 +109,7 @@ class Constant:
 class Made:
     """A tensor that an operator makes of arguments, which are in the order of its schema.
 
-    No operator stands for the product with a mask: a dropout that keeps one.
+    The operator is None for the product with a mask: a dropout that keeps one.
     """
 
     operator: OpOverload | None

@@ -63,7 +63,7 @@ def structure_of(model: Module) -> Structure:
             for name, _ in children:
                 full = _join(path, name)
                 names[full] = _join(names[path], starred or name)
-                if starred and len(children) > 1:
+                if starred:
                     repeats.setdefault(full, []).extend(_join(path, sibling) for sibling, _ in children)
     groups: dict[str, list[str]] = collections.defaultdict(list)
     for path, name in names.items():
@@ -190,17 +190,14 @@ def _local(gradient: Any) -> Tensor | None:
 @contextlib.contextmanager
 def _reducing(model: Module) -> Iterator[None]:
     """Have gradients reduced, in a step too that only accumulates them."""
-    groups = _groups_of(model)
-    kept = [[getattr(group, name) for name in REDUCES] for group in groups]
+    kept = [(group, name, getattr(group, name)) for group in _groups_of(model) for name in REDUCES]
     try:
-        for group in groups:
-            for name in REDUCES:
-                setattr(group, name, True)
+        for group, name, _ in kept:
+            setattr(group, name, True)
         yield
     finally:
-        for group, values in zip(groups, kept, strict=True):
-            for name, value in zip(REDUCES, values, strict=True):
-                setattr(group, name, value)
+        for group, name, value in kept:
+            setattr(group, name, value)
 
 
 def _groups_of(model: Module) -> list[Any]:

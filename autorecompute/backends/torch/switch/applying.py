@@ -43,10 +43,16 @@ if TYPE_CHECKING:
     from autorecompute.plans import Config
 
 
+_LOG = logging.getLogger(__name__)
+
+MOST_NAMED = 8
+"""So many choices are named in a message."""
+
+
 class Roots:
     """Follows the training calls of roots: of the outermost modules that hold parameters of an optimizer.
 
-    ``DistributedDataParallel`` is none; the module in it is. What is told of a call calls itself is not followed.
+    ``DistributedDataParallel`` is none; the module in it is. Calls that are made by who is told are not followed.
 
     Args:
         about_to_run: Told that a root is about to be called with these arguments.
@@ -161,9 +167,6 @@ def _parameters_of(optimizer: Optimizer) -> set[int]:
     return {id(parameter) for group in optimizer.param_groups for parameter in group["params"]}
 
 
-_LOG = logging.getLogger(__name__)
-
-
 class Tuned(NamedTuple):
     """A model, which is not kept, with what a probe found in it and its switches."""
 
@@ -232,10 +235,6 @@ class Tuned(NamedTuple):
             if isinstance(around, Rewrite)
         }
         return tuple(sorted(path for path, rewrite in rewrites.items() if rewrite.missed))
-
-
-MOST_NAMED = 8
-"""So many choices are named in a message."""
 
 
 _ELSEWHERE = threading.Event()
@@ -350,8 +349,7 @@ def apply_now(
             tuned = Tuned.of(model, args, kwargs)
     if wanted.replaces_checkpointing:
         own_checkpoints.require_off(tuned.found.refusals)
-    _require_offered(wanted, tuned.board)
-    _tell_unmeasured(wanted)
+    _accept(wanted, tuned.board)
     tuned.switch(wanted.config)
     return tuned
 
@@ -365,8 +363,7 @@ def _apply_compiled(wanted: PlansFile, model: Module) -> None:
     for refusal in refusals_of_compiled(model):
         raise UsageError(f"The plans cannot be applied: {refusal}")
     board = board_of(model, wanted.config.choices)
-    _require_offered(wanted, board)
-    _tell_unmeasured(wanted)
+    _accept(wanted, board)
     board.set(wanted.config.choices)
 
 
@@ -378,15 +375,12 @@ def _missing(wanted: PlansFile, board: Switchboard) -> list[str]:
     )
 
 
-def _require_offered(wanted: PlansFile, board: Switchboard) -> None:
+def _accept(wanted: PlansFile, board: Switchboard) -> None:
     if missing := _missing(wanted, board):
         since = f", measured with torch {wanted.torch} and run with {torch.__version__}" if wanted.torch else ""
         others = f" and {len(missing) - MOST_NAMED} more" if len(missing) > MOST_NAMED else ""
         names = ", ".join(missing[:MOST_NAMED]) + others
         raise UsageError(f"The model does not offer {names}{since}. Tune it again here.")
-
-
-def _tell_unmeasured(wanted: PlansFile) -> None:
     if wanted.is_unmeasured:
         _LOG.warning("these plans are unmeasured: whether they fit and what they cost is predicted, tune measures it")
 
@@ -394,10 +388,10 @@ def _tell_unmeasured(wanted: PlansFile) -> None:
 def to_alike(
     wanted: PlansFile | None,
 ) -> Callable[[Module, Sequence[Any], Mapping[str, Any], Sequence[Optimizer]], Tuned | None]:
-    """Return what applies plans to the first module that trains, and to others that are built like it.
+    """Return what applies plans to the first module that trains, and to others built like it: those that were measured.
 
-    Those were measured. It is called with a module that is about to be called, the arguments and its optimizers, and
-    returns ``None`` where nothing was switched: it does so once for each module.
+    It is given a module that is about to be called, the arguments of that and the module's optimizers. It switches each
+    module once, and returns ``None`` where nothing was switched.
     """
     met: weakref.WeakSet[Module] = weakref.WeakSet()
     names: list[str] = []

@@ -337,7 +337,7 @@ def kept_weights(model: Module) -> Iterator[Callable[[], Iterator[Named]]]:
 class _Copies(TorchDispatchMode):  # type: ignore[misc]
     """Copies tensors right before something is written to them, notes their names, and writes the copies back at last.
 
-    Before each tensor its name is given, and behind it another tensor on the same numbers.
+    Each is given as its name, the tensor, and another tensor on the same numbers.
     """
 
     supports_higher_order_operators = True
