@@ -133,19 +133,18 @@ class Roots:
         if module in self._others or torch._C._current_autograd_node() is not None:
             return False
         trained = {parameter for optimizer in self._optimizers for parameter in _parameters_of(optimizer)}
-        if trained.isdisjoint(map(id, module.parameters())) and is_transformed():
+        is_trained = not trained.isdisjoint(map(id, module.parameters()))
+        if not is_trained and is_transformed():
             self.is_transformed = True
             return False
-        if isinstance(module, DistributedDataParallel) or trained.isdisjoint(map(id, module.parameters())):
+        if isinstance(module, DistributedDataParallel) or not is_trained:
             self._others.add(module)
             return False
         if self._leaves(module):
             self._others.update(module.modules())
-            self._others.add(module)
             return False
         self._roots.add(module)
-        for inner in module.children():
-            self._others.update(inner.modules())
+        self._others.update(inner for inner in module.modules() if inner is not module)
         return True
 
     def _run(self, root: Module, call: Callable[..., Any], args: Sequence[Any], kwargs: Mapping[str, Any]) -> Any:
@@ -214,9 +213,8 @@ class Tuned(NamedTuple):
         model = self.reference()
         assert model is not None, "a model that is called is there"
         try:
-            meter = FakeSteps(model, self.found.structure.units, script, self.found.values).run(
-                self.board, config.choices
-            )
+            steps = FakeSteps(model, self.found.structure.units, script, self.found.values)
+            meter = steps.run(self.board, config.choices)
         except Exception as error:  # noqa: BLE001  (the model's own code runs there on tensors without values)
             _LOG.debug("no whole step can be run: %s", error)
             return None

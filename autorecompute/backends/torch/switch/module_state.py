@@ -245,11 +245,8 @@ def _as_now(modules: Iterable[Module]) -> Iterator[None]:
 
 def without_autocast() -> contextlib.AbstractContextManager[object]:
     """Operators run in the types of what they are given."""
-    devices = [device for device in AUTOCAST_DEVICES if torch.is_autocast_enabled(device)]
-    if not devices:
-        return contextlib.nullcontext()
     plain = contextlib.ExitStack()
-    for device in devices:
+    for device in filter(torch.is_autocast_enabled, AUTOCAST_DEVICES):
         plain.enter_context(torch.autocast(device, enabled=False))
     return plain
 
@@ -304,8 +301,7 @@ def without_collection() -> Iterator[None]:
 
 def modes_of(module: Module) -> Hashable:
     """Return the modes of a module, of all in it and of autocast, which may change between steps."""
-    on = (device for device in AUTOCAST_DEVICES if torch.is_autocast_enabled(device))
-    autocast = tuple(torch.get_autocast_dtype(device) for device in on)
+    autocast = map(torch.get_autocast_dtype, filter(torch.is_autocast_enabled, AUTOCAST_DEVICES))
     return (*(inner.training for inner in module.modules()), *autocast)
 
 

@@ -322,9 +322,17 @@ def kept_weights(model: Module) -> Iterator[Callable[[], Iterator[Named]]]:
     # The compiler would leave what it meets under a mode as it is. Fake steps write to real tensors where no fake takes
     # part: a mean in an attribute that is scaled.
     copies = _Copies(data)
+
+    def changed() -> Iterator[Named]:
+        known = {id(tensor) for _, tensor, _ in data}
+        yield from ((name, tensor.data) for name, tensor in model.named_parameters() if id(tensor) not in known)
+        for name, tensor, before in data:
+            if name in copies.written or _place_of(tensor) != _place_of(before):
+                yield name, tensor.data
+
     try:
         with copies if not may_compile(model) else contextlib.nullcontext():
-            yield functools.partial(_changed, model, data, copies)
+            yield changed
     finally:
         for module, parameters in named:
             module._parameters.clear()
@@ -372,14 +380,6 @@ class _Copies(TorchDispatchMode):  # type: ignore[misc]
         super().__exit__(*exception)
         with torch.no_grad(), self._restoring:
             pass
-
-
-def _changed(model: Module, data: Iterable[tuple[str, Tensor, Tensor]], copies: _Copies) -> Iterator[Named]:
-    known = {id(tensor) for _, tensor, _ in data}
-    yield from ((name, tensor.data) for name, tensor in model.named_parameters() if id(tensor) not in known)
-    for name, tensor, before in data:
-        if name in copies.written or _place_of(tensor) != _place_of(before):
-            yield name, tensor.data
 
 
 def _tensors_of(model: Module) -> list[Named]:
