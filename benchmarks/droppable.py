@@ -28,8 +28,7 @@ if TYPE_CHECKING:
 
     from torch.autograd.graph import Node
 
-    from autorecompute.backends.torch.find.probe import Call, Observation
-    from autorecompute.backends.torch.find.storages import Storages
+    from autorecompute.backends.torch.find.probe import Call
 
 VIEWS = frozenset({"clone", "expand", "permute", "reshape_alias", "select", "slice", "split", "squeeze", "t", "to_copy",
                    "transpose", "unsafe_view", "unsqueeze", "view"})  # fmt: skip
@@ -128,11 +127,11 @@ def look(model: nn.Module, batch: dict[str, Any]) -> tuple[float, collections.Co
     return sum(seen.saved[number].bytes for number in dropped) / total, shares, seconds
 
 
-def noting(visit: Callable[..., None], makers: dict[int, str]) -> Callable[[Observation, Call, Any, Storages], None]:
+def noting(visit: Callable[..., None], makers: dict[int, str]) -> Callable[[Probe, Call, Any], None]:
     """Return a visit that notes, too, which operator made each storage that a node of the unit saves."""
 
-    def both(seen: Observation, call: Call, result: Any, storages: Storages) -> None:
-        visit(seen, call, result, storages)
+    def both(seen: Probe, call: Call, result: Any) -> None:
+        visit(seen, call, result)
         waiting = [tensor.grad_fn for tensor in tensors_in(result) if tensor.grad_fn is not None]
         known = set(waiting)
         while waiting:
@@ -145,7 +144,7 @@ def noting(visit: Callable[..., None], makers: dict[int, str]) -> Callable[[Obse
                 raw = getattr(node, name, None) if name.startswith("_raw_saved_") else None
                 tensor = getattr(getattr(raw, "data", None), "tensor", None)
                 if tensor is not None:
-                    makers.setdefault(storages.number(tensor), maker_of(tensor.grad_fn))
+                    makers.setdefault(seen.storages.number(tensor), maker_of(tensor.grad_fn))
 
     return both
 

@@ -62,7 +62,7 @@ def train(name, *, looks):
         modules = held(meter) - before
         tuned = Tuned.of(model, (), call)
         script = Script((), call, (optimizer,))
-        left = surveyed(model, lambda: (survey_steps(model, tuned.found, tuned.board, script), "")).left_bytes
+        _, left = surveyed(model, lambda: (survey_steps(model, tuned.found, tuned.board, script), ""))
     for _ in range(STEPS):
         model(**call).loss.backward()
         optimizer.step()

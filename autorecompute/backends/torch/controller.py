@@ -160,38 +160,6 @@ OWN_CHECKPOINTING = """\
 INSTEAD = "Use 'autorecompute run', or autorecompute.apply(model) with the file of plans."
 
 
-def write_script(config: Config, model: str, *, replaces_checkpointing: bool = False) -> str:
-    """Python source with a function ``apply_recompute(model)``.
-
-    Args:
-        config: What to recompute.
-        model: The model that it was measured on, as ``identity.name_of`` calls it.
-        replaces_checkpointing: Whether the script's own checkpoints were off in that.
-
-    Raises:
-        UsageError: the config recomputes more than whole modules, or checkpoints a compiled model, or the model is not
-            known.
-    """
-    if model.endswith(COMPILED):
-        return _write_budget(config)
-    others = sorted(str(on) for on in config.choices if on.option not in STEPS or not set("/(").isdisjoint(on.site))
-    if others:
-        first = printable(others[0], "")
-        raise UsageError(f"torch alone cannot do {first}: only checkpoints of whole modules. {INSTEAD}")
-    if not model:
-        raise UsageError("The study does not say which model it measured, and the file could not check it. Tune again.")
-    groups = {on.site: (on.count, STEPS[on.option]) for on in sorted(config.choices, key=str)}
-    source = SOURCE.format(model=model, groups=groups).lstrip("\n")
-    return f"{OWN_CHECKPOINTING}\n{source}" if replaces_checkpointing else source
-
-
-def _write_budget(config: Config) -> str:
-    options = [choice.option for choice in config.choices]
-    if len(options) != 1 or not options[0].startswith(BUDGET) or KEEPING in options[0]:
-        raise UsageError(f"torch alone can do a budget of its compiler only, and this is more. {INSTEAD}")
-    return BUDGET_SOURCE.format(budget=float(options[0].removeprefix(BUDGET))).lstrip("\n")
-
-
 NAME = "torch"
 VARIABLES = (VARIABLE,)
 TRIAL_VARIABLES: Mapping[str, str] = {}
@@ -248,12 +216,31 @@ def render(config: Config, *, knobs: Collection[str] = (), versions: Mapping[str
 
 
 def script(config: Config, versions: Mapping[str, str]) -> str:
-    """Python source that imports torch alone, with a function ``apply_recompute(model)``.
+    """Return Python source that imports torch alone, with a function ``apply_recompute(model)``.
 
     Raises:
-        UsageError: the config recomputes more than whole modules.
+        UsageError: the config recomputes more than whole modules, or checkpoints a compiled model, or the model is not
+            known.
     """
-    return write_script(config, versions.get(MODEL, ""), replaces_checkpointing=_is_replaced(versions))
+    model = versions.get(MODEL, "")
+    if model.endswith(COMPILED):
+        return _write_budget(config)
+    others = sorted(str(on) for on in config.choices if on.option not in STEPS or not set("/(").isdisjoint(on.site))
+    if others:
+        first = printable(others[0], "")
+        raise UsageError(f"torch alone cannot do {first}: only checkpoints of whole modules. {INSTEAD}")
+    if not model:
+        raise UsageError("The study does not say which model it measured, and the file could not check it. Tune again.")
+    groups = {on.site: (on.count, STEPS[on.option]) for on in sorted(config.choices, key=str)}
+    source = SOURCE.format(model=model, groups=groups).lstrip("\n")
+    return f"{OWN_CHECKPOINTING}\n{source}" if _is_replaced(versions) else source
+
+
+def _write_budget(config: Config) -> str:
+    options = [choice.option for choice in config.choices]
+    if len(options) != 1 or not options[0].startswith(BUDGET) or KEEPING in options[0]:
+        raise UsageError(f"torch alone can do a budget of its compiler only, and this is more. {INSTEAD}")
+    return BUDGET_SOURCE.format(budget=float(options[0].removeprefix(BUDGET))).lstrip("\n")
 
 
 def unmeasured(config: Config, versions: Mapping[str, str]) -> str:
@@ -297,6 +284,8 @@ def offer(detection: Detection, environment: Mapping[str, str], dims: Mapping[st
     taken = {on: places for on, places in known.items() if places is not None}
     unknown = tuple(str(on) for on, places in known.items() if places is None)
     extra = TorchDetection.of(detection)
+    is_replaced = extra.replaces_checkpointing
+    own = tuple(describe_own(extra.own_checkpoints, is_replaced=is_replaced))
     summary = f"Recompute: {'ON' if taken else 'OFF'}   {VARIABLE}={environment.get(VARIABLE) or 'not set'}"
     return Offer(
         plans=tuple(sorted(detection.plans, key=lambda plan: (-(plan.saving_bytes or 0), plan.id))),
@@ -306,18 +295,10 @@ def offer(detection: Detection, environment: Mapping[str, str], dims: Mapping[st
         requested={on: ALL if on.count is None else on.count for on in taken},
         recomputed={on: places if on.count is None else min(on.count, places) for on, places in taken.items()},
         unknown=unknown,
-        problems=(*_own_kept(extra), *(f"the model offers no plan {text}" for text in unknown)),
-        notes=(*_own_replaced(extra), *_notes(extra, detection.plans), *[FROZEN] * extra.is_thawed, *extra.refusals),
+        problems=(*(() if is_replaced else own), *(f"the model offers no plan {text}" for text in unknown)),
+        notes=(*(own if is_replaced else ()), *_notes(extra, detection.plans)),
         worthless=explain_worthless(detection.plans, dims),
     )
-
-
-def _own_kept(extra: TorchDetection) -> Iterator[str]:
-    return iter(()) if extra.replaces_checkpointing else describe_own(extra.own_checkpoints, is_replaced=False)
-
-
-def _own_replaced(extra: TorchDetection) -> Iterator[str]:
-    return describe_own(extra.own_checkpoints, is_replaced=True) if extra.replaces_checkpointing else iter(())
 
 
 def _notes(extra: TorchDetection, plans: Sequence[Plan]) -> Iterator[str]:
@@ -339,6 +320,9 @@ def _notes(extra: TorchDetection, plans: Sequence[Plan]) -> Iterator[str]:
     if extra.of_rank:
         yield "a batch is that of one rank; collectives take no time in what is estimated"
     yield from (f"{line} reads a value that a fake tensor does not have; 1 was assumed" for line in extra.assumed)
+    if extra.is_thawed:
+        yield FROZEN
+    yield from extra.refusals
 
 
 def takes_turns(detection: Detection) -> bool:

@@ -7,7 +7,7 @@ import os
 import platform
 import weakref
 from dataclasses import replace
-from typing import TYPE_CHECKING, Any, NamedTuple
+from typing import TYPE_CHECKING, Any
 
 import torch
 
@@ -23,12 +23,7 @@ from autorecompute.backends.torch.fake.survey import bytes_of, rough_steps, surv
 from autorecompute.backends.torch.fake.tensors import LargeTensorsAreFake, taken_for_real
 from autorecompute.backends.torch.find import own_checkpoints, refusals
 from autorecompute.backends.torch.find.detection import space_of
-from autorecompute.backends.torch.find.identity import (
-    BatchSizes,
-    digest_of,
-    name_of,
-    sizes_of,
-)
+from autorecompute.backends.torch.find.identity import digest_of, name_of, sizes_of
 from autorecompute.backends.torch.find.own_checkpoints import LaterLive, frozen_in, is_replaced, thaw, thawed
 from autorecompute.backends.torch.find.refusals import Reason, Refusal, RefusedModelError
 from autorecompute.backends.torch.find.source import (
@@ -43,7 +38,7 @@ from autorecompute.backends.torch.find.structure import is_sharded
 from autorecompute.backends.torch.forecast.forecast import TorchMemoryModel
 from autorecompute.backends.torch.forecast.plans_file import requested
 from autorecompute.backends.torch.forecast.records import COMPILED, FROZEN, TorchDetection, describe_own
-from autorecompute.backends.torch.switch.applying import Alike, Roots, Tuned, decide_elsewhere
+from autorecompute.backends.torch.switch.applying import Roots, Tuned, decide_elsewhere, to_alike
 from autorecompute.errors import ScriptError, first_line
 from autorecompute.measurement import UNCOMPARED
 from autorecompute.meters.host import HostMeter
@@ -52,7 +47,7 @@ from autorecompute.plans.savings import BATCH
 from autorecompute.training_job import CHECKPOINTING, KEPT, REPLACED, Detection, read_allocator
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
+    from collections.abc import Callable, Iterator, Mapping, Sequence
     from pathlib import Path
 
     from torch import Tensor
@@ -63,100 +58,23 @@ if TYPE_CHECKING:
     from autorecompute.backends.torch.forecast.records import Steps
     from autorecompute.measurement import GradientCheck, Outcome
 
-    Call = tuple[Sequence[Any], Mapping[str, Any]]
+    Survey = tuple[Steps | None, str]  # what steps take, or why nobody can tell
 
 
-class Surveyed(NamedTuple):
-    """Results of steps on fake tensors.
-
-    Attributes:
-        steps: What steps take; ``None`` where nobody can tell.
-        no_steps: Why nobody can.
-        left_bytes: What the fake steps have left in this process; 0 where an allocator of its own counts tensors.
-    """
-
-    steps: Steps | None
-    no_steps: str
-    left_bytes: int = 0
-
-
-def surveyed(root: Module, survey: Callable[[], tuple[Steps | None, str]]) -> Surveyed:
-    """Survey the model, and weigh what that leaves."""
+def surveyed(root: Module, survey: Callable[[], Survey]) -> tuple[Survey, int]:
+    """Survey the model, and weigh what that leaves in this process; 0 where an allocator of its own counts tensors."""
     if next(root.parameters()).device.type != "cpu":
-        return Surveyed(*survey())
+        return survey(), 0
     meter = HostMeter()
     meter.release()
     held_bytes = meter.held_bytes()
     told = survey()
     meter.release()
-    return Surveyed(*told, max(0, meter.held_bytes() - held_bytes))
-
-
-def tell(  # noqa: PLR0913  (all that is known of a model)
-    root: Module, tuned: Tuned, call: Call, name: str, survey: Surveyed, *, is_thawed: bool = False
-) -> Detection:
-    """Return the detection of a model.
-
-    Args:
-        root: The model.
-        tuned: What a probe found in it, and its switches.
-        call: What it is called with.
-        name: What it is called.
-        survey: What steps on fake tensors told.
-        is_thawed: Whether all this is of a model that trains what is frozen now.
-
-    Raises:
-        RefusedModelError: it lies on several devices.
-    """
-    if len({one.device for one in root.parameters()}) > 1:
-        raise RefusedModelError(Refusal(Reason.DEVICES))
-    found, (args, kwargs), steps = tuned.found, call, survey.steps
-    batch, compiles = observe_batch([*args, *kwargs.values()]), has_compiled(root)
-    space = space_of(found, tuned.board, steps)
-    sizes = sizes_of(list(tensors_in((args, kwargs))), batch)
-    told = TorchDetection(
-        refusals=tuple(str(one) for one in found.refusals if one.reason is not Reason.OWN_CHECKPOINT),
-        own_checkpoints=found.checkpointed,
-        replaces_checkpointing=is_replaced(),
-        steps=steps,
-        no_steps=survey.no_steps,
-        rough_steps=rough_steps(found, tuned.board) if steps is None and not compiles else None,
-        is_compiled=compiles,
-        compiled_peaks=found.compiled_peaks,
-        trained_bytes=sum(one.nbytes for one in root.parameters() if one.requires_grad),
-        by_blocks=compiles and not is_compiled(root),
-        is_thawed=is_thawed,
-    )
-    device = describe_device(next(root.parameters()).device)
-    own = {**_read_ranks(), **_what_became_of(found.checkpointed), **read_allocator(device)}
-    return Detection(
-        plans=space.plans,
-        own_presets=space.own_presets,
-        covers=space.covers,
-        dims={BATCH: batch, **sizes},
-        graph=digest_of(root, found.operators),
-        device=device,
-        versions={**_read_versions(), MODEL: name, **own},
-        plan_versions=(MODEL, *own),
-        left_bytes=survey.left_bytes,
-        extra=codec.to_plain(told),
-    )
-
-
-def _what_became_of(places: Sequence[str]) -> dict[str, str]:
-    """Return the state of the script's own checkpoints, as a version; nothing where there are none."""
-    if is_replaced():
-        return {CHECKPOINTING: REPLACED}
-    return {CHECKPOINTING: KEPT} if places else {}
+    return told, max(0, meter.held_bytes() - held_bytes)
 
 
 def make_backend(folder: Path, *, leaves: Callable[[Module], bool] = lambda _module: False) -> TorchBackend:
-    """Return the backend; ``registry`` asks for it.
-
-    Args:
-        folder: Where it may write files; it writes none.
-        leaves: Tells modules that another training system trains.
-    """
+    """Return the backend, as ``registry`` asks for it; it writes no files."""
     del folder
     return TorchBackend(leaves)
 
@@ -165,15 +83,13 @@ class TorchBackend:
     """Plain PyTorch inside the user's process.
 
     The first module that trains is tuned. Others that are built like it, an ensemble's for instance, get the same
-    config, and whatever else trains is left as it is.
-
-    Args:
-        leaves: Tells modules that another training system trains.
+    config, and whatever else trains is left as it is. Leaves are modules that another training system trains.
     """
 
+    _listener: Listener  # nothing is followed before install()
+
     def __init__(self, leaves: Callable[[Module], bool] = lambda _module: False) -> None:
-        self._roots = Roots(self, leaves)
-        self._listener: Listener | None = None
+        self._roots = Roots(self.about_to_run, self.has_run, leaves)
         self._fakes: LargeTensorsAreFake | None = None
         self._stands_for: FakeMachine | None = None
         self._name = ""
@@ -182,7 +98,7 @@ class TorchBackend:
         self._is_alike: weakref.WeakKeyDictionary[Module, bool] = weakref.WeakKeyDictionary()
         self._config = Config()
         self._has_told = False
-        self._emitted: Alike | None = None  # in a process that nobody asks what there is
+        self._emitted: Callable[..., Tuned | None] | None = None  # in a process that nobody asks what there is
         self._open: set[object] = set()
         self._calls, self._read_calls = 1, 0  # nothing is read where nothing is detected
         self._waiting: weakref.WeakKeyDictionary[Module, weakref.WeakSet[Callable[..., None]]] = (
@@ -192,7 +108,7 @@ class TorchBackend:
         self._later: TorchMemoryModel | None = None
         self._ran: weakref.WeakSet[Module] = weakref.WeakSet()
         self._batch: list[weakref.ref[Tensor]] = []
-        self._sizes = BatchSizes()
+        self._sizes: dict[str, tuple[int, int]] = {}  # the least and the most so far
         self._told: tuple[str, ...] = ()
 
     def install(self, listener: Listener) -> None:
@@ -219,20 +135,19 @@ class TorchBackend:
 
     def about_to_run(self, root: Module, args: Sequence[Any], kwargs: Mapping[str, Any]) -> None:
         """Note that a module is about to be called in training."""
-        assert self._listener is not None, "nothing is followed before install()"
         try:
-            self._meet(self._listener, root, args, kwargs)
+            self._meet(root, args, kwargs)
         except Exception as error:  # noqa: BLE001  (who listens says whether the training may go on)
             own_checkpoints.restore()
             self._listener.on_fault(error)
 
-    def _meet(self, listener: Listener, root: Module, args: Sequence[Any], kwargs: Mapping[str, Any]) -> None:
+    def _meet(self, root: Module, args: Sequence[Any], kwargs: Mapping[str, Any]) -> None:
         if root not in self._ran:
             self._ran.add(root)
             if len(self._ran) > 1:
-                listener.on_several_models()
+                self._listener.on_several_models()
         if root not in self._is_alike:
-            if own_checkpoints.is_replaced():
+            if is_replaced():
                 own_checkpoints.prepare(root)
             self._name = self._name or name_of(root)
             self._is_alike[root] = name_of(root) == self._name
@@ -240,11 +155,13 @@ class TorchBackend:
                 self._compiled = CompiledRun()
         if self._is_alike[root]:
             batch = observe_batch([*args, *kwargs.values()])
-            self._sizes.note(args, kwargs, batch)
+            for name, size in sizes_of(tensors_in((args, kwargs)), batch).items():
+                least, most = self._sizes.get(name, (size, size))
+                self._sizes[name] = min(least, size), max(most, size)
             self._batch = [weakref.ref(tensor) for tensor in tensors_in((args, kwargs))]
-            listener.on_forward(batch, functools.partial(self._check, root, batch, (args, kwargs)))
+            self._listener.on_forward(batch, functools.partial(self._check, root, batch, (args, kwargs)))
             if self._emitted is not None:
-                self._apply(self._emitted, root, args, kwargs)
+                self._apply(root, args, kwargs)
             elif root not in self._tuned:
                 self._welcome(root, args, kwargs)
 
@@ -310,30 +227,26 @@ class TorchBackend:
         self._open.clear()
         self._waiting.clear()
         self._ran.clear()
-        return (
-            *self._told,
-            *self._told_of_missed(),
-            *self._told_of_calls(),
-            *[FROZEN] * bool(self._frozen),
-            *self._sizes.told(),
-        )
+        return (*self._told, *self._not_borne())
 
-    def wrong_recompute(self) -> str:
-        """Return the differences that a check of the steps with this config found; empty where none."""
-        return "; ".join(str(one) for tuned in self._tuned.values() for one in tuned.board.check.differing())
-
-    def _told_of_calls(self) -> Iterator[str]:
+    def _not_borne(self) -> Iterator[str]:
+        if missed := sorted({path for tuned in self._tuned.values() for path in tuned.missed}):
+            places = ", ".join(path or "the model" for path in missed)
+            yield f"some calls of {places} made another graph than the first one: their operators were kept there"
         if self._calls > self._read_calls > 0:
             yield (
                 f"the script calls the model {self._calls} times before a backward pass, and forecasts know of "
                 f"{self._read_calls}: go by measured peaks"
             )
+        if self._frozen:
+            yield FROZEN
+        for name, (least, most) in sorted(self._sizes.items()):
+            if least < most:
+                yield f"batches have a {name} of {least} to {most}: peaks hold up to the largest that was measured"
 
-    def _told_of_missed(self) -> Iterator[str]:
-        missed = sorted({path for tuned in self._tuned.values() for path in tuned.missed})
-        if missed:
-            places = ", ".join(path or "the model" for path in missed)
-            yield f"some calls of {places} made another graph than the first one: their operators were kept there"
+    def wrong_recompute(self) -> str:
+        """Return the differences that a check of the steps with this config found; empty where none."""
+        return "; ".join(str(one) for tuned in self._tuned.values() for one in tuned.board.check.differing())
 
     def why_nothing_trained(self) -> str:
         """Return why a script may never have come to training, and what to do about it, in sentences."""
@@ -344,8 +257,6 @@ class TorchBackend:
         return refusals.classify(error)
 
     def _welcome(self, root: Module, args: Sequence[Any], kwargs: Mapping[str, Any]) -> None:
-        """Welcome a module that is to be tuned and trains for the first time."""
-        assert self._listener is not None, "nothing is followed before install()"
         frozen = frozen_in(root, self._roots.optimizers_of(root))
         self._frozen += map(weakref.ref, frozen)
         if self._has_told:  # the first one may be gone
@@ -354,29 +265,20 @@ class TorchBackend:
             tuned.switch(self._config)
         else:
             self._has_told = True
-            self._begin(self._listener, root, args, kwargs, frozen)
+            detect = self._detect if self._fakes is None else functools.partial(self._detect_on, self._fakes)
+            with thawed(frozen):
+                config = self._listener.on_session(functools.partial(detect, root, args, kwargs))
+            if root in self._tuned:
+                self.switch(config)
+            else:
+                self._emitted = to_alike(requested(os.environ))
+                self._apply(root, args, kwargs)
         if self._listener.is_trial:  # what is measured in it is to hold for later steps
             thaw(frozen)
 
-    def _begin(
-        self,
-        listener: Listener,
-        root: Module,
-        args: Sequence[Any],
-        kwargs: Mapping[str, Any],
-        frozen: Collection[Parameter],
-    ) -> None:
-        detect = self._detect if self._fakes is None else functools.partial(self._detect_on, self._fakes)
-        with thawed(frozen):
-            config = listener.on_session(functools.partial(detect, root, args, kwargs))
-        if root in self._tuned:
-            self.switch(config)
-        else:
-            self._emitted = Alike(requested(os.environ))
-            self._apply(self._emitted, root, args, kwargs)
-
-    def _apply(self, emitted: Alike, root: Module, args: Sequence[Any], kwargs: Mapping[str, Any]) -> None:
-        if (tuned := emitted.meet(root, args, kwargs, self._roots.optimizers_of(root))) is not None:
+    def _apply(self, root: Module, args: Sequence[Any], kwargs: Mapping[str, Any]) -> None:
+        assert self._emitted is not None, "it is met first"
+        if (tuned := self._emitted(root, args, kwargs, self._roots.optimizers_of(root))) is not None:
             self._tuned[root] = tuned
 
     def _detect_on(
@@ -384,9 +286,10 @@ class TorchBackend:
     ) -> Detection:
         if self._compiled is not None:
             raise ScriptError(str(Refusal(Reason.COMPILED_FAKE)))
-        if self._fake_ranks:
+        ranks, optimizers = self._listener.fake_ranks, self._roots.optimizers_of(root)
+        if ranks:
             require_group()
-        optimizers, card = self._roots.optimizers_of(root), (self._listener.fake_card if self._listener else "") or ""
+        card = self._listener.fake_card or ""
         self._stands_for = machine = FakeMachine(card, next(root.parameters()).device.type)
         with fakes.small_ones_too(root, optimizers), machine.kernels(optimizers), taken_for_real():
             args, kwargs = fakes.without_floats((tuple(args), dict(kwargs)))
@@ -394,29 +297,61 @@ class TorchBackend:
             told = TorchDetection.of(detection)
             if told.steps is not None:
                 script, presets = self._script(root, detection.dims[BATCH], args, kwargs), detection.space.presets
-                told = machine.with_whole_steps(told, self._tuned[root], script, presets.values(), self._fake_ranks)
+                told = machine.with_whole_steps(told, self._tuned[root], script, presets.values(), ranks)
         told = replace(told, on_fakes=True, assumed=tuple(fakes.assumed), machine=machine.machine)
         return replace(detection, resting_bytes=bytes_of(root), extra=codec.to_plain(told))
-
-    @property
-    def _fake_ranks(self) -> int:
-        return self._listener.fake_ranks if self._listener is not None else 0
 
     def _detect(self, root: Module, args: Sequence[Any], kwargs: Mapping[str, Any]) -> Detection:
         self._calls = self._read_calls = calls_before_backward()
         tuned = self._tuned[root] = Tuned.of(root, args, kwargs, self._calls)
-        if own_checkpoints.is_replaced():
+        if is_replaced():
             own_checkpoints.require_off(tuned.found.refusals)
-        self._told = tuple(describe_own(tuned.found.checkpointed, is_replaced=own_checkpoints.is_replaced()))
+        self._told = tuple(describe_own(tuned.found.checkpointed, is_replaced=is_replaced()))
         told = surveyed(root, functools.partial(self._survey, root, tuned, args, kwargs))
-        detection = tell(root, tuned, (args, kwargs), self._name, told, is_thawed=bool(self._frozen))
+        detection = self._detection_of(root, tuned, args, kwargs, told)
         self._later = TorchMemoryModel.of(detection) if self._frozen else None
         return detection
 
-    def _survey(
-        self, root: Module, tuned: Tuned, args: Sequence[Any], kwargs: Mapping[str, Any]
-    ) -> tuple[Steps | None, str]:
-        """Survey the steps; return the reason where that fails."""
+    def _detection_of(
+        self, root: Module, tuned: Tuned, args: Sequence[Any], kwargs: Mapping[str, Any], survey: tuple[Survey, int]
+    ) -> Detection:
+        if len({one.device for one in root.parameters()}) > 1:
+            raise RefusedModelError(Refusal(Reason.DEVICES))
+        found, ((steps, no_steps), left_bytes) = tuned.found, survey
+        batch, compiles = observe_batch([*args, *kwargs.values()]), has_compiled(root)
+        space = space_of(found, tuned.board, steps)
+        told = TorchDetection(
+            refusals=tuple(str(one) for one in found.refusals if one.reason is not Reason.OWN_CHECKPOINT),
+            own_checkpoints=found.checkpointed,
+            replaces_checkpointing=is_replaced(),
+            steps=steps,
+            no_steps=no_steps,
+            rough_steps=rough_steps(found, tuned.board) if steps is None and not compiles else None,
+            is_compiled=compiles,
+            compiled_peaks=found.compiled_peaks,
+            trained_bytes=sum(one.nbytes for one in root.parameters() if one.requires_grad),
+            by_blocks=compiles and not is_compiled(root),
+            is_thawed=bool(self._frozen),
+        )
+        device = describe_device(next(root.parameters()).device)
+        has_own = is_replaced() or found.checkpointed
+        checkpointing = {CHECKPOINTING: REPLACED if is_replaced() else KEPT} if has_own else {}
+        own = {**_read_ranks(), **checkpointing, **read_allocator(device)}
+        versions = {"python": platform.python_version(), "torch": torch.__version__, "backend": NAME, MODEL: self._name}
+        return Detection(
+            plans=space.plans,
+            own_presets=space.own_presets,
+            covers=space.covers,
+            dims={BATCH: batch, **sizes_of(tensors_in((args, kwargs)), batch)},
+            graph=digest_of(root, found.operators),
+            device=device,
+            versions={**versions, **own},
+            plan_versions=(MODEL, *own),
+            left_bytes=left_bytes,
+            extra=codec.to_plain(told),
+        )
+
+    def _survey(self, root: Module, tuned: Tuned, args: Sequence[Any], kwargs: Mapping[str, Any]) -> Survey:
         if reason := self._no_fakes(root):
             return None, reason
         script = self._script(root, observe_batch([*args, *kwargs.values()]), args, kwargs)
@@ -436,7 +371,7 @@ class TorchBackend:
         return ""
 
     def _script(self, root: Module, batch: int, args: Sequence[Any], kwargs: Mapping[str, Any]) -> Script:
-        target = (self._listener and self._listener.target_batch) or batch
+        target = self._listener.target_batch or batch
         return Script(
             args,
             kwargs,
@@ -457,32 +392,21 @@ class TorchBackend:
     def _check(
         self, root: Module, batch: int, call: tuple[Any, Any], config: Config, *, compares: bool = True
     ) -> GradientCheck:
-        with thawed(self._still_frozen()):
-            return self._compare(root, batch, call, config, compares=compares)
-
-    def _compare(
-        self, root: Module, batch: int, call: tuple[Any, Any], config: Config, *, compares: bool
-    ) -> GradientCheck:
         (args, kwargs), tuned, check = call, self._tuned[root], UNCOMPARED
-        if compares:
-            compare = functools.partial(
-                check_gradients, root, tuned.board, config.choices, blocks=tuned.blocks, calls=self._calls
-            )
-            # A rank that raises on its few samples would leave the others in a collective. On all of its samples the
-            # training itself would raise.
-            check = (
-                compare(args, kwargs)
-                if is_sharded(root)
-                else on_few_samples(compare, args, kwargs, batch, self.classify)
-            )
-        if not check.agrees or self._no_fakes(root):
-            return check
-        return replace(check, step_bytes=tuned.whole_step_bytes(config, self._script(root, batch, args, kwargs)))
-
-
-def _read_versions() -> dict[str, str]:
-    """Return the versions that plans and speed depend on."""
-    return {"python": platform.python_version(), "torch": torch.__version__, "backend": NAME}
+        with thawed(self._still_frozen()):
+            if compares:
+                compare = functools.partial(
+                    check_gradients, root, tuned.board, config.choices, blocks=tuned.blocks, calls=self._calls
+                )
+                # A rank that raises on its few samples would leave the others in a collective. On all of its samples
+                # the training itself would raise.
+                if is_sharded(root):
+                    check = compare(args, kwargs)
+                else:
+                    check = on_few_samples(compare, args, kwargs, batch, self.classify)
+            if not check.agrees or self._no_fakes(root):
+                return check
+            return replace(check, step_bytes=tuned.whole_step_bytes(config, self._script(root, batch, args, kwargs)))
 
 
 def _read_ranks() -> dict[str, str]:

@@ -10,7 +10,7 @@ from autorecompute.backends.torch.compiled.forms import original_of
 from autorecompute.backends.torch.controller import script
 from autorecompute.backends.torch.find.identity import name_of
 from autorecompute.backends.torch.forecast.plans_file import PlansFile
-from autorecompute.backends.torch.switch.applying import FirstRoots, apply
+from autorecompute.backends.torch.switch.applying import apply, apply_in_first_step
 from autorecompute.errors import UsageError
 from autorecompute.plans import Config
 from compiled_models import COMPILING, Blocks, batch, whole
@@ -59,8 +59,7 @@ def test_a_plan_that_a_compiled_model_does_not_offer_is_named(plans):
 
 def test_plans_from_the_environment_hold_for_every_step():
     """Calls are no longer followed once they are on, and compiled code must not ask who follows it."""
-    first = FirstRoots(PlansFile(config=Config.parse([f"{BLOCKS}:1"])))
-    first.install()
+    roots = apply_in_first_step(PlansFile(config=Config.parse([f"{BLOCKS}:1"])))
     try:
         model = whole()
         optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
@@ -68,7 +67,7 @@ def test_plans_from_the_environment_hold_for_every_step():
             model(batch(2)).backward()
             optimizer.step()
     finally:
-        first._roots.uninstall()
+        roots.uninstall()
     assert [vars(block).get(CHOICE) for block in original_of(model).blocks] == ["checkpoint", None, None]
 
 

@@ -19,7 +19,7 @@ from autorecompute.backends.torch.check.recompute_check import (
 from autorecompute.backends.torch.find import recipes
 from autorecompute.backends.torch.find.detection import detect
 from autorecompute.backends.torch.switch import rewriting
-from autorecompute.backends.torch.switch.module_state import TensorsBefore
+from autorecompute.backends.torch.switch.module_state import Before
 from autorecompute.errors import UsageError
 from autorecompute.plans import Choice
 from stand_ins.late import WIDTH, Late, Normalized, Rerouted, add_little
@@ -97,13 +97,13 @@ def nothing_is_read_again(monkeypatch):
     """Put back what drops were: what was verified in the first step is trusted in all later ones."""
     monkeypatch.setattr(rewriting.Rewrite, "_can_be_made_again", lambda *_: True)
     monkeypatch.setattr(rewriting.Drop, "edges", frozenset())
-    monkeypatch.setattr(recipes.Kept, "value", lambda kept, noted: kept.slot.name == "training" or noted[kept.slot])
+    monkeypatch.setattr(recipes, "noted_value", lambda slot, noted: slot.name == "training" or noted[slot])
 
 
 def versions_tell_all(monkeypatch):
     """Put back what checkpoints were: of buffers the version alone is looked at."""
-    monkeypatch.setattr(TensorsBefore, "_is_written", lambda *_: False)
-    monkeypatch.setattr(TensorsBefore, "_holds", lambda *_: True)
+    monkeypatch.setattr(Before, "_is_written", lambda *_: False)
+    monkeypatch.setattr(Before, "_holds", lambda *_: True)
 
 
 def as_it_is(_monkeypatch):

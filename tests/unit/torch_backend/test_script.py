@@ -8,7 +8,7 @@ from torch.utils._pytree import tree_leaves
 from torch.utils.checkpoint import checkpoint
 from transformers import DynamicCache
 
-from autorecompute.backends.torch.controller import write_script
+from autorecompute.backends.torch.controller import script
 from autorecompute.backends.torch.find.identity import name_of
 from autorecompute.errors import UsageError
 from autorecompute.plans import Config
@@ -23,7 +23,7 @@ def load(monkeypatch):
         for module in model.modules():
             monkeypatch.setattr(type(module), "forward", type(module).forward)
         names = {}
-        exec(write_script(Config.parse([choice]), name_of(model)), names)  # noqa: S102  (what a user would import)
+        exec(script(Config.parse([choice]), {"model": name_of(model)}), names)  # noqa: S102  (what a user would import)
         return names
 
     return run
@@ -91,7 +91,7 @@ def test_a_model_that_the_config_is_not_for_is_refused(choice, measured, used, m
 )
 def test_what_torch_alone_cannot_do_is_named_with_what_to_use_instead(text):
     with pytest.raises(UsageError, match=r"torch alone cannot do h.*autorecompute run"):
-        write_script(Config.parse([text, "other:checkpoint"]), "Net 1")
+        script(Config.parse([text, "other:checkpoint"]), {"model": "Net 1"})
 
 
 def test_calls_that_are_not_trained_are_plain(load):

@@ -3,6 +3,7 @@ import functools
 import gc
 import itertools
 import os
+import threading
 
 import pytest
 import torch
@@ -51,7 +52,7 @@ class Listener:
 def begin(monkeypatch):
     """Follows this process as a worker does, and stops in the end."""
     followed = []
-    monkeypatch.setattr(applying._Elsewhere, "decides", False)
+    monkeypatch.setattr(applying, "_ELSEWHERE", threading.Event())
     # Tests that ran before in this process may have compiled something, which these do not.
     monkeypatch.setattr(live, "is_compiling", lambda: False)
 
@@ -441,26 +442,20 @@ def test_gradients_of_each_sample_by_transforms_are_refused_in_words_that_help(b
         torch.func.vmap(model)(torch.ones(8, 4))
 
 
-class Watcher:
-    def __init__(self):
-        self.told = []
-
-    def about_to_run(self, root, _args, _kwargs):
-        self.told.append(root)
-
-    def has_run(self, root, _result):
-        pass
+@pytest.fixture
+def told():
+    return []
 
 
 @pytest.fixture
-def roots(monkeypatch):
-    """Roots with a watcher; torch is as it was after the test."""
+def roots(monkeypatch, told):
+    """Roots that tell of each call; torch is as it was after the test."""
     monkeypatch.setattr(nn.Module, "__call__", nn.Module.__call__)
     monkeypatch.setattr(torch.optim.Optimizer, "add_param_group", torch.optim.Optimizer.add_param_group)
-    return Roots(Watcher())
+    return Roots(lambda root, _args, _kwargs: told.append(root))
 
 
-def test_what_a_script_puts_around_calls_outlasts_the_tool_and_nobody_is_told_of_them_any_more(roots, monkeypatch):
+def test_what_a_script_puts_around_calls_outlasts_the_tool_and_nobody_is_told_any_more(roots, told, monkeypatch):
     roots.install()
     model, called = nn.Linear(2, 2), []
     optimizer = sgd(model)
@@ -476,7 +471,7 @@ def test_what_a_script_puts_around_calls_outlasts_the_tool_and_nobody_is_told_of
     roots.uninstall()
     model(torch.ones(1, 2))
     assert called == [model, model]
-    assert roots._watcher.told == [model]
+    assert told == [model]
     assert optimizer  # as long as it lives, its model is followed
 
 

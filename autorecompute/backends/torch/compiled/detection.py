@@ -37,7 +37,6 @@ if TYPE_CHECKING:
 
     from torch.nn import Module
 
-    from autorecompute.backends.torch.find.probe import Observation
     from autorecompute.plans import Choice
 
 
@@ -224,7 +223,7 @@ def detect_compiled(model: Module, args: Sequence[Any], kwargs: Mapping[str, Any
     return found, CompiledBoard(original, sites)
 
 
-def _eager_bytes(seen: Observation, structure: Structure) -> int:
+def _eager_bytes(seen: Probe, structure: Structure) -> int:
     """Return the bytes that lie outside of blocks between forward and backward pass, where only blocks are compiled.
 
     These are the tensors saved there, and a gradient of the largest.
@@ -264,7 +263,7 @@ def _told(why_none: str, sites: Iterable[Site]) -> Iterator[Refusal]:
         yield Refusal(Reason.COMPILED_BUDGETS, why_none)
 
 
-def _blocks(model: Module, structure: Structure, seen: Observation) -> tuple[list[Site], list[Refusal]]:
+def _blocks(model: Module, structure: Structure, seen: Probe) -> tuple[list[Site], list[Refusal]]:
     """Return the blocks that can be checkpointed, and why others cannot."""
     sites, refusals = [], []
     for group, paths in _groups(model, structure):
@@ -286,7 +285,7 @@ def _groups(model: Module, structure: Structure) -> Iterator[tuple[str, tuple[st
             yield group, tuple(f"{unit}.{INNER}" if inner[unit] else unit for unit in units)
 
 
-def _keeps(seen: Observation, paths: Sequence[str]) -> bool:
+def _keeps(seen: Probe, paths: Sequence[str]) -> bool:
     """Tell whether no result of a matrix product is changed in place in these modules."""
     changed = {operator for path, operator in seen.changed if any(is_within(path, one) for one in paths)}
     return changed.isdisjoint(MATMULS)

@@ -6,14 +6,13 @@ import collections
 import dataclasses
 import itertools
 from collections.abc import Collection, Mapping
-from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
 from autorecompute.backends.torch.compiled.forms import compiled_paths, compiles_under_modes, eagerly
 from autorecompute.backends.torch.fake.repeats import repeated
 from autorecompute.backends.torch.find.operators import Finder
 from autorecompute.backends.torch.find.own_checkpoints import places_of
-from autorecompute.backends.torch.find.probe import Observation, Probe
+from autorecompute.backends.torch.find.probe import Probe
 from autorecompute.backends.torch.find.refusals import Reason, Refusal, RefusedModelError, refusals_of_model
 from autorecompute.backends.torch.find.storages import Values
 from autorecompute.backends.torch.find.structure import Structure, forgotten, is_sharded, is_within, structure_of
@@ -42,12 +41,7 @@ if TYPE_CHECKING:
 
 @dataclasses.dataclass(frozen=True)
 class Saving:
-    """Bytes as ``fixed + per_sample * batch``.
-
-    Attributes:
-        fixed: Bytes that do not depend on the batch.
-        per_sample: Bytes that each sample adds.
-    """
+    """Bytes as ``fixed + per_sample * batch``."""
 
     fixed: float
     per_sample: float
@@ -60,32 +54,30 @@ class Saving:
         return Saving(self.fixed - other.fixed, self.per_sample - other.per_sample)
 
 
-def saving_of(found: Iterable[Saved], batch: int) -> Saving:
-    """Return the bytes of these storages."""
-    storages = list(found)
+def _saving_of(storages: Collection[Saved], batch: int) -> Saving:
     scaling = sum(saved.bytes for saved in storages if saved.scales)
     return Saving(sum(saved.bytes for saved in storages) - scaling, scaling / batch)
 
 
-def saving_of_modules(seen: Observation, paths: Collection[str]) -> Saving:
+def saving_of_modules(seen: Probe, paths: Collection[str]) -> Saving:
     """Return the bytes that checkpointing these modules saves: those only they saved, less the inputs held then."""
-    held = [seen.given[number] for number in given(seen, paths) if number not in seen.saved]
-    dropped = [seen.saved[number] for number in kept_alone(seen, paths)]
-    return saving_of(dropped, seen.batch) - saving_of(held, seen.batch)
+    held = [seen.given[number] for number in _given(seen, paths) if number not in seen.saved]
+    dropped = [seen.saved[number] for number in _kept_alone(seen, paths)]
+    return _saving_of(dropped, seen.batch) - _saving_of(held, seen.batch)
 
 
-def given(seen: Observation, paths: Collection[str]) -> set[int]:
+def _given(seen: Probe, paths: Collection[str]) -> set[int]:
     """Return the tensors that the calls of these paths are given."""
     return {number for call in seen.calls if call.path in paths for number in call.inputs}
 
 
-def kept_alone(seen: Observation, paths: Collection[str]) -> set[int]:
+def _kept_alone(seen: Probe, paths: Collection[str]) -> set[int]:
     """Return the tensors that nothing but these modules keeps, and that they are not given."""
     return {
         number
         for number, saved in seen.saved.items()
         if all(any(is_within(saver, path) for path in paths) for saver in saved.savers)
-    } - given(seen, paths)
+    } - _given(seen, paths)
 
 
 FEW_BLOCKS = 2
@@ -108,24 +100,22 @@ class Detected:
     """Sites and plans that a model offers.
 
     Attributes:
-        structure: Its units and groups.
         sites: Where it can be recomputed, the largest saving first.
-        savings: What each site saves, net, if nothing else is recomputed.
+        savings: Net savings of each site, if nothing else is recomputed.
         programs: For each unit how its operators are dropped.
-        refusals: What is left as it is, and why.
         blocks: Names of the sites that are whole units.
         batch: Samples in the batch that was looked at.
         saved: Bytes that a forward pass of that batch saves.
-        values: What modules looked at in it.
+        values: The values that modules looked at in it.
         calls: The units in the order of those of their calls that keep anything.
         operators: Names of the nodes that each unit's graph has, and the model's own, each graph once.
         repeated: Units that do what the one before them does.
         interactions: Pairs of sites that share a tensor: the modules of the second are given it, and keep it
             when they are checkpointed. Those of the first drop it, are given it too, or have it as their result.
-        compiled_peaks: What compiled code should take with each plan.
-        option_savings: What a site saves with an option, where its options differ in that.
+        compiled_peaks: Peaks to expect of compiled code with each plan.
+        option_savings: Savings of a site with an option, where its options differ in that.
         checkpointed: Where the script checkpoints itself, or would if that were not replaced.
-        unit_bytes: What each unit saves for the backward pass, by its path; what lies in none under an empty one.
+        unit_bytes: Bytes that each unit saves for the backward pass, by its path; those in none under an empty one.
     """
 
     structure: Structure
@@ -152,16 +142,10 @@ class Detected:
 
 
 def detect(model: Module, args: Sequence[Any], kwargs: Mapping[str, Any], calls: int = 1) -> Detected:
-    """Return the sites of a model that is to be called with these arguments in training.
+    """Return the sites of a model that is to be called with these arguments in training, so often in a step.
 
     Nothing may be switched on in it. It is run forward, which keeps no more than one unit's activations and leaves no
     trace.
-
-    Args:
-        model: The model.
-        args: The positional arguments of its call.
-        kwargs: Its keyword arguments.
-        calls: How often it is called in a step before the backward pass.
 
     Raises:
         RefusedModelError: Nothing can.
@@ -180,35 +164,32 @@ def detect(model: Module, args: Sequence[Any], kwargs: Mapping[str, Any], calls:
 
 
 class _Sorting:
-    """Makes sites of what a probe saw."""
-
-    def __init__(self, structure: Structure, seen: Observation, finder: Finder, *, has_operators: bool) -> None:
-        self._structure = structure
-        self._seen = seen
+    def __init__(self, structure: Structure, seen: Probe, finder: Finder, *, has_operators: bool) -> None:
+        self._structure, self._seen, self._finder = structure, seen, finder
         self._has_operators = has_operators
         self._programs, self._storages = finder.finish(), finder.storages()
-        self._unverified, self._operators_seen, self._links = finder.unverified, finder.operators, finder.links
-        self._called = {call.path for call in seen.calls}
+        self._called = list(dict.fromkeys(call.path for call in seen.calls))  # in the order of their first calls
         self._savings: dict[str, Saving] = {}
         self._blocks = {structure.group_of(unit) for unit in structure.units}
 
     def detected(self) -> Detected:
-        sites = [site for site in (*self._modules(), *self._attention(), *self._operators()) if self._pays(site)]
-        sites.sort(key=lambda site: -self._savings[site.name].at(self._seen.batch))
-        names = {site.name for site in sites}
+        batch, saved = self._seen.batch, sum(saved.bytes for saved in self._seen.saved.values())
+        found = (*self._modules(), *self._attention(), *self._operators())
+        sites = [site for site in found if self._savings[site.name].at(batch) > LEAST_SHARE * saved]
+        sites.sort(key=lambda site: -self._savings[site.name].at(batch))
         return Detected(
             structure=self._structure,
             sites=tuple(sites),
             savings={site.name: self._savings[site.name] for site in sites},
             programs=self._programs,
-            refusals=tuple(self._refusals(names)),
+            refusals=tuple(self._refusals({site.name for site in sites})),
             blocks=tuple(site.name for site in sites if site.name in self._blocks),
-            batch=self._seen.batch,
-            saved=sum(saved.bytes for saved in self._seen.saved.values()),
+            batch=batch,
+            saved=saved,
             values=self._seen.values,
             calls=tuple(call.path for call in self._seen.calls if call.keeps and call.path in self._structure.units),
-            operators=self._operators_seen,
-            repeated=repeated(self._links, self._programs, kept=1 if self._has_operators else 2),
+            operators=self._finder.operators,
+            repeated=repeated(self._finder.links, self._programs, kept=1 if self._has_operators else 2),
             interactions=tuple(self._interactions(sites)),
             checkpointed=places_of(self._seen.checkpointed, self._structure),
             unit_bytes=self._unit_bytes(),
@@ -216,7 +197,7 @@ class _Sorting:
 
     def _interactions(self, sites: Sequence[Site]) -> Iterator[tuple[str, str]]:
         modules = [site for site in sites if DROP not in site.options]
-        inputs = {module.name: given(self._seen, _calls_of(module)) for module in modules}
+        inputs = {module.name: _given(self._seen, _calls_of(module)) for module in modules}
         for module in modules:
             for site in sites:
                 if DROP in site.options and inputs[module.name] & self._storages[site.name]:
@@ -243,7 +224,7 @@ class _Sorting:
         Of many that are given it, those that save most: a step for each would take too long.
         """
         for module in modules:
-            results = kept_alone(self._seen, _calls_of(module))
+            results = _kept_alone(self._seen, _calls_of(module))
             given_it = (other for other in modules if results & inputs[other.name] and not _is_nested(module, other))
             for other in itertools.islice(given_it, MOST_GIVEN):
                 yield module.name, other.name
@@ -255,30 +236,24 @@ class _Sorting:
             sizes[min(units, key=self._structure.units.index, default="")] += saved.bytes
         return dict(sizes)
 
-    def _pays(self, site: Site) -> bool:
-        least = LEAST_SHARE * sum(saved.bytes for saved in self._seen.saved.values())
-        return self._savings[site.name].at(self._seen.batch) > least
-
     def _modules(self) -> Iterator[Site]:
+        compiled = [path for path, reason in self._seen.refused.items() if reason is Reason.COMPILED]
         for group, members in self._structure.groups.items():
             paths = self._trained(members)
-            if not paths or not self._called.issuperset(members) or self._reason(paths):
+            if not paths or not set(members).issubset(self._called) or self._reason(paths):
                 continue
             self._savings[group] = saving_of_modules(self._seen, paths)
             changed = {operator for path, operator in self._seen.changed if any(is_within(path, one) for one in paths)}
             kept = tuple(operator for operator in MATMULS if operator not in changed)
-            has = {CHECKPOINT: True, KEEP_MATMUL: kept and self._can_keep(paths), EVERY_2ND: len(paths) > FEW_BLOCKS}
+            # Where results are kept, a dispatch mode is around the modules.
+            can_keep = compiles_under_modes() or not any(is_within(part, path) for part in compiled for path in paths)
+            has = {CHECKPOINT: True, KEEP_MATMUL: kept and can_keep, EVERY_2ND: len(paths) > FEW_BLOCKS}
             options = tuple(option for option, offered in has.items() if offered)
             yield Site(group, options if group in self._blocks else (CHECKPOINT,), paths, kept)
 
-    def _can_keep(self, paths: Sequence[str]) -> bool:
-        """Tell whether results can be kept in these modules: for that a dispatch mode is around them."""
-        compiled = [path for path, reason in self._seen.refused.items() if reason is Reason.COMPILED]
-        return compiles_under_modes() or not any(is_within(part, path) for part in compiled for path in paths)
-
     def _attention(self) -> Iterator[Site]:
         groups: dict[str, list[str]] = collections.defaultdict(list)
-        for path in dict.fromkeys(call.path for call in self._seen.calls):
+        for path in self._called:
             module, _, function = path.partition("/")
             if function:
                 groups[self._structure.group_of(module)].append(module)
@@ -291,16 +266,13 @@ class _Sorting:
 
     def _operators(self) -> Iterator[Site]:
         units: dict[str, dict[str, None]] = collections.defaultdict(dict)
-        for path in self._in_order(self._programs):
+        for path in sorted(self._programs, key=self._called.index):
             for drop in self._programs[path].drops:
                 units[drop.site][path] = None
         for name, paths in units.items():
             found = [self._seen.saved[number] for number in self._storages[name]]
-            self._savings[name] = saving_of(found, self._seen.batch)
+            self._savings[name] = _saving_of(found, self._seen.batch)
             yield Site(name, (DROP,), tuple(paths))
-
-    def _in_order(self, paths: Mapping[str, object]) -> list[str]:
-        return sorted(paths, key=lambda path: next(i for i, call in enumerate(self._seen.calls) if call.path == path))
 
     def _trained(self, paths: Sequence[str]) -> tuple[str, ...]:
         """Return the blocks that gradients go back through and that the script does not checkpoint itself.
@@ -317,19 +289,17 @@ class _Sorting:
             reason = self._reason(self._trained(paths) or paths)
             if reason:
                 yield Refusal(reason, group)
-        for name in sorted(self._unverified - offered):
+        for name in sorted(self._finder.unverified - offered):
             yield Refusal(Reason.UNVERIFIED, name)
         if not self._has_operators:
             yield Refusal(Reason.SHARDED_OPERATORS)
 
 
 def _calls_of(module: Site) -> set[str]:
-    """Return the paths of what it calls."""
     return {f"{path}/{ATTENTION}" if module.attention else path for path in module.occurrences}
 
 
 def _is_nested(one: Site, other: Site) -> bool:
-    """Tell whether modules of one lie in those of the other."""
     return any(is_within(a, b) or is_within(b, a) for a in one.occurrences for b in other.occurrences)
 
 
@@ -340,57 +310,40 @@ FEWEST_UNITS = 2
 """A single block may be all that a model has."""
 
 
-@dataclass(frozen=True)
-class Presets:
-    """Makes the configs that people know by name; each is left out where the model has nothing it is about.
+def _presets_of(space: Space, found: Detected, sites: Collection[Site]) -> dict[str, Config]:
+    """Return the configs that people know by name; each is left out where the model has nothing it is about.
 
-    Attributes:
-        space: The plans, and what covers what.
-        blocks: Names of the sites that are whole blocks.
-        attention: Names of the sites that are calls of attention.
-        alternating: Names of the blocks of which every second one can be recomputed.
+    ``blocks`` is what ``gradient_checkpointing_enable()`` does, ``half_of_blocks`` does it to the first half only
+    and ``every_2nd_block`` to every second one, ``keep_matmul`` keeps the results of their matrix products,
+    ``operators`` makes single operators again and no module, and ``attention`` the inside of attention alone.
     """
+    names = {site.name for site in sites if site.attention}
+    attention = [plan for plan in space.plans if plan.sites <= names]
+    operators = [plan for plan in space.plans if plan.option == DROP]
 
-    space: Space
-    blocks: Collection[str]
-    attention: Collection[str]
-    alternating: Collection[str]
+    def blocks(option: str) -> list[Plan]:
+        return [plan for plan in space.plans if plan.option == option and plan.sites <= set(found.blocks)]
 
-    def all(self) -> dict[str, Config]:
-        """Return the configs by their names.
-
-        ``blocks`` is what ``gradient_checkpointing_enable()`` does, ``half_of_blocks`` does it to the first half only
-        and ``every_2nd_block`` to every second one, ``keep_matmul`` keeps the results of their matrix products,
-        ``operators`` makes single operators again and no module, and ``attention`` the inside of attention alone.
-        """
-        found = {
-            "blocks": self._config(self._whole(CHECKPOINT)),
-            "half_of_blocks": self._config(self._whole(CHECKPOINT), share=2),
-            "every_2nd_block": Config(frozenset(Choice(site, EVERY_2ND) for site in self.alternating)),
-            "keep_matmul": self._config(self._whole(KEEP_MATMUL)),
-            "operators": self._operators(),
-            "attention": self._config(self._attention()),
-        }
-        return {name: config for name, config in found.items() if not config.is_none}
-
-    def _whole(self, option: str) -> list[Plan]:
-        return [plan for plan in self.space.plans if plan.option == option and plan.sites <= set(self.blocks)]
-
-    def _attention(self) -> list[Plan]:
-        return [plan for plan in self.space.plans if plan.sites <= set(self.attention)]
-
-    def _operators(self) -> Config:
-        config = Config()
-        for plan in (*(plan for plan in self.space.plans if plan.option == DROP), *self._attention()):
-            config = self.space.with_plan(config, plan)
-        return config
-
-    def _config(self, plans: Iterable[Plan], share: int = 1) -> Config:
+    def config_of(plans: Iterable[Plan], share: int | None = None) -> Config:
         config = Config()
         for plan in plans:
-            if plan.occurrences >= share:
-                config = self.space.with_plan(config, plan, -(-plan.occurrences // share))
+            if share is None:
+                config = space.with_plan(config, plan)
+            elif plan.occurrences >= share:
+                config = space.with_plan(config, plan, -(-plan.occurrences // share))
         return config
+
+    presets = {
+        "blocks": config_of(blocks(CHECKPOINT), 1),
+        "half_of_blocks": config_of(blocks(CHECKPOINT), 2),
+        "every_2nd_block": Config(
+            frozenset(Choice(site.name, EVERY_2ND) for site in sites if EVERY_2ND in site.options)
+        ),
+        "keep_matmul": config_of(blocks(KEEP_MATMUL), 1),
+        "operators": config_of((*operators, *attention)),
+        "attention": config_of(attention, 1),
+    }
+    return {name: config for name, config in presets.items() if not config.is_none}
 
 
 def offered(found: Detected) -> list[Site]:
@@ -416,11 +369,8 @@ def space_of(found: Detected, board: Switchboard, steps: Steps | None) -> Space:
     """Return all that can be switched on in a model."""
     sites = offered(found)
     plans = tuple(_plan(site, option, found, steps) for site in sites for option in site.options if option != EVERY_2ND)
-    bare = Space(plans=plans, covers=_covers(board, {site.name for site in sites}))
-    attention = [site.name for site in sites if site.attention]
-    alternating = [site.name for site in sites if EVERY_2ND in site.options]
-    presets = Presets(bare, found.blocks, attention, alternating).all()
-    return Space(plans=plans, own_presets=presets, covers=bare.covers)
+    space = Space(plans=plans, covers=_covers(board, {site.name for site in sites}))
+    return Space(plans=plans, own_presets=_presets_of(space, found, sites), covers=space.covers)
 
 
 def _plan(site: Site, option: str, found: Detected, steps: Steps | None) -> Plan:
@@ -448,7 +398,6 @@ def _seen_saving(site: str, option: str, steps: Steps) -> Saving:
 
 
 def _written(saving: Saving) -> str:
-    """Return the saving as an expression in the batch."""
     parts = [str(round(saving.fixed))] if round(saving.fixed) or not round(saving.per_sample) else []
     parts += [f"{round(saving.per_sample)}*batch"] if round(saving.per_sample) else []
     return " + ".join(parts)

@@ -15,7 +15,7 @@ from torch.autograd.function import BackwardCFunction
 from torch.autograd.graph import Node
 
 if TYPE_CHECKING:
-    from collections.abc import Collection, Iterable, Iterator
+    from collections.abc import Callable, Collection, Iterable, Iterator
 
 
 LEAF = "AccumulateGrad"
@@ -26,12 +26,8 @@ VIEW = "ViewBackward0"
 where one does, as in a probe."""
 
 
-class _View:
-    """The common type of both."""
-
-
-class DifferentGraphError(Exception):
-    """A unit made another graph than the one that was looked at."""
+_View = type("_View", (), {})
+"""The common kind of both."""
 
 
 def kind_of(node: Node) -> type:
@@ -47,12 +43,9 @@ def sequence_of(node: Node) -> int:
 
 @dataclasses.dataclass(frozen=True)
 class Plan:
-    """Ways to the nodes of a graph, which are not held.
+    """A graph without its nodes: the ways to them, and their kinds.
 
-    Attributes:
-        ways: For each node how it is found: the place of another node and its edge; of a root, -1 and its place among
-            the roots.
-        kinds: The kind of each node.
+    A way is the place of another node and its edge; to a root, -1 and its place among the roots.
     """
 
     ways: tuple[tuple[int, int], ...]
@@ -61,23 +54,14 @@ class Plan:
 
 @dataclasses.dataclass(frozen=True)
 class Graph:
-    """The nodes that a call made, from its results backwards.
-
-    Attributes:
-        nodes: The nodes, breadth first.
-        ways: As in ``Plan``.
-        places: The place of each node.
-    """
+    """The nodes that a call made, breadth first from its results, with their ways as in ``Plan`` and their places."""
 
     nodes: Sequence[Node]
     ways: Sequence[tuple[int, int]]
     places: dict[Node, int]
 
     def before(self, place: int, edge: int) -> int | None:
-        """Return the place of the node whose result goes into this one over an edge.
-
-        None for what the call did not make.
-        """
+        """Return the place of the node whose result goes into this one over an edge; None if the call made none."""
         edges = self.nodes[place].next_functions
         return self.places.get(edges[edge][0]) if edge < len(edges) and edges[edge][0] is not None else None
 
@@ -108,50 +92,35 @@ def graph_of(results: Iterable[Tensor], first: int) -> Graph:
     return Graph(nodes, ways, places)
 
 
-class Route:
-    """The way to some nodes of a graph, to be gone in the graph of every later step.
+def route(plan: Plan, wanted: Collection[int]) -> Callable[[Iterable[Tensor]], dict[int, Node] | None]:
+    """Return what finds these places of a graph again in the graph of a later step, from its results.
 
-    Args:
-        plan: The graph in which the nodes were found.
-        wanted: Their places in it.
+    It gives the nodes there and on the way, by their places; None where a node is not what it was.
     """
+    needed: set[int] = set()
+    for one in wanted:
+        place = one
+        while place >= 0 and place not in needed:
+            needed.add(place)
+            place = plan.ways[place][0]
+    edges: dict[int, list[tuple[int, int, type]]] = {-1: []}
+    for place in sorted(needed):
+        parent, edge = plan.ways[place]
+        edges.setdefault(parent, []).append((place, edge, plan.kinds[place]))
 
-    def __init__(self, plan: Plan, wanted: Collection[int]) -> None:
-        needed: set[int] = set()
-        for one in wanted:
-            place = one
-            while place >= 0 and place not in needed:
-                needed.add(place)
-                place = plan.ways[place][0]
-        self._roots: list[tuple[int, int, type]] = []
-        edges: dict[int, list[tuple[int, int, type]]] = {}
-        for place in sorted(needed):
-            parent, edge = plan.ways[place]
-            (self._roots if parent < 0 else edges.setdefault(parent, [])).append((place, edge, plan.kinds[place]))
-        self._edges = list(edges.items())
-
-    def follow(self, results: Iterable[Tensor]) -> dict[int, Node]:
-        """Return the wanted nodes and those on the way to them, by their places.
-
-        Raises:
-            DifferentGraphError: A node is not what it was.
-        """
+    def follow(results: Iterable[Tensor]) -> dict[int, Node] | None:
         found: dict[int, Node] = {}
         roots = [(root, 0) for root in roots_of(results)]
-        _take(found, roots, self._roots)
-        for parent, edges in self._edges:
-            _take(found, found[parent].next_functions, edges)
+        for parent, wanted_here in edges.items():
+            following = roots if parent < 0 else found[parent].next_functions
+            for place, edge, kind in wanted_here:
+                node = following[edge][0] if edge < len(following) else None
+                if node is None or (type(node) is not kind and kind_of(node) is not kind):
+                    return None
+                found[place] = node
         return found
 
-
-def _take(
-    found: dict[int, Node], following: Sequence[tuple[Node | None, int]], edges: Iterable[tuple[int, int, type]]
-) -> None:
-    for place, edge, kind in edges:
-        node = following[edge][0] if edge < len(following) else None
-        if node is None or (type(node) is not kind and kind_of(node) is not kind):
-            raise DifferentGraphError
-        found[place] = node
+    return follow
 
 
 def grad_of_leaves(
@@ -171,16 +140,12 @@ def show_gradients(loss: Tensor, wanted: Sequence[Tensor]) -> None:
         torch.autograd.grad(loss, wanted, allow_unused=True)
         return
     with kept_gradients():
-        hooks = [one.register_post_accumulate_grad_hook(_drop) for one in wanted]
+        hooks = [one.register_post_accumulate_grad_hook(lambda leaf: setattr(leaf, "grad", None)) for one in wanted]
         try:
             loss.backward()
         finally:
             for hook in hooks:
                 hook.remove()
-
-
-def _drop(leaf: Tensor) -> None:
-    leaf.grad = None
 
 
 def _goes_back_by_itself(results: Sequence[Tensor]) -> bool:

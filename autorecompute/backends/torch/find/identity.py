@@ -6,11 +6,10 @@ import hashlib
 from typing import TYPE_CHECKING, Any
 
 from autorecompute.backends.torch.compiled.forms import INNER, has_compiled, original_of
-from autorecompute.backends.torch.find.storages import tensors_in
 from autorecompute.backends.torch.forecast.records import COMPILED
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator, Mapping, Sequence
+    from collections.abc import Iterable, Iterator, Mapping, Sequence
 
     from torch import Tensor
     from torch.nn import Module
@@ -39,11 +38,10 @@ def digest_of(model: Module, operators: Sequence[str]) -> str:
     return _digest((*_parts_of(model), *operators))
 
 
-def sizes_of(tensors: Sequence[Tensor], batch: int) -> dict[str, int]:
+def sizes_of(tensors: Iterable[Tensor], batch: int) -> dict[str, int]:
     """Return the sizes of a batch beside the number of samples; the first tensor of a kind counts."""
     sizes: dict[str, int] = {}
-    for tensor in tensors:
-        shape = tuple(tensor.shape)
+    for shape in (tuple(tensor.shape) for tensor in tensors):
         if shape and shape[0] == batch:
             for name, size in zip(_NAMES.get(len(shape), ()), shape[1:], strict=False):
                 sizes.setdefault(name, size)
@@ -77,22 +75,3 @@ def _form(tensor: Tensor) -> str:
 
 def _digest(parts: Any) -> str:
     return hashlib.sha256("\n".join(parts).encode()).hexdigest()
-
-
-class BatchSizes:
-    """Keeps the least and the most of each size of the batches so far."""
-
-    def __init__(self) -> None:
-        self._sizes: dict[str, tuple[int, int]] = {}
-
-    def note(self, args: Sequence[Any], kwargs: Mapping[str, Any], batch: int) -> None:
-        """Note a call of the model with these arguments, and with so many samples."""
-        for name, size in sizes_of(list(tensors_in((args, kwargs))), batch).items():
-            least, most = self._sizes.get(name, (size, size))
-            self._sizes[name] = min(least, size), max(most, size)
-
-    def told(self) -> Iterator[str]:
-        """Yield a sentence for each size that differs from batch to batch."""
-        for name, (least, most) in sorted(self._sizes.items()):
-            if least < most:
-                yield f"batches have a {name} of {least} to {most}: peaks hold up to the largest that was measured"

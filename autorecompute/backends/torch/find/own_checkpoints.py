@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import collections
 import contextlib
 import functools
 from typing import TYPE_CHECKING, Any
@@ -16,7 +17,7 @@ from autorecompute.backends.torch.find.structure import is_sharded, structure_of
 from autorecompute.errors import OwnCheckpointingError
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Collection, Iterable, Iterator, Mapping
+    from collections.abc import Callable, Collection, Iterable, Iterator
 
     from torch import Tensor
     from torch.nn import Module
@@ -51,77 +52,61 @@ def as_ours(function: Callable[..., Any]) -> Callable[..., Any]:
 
 
 @contextlib.contextmanager
-def followed(around: Callable[[], contextlib.AbstractContextManager[object]]) -> Iterator[None]:
-    """Enter a context around what each checkpoint of the script's runs in its forward pass, whether it is on or off."""
+def followed(around: Callable[[], contextlib.AbstractContextManager[object]] | None) -> Iterator[None]:
+    """Enter a context around what each checkpoint of the script's runs in its forward pass, whether it is on or off.
+
+    Without a context its checkpoints are off: what they are around runs plainly.
+    """
     generator, apply = getattr(torchs, _GENERATOR), CheckpointFunction.apply
+    own_apply = vars(CheckpointFunction).get("apply")
 
     def follow(function: Callable[..., Any], *args: Any, **kwargs: Any) -> Iterator[None]:
-        with contextlib.nullcontext() if hasattr(function, _OURS) else around():
-            yield from generator(function, *args, **kwargs)
-
-    def follow_reentrant(*args: Any) -> Any:
-        with around():
-            return apply(*args)
-
-    with _exchanged(follow, follow_reentrant):
-        yield
-
-
-@contextlib.contextmanager
-def _run_plainly() -> Iterator[None]:
-    generator = getattr(torchs, _GENERATOR)
-
-    def run(function: Callable[..., Any], *args: Any, **kwargs: Any) -> Iterator[None]:
         if hasattr(function, _OURS):
             yield from generator(function, *args, **kwargs)
-        else:
+        elif around is None:
             yield
+        else:
+            with around():
+                yield from generator(function, *args, **kwargs)
 
-    def run_reentrant(function: Callable[..., Any], _preserves_random_numbers: bool, *args: Any) -> Any:  # noqa: FBT001
-        return function(*args)
+    def follow_reentrant(function: Callable[..., Any], preserves_random_numbers: bool, *args: Any) -> Any:  # noqa: FBT001
+        if around is None:
+            return function(*args)
+        with around():
+            return apply(function, preserves_random_numbers, *args)
 
-    with _exchanged(run, run_reentrant):
-        yield
-
-
-@contextlib.contextmanager
-def _exchanged(generator: Callable[..., Any], apply: Callable[..., Any]) -> Iterator[None]:
-    kept, kept_apply = getattr(torchs, _GENERATOR), vars(CheckpointFunction).get("apply")
-    setattr(torchs, _GENERATOR, generator)
-    CheckpointFunction.apply = staticmethod(apply)
+    setattr(torchs, _GENERATOR, follow)
+    CheckpointFunction.apply = staticmethod(follow_reentrant)
     try:
         yield
     finally:
-        setattr(torchs, _GENERATOR, kept)
-        if kept_apply is None:
+        setattr(torchs, _GENERATOR, generator)
+        if own_apply is None:
             del CheckpointFunction.apply
         else:
-            CheckpointFunction.apply = kept_apply
+            CheckpointFunction.apply = own_apply
 
 
-class _Process:
-    """The replacement of the script's checkpoints in this process."""
-
-    replacement: contextlib.ExitStack | None = None
+_REPLACEMENTS: list[contextlib.ExitStack] = []
+"""The replacement of the script's checkpoints in this process, if there is one."""
 
 
 def replace() -> None:
     """Have the script's checkpoints run plainly in this process from now on; ours go on as they are."""
-    if _Process.replacement is None:
-        _Process.replacement = contextlib.ExitStack()
-        _Process.replacement.enter_context(_run_plainly())
+    if not _REPLACEMENTS:
+        _REPLACEMENTS.append(contextlib.ExitStack())
+        _REPLACEMENTS[0].enter_context(followed(None))
 
 
 def restore() -> None:
     """Have them run as the script has them again."""
-    if _Process.replacement is not None:
-        _Process.replacement.close()
-        _Process.replacement = None
+    while _REPLACEMENTS:
+        _REPLACEMENTS.pop().close()
 
 
 def is_replaced() -> bool:
     """Tell whether they run plainly."""
-    return _Process.replacement is not None
+    return bool(_REPLACEMENTS)
 
 
 def prepare(model: Module) -> None:
@@ -141,11 +126,8 @@ def prepare(model: Module) -> None:
 def require_off(refusals: Iterable[Refusal]) -> None:
     """Check that nothing is left of the script's own checkpointing.
 
-    Args:
-        refusals: Why a probe left places of the model as they are.
-
     Raises:
-        OwnCheckpointingError: something is.
+        OwnCheckpointingError: a probe was refused a place for it.
     """
     for refusal in refusals:
         if refusal.reason is Reason.OWN_CHECKPOINT:
@@ -155,11 +137,8 @@ def require_off(refusals: Iterable[Refusal]) -> None:
 def covered(checkpoints: Iterable[tuple[str, set[str]]], called: Collection[str]) -> set[str]:
     """Return the modules that run inside of checkpoints, with those whose calls consist of one checkpoint alone.
 
-    Where a checkpoint runs no module, the one that makes it stands for what it runs.
-
-    Args:
-        checkpoints: For each the path of the module that makes it, and the paths of those that are called inside of it.
-        called: Paths of all modules that were called.
+    Where a checkpoint runs no module, the one that makes it stands for what it runs. Of each checkpoint the path of the
+    module that makes it is given, and the paths of those that are called inside of it.
     """
     below: dict[str, set[str]] = {}
     for path in called:
@@ -184,17 +163,12 @@ def _caller(path: str, called: Collection[str]) -> str:
 
 def places_of(paths: Collection[str], structure: Structure) -> tuple[str, ...]:
     """Return the script's outermost checkpoints, by group; with their number where they are not all of it."""
-    groups: dict[str, int] = {}
-    for path in paths:
-        if not _caller(path, paths):
-            group = structure.group_of(path) or path or "the model"
-            groups[group] = groups.get(group, 0) + 1
-    return tuple(_counted(group, count, structure.groups) for group, count in groups.items())
-
-
-def _counted(group: str, count: int, groups: Mapping[str, tuple[str, ...]]) -> str:
-    of = len(groups.get(group, ()))
-    return f"{group} ({count} of {of})" if count < of else group
+    outermost = (path for path in paths if not _caller(path, paths))
+    groups = collections.Counter(structure.group_of(path) or path or "the model" for path in outermost)
+    sizes = {group: len(structure.groups.get(group, ())) for group in groups}
+    return tuple(
+        f"{group} ({count} of {sizes[group]})" if count < sizes[group] else group for group, count in groups.items()
+    )
 
 
 def frozen_in(model: Module, optimizers: Iterable[Optimizer] | None) -> list[Parameter]:

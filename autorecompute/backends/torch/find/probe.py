@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import dataclasses
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, Self
 
 import torch
 from torch import Tensor
@@ -37,52 +37,7 @@ if TYPE_CHECKING:
 
     from torch.nn import Module
 
-    Visit = Callable[["Observation", "Call", Any, Storages], None]
-
-
-class Watch(TorchDispatchMode):  # type: ignore[misc]
-    """Sees each operator: what it is given, which looks at values, or changes a product of matrices in place.
-
-    A product that is kept would be changed again where its block is made again, and torch does not always notice.
-
-    Args:
-        probe: Who is told.
-    """
-
-    supports_higher_order_operators = True
-
-    def __init__(self, probe: Probe) -> None:
-        super().__init__()
-        self._probe = probe
-        self._made: dict[int, torch._ops.OpOverload] = {}
-
-    def __torch_dispatch__(
-        self, function: Any, types: Any, args: tuple[Any, ...] = (), kwargs: dict[str, Any] | None = None
-    ) -> Any:
-        if isinstance(function, HigherOrderOperator):  # such as FlexAttention, which is one operator in compiled code
-            return function(*args, **(kwargs or {}))
-        storages, recorded, number = self._probe.storages, self._probe.seen.recorded, _get_sequence_nr() - 1
-        # A node is made right before its operator runs; what runs after that, without a node, has the same number.
-        is_first = number not in recorded and function.namespace != "prim"
-        call = Recorded.of(function, args, kwargs or {}, storages) if is_first else None
-        result = function(*args, **(kwargs or {}))
-        if is_first:
-            recorded[number] = call.returning(result) if call is not None else None
-        if looks_at_values(function, args):
-            self._probe.seen.values.record(self._probe.path.partition("/")[0], function, result)
-        if function is torch.ops.aten.bernoulli_.float:
-            self._probe.seen.masks.add(storages.number(result))
-        if function in MATMULS:
-            self._made[storages.number(result)] = function
-        elif function._schema.is_mutable:
-            changed = {storages.number(tensor) for tensor in changed_by(function, args, kwargs or {})}
-            # Divided by a number, a mask has one value beside zero; by a tensor, it may have many in a later step.
-            if any(tensor.numel() > 1 for tensor in tensors_in(args[1:])):
-                self._probe.seen.masks -= changed
-            self._probe.seen.changed |= {
-                (self._probe.path, self._made[number]) for number in changed & self._made.keys()
-            }
-        return result
+    Visit = Callable[["Probe", "Call", Any], None]
 
 
 @dataclasses.dataclass
@@ -94,7 +49,7 @@ class Call:
         first: The number that autograd gives the first node made in it.
         end: The number of the first node made after it.
         inputs: Storages of the tensors that it was given; none of a call that keeps nothing.
-        keeps: Whether it keeps anything for the backward pass, as one without gradients does not.
+        keeps: True if it keeps anything for the backward pass, as one without gradients does not.
     """
 
     path: str
@@ -110,52 +65,15 @@ class Saved:
 
     Attributes:
         bytes: Its size.
-        scales: Whether the size grows with the batch.
+        scales: True if the size grows with the batch.
         savers: Paths of the modules that saved a tensor on it, the innermost each time.
-        times: How many tensors on it were saved.
+        times: The number of tensors on it that were saved.
     """
 
     bytes: int
     scales: bool
     savers: set[str] = dataclasses.field(default_factory=set)
     times: int = 0
-
-
-@dataclasses.dataclass
-class Observation:
-    """Observations of a probe.
-
-    Attributes:
-        batch: Samples in the batch.
-        calls: All calls in the order in which they began.
-        saved: What would have been saved, by the number of its storage; parameters and buffers are left out.
-        given: What modules were given, likewise.
-        changed: Matrix products whose result was changed in place, with the path of the module in which it was.
-        masks: Storages that were filled with zeros and ones by chance, as the mask of a dropout is.
-        recorded: The operator that made each node, by the number of the node; none where it cannot be called again.
-        refused: Modules that are left as they are, by path.
-        values: What modules looked at.
-        is_hooked: Whether the script has hooks of its own on all saved tensors.
-        checkpointed: Paths of the modules that the script checkpoints itself, or would if that were not replaced, in
-            the order of their calls. Where it checkpoints a function that calls none, the module that does so.
-    """
-
-    batch: int
-    calls: list[Call] = dataclasses.field(default_factory=list)
-    saved: dict[int, Saved] = dataclasses.field(default_factory=dict)
-    given: dict[int, Saved] = dataclasses.field(default_factory=dict)
-    changed: set[tuple[str, torch._ops.OpOverload]] = dataclasses.field(default_factory=set)
-    masks: set[int] = dataclasses.field(default_factory=set)
-    recorded: dict[int, Recorded | None] = dataclasses.field(default_factory=dict)
-    refused: dict[str, Reason] = dataclasses.field(default_factory=dict)
-    values: Values = dataclasses.field(default_factory=Values)
-    is_hooked: bool = False
-    checkpointed: tuple[str, ...] = ()
-
-    def owner_of(self, sequence: int) -> str:
-        """Return the path of the innermost call that made the node with this number; empty for the model's own."""
-        inner = [call for call in self.calls if call.first <= sequence < call.end]
-        return inner[-1].path if inner else ""
 
 
 class Handle:
@@ -167,17 +85,34 @@ class Handle:
         self.tensor: Tensor | None = tensor
 
 
-class Probe:
-    """Watches one forward pass of a model.
+class Probe(TorchDispatchMode):  # type: ignore[misc]
+    """Watches one forward pass of a model: what it saves, and each operator.
 
     Args:
         model: The model; nothing of ours may be on in it.
         units: Paths of its units.
-        visit: Called when a unit, and at the end the model, has returned, with what was seen, the call and its result.
+        visit: Called when a unit, and at the end the model, has returned, with this, the call and its result.
             What it saved can still be read from the nodes of the graph.
         compiled: Paths of compiled parts, which are left as they are.
-        calls: How often the model is called in a step before the backward pass.
+        calls: Calls of the model in a step before the backward pass.
+
+    Attributes:
+        batch: Samples in the batch.
+        calls: All calls in the order in which they began.
+        saved: Storages that would have been saved, by their numbers; parameters and buffers are left out.
+        given: Those that modules were given, likewise.
+        changed: Matrix products whose result was changed in place, with the path of the module in which it was. Kept,
+            such a product would be changed again where its block is made again, and torch does not always notice.
+        masks: Storages that were filled with zeros and ones by chance, as the mask of a dropout is.
+        recorded: The operator that made each node, by the number of the node; none where it cannot be called again.
+        refused: Modules that are left as they are, by path.
+        values: The values that modules looked at.
+        is_hooked: True where the script has hooks of its own on all saved tensors.
+        checkpointed: Paths of the modules that the script checkpoints itself, or would if that were not replaced, in
+            the order of their calls. Where it checkpoints a function that calls none, the module that does so.
     """
+
+    supports_higher_order_operators = True
 
     def __init__(
         self,
@@ -187,42 +122,89 @@ class Probe:
         compiled: Sequence[str] = (),
         calls: int = 1,
     ) -> None:
+        super().__init__()
         self._model = model
         self._paths = {id(module): path for path, module in model.named_modules()}
-        self._units, self._compiled, self._visit = set(units), compiled, visit
-        self._calls = calls
-        self.storages = Storages()
+        self._units, self._compiled, self._visit, self._times = set(units), compiled, visit, calls
         self._stack: list[str] = []
         self._kept: list[Handle] = []
         self._mark = torch.ones(1, requires_grad=True)
         self._is_marked, self._is_sharded = False, is_sharded(model)
         self._has_gradient: dict[str, bool] = {}
+        self._products: dict[int, torch._ops.OpOverload] = {}
         self._checkpoints: list[tuple[str, set[str]]] = []
         self._inside: list[set[str]] = []
+        self.storages = Storages()
+        self.batch = 1
+        self.calls: list[Call] = []
+        self.saved: dict[int, Saved] = {}
+        self.given: dict[int, Saved] = {}
+        self.changed: set[tuple[str, torch._ops.OpOverload]] = set()
+        self.masks: set[int] = set()
+        self.recorded: dict[int, Recorded | None] = {}
+        self.refused: dict[str, Reason] = {}
+        self.values = Values()
+        self.is_hooked = False
+        self.checkpointed: tuple[str, ...] = ()
 
-    def run(self, args: Sequence[Any], kwargs: Mapping[str, Any]) -> Observation:
-        """Run the forward pass of a training step with these arguments, and return its saved tensors and their modules.
+    def run(self, args: Sequence[Any], kwargs: Mapping[str, Any]) -> Self:
+        """Run the forward pass of a training step with these arguments, and return this with what was seen.
 
         Training goes on bit for bit as if it had not been run.
         """
-        self.seen = Observation(batch=observe_batch([*args, *kwargs.values()]))
+        self.batch = observe_batch([*args, *kwargs.values()])
         with untouched(self._model), self._intercepted(), torch.enable_grad():
-            self._fixed = {self.storages.number(tensor) for tensor in self._tensors_of_model()}
-            self.seen.is_hooked = is_hooked()
-            with saved_tensors_hooks(self._pack, _unpack), Watch(self), followed(self._checkpointed):
-                for _ in range(self._calls):
-                    self._call(*copies_of((tuple(args), dict(kwargs))))
+            tensors = (*self._model.parameters(), *self._model.buffers())
+            self._fixed = {self.storages.number(tensor) for tensor in tensors}
+            self.is_hooked = is_hooked()
+            with saved_tensors_hooks(self._pack, _unpack), self, followed(self._checkpointed):
+                for _ in range(self._times):
+                    given, named = copies_of((tuple(args), dict(kwargs)))
+                    if can_be_intercepted(self._model):
+                        self._model(*given, **named)
+                    else:  # its forward is on the instance, as Accelerate puts it there for mixed precision
+                        self._around(self._model, self._model, *given, **named)
         self._kept.clear()
         self._note_checkpointed()
         # One call with gradients is enough: a model may run its blocks a first time without.
-        for path in {call.path for call in self.seen.calls} & set(self._paths.values()):
+        for path in {call.path for call in self.calls} & set(self._paths.values()):
             if not self._has_gradient.get(path, False):
                 self._refuse(path, Reason.OUTPUT)
-        return self.seen
+        return self
+
+    def owner_of(self, sequence: int) -> str:
+        """Return the path of the innermost call that made the node with this number; empty for the model's own."""
+        inner = [call for call in self.calls if call.first <= sequence < call.end]
+        return inner[-1].path if inner else ""
+
+    def __torch_dispatch__(
+        self, function: Any, types: Any, args: tuple[Any, ...] = (), kwargs: dict[str, Any] | None = None
+    ) -> Any:
+        if isinstance(function, HigherOrderOperator):  # such as FlexAttention, which is one operator in compiled code
+            return function(*args, **(kwargs or {}))
+        storages, recorded, number = self.storages, self.recorded, _get_sequence_nr() - 1
+        # A node is made right before its operator runs; what runs after that, without a node, has the same number.
+        is_first = number not in recorded and function.namespace != "prim"
+        call = Recorded.of(function, args, kwargs or {}, storages) if is_first else None
+        result = function(*args, **(kwargs or {}))
+        if is_first:
+            recorded[number] = call.returning(result) if call is not None else None
+        if looks_at_values(function, args):
+            self.values.record(self.path.partition("/")[0], function, result)
+        if function is torch.ops.aten.bernoulli_.float:
+            self.masks.add(storages.number(result))
+        if function in MATMULS:
+            self._products[storages.number(result)] = function
+        elif function._schema.is_mutable:
+            changed = {storages.number(tensor) for tensor in changed_by(function, args, kwargs or {})}
+            # Divided by a number, a mask has one value beside zero; by a tensor, it may have many in a later step.
+            if any(tensor.numel() > 1 for tensor in tensors_in(args[1:])):
+                self.masks -= changed
+            self.changed |= {(self.path, self._products[number]) for number in changed & self._products.keys()}
+        return result
 
     @contextlib.contextmanager
     def _checkpointed(self) -> Iterator[None]:
-        """Around what the script checkpoints."""
         inside: set[str] = set()
         self._inside.append(inside)
         self._checkpoints.append((self.path, inside))
@@ -233,27 +215,17 @@ class Probe:
 
     def _note_checkpointed(self) -> None:
         paths = set(self._paths.values())
-        called = dict.fromkeys(call.path for call in self.seen.calls if call.path in paths)
-        kept = {path for path, reason in self.seen.refused.items() if reason is Reason.OWN_CHECKPOINT}
+        called = dict.fromkeys(call.path for call in self.calls if call.path in paths)
+        kept = {path for path, reason in self.refused.items() if reason is Reason.OWN_CHECKPOINT}
         covers = covered(self._checkpoints, called)
-        self.seen.checkpointed = tuple(path for path in called if path in covers or path in kept)
+        self.checkpointed = tuple(path for path in called if path in covers or path in kept)
         for path in covers & {maker for maker, inside in self._checkpoints if inside & kept}:
             self._refuse(path, Reason.OWN_CHECKPOINT)
-
-    def _call(self, args: Sequence[Any], kwargs: Mapping[str, Any]) -> None:
-        if can_be_intercepted(self._model):
-            self._model(*args, **kwargs)
-        else:  # its forward is on the instance, as Accelerate puts it there for mixed precision
-            self._around(self._model, self._model, *args, **kwargs)
 
     @property
     def path(self) -> str:
         """Return the module that runs now."""
         return self._stack[-1] if self._stack else ""
-
-    def _tensors_of_model(self) -> Iterator[Tensor]:
-        yield from self._model.parameters()
-        yield from self._model.buffers()
 
     @contextlib.contextmanager
     def _intercepted(self) -> Iterator[None]:
@@ -293,15 +265,15 @@ class Probe:
             return frozenset()
         found = {self.storages.number(tensor): tensor for tensor in given}
         for number, tensor in found.items():
-            if number not in self._fixed and number not in self.seen.given:
-                self.seen.given[number] = Saved(storage_of(tensor).nbytes(), self._scales(tensor))
+            if number not in self._fixed and number not in self.given:
+                self.given[number] = Saved(storage_of(tensor).nbytes(), self._scales(tensor))
         return frozenset(found.keys() - self._fixed)
 
     def _called(
         self, path: str, inputs: frozenset[int], function: Callable[..., Any], /, *args: Any, **kwargs: Any
     ) -> Any:
         call = Call(path, _get_sequence_nr(), inputs=inputs, keeps=keeps_for_backward())
-        self.seen.calls.append(call)
+        self.calls.append(call)
         self._stack.append(path)
         outer = len(self._kept)
         try:
@@ -310,15 +282,12 @@ class Probe:
             self._stack.pop()
             call.end = _get_sequence_nr()
         if path in self._units or not path:
-            self._look_at(call, result, outer)
+            if self._visit:
+                self._visit(self, call, result)
+            for handle in self._kept[outer:]:
+                handle.tensor = None
+            del self._kept[outer:]
         return result
-
-    def _look_at(self, call: Call, result: Any, outer: int) -> None:
-        if self._visit:
-            self._visit(self.seen, call, result, self.storages)
-        for handle in self._kept[outer:]:
-            handle.tensor = None
-        del self._kept[outer:]
 
     def _refuse_before(self, path: str, module: Module, values: Sequence[Any]) -> None:
         if not can_have_its_own(module, values):
@@ -336,7 +305,7 @@ class Probe:
         return self._is_marked
 
     def _refuse(self, path: str, reason: Reason) -> None:
-        self.seen.refused.setdefault(path, reason)
+        self.refused.setdefault(path, reason)
 
     def _pack(self, tensor: Tensor) -> Handle:
         if tensor is self._mark:
@@ -345,7 +314,7 @@ class Probe:
         number, size = self.storages.number(tensor), storage_of(tensor).nbytes()
         handle = Handle(tensor)
         if number not in self._fixed:
-            saved = self.seen.saved.setdefault(number, Saved(size, self._scales(tensor)))
+            saved = self.saved.setdefault(number, Saved(size, self._scales(tensor)))
             saved.savers.add(self.path)
             saved.times += 1
         self._kept.append(handle)
@@ -353,8 +322,8 @@ class Probe:
 
     def _scales(self, tensor: Tensor) -> bool:
         """Tell whether the batch is in the shape: first, alone or times the length, or second where time goes first."""
-        batch, shape = self.seen.batch, tuple(tensor.shape)
-        return bool(shape) and (shape[0] % batch == 0 or (len(shape) > 1 and shape[1] == batch))
+        shape = tuple(tensor.shape)
+        return bool(shape) and (shape[0] % self.batch == 0 or (len(shape) > 1 and shape[1] == self.batch))
 
 
 def _unpack(handle: Handle) -> Tensor:

@@ -5,11 +5,12 @@ from __future__ import annotations
 import dataclasses
 import functools
 import itertools
-from typing import TYPE_CHECKING, Any, NamedTuple, Protocol
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 import torch
 from torch import Tensor
 from torch._ops import OpOverload
+from torch.autograd.function import BackwardCFunction
 
 from autorecompute.backends.torch.find.graphs import sequence_of
 from autorecompute.backends.torch.find.recorded import SAME_ELEMENTS, Operand, run
@@ -20,7 +21,9 @@ if TYPE_CHECKING:
     from torch._ops import OpOverloadPacket
     from torch.autograd.graph import Node
 
-    from autorecompute.backends.torch.find.recorded import Calls, Recorded
+    from autorecompute.backends.torch.find.graphs import Graph
+    from autorecompute.backends.torch.find.recorded import Recorded
+    from autorecompute.backends.torch.find.storages import Storages
 
 
 _DEEPEST = 12
@@ -36,115 +39,42 @@ COMPUTED = "computed"
 
 
 class Edge(NamedTuple):
-    """An edge of a graph: what one node is given over it comes from another.
-
-    Attributes:
-        place: The place of the node that is given it.
-        edge: Over which of its edges.
-        source: The place of the node that it comes from.
-    """
+    """An edge of a graph: what the node at ``place`` is given over it comes from the one at ``source``."""
 
     place: int
     edge: int
     source: int
 
 
-class Recipe(Protocol):
-    """Recipe that makes a tensor."""
-
-    def read(self, nodes: Mapping[int, Node], noted: Noted) -> Any:
-        """Return the tensor.
-
-        Args:
-            nodes: Those of the step, by their places.
-            noted: What ``notes`` gives, as it was in the step when the tensor was dropped.
-        """
-
-    def places(self) -> Iterator[int]:
-        """Give the places of the nodes that are read."""
-
-    def notes(self) -> Iterator[Note]:
-        """Give the edges whose shapes are read, and the slots that are no tensors of the forward pass."""
-
-    def edges(self) -> Iterator[Edge]:
-        """Give the edges that have to be there for the recipe to hold."""
-
-    def slots(self) -> Iterator[Slot]:
-        """Give the tensors that are read of nodes."""
-
-
 class Slot(NamedTuple):
-    """Value that a node saves: a tensor, or another argument of its operator.
+    """What a node saves under a name: a tensor, or another argument of its operator.
 
-    Attributes:
-        place: The node's place in its graph.
-        name: The node's name for it.
+    An argument, no tensor, is noted in every step, as a script may change it.
     """
 
     place: int
     name: str
-
-    def read(self, nodes: Mapping[int, Node], _noted: Noted) -> Any:
-        """Return it, made again where it was dropped; None where the node saved none."""
-        return self.in_step(nodes)
+    is_noted: bool = False
 
     def in_step(self, nodes: Mapping[int, Node]) -> Any:
-        """Return it in the graph of a step."""
+        """Return it in the graph of a step, made again where it was dropped; None where the node saved none."""
         return getattr(nodes[self.place], f"_saved_{self.name}")
-
-    def places(self) -> Iterator[int]:
-        """Give the node's place."""
-        yield self.place
-
-    def notes(self) -> Iterator[Note]:
-        """Give none."""
-        yield from ()
-
-    def edges(self) -> Iterator[Edge]:
-        """Give none: it is the node's own."""
-        yield from ()
-
-    def slots(self) -> Iterator[Slot]:
-        """Give this one."""
-        yield self
 
 
 @dataclasses.dataclass(frozen=True)
 class Leaf:
-    """A parameter that went into a node which does not save it.
+    """A parameter that went over an edge into a node which does not save it.
 
-    Attributes:
-        place: The node's place in its graph.
-        edge: The edge over which it came.
+    It is noted: a parameter that is frozen later looks as if there were none.
     """
 
     place: int
     edge: int
 
-    def read(self, _nodes: Mapping[int, Node], noted: Noted) -> Any:
-        """Return the parameter as it was noted; None where no gradient goes there."""
-        return noted[self]
-
     def in_step(self, nodes: Mapping[int, Node]) -> Any:
         """Return the parameter; None where no gradient goes there, and a word where it is computed."""
         leaf = nodes[self.place].next_functions[self.edge][0]
         return None if leaf is None else getattr(leaf, "variable", COMPUTED)
-
-    def places(self) -> Iterator[int]:
-        """Give none: it is noted."""
-        yield from ()
-
-    def notes(self) -> Iterator[Note]:
-        """Give this one: a parameter that is frozen later looks as if there were none."""
-        yield self
-
-    def edges(self) -> Iterator[Edge]:
-        """Give none: it is the node's own."""
-        yield from ()
-
-    def slots(self) -> Iterator[Slot]:
-        """Give none."""
-        yield from ()
 
 
 @dataclasses.dataclass(frozen=True)
@@ -163,68 +93,12 @@ class Viewed:
     expanding: frozenset[int]
     held: tuple[Edge, ...] = ()
 
-    def read(self, nodes: Mapping[int, Node], noted: Noted) -> Tensor:
-        """Return the tensor in the shape that it had there.
-
-        Raises:
-            RuntimeError: The source has another number of elements than it had.
-        """
-        value: Tensor = self.source.read(nodes, noted)
-        for edge in self.way:
-            shape = noted[edge]
-            value = value.expand(shape) if edge.source in self.expanding else value.reshape(shape)
-        return value
-
-    def places(self) -> Iterator[int]:
-        """Give those of the source."""
-        yield from self.source.places()
-
-    def notes(self) -> Iterator[Note]:
-        """Give what the source notes, and the edges on the way."""
-        yield from self.source.notes()
-        yield from self.way
-
-    def edges(self) -> Iterator[Edge]:
-        """Give the edges on the way and to the node that saves the source, and those of the source."""
-        yield from self.source.edges()
-        yield from self.way
-        yield from self.held
-
-    def slots(self) -> Iterator[Slot]:
-        """Give those of the source."""
-        yield from self.source.slots()
-
-
-@dataclasses.dataclass(frozen=True)
-class Kept:
-    """An argument, no tensor, that a node keeps. It is read in every step, as a script may change it.
-
-    Attributes:
-        slot: Where.
-    """
-
-    slot: Slot
-
-    def value(self, noted: Noted) -> Any:
-        """Return it as it was noted, dimensions that are counted from the end as numbers below zero."""
-        value = noted[self.slot]
-        if isinstance(value, (list, tuple)):
-            return [_signed(one) for one in value]
-        return _signed(value)
-
-
-def _signed(value: Any) -> Any:
-    # Nodes show a dimension as a number of 64 bits without a sign.
-    return value - 2**64 if type(value) is int and value >= 2**63 else value
-
 
 @dataclasses.dataclass(frozen=True)
 class Constant:
     """An argument that no node keeps, as the probe saw it.
 
-    Attributes:
-        value: The argument.
-        may_change: Whether a script may give another one in a later step, as far as such arguments are known.
+    ``may_change`` is true where a script may give another one in a later step, as far as such arguments are known.
     """
 
     value: Any
@@ -233,25 +107,13 @@ class Constant:
 
 @dataclasses.dataclass(frozen=True)
 class Made:
-    """A tensor that an operator makes.
+    """A tensor that an operator makes of arguments, which are in the order of its schema.
 
-    Attributes:
-        operator: The operator; the product with a mask stands for a dropout that keeps one.
-        arguments: The arguments in the order of the operator's schema.
+    The operator is None for the product with a mask: a dropout that keeps one.
     """
 
     operator: OpOverload | None
-    arguments: tuple[Recipe | Kept | Constant, ...]
-
-    @functools.cached_property
-    def inputs(self) -> tuple[Recipe, ...]:
-        """Return the tensors."""
-        return tuple(one for one in self.arguments if not isinstance(one, (Kept, Constant)))
-
-    @functools.cached_property
-    def kept(self) -> tuple[Slot, ...]:
-        """Return the slots of what nodes keep."""
-        return tuple(one.slot for one in self.arguments if isinstance(one, Kept))
+    arguments: tuple[Recipe | Constant, ...]
 
     @functools.cached_property
     def has_rows(self) -> bool:
@@ -259,68 +121,102 @@ class Made:
         if not any(isinstance(one, Constant) and one.may_change for one in self.arguments):
             return False
         is_pointwise = self.operator is not None and torch.Tag.pointwise in self.operator.tags
-        return is_pointwise or any(slot.name == "normalized_shape" for slot in self.kept)
+        return is_pointwise or self._normalized is not None
 
-    def read(self, nodes: Mapping[int, Node], noted: Noted) -> Tensor:
-        """Return the tensor."""
-        return self._make([_value_of(one, nodes, noted) for one in self.arguments])
+    @functools.cached_property
+    def _normalized(self) -> Slot | None:
+        noted = (one for one in self.arguments if isinstance(one, Slot) and one.is_noted)
+        return next((slot for slot in noted if slot.name == "normalized_shape"), None)
 
-    def _make(self, values: Sequence[Any]) -> Tensor:
+    def of(self, values: Sequence[Any]) -> Tensor:
+        """Return the tensor made of these arguments."""
         made = run(self.operator, values) if self.operator is not None else _drop_out(*values)
         first: Tensor = made[0] if isinstance(made, (tuple, list)) else made
         return first
 
     def read_row(self, nodes: Mapping[int, Node], noted: Noted, result: Tensor, end: int) -> tuple[Tensor, Tensor]:
-        """Return the first or the last row as it is made again, and that of the result itself.
-
-        Args:
-            nodes: Those of the step.
-            noted: What is noted of the step.
-            result: What is made, in its own shape.
-            end: 0 for the first row, -1 for the last one.
-        """
-        normalized = next((noted[slot] for slot in self.kept if slot.name == "normalized_shape"), (0,))
+        """Return the first row (``end`` 0) or the last (-1) as it is made again, and that of the result itself."""
+        normalized = noted[self._normalized] if self._normalized is not None else (0,)
         row = (end,) * (result.dim() - len(normalized))
-        values = [_value_of(one, nodes, noted) for one in self.arguments]
+        values = [value_of(one, nodes, noted) for one in self.arguments]
         rows = [value[row] if isinstance(value, Tensor) and value.shape == result.shape else value for value in values]
-        return self._make(rows), result[row]
-
-    def places(self) -> Iterator[int]:
-        """Give the places of the nodes that are read."""
-        for recipe in self.inputs:
-            yield from recipe.places()
-
-    def notes(self) -> Iterator[Note]:
-        """Give those of the inputs, and what nodes keep."""
-        for recipe in self.inputs:
-            yield from recipe.notes()
-        yield from self.kept
-
-    def edges(self) -> Iterator[Edge]:
-        """Give those of the inputs."""
-        for recipe in self.inputs:
-            yield from recipe.edges()
-
-    def slots(self) -> Iterator[Slot]:
-        """Give those of the inputs."""
-        for recipe in self.inputs:
-            yield from recipe.slots()
+        return self.of(rows), result[row]
 
 
-def _value_of(argument: Recipe | Kept | Constant, nodes: Mapping[int, Node], noted: Noted) -> Any:
-    match argument:
-        case Kept():
-            return argument.value(noted)
-        case Constant(value):
-            return value
-        case _:
-            return argument.read(nodes, noted)
+Recipe = Slot | Leaf | Viewed | Made
+Note = Edge | Slot | Leaf
+Noted = dict[Note, Any]
+"""Notes of a step: for edges the shape of what went over them, for slots and leaves what they hold."""
 
 
-def shape_over(node: Node, edge: int) -> torch.Size:
-    """Return the shape of what a node was given over an edge: that of what the node before it made."""
-    before, result = node.next_functions[edge]
-    return shape_of(before, result)
+def value_of(part: Recipe | Constant, nodes: Mapping[int, Node], noted: Noted) -> Any:
+    """Return the value of a recipe or argument in a step, of which ``noted_of`` noted this when the tensor was dropped.
+
+    Raises:
+        RuntimeError: What is viewed has another number of elements than it had.
+    """
+    match part:
+        case Slot():
+            return noted_value(part, noted) if part.is_noted else part.in_step(nodes)
+        case Leaf():
+            return noted[part]
+        case Constant():
+            return part.value
+        case Made():
+            return part.of([value_of(one, nodes, noted) for one in part.arguments])
+    value: Tensor = value_of(part.source, nodes, noted)
+    for edge in part.way:
+        shape = noted[edge]
+        value = value.expand(shape) if edge.source in part.expanding else value.reshape(shape)
+    return value
+
+
+def noted_value(slot: Slot, noted: Noted) -> Any:
+    """Return an argument as it was noted, dimensions that are counted from the end as numbers below zero."""
+    value = noted[slot]
+    return [_signed(one) for one in value] if isinstance(value, (list, tuple)) else _signed(value)
+
+
+def _signed(value: Any) -> Any:
+    # Nodes show a dimension as a number of 64 bits without a sign.
+    return value - 2**64 if type(value) is int and value >= 2**63 else value
+
+
+def _parts_of(recipe: Recipe | Constant) -> Iterator[Recipe | Constant]:
+    inner = (recipe.source,) if isinstance(recipe, Viewed) else recipe.arguments if isinstance(recipe, Made) else ()
+    for part in inner:
+        yield from _parts_of(part)
+    yield recipe
+
+
+def tensors_of(recipe: Recipe) -> list[Slot]:
+    """Return the slots of the tensors that are read of nodes."""
+    return [part for part in _parts_of(recipe) if isinstance(part, Slot) and not part.is_noted]
+
+
+def edges_of(recipe: Recipe) -> Iterator[Edge]:
+    """Yield the edges that have to be there for the recipe to hold."""
+    for part in _parts_of(recipe):
+        if isinstance(part, Viewed):
+            yield from (*part.way, *part.held)
+
+
+def notes_of(recipe: Recipe) -> Iterator[Note]:
+    """Yield the edges whose shapes are read, the parameters, and the slots that are no tensors of the forward pass."""
+    for part in _parts_of(recipe):
+        if isinstance(part, Leaf) or (isinstance(part, Slot) and part.is_noted):
+            yield part
+        elif isinstance(part, Viewed):
+            yield from part.way
+
+
+def noted_of(notes: Iterable[Note], nodes: Mapping[int, Node]) -> Noted:
+    """Return the values that a recipe reads beside tensors, as they are in a step."""
+    return {
+        # The shape of what a node was given over an edge is that of what the node before it made.
+        note: shape_of(*nodes[note.place].next_functions[note.edge]) if isinstance(note, Edge) else note.in_step(nodes)
+        for note in notes
+    }
 
 
 def shape_of(node: Node, result: int = 0) -> torch.Size:
@@ -328,39 +224,72 @@ def shape_of(node: Node, result: int = 0) -> torch.Size:
     return torch.Size(node._input_metadata[result].shape)
 
 
-def noted_of(notes: Iterable[Note], nodes: Mapping[int, Node]) -> Noted:
-    """Return the values that a recipe reads beside tensors, as they are in a step."""
-    return {
-        note: shape_over(nodes[note.place], note.edge) if isinstance(note, Edge) else note.in_step(nodes)
-        for note in notes
-    }
-
-
-Note = Edge | Slot | Leaf
-Noted = dict[Note, Any]
-"""Notes of a step: for edges the shape of what went over them, for slots and leaves what they hold."""
-
-
 class RecipeFinder:
     """Finds recipes in a graph.
 
     Args:
-        calls: The graph, with the operators that made its nodes.
-        holders: For places of nodes, the slots that hold what the node made, and how it came to them.
+        graph: The graph.
+        recorded: The operators that made its nodes, by the nodes' numbers.
+        storages: Numbers of storages.
         hidden: Places of nodes whose tensors cannot be read.
+
+    Attributes:
+        holders: For places of nodes, the slots that hold what the node made, and how it came to them.
     """
 
     def __init__(
         self,
-        calls: Calls,
-        holders: Mapping[int, Sequence[tuple[Slot, tuple[Edge, ...]]]],
-        hidden: Container[int] = (),
+        graph: Graph,
+        recorded: Mapping[int, Recorded | None],
+        storages: Storages,
+        hidden: Container[int],
     ) -> None:
-        self._calls, self._graph = calls, calls.graph
-        self._holders = holders
-        self._hidden = hidden
+        self._graph, self._recorded, self._storages, self._hidden = graph, recorded, storages, hidden
+        self.holders: dict[int, list[tuple[Slot, tuple[Edge, ...]]]] = {}
+        self._edges: dict[int, dict[str, int]] = {}
         self._avoided: Container[Slot] = ()
         self._end = 0
+
+    def _call_at(self, place: int) -> Recorded | None:
+        node = self._graph.nodes[place]
+        return None if isinstance(node, BackwardCFunction) else self._recorded.get(sequence_of(node))
+
+    def is_one(self, place: int, packets: Container[OpOverloadPacket]) -> bool:
+        """Tell whether one of these operators made a node."""
+        call = self._call_at(place)
+        return call is not None and call.function.overloadpacket in packets
+
+    def edges(self, place: int) -> Mapping[str, int]:
+        """Return the edges over which an operator's tensors came, by the names of its arguments."""
+        if place not in self._edges:
+            self._edges[place] = dict(self._edges_of(place))
+        return self._edges[place]
+
+    def _edges_of(self, place: int) -> Iterator[tuple[str, int]]:
+        call, sources = self._call_at(place), self._graph.nodes[place].next_functions
+        if call is None:
+            return
+        given = [
+            (argument.name, value)
+            for argument, value in zip(call.function._schema.arguments, call.values, strict=True)
+            if "Tensor" in str(argument.type)
+        ]
+        # Most operators have a gradient for their first tensors.
+        if all(self._came(value, *source) for (_, value), source in zip(given, sources, strict=False)):
+            yield from ((name, edge) for edge, (name, _) in enumerate(given[: len(sources)]))
+            return
+        edge = 0
+        for name, value in given:
+            if isinstance(value, Operand) and value.trains:
+                came = (at for at in range(edge, len(sources)) if self._came(value, *sources[at]))
+                if (found := next(came, None)) is not None:
+                    yield name, found
+                    edge = found + 1
+
+    def _came(self, value: Any, source: Node | None, result: int) -> bool:
+        if isinstance(value, Operand):
+            return value.came_over(source, result, self._storages)
+        return source is None
 
     def recipes(self, place: int, avoided: Collection[Slot]) -> Iterator[Recipe]:
         """Give recipes for what a node made, which is in the slots to be avoided.
@@ -370,23 +299,23 @@ class RecipeFinder:
         """
         self._avoided = avoided
         self._end = min(self._sequence(slot.place) for slot in avoided)
-        call = self._calls.at(place)
+        call = self._call_at(place)
         if call is None or call.elements * _SMALL < max((one.elements for one in call.operands), default=0):
             return
         for recipe in self._made(place, 0):
-            if all(self._sequence(read) < self._end for read in recipe.places()):
+            if all(self._sequence(read) < self._end for read in {slot.place for slot in tensors_of(recipe)}):
                 yield recipe
 
     def _sequence(self, place: int) -> int:
         return sequence_of(self._graph.nodes[place])
 
     def _made(self, place: int, depth: int) -> Iterator[Recipe]:
-        call = self._calls.at(place)
+        call = self._call_at(place)
         if call is None or place in self._hidden or depth >= _DEEPEST:
             return
         if call.function.overloadpacket is torch.ops.aten.native_dropout:  # its mask is kept
             given = self._operand(place, "input", depth + 1)
-            kept = Slot(place, "result1"), Kept(Slot(place, "p"))
+            kept = Slot(place, "result1"), Slot(place, "p", is_noted=True)
             yield from (Made(None, (recipe, *kept)) for recipe in given)
         elif call.is_cheap:
             schema = zip(call.function._schema.arguments, call.values, strict=True)
@@ -396,21 +325,20 @@ class RecipeFinder:
 
     def _argument(
         self, place: int, call: Recorded, argument: Any, value: Any, depth: int
-    ) -> Iterator[Recipe | Kept | Constant]:
-        """Give ways to have an argument in a later step."""
+    ) -> Iterator[Recipe | Constant]:
         name: str = argument.name
         if isinstance(value, Operand):
             yield from self._operand(place, name, depth)
         elif "Tensor" in str(argument.type):
             yield from self._number_or_none(place, call, name, value)
         elif self._keeps(place, name):
-            yield Kept(Slot(place, name))
+            yield Slot(place, name, is_noted=True)
         elif call.is_constant(argument, value):
             yield Constant(value, may_change=call.is_epsilon(argument))
 
     def _number_or_none(self, place: int, call: Recorded, name: str, value: Any) -> Iterator[Recipe | Constant]:
         """Give ways to have what stands in the place of a tensor."""
-        edge = self._calls.edges(place).get(name)
+        edge = self.edges(place).get(name)
         if value is None and edge is not None:
             yield Leaf(place, edge)
         elif self._keeps(place, name):
@@ -420,19 +348,23 @@ class RecipeFinder:
 
     def _operand(self, place: int, name: str, depth: int) -> Iterator[Recipe]:
         """Give recipes for a tensor that went into a node: what it saved, what an older node holds, or made again."""
-        slot, edge = Slot(place, name), self._calls.edges(place).get(name)
-        if slot not in self._avoided and self._is_saved(slot):
+        slot, edge = Slot(place, name), self.edges(place).get(name)
+        node = self._graph.nodes[place]
+        if slot not in self._avoided and getattr(node, f"_saved_{name}", None) is not None:
             yield slot
             return
         if edge is None:
             return
-        if name == "bias" and is_leaf(self._graph.nodes[place], edge):  # no gradient needs it, so no node saves it
+        if name == "bias" and hasattr(
+            node.next_functions[edge][0], "variable"
+        ):  # no node saves it: no gradient needs it
             yield Leaf(place, edge)
         way = self.way(place, edge, SAME_ELEMENTS)
         if way and way[0].source not in self._hidden:
-            expanding = frozenset(one.source for one in way if self._calls.is_one(one.source, _EXPAND))
-            for slot_held, held in self._held(way[0].source):
-                yield Viewed(slot_held, way, expanding, held)
+            expanding = frozenset(one.source for one in way if self.is_one(one.source, _EXPAND))
+            for holder, held in self.holders.get(way[0].source, ()):
+                if holder not in self._avoided and self._sequence(holder.place) < self._end:
+                    yield Viewed(holder, way, expanding, held)
             for recipe in self._made(way[0].source, depth):
                 yield Viewed(recipe, way, expanding)
 
@@ -446,27 +378,13 @@ class RecipeFinder:
             if self._graph.nodes[place].next_functions[edge][1]:  # another result than an operator's first
                 return ()
             way.insert(0, Edge(place, edge, source))
-            if not self._calls.is_one(source, through):
+            if not self.is_one(source, through):
                 return tuple(way)
             place, edge = source, 0
         return ()
 
     def _keeps(self, place: int, name: str) -> bool:
         return hasattr(type(self._graph.nodes[place]), f"_saved_{name}")
-
-    def _is_saved(self, slot: Slot) -> bool:
-        return getattr(self._graph.nodes[slot.place], f"_saved_{slot.name}", None) is not None
-
-    def _held(self, source: int) -> Iterator[tuple[Slot, tuple[Edge, ...]]]:
-        for slot, way in self._holders.get(source, ()):
-            if slot not in self._avoided and self._sequence(slot.place) < self._end:
-                yield slot, way
-
-
-def is_leaf(node: Node, edge: int) -> bool:
-    """Tell whether a parameter comes over an edge of a node."""
-    source = node.next_functions[edge][0]
-    return source is not None and hasattr(source, "variable")
 
 
 def _drop_out(x: Tensor, mask: Tensor, probability: float) -> Tensor:

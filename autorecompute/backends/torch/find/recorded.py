@@ -8,7 +8,6 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 import torch
 from torch import Tensor
 from torch._ops import OpOverload
-from torch.autograd.function import BackwardCFunction
 from torch.utils.flop_counter import flop_registry
 
 from autorecompute.backends.torch.find.graphs import sequence_of
@@ -16,12 +15,10 @@ from autorecompute.backends.torch.find.source import calling_frame, literals_of
 from autorecompute.backends.torch.find.storages import tensors_in
 
 if TYPE_CHECKING:
-    from collections.abc import Container, Iterator, Mapping, Sequence
+    from collections.abc import Mapping, Sequence
 
-    from torch._ops import OpOverloadPacket
     from torch.autograd.graph import Node
 
-    from autorecompute.backends.torch.find.graphs import Graph
     from autorecompute.backends.torch.find.storages import Storages
 
 
@@ -69,8 +66,8 @@ class Operand(NamedTuple):
     Attributes:
         storage: The number of its storage.
         made: The number of the node that made it, and which of the node's results it is; none of a leaf.
-        trains: Whether gradients go back to it.
-        elements: How many it has.
+        trains: True if gradients go back to it.
+        elements: Their number.
     """
 
     storage: int
@@ -102,7 +99,7 @@ class Recorded:
     Attributes:
         function: The operator; one that works in place as the one that does not.
         values: Its arguments in the order of its schema; operands in place of tensors.
-        elements: How many its first result has.
+        elements: The number of elements of its first result.
         literals: Numbers that stand in the expression that called it.
     """
 
@@ -188,59 +185,3 @@ def _out_of_place(function: OpOverload) -> OpOverload | None:
     name = function._schema.name.partition("::")[2]
     packet = getattr(_ATEN, name.removesuffix("_"), None) if name.endswith("_") else None
     return getattr(packet, function._overloadname, None)
-
-
-class Calls:
-    """The operators that made the nodes of a graph.
-
-    Args:
-        graph: The graph.
-        recorded: The operators, by the numbers of nodes.
-        storages: Numbers of storages.
-    """
-
-    def __init__(self, graph: Graph, recorded: Mapping[int, Recorded | None], storages: Storages) -> None:
-        self.graph, self._recorded, self._storages = graph, recorded, storages
-        self._edges: dict[int, dict[str, int]] = {}
-
-    def at(self, place: int) -> Recorded | None:
-        """Return the operator that made a node; none where nobody knows."""
-        node = self.graph.nodes[place]
-        return None if isinstance(node, BackwardCFunction) else self._recorded.get(sequence_of(node))
-
-    def is_one(self, place: int, packets: Container[OpOverloadPacket]) -> bool:
-        """Tell whether one of these operators made a node."""
-        call = self.at(place)
-        return call is not None and call.function.overloadpacket in packets
-
-    def edges(self, place: int) -> Mapping[str, int]:
-        """Return the edges over which an operator's tensors came, by the names of its arguments."""
-        if place not in self._edges:
-            self._edges[place] = dict(self._edges_of(place))
-        return self._edges[place]
-
-    def _edges_of(self, place: int) -> Iterator[tuple[str, int]]:
-        call, sources = self.at(place), self.graph.nodes[place].next_functions
-        if call is None:
-            return
-        given = [
-            (argument.name, value)
-            for argument, value in zip(call.function._schema.arguments, call.values, strict=True)
-            if "Tensor" in str(argument.type)
-        ]
-        # Most operators have a gradient for their first tensors.
-        if all(self._came(value, *source) for (_, value), source in zip(given, sources, strict=False)):
-            yield from ((name, edge) for edge, (name, _) in enumerate(given[: len(sources)]))
-            return
-        edge = 0
-        for name, value in given:
-            if isinstance(value, Operand) and value.trains:
-                came = (at for at in range(edge, len(sources)) if self._came(value, *sources[at]))
-                if (found := next(came, None)) is not None:
-                    yield name, found
-                    edge = found + 1
-
-    def _came(self, value: Any, source: Node | None, result: int) -> bool:
-        if isinstance(value, Operand):
-            return value.came_over(source, result, self._storages)
-        return source is None

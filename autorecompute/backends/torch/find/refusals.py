@@ -12,7 +12,7 @@ from torch.utils.checkpoint import CheckpointError
 
 from autorecompute.backends.common import describe_out_of_memory, is_out_of_memory, last_line
 from autorecompute.backends.torch.find.storages import tensors_in
-from autorecompute.backends.torch.find.structure import can_run_again, is_sharded
+from autorecompute.backends.torch.find.structure import can_run_again, is_named, is_sharded
 from autorecompute.errors import AutorecomputeError, chain_of
 from autorecompute.measurement import Outcome
 from autorecompute.units import MIB
@@ -70,12 +70,7 @@ class Reason(enum.Enum):
 
 @dataclasses.dataclass(frozen=True)
 class Refusal:
-    """A place that is left as it is.
-
-    Attributes:
-        reason: What stands in the way.
-        place: A module group or an operator's site; empty for the whole model.
-    """
+    """A place that is left as it is: a module group or an operator's site; empty for the whole model."""
 
     reason: Reason
     place: str = ""
@@ -86,11 +81,7 @@ class Refusal:
 
 
 class RefusedModelError(AutorecomputeError):
-    """Nothing of the model can be recomputed.
-
-    Args:
-        refusal: Why.
-    """
+    """Nothing of the model can be recomputed."""
 
     def __init__(self, refusal: Refusal) -> None:
         super().__init__(str(refusal))
@@ -100,7 +91,7 @@ class RefusedModelError(AutorecomputeError):
 def refusals_of_model(model: Module) -> Iterator[Refusal]:
     """Yield what keeps the whole model from being recomputed, seen before it is run."""
     for reason, is_so in (
-        (Reason.ORTMODULE, _is_named(model, "ORTModule", "onnxruntime")),
+        (Reason.ORTMODULE, is_named(model, "ORTModule", "onnxruntime")),
         (Reason.TRANSFORMED, is_transformed()),
         (Reason.SCRIPTED, any(isinstance(module, torch.jit.ScriptModule) for module in model.modules())),
         (Reason.SHARDED, _is_sharded_otherwise(model)),
@@ -118,21 +109,17 @@ def is_transformed() -> bool:
 
 def _is_sharded_otherwise(model: Module) -> bool:
     """Tell whether parts are sharded, and the model as a whole not in a way in which it can be run again."""
-    is_in_parts = any(_is_named(module, "FSDP", "torch.distributed") for module in model.modules())
+    is_in_parts = any(
+        is_named(module, ("FSDP", "FullyShardedDataParallel"), "torch.distributed") for module in model.modules()
+    )
     return is_in_parts and not can_run_again(model)
 
 
 def _is_spread(parameter: Any, model: Module) -> bool:
     """Tell whether a parameter is split over ranks by more than ``fully_shard``."""
-    if not _is_named(parameter, "DTensor", "torch.distributed"):
+    if not is_named(parameter, "DTensor", "torch.distributed"):
         return False
     return not is_sharded(model) or sum(placement.is_shard() for placement in parameter.placements) > 1
-
-
-def _is_named(value: object, start: str, package: str) -> bool:
-    """Tell whether a class of the object has such a name; a class of a package that need not be installed."""
-    starts = (start, "FullyShardedDataParallel") if start == "FSDP" else (start,)
-    return any(kind.__name__.startswith(starts) and kind.__module__.startswith(package) for kind in type(value).__mro__)
 
 
 def unwrapped(model: Module) -> Module:

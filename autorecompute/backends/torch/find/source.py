@@ -37,18 +37,21 @@ _SUMS = {"add", "add_", "sub", "sub_", "subtract"}
 _LIGHTNING_STEP = "lightning.pytorch.loops.optimization.automatic", "pytorch_lightning.loops.optimization.automatic"
 
 
-def calling_frames() -> Iterator[FrameType]:
-    """Yield the frames that are neither torch's nor ours, the innermost first."""
+def _frames() -> Iterator[FrameType]:
     frame: FrameType | None = sys._getframe(1)
     while frame is not None:
-        if not frame.f_code.co_filename.startswith(_LIBRARIES):
-            yield frame
+        yield frame
         frame = frame.f_back
 
 
+def _calling_frames() -> Iterator[FrameType]:
+    """Yield the frames that are neither torch's nor ours, the innermost first."""
+    return (frame for frame in _frames() if not frame.f_code.co_filename.startswith(_LIBRARIES))
+
+
 def calling_frame() -> FrameType | None:
-    """Return the innermost of them; ``None`` where there is none."""
-    return next(calling_frames(), None)
+    """Return the innermost frame that is neither torch's nor ours; ``None`` where there is none."""
+    return next(_calling_frames(), None)
 
 
 def is_in_autograd_function() -> bool:
@@ -57,14 +60,11 @@ def is_in_autograd_function() -> bool:
     A module that is called there runs again in the backward pass, as in torch's reentrant checkpoint and in those of
     other libraries.
     """
-    frame: FrameType | None = sys._getframe(1)
-    while frame is not None:
+    for frame in _frames():
         code = frame.f_code
-        if code.co_name == _FORWARD and code.co_argcount and code.co_varnames[0] != _MODULE:
-            context = local_of(frame, code.co_varnames[0])
-            if isinstance(context, BackwardCFunction):
-                return True
-        frame = frame.f_back
+        is_forward = code.co_name == _FORWARD and code.co_argcount and code.co_varnames[0] != _MODULE
+        if is_forward and isinstance(local_of(frame, code.co_varnames[0]), BackwardCFunction):
+            return True
     return False
 
 
@@ -78,8 +78,9 @@ def local_of(frame: FrameType, name: str, default: Any = None) -> Any:
 
     Before Python 3.13 a function's frame goes on holding the copies of its variables that it was asked for once.
     """
-    is_function = frame.f_code.co_flags & inspect.CO_OPTIMIZED
-    variables = _variables_of(frame.f_code) if is_function else frozenset()
+    code = frame.f_code
+    is_function = code.co_flags & inspect.CO_OPTIMIZED
+    variables = {*code.co_varnames, *code.co_cellvars, *code.co_freevars} if is_function else set()
     if is_function and name not in variables:  # asked all the same, the frame would change a dict of the script's
         return default
     held = frame.f_locals
@@ -91,29 +92,16 @@ def local_of(frame: FrameType, name: str, default: Any = None) -> Any:
     return value
 
 
-def _variables_of(code: CodeType) -> frozenset[str]:
-    return frozenset((*code.co_varnames, *code.co_cellvars, *code.co_freevars))
-
-
 def replica_around(module: Module) -> DistributedDataParallel | None:
     """Return the ``DistributedDataParallel`` whose call is calling the module now; ``None`` where there is none."""
-    frame: FrameType | None = sys._getframe(1)
-    while frame is not None:
-        caller = local_of(frame, "self")
-        if isinstance(caller, DistributedDataParallel) and caller.module is module:
-            return caller
-        frame = frame.f_back
-    return None
+    callers = (local_of(frame, "self") for frame in _frames())
+    replicas = (caller for caller in callers if isinstance(caller, DistributedDataParallel))
+    return next((replica for replica in replicas if replica.module is module), None)
 
 
 def keeps_gradients() -> bool:
     """Tell whether a model's caller frees the last step's gradients behind the forward pass, as Lightning does."""
-    frame: FrameType | None = sys._getframe(1)
-    while frame is not None:
-        if str(frame.f_globals.get("__name__")).endswith(_LIGHTNING_STEP):
-            return True
-        frame = frame.f_back
-    return False
+    return any(str(frame.f_globals.get("__name__")).endswith(_LIGHTNING_STEP) for frame in _frames())
 
 
 def keeps_result(frame: FrameType | None) -> bool:
@@ -122,11 +110,9 @@ def keeps_result(frame: FrameType | None) -> bool:
     That is so for ``logits = model(x)`` where the same function calls ``backward`` later. It is not so for
     ``criterion(model(x), y)``, nor in a function that returns the loss and takes the name with it.
     """
-    return frame is not None and _BACKWARD in frame.f_code.co_names and _is_stored(frame)
-
-
-def _is_stored(frame: FrameType) -> bool:
-    """Tell whether the result of the call that runs in the frame, or an attribute other than its loss, gets a name."""
+    if frame is None or _BACKWARD not in frame.f_code.co_names:
+        return False
+    # Whether the result of the call that runs there, or an attribute other than its loss, gets a name.
     following = (one for one in dis.get_instructions(frame.f_code) if one.offset > frame.f_lasti)
     after = next((one for one in following if one.opname != "LOAD_ATTR" or one.argval == "loss"), None)
     return after is not None and after.opname.startswith(("STORE_", "UNPACK_"))
@@ -191,11 +177,11 @@ _SCOPES = (*LOOPS, *FUNCTIONS)
 UNKNOWN: Final = object()
 
 
-def scopes(file: str, line: int) -> list[ast.AST]:
+def _scopes(file: str, line: int) -> list[ast.AST]:
     """Return the loops around a line, the innermost first, and the function or module that they are in."""
     tree = _tree(file)
-    around = [node for node in ast.walk(tree) if isinstance(node, _SCOPES) and node.lineno <= line <= end(node)]
-    around.sort(key=lambda node: (end(node), -node.lineno, -node.col_offset))
+    around = [node for node in ast.walk(tree) if isinstance(node, _SCOPES) and node.lineno <= line <= _last_line(node)]
+    around.sort(key=lambda node: (_last_line(node), -node.lineno, -node.col_offset))
     loops = list(itertools.takewhile(lambda node: isinstance(node, LOOPS), around))
     return [*loops, around[len(loops)] if len(loops) < len(around) else tree]
 
@@ -208,12 +194,11 @@ def _tree(file: str) -> ast.Module:
         return ast.Module([], [])
 
 
-def end(node: ast.stmt) -> int:
-    """Return the last line of a statement."""
+def _last_line(node: ast.stmt) -> int:
     return node.end_lineno or node.lineno
 
 
-def inside(scope: ast.AST) -> Iterator[ast.AST]:
+def _inside(scope: ast.AST) -> Iterator[ast.AST]:
     """Yield what runs with a scope: not what a function does that is defined there, and called who knows where."""
     waiting = [scope]
     while waiting:
@@ -222,28 +207,28 @@ def inside(scope: ast.AST) -> Iterator[ast.AST]:
         yield from within
 
 
-def codes(loop: ast.AST, frame: FrameType) -> Iterator[CodeType]:
+def _codes(loop: ast.AST, frame: FrameType) -> Iterator[CodeType]:
     """Yield the code of the functions and methods that a loop calls, where their names tell them."""
-    for node in inside(loop):
+    for node in _inside(loop):
         match node:
             case ast.Call(func=ast.Name() as name):
-                function = value_of(name, frame)
+                function = _value_of(name, frame)
             case ast.Call(func=ast.Attribute(value=holder, attr=attribute)):
-                function = inspect.getattr_static(value_of(holder, frame), attribute, None)
+                function = inspect.getattr_static(_value_of(holder, frame), attribute, None)
             case _:
                 continue
         if isinstance(function, FunctionType):
             yield function.__code__
 
 
-def value_of(expression: ast.expr, frame: FrameType) -> Any:
+def _value_of(expression: ast.expr, frame: FrameType) -> Any:
     """Return the value of a number, a name, or an attribute in an object or its class; run nothing of theirs."""
     if isinstance(expression, ast.Constant):
         return expression.value
     if isinstance(expression, ast.Name):
         return local_of(frame, expression.id, frame.f_globals.get(expression.id, UNKNOWN))
     if isinstance(expression, ast.Attribute):
-        holder = value_of(expression.value, frame)
+        holder = _value_of(expression.value, frame)
         return inspect.getattr_static(holder, expression.attr, UNKNOWN) if holder is not UNKNOWN else UNKNOWN
     return UNKNOWN
 
@@ -256,12 +241,7 @@ _INSTALLED = tuple({*site.getsitepackages(), *(sysconfig.get_path(name) for name
 
 
 class _Event(NamedTuple):
-    """Event in the code, in its order.
-
-    Attributes:
-        calls: So many calls; 0 where it goes back.
-        is_running: Whether one of them is the one that runs now.
-    """
+    """So many calls in the code, or 0 where it goes back; true if one of them is the one that runs now."""
 
     calls: int
     is_running: bool = False
@@ -290,7 +270,7 @@ def _own_frames() -> Iterator[tuple[FrameType, tuple[int, int]]]:
     A comprehension is a part of the function that it is in.
     """
     inner: tuple[int, int] | None = None
-    for frame in calling_frames():
+    for frame in _calling_frames():
         if frame.f_code.co_filename.startswith(_INSTALLED):
             return
         inner = inner or _end_of_call(frame)
@@ -302,49 +282,36 @@ def _own_frames() -> Iterator[tuple[FrameType, tuple[int, int]]]:
 
 
 def _end_of_call(frame: FrameType) -> tuple[int, int] | None:
-    """Return the end of the expression that a frame is computing; ``None`` where nobody knows."""
     _, line, _, column = list(frame.f_code.co_positions())[frame.f_lasti // 2]
     return (line, column) if line is not None and column is not None else None
 
 
 def _count(frame: FrameType, end: tuple[int, int]) -> tuple[int, bool]:
     """Count how often a frame's running call comes before the backward pass there, and tell whether there is one."""
-    reader, found = None, []
-    for scope in scopes(frame.f_code.co_filename, frame.f_lineno):
-        running = next((node for node in inside(scope) if isinstance(node, ast.Call) and _end(node) == end), None)
+    found: list[_Event] = []
+    for scope in _scopes(frame.f_code.co_filename, frame.f_lineno):
+        calls = (node for node in _inside(scope) if isinstance(node, ast.Call))
+        # No two calls end at one place.
+        running = next((call for call in calls if (call.end_lineno, call.end_col_offset) == end), None)
         if running is None:
             return 1, False
-        reader = _Reader(running, frame)
-        found = list(reader.events(scope.body))  # type: ignore[attr-defined]
+        found = list(_Reader(running, frame).events(scope.body))  # type: ignore[attr-defined]
         if _BACK in found:
             break
-    place = next((place for place, event in enumerate(found) if event.is_running), None)
-    if reader is None or place is None:
-        return 1, False
-    before = next((at for at in range(place, -1, -1) if found[at] == _BACK), -1)
-    behind = next((at for at in range(place, len(found)) if found[at] == _BACK), len(found))
-    return max(1, sum(event.calls for event in found[before + 1 : behind])), _BACK in found
-
-
-def _end(node: ast.expr) -> tuple[int | None, int | None]:
-    """Return the end of an expression, by which a call is known: no two end at one place."""
-    return node.end_lineno, node.end_col_offset
+    between = (list(run) for is_back, run in itertools.groupby(found, _BACK.__eq__) if not is_back)
+    own = next((run for run in between if any(event.is_running for event in run)), None)
+    return (max(1, sum(event.calls for event in own)), _BACK in found) if own else (1, False)
 
 
 class _Reader:
-    """Reads code for calls like the one that runs, and for what goes back.
-
-    Args:
-        running: That call.
-        frame: The frame that it runs in.
-    """
+    """Reads code for calls like the one that runs, and for what goes back."""
 
     def __init__(self, running: ast.Call, frame: FrameType) -> None:
         self._running, self._frame = running, frame
         self._called = ast.dump(running.func)
 
     def events(self, nodes: Iterable[ast.AST]) -> Iterator[_Event]:
-        """Give what these do, in order."""
+        """Yield what these do, in order."""
         for node in nodes:
             yield from self._events(node)
 
@@ -357,10 +324,13 @@ class _Reader:
                 yield from self._branch(node)
             case ast.For(iter=rounds):
                 yield from self._events(rounds)
-                yield from self._loop(node.body, _rounds(rounds, self._frame) if not _may_end(node) else 1)
+                may_end = any(isinstance(inner, ast.Break | ast.Return) for inner in _inside(node))
+                yield from self._loop(node.body, 1 if may_end else _rounds(rounds, self._frame))
             case ast.With(items=items):
                 found = self.events([*items, *node.body])
-                yield from (one for one in found if one.is_running or one == _BACK or not _is_without(items))
+                contexts = " ".join(ast.dump(item.context_expr) for item in items)
+                is_without = "no_grad" in contexts or "inference_mode" in contexts
+                yield from (one for one in found if one.is_running or one == _BACK or not is_without)
             case ast.Try(body=body, orelse=orelse, finalbody=final):
                 yield from self.events([*body, *orelse, *final])
             case ast.ListComp() | ast.SetComp() | ast.DictComp() | ast.GeneratorExp():
@@ -380,7 +350,7 @@ class _Reader:
     def _branch(self, node: ast.If | ast.IfExp) -> list[_Event]:
         """Return the branch that runs or will run, where it is known; else the one with more calls."""
         branches = [list(self.events(part if isinstance(part, list) else [part])) for part in (node.body, node.orelse)]
-        value = value_of(node.test, self._frame)
+        value = _value_of(node.test, self._frame)
         if type(value) in {bool, int, type(None)}:
             return branches[0 if value else 1]
         return max(branches, key=lambda one: (any(each.is_running for each in one), sum(each.calls for each in one)))
@@ -393,21 +363,10 @@ class _Reader:
         return [_Event(rounds * calls, is_running)]
 
     def _goes_back(self, node: ast.Call) -> bool:
-        name = node.func.attr if isinstance(node.func, ast.Attribute) else getattr(node.func, "id", "")
+        name = _name_of(node.func)
         if name.endswith("backward") or (name == "grad" and "autograd" in ast.dump(node.func)):
             return True
-        return any("backward" in code.co_names for code in codes(ast.Expr(node), self._frame))
-
-
-def _may_end(loop: ast.For) -> bool:
-    """Tell whether a loop may end before its last round."""
-    return any(isinstance(node, (ast.Break, ast.Return)) for node in inside(loop))
-
-
-def _is_without(items: Iterable[ast.withitem]) -> bool:
-    """Tell whether a context is one without gradients."""
-    names = [ast.dump(item.context_expr) for item in items]
-    return any("no_grad" in name or "inference_mode" in name for name in names)
+        return any("backward" in code.co_names for code in _codes(ast.Expr(node), self._frame))
 
 
 def _rounds(expression: ast.expr, frame: FrameType) -> int:
@@ -416,11 +375,11 @@ def _rounds(expression: ast.expr, frame: FrameType) -> int:
         case ast.Tuple(elts=parts) | ast.List(elts=parts):
             return max(1, len(parts))
         case ast.Call(func=ast.Name(id="range"), args=[count]):
-            value = value_of(count, frame)
+            value = _value_of(count, frame)
             return max(1, value) if type(value) is int else 1
         case ast.Call(func=ast.Name(id="zip" | "enumerate" | "reversed" | "list" | "tuple"), args=[first, *_]):
             return _rounds(first, frame)
-    value = value_of(expression, frame)
+    value = _value_of(expression, frame)
     return max(1, len(value)) if type(value) in {list, tuple, dict, range} else 1
 
 
@@ -434,11 +393,14 @@ _TOLD: Final = {
 
 def accumulates_gradients() -> bool:
     """Tell whether who is calling a model now calls it several times for a step of the optimizer."""
-    frames = list(calling_frames())
+    frames = list(_calling_frames())
     if told := list(_told_by(frames)):
         return max(told) > 1
+    accelerate = sys.modules.get("accelerate.state")
+    if accelerate is not None and accelerate.GradientState().num_steps > 1:
+        return True
     read = (_reads(frame, frames[:number]) for number, frame in enumerate(frames))
-    return _accelerated() > 1 or next((found for found in read if found is not None), False)
+    return next((found for found in read if found is not None), False)
 
 
 def _told_by(frames: Sequence[FrameType]) -> Iterator[int]:
@@ -453,17 +415,13 @@ def _told_by(frames: Sequence[FrameType]) -> Iterator[int]:
                         yield count
 
 
-def _accelerated() -> int:
-    """Return the gradient accumulation steps that Accelerate was told."""
-    state = sys.modules.get("accelerate.state")
-    return int(state.GradientState().num_steps) if state is not None else 1
-
-
 def _reads(frame: FrameType, called: Sequence[FrameType]) -> bool | None:
     """Tell whether the code around a frame's running line accumulates; ``None`` where it has no optimizer step."""
     line, inner = frame.f_lineno, None
-    for scope in scopes(frame.f_code.co_filename, line):
-        if steps := _steps(scope, frame):
+    optimizers = (Optimizer, GradScaler)  # by its type: asked for its class, a proxy runs code of its own
+    for scope in _scopes(frame.f_code.co_filename, line):
+        calls = _calls(scope, "step")
+        if steps := [call for call, holder in calls if issubclass(type(_value_of(holder, frame)), optimizers)]:
             if inner is not None:
                 return _repeats(inner, frame, called)
             return all(_is_at_times(step, scope, line, frame) for step in steps)
@@ -471,27 +429,19 @@ def _reads(frame: FrameType, called: Sequence[FrameType]) -> bool | None:
     return None
 
 
-def _steps(scope: ast.AST, frame: FrameType) -> list[ast.Call]:
-    """Return the calls inside that have an optimizer step."""
-    steps = (Optimizer, GradScaler)  # by its type: asked for its class, a proxy runs code of its own
-    return [node for node in _calls(scope, "step") if issubclass(type(_holder(node, frame)), steps)]
-
-
-def _calls(scope: ast.AST, name: str) -> Iterator[ast.Call]:
-    for node in inside(scope):
-        if isinstance(node, ast.Call) and isinstance(node.func, ast.Attribute) and node.func.attr == name:
-            yield node
-
-
-def _holder(call: ast.Call, frame: FrameType) -> Any:
-    return value_of(call.func.value, frame) if isinstance(call.func, ast.Attribute) else UNKNOWN
+def _calls(scope: ast.AST, name: str) -> Iterator[tuple[ast.Call, ast.expr]]:
+    """Yield the calls inside of a method with this name, each with the object whose method it is."""
+    for node in _inside(scope):
+        match node:
+            case ast.Call(func=ast.Attribute(value=holder, attr=attribute)) if attribute == name:
+                yield node, holder
 
 
 def _is_at_times(step: ast.Call, scope: ast.AST, line: int, frame: FrameType) -> bool:
     """Tell whether a step comes once in several rounds, and the line that runs in each."""
     for node in ast.walk(scope):
         if isinstance(node, ast.If) and _counts(node.test, scope, frame):
-            is_inside = node.lineno <= step.lineno <= end(node) and not node.lineno <= line <= end(node)
+            is_inside = node.lineno <= step.lineno <= _last_line(node) and not node.lineno <= line <= _last_line(node)
             goes_on = any(isinstance(part, ast.Continue) for part in node.body)
             if is_inside or (goes_on and line < node.lineno < step.lineno):
                 return True
@@ -501,14 +451,11 @@ def _is_at_times(step: ast.Call, scope: ast.AST, line: int, frame: FrameType) ->
 def _counts(test: ast.expr, scope: ast.AST, frame: FrameType) -> bool:
     """Tell whether a test holds once in several rounds: it has a remainder, or a name that is made of one."""
     names = {node.id for node in ast.walk(test) if isinstance(node, ast.Name)}
-    made = [node.value for node in ast.walk(scope) if isinstance(node, ast.Assign) and _names(node) & names]
+    assigned = (node for node in ast.walk(scope) if isinstance(node, ast.Assign))
+    made = [one.value for one in assigned if names & {getattr(target, "id", "") for target in one.targets}]
     parts = [part for whole in (test, *made) for part in ast.walk(whole)]
     rests = [part.right for part in parts if isinstance(part, ast.BinOp) and isinstance(part.op, ast.Mod)]
     return any(_is_several(rest, frame) for rest in rests)
-
-
-def _names(assignment: ast.Assign) -> set[str]:
-    return {target.id for target in assignment.targets if isinstance(target, ast.Name)}
 
 
 def _repeats(loop: ast.AST, frame: FrameType, called: Sequence[FrameType]) -> bool:
@@ -516,12 +463,12 @@ def _repeats(loop: ast.AST, frame: FrameType, called: Sequence[FrameType]) -> bo
     match loop:
         case ast.For(iter=ast.Call(func=ast.Name(id="range"), args=[count])) if not _is_several(count, frame):
             return False
-    run = itertools.chain((one.f_code for one in called), codes(loop, frame))
+    run = itertools.chain((one.f_code for one in called), _codes(loop, frame))
     names = [set(code.co_names) for code in run]  # what steps as well takes whole steps
     return any(_calls(loop, "backward")) or any("backward" in one and "step" not in one for one in names)
 
 
 def _is_several(count: ast.expr, frame: FrameType) -> bool:
     """Tell whether a number is more than one, or nobody knows it."""
-    value = value_of(count, frame)
+    value = _value_of(count, frame)
     return not isinstance(value, int) or value > 1

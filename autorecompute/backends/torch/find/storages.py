@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import collections
 import copy
-import dataclasses
 import functools
 import itertools
 import weakref
@@ -24,8 +23,7 @@ if TYPE_CHECKING:
 class Storages:
     """Gives every storage a number of its own; the address of one that is gone may be another's a moment later.
 
-    Args:
-        gone: Called with a storage's number when the last tensor on it is gone.
+    ``gone`` is called with a storage's number when the last tensor on it is gone.
     """
 
     def __init__(self, gone: Callable[[int], None] | None = None) -> None:
@@ -147,21 +145,10 @@ class UnknownValueError(Exception):
     """A value is looked at that nobody has recorded."""
 
 
-@dataclasses.dataclass(frozen=True)
-class _Shape:
-    """A tensor of which only the form is known."""
-
-    size: tuple[int, ...]
-    stride: tuple[int, ...]
-    dtype: torch.dtype
-    device: torch.device
-
-    @classmethod
-    def of(cls, tensor: Tensor) -> _Shape:
-        return cls(tuple(tensor.shape), tuple(tensor.stride()), tensor.dtype, tensor.device)
-
-    def tensor(self) -> Tensor:
-        return torch.empty_strided(self.size, self.stride, dtype=self.dtype, device=self.device)
+def _form_of(tensor: Tensor) -> functools.partial[Tensor]:
+    """Return what makes a tensor of the same form."""
+    size, stride = tuple(tensor.shape), tuple(tensor.stride())
+    return functools.partial(torch.empty_strided, size, stride, dtype=tensor.dtype, device=tensor.device)
 
 
 class Values:
@@ -199,7 +186,7 @@ class Values:
 
     def record(self, path: str, function: Any, result: Any) -> None:
         """Keep what an operator gave that the module with this path called."""
-        self._recorded[path][function].append(tree_map_only(Tensor, _Shape.of, result))
+        self._recorded[path][function].append(tree_map_only(Tensor, _form_of, result))
 
     def next(self, function: Any) -> Any:
         """Return the recorded value for an operator that looks now.
@@ -217,7 +204,7 @@ class Values:
                 f"{path or 'the model or the script'} looks at a value of a tensor, which was not recorded"
             )
         self._read[path][function] = place + 1
-        return tree_map_only(_Shape, _Shape.tensor, recorded[place])
+        return tree_map_only(functools.partial, lambda make: make(), recorded[place])
 
 
 def looks_at_values(function: Any, args: tuple[Any, ...]) -> bool:

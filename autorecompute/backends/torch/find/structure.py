@@ -12,13 +12,14 @@ from typing import TYPE_CHECKING, Any
 import torch
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable, Iterator, Sequence
+    from collections.abc import Iterator, Sequence
 
     from torch import Tensor
     from torch.nn import Module, Parameter
 
 
 STAR = "*"
+_CONTAINERS = frozenset({"ModuleList", "ModuleDict", "ParameterList", "ParameterDict"})
 _NUMBERED = re.compile(r"(.*?)(\d+)")
 
 
@@ -28,8 +29,7 @@ class Structure:
 
     Attributes:
         groups: For each group its modules' paths, in the order of the model. The model itself is in none.
-        units: The paths of all units, in the order of the model; no unit lies inside another one. None where
-            nothing repeats.
+        units: The paths of all units, in the order of the model, none inside another; empty where nothing repeats.
     """
 
     groups: Mapping[str, tuple[str, ...]]
@@ -63,7 +63,7 @@ def structure_of(model: Module) -> Structure:
             for name, _ in children:
                 full = _join(path, name)
                 names[full] = _join(names[path], starred or name)
-                if starred and len(children) > 1:
+                if starred:
                     repeats.setdefault(full, []).extend(_join(path, sibling) for sibling, _ in children)
     groups: dict[str, list[str]] = collections.defaultdict(list)
     for path, name in names.items():
@@ -82,7 +82,7 @@ def _children(module: Module) -> Iterator[tuple[str, list[tuple[str, Module]]]]:
     for name, child in module.named_children():
         match = _NUMBERED.fullmatch(name)
         # Stages are often called layer1, layer2; what has no children of its own (norm1, norm2) is no repeated part.
-        is_stage = match and (match[1] == "" or _is_list(child))
+        is_stage = match and (match[1] == "" or type(child).__name__ in {"Sequential", "ModuleList"})
         alike[(match[1] if match and is_stage else name, type(child))].append((name, child))
     kinds = collections.Counter(prefix for (prefix, _), found in alike.items() if _repeats(found))
     for (prefix, kind), found in alike.items():
@@ -97,16 +97,13 @@ def _repeats(children: list[tuple[str, Module]]) -> bool:
     return len(children) > 1 and any(True for _, child in children for _ in child.children())
 
 
-def _is_list(module: Module) -> bool:
-    return type(module).__name__ in {"Sequential", "ModuleList"}
-
-
 def _units(model: Module, repeats: Mapping[str, list[str]]) -> Iterator[str]:
     """Yield the outermost repeated modules that have like parameters, else the innermost ones.
 
     They are called as modules.
     """
-    called = {path: module for path, module in model.named_modules() if not _is_container(module)}
+    # The others are never called themselves.
+    called = {path: module for path, module in model.named_modules() if type(module).__name__ not in _CONTAINERS}
     repeated = [path for path in called if path in repeats]
     alike = {path for path in repeated if len({_shapes(called[sibling]) for sibling in repeats[path]}) == 1}
     taken: list[str] = []
@@ -118,37 +115,21 @@ def _units(model: Module, repeats: Mapping[str, list[str]]) -> Iterator[str]:
             yield path
 
 
-def _is_container(module: Module) -> bool:
-    """Tell whether the module is never called itself, as ``ModuleList`` is not."""
-    return type(module).__name__ in {"ModuleList", "ModuleDict", "ParameterList", "ParameterDict"}
-
-
 def _shapes(module: Module) -> tuple[tuple[str, tuple[int, ...]], ...]:
     return tuple((name, tuple(parameter.shape)) for name, parameter in module.named_parameters())
 
-
-def every_2nd(paths: Iterable[str]) -> list[str]:
-    """Return every second of these paths, from the first on."""
-    return list(paths)[::2]
-
-
-def first_of(paths: Iterable[str], count: int | None) -> list[str]:
-    """Return the first ``count`` of these paths, or all of them."""
-    return list(paths)[:count]
-
-
-FSDP_MODULE = "FSDPModule"
-"""The class that ``fully_shard`` makes of a module, by name: it is asked for where no process group may be."""
 
 REDUCES = ("reduce_grads", "all_reduce_grads")
 
 
 def is_sharded(module: Module) -> bool:
     """Tell whether ``fully_shard`` was applied to this module."""
-    return any(
-        kind.__name__ == FSDP_MODULE and kind.__module__.startswith("torch.distributed")
-        for kind in type(module).__mro__
-    )
+    return is_named(module, "FSDPModule", "torch.distributed")
+
+
+def is_named(value: object, starts: str | tuple[str, ...], package: str) -> bool:
+    """Tell whether a class of the object has such a name; a class of a package that need not be installed."""
+    return any(kind.__name__.startswith(starts) and kind.__module__.startswith(package) for kind in type(value).__mro__)
 
 
 def can_run_again(model: Module) -> bool:
@@ -209,17 +190,14 @@ def _local(gradient: Any) -> Tensor | None:
 @contextlib.contextmanager
 def _reducing(model: Module) -> Iterator[None]:
     """Have gradients reduced, in a step too that only accumulates them."""
-    groups = _groups_of(model)
-    kept = [[getattr(group, name) for name in REDUCES] for group in groups]
+    kept = [(group, name, getattr(group, name)) for group in _groups_of(model) for name in REDUCES]
     try:
-        for group in groups:
-            for name in REDUCES:
-                setattr(group, name, True)
+        for group, name, _ in kept:
+            setattr(group, name, True)
         yield
     finally:
-        for group, values in zip(groups, kept, strict=True):
-            for name, value in zip(REDUCES, values, strict=True):
-                setattr(group, name, value)
+        for group, name, value in kept:
+            setattr(group, name, value)
 
 
 def _groups_of(model: Module) -> list[Any]:

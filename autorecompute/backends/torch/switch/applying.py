@@ -5,13 +5,12 @@ from __future__ import annotations
 import functools
 import logging
 import os
+import threading
 import weakref
-from dataclasses import dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, Protocol, Self
+from typing import TYPE_CHECKING, Any, NamedTuple, Self
 
 import torch
-from torch.nn import Module
 from torch.nn.parallel import DistributedDataParallel
 from torch.optim import Optimizer
 from torch.optim.optimizer import register_optimizer_step_post_hook
@@ -38,47 +37,51 @@ from autorecompute.errors import UsageError
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping, Sequence
 
+    from torch.nn import Module
+
     from autorecompute.backends.torch.fake.steps import Script
     from autorecompute.plans import Config
 
 
-class Watcher(Protocol):
-    """Who is told of training calls; what it calls itself is not told to it."""
+_LOG = logging.getLogger(__name__)
 
-    def about_to_run(self, root: Module, args: Sequence[Any], kwargs: Mapping[str, Any]) -> None:
-        """Note that a root is about to be called with these arguments."""
-
-    def has_run(self, root: Module, result: Any) -> None:
-        """Note that a root has returned this."""
+MOST_NAMED = 8
+"""So many choices are named in a message."""
 
 
 class Roots:
     """Follows the training calls of roots: of the outermost modules that hold parameters of an optimizer.
 
-    ``DistributedDataParallel`` is none; the module in it is.
+    ``DistributedDataParallel`` is none; the module in it is. Calls that are made by who is told are not followed.
 
     Args:
-        watcher: Who is told.
+        about_to_run: Told that a root is about to be called with these arguments.
+        has_run: Told that a root has returned this.
         leaves: Tells modules that are none and hold none, whatever an optimizer has of them.
+
+    Attributes:
+        is_transformed: True once a transform of ``torch.func`` has called a module with weights that no optimizer
+            holds.
     """
 
-    def __init__(self, watcher: Watcher, leaves: Callable[[Module], bool] = lambda _module: False) -> None:
-        self._watcher, self._leaves = watcher, leaves
+    def __init__(
+        self,
+        about_to_run: Callable[[Module, Sequence[Any], Mapping[str, Any]], None],
+        has_run: Callable[[Module, Any], None] = lambda _root, _result: None,
+        leaves: Callable[[Module], bool] = lambda _module: False,
+    ) -> None:
+        self._about_to_run, self._has_run, self._leaves = about_to_run, has_run, leaves
         self._optimizers: weakref.WeakSet[Optimizer] = weakref.WeakSet()
         self._roots: weakref.WeakSet[Module] = weakref.WeakSet()
         self._others: weakref.WeakSet[Module] = weakref.WeakSet()
-        self._is_inside = False
+        self._is_inside = self._is_on = self.is_transformed = False
         self._on_failure: Callable[[Exception], None] = lambda _error: None
-        self._is_on = False
-        self.is_transformed = False
-        """Tells whether a transform of ``torch.func`` has called a module with weights that no optimizer holds."""
         self._put: list[tuple[Any, str, Any, Any]] = []
 
     def install(self, on_failure: Callable[[Exception], None] | None = None) -> None:
         """Follow the optimizers that are made from now on, and the calls of all modules.
 
-        Args:
-            on_failure: Told what a root raises, before its caller gets that.
+        What a root raises is told to ``on_failure`` before its caller gets it.
         """
         self._on_failure = on_failure or self._on_failure
         call, add = torch.nn.Module.__call__, Optimizer.add_param_group
@@ -130,31 +133,30 @@ class Roots:
         if module in self._others or torch._C._current_autograd_node() is not None:
             return False
         trained = {parameter for optimizer in self._optimizers for parameter in _parameters_of(optimizer)}
-        if trained.isdisjoint(map(id, module.parameters())) and is_transformed():
+        is_trained = not trained.isdisjoint(map(id, module.parameters()))
+        if not is_trained and is_transformed():
             self.is_transformed = True
             return False
-        if isinstance(module, DistributedDataParallel) or trained.isdisjoint(map(id, module.parameters())):
+        if isinstance(module, DistributedDataParallel) or not is_trained:
             self._others.add(module)
             return False
         if self._leaves(module):
             self._others.update(module.modules())
-            self._others.add(module)
             return False
         self._roots.add(module)
-        for inner in module.children():
-            self._others.update(inner.modules())
+        self._others.update(inner for inner in module.modules() if inner is not module)
         return True
 
     def _run(self, root: Module, call: Callable[..., Any], args: Sequence[Any], kwargs: Mapping[str, Any]) -> Any:
         self._is_inside = True
         try:
-            self._watcher.about_to_run(root, args, kwargs)
+            self._about_to_run(root, args, kwargs)
             try:
                 result = call(*args, **kwargs)
             except Exception as error:
                 self._on_failure(error)
                 raise
-            self._watcher.has_run(root, result)
+            self._has_run(root, result)
         finally:
             self._is_inside = False
         return result
@@ -164,21 +166,8 @@ def _parameters_of(optimizer: Optimizer) -> set[int]:
     return {id(parameter) for group in optimizer.param_groups for parameter in group["params"]}
 
 
-_LOG = logging.getLogger(__name__)
-
-
-@dataclass(frozen=True)
-class Tuned:
-    """A model with its switches.
-
-    The model is not kept by it.
-
-    Attributes:
-        reference: A weak reference to the model.
-        found: What a probe found in it.
-        board: Its switches.
-        is_compiled: Whether the compiler runs it.
-    """
+class Tuned(NamedTuple):
+    """A model, which is not kept, with what a probe found in it and its switches."""
 
     reference: weakref.ref[Module]
     found: Detected
@@ -187,13 +176,7 @@ class Tuned:
 
     @classmethod
     def of(cls, model: Module, args: Sequence[Any], kwargs: Mapping[str, Any], calls: int = 1) -> Self:
-        """Return the model that is about to be called with these arguments for training.
-
-        Args:
-            model: The model.
-            args: The positional arguments of its call.
-            kwargs: Its keyword arguments.
-            calls: How often it is called in a step before the backward pass.
+        """Return the model that is about to be called with these arguments for training, so often in a step.
 
         Raises:
             RefusedModelError: nothing of it can be recomputed.
@@ -210,8 +193,9 @@ class Tuned:
     def blocks(self) -> dict[str, Module]:
         """Return the repeated modules by their paths; none of a compiled model, whose graph has them all."""
         model = self.reference()
-        paths = () if model is None or self.is_compiled else self.found.structure.units
-        return {path: model.get_submodule(path) for path in paths} if model is not None else {}
+        if model is None or self.is_compiled:
+            return {}
+        return {path: model.get_submodule(path) for path in self.found.structure.units}
 
     def switch(self, config: Config) -> None:
         """Have the next forward pass recompute what the config says and nothing else.
@@ -229,9 +213,8 @@ class Tuned:
         model = self.reference()
         assert model is not None, "a model that is called is there"
         try:
-            meter = FakeSteps(model, self.found.structure.units, script, self.found.values).run(
-                self.board, config.choices
-            )
+            steps = FakeSteps(model, self.found.structure.units, script, self.found.values)
+            meter = steps.run(self.board, config.choices)
         except Exception as error:  # noqa: BLE001  (the model's own code runs there on tensors without values)
             _LOG.debug("no whole step can be run: %s", error)
             return None
@@ -252,24 +235,18 @@ class Tuned:
         return tuple(sorted(path for path, rewrite in rewrites.items() if rewrite.missed))
 
 
-MOST_NAMED = 8
-"""So many choices are named in a message."""
-
-
-class _Elsewhere:
-    """Decision of a tuner, or of the environment, about this process's recompute."""
-
-    decides = False
+_ELSEWHERE = threading.Event()
+"""Set once a tuner, or the environment, decides about this process's recompute."""
 
 
 def decide_elsewhere() -> None:
     """Have :func:`apply` do nothing in this process."""
-    _Elsewhere.decides = True
+    _ELSEWHERE.set()
 
 
 def is_decided() -> bool:
     """Tell whether :func:`apply` does nothing in this process."""
-    return _Elsewhere.decides
+    return _ELSEWHERE.is_set()
 
 
 def apply(model: Module, plans: str | os.PathLike[str] | None = None) -> None:
@@ -286,7 +263,7 @@ def apply(model: Module, plans: str | os.PathLike[str] | None = None) -> None:
     Raises:
         UsageError: the file cannot be read, or was measured on another model.
     """
-    if _Elsewhere.decides:
+    if is_decided():
         return
     wanted = requested(os.environ) if plans is None else read_plans_file(Path(plans))
     if wanted is None or wanted.does_nothing:
@@ -348,14 +325,8 @@ def apply_now(
 ) -> Tuned | None:
     """Recompute what a file of plans says, in a model that is about to be called with these arguments for training.
 
-    What is switched has switches, but for a compiled model, which is run with what is on until it is gone.
-
-    Args:
-        wanted: What the file says.
-        model: The model.
-        args: The positional arguments of its call.
-        kwargs: Its keyword arguments.
-        optimizers: Those that train it; ``None`` where nobody knows.
+    What is switched has switches, but for a compiled model, which is run with what is on until it is gone. The
+    optimizers are those that train it; ``None`` where nobody knows.
 
     Raises:
         RefusedModelError: nothing of the model can be recomputed.
@@ -376,8 +347,7 @@ def apply_now(
             tuned = Tuned.of(model, args, kwargs)
     if wanted.replaces_checkpointing:
         own_checkpoints.require_off(tuned.found.refusals)
-    _require_offered(wanted, tuned.board)
-    _tell_unmeasured(wanted)
+    _accept(wanted, tuned.board)
     tuned.switch(wanted.config)
     return tuned
 
@@ -391,13 +361,11 @@ def _apply_compiled(wanted: PlansFile, model: Module) -> None:
     for refusal in refusals_of_compiled(model):
         raise UsageError(f"The plans cannot be applied: {refusal}")
     board = board_of(model, wanted.config.choices)
-    _require_offered(wanted, board)
-    _tell_unmeasured(wanted)
+    _accept(wanted, board)
     board.set(wanted.config.choices)
 
 
 def _missing(wanted: PlansFile, board: Switchboard) -> list[str]:
-    """Return the choices that a model does not offer."""
     return sorted(
         str(choice)
         for choice in wanted.config.choices
@@ -405,76 +373,57 @@ def _missing(wanted: PlansFile, board: Switchboard) -> list[str]:
     )
 
 
-def _require_offered(wanted: PlansFile, board: Switchboard) -> None:
+def _accept(wanted: PlansFile, board: Switchboard) -> None:
     if missing := _missing(wanted, board):
         since = f", measured with torch {wanted.torch} and run with {torch.__version__}" if wanted.torch else ""
         others = f" and {len(missing) - MOST_NAMED} more" if len(missing) > MOST_NAMED else ""
         names = ", ".join(missing[:MOST_NAMED]) + others
         raise UsageError(f"The model does not offer {names}{since}. Tune it again here.")
-
-
-def _tell_unmeasured(wanted: PlansFile) -> None:
     if wanted.is_unmeasured:
         _LOG.warning("these plans are unmeasured: whether they fit and what they cost is predicted, tune measures it")
 
 
-class Alike:
-    """Applies plans to the first module that trains, and to others that are built like it: those that were measured.
+def to_alike(
+    wanted: PlansFile | None,
+) -> Callable[[Module, Sequence[Any], Mapping[str, Any], Sequence[Optimizer]], Tuned | None]:
+    """Return what applies plans to the first module that trains, and to others built like it: those that were measured.
 
-    Args:
-        wanted: What the file of plans says; ``None`` where there is none.
+    It is given a module that is about to be called, the arguments of that and the module's optimizers. It switches each
+    module once, and returns ``None`` where nothing was switched.
     """
-
-    def __init__(self, wanted: PlansFile | None) -> None:
-        self._wanted, self._name = wanted, ""
-        self._met: weakref.WeakSet[Module] = weakref.WeakSet()
+    met: weakref.WeakSet[Module] = weakref.WeakSet()
+    names: list[str] = []
 
     def meet(
-        self, root: Module, args: Sequence[Any], kwargs: Mapping[str, Any], optimizers: Sequence[Optimizer]
+        root: Module, args: Sequence[Any], kwargs: Mapping[str, Any], optimizers: Sequence[Optimizer]
     ) -> Tuned | None:
-        """Apply them to a module that is about to be called, the first time; ``None`` where nothing was switched.
-
-        Raises:
-            RefusedModelError: nothing of the model can be recomputed.
-            UsageError: the plans were measured on another model, or are not offered by this one.
-        """
-        if self._wanted is None or self._wanted.does_nothing or root in self._met:
+        if wanted is None or wanted.does_nothing or root in met:
             return None
-        self._met.add(root)
-        name = name_of(root)
-        self._name = self._name or name
-        return apply_now(self._wanted, root, args, kwargs, optimizers) if name == self._name else None
+        met.add(root)
+        names.append(name_of(root))
+        return apply_now(wanted, root, args, kwargs, optimizers) if names[-1] == names[0] else None
+
+    return meet
 
 
-class FirstRoots:
-    """Applies plans in a process whose script says nothing of them, to all that trains in the first step.
+def apply_in_first_step(wanted: PlansFile) -> Roots:
+    """Apply plans in a process whose script says nothing of them, to all that trains in the first step.
 
-    Args:
-        wanted: What the file of plans says.
+    Return what follows that step.
     """
+    meet, has_stepped = to_alike(wanted), threading.Event()
 
-    def __init__(self, wanted: PlansFile) -> None:
-        self._alike, self._roots = Alike(wanted), Roots(self)
-        self._has_stepped = False
-
-    def install(self) -> None:
-        """Wait for it."""
-        self._roots.install()
-        self._handle = register_optimizer_step_post_hook(torch.compiler.disable(self._note_step))
-
-    def _note_step(self, *_: Any) -> None:
-        self._has_stepped = True
-
-    def about_to_run(self, root: Module, args: Sequence[Any], kwargs: Mapping[str, Any]) -> None:
-        """Switch on, as it is about to be called, and after the first step follow nothing any more."""
+    def about_to_run(root: Module, args: Sequence[Any], kwargs: Mapping[str, Any]) -> None:
         # Compiled code is not to see calls followed that later are not, and its plans hold for the whole process.
-        if self._has_stepped or has_compiled(root):
-            self._roots.uninstall()
-            self._handle.remove()
-        self._alike.meet(root, args, kwargs, self._roots.optimizers_of(root))
+        if has_stepped.is_set() or has_compiled(root):
+            roots.uninstall()
+            handle.remove()
+        meet(root, args, kwargs, roots.optimizers_of(root))
 
-    def has_run(self, root: Module, result: Any) -> None:
-        """Do nothing."""
+    roots = Roots(about_to_run)
+    roots.install()
+    handle = register_optimizer_step_post_hook(torch.compiler.disable(lambda *_: has_stepped.set()))
+    return roots
 
 
 def follow_environment() -> None:
@@ -485,5 +434,5 @@ def follow_environment() -> None:
     """
     wanted = requested(os.environ)
     if wanted is not None and not wanted.does_nothing:
-        FirstRoots(wanted).install()
+        apply_in_first_step(wanted)
         decide_elsewhere()

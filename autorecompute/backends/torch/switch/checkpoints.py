@@ -21,7 +21,6 @@ from autorecompute.backends.torch.switch.module_state import Before, modes_of
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
-    from types import TracebackType
 
     from torch.nn import Module
 
@@ -108,30 +107,30 @@ def keeping(operators: Iterable[torch._ops.OpOverload]) -> Callable[[], tuple[Co
     random = [str(operator) for operator in kept if torch.Tag.nondeterministic_seeded in operator.tags]
     if random:
         raise ValueError(f"results of operators that draw random numbers cannot be kept: {', '.join(random)}")
-    return lambda: tuple(map(_without_casts, create_selective_checkpoint_contexts(kept)))  # type: ignore[return-value]
+
+    def contexts() -> tuple[Context, Context]:
+        first, second = create_selective_checkpoint_contexts(kept)
+        for mode in (first, second):  # where torch has made them: versions differ in what its modes are made of
+            mode.__class__ = _uncast(type(mode))  # type: ignore[arg-type]
+        return first, second
+
+    return contexts
 
 
-class _Uncast:
-    """Has a mode that keeps results see no casts.
+@functools.cache
+def _uncast(kind: type) -> type:
+    """Return a mode that keeps results, and sees no casts.
 
     Autocast casts a weight once for several calls of a model: the block's second call finds it cast, and has to cast it
     again when it is run again.
     """
 
-    def __torch_dispatch__(self, function: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
+    def dispatch(self: Any, function: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
         if function is _ATEN._to_copy.default:
             return function(*args, **(kwargs or {}))
-        return super().__torch_dispatch__(function, types, args, kwargs)  # type: ignore[misc]
+        return kind.__torch_dispatch__(self, function, types, args, kwargs)  # type: ignore[attr-defined]
 
-
-@functools.cache
-def _uncast(kind: type) -> type:
-    return type(kind.__name__, (_Uncast, kind), {})
-
-
-def _without_casts(mode: Context) -> Context:
-    mode.__class__ = _uncast(type(mode))  # where torch has made it: versions differ in what its modes are made of
-    return mode
+    return type(kind.__name__, (kind,), {"__torch_dispatch__": dispatch})
 
 
 def checkpointed(  # noqa: PLR0913  (a call, and what is known of it)
@@ -152,24 +151,19 @@ def checkpointed(  # noqa: PLR0913  (a call, and what is known of it)
     ``multi_head_attention_forward`` takes another path where ``query is key``. Lists are as they were at the call,
     whatever was appended to them since.
 
-    Args:
-        call: What runs again in the backward pass.
-        args: Its positional arguments.
-        kwargs: Its keyword arguments.
-        context_fn: Contexts of the first run and of the later ones.
-        watch: Compares what is made again.
-        module: What is called; ``None`` where that is no module.
+    The contexts are those of the first run and of the later ones. Where a module is called, it is given, too.
     """
     tensors = list({id(tensor): tensor for tensor in tensors_in((args, kwargs))}.values())
-    slots = {id(tensor): _Slot(place) for place, tensor in enumerate(tensors)}
+    marks = {id(tensor): object() for tensor in tensors}  # in place of the tensors, which only ``checkpoint`` keeps
     given = [(tuple(args), kwargs)]  # for the first run, which may write to what it is given
-    pattern = with_leaves(given[0], lambda leaf: slots.get(id(leaf), leaf))
+    pattern = with_leaves(given[0], lambda leaf: marks.get(id(leaf), leaf))
 
     def run(*kept: Tensor) -> Any:
-        def filled(leaf: Any) -> Any:
-            return kept[leaf.place] if isinstance(leaf, _Slot) else leaf
-
-        positional, named = given.pop() if given else with_leaves(pattern, filled)
+        if given:
+            positional, named = given.pop()
+        else:
+            marked = dict(zip(map(id, marks.values()), kept, strict=True))
+            positional, named = with_leaves(pattern, lambda leaf: marked.get(id(leaf), leaf))
         return call(*positional, **named)
 
     weights = [] if module is None else list(module.parameters())
@@ -185,20 +179,10 @@ def checkpointed(  # noqa: PLR0913  (a call, and what is known of it)
     return result
 
 
-class _Slot:
-    """In place of a tensor among arguments: which one of those that were given."""
-
-    def __init__(self, place: int) -> None:
-        self.place = place
-
-
 class Checkpoint:
-    """Checkpoints the calls of one module; an ``Around`` for it.
+    """Checkpoints the calls of one module, but for the results of some operators; an ``Around`` for it.
 
-    Args:
-        module: The module that is intercepted.
-        watch: Compares what is made again, and tells when that is to end.
-        operators: Operators whose results are kept.
+    The watch compares what is made again, and tells when that is to end.
 
     Raises:
         ValueError: One of the operators draws random numbers.
@@ -223,8 +207,8 @@ class Checkpoint:
         self._generators = before.generators
 
         def contexts() -> tuple[Context, Context]:
-            first, second = self._contexts()
-            return first, _InTurn((before, _Once(second)))
+            first, before.once = self._contexts()
+            return first, before
 
         result = checkpointed(forward, args, kwargs, contexts, watch=self._watch, module=module)
         if (written := before.forget_unwritten()) is not None:
@@ -240,65 +224,17 @@ class Checkpoint:
         return modules
 
 
-class _Once:
-    """A context that does nothing when it is entered again.
-
-    What was kept of products is used up when a block has run again. In another backward pass through the same graph
-    they are computed with all else.
-    """
-
-    def __init__(self, context: Context) -> None:
-        self._context: Context | None = context
-        self._entered = contextlib.ExitStack()
-
-    def __enter__(self) -> None:
-        if self._context is not None:
-            self._entered.enter_context(self._context)
-            self._context = None
-
-    def __exit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, traceback: TracebackType | None
-    ) -> bool | None:
-        entered, self._entered = self._entered, contextlib.ExitStack()
-        return entered.__exit__(kind, error, traceback)
-
-
-class _InTurn:
-    """Contexts as one, which can be entered again: a graph that is kept is gone through once for each backward pass."""
-
-    def __init__(self, contexts: tuple[Context, ...]) -> None:
-        self._contexts = contexts
-        self._entered = contextlib.ExitStack()
-
-    def __enter__(self) -> None:
-        with contextlib.ExitStack() as stack:
-            for context in self._contexts:
-                stack.enter_context(context)
-            self._entered = stack.pop_all()
-
-    def __exit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, traceback: TracebackType | None
-    ) -> bool | None:
-        return self._entered.__exit__(kind, error, traceback)
-
-
 NAME = "scaled_dot_product_attention"
 ORIGINAL = "__autorecompute_original__"
 
 
-class _Around(threading.local):
-    """Wrappers that the calls of this thread go through."""
-
-    call: Callable[..., Any] | None = None
-    attend: Callable[..., Any] | None = None
-
-
-_AROUND = _Around()
+_AROUND = threading.local()
+"""What the calls of this thread go through, and what answers them instead of PyTorch: ``call`` and ``attend``."""
 
 
 def around_attention(call: Callable[..., Any], forward: Callable[..., Any], *args: Any, **kwargs: Any) -> Any:
     """Call ``forward`` while every call of attention goes through ``call(attention, *args, **kwargs)``."""
-    before, _AROUND.call = _AROUND.call, call
+    before, _AROUND.call = getattr(_AROUND, "call", None), call
     try:
         return forward(*args, **kwargs)
     finally:
@@ -308,7 +244,7 @@ def around_attention(call: Callable[..., Any], forward: Callable[..., Any], *arg
 @contextlib.contextmanager
 def attention_by(attend: Callable[..., Any]) -> Iterator[None]:
     """Have calls of attention in this thread be answered by another function instead of PyTorch's."""
-    was_on, before = hasattr(getattr(functional, NAME), ORIGINAL), _AROUND.attend
+    was_on, before = hasattr(getattr(functional, NAME), ORIGINAL), getattr(_AROUND, "attend", None)
     intercept_attention(on=True)
     _AROUND.attend = attend
     try:
@@ -318,24 +254,18 @@ def attention_by(attend: Callable[..., Any]) -> Iterator[None]:
         intercept_attention(on=was_on)
 
 
-class AttentionCheckpoint:
-    """Checkpoints the attention that a module calls; an ``Around`` for it.
+def attention_checkpoint(watch: Watch) -> Callable[..., Any]:
+    """Return an ``Around`` that checkpoints the attention that a module calls, compared and ended by its watch."""
 
-    Args:
-        watch: Compares what is made again, and tells when that is to end.
-    """
-
-    def __init__(self, watch: Watch) -> None:
-        self._watch = watch
-
-    def __call__(self, forward: Callable[..., Any], _module: Module, /, *args: Any, **kwargs: Any) -> Any:
-        """Call the module with its attention checkpointed."""
-        return around_attention(self._again, forward, *args, **kwargs)
-
-    def _again(self, attention: Callable[..., Any], /, *args: Any, **kwargs: Any) -> Any:
-        if not torch.is_grad_enabled() or self._watch.is_taken_back:
+    def again(attention: Callable[..., Any], /, *args: Any, **kwargs: Any) -> Any:
+        if not torch.is_grad_enabled() or watch.is_taken_back:
             return attention(*args, **kwargs)
-        return checkpointed(attention, args, kwargs, watch=self._watch)
+        return checkpointed(attention, args, kwargs, watch=watch)
+
+    def around(forward: Callable[..., Any], _module: Module, /, *args: Any, **kwargs: Any) -> Any:
+        return around_attention(again, forward, *args, **kwargs)
+
+    return around
 
 
 def intercept_attention(*, on: bool) -> None:
@@ -347,14 +277,14 @@ def intercept_attention(*, on: bool) -> None:
     original = getattr(current, ORIGINAL, None)
     if on and original is None:
         setattr(functional, NAME, _asking(current))
-    elif not on and original is not None and _AROUND.attend is None:
+    elif not on and original is not None and getattr(_AROUND, "attend", None) is None:
         setattr(functional, NAME, original)
 
 
 def _asking(original: Callable[..., Any]) -> Callable[..., Any]:
     @functools.wraps(original)
     def attention(*args: Any, **kwargs: Any) -> Any:
-        call, attend = _AROUND.call, _AROUND.attend or original
+        call, attend = getattr(_AROUND, "call", None), getattr(_AROUND, "attend", None) or original
         return attend(*args, **kwargs) if call is None else call(attend, *args, **kwargs)
 
     setattr(attention, ORIGINAL, original)

@@ -4,7 +4,9 @@ from __future__ import annotations
 
 import contextlib
 import copy
+import functools
 import gc
+import itertools
 import random
 import sys
 import warnings
@@ -34,7 +36,7 @@ from autorecompute.backends.torch.switch.script_state import (
 )
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Hashable, Iterator
+    from collections.abc import Callable, Hashable, Iterable, Iterator
     from types import TracebackType
 
     from torch.nn import Module
@@ -57,119 +59,6 @@ CHANGED = (
 )
 
 
-class TensorsBefore:
-    """Tensors of modules before a forward, to be put back when it runs again.
-
-    Copies are kept of those that the forward writes, and of small ones, which others may write before it runs again.
-    A version tells of no write through ``.data``, nor of those of torch's own fused observers: copies are compared by
-    value, and large buffers by the sum of their bits. Weights that were computed before the call, as the old
-    ``weight_norm`` does, are kept alive. Of all else nothing is: where it is gone by then, or written, the first use of
-    it is an error.
-
-    Args:
-        modules: The modules.
-        attributes: The tensors that are plain attributes, by place.
-        written: Buffers that are known to be written; None where nothing is known.
-    """
-
-    def __init__(self, modules: list[Module], attributes: dict[Place, Tensor], written: set[Place] | None) -> None:
-        self._modules = modules
-        self._is_first = written is None
-        self._held = _buffers_of(modules)  # until the forward is over
-        others: dict[Place, Tensor] = {}
-        for place, value in attributes.items():
-            (self._held if _can_be_copied(value) else others)[place] = value
-        self._seen = {
-            place: (TensorWeakRef(value), value._version)
-            for place, value in (*self._held.items(), *others.items())
-            if not value.is_inference()
-        }
-        self._computed = [value for place, value in others.items() if _is_computed_weight(modules[place[0]], place[1])]
-        self._copies = {
-            place: value.clone()
-            for place, value in self._held.items()
-            if written is None or place in written or _is_small(value)
-        }
-        self._sums = {
-            place: checksum(value)
-            for place, value in self._held.items()
-            if place not in self._copies and place in self._seen and _can_be_summed(value)
-        }
-        self._written: set[Place] = set()
-
-    def forget_unwritten(self) -> set[Place] | None:
-        """Keep copies of those alone that the forward may have written, and of small ones.
-
-        Returns:
-            Which were written; None where nobody can tell, as they are fake.
-        """
-        is_told = not any(map(is_fake, self._held.values()))
-        now = {**{place: self._now(place) for place in self._seen}, **_buffers_of(self._modules)}
-        self._written = {place for place, value in now.items() if self._is_written(place, value)}
-        small = {place: copy for place, copy in self._copies.items() if _is_small(copy)}
-        self._copies = small | {place: self._before(place, now[place]) for place in self._written if self._has(place)}
-        self._held = {}
-        return self._written if is_told else None
-
-    def put_back(self) -> None:
-        """They are as they were. Not to be had any more are those that others have written, or let go."""
-        for place in self._copies.keys() | self._seen.keys():
-            index, name = place
-            if place in self._written and place not in self._copies:
-                continue  # what a forward leaves in an attribute it does not read, or gradients are found to differ
-            _holder(self._modules[index], name)[name] = self._again(place)
-
-    def _again(self, place: Place) -> Tensor:
-        same, copy = self._same(place), self._copies.get(place)
-        if place not in self._written and same is not None and (copy is None or self._holds(same, copy)):
-            return same
-        if copy is not None:
-            return copy.clone()
-        return torch.empty(0).as_subclass(_Lost.of(place[1]))
-
-    def _same(self, place: Place) -> Tensor | None:
-        """Return the tensor itself where it is alive, and nobody has written it."""
-        reference, version = self._seen[place]
-        value: Tensor | None = reference()
-        return value if value is not None and value._version == version else None
-
-    def _now(self, place: Place) -> Any:
-        index, name = place
-        return _holder(self._modules[index], name).get(name)
-
-    def _has(self, place: Place) -> bool:
-        """Tell whether what was there is known: large tensors with a graph are not held in attributes, nor copied."""
-        return place in self._held or place not in self._seen
-
-    def _before(self, place: Place, now: Tensor) -> Tensor:
-        """Return a tensor as it was; as it is where it was first written over and nobody has a copy."""
-        if place in self._copies:
-            return self._copies[place]
-        before = self._held.get(place, now)  # where the forward made it, it is as it was made
-        if place in self._seen and self._is_written_in_place(place, before):
-            warnings.warn(_FIRST_WRITTEN, stacklevel=2)
-        return before.clone()
-
-    def _is_written_in_place(self, place: Place, value: Tensor) -> bool:
-        sum_before = self._sums.get(place)
-        has_other_bits = sum_before is not None and sum_before != checksum(value)
-        return value._version != self._seen[place][1] or has_other_bits
-
-    def _is_written(self, place: Place, now: Any) -> bool:
-        # Kernels of normalization write the statistics without a new version.
-        if place not in self._seen or self._same(place) is not now or isinstance(self._modules[place[0]], _NormBase):
-            return True
-        if place in self._sums:
-            return self._sums[place] != checksum(now)
-        return place in self._copies and not self._holds(now, self._copies[place])
-
-    def _holds(self, value: Tensor, copy: Tensor) -> bool:
-        """Tell whether a tensor is as it was copied. On a card nobody waits to know, but for the first call."""
-        if is_fake(copy):
-            return True
-        return bool((self._is_first or value.device.type == "cpu") and torch.equal(copy, value))
-
-
 class _Lost(Tensor):  # type: ignore[misc]
     """In place of a tensor that cannot be had any more: whatever is done with it is an error."""
 
@@ -182,7 +71,7 @@ class _Lost(Tensor):  # type: ignore[misc]
 
     @classmethod
     def __torch_function__(cls, *_args: Any, **_kwargs: Any) -> Any:
-        """Tell what was lost."""
+        """Raise an error that says what was lost."""
         raise RuntimeError(CHANGED.format(cls.what))
 
 
@@ -230,12 +119,16 @@ def without_gradient_hooks(model: Module) -> Iterator[None]:
     Where a module has hooks, something stands in the place of each: they make nodes in the graph, which stay. Hooks of
     modules stay in code that may be compiled, as the compiler could keep what stands there for the training.
     """
-    own = [] if may_compile(model) else _of_modules(model)
-    weights = _of_weights(model)
+    own: list[dict[int, Any]] = []
+    if not may_compile(model):
+        own = [hooks for module in model.modules() for hooks in (module._backward_hooks, module._backward_pre_hooks)]
+        own += [torchs._global_backward_hooks, torchs._global_backward_pre_hooks]
+    both = ((weight._backward_hooks, weight._post_accumulate_grad_hooks) for weight in model.parameters())
+    weights = [hooks for hooks in itertools.chain.from_iterable(both) if hooks]
     before = [(hooks, dict(hooks)) for hooks in (*own, *weights)]
     try:
         for hooks in own:
-            hooks.update(dict.fromkeys(hooks, _nothing))
+            hooks.update(dict.fromkeys(hooks, lambda *_: None))  # the gradients stay as they are
         for hooks in weights:
             hooks.clear()
         yield
@@ -243,21 +136,6 @@ def without_gradient_hooks(model: Module) -> Iterator[None]:
         for hooks, kept in before:
             hooks.clear()
             hooks.update(kept)
-
-
-def _of_modules(model: Module) -> list[dict[int, Any]]:
-    """Return those of all modules of the process, too."""
-    found = [hooks for module in model.modules() for hooks in (module._backward_hooks, module._backward_pre_hooks)]
-    return [*found, torchs._global_backward_hooks, torchs._global_backward_pre_hooks]
-
-
-def _of_weights(model: Module) -> list[dict[int, Any]]:
-    found = [(weight._backward_hooks, weight._post_accumulate_grad_hooks) for weight in model.parameters()]
-    return [hooks for both in found for hooks in both if hooks]
-
-
-def _nothing(*_given: Any) -> None:
-    """Stand in for a hook: the gradients stay as they are."""
 
 
 DEEPEST = 2
@@ -269,43 +147,34 @@ def exchanged(value: Any, exchange: Callable[[Tensor], Tensor]) -> Any:
 
     Lists, tuples, mappings, dataclasses and other objects that hold data are copied, and what is in two places is one
     object in both. Modules, functions, data sets and what cannot be copied stay themselves.
-
-    Args:
-        value: Arguments of a call.
-        exchange: Gives what takes a tensor's place.
     """
-    return _Exchange(exchange).of(value)
+    copies: dict[int, Any] = {}
 
+    def of(value: Any, depth: int = 0) -> Any:
+        return tree_map(lambda leaf: exchange(leaf) if isinstance(leaf, Tensor) else of_leaf(leaf, depth), value)
 
-class _Exchange:
-    def __init__(self, exchange: Callable[[Tensor], Tensor]) -> None:
-        self._exchange = exchange
-        self._copies: dict[int, Any] = {}
-
-    def of(self, value: Any, depth: int = 0) -> Any:
-        return tree_map(lambda leaf: self._leaf(leaf, depth), value)
-
-    def _leaf(self, leaf: Any, depth: int) -> Any:
-        if isinstance(leaf, Tensor):
-            return self._exchange(leaf)
+    def of_leaf(leaf: Any, depth: int) -> Any:
         is_data = isinstance(leaf, MutableMapping | list) or hasattr(type(leaf), "__dataclass_fields__")
-        if id(leaf) not in self._copies and (is_data or (depth < DEEPEST and _holds_data_alone(leaf))):
-            self._copies[id(leaf)] = other = _copy_of(leaf)
+        if id(leaf) not in copies and (is_data or (depth < DEEPEST and _holds_data_alone(leaf))):
+            copies[id(leaf)] = other = _copy_of(leaf)
             if other is not leaf:
-                self._fill(leaf, other, depth if is_data else depth + 1)
-        return self._copies.get(id(leaf), leaf)
+                _fill(leaf, other, functools.partial(of, depth=depth if is_data else depth + 1))
+        return copies.get(id(leaf), leaf)
 
-    def _fill(self, value: Any, other: Any, depth: int) -> None:
-        """Put copies in place of what a copy shares with what it was made from."""
-        own = getattr(other, "__dict__", {})
-        for name, part in list(own.items()):
-            own[name] = self.of(part, depth)
-        for name in getattr(type(value), "__dataclass_fields__", ()):
-            if name not in own and hasattr(value, name):  # it lies in a slot
-                object.__setattr__(other, name, self.of(getattr(value, name), depth))  # it may be frozen
-        if isinstance(value, MutableMapping | list):
-            for key, part in list(value.items() if isinstance(value, MutableMapping) else enumerate(value)):
-                other[key] = self.of(part, depth)
+    return of(value)
+
+
+def _fill(value: Any, other: Any, exchange: Callable[[Any], Any]) -> None:
+    """Put copies in place of what a copy shares with what it was made from."""
+    own = getattr(other, "__dict__", {})
+    for name, part in list(own.items()):
+        own[name] = exchange(part)
+    for name in getattr(type(value), "__dataclass_fields__", ()):
+        if name not in own and hasattr(value, name):  # it lies in a slot
+            object.__setattr__(other, name, exchange(getattr(value, name)))  # it may be frozen
+    if isinstance(value, MutableMapping | list):
+        for key, part in list(value.items() if isinstance(value, MutableMapping) else enumerate(value)):
+            other[key] = exchange(part)
 
 
 def _holds_data_alone(value: Any) -> bool:
@@ -334,11 +203,13 @@ def untouched(model: Module) -> Iterator[Callable[[], Iterator[Named]]]:
     """
     with (
         _random_numbers(model),
-        _attributes(model),
+        _as_now(model.modules()),
         kept_contents(model.modules()),
         without_gradient_hooks(model),
         kept_weights(model) as written,
     ):
+        for module in model.modules():
+            module._buffers.update({name: one.clone() for name, one in module._buffers.items() if one is not None})
         try:
             yield written
         finally:
@@ -348,46 +219,34 @@ def untouched(model: Module) -> Iterator[Callable[[], Iterator[Named]]]:
 
 @contextlib.contextmanager
 def _random_numbers(model: Module) -> Iterator[None]:
-    generators = Generators(model.modules())
-    states = generators.states()
     numpy = sys.modules.get("numpy")
-    python, arrays = random.getstate(), numpy.random.get_state() if numpy else None
-    cpu = torch.get_rng_state()
-    devices = torch.cuda.get_rng_state_all() if torch.cuda.is_initialized() else None
-    try:
-        yield
-    finally:
-        generators.set(states)
-        random.setstate(python)
-        torch.set_rng_state(cpu)
-        if numpy:
-            numpy.random.set_state(arrays)
-        if devices is not None:
-            torch.cuda.set_rng_state_all(devices)
+    generators = Generators(model.modules(), (random, numpy.random if numpy else None))
+    states = generators.states()
+    with torch.random.fork_rng(range(torch.cuda.device_count()) if torch.cuda.is_initialized() else ()):
+        try:
+            yield
+        finally:
+            generators.set(states)
 
 
 @contextlib.contextmanager
-def _attributes(model: Module) -> Iterator[None]:
-    kept = [(module, dict(vars(module)), dict(module._buffers)) for module in model.modules()]
-    for module, _, buffers in kept:
-        module._buffers.update({name: buffer.clone() for name, buffer in buffers.items() if buffer is not None})
+def _as_now(modules: Iterable[Module]) -> Iterator[None]:
+    """Behind this the modules' attributes and buffers are those that they have now."""
+    now = [(module, dict(vars(module)), dict(module._buffers)) for module in modules]
     try:
         yield
     finally:
-        for module, attributes, buffers in kept:
+        for module, attributes, buffers in now:
             vars(module).clear()
-            vars(module).update(attributes)
+            vars(module).update(attributes)  # among them the mode
             module._buffers.clear()
             module._buffers.update(buffers)
 
 
 def without_autocast() -> contextlib.AbstractContextManager[object]:
     """Operators run in the types of what they are given."""
-    devices = [device for device in AUTOCAST_DEVICES if torch.is_autocast_enabled(device)]
-    if not devices:
-        return contextlib.nullcontext()
     plain = contextlib.ExitStack()
-    for device in devices:
+    for device in filter(torch.is_autocast_enabled, AUTOCAST_DEVICES):
         plain.enter_context(torch.autocast(device, enabled=False))
     return plain
 
@@ -442,8 +301,7 @@ def without_collection() -> Iterator[None]:
 
 def modes_of(module: Module) -> Hashable:
     """Return the modes of a module, of all in it and of autocast, which may change between steps."""
-    on = (device for device in AUTOCAST_DEVICES if torch.is_autocast_enabled(device))
-    autocast = tuple(torch.get_autocast_dtype(device) for device in on)
+    autocast = map(torch.get_autocast_dtype, filter(torch.is_autocast_enabled, AUTOCAST_DEVICES))
     return (*(inner.training for inner in module.modules()), *autocast)
 
 
@@ -461,14 +319,21 @@ class Before:
     Behind the context all attributes, and what lists hold that a forward has at hand, are as they were when it was
     entered.
 
+    Copies are kept of those tensors that the forward writes, and of small ones, which others may write before it runs
+    again. A version tells of no write through ``.data``, nor of those of torch's own fused observers: copies are
+    compared by value, and large buffers by the sum of their bits. Weights that were computed before the call, as the
+    old ``weight_norm`` does, are kept alive. Of all else nothing is: where it is gone by then, or written, the first
+    use of it is an error.
+
     Args:
         modules: The modules.
         written: Buffers that are known to be written, as places in ``modules`` with a name; None where nothing is
             known.
-        generators: Those that were at hand in an earlier call of the same modules.
+        generators: Those that were at hand in an earlier call of the same modules; the attribute has those of this one.
 
     Attributes:
-        generators: Those that are at hand.
+        once: A context that is entered with this the first time. What was kept of products is used up when a block has
+            run again. In another backward pass through the same graph they are computed with all else.
     """
 
     def __init__(self, modules: list[Module], written: set[Place] | None, generators: Generators | None) -> None:
@@ -476,35 +341,54 @@ class Before:
         self._training = [module.training for module in modules]
         self._parameters = [dict(module._parameters) for module in modules]
         self._versions = self._versions_now()
-        attributes = attributes_of_all(modules)
-        self._figures = attributes.figures
-        self._tensors = TensorsBefore(modules, attributes.tensors, written)
-        if generators is None or not generators.are_all(attributes.generators):
+        self._figures, attributes, own = attributes_of_all(modules)
+        self._note_tensors(attributes, written)
+        if generators is None or not generators.are_all(own):
             generators = Generators(modules)
         self.generators = generators
         self._states = self.generators.states()
+        self.once: contextlib.AbstractContextManager[object] = contextlib.nullcontext()
         self._entered = contextlib.ExitStack()
 
-    def forget_unwritten(self) -> set[Place] | None:
-        """Keep copies of the buffers alone that the forward may have written, and of small ones.
-
-        Returns:
-            Which were written; None where nobody can tell, as they are fake.
-        """
-        return self._tensors.forget_unwritten()
+    def _note_tensors(self, attributes: dict[Place, Tensor], written: set[Place] | None) -> None:
+        modules = self._modules
+        self._is_first = written is None
+        self._held = _buffers_of(modules)  # until the forward is over
+        others: dict[Place, Tensor] = {}
+        for place, value in attributes.items():
+            (self._held if _can_be_copied(value) else others)[place] = value
+        self._seen = {
+            place: (TensorWeakRef(value), value._version)
+            for place, value in (*self._held.items(), *others.items())
+            if not value.is_inference()
+        }
+        self._computed = [value for place, value in others.items() if _is_computed_weight(modules[place[0]], place[1])]
+        self._copies = {
+            place: value.clone()
+            for place, value in self._held.items()
+            if written is None or place in written or _is_small(value)
+        }
+        self._sums = {
+            place: checksum(value)
+            for place, value in self._held.items()
+            if place not in self._copies and place in self._seen and _can_be_summed(value)
+        }
+        self._written: set[Place] = set()
 
     def __enter__(self) -> Self:
         if self._versions_now() != self._versions:
             raise RuntimeError(CHANGED.format("a parameter"))
         self._entered = contextlib.ExitStack()
         self._entered.enter_context(kept_contents(self._modules))
-        self._entered.enter_context(self._as_now())
+        self._entered.enter_context(self._kept_now())
         for module, training, parameters in zip(self._modules, self._training, self._parameters, strict=True):
             module._parameters.update(parameters)
             module.training = training
         self._put_figures()
-        self._tensors.put_back()
+        self._put_tensors()
         self.generators.set(self._states)
+        once, self.once = self.once, contextlib.nullcontext()
+        self._entered.enter_context(once)
         return self
 
     def __exit__(
@@ -526,19 +410,80 @@ class Before:
                     own[name] = value
 
     @contextlib.contextmanager
-    def _as_now(self) -> Iterator[None]:
-        """Behind this the modules and generators are as they are now."""
+    def _kept_now(self) -> Iterator[None]:
         states = self.generators.states()
-        now = [(m, dict(vars(m)), dict(m._parameters), dict(m._buffers)) for m in self._modules]
+        parameters = [(module, dict(module._parameters)) for module in self._modules]
         try:
-            yield
+            with _as_now(self._modules):
+                yield
         finally:
-            for module, attributes, parameters, buffers in now:
-                vars(module).clear()
-                vars(module).update(attributes)  # among them the mode
-                module._parameters.update(parameters)
-                module._buffers.update(buffers)
+            for module, own in parameters:
+                module._parameters.update(own)
             self.generators.set(states)
 
     def _versions_now(self) -> list[int]:
         return [value._version for own in self._parameters for value in own.values() if value is not None]
+
+    def forget_unwritten(self) -> set[Place] | None:
+        """Keep copies of those alone that the forward may have written, and of small ones.
+
+        Returns:
+            Which were written; None where nobody can tell, as they are fake.
+        """
+        is_told = not any(map(is_fake, self._held.values()))
+        attributes = {(at, name): _holder(self._modules[at], name).get(name) for at, name in self._seen}
+        now = {**attributes, **_buffers_of(self._modules)}
+        self._written = {place for place, value in now.items() if self._is_written(place, value)}
+        small = {place: copy for place, copy in self._copies.items() if _is_small(copy)}
+        # Large tensors with a graph are not held in attributes, nor copied: nobody knows what was there.
+        known = [place for place in self._written if place in self._held or place not in self._seen]
+        self._copies = small | {place: self._before(place, now[place]) for place in known}
+        self._held = {}
+        return self._written if is_told else None
+
+    def _put_tensors(self) -> None:
+        """They are as they were. Not to be had any more are those that others have written, or let go."""
+        for place in self._copies.keys() | self._seen.keys():
+            index, name = place
+            if place in self._written and place not in self._copies:
+                continue  # what a forward leaves in an attribute it does not read, or gradients are found to differ
+            _holder(self._modules[index], name)[name] = self._again(place)
+
+    def _again(self, place: Place) -> Tensor:
+        same, copy = self._same(place), self._copies.get(place)
+        if place not in self._written and same is not None and (copy is None or self._holds(same, copy)):
+            return same
+        if copy is not None:
+            return copy.clone()
+        return torch.empty(0).as_subclass(_Lost.of(place[1]))
+
+    def _same(self, place: Place) -> Tensor | None:
+        """Return the tensor itself where it is alive, and nobody has written it."""
+        reference, version = self._seen[place]
+        value: Tensor | None = reference()
+        return value if value is not None and value._version == version else None
+
+    def _before(self, place: Place, now: Tensor) -> Tensor:
+        """Return a tensor as it was; as it is where it was first written over and nobody has a copy."""
+        if place in self._copies:
+            return self._copies[place]
+        before = self._held.get(place, now)  # where the forward made it, it is as it was made
+        if place in self._seen:
+            has_other_bits = place in self._sums and self._sums[place] != checksum(before)
+            if before._version != self._seen[place][1] or has_other_bits:
+                warnings.warn(_FIRST_WRITTEN, stacklevel=2)
+        return before.clone()
+
+    def _is_written(self, place: Place, now: Any) -> bool:
+        # Kernels of normalization write the statistics without a new version.
+        if place not in self._seen or self._same(place) is not now or isinstance(self._modules[place[0]], _NormBase):
+            return True
+        if place in self._sums:
+            return self._sums[place] != checksum(now)
+        return place in self._copies and not self._holds(now, self._copies[place])
+
+    def _holds(self, value: Tensor, copy: Tensor) -> bool:
+        """Tell whether a tensor is as it was copied. On a card nobody waits to know, but for the first call."""
+        if is_fake(copy):
+            return True
+        return bool((self._is_first or value.device.type == "cpu") and torch.equal(copy, value))

@@ -11,8 +11,21 @@ import torch
 from torch import Tensor
 
 from autorecompute.backends.torch.fake.tensors import is_fake, is_same
-from autorecompute.backends.torch.find.graphs import DifferentGraphError, Plan, Route
-from autorecompute.backends.torch.find.recipes import Edge, Made, Note, Noted, Recipe, Slot, noted_of, shape_of
+from autorecompute.backends.torch.find.graphs import Plan, route
+from autorecompute.backends.torch.find.recipes import (
+    Edge,
+    Made,
+    Note,
+    Noted,
+    Recipe,
+    Slot,
+    edges_of,
+    noted_of,
+    notes_of,
+    shape_of,
+    tensors_of,
+    value_of,
+)
 from autorecompute.backends.torch.find.storages import tensors_in
 from autorecompute.backends.torch.switch.module_state import modes_of, without_autocast
 
@@ -33,15 +46,7 @@ _FEW_ELEMENTS = 64
 
 
 class Layout(NamedTuple):
-    """Layout of a tensor in its storage.
-
-    Attributes:
-        size: Its shape.
-        stride: Elements between neighbours of each dimension.
-        offset: Elements before the first.
-        dtype: Their type.
-        bytes: Those of the whole storage.
-    """
+    """Layout of a tensor in its storage, which has so many bytes in all."""
 
     size: torch.Size
     stride: tuple[int, ...]
@@ -68,13 +73,7 @@ class Layout(NamedTuple):
 
 
 class Mask(NamedTuple):
-    """A tensor of zeros and one other value, with one byte in place of each element.
-
-    Attributes:
-        is_other: Where it is not zero.
-        value: What it is there.
-        dtype: Its type.
-    """
+    """A tensor of zeros and one other value, with one byte in place of each element: where it is not zero."""
 
     is_other: Tensor
     value: float | Tensor
@@ -101,7 +100,6 @@ class Mask(NamedTuple):
 
 
 def _other_than_zero(tensor: Tensor) -> float | Tensor:
-    """Return the positive value of a tensor that holds zeros and one such value."""
     if tensor.device.type != "cpu":  # reading an element would wait for all that is queued
         return tensor.detach().amax()
     if is_fake(tensor) or not tensor.numel():  # nobody can tell, and nobody needs to
@@ -114,10 +112,10 @@ class State(NamedTuple):
     """The state of a step that decides what is made again, and that may differ in another step.
 
     Attributes:
-        modules: What the modules of the unit and autocast are like.
-        noted: What is noted for the recipe; of tensors, that there are any.
-        forms: Type and shape of what is saved.
-        has: Which of the tensors are there that the recipe reads.
+        modules: The modes of the unit's modules and of autocast.
+        noted: The notes for the recipe; of tensors, that there are any.
+        forms: Type and shape of each saved tensor.
+        has: For each tensor that the recipe reads, true if it is there.
     """
 
     modules: Hashable
@@ -130,7 +128,10 @@ class State(NamedTuple):
         """Return it for a step, with what is saved in it and what the recipe reads."""
         forms = tuple([(tensor.dtype, tensor.size()) for tensor in tensors])
         has = tuple([one is not None for one in read])
-        return cls(modules, tuple([_hashable(value) for value in noted.values()]), forms, has)
+        hashable = (tuple(value) if isinstance(value, list) else value for value in noted.values())
+        return cls(
+            modules, tuple(["a tensor" if isinstance(value, Tensor) else value for value in hashable]), forms, has
+        )
 
 
 @dataclasses.dataclass(frozen=True)
@@ -144,7 +145,7 @@ class Drop:
         touched: Paths of the modules that made or saved what is dropped or read.
         maker: The place of the node that made it.
         ways: The edges over which it came from there to the slots.
-        state: What it was found in.
+        state: That of the step in which it was found.
     """
 
     site: str
@@ -156,36 +157,33 @@ class Drop:
     state: State = dataclasses.field(compare=False)
 
     @functools.cached_property
-    def read(self) -> frozenset[int]:
-        """Places of the nodes that are read."""
-        return frozenset(self.recipe.places() if self.recipe is not None else ())
-
-    @functools.cached_property
     def edges(self) -> frozenset[Edge]:
         """Edges that have to be there in every step."""
-        return self.ways.union(self.recipe.edges() if self.recipe is not None else ())
+        return self.ways.union(edges_of(self.recipe) if self.recipe is not None else ())
 
     @functools.cached_property
     def notes(self) -> tuple[Note, ...]:
-        """Note that are taken of a step."""
-        return tuple(self.recipe.notes()) if self.recipe is not None else ()
+        """Notes that are taken of a step."""
+        return tuple(notes_of(self.recipe)) if self.recipe is not None else ()
 
     @functools.cached_property
     def tensors(self) -> tuple[Slot, ...]:
-        """Return the slots of the tensors that are read."""
-        return tuple(self.recipe.slots()) if self.recipe is not None else ()
+        """The slots of the tensors that are read."""
+        return tuple(tensors_of(self.recipe)) if self.recipe is not None else ()
 
     def places(self) -> frozenset[int]:
         """Places of the nodes that are rewritten, read or looked at."""
         ends = {place for edge in self.edges for place in (edge.place, edge.source)}
-        return self.read | ends | {self.maker} | {slot.place for together in self.slots for slot in together}
+        return frozenset(ends | {self.maker} | {slot.place for slot in itertools.chain(self.tensors, *self.slots)})
 
     def in_step(self, nodes: Mapping[int, Node]) -> Dropping | None:
         """Bind it to the nodes of a step; return None where it cannot be recomputed from them."""
         for place, edge, source in self.edges:
             if nodes[place].next_functions[edge][0] is not nodes[source]:
                 return None
-        if any(_has_hooks(nodes[slot.place], slot.name) for together in self.slots for slot in together):
+        # The script's hooks on a saved tensor, which reading it would run; before torch 2.8 nobody can tell.
+        saved = (getattr(nodes[slot.place], f"_raw_saved_{slot.name}") for together in self.slots for slot in together)
+        if any(getattr(one, "unpack_hook", None) is not None for one in saved):
             return None
         tensors = [[slot.in_step(nodes) for slot in together] for together in self.slots]
         if not all(map(_share_storage, tensors)):
@@ -198,41 +196,23 @@ class Drop:
         return Dropping(self, nodes, noted_of(self.notes, nodes), tensors)
 
 
-def _has_hooks(node: Node, name: str) -> bool:
-    """Tell whether the script has hooks on a saved tensor, which reading it would run; before torch 2.8 nobody can."""
-    return getattr(getattr(node, f"_raw_saved_{name}"), "unpack_hook", None) is not None
-
-
 def _share_storage(tensors: Sequence[Any]) -> bool:
-    """Tell whether these are tensors in one storage."""
     storages = {tensor.untyped_storage()._cdata if isinstance(tensor, Tensor) else None for tensor in tensors}
     return len(storages) == 1 and None not in storages
 
 
-class Dropping:
-    """A drop in the graph of one step, while its tensors are there.
+class Dropping(NamedTuple):
+    """A drop in the graph of one step, while its tensors are there: those in its slots."""
 
-    Args:
-        drop: What is dropped.
-        nodes: The nodes of the step.
-        noted: What is noted for its recipe.
-        tensors: What is saved in its slots.
-    """
-
-    def __init__(
-        self, drop: Drop, nodes: Mapping[int, Node], noted: Noted, tensors: Sequence[Sequence[Tensor]]
-    ) -> None:
-        self.drop, self.nodes, self.noted, self.tensors = drop, nodes, noted, tensors
+    drop: Drop
+    nodes: Mapping[int, Node]
+    noted: Noted
+    tensors: Sequence[Sequence[Tensor]]
 
     def state(self, modules: Hashable) -> State:
         """Return the state in which it is dropped, with that of its unit's modules."""
         read = [slot.in_step(self.nodes) for slot in self.drop.tensors]
         return State.of(modules, self.noted, itertools.chain.from_iterable(self.tensors), read)
-
-    @property
-    def is_fake(self) -> bool:
-        """Tell whether the tensors are fake, and hold no values."""
-        return is_fake(self.tensors[0][0])
 
     def is_same(self) -> bool:
         """Tell whether the recipe gives, bit for bit, what is there."""
@@ -247,12 +227,9 @@ class Dropping:
             return False
 
     def is_same_in_a_row(self, end: int) -> bool:
-        """Tell whether a number that no node keeps gives a row again; true where none is used.
+        """Tell whether a number that no node keeps gives the first row (0) or the last (-1) again, if one is used.
 
         A row may differ where all of them together do not: sums come in another order.
-
-        Args:
-            end: 0 for the first row, -1 for the last one.
         """
         recipe, tensor = self.drop.recipe, self.tensors[0][0]
         if not isinstance(recipe, Made) or not recipe.has_rows or tensor.device.type != "cpu":
@@ -264,92 +241,70 @@ class Dropping:
             again, row = recipe.read_row(self.nodes, self.noted, tensor, end)
             return is_same(again.to(tensor.dtype), row)
 
-    def hooks(self, watch: Watch | None) -> Dropped | type[Packed]:
+    def hooks(self, watch: Watch | None) -> tuple[Callable[[Tensor], Any], Callable[[Any], Tensor]]:
         """Return the saved tensor hooks that drop and recompute it; with a watch they compare the two."""
-        recipe = self.drop.recipe
-        if recipe is None:
-            return Packed  # which is compared when it is packed
-        return Dropped(recipe, {place: self.nodes[place] for place in self.drop.read}, self.noted, watch)
+        if self.drop.recipe is None:
+            return _pack_mask, _unpack_mask  # compared when it is packed
+        read = {slot.place: self.nodes[slot.place] for slot in self.drop.tensors}
+        return _dropping_hooks(self.drop.recipe, read, self.noted, watch)
 
 
-class Dropped:
-    """A tensor that is made again when it is first read, and kept until every slot has been.
+def _pack_mask(tensor: Tensor) -> Mask | Tensor:
+    """Return the mask of a dropout's tensor, or where a mask loses something, the tensor."""
+    mask = Mask.of(tensor)
+    return mask if mask.is_whole(tensor) else tensor
 
-    Args:
-        recipe: How.
-        nodes: The nodes that the recipe reads. None of them may lie after a slot's node, which holds this object.
-        noted: What is noted for it.
-        watch: Compares what is made again with what was there; none where that is not wanted in this step.
+
+def _unpack_mask(kept: Mask | Tensor) -> Tensor:
+    return kept.tensor() if isinstance(kept, Mask) else kept
+
+
+def _dropping_hooks(
+    recipe: Recipe, nodes: Mapping[int, Node], noted: Noted, watch: Watch | None
+) -> tuple[Callable[[Tensor], Layout], Callable[[Layout], Tensor]]:
+    """Return the hooks of a tensor that is made again when it is first read, and kept until every slot has been.
+
+    No node that the recipe reads may lie after a slot's node, which holds these hooks. There is no watch where what is
+    made again is not to be compared in this step.
     """
+    pending = 0
+    seen: tuple[Layout, Sums | None] | None = None
+    value: Tensor | None = None
 
-    __slots__ = ("_nodes", "_noted", "_pending", "_recipe", "_seen", "_value", "_watch")
-
-    def __init__(self, recipe: Recipe, nodes: Mapping[int, Node], noted: Noted, watch: Watch | None) -> None:
-        self._recipe = recipe
-        self._nodes = nodes
-        self._noted = noted
-        self._watch = watch
-        self._pending = 0
-        self._seen: tuple[Layout, Sums | None] | None = None
-        self._value: Tensor | None = None
-
-    def pack(self, tensor: Tensor) -> Layout:
-        """Let the tensor go."""
-        self._pending += 1
+    def pack(tensor: Tensor) -> Layout:
+        nonlocal pending, seen
+        pending += 1
         layout = Layout.of(tensor)
-        if self._watch is not None and self._seen is None:
-            self._seen = (layout, self._watch.sums_of(tensor))
+        if watch is not None and seen is None:
+            seen = (layout, watch.sums_of(tensor))
         return layout
 
-    def unpack(self, layout: Layout) -> Tensor:
-        """Make it again.
+    def unpack(layout: Layout) -> Tensor:
+        # Where the backward pass makes a graph of its own (``create_graph``), autograd puts what is made at the place
+        # of what was dropped in the graph: what it was made by is of no interest.
+        nonlocal pending, value
+        again = value
+        if again is None:
+            with torch.no_grad():
+                again = made(recipe, nodes, noted)
+                if watch is not None and seen is not None:
+                    watch.compare(seen[1], seen[0].view(again))
+        pending -= 1
+        value = again if pending > 0 else None
+        return layout.view(again)
 
-        Where the backward pass makes a graph of its own (``create_graph``), autograd puts what is made at the place of
-        what was dropped in the graph: what it was made by is of no interest.
-        """
-        value = self._made_again() if self._value is None else self._value
-        self._pending -= 1
-        self._value = value if self._pending > 0 else None
-        return layout.view(value)
-
-    def _made_again(self) -> Tensor:
-        with torch.no_grad():
-            value = made(self._recipe, self._nodes, self._noted)
-            if self._watch is not None and self._seen is not None:
-                layout, sums = self._seen
-                self._watch.compare(sums, layout.view(value))
-        return value
-
-
-class Packed:
-    """The mask of a dropout, kept as a ``Mask``; what turns out to be none is kept as it is."""
-
-    @staticmethod
-    def pack(tensor: Tensor) -> Mask | Tensor:
-        """Return the mask of a tensor, or where a mask loses something, the tensor."""
-        mask = Mask.of(tensor)
-        return mask if mask.is_whole(tensor) else tensor
-
-    @staticmethod
-    def unpack(kept: Mask | Tensor) -> Tensor:
-        """Return the tensor."""
-        return kept.tensor() if isinstance(kept, Mask) else kept
+    return pack, unpack
 
 
 def made(recipe: Recipe, nodes: Mapping[int, Node], noted: Noted) -> Tensor:
     """Return a recipe's result, in the types of its inputs. It has no gradient."""
     with without_autocast():
-        value: Tensor = recipe.read(nodes, noted)
+        value: Tensor = value_of(recipe, nodes, noted)
         return value
 
 
 class Program:
-    """All that can be dropped in one unit; a ``Rewriter``.
-
-    Args:
-        plan: The graph that the unit makes.
-        drops: What can be dropped.
-    """
+    """All that can be dropped in one unit, which makes a graph of this plan."""
 
     def __init__(self, plan: Plan, drops: Iterable[Drop]) -> None:
         self.drops = tuple(drops)
@@ -361,8 +316,7 @@ class Program:
         key = frozenset(sites)
         if key not in self._arounds:
             chosen = [drop for drop in self.drops if drop.site in sites]
-            places = {place for drop in chosen for place in drop.places()}
-            self._arounds[key] = Rewrite(Route(self._plan, places), chosen, sites)
+            self._arounds[key] = Rewrite(self._plan, chosen, sites)
         return self._arounds[key]
 
     def touched(self, site: str) -> frozenset[str]:
@@ -378,21 +332,15 @@ class Program:
 class Rewrite:
     """Rewrites the graph of a unit after each of its calls; an ``Around`` for it.
 
-    Args:
-        route: The way to the nodes of a step.
-        drops: What is dropped.
-        watches: For each site what compares it.
-
     Attributes:
-        missed: Calls after which something could not be dropped, since the graph was another one or had hooks already.
-            They are trained as without us.
+        missed: Number of calls after which something could not be dropped, since the graph was another one or had hooks
+            already. They are trained as without us.
     """
 
-    def __init__(self, route: Route, drops: Iterable[Drop], watches: Mapping[str, Watch]) -> None:
+    def __init__(self, plan: Plan, drops: Sequence[Drop], watches: Mapping[str, Watch]) -> None:
         self.missed = 0
-        self._route = route
-        self._drops = tuple(drops)
-        self._watches = watches
+        self._follow = route(plan, {place for drop in drops for place in drop.places()})
+        self._drops, self._watches = drops, watches
         self._known: list[dict[State, bool]] = [{drop.state: True} for drop in self._drops]
         self._has_rows = [True] * len(self._drops)
         self._end = 0
@@ -401,10 +349,11 @@ class Rewrite:
         """Call the unit, and drop the operators of its graph."""
         result = forward(*args, **kwargs)
         if torch.is_grad_enabled():
-            try:
-                self._drop(self._route.follow(tensors_in(result)), modes_of(module))
-            except DifferentGraphError:
+            nodes = self._follow(tensors_in(result))
+            if nodes is None:
                 self.missed += 1
+            else:
+                self._drop(nodes, modes_of(module))
         return result
 
     def _drop(self, nodes: Mapping[int, Node], modules: Hashable) -> None:
@@ -423,13 +372,13 @@ class Rewrite:
                     continue
                 hooks = one.hooks(self._watches[site] if site in compared else None)
                 for slot in itertools.chain.from_iterable(one.drop.slots):
-                    getattr(nodes[slot.place], f"_raw_saved_{slot.name}").register_hooks(hooks.pack, hooks.unpack)
+                    getattr(nodes[slot.place], f"_raw_saved_{slot.name}").register_hooks(*hooks)
         except RuntimeError:  # hooks of the script's own, or a tensor that it has changed in place
             self.missed += 1
 
     def _can_be_made_again(self, at: int, one: Dropping, modules: Hashable) -> bool:
         """Tell whether the recipe holds in this step; compare it with what is there where what it reads is new."""
-        if one.is_fake:
+        if is_fake(one.tensors[0][0]):
             return True
         known, state = self._known[at], one.state(modules)
         is_known = known.get(state)
@@ -439,9 +388,3 @@ class Rewrite:
             is_known = one.is_same()
             self._has_rows[at] = not is_known
         return is_known
-
-
-def _hashable(value: Any) -> Hashable:
-    if isinstance(value, Tensor):
-        return "a tensor"
-    return tuple(value) if isinstance(value, list) else value

@@ -9,10 +9,11 @@ import enum
 import functools
 import inspect
 import numbers
+import operator
 import random
 import sys
 from types import BuiltinMethodType, CodeType, FunctionType, MethodType, ModuleType
-from typing import TYPE_CHECKING, Any, NamedTuple
+from typing import TYPE_CHECKING, Any
 
 import torch
 from torch import Tensor
@@ -106,7 +107,7 @@ def _reached_from(functions: Iterable[tuple[Any, type]]) -> Iterator[tuple[Funct
         seen.add((code, kind))
         yield function, kind
         called = (value for value in _values_in(function, kind) if isinstance(value, FunctionType))
-        waiting += [(value, kind) for value in called if not _is_of_others(value)]
+        waiting += [(value, kind) for value in called if str(value.__module__).partition(".")[0] not in _OTHERS]
 
 
 @functools.cache
@@ -138,10 +139,6 @@ def _values_in(function: Any, kind: type) -> Iterator[Any]:
         yield from (vars(base)[name] for name in names & vars(base).keys())
 
 
-def _is_of_others(function: FunctionType) -> bool:
-    return str(function.__module__).partition(".")[0] in _OTHERS
-
-
 CONTAINERS = frozenset({list, dict, set, collections.deque, collections.defaultdict, collections.OrderedDict})
 MOST_ENTRIES = 10_000
 """So many entries are looked at in all: what holds more is data, and not what forward passes leave."""
@@ -157,53 +154,41 @@ MOST_FIGURES = 64
 """So many entries of a list are plain values that a forward may go by: a longer one is data, or a log."""
 
 
-def is_torchs(module: Module) -> bool:
-    """Tell whether its class is one of PyTorch's, whose forwards change no attribute."""
-    return type(module).__module__.startswith("torch.")
-
-
 def attributes_of(module: Module) -> dict[str, Any]:
     """Return the attributes that a module's own class has given it."""
     return {name: value for name, value in vars(module).items() if name not in TORCHS_OWN}
 
 
-class Attributes(NamedTuple):
-    """Attributes of modules beside parameters, buffers and modules."""
+def attributes_of_all(
+    modules: Sequence[Module],
+) -> tuple[list[dict[str, Any]], dict[tuple[int, str], Tensor], list[Any]]:
+    """Return the attributes of modules beside parameters, buffers and modules, as they are now.
 
-    figures: list[dict[str, Any]]
-    """For each module the plain values, by name; ``UNKNOWN`` for all else."""
-    tensors: dict[tuple[int, str], Tensor]
-    """The tensors, by a module's place and their name."""
-    generators: list[Any]
-    """Those of random numbers, which are among the plain values, too."""
-
-
-def attributes_of_all(modules: Sequence[Module]) -> Attributes:
-    """Return the attributes of modules, as they are now.
+    These are, for each module, its plain values by name, with ``UNKNOWN`` for all else; the tensors, by a module's
+    place and their name; and the generators of random numbers, which are among the plain values, too.
 
     Plain values are numbers, text, enums, tuples of such, generators of random numbers, and short lists, dictionaries
     and sets of such, which are copied. To keep more could keep a step's graph alive. A list that several modules have
     is one copy.
     """
-    found = Attributes([], {}, [])
+    figures: list[dict[str, Any]] = []
+    tensors: dict[tuple[int, str], Tensor] = {}
+    generators: list[Any] = []
     copies: dict[int, Any] = {}
     for index, module in enumerate(modules):
         own = vars(module)
         plain = {name: own[name] for name in own.keys() - TORCHS_OWN}
         for name, value in plain.items():
-            if type(value) not in PLAIN:
-                plain[name] = _figure(value, copies)
-                _sort((index, name), value, found)
-        found.figures.append(plain)
-    return found
-
-
-def _sort(place: tuple[int, str], value: Any, found: Attributes) -> None:
-    kind: type = type(value)
-    if is_generator(kind):
-        found.generators.append(value)
-    elif _is_tensors(kind):
-        found.tensors[place] = value
+            kind: type = type(value)
+            if kind in PLAIN:
+                continue
+            plain[name] = _figure(value, copies)
+            if is_generator(kind):
+                generators.append(value)
+            elif _is_tensors(kind):
+                tensors[index, name] = value
+        figures.append(plain)
+    return figures, tensors, generators
 
 
 @functools.cache
@@ -215,12 +200,9 @@ def _figure(value: Any, copies: dict[int, Any]) -> Any:
     if type(value) not in CONTAINERS:
         return value if _is_plain(value) else UNKNOWN
     if id(value) not in copies:
-        copies[id(value)] = copy.copy(value) if len(value) <= MOST_FIGURES and _is_all_plain(value) else UNKNOWN
+        is_plain = len(value) <= MOST_FIGURES and all(map(_is_plain, _entries(value)))
+        copies[id(value)] = copy.copy(value) if is_plain else UNKNOWN
     return copies[id(value)]
-
-
-def _is_all_plain(container: Any) -> bool:
-    return all(map(_is_plain, (*container, *container.values()) if isinstance(container, dict) else container))
 
 
 def _is_plain(value: Any) -> bool:
@@ -241,26 +223,40 @@ def kept_contents(modules: Iterable[Module]) -> Iterator[None]:
     Those are meant that are attributes of modules, or that a forward or a hook of a module has at hand, and those
     within them. Nobody may go back through the graph of another run, and no figure of it is the training's.
     """
-    with kept(_within_reach(list(modules))):
+    with kept(_within_reach(modules)):
         yield
 
 
 @contextlib.contextmanager
 def kept(values: Iterable[Any]) -> Iterator[None]:
     """Put back afterwards what lists, dictionaries and sets among these values, and within them, hold."""
-    copies = _copies(values)
+    copies: dict[int, tuple[Any, Any]] = {}
+    waiting, entries = list(values), 0
+    for value in waiting:
+        if type(value) in CONTAINERS and id(value) not in copies and entries + len(value) <= MOST_ENTRIES:
+            entries += len(value)
+            copies[id(value)] = value, copy.copy(value)
+            waiting += value.values() if isinstance(value, dict) else value
     try:
         yield
     finally:
         for container, content in copies.values():
-            _refill(container, content)
+            now, before = _entries(container), _entries(content)
+            if len(now) != len(before) or not all(map(operator.is_, now, before)):
+                container.clear()
+                (container.update if isinstance(container, dict | set) else container.extend)(content)
+
+
+def _entries(container: Any) -> list[Any]:
+    return [*container, *container.values()] if isinstance(container, dict) else list(container)
 
 
 def _functions_of(module: Module) -> list[tuple[Any, type]]:
     """Return its forward, if it is the script's, and its hooks, each with the class whose methods it may call."""
-    forwards = [] if is_torchs(module) else [type(module).forward]
+    kind = type(module)
+    # Where a module is intercepted, its class has a forward of ours around the script's. PyTorch's change no attribute.
+    own = [] if kind.__module__.startswith("torch.") else [(inspect.unwrap(kind.forward), kind)]
     hooks = (*module._forward_hooks.values(), *module._forward_pre_hooks.values())
-    own = [(inspect.unwrap(forward), type(module)) for forward in forwards]
     return [*own, *((hook, type(getattr(hook, "__self__", None))) for hook in hooks)]
 
 
@@ -268,18 +264,16 @@ class Generators:
     """Generators of random numbers that a forward or a hook of a model has at hand.
 
     Those are meant that a script made itself, and Python's and NumPy's own where a forward, or what it calls, names
-    them.
-
-    Args:
-        modules: The model's modules.
+    them; and others that are given.
     """
 
-    def __init__(self, modules: Iterable[Module]) -> None:
+    def __init__(self, modules: Iterable[Module], others: Iterable[Any] = ()) -> None:
         modules = list(modules)
         functions = [pair for module in modules for pair in _functions_of(module)]
-        known = {id(value): value for value in (*_within_reach(modules), *streams_in(functions))}
-        self._known = {key: value for key, value in known.items() if way_of(value) is not None}
-        self._ways = [way for value in self._known.values() if (way := way_of(value)) is not None]
+        values = (*_within_reach(modules), *streams_in(functions), *others)
+        known = {id(value): (value, way_of(value)) for value in values}
+        self._known = {key: value for key, (value, way) in known.items() if way is not None}
+        self._ways = [way for _, way in known.values() if way is not None]
         self._changing = changing_in(functions)
 
     def are_all(self, own: Iterable[Any]) -> bool:
@@ -297,52 +291,20 @@ class Generators:
             put(state)
 
 
-def _within_reach(modules: Sequence[Module]) -> Iterator[Any]:
+def _within_reach(modules: Iterable[Module]) -> Iterator[Any]:
     """Yield what forwards and hooks of modules find without being given it: attributes, globals, closures.
 
     Not all globals of the script: others may be in use by another thread at this moment, such as one that loads data.
     """
     for module in modules:
         yield from attributes_of(module).values()
-        hooks = [*module._forward_hooks.values(), *module._forward_pre_hooks.values()]
-        # Where a module is intercepted, its class has a forward of ours around the script's.
-        own = [] if is_torchs(module) else [inspect.unwrap(type(module).forward)]
-        for function in (*own, *hooks):
+        for function, _ in _functions_of(module):
             yield from getattr(getattr(function, "__self__", None), "__dict__", {}).values()
             for name in names_in(getattr(function, "__code__", None)):
                 yield getattr(function, "__globals__", {}).get(name)
             for cell in getattr(function, "__closure__", None) or ():
                 with contextlib.suppress(ValueError):  # a cell that is empty yet
                     yield cell.cell_contents
-
-
-def _copies(values: Iterable[Any]) -> dict[int, tuple[Any, Any]]:
-    """Return each container among the values, and within them, with a copy of what it holds."""
-    found: dict[int, tuple[Any, Any]] = {}
-    waiting, entries = list(values), 0
-    for value in waiting:
-        if type(value) in CONTAINERS and id(value) not in found and entries + len(value) <= MOST_ENTRIES:
-            entries += len(value)
-            found[id(value)] = value, copy.copy(value)
-            waiting += value.values() if isinstance(value, dict) else value
-    return found
-
-
-def _refill(container: Any, content: Any) -> None:
-    if len(container) == len(content) and all(map(_is_same, _entries(container), _entries(content))):
-        return
-    container.clear()
-    (container.update if isinstance(container, dict | set) else container.extend)(content)
-
-
-def _entries(container: Any) -> list[Any]:
-    return list(container.items() if isinstance(container, dict) else container)
-
-
-def _is_same(one: Any, other: Any) -> bool:
-    if type(one) is tuple and type(other) is tuple and len(one) == len(other):
-        return all(first is second for first, second in zip(one, other, strict=True))
-    return one is other
 
 
 @contextlib.contextmanager
@@ -360,9 +322,17 @@ def kept_weights(model: Module) -> Iterator[Callable[[], Iterator[Named]]]:
     # The compiler would leave what it meets under a mode as it is. Fake steps write to real tensors where no fake takes
     # part: a mean in an attribute that is scaled.
     copies = _Copies(data)
+
+    def changed() -> Iterator[Named]:
+        known = {id(tensor) for _, tensor, _ in data}
+        yield from ((name, tensor.data) for name, tensor in model.named_parameters() if id(tensor) not in known)
+        for name, tensor, before in data:
+            if name in copies.written or _place_of(tensor) != _place_of(before):
+                yield name, tensor.data
+
     try:
         with copies if not may_compile(model) else contextlib.nullcontext():
-            yield functools.partial(_changed, model, data, copies)
+            yield changed
     finally:
         for module, parameters in named:
             module._parameters.clear()
@@ -373,13 +343,9 @@ def kept_weights(model: Module) -> Iterator[Callable[[], Iterator[Named]]]:
 
 
 class _Copies(TorchDispatchMode):  # type: ignore[misc]
-    """Copies tensors right before something is written to them, and writes the copies back at the end.
+    """Copies tensors right before something is written to them, notes their names, and writes the copies back at last.
 
-    Args:
-        data: Tensors, each with its name before it and another one on the same numbers behind.
-
-    Attributes:
-        written: Names of those that something was written to.
+    Each is given as its name, the tensor, and another tensor on the same numbers.
     """
 
     supports_higher_order_operators = True
@@ -416,14 +382,6 @@ class _Copies(TorchDispatchMode):  # type: ignore[misc]
             pass
 
 
-def _changed(model: Module, data: Iterable[tuple[str, Tensor, Tensor]], copies: _Copies) -> Iterator[Named]:
-    known = {id(tensor) for _, tensor, _ in data}
-    yield from ((name, tensor.data) for name, tensor in model.named_parameters() if id(tensor) not in known)
-    for name, tensor, before in data:
-        if name in copies.written or _place_of(tensor) != _place_of(before):
-            yield name, tensor.data
-
-
 def _tensors_of(model: Module) -> list[Named]:
     """Return each parameter, and each tensor in an attribute or in a container there.
 
@@ -434,14 +392,13 @@ def _tensors_of(model: Module) -> list[Named]:
         for name, value in attributes_of(module).items():
             if isinstance(value, Tensor) or (type(value) in {*CONTAINERS, tuple} and len(value) <= MOST_ENTRIES):
                 found += ((f"{path}.{name}", tensor) for tensor in tensors_in(value))
-    return [(name, one) for name, one in {id(pair[1]): pair for pair in found}.values() if _is_strided(one)]
-
-
-def _is_strided(tensor: Tensor) -> bool:
-    return type(tensor) in {Tensor, Parameter} and tensor.layout is torch.strided
+    return [
+        (name, one)
+        for name, one in {id(tensor): (name, tensor) for name, tensor in found}.values()
+        if type(one) in {Tensor, Parameter} and one.layout is torch.strided
+    ]
 
 
 def _place_of(tensor: Tensor) -> tuple[object, ...]:
-    """Return a tensor's place: its storage and its form."""
     storage = storage_of(tensor)._cdata
     return storage, tensor.storage_offset(), tuple(tensor.shape), tensor.stride(), tensor.dtype

@@ -8,43 +8,36 @@ import dataclasses
 import functools
 import types
 import weakref
-from typing import TYPE_CHECKING, Any, Protocol
+from collections.abc import Callable
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 from torch._ops import OpOverload
 from torch.utils.weak import WeakIdKeyDictionary
 
 from autorecompute.backends.torch.check.recompute_check import RecomputeCheck
-from autorecompute.backends.torch.find.structure import every_2nd, first_of, is_within
+from autorecompute.backends.torch.find.structure import is_within
 from autorecompute.backends.torch.forecast.records import DROP, EVERY_2ND, KEEP_MATMUL
 from autorecompute.backends.torch.switch.checkpoints import (
     MATMULS,
-    AttentionCheckpoint,
     Checkpoint,
+    attention_checkpoint,
     intercept_attention,
 )
 from autorecompute.plans import Choice
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Collection, Iterable, Iterator, Mapping
+    from collections.abc import Iterable, Iterator, Mapping
 
     from torch.nn import Module
 
-    from autorecompute.backends.torch.check.recompute_check import Watch
+    from autorecompute.backends.torch.switch.rewriting import Program
 
 
-class Around(Protocol):
-    """Runs a module's forward, or something in its place."""
+Around = Callable[..., Any]
+"""Runs a module's forward, or something in its place: ``around(forward, module, *args, **kwargs)``.
 
-    def __call__(self, forward: Callable[..., Any], module: Module, /, *args: Any, **kwargs: Any) -> Any:
-        """Call the module.
-
-        Args:
-            forward: The module's own forward, bound, or the next of ours that is around it.
-            module: The module that is called.
-            args: Its positional arguments.
-            kwargs: Its keyword arguments.
-        """
-
+The forward is the module's own, bound, or the next of ours that is around it.
+"""
 
 _AROUND: WeakIdKeyDictionary = WeakIdKeyDictionary()
 _END: WeakIdKeyDictionary = WeakIdKeyDictionary()  # what is done once a module is released or gone
@@ -72,8 +65,11 @@ def put_around(module: Module, arounds: Iterable[Around]) -> None:
         release(module)
         return
     if module not in _AROUND:
-        _intercept(type(module))
-        _END[module] = weakref.finalize(module, _restore, type(module))
+        kind: Any = type(module)
+        _MODULES[kind] += 1
+        if not isinstance(vars(kind).get("forward"), _Forward):
+            kind.forward = _Forward(kind)
+        _END[module] = weakref.finalize(module, _restore, kind)
         _END[module].atexit = False
     _AROUND[module] = chain
 
@@ -84,56 +80,44 @@ def release(module: Module) -> None:
         _END.pop(module)()
 
 
-def _intercept(kind: type) -> None:
-    _MODULES[kind] += 1
-    if not isinstance(vars(kind).get("forward"), _Forward):
-        kind.forward = _Forward(kind)  # type: ignore[attr-defined]
-
-
-def _restore(kind: type) -> None:
+def _restore(kind: Any) -> None:
     _MODULES[kind] -= 1
     ours = vars(kind).get("forward")
     if _MODULES[kind] > 0 or not isinstance(ours, _Forward):  # somebody has replaced it since: what they put stays
         return
     if ours.own is None:
-        del kind.forward  # type: ignore[attr-defined]
+        del kind.forward
     else:
-        kind.forward = ours.own  # type: ignore[attr-defined]
+        kind.forward = ours.own
 
 
 class _Forward:
     """A class's ``forward`` that runs through what is around a module, where a module is asked for it.
 
-    Args:
-        kind: The class.
-
-    Attributes:
-        own: What the class had; ``None`` where it inherited it.
+    The class's ``own`` is ``None`` where it inherited it.
     """
 
-    def __init__(self, kind: type) -> None:
+    def __init__(self, kind: Any) -> None:
         self.own = vars(kind).get("forward")
-        self._original: Callable[..., Any] = kind.forward  # type: ignore[attr-defined]
-        self._run = _forward_of(kind, self._original)
+        self._original = original = kind.forward
+
+        @functools.wraps(original)
+        def run(self: Module, *args: Any, **kwargs: Any) -> Any:
+            # A subclass that calls super().forward() comes here a second time: it is intercepted on its own class
+            # alone.
+            arounds = _AROUND.get(self) if type(self) is kind else None
+            if arounds is None:
+                return original(self, *args, **kwargs)
+            call = functools.partial(original, self)
+            for around in reversed(arounds):
+                call = functools.partial(around, call, self)
+            return call(*args, **kwargs)
+
+        self._run = run
 
     def __get__(self, module: Module | None, kind: type | None = None) -> Callable[..., Any]:
         """Return the class's own function, or the module's bound one."""
         return self._original if module is None else types.MethodType(self._run, module)
-
-
-def _forward_of(kind: type, original: Callable[..., Any]) -> Callable[..., Any]:
-    @functools.wraps(original)
-    def forward(self: Module, *args: Any, **kwargs: Any) -> Any:
-        # A subclass that calls super().forward() comes here a second time: it is intercepted on its own class alone.
-        arounds = _AROUND.get(self) if type(self) is kind else None
-        if arounds is None:
-            return original(self, *args, **kwargs)
-        call = functools.partial(original, self)
-        for around in reversed(arounds):
-            call = functools.partial(around, call, self)
-        return call(*args, **kwargs)
-
-    return forward
 
 
 @dataclasses.dataclass(frozen=True)
@@ -141,12 +125,10 @@ class Site:
     """A place in a model whose activations can be made again, with all its occurrences.
 
     Attributes:
-        name: What choices call it.
-        options: What can be done there.
         occurrences: Paths of the modules that are switched, in the order of the model. For ``drop`` these are the units
             whose graph is rewritten.
         kept: Operators whose results ``keep_matmul`` keeps.
-        attention: Whether ``checkpoint`` means the attention that the modules call, not their whole calls.
+        attention: True if ``checkpoint`` means the attention that the modules call, not their whole calls.
     """
 
     name: str
@@ -156,25 +138,8 @@ class Site:
     attention: bool = False
 
 
-class Rewriter(Protocol):
-    """Drops operators of one unit."""
-
-    def around(self, sites: Mapping[str, Watch]) -> Around:
-        """Return a wrapper of the unit that drops the operators of these sites; each is compared by its watch."""
-
-    def touched(self, site: str) -> Collection[str]:
-        """Paths of the modules whose operators are read or dropped for the site."""
-
-
-@dataclasses.dataclass(frozen=True, order=True)
-class Effect:
-    """Effect of one occurrence of a site.
-
-    Attributes:
-        site: The site's name.
-        option: What is done.
-        path: The module at which it is done.
-    """
+class Effect(NamedTuple):
+    """Effect of one occurrence of a site: what is done at the module with this path."""
 
     site: str
     option: str
@@ -187,19 +152,16 @@ class Switchboard:
     Where choices meet, the outermost checkpoint wins: with 3 of 12 blocks checkpointed and all their MLPs too, the MLPs
     of the other 9 are. What an operator's site would drop inside a checkpointed module is kept as it is.
 
-    Args:
-        model: The model. Nothing is written on it or on its modules.
-        sites: Its sites.
-        rewriters: What drops operators, for each unit that has any.
+    Nothing is written on the model or on its modules. For each unit that has operators to drop, its program is given.
 
     Attributes:
-        is_exact: Whether gradients on a CPU are those without recompute bit for bit.
+        is_exact: True if gradients on a CPU are those without recompute bit for bit.
         check: Holds what is made again against what it replaces.
     """
 
     is_exact = True
 
-    def __init__(self, model: Module, sites: Iterable[Site], rewriters: Mapping[str, Rewriter] | None = None) -> None:
+    def __init__(self, model: Module, sites: Iterable[Site], rewriters: Mapping[str, Program] | None = None) -> None:
         self.sites: Mapping[str, Site] = {site.name: site for site in sites}
         self._rewriters = rewriters or {}
         paths = {path for site in self.sites.values() for path in site.occurrences}
@@ -222,37 +184,28 @@ class Switchboard:
         if repeated:
             raise ValueError(f"there are two choices for {repeated[0]}")
         for choice in chosen:
-            self._require(choice)
+            site = self.sites.get(choice.site)
+            if site is None:
+                raise ValueError(f"the model has no site {choice.site}")
+            if choice.option not in site.options:
+                raise ValueError(f"{site.name} has no option {choice.option}; it has {', '.join(site.options)}")
         effects = [Effect(choice.site, choice.option, path) for choice in chosen for path in self.paths(choice)]
         return frozenset(effect for effect in effects if not any(self._hides(other, effect) for other in effects))
 
     def paths(self, choice: Choice) -> list[str]:
         """Paths of the modules at which a choice is on, whatever covers them."""
-        paths = first_of(self.sites[choice.site].occurrences, choice.count)
-        return every_2nd(paths) if choice.option == EVERY_2ND else paths
-
-    def _require(self, choice: Choice) -> None:
-        site = self.sites.get(choice.site)
-        if site is None:
-            raise ValueError(f"the model has no site {choice.site}")
-        if choice.option not in site.options:
-            raise ValueError(f"{choice.site} has no option {choice.option}; it has {', '.join(site.options)}")
+        paths = self.sites[choice.site].occurrences[: choice.count]
+        return list(paths[::2] if choice.option == EVERY_2ND else paths)
 
     def _hides(self, winner: Effect, effect: Effect) -> bool:
         """Tell whether one effect leaves nothing to do for the other."""
         if winner is effect or winner.option == DROP:
             return False
         if effect.option == DROP:
-            return any(self._is_inside(path, winner) for path in self._rewriters[effect.path].touched(effect.site))
+            inside = winner.site.replace(winner.site.partition("/")[0], winner.path, 1)
+            return any(is_within(path, inside) for path in self._rewriters[effect.path].touched(effect.site))
         is_deeper = effect.path != winner.path or self.sites[effect.site].attention
         return is_deeper and not self.sites[winner.site].attention and is_within(effect.path, winner.path)
-
-    def _is_inside(self, path: str, winner: Effect) -> bool:
-        return is_within(path, winner.site.replace(self._group(winner.site), winner.path, 1))
-
-    @staticmethod
-    def _group(site: str) -> str:
-        return site.partition("/")[0]
 
     def overlaps(self) -> frozenset[tuple[tuple[str, str], tuple[str, str]]]:
         """Pairs of a site with its option, of which the first leaves nothing of the second where both are."""
@@ -304,7 +257,7 @@ class Switchboard:
             if effect.option == DROP:
                 dropped[effect.path].add(effect.site)
             elif self.sites[effect.site].attention:
-                inner[effect.path].append(AttentionCheckpoint(self.check.watch(effect.site, effect.path)))
+                inner[effect.path].append(attention_checkpoint(self.check.watch(effect.site, effect.path)))
             else:
                 inner[effect.path].insert(0, self._checkpoint(effect))
         outer = {
