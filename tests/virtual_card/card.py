@@ -21,7 +21,6 @@ from autorecompute.backends.torch.find.storages import Storages, tensors_in
 from autorecompute.backends.torch.forecast.caching_allocator import (
     AllocatorSettings,
     CachingAllocator,
-    OutOfCardMemoryError,
 )
 from autorecompute.backends.torch.forecast.cards import BFLOAT16, CARDS, FLOAT, HALF, TF32
 from autorecompute.backends.torch.forecast.records import NOTHING
@@ -135,7 +134,7 @@ class VirtualCard(TorchDispatchMode):
         before = self.allocator.now
         try:
             self.allocator.allocate(storage, size)
-        except OutOfCardMemoryError:
+        except MemoryError:
             self._clock.add(1, Field.OUT_OF_MEMORY)
             raise torch.OutOfMemoryError(
                 f"CUDA out of memory. Tried to allocate {format_bytes(size)}. GPU 0 has a total capacity of "

@@ -14,7 +14,7 @@ from torch.utils._pytree import tree_leaves, tree_map_only
 from torch.utils.weak import TensorWeakRef
 
 from autorecompute.backends.torch.fake.live import BACKWARD, FORWARD, OUTSIDE, Event, Segment
-from autorecompute.backends.torch.forecast.caching_allocator import CachingAllocator, Request
+from autorecompute.backends.torch.forecast.caching_allocator import CachingAllocator
 from autorecompute.backends.torch.forecast.records import Amount
 
 if TYPE_CHECKING:
@@ -67,36 +67,27 @@ def card_memory(step: FakeStep, settings: AllocatorSettings | None = None, limit
         limit: The most bytes that may be reserved; ``None`` for no limit.
 
     Raises:
-        OutOfCardMemoryError: The step goes beyond the limit.
+        MemoryError: The step goes beyond the limit.
     """
     allocator = CachingAllocator(settings, limit)
     allocator.answer(requests_of(step))
     return allocator.peak
 
 
-def requests_of(step: FakeStep, steps: int = STEPS) -> Iterator[Request]:
+def requests_of(step: FakeStep, steps: int = STEPS) -> Iterator[tuple[int, int]]:
     """Yield what training asks the allocator for: the model and a batch, then steps, in the first of them the state."""
-    yield from (Request(number, size) for number, size in step.held.items() if number not in step.state)
+    yield from ((number, size) for number, size in step.held.items() if number not in step.state)
     first = next((place for place, event in enumerate(step.events) if event.segment.phase == OUTSIDE), len(step.events))
-    yield from _changes(step.events[:first])
-    yield from (Request(number, step.held[number]) for number in sorted(step.state))
-    yield from _changes(step.events[first:])
-    yield from _as_before(step)
+    changes, left = [(event.storage, event.change) for event in step.events], collections.Counter[int]()
+    for number, change in changes:
+        left[number] += change
+    undone = [(number, -change) for number, change in left.items() if change]  # the next step begins where this one did
+    yield from changes[:first]
+    yield from ((number, step.held[number]) for number in sorted(step.state))
+    yield from changes[first:]
+    yield from undone
     for _ in range(steps - 1):
-        yield from _changes(step.events)
-        yield from _as_before(step)
-
-
-def _changes(events: tuple[Event, ...]) -> Iterator[Request]:
-    return (Request(event.storage, event.change) for event in events)
-
-
-def _as_before(step: FakeStep) -> Iterator[Request]:
-    """Return requests that undo the step's changes, so that the next step begins where this one did."""
-    left: dict[int, int] = {}
-    for event in step.events:
-        left[event.storage] = left.get(event.storage, 0) + event.change
-    return (Request(number, -change) for number, change in left.items() if change)
+        yield from (*changes, *undone)
 
 
 class Moved(NamedTuple):
