@@ -76,12 +76,6 @@ def _around(asked: Tensor, forward: Callable[..., Any], module: Module, /, *args
 class _Call:
     """A block's call, which can be made again.
 
-    Args:
-        forward: What is called.
-        module: The block.
-        args: Its positional arguments.
-        kwargs: Its keyword arguments.
-
     Attributes:
         tensors: The tensors among the arguments, each once: code asks whether two arguments are the same.
         parameters: The block's weights that are trained.
@@ -292,15 +286,6 @@ def check_gradients(  # noqa: PLR0913  (a call, what is recomputed in it, and wh
     others is dropped as soon as it was compared. Where that runs out of memory, as the step without recompute does that
     the choices are for, gradients are compared block by block. Those of a sharded model are compared with those of all
     blocks checkpointed, or of all but one.
-
-    Args:
-        model: The model, which is about to be called.
-        board: Its switches.
-        choices: What to recompute.
-        args: The positional arguments of the call, with few samples.
-        kwargs: Its keyword arguments, likewise.
-        blocks: The repeated modules of the model by their paths, none of them inside another one.
-        calls: How often it is called in a step before the backward pass.
     """
     choices, step = list(choices), Step(model, args, kwargs, calls=calls)
     with board.trying():
@@ -340,7 +325,6 @@ def _check_in_parts(
 
 
 def _every_block(board: Switchboard, blocks: Mapping[str, Module]) -> list[Choice]:
-    """Return choices that checkpoint all blocks, as far as they can be."""
     return [
         Choice(site.name, CHECKPOINT)
         for site in board.sites.values()
@@ -355,7 +339,6 @@ def _but_one(board: Switchboard, every: Sequence[Choice]) -> list[Choice]:
 
 
 def _check(step: Step, board: Switchboard, choices: Sequence[Choice], others: Sequence[Choice] = ()) -> GradientCheck:
-    """Compare choices with others that are on in their place."""
     board.set(others)
     step = _scaled(step) if _computes_in_half(step.model) else step
     found, kind = _differences(step, board, choices, others)
@@ -410,7 +393,7 @@ def _is_finite(step: Step) -> bool:
 def _differences(
     step: Step, board: Switchboard, choices: Sequence[Choice], others: Sequence[Choice]
 ) -> tuple[dict[str, float], str]:
-    """Return the largest relative difference of each gradient to that with others on, and what type rounded any."""
+    """Return the largest relative difference of each gradient to that with others on, and the type that rounded any."""
     found: dict[str, float] = {}
     kind = ""
     for seed in SEEDS:
@@ -424,7 +407,6 @@ def _differences(
 def _compare(
     step: Step, seed: int, board: Switchboard, choices: Sequence[Choice], others: Sequence[Choice]
 ) -> tuple[dict[Part, float], str]:
-    """Relative differences to the same step with others on, and what type rounded some of them."""
     board.set(others)
     expected: dict[Part, Tensor] = {}
     step.run(seed, lambda part, tensor: expected.update({part: step.kept(tensor)}))

@@ -6,12 +6,13 @@ import collections
 import contextlib
 import dataclasses
 import enum
+import functools
 import logging
 import math
 import os
 import time
 import weakref
-from typing import TYPE_CHECKING, Any, NamedTuple
+from typing import TYPE_CHECKING, Any
 
 import torch
 from torch import Tensor
@@ -32,6 +33,7 @@ if TYPE_CHECKING:
 
     from autorecompute.plans import Choice
 
+    Sums = tuple[Tensor, Tensor | None, tuple[Any, ...]]
 
 _INTEGERS = {1: torch.uint8, 2: torch.int16, 4: torch.int32, 8: torch.int64}
 """By bytes."""
@@ -160,23 +162,12 @@ class Difference:
         )
 
 
-class Sums(NamedTuple):
-    """Checksums by which a tensor is known again.
+def sums_of(tensor: Tensor) -> Sums:
+    """Return what a tensor is known again by: the sum of its bits, that of its elements, and how it lies in memory.
 
-    Attributes:
-        bits: The sum of its bits.
-        total: The sum of its elements; none of integers and of 8 bits.
-        like: How it lies in memory, on which the sum of the bits depends.
+    Integers and numbers of 8 bits have no sum of elements. That of the bits depends on how they lie.
     """
-
-    bits: Tensor
-    total: Tensor | None
-    like: tuple[Any, ...]
-
-    @classmethod
-    def of(cls, tensor: Tensor) -> Sums:
-        """Return those of a tensor."""
-        return cls(bits_of(tensor), _total(tensor), _like(tensor))
+    return bits_of(tensor), _total(tensor), _like(tensor)
 
 
 def _like(tensor: Tensor) -> tuple[Any, ...]:
@@ -205,56 +196,26 @@ def _off(total: Tensor | None, again: Tensor) -> Tensor:
     return (total.double() - total_again.double()).abs() / norm
 
 
-class _Steps:
-    """Steps that optimizers have taken in this process, and checks that may keep them from the next one."""
+_TAKEN: weakref.WeakKeyDictionary[Optimizer, int] = weakref.WeakKeyDictionary()
+"""The number of steps that each optimizer has taken in this process."""
 
-    def __init__(self) -> None:
-        self._taken: weakref.WeakKeyDictionary[Optimizer, int] = weakref.WeakKeyDictionary()
-        self._checks: weakref.WeakSet[RecomputeCheck] = weakref.WeakSet()
-        self._is_following = False
-
-    def follow(self, check: RecomputeCheck) -> None:
-        """Ask a check before each step."""
-        self._checks.add(check)
-        if not self._is_following:
-            self._is_following = True
-            register_optimizer_step_pre_hook(torch.compiler.disable(self._before))
-            register_optimizer_step_post_hook(torch.compiler.disable(self._after))
-
-    @property
-    def now(self) -> int:
-        """Return the number of the step that goes on, from 1."""
-        return max(self._taken.values(), default=0) + 1
-
-    def _before(self, optimizer: Optimizer, *_: Any) -> None:
-        for check in list(self._checks):
-            check.require_same(optimizer)
-
-    def _after(self, optimizer: Optimizer, *_: Any) -> None:
-        self._taken[optimizer] = self._taken.get(optimizer, 0) + 1
+_CHECKS: weakref.WeakSet[RecomputeCheck] = weakref.WeakSet()
+"""Those that may keep an optimizer from its next step."""
 
 
-_STEPS = _Steps()
+@functools.cache
+def _follow_optimizers() -> None:
+    register_optimizer_step_pre_hook(torch.compiler.disable(_ask_checks))
+    register_optimizer_step_post_hook(torch.compiler.disable(_count_step))
 
 
-class _Pending(NamedTuple):
-    """A comparison whose figures may be on their way from a card to the host.
+def _ask_checks(optimizer: Optimizer, *_: Any) -> None:
+    for check in list(_CHECKS):
+        check.require_same(optimizer)
 
-    Attributes:
-        found: What it is about, if it differs.
-        rounding: A relative difference that another order of sums explains.
-        figures: Whether the bits differ, and the relative difference.
-        event: When they have come; none where they are here.
-    """
 
-    found: Difference
-    rounding: float
-    figures: Tensor
-    event: Any
-
-    @property
-    def is_there(self) -> bool:
-        return self.event is None or bool(self.event.query())
+def _count_step(optimizer: Optimizer, *_: Any) -> None:
+    _TAKEN[optimizer] = _TAKEN.get(optimizer, 0) + 1
 
 
 class RecomputeCheck:
@@ -265,13 +226,13 @@ class RecomputeCheck:
 
     Args:
         model: The model.
-        mode: How much is compared; what the environment says where it is none.
+        mode: Share of results that is compared; what the environment says where it is none.
 
     Attributes:
         choices: What is on in the model.
         differences: What was found, each site once.
         every: Each call is compared in one of so many.
-        share: Which share of the time that took lately.
+        share: Share of the time that comparing took lately.
     """
 
     def __init__(self, model: Module, mode: Mode | None = None) -> None:
@@ -282,10 +243,11 @@ class RecomputeCheck:
         self._model, self._takes_back, self._is_paused = weakref.ref(model), not is_sharded(model), False
         self._watches: dict[tuple[str, str], Watch] = {}
         self._first: Watch | None = None
-        self._pending: collections.deque[_Pending] = collections.deque()
+        self._pending: collections.deque[tuple[Difference, float, Tensor, Any]] = collections.deque()
         self._calls, self._seconds, self._since = 0, 0.0, time.perf_counter()
         if self.mode is not Mode.OFF:
-            _STEPS.follow(self)
+            _CHECKS.add(self)
+            _follow_optimizers()
 
     def watch(self, site: str, path: str) -> Watch:
         """Return the watch that compares the calls of one module for one site."""
@@ -356,38 +318,43 @@ class RecomputeCheck:
         self._calls, self._seconds, self._since = 0, 0.0, now
 
     def sums_of(self, tensor: Tensor) -> Sums:
-        """Return the checksums of a tensor."""
+        """Return :func:`sums_of` a tensor, whose time counts."""
         with self._spending(tensor, passes=2):
-            return Sums.of(tensor)
+            return sums_of(tensor)
 
     def compare(self, site: str, path: str, sums: Sums, again: Tensor) -> None:
         """Compare a tensor that was made again; on a card the answer is looked at later, without a wait."""
         with self._spending(again, passes=3):
-            if _like(again) != sums.like:
+            bits_before, total, like = sums
+            if _like(again) != like:
                 return
             bits, is_here = bits_of(again), again.device.type == "cpu"
-            if is_here and bits == sums.bits:
+            if is_here and bits == bits_before:
                 return
             kind, event = str(again.dtype).removeprefix("torch."), None
-            off = _off(sums.total, again)
-            figures = torch.stack([(bits != sums.bits).to(off), off])
+            off = _off(total, again)
+            figures = torch.stack([(bits != bits_before).to(off), off])
             if again.device.type == "cuda":
                 figures, event = figures.to("cpu", non_blocking=True), torch.cuda.Event()
                 event.record()
-            found = Difference(site, path, _STEPS.now, f"{kind} {tuple(again.shape)}", math.nan)
-            rounding = 0.0 if is_here else TOLERANCES.get(kind, 0.0)
-            self._pending.append(_Pending(found, rounding, figures, event))
+            step = max(_TAKEN.values(), default=0) + 1
+            found = Difference(site, path, step, f"{kind} {tuple(again.shape)}", math.nan)
+            rounding = 0.0 if is_here else TOLERANCES.get(kind, 0.0)  # by another order of sums
+            self._pending.append((found, rounding, figures, event))
         if is_here:
             self._look()
 
     def _look(self, *, waits: bool = False) -> None:
-        while self._pending and (waits or self._pending[0].is_there):
-            one = self._pending.popleft()
-            if waits and one.event is not None:
-                one.event.synchronize()
-            differs, relative = one.figures.tolist()
-            if differs and not 0 < relative <= one.rounding:
-                self._tell(dataclasses.replace(one.found, relative=relative if math.isfinite(relative) else math.inf))
+        while self._pending:
+            found, rounding, figures, event = self._pending[0]
+            if event is not None and waits:
+                event.synchronize()
+            elif event is not None and not event.query():
+                return
+            self._pending.popleft()
+            differs, relative = figures.tolist()
+            if differs and not 0 < relative <= rounding:
+                self._tell(dataclasses.replace(found, relative=relative if math.isfinite(relative) else math.inf))
 
     def _tell(self, found: Difference) -> None:
         if any(known.site == found.site for known in self.differences):
@@ -413,14 +380,7 @@ class RecomputeCheck:
 
 
 class Watch:
-    """Compares the calls of one module for one site.
-
-    Args:
-        check: The check that it belongs to.
-        site: The site.
-        path: The module.
-        number: Its number among those of the check: not all modules have their turn in the same step.
-    """
+    """Compares the calls of one module for one site."""
 
     __slots__ = ("_calls", "_check", "_known", "_number", "_path", "_site")
 
@@ -448,7 +408,7 @@ class Watch:
         return self._check.is_turn(self, self._number + self._calls) or is_new
 
     def sums_of(self, tensor: Tensor) -> Sums | None:
-        """Return the checksums of a tensor; none where it has no values in memory of its own."""
+        """Return :func:`sums_of` a tensor; none where it has no values in memory of its own."""
         return self._check.sums_of(tensor) if can_be_summed(tensor) else None
 
     def compare(self, sums: Sums | None, again: Tensor) -> None:
@@ -468,64 +428,46 @@ class SavedTensors:
 
     They are all that the backward pass reads of a block. Their sums are taken when the call is over and not when they
     are saved: an operator may fill a tensor that its node has saved already.
-
-    Args:
-        watch: Who compares them.
-        kept: Tensors that are not made again: arguments and weights.
     """
 
     def __init__(self, watch: Watch, kept: Iterable[Tensor]) -> None:
         self._watch = watch
         self._kept = {tensor.untyped_storage().data_ptr() for tensor in kept if can_be_summed(tensor.data)}
-        self._saved: list[_Saved] | None = []
+        self._saved: list[_StandIn] | None = []
 
-    def __call__(self, tensor: Tensor) -> _Saved | _Again:
+    def __call__(self, tensor: Tensor) -> _StandIn:
         """Return a stand-in for a tensor, saved or recomputed, for ``torch.utils.checkpoint`` to compare."""
+        one, plain = _StandIn(tensor, self._watch), tensor.detach()
         if self._saved is None:
-            return _Again(tensor)
-        saved = _Saved(tensor, self._watch)
-        plain = tensor.detach()
-        if can_be_summed(plain) and plain.untyped_storage().data_ptr() not in self._kept:
-            saved.tensor = plain
-            self._saved.append(saved)
-        return saved
+            one.tensor = plain
+        elif can_be_summed(plain) and plain.untyped_storage().data_ptr() not in self._kept:
+            one.tensor = plain
+            self._saved.append(one)
+        return one
 
     def end(self) -> None:
-        """Take the sums: the call is over."""
-        for saved in self._saved or ():
-            saved.sum()
+        """Take the sums, and let the tensors go: the call is over."""
+        for one in self._saved or ():
+            assert one.tensor is not None, "a call ends once"
+            one.sums, one.tensor = self._watch.sums_of(one.tensor), None
         self._saved = None
 
 
-class _Again:
-    """A tensor that was made again."""
-
-    def __init__(self, tensor: Tensor) -> None:
-        self.tensor = tensor
-
-    def __repr__(self) -> str:
-        return _form_of(self.tensor)
-
-
-class _Saved:
-    """A tensor that was saved: itself until the call is over, and its sums from then on."""
+class _StandIn:
+    """A tensor that was saved: itself until the call is over, and its sums from then on; or one that was made again."""
 
     def __init__(self, tensor: Tensor, watch: Watch) -> None:
         self.tensor: Tensor | None = None
-        self._watch, self._form = watch, _form_of(tensor)
-        self._sums: Sums | None = None
-
-    def sum(self) -> None:
-        """Take the sums, and let the tensor go."""
-        assert self.tensor is not None, "a call ends once"
-        self._sums, self.tensor = self._watch.sums_of(self.tensor), None
+        self.sums: Sums | None = None
+        self._watch, self._form = watch, f"{tensor.dtype} {tuple(tensor.shape)} on {tensor.device}"
 
     def __eq__(self, other: object) -> bool:
         """Tell whether the form is the same, which is all that torch asks for; values are compared on the way."""
-        assert isinstance(other, _Again), "torch compares what was saved with what was made again"
+        assert isinstance(other, _StandIn), "torch compares what was saved with what was made again"
+        assert other.tensor is not None, "what was made again is there"
         if self._form != repr(other):
             return False
-        self._watch.compare(self._sums, other.tensor.detach())
+        self._watch.compare(self.sums, other.tensor)
         return True
 
     def __hash__(self) -> int:
@@ -533,10 +475,6 @@ class _Saved:
 
     def __repr__(self) -> str:
         return self._form
-
-
-def _form_of(tensor: Tensor) -> str:
-    return f"{tensor.dtype} {tuple(tensor.shape)} on {tensor.device}"
 
 
 @contextlib.contextmanager

@@ -10,10 +10,10 @@ from typing import TYPE_CHECKING, Any
 
 import torch
 from torch._functorch.aot_autograd import make_boxed_func
-from torch._inductor.custom_graph_pass import CustomPartitionerFn
 
 from autorecompute.backends.torch.compiled.forms import INNER
 from autorecompute.backends.torch.compiled.joint import (
+    CustomPartitionerFn,
     Halves,
     JointGraph,
     bytes_of,
@@ -33,40 +33,17 @@ if TYPE_CHECKING:
     from torch.nn import Module
 
     Marker = Callable[["Graph"], object]
+    Cuts = tuple[Halves, ...]
 
 
-@dataclass(frozen=True)
-class Call:
-    """One run of a joint graph in a step.
-
-    Attributes:
-        graph: Which, by its place among them.
-        parameters: The paths of the trained parameters that it is given.
-    """
-
-    graph: int
-    parameters: frozenset[str] = frozenset()
+def kept_names(cuts: Cuts) -> frozenset[tuple[int, str]]:
+    """Return the names of what each call keeps: equal for cuts that do the same."""
+    return frozenset((at, node.name) for at, halves in enumerate(cuts) for node in halves.kept)
 
 
-@dataclass(frozen=True)
-class Cuts:
-    """A step whose joint graphs are cut in two.
-
-    Attributes:
-        halves: The halves of each call, in the order of the forward pass.
-    """
-
-    halves: tuple[Halves, ...]
-
-    @property
-    def kept_names(self) -> frozenset[tuple[int, str]]:
-        """Return the names that each call keeps: equal for cuts that do the same."""
-        return frozenset((at, name) for at, halves in enumerate(self.halves) for name in halves.kept_names)
-
-    @property
-    def kept_bytes(self) -> int:
-        """Bytes of what is kept and was made in the forward pass."""
-        return sum(halves.kept_bytes for halves in self.halves)
+def kept_bytes(cuts: Cuts) -> int:
+    """Return the bytes of what is kept and was made in the forward pass."""
+    return sum(halves.kept_bytes for halves in cuts)
 
 
 @dataclass(frozen=True)
@@ -75,27 +52,31 @@ class TracedStep:
 
     Attributes:
         graphs: Its joint graphs.
-        calls: Their runs, in the order of the forward pass.
-        is_whole: Whether nothing that is trained is outside of them.
+        calls: Their runs in the order of the forward pass: for each the place of its graph among them, and the paths of
+            the trained parameters that it is given.
+        is_whole: True if nothing that is trained is outside of them.
     """
 
     graphs: tuple[JointGraph, ...]
-    calls: tuple[Call, ...]
+    calls: tuple[tuple[int, frozenset[str]], ...]
     is_whole: bool
 
-    def cut(self, mark: Callable[[Call], Marker | None] = lambda _call: None, budget: float | None = None) -> Cuts:
-        """Return the cuts that the compiler would make of each graph.
+    def cut(
+        self, mark: Callable[[frozenset[str]], Marker | None] = lambda _given: None, budget: float | None = None
+    ) -> Cuts:
+        """Return the halves into which the compiler would cut the graph of each call, in the order of the forward pass.
 
         Args:
-            mark: Tells what marks the operators of a call before that: the same object for calls that are cut alike.
+            mark: Returns what marks the operators of a call before that, by the parameters that it is given: the same
+                object for calls that are cut alike.
             budget: The memory budget; ``None`` for the script's own.
         """
         known: dict[tuple[int, int], Halves] = {}
-        marks = [mark(call) for call in self.calls]
-        for call, one in zip(self.calls, marks, strict=True):
-            if (call.graph, id(one)) not in known:
-                known[call.graph, id(one)] = self.graphs[call.graph].cut(one, budget)
-        return Cuts(tuple(known[call.graph, id(one)] for call, one in zip(self.calls, marks, strict=True)))
+        marks = [mark(given) for _, given in self.calls]
+        for (graph, _), one in zip(self.calls, marks, strict=True):
+            if (graph, id(one)) not in known:
+                known[graph, id(one)] = self.graphs[graph].cut(one, budget)
+        return tuple(known[graph, id(one)] for (graph, _), one in zip(self.calls, marks, strict=True))
 
 
 def trace_step(model: Module, args: Sequence[Any], kwargs: Mapping[str, Any]) -> tuple[TracedStep | None, str]:
@@ -109,7 +90,7 @@ def trace_step(model: Module, args: Sequence[Any], kwargs: Mapping[str, Any]) ->
     if first is None:
         return None, reason
     if first.holds(original):
-        return TracedStep((first,), (Call(0),), is_whole=True), ""
+        return TracedStep((first,), ((0, frozenset()),), is_whole=True), ""
     listener = _Listener(original)
     with torch.compiler.set_stance(force_backend=listener.compile):
         reason = traced_by(listener, model, args, kwargs)
@@ -119,15 +100,11 @@ def trace_step(model: Module, args: Sequence[Any], kwargs: Mapping[str, Any]) ->
 
 
 class _Listener(CustomPartitionerFn):  # type: ignore[misc]
-    """Takes every joint graph, and notes when its forward pass runs.
-
-    Args:
-        model: The model that is called, as the script wrote it.
-    """
+    """Takes every joint graph, and notes when its forward pass runs."""
 
     def __init__(self, model: Module) -> None:
         self._graphs: list[JointGraph] = []
-        self._calls: list[Call] = []
+        self._calls: list[tuple[int, frozenset[str]]] = []
         named = {name.replace(f"{INNER}.", ""): one for name, one in model.named_parameters() if one.requires_grad}
         self._trained = {parameter.data_ptr(): name for name, parameter in named.items()}
 
@@ -150,7 +127,7 @@ class _Listener(CustomPartitionerFn):  # type: ignore[misc]
 
     def step(self) -> TracedStep:
         """Return the traced step."""
-        given = frozenset().union(*(call.parameters for call in self._calls))
+        given = frozenset().union(*(parameters for _, parameters in self._calls))
         return TracedStep(tuple(self._graphs), tuple(self._calls), is_whole=given == set(self._trained.values()))
 
     def _make_nothing(self, graph: GraphModule, _inputs: Sequence[Tensor], **options: Any) -> Any:
@@ -160,7 +137,7 @@ class _Listener(CustomPartitionerFn):  # type: ignore[misc]
     def _noted(self, forward: Callable[..., Any], graph: int) -> Callable[..., Any]:
         def noted(*given: Any) -> Any:
             pointers = [value.data_ptr() for value in given if isinstance(value, torch.Tensor)]
-            self._calls.append(Call(graph, frozenset(self._trained[at] for at in pointers if at in self._trained)))
+            self._calls.append((graph, frozenset(self._trained[at] for at in pointers if at in self._trained)))
             return forward(*given)
 
         return noted
@@ -181,12 +158,12 @@ PRODUCTS = frozenset({"mm", "addmm", "bmm", "baddbmm"})
 
 def work_of(cuts: Cuts) -> float:
     """Return the work of a step."""
-    return sum(_sum((*halves.forward.graph.nodes, *halves.backward.graph.nodes)) for halves in cuts.halves)
+    return sum(_sum((*halves.forward.graph.nodes, *halves.backward.graph.nodes)) for halves in cuts)
 
 
 def work_again(cuts: Cuts) -> float:
     """Return the work of what backward passes make again, some of it by the compiler's own choice."""
-    return AGAIN * sum(_sum(made_again(halves)) for halves in cuts.halves)
+    return AGAIN * sum(_sum(made_again(halves)) for halves in cuts)
 
 
 def made_again(halves: Halves) -> list[Node]:
@@ -214,7 +191,7 @@ def _work(node: Node) -> float:
 
 
 def _flops(node: Node) -> float:
-    """Operations of a matrix product, a convolution or attention; 0 of others, which memory holds up."""
+    """Return the operations of a matrix product, a convolution or attention; 0 of others, which memory holds up."""
     kind, value = kind_of(node), node.meta.get("val")
     given = [source.meta["val"] for source in node.all_input_nodes if isinstance(source.meta.get("val"), torch.Tensor)]
     if kind in PRODUCTS and isinstance(value, torch.Tensor):
@@ -251,12 +228,12 @@ def peak_of(cuts: Cuts, eager_bytes: int | None = None) -> int:
             compiled; ``None`` where all of it is.
     """
     most = held = 0
-    for halves in cuts.halves:
-        most = max(most, held + _Lifetimes(halves.forward, ()).highest)
+    for halves in cuts:
+        most = max(most, held + _highest(halves.forward, ()))
         outside = _returned_bytes(halves)
-        is_last = halves is cuts.halves[-1]
-        backward = _Lifetimes(halves.backward, _given_back(halves), _donated(halves))
-        most = max(most, held + is_last * outside + backward.highest)
+        is_last = halves is cuts[-1]
+        backward = _highest(halves.backward, _given_back(halves), _donated(halves))
+        most = max(most, held + is_last * outside + backward)
         held += halves.kept_bytes + outside
         if is_last and eager_bytes is None and not _has_loss(halves):
             held += (OUTSIDE_COPIES - 1) * outside
@@ -264,7 +241,6 @@ def peak_of(cuts: Cuts, eager_bytes: int | None = None) -> int:
 
 
 def _returned_bytes(halves: Halves) -> int:
-    """Bytes of what a graph returns and does not keep."""
     returned = {owner_of(node) for node in halves.returned} - {owner_of(node) for node in halves.kept}
     return sum(bytes_of(node) for node in returned if node.op != "placeholder")
 
@@ -277,7 +253,7 @@ def _given_back(halves: Halves) -> set[str]:
 
 
 def _donated(halves: Halves) -> set[str]:
-    """Name of what was kept and the compiler may write over: what it alone holds, so no gradient and no result."""
+    """Return the names of what was kept and the compiler may write over: it alone holds that, no gradient or result."""
     returned = {owner_of(node) for node in halves.returned}
     owners = {node.name: owner_of(node) for node in halves.kept}
     return {name for name, owner in owners.items() if owner.op != "placeholder" and owner not in returned}
@@ -287,82 +263,71 @@ def _has_loss(halves: Halves) -> bool:
     return any(node.meta["val"].numel() == 1 for node in halves.returned if "val" in node.meta)
 
 
-class _Lifetimes:
-    """One half of a step: when each result that is stored comes and goes.
+def _highest(module: GraphModule, given: Collection[str], donated: Collection[str] = ()) -> int:
+    """Return the most bytes of stored results, and of inputs that are let go of, that are alive at once in a half.
 
     Args:
-        module: The half.
+        module: The half of a step.
         given: Names of its inputs that are let go of once they were read for the last time.
         donated: Those of them that may be written over then.
     """
+    outputs = {owner_of(node) for node in module.graph.output_node().all_input_nodes}
+    nodes = [node for node in module.graph.nodes if not is_view(node) and node.op != "output"]
+    inputs = [node for node in nodes if node.op == "placeholder" and node.name in given]
+    stored = _stored(module.graph, [node for node in nodes if node.op == "call_function"], outputs)
+    steps = [node for node in nodes if node in stored]
 
-    def __init__(self, module: GraphModule, given: Collection[str], donated: Collection[str] = ()) -> None:
-        self._donated = donated
-        self._outputs = {owner_of(node) for node in module.graph.output_node().all_input_nodes}
-        self._nodes = [node for node in module.graph.nodes if not is_view(node) and node.op != "output"]
-        self._readers = _readers_of(module.graph)
-        self._inputs = [node for node in self._nodes if node.op == "placeholder" and node.name in given]
-        self._stored = self._find_stored()
-        self._reads = functools.cache(self._find_reads)
-
-    @property
-    def highest(self) -> int:
-        """Return the most bytes of stored results and such inputs that are alive at once."""
-        steps = [node for node in self._nodes if node in self._stored]
-        last = {source: at for at, node in enumerate(steps) for source in self._reads(node)}
-        ending: dict[int, list[Node]] = collections.defaultdict(list)
-        mortal = {*steps, *self._inputs} - self._outputs
-        for source, at in last.items():
-            if source in mortal:
-                ending[at].append(source)
-        alive = most = sum(map(bytes_of, self._inputs))
-        for at, node in enumerate(steps):
-            freed = sum(map(bytes_of, ending[at]))
-            taken_over = 0 if _is_library(node) else self._taken_over(node, ending[at])
-            alive += bytes_of(node) - taken_over
-            most = max(most, alive)
-            alive -= freed - taken_over
-            if node not in last and node in mortal:
-                alive -= bytes_of(node)
-        return most
-
-    def _taken_over(self, node: Node, ending: Iterable[Node]) -> int:
-        """Bytes of a result that is written where one of the same size was, which is read for the last time."""
-        own = [other for other in ending if other.op != "placeholder" or other.name in self._donated]
-        size = bytes_of(node)
-        return size if any(bytes_of(other) == size for other in own) else 0
-
-    def _find_stored(self) -> set[Node]:
-        calls = [node for node in self._nodes if node.op == "call_function"]
-        depths = self._depths(calls)
-        return {
-            node
-            for node in calls
-            if node in self._outputs
-            or _is_library(node)
-            or kind_of(node) in REDUCTIONS
-            or any(_is_library(reader) or depths[reader] > depths[node] for reader in self._readers[node])
-        }
-
-    def _depths(self, calls: Sequence[Node]) -> dict[Node, int]:
-        """Count the library calls before each node."""
-        depths: dict[Node, int] = {}
-        for node in calls:
-            sources = {owner_of(source) for source in node.all_input_nodes}
-            depths[node] = max((depths.get(source, 0) + _is_library(source) for source in sources), default=0)
-        return depths
-
-    def _find_reads(self, node: Node) -> frozenset[Node]:
+    @functools.cache
+    def reads(node: Node) -> frozenset[Node]:
         """Return the stored nodes that a node reads, also through those it is joined with."""
         found: set[Node] = set()
         for source in {owner_of(source) for source in node.all_input_nodes}:
-            is_inner = source.op == "call_function" and source not in self._stored
-            found |= self._reads(source) if is_inner else {source}
+            is_inner = source.op == "call_function" and source not in stored
+            found |= reads(source) if is_inner else {source}
         return frozenset(found)
+
+    def taken_over(node: Node, ending: Iterable[Node]) -> int:
+        """Return the bytes of a result that is written where one of the same size was, which is read no more."""
+        own = [other for other in ending if other.op != "placeholder" or other.name in donated]
+        size = bytes_of(node)
+        return size if any(bytes_of(other) == size for other in own) else 0
+
+    last = {source: at for at, node in enumerate(steps) for source in reads(node)}
+    ending: dict[int, list[Node]] = collections.defaultdict(list)
+    mortal = {*steps, *inputs} - outputs
+    for source, at in last.items():
+        if source in mortal:
+            ending[at].append(source)
+    alive = most = sum(map(bytes_of, inputs))
+    for at, node in enumerate(steps):
+        freed = sum(map(bytes_of, ending[at]))
+        reused = 0 if _is_library(node) else taken_over(node, ending[at])
+        alive += bytes_of(node) - reused
+        most = max(most, alive)
+        alive -= freed - reused
+        if node not in last and node in mortal:
+            alive -= bytes_of(node)
+    return most
+
+
+def _stored(graph: Graph, calls: Sequence[Node], outputs: Collection[Node]) -> set[Node]:
+    """Return the nodes whose results are written to memory, and not joined with their readers in a kernel."""
+    readers = _readers_of(graph)
+    depths: dict[Node, int] = {}  # library calls before each node
+    for node in calls:
+        sources = {owner_of(source) for source in node.all_input_nodes}
+        depths[node] = max((depths.get(source, 0) + _is_library(source) for source in sources), default=0)
+    return {
+        node
+        for node in calls
+        if node in outputs
+        or _is_library(node)
+        or kind_of(node) in REDUCTIONS
+        or any(_is_library(reader) or depths[reader] > depths[node] for reader in readers[node])
+    }
 
 
 def _readers_of(graph: Graph) -> dict[Node, set[Node]]:
-    """Return who reads the memory of each node."""
     readers: dict[Node, set[Node]] = collections.defaultdict(set)
     for node in graph.nodes:
         if not is_view(node) and node.op == "call_function":

@@ -8,8 +8,9 @@ import dataclasses
 import functools
 import itertools
 import math
+import operator
 import os
-from typing import TYPE_CHECKING, Any, NamedTuple
+from typing import TYPE_CHECKING, Any
 
 import torch
 import torch.distributed as dist
@@ -18,13 +19,12 @@ from torch.distributed import device_mesh, distributed_c10d
 from torch.nn import functional
 from torch.nn.functional import pad
 
-from autorecompute.backends.torch.fake.live import MeasuredSpeeds
 from autorecompute.backends.torch.fake.repeats import Row, card_memory, usual_order
 from autorecompute.backends.torch.fake.steps import GATHERED, GRADIENTS, PARAMETERS, FakeSteps
 from autorecompute.backends.torch.fake.survey import bytes_of
 from autorecompute.backends.torch.find.structure import is_sharded
 from autorecompute.backends.torch.forecast.caching_allocator import AllocatorSettings
-from autorecompute.backends.torch.forecast.cards import CARDS, AttentionCall, Kernel, kernel_of, machine_of
+from autorecompute.backends.torch.forecast.cards import CARDS, AttentionCall, Kernel, kernel_of
 from autorecompute.backends.torch.forecast.records import OnCard
 from autorecompute.backends.torch.switch.checkpoints import attention_by
 from autorecompute.errors import ScriptError
@@ -37,12 +37,11 @@ if TYPE_CHECKING:
     from torch.nn import Module
     from torch.optim import Optimizer
 
-    from autorecompute.backends.torch.fake.live import Event, Segment, Speeds
+    from autorecompute.backends.torch.fake.live import Event
     from autorecompute.backends.torch.fake.repeats import FakeStep
     from autorecompute.backends.torch.fake.steps import Script
     from autorecompute.backends.torch.forecast.records import Steps, TorchDetection
     from autorecompute.backends.torch.switch.applying import Tuned
-    from autorecompute.memory import Machine
     from autorecompute.plans import Config
 
     Kinds = collections.Counter[str]
@@ -50,8 +49,6 @@ if TYPE_CHECKING:
 
 MODULES = (dist, distributed_c10d, device_mesh)
 """Modules of torch that import these functions under a name of their own."""
-
-NO_RANKS = "The script makes a process group, as one of several ranks. Add --ranks N to run it as the first of N."
 
 
 def pretend(ranks: int) -> None:
@@ -96,15 +93,14 @@ def _make_group(make: Callable[..., Any], ranks: int, *args: Any, **kwargs: Any)
 def _make_alone(make: Callable[..., Any], *args: Any, **kwargs: Any) -> None:
     """Stand in for it where no ranks were asked for."""
     if "WORLD_SIZE" not in os.environ and _asked(args, kwargs)[1] != 1:
-        raise ScriptError(NO_RANKS)
+        raise ScriptError(
+            "The script makes a process group, as one of several ranks. Add --ranks N to run it as the first of N."
+        )
     make(*args, **kwargs)
 
 
 def _asked(args: Sequence[Any], kwargs: Mapping[str, Any]) -> tuple[int, int]:
-    """Return the rank and the number of ranks that ``init_process_group`` is given.
-
-    -1 for what the environment tells.
-    """
+    """Return the rank and the number of ranks that ``init_process_group`` is given; -1 for what the environment tells."""
     names = ("backend", "init_method", "timeout", "world_size", "rank")
     given = {**dict(zip(names, args, strict=False)), **kwargs}
     return given.get("rank", -1), given.get("world_size", -1)
@@ -143,9 +139,6 @@ class CardKernels:
     """Computes attention, dropout and an optimizer's step as a card does, on fake tensors of the CPU.
 
     Functions of ``torch.nn.functional`` that a module has imported by name are not seen.
-
-    Args:
-        capability: The card's compute capability.
 
     Attributes:
         taken: How many calls of attention took each kernel.
@@ -240,7 +233,6 @@ def _call_of(tensors: tuple[Tensor, Tensor, Tensor], options: Mapping[str, Any])
 
 
 def _in_autocast(tensor: Tensor) -> Tensor:
-    """Return the tensor as autocast hands it to attention."""
     kind = tensor.device.type
     is_cast = torch.is_autocast_enabled(kind) and tensor.is_floating_point() and tensor.dtype != torch.float64
     return tensor.to(torch.get_autocast_dtype(kind)) if is_cast else tensor
@@ -321,32 +313,10 @@ STATE, ACTIVATIONS = "state", "activations"
 """Kinds beside those of ``collectives``: what an optimizer had before its first step, and all else, with the batch."""
 
 
-class _Part(NamedTuple):
-    """Bytes of each kind that a segment adds.
-
-    Attributes:
-        segment: Which.
-        highest: By how many bytes when most are alive.
-        change: By how many in the end.
-    """
-
-    segment: Segment
-    highest: Kinds
-    change: Kinds
-
-
 def divide(
     model: Module, tuned: Tuned, script: Script, steps: Steps, configs: Iterable[Config]
 ) -> tuple[RankPeak, ...]:
-    """Divide the peak of one rank into its kinds, for each config.
-
-    Args:
-        model: The model.
-        tuned: What was found in it, and its switches.
-        script: What the script does around the model.
-        steps: What steps take: the optimizer's state is told by it, and not made anew.
-        configs: What is recomputed.
-    """
+    """Divide the peak of one rank into its kinds, for each config."""
     found, told = tuned.found, []
     fakes = FakeSteps(model, found.structure.units, script, found.values)
     with fakes.taking(tuned.board) as take:
@@ -387,94 +357,60 @@ def _divided(
 ) -> tuple[FakeStep, Kinds]:
     """Return a step, and the bytes of each kind at its peak; a whole step where one without some units cannot tell."""
     step, row = take(config.choices, skipped), Row(calls, skipped)
-    parts = [_part(step, segment, events) for segment, events in itertools.groupby(step.events, _segment)]
+    by_segment = itertools.groupby(step.events, operator.attrgetter("segment"))
+    parts = [(segment, _changes(step, events)) for segment, events in by_segment]
     if not skipped:
-        return step, _at_peak(step, parts)
-    known, taken = {part.segment: part for part in parts}, [part.segment for part in parts]
-    order = usual_order(row.calls)
-    if taken != [segment for segment in order if segment in known]:
-        return _divided(take, config, calls, frozenset())
+        return step, _at_peak(step, [changes for _, changes in parts])
+    known, order = dict(parts), usual_order(row.calls)
     stand_ins = row.stand_ins(usual_order(len(calls)), order)
+    if stand_ins is None or [segment for segment, _ in parts] != [segment for segment in order if segment in known]:
+        return _divided(take, config, calls, frozenset())
     return step, _at_peak(step, [known[one] for one in stand_ins if one in known])
 
 
-def _at_peak(step: FakeStep, parts: Iterable[_Part]) -> Kinds:
-    """Return the bytes of each kind when most are alive."""
+def _at_peak(step: FakeStep, parts: Iterable[tuple[Kinds, Kinds]]) -> Kinds:
     now: Kinds = collections.Counter()
     for number, size in step.held.items():
         now[STATE if number in step.state else step.kinds.get(number, ACTIVATIONS)] += size
     peak = now
-    for part in parts:
-        highest = _plus(now, part.highest)
-        if sum(highest.values()) > sum(peak.values()):
+    for most, change in parts:
+        highest = _plus(now, most)
+        if highest.total() > peak.total():
             peak = highest
-        now = _plus(now, part.change)
+        now = _plus(now, change)
     return peak
 
 
-def _part(step: FakeStep, segment: Segment, events: Iterable[Event]) -> _Part:
+def _changes(step: FakeStep, events: Iterable[Event]) -> tuple[Kinds, Kinds]:
+    """Return the bytes of each kind that a segment adds when most are alive, and in the end."""
     now: Kinds = collections.Counter()
     highest, most = now.copy(), 0
     for event in events:
         now[step.kinds.get(event.storage, ACTIVATIONS)] += event.change
         if event.change > 0 and now.total() > most:
             highest, most = now.copy(), now.total()
-    return _Part(segment, highest, now)
-
-
-def _segment(event: Event) -> Segment:
-    return event.segment
+    return highest, now
 
 
 def _plus(one: Kinds, other: Kinds) -> Kinds:
-    """Return the sum; what is negative stays so."""
     total = one.copy()
     total.update(other)
     return total
 
 
-class FakeMachine:
-    """The machine that a script on fake tensors stands for.
+def kernels_of(card: str, optimizers: Sequence[Optimizer]) -> AbstractContextManager[None]:
+    """Have operators take the kernels of a card, or without one this machine's: plans and steps are those it has."""
+    return CardKernels(CARDS[card].capability).active(optimizers) if card else contextlib.nullcontext()
 
-    Args:
-        card: The card's name; empty for this machine, whose speeds are measured.
-        device: ``cpu`` or ``cuda``, where this machine trains.
-    """
 
-    def __init__(self, card: str, device: str) -> None:
-        self._card = card
-        self._measured = None if card else MeasuredSpeeds(device)
-
-    @property
-    def speeds(self) -> Speeds:
-        """Return its speeds."""
-        return CARDS[self._card] if self._measured is None else self._measured
-
-    @property
-    def machine(self) -> Machine:
-        """Return the same as a record; of this machine, with the types of numbers whose speed was asked for."""
-        return machine_of(self._card) if self._measured is None else self._measured.machine
-
-    def kernels(self, optimizers: Sequence[Optimizer]) -> AbstractContextManager[None]:
-        """Have operators take a card's kernels: plans and steps are then those that it would have."""
-        return CardKernels(CARDS[self._card].capability).active(optimizers) if self._card else contextlib.nullcontext()
-
-    def with_whole_steps(
-        self, told: TorchDetection, tuned: Tuned, script: Script, configs: Iterable[Config], ranks: int
-    ) -> TorchDetection:
-        """Add whole steps with each config to a detection: on the card, and on a rank of a job.
-
-        Args:
-            told: What was told, with what steps take.
-            tuned: The model, which is about to be called.
-            script: What the script does around it.
-            configs: What is recomputed.
-            ranks: As one of how many ranks the model trains; 0 where it trains by itself.
-        """
-        model, configs = tuned.reference(), dict.fromkeys(configs)
-        assert model is not None, "a model that is called is there"
-        assert told.steps is not None, "a whole step is run where others were"
-        on_card = reserve(model, tuned, script, configs) if self._card else ()
-        of_rank = divide(model, tuned, script, told.steps, configs) if ranks else ()
-        is_apart = bool(of_rank) and script.buckets is None and not is_sharded(model)
-        return dataclasses.replace(told, on_card=on_card, of_rank=of_rank, is_apart=is_apart)
+def with_whole_steps(  # noqa: PLR0913  (a model, its configs, and two ways to look at them)
+    told: TorchDetection, tuned: Tuned, script: Script, configs: Iterable[Config], *, card: str, ranks: int
+) -> TorchDetection:
+    """Add whole steps with each config to a detection: on the card, and on a rank of a job."""
+    model, configs = tuned.reference(), dict.fromkeys(configs)
+    assert model is not None, "a model that is called is there"
+    assert told.steps is not None, "a whole step is run where others were"
+    on_card = reserve(model, tuned, script, configs) if card else ()
+    of_rank = divide(model, tuned, script, told.steps, configs) if ranks else ()
+    is_apart = bool(of_rank) and script.buckets is None and not is_sharded(model)
+    return dataclasses.replace(told, on_card=on_card, of_rank=of_rank, is_apart=is_apart)

@@ -32,15 +32,6 @@ class Card:
     teraflops: dict[str, float]
     source: str
 
-    def operations_per_second(self, kind: str) -> float:
-        """Return the speed of matrix products of a type of numbers."""
-        return TERA * self.teraflops.get(kind, self.teraflops[FLOAT])
-
-    @property
-    def bytes_per_second(self) -> float:
-        """Return the bandwidth of its memory."""
-        return GIGA * self.gb_per_second
-
 
 def _speeds(single: float, tensor: float, half: float) -> dict[str, float]:
     """Return the speeds of a card whose tensor cores take TF32 and both types of 16 bits."""
@@ -72,7 +63,7 @@ def machine_of(name: str) -> Machine:
         source=card.source,
         is_measured=False,
         operations_per_second={kind: TERA * speed for kind, speed in card.teraflops.items()},
-        bytes_per_second=card.bytes_per_second,
+        bytes_per_second=GIGA * card.gb_per_second,
         memory_bytes=round(card.memory_gb * GIGA),
     )
 
@@ -91,16 +82,11 @@ class AttentionCall:
     """Properties of a call of attention on which the choice of its kernel depends.
 
     Attributes:
-        dtype: The type of query, key and value: ``bfloat16``.
-        query: The shape of the query, ``[batch, heads, length, head size]``.
-        key: That of the key.
-        value: That of the value.
-        mask: That of the mask; ``None`` without one.
-        mask_learns: Whether gradients go to the mask.
-        has_plain_strides: Whether the elements of each row of all of them follow each other.
-        dropout: The share that is dropped.
-        is_causal: Whether each position sees those before it alone.
-        is_grouped: Whether several heads of the query may share one of the key.
+        dtype: The type of query, key and value, as ``bfloat16``.
+        query: The shape of the query, ``[batch, heads, length, head size]``; so are those of key, value and mask.
+        mask_learns: True if gradients go to the mask.
+        has_plain_strides: True if the elements of each row of all of them follow each other.
+        is_grouped: True if several heads of the query may share one of the key.
     """
 
     dtype: str

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import collections
-from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Final
 
 import numpy as np
@@ -19,26 +18,8 @@ if TYPE_CHECKING:
     from autorecompute.plans import Plan, Space
 
 
-@dataclass(frozen=True)
-class Offered:
-    """Options of the compiler, and the peak with each.
-
-    Attributes:
-        options: What makes it keep something else than what is offered before, by site and option: the bytes that it
-            keeps less.
-        peaks: What it should have alive with each plan, and without any.
-    """
-
-    options: dict[tuple[str, str], int] = field(default_factory=dict)
-    peaks: tuple[CompiledPeak, ...] = ()
-
-    def of(self, site: str) -> tuple[str, ...]:
-        """Return the options of a site."""
-        return tuple(option for name, option in self.options if name == site)
-
-
 def code_of_blocks(config: Config, plans: Iterable[Plan]) -> frozenset[str]:
-    """Name of what is compiled: a block for each way in which the config runs blocks of its group.
+    """Return the names of what is compiled: a block for each way in which the config runs blocks of its group.
 
     A budget has all blocks compiled with it. Blocks that no choice is about run as the script has them.
     """
@@ -73,7 +54,7 @@ class CompiledSimulator:
         peaks: What is known, of no choice and of single ones.
         choices: What can be on, in the order of the columns that :meth:`simulate` takes.
         space: The plans.
-        scale: How many times as large activations are as in what is known.
+        scale: Size of activations, as a multiple of those in what is known.
     """
 
     def __init__(
@@ -114,7 +95,7 @@ class CompiledSimulator:
         return Simulated(peak_bytes=peak, stash_bytes=kept, recompute_share=work)
 
     def _covered(self, switches: np.ndarray) -> np.ndarray:
-        """At which share of its occurrences each choice lies inside of a module that is made again as a whole."""
+        """Return the share of each choice's occurrences that lie inside of a module that is made again as a whole."""
         covered = np.zeros_like(switches)
         for outer, around in enumerate(self._choices):
             inside = [at for at, on in enumerate(self._choices) if on.site in self._space.covers.get(around.site, ())]
