@@ -415,4 +415,4 @@ def memory_of(detection: Detection) -> TorchMemoryModel | None:
 
 def rough_memory_of(detection: Detection) -> MemoryModel | None:
     """Return a memory model of every config from one forward pass; ``None`` where it tells nothing."""
-    return TorchMemoryModel.roughly_of(detection)
+    return TorchMemoryModel.of(detection, roughly=True)

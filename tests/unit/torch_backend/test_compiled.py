@@ -18,8 +18,7 @@ from autorecompute.backends.torch.compiled.forms import (
     has_compiled,
     refusals_of_compiled,
 )
-from autorecompute.backends.torch.compiled.partitions import VALUES, value_of
-from autorecompute.backends.torch.compiled.steps import trace_step
+from autorecompute.backends.torch.compiled.partitions import VALUES, trace_step, value_of
 from autorecompute.backends.torch.find.detection import space_of
 from autorecompute.backends.torch.find.refusals import Reason, RefusedModelError
 from autorecompute.plans import Config

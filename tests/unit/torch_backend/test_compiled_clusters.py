@@ -8,8 +8,15 @@ import torch
 from autorecompute.backends.torch.check.gradients import check_gradients
 from autorecompute.backends.torch.compiled.detection import board_of, choose
 from autorecompute.backends.torch.compiled.joint import Marks, clusters_of, groups_of
-from autorecompute.backends.torch.compiled.partitions import LEAST_SHARE, LEAST_WORK, Partitions
-from autorecompute.backends.torch.compiled.steps import kept_names, peak_of, trace_step, work_again
+from autorecompute.backends.torch.compiled.partitions import (
+    LEAST_SHARE,
+    LEAST_WORK,
+    Partitions,
+    kept_names,
+    peak_of,
+    trace_step,
+    work_again,
+)
 from autorecompute.backends.torch.find.detection import space_of
 from autorecompute.backends.torch.find.structure import structure_of
 from autorecompute.backends.torch.forecast.records import kept_cluster, label_of

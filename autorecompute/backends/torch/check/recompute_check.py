@@ -233,6 +233,11 @@ class RecomputeCheck:
         differences: What was found, each site once.
         every: Each call is compared in one of so many.
         share: Share of the time that comparing took lately.
+        takes_back: True if a site that differs is left without recompute.
+        is_paused: True while nothing is compared.
+        pending: What was compared: the difference if it is one, a relative difference that another order of sums
+            explains, two figures on their way from a card (whether the bits differ, and by how much), and the event of
+            their coming; none on a CPU.
     """
 
     def __init__(self, model: Module, mode: Mode | None = None) -> None:
@@ -240,10 +245,10 @@ class RecomputeCheck:
         self.choices: frozenset[Choice] = frozenset()
         self.differences: list[Difference] = []
         self.every, self.share = TURNS if self.mode is Mode.SOME else 1, 0.0
-        self._model, self._takes_back, self._is_paused = weakref.ref(model), not is_sharded(model), False
+        self._model, self.takes_back, self.is_paused = weakref.ref(model), not is_sharded(model), False
         self._watches: dict[tuple[str, str], Watch] = {}
         self._first: Watch | None = None
-        self._pending: collections.deque[tuple[Difference, float, Tensor, Any]] = collections.deque()
+        self.pending: collections.deque[tuple[Difference, float, Tensor, Any]] = collections.deque()
         self._calls, self._seconds, self._since = 0, 0.0, time.perf_counter()
         if self.mode is not Mode.OFF:
             _CHECKS.add(self)
@@ -255,22 +260,18 @@ class RecomputeCheck:
 
     def differing(self) -> tuple[Difference, ...]:
         """Return the differences found at the sites that are on."""
-        self._look()
+        self.look()
         sites = {choice.site for choice in self.choices}
         return tuple(difference for difference in self.differences if difference.site in sites)
-
-    def is_taken_back(self, site: str) -> bool:
-        """Tell whether a site is left without recompute, as it differed."""
-        return self._takes_back and any(difference.site == site for difference in self.differences)
 
     @contextlib.contextmanager
     def paused(self) -> Iterator[None]:
         """Compare nothing inside: what runs there is no step of the training."""
-        before, self._is_paused = self._is_paused, True
+        before, self.is_paused = self.is_paused, True
         try:
             yield
         finally:
-            self._is_paused = before
+            self.is_paused = before
 
     def require_same(self, optimizer: Optimizer) -> None:
         """Keep an optimizer of the model from its step where the mode is strict and something differs.
@@ -281,7 +282,7 @@ class RecomputeCheck:
         model = self._model()
         if self.mode is not Mode.STRICT or model is None:
             return
-        self._look(waits=True)
+        self.look(waits=True)
         trained = {id(one) for group in optimizer.param_groups for one in group["params"]} if self.differences else ()
         if not any(id(one) in trained for one in model.parameters()):
             return
@@ -291,18 +292,13 @@ class RecomputeCheck:
                 f"{VARIABLE}=all to be told and to go on."
             )
 
-    @property
-    def is_on(self) -> bool:
-        """Tell whether anything is compared now."""
-        return self.mode is not Mode.OFF and not self._is_paused
-
     def switch(self, choices: frozenset[Choice]) -> None:
         """Tell what is on from now on."""
         self.choices, self._first = choices, None
 
     def is_turn(self, watch: Watch, turn: int) -> bool:
         """Tell whether a module has its turn in a call that begins; its number goes up with each call."""
-        self._look()
+        self.look()
         self._first = self._first or watch
         if watch is self._first:  # once for all modules
             self._calls += 1
@@ -317,41 +313,15 @@ class RecomputeCheck:
             self.every = 1 if self.share * self.every <= MOST_SHARE else TURNS
         self._calls, self._seconds, self._since = 0, 0.0, now
 
-    def sums_of(self, tensor: Tensor) -> Sums:
-        """Return :func:`sums_of` a tensor, whose time counts."""
-        with self._spending(tensor, passes=2):
-            return sums_of(tensor)
-
-    def compare(self, site: str, path: str, sums: Sums, again: Tensor) -> None:
-        """Compare a tensor that was made again; on a card the answer is looked at later, without a wait."""
-        with self._spending(again, passes=3):
-            bits_before, total, like = sums
-            if _like(again) != like:
-                return
-            bits, is_here = bits_of(again), again.device.type == "cpu"
-            if is_here and bits == bits_before:
-                return
-            kind, event = str(again.dtype).removeprefix("torch."), None
-            off = _off(total, again)
-            figures = torch.stack([(bits != bits_before).to(off), off])
-            if again.device.type == "cuda":
-                figures, event = figures.to("cpu", non_blocking=True), torch.cuda.Event()
-                event.record()
-            step = max(_TAKEN.values(), default=0) + 1
-            found = Difference(site, path, step, f"{kind} {tuple(again.shape)}", math.nan)
-            rounding = 0.0 if is_here else TOLERANCES.get(kind, 0.0)  # by another order of sums
-            self._pending.append((found, rounding, figures, event))
-        if is_here:
-            self._look()
-
-    def _look(self, *, waits: bool = False) -> None:
-        while self._pending:
-            found, rounding, figures, event = self._pending[0]
+    def look(self, *, waits: bool = False) -> None:
+        """Look at the figures that have come to the host."""
+        while self.pending:
+            found, rounding, figures, event = self.pending[0]
             if event is not None and waits:
                 event.synchronize()
             elif event is not None and not event.query():
                 return
-            self._pending.popleft()
+            self.pending.popleft()
             differs, relative = figures.tolist()
             if differs and not 0 < relative <= rounding:
                 self._tell(dataclasses.replace(found, relative=relative if math.isfinite(relative) else math.inf))
@@ -362,14 +332,15 @@ class RecomputeCheck:
         self.differences.append(found)
         then = (
             f"From its next call on {found.site} is not recomputed."
-            if self._takes_back
+            if self.takes_back
             else f"Weights are sharded here, so {found.site} is recomputed further: leave it out of the plans."
         )
         _LOG.warning("%s. The gradients of this step are wrong. %s", found, then)
         add_evidence(Config(self.choices), f"in a training, {found}")
 
     @contextlib.contextmanager
-    def _spending(self, tensor: Tensor, passes: int) -> Iterator[None]:
+    def spending(self, tensor: Tensor, passes: int) -> Iterator[None]:
+        """Count the time inside, in which a tensor is read so many times."""
         before = time.perf_counter()
         with torch.no_grad():
             yield
@@ -391,7 +362,7 @@ class Watch:
     @property
     def is_taken_back(self) -> bool:
         """Tell whether the site is left without recompute."""
-        return bool(self._check.differences) and self._check.is_taken_back(self._site)
+        return self._check.takes_back and any(found.site == self._site for found in self._check.differences)
 
     def begins(self, state: Hashable = None) -> bool:
         """Tell whether the call that begins is compared.
@@ -399,7 +370,7 @@ class Watch:
         Args:
             state: What may make it another one than those before; the first call in each state is compared.
         """
-        if not self._check.is_on:
+        if self._check.mode is Mode.OFF or self._check.is_paused:
             return False
         self._calls += 1
         is_new = state not in self._known and len(self._known) < MOST_STATES
@@ -409,12 +380,34 @@ class Watch:
 
     def sums_of(self, tensor: Tensor) -> Sums | None:
         """Return :func:`sums_of` a tensor; none where it has no values in memory of its own."""
-        return self._check.sums_of(tensor) if can_be_summed(tensor) else None
+        if not can_be_summed(tensor):
+            return None
+        with self._check.spending(tensor, passes=2):
+            return sums_of(tensor)
 
     def compare(self, sums: Sums | None, again: Tensor) -> None:
-        """Compare a tensor that was made again."""
-        if sums is not None and can_be_summed(again):
-            self._check.compare(self._site, self._path, sums, again)
+        """Compare a tensor that was made again; on a card the answer is looked at later, without a wait."""
+        if sums is None or not can_be_summed(again):
+            return
+        bits_before, total, like = sums
+        with self._check.spending(again, passes=3):
+            if _like(again) != like:
+                return
+            bits, is_here = bits_of(again), again.device.type == "cpu"
+            if is_here and bits == bits_before:
+                return
+            kind, event = str(again.dtype).removeprefix("torch."), None
+            off = _off(total, again)
+            figures = torch.stack([(bits != bits_before).to(off), off])
+            if again.device.type == "cuda":
+                figures, event = figures.to("cpu", non_blocking=True), torch.cuda.Event()
+                event.record()
+            step = max(_TAKEN.values(), default=0) + 1
+            found = Difference(self._site, self._path, step, f"{kind} {tuple(again.shape)}", math.nan)
+            rounding = 0.0 if is_here else TOLERANCES.get(kind, 0.0)
+            self._check.pending.append((found, rounding, figures, event))
+        if is_here:
+            self._check.look()
 
 
 def can_be_summed(tensor: Tensor) -> bool:

@@ -15,8 +15,7 @@ from torch.utils.checkpoint import create_selective_checkpoint_contexts
 
 from autorecompute.backends.torch.compiled.forms import CLOCK, INNER, eagerly, original_of, refusals_of_compiled
 from autorecompute.backends.torch.compiled.joint import Marks, groups_of
-from autorecompute.backends.torch.compiled.partitions import VALUES, Partitions, option_of, value_of
-from autorecompute.backends.torch.compiled.steps import trace_step
+from autorecompute.backends.torch.compiled.partitions import VALUES, Partitions, option_of, trace_step, value_of
 from autorecompute.backends.torch.find.detection import Detected, Saving, saving_of_modules
 from autorecompute.backends.torch.find.own_checkpoints import places_of
 from autorecompute.backends.torch.find.probe import Probe

@@ -1,24 +1,35 @@
-"""Budgets and regions of a compiled model: the ways to partition its graph."""
+"""Steps of a compiled model: their joint graphs, cut as the compiler would cut them under each plan."""
 
 from __future__ import annotations
 
+import collections
 import functools
-from typing import TYPE_CHECKING, Final
+import math
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any, Final
 
+import torch
+from torch._functorch.aot_autograd import make_boxed_func
 from torch.utils.checkpoint import CheckpointPolicy
 
 from autorecompute.backends.torch.compiled.forms import INNER
 from autorecompute.backends.torch.compiled.joint import (
     BACKWARD,
     POLICY,
+    CustomPartitionerFn,
+    Halves,
+    JointGraph,
     Marks,
     bytes_of,
     cluster_of,
     groups_of,
+    is_view,
+    kind_of,
     owner_of,
     path_of,
+    trace,
+    traced_by,
 )
-from autorecompute.backends.torch.compiled.steps import by_work, kept_bytes, kept_names, peak_of, work_again, work_of
 from autorecompute.backends.torch.find.structure import is_within
 from autorecompute.backends.torch.forecast.records import (
     BUDGET,
@@ -35,15 +46,323 @@ from autorecompute.backends.torch.switch.checkpoints import MATMULS
 from autorecompute.plans import Choice, Config
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterator, Mapping, Sequence
+    from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
 
-    from torch.fx import Graph
+    from torch import Tensor
+    from torch.fx import Graph, GraphModule, Node
+    from torch.nn import Module
 
-    from autorecompute.backends.torch.compiled.steps import Cuts, TracedStep
     from autorecompute.backends.torch.find.structure import Structure
     from autorecompute.backends.torch.switch.switchboard import Site
 
+    Marker = Callable[["Graph"], object]
+    Cuts = tuple[Halves, ...]
     Key = tuple[str, str]
+
+
+def kept_names(cuts: Cuts) -> frozenset[tuple[int, str]]:
+    """Return the names of what each call keeps: equal for cuts that do the same."""
+    return frozenset((at, node.name) for at, halves in enumerate(cuts) for node in halves.kept)
+
+
+def kept_bytes(cuts: Cuts) -> int:
+    """Return the bytes of what is kept and was made in the forward pass."""
+    return sum(halves.kept_bytes for halves in cuts)
+
+
+@dataclass(frozen=True)
+class TracedStep:
+    """Compiled parts of a step.
+
+    Attributes:
+        graphs: Its joint graphs.
+        calls: Their runs in the order of the forward pass: for each the place of its graph among them, and the paths of
+            the trained parameters that it is given.
+        is_whole: True if nothing that is trained is outside of them.
+    """
+
+    graphs: tuple[JointGraph, ...]
+    calls: tuple[tuple[int, frozenset[str]], ...]
+    is_whole: bool
+
+    def cut(
+        self, mark: Callable[[frozenset[str]], Marker | None] = lambda _given: None, budget: float | None = None
+    ) -> Cuts:
+        """Return the halves into which the compiler would cut the graph of each call, in the order of the forward pass.
+
+        Args:
+            mark: Returns what marks the operators of a call before that, by the parameters that it is given: the same
+                object for calls that are cut alike.
+            budget: The memory budget; ``None`` for the script's own.
+        """
+        known: dict[tuple[int, int], Halves] = {}
+        marks = [mark(given) for _, given in self.calls]
+        for (graph, _), one in zip(self.calls, marks, strict=True):
+            if (graph, id(one)) not in known:
+                known[graph, id(one)] = self.graphs[graph].cut(one, budget)
+        return tuple(known[graph, id(one)] for (graph, _), one in zip(self.calls, marks, strict=True))
+
+
+def trace_step(model: Module, args: Sequence[Any], kwargs: Mapping[str, Any]) -> tuple[TracedStep | None, str]:
+    """Return the joint graphs of a step; ``None`` where there are none, and then why.
+
+    A model that is one graph is traced and not run. Another one runs forward once, operator by operator, and each of
+    its graphs keeps no more than it was given.
+    """
+    original = model._modules.get(INNER) or model
+    first, reason = trace(model, args, kwargs)
+    if first is None:
+        return None, reason
+    if first.holds(original):
+        return TracedStep((first,), ((0, frozenset()),), is_whole=True), ""
+    listener = _Listener(original)
+    with torch.compiler.set_stance(force_backend=listener.compile):
+        reason = traced_by(listener, model, args, kwargs)
+    if reason:
+        return None, reason
+    return listener.step(), ""
+
+
+class _Listener(CustomPartitionerFn):  # type: ignore[misc]
+    """Takes every joint graph, and notes when its forward pass runs."""
+
+    def __init__(self, model: Module) -> None:
+        self._graphs: list[JointGraph] = []
+        self._calls: list[tuple[int, frozenset[str]]] = []
+        named = {name.replace(f"{INNER}.", ""): one for name, one in model.named_parameters() if one.requires_grad}
+        self._trained = {parameter.data_ptr(): name for name, parameter in named.items()}
+
+    def compile(self, graph: GraphModule, inputs: Sequence[Tensor], **options: Any) -> Any:
+        """Stand in for the compiler: do all that it does before it makes kernels."""
+        from torch._inductor.compile_fx import compile_fx  # it takes seconds, and a model in one graph needs none of it
+
+        del options
+        return compile_fx(graph, inputs, inner_compile=self._make_nothing)
+
+    def __call__(self, graph: GraphModule, inputs: Sequence[object], **options: Any) -> Any:
+        """Return the graph cut so that it keeps nothing that it makes: it only runs forward."""
+        joint = JointGraph(graph, inputs, options)
+        self._graphs.append(joint)
+        halves = joint.cut(budget=0)
+        return halves.forward, halves.backward
+
+    def uuid(self) -> None:
+        """Return no key: nothing of this may be found in a cache."""
+
+    def step(self) -> TracedStep:
+        """Return the traced step."""
+        given = frozenset().union(*(parameters for _, parameters in self._calls))
+        return TracedStep(tuple(self._graphs), tuple(self._calls), is_whole=given == set(self._trained.values()))
+
+    def _make_nothing(self, graph: GraphModule, _inputs: Sequence[Tensor], **options: Any) -> Any:
+        trains = not (options.get("is_backward") or options.get("is_inference"))
+        return make_boxed_func(self._noted(graph.forward, len(self._graphs) - 1) if trains else graph.forward)
+
+    def _noted(self, forward: Callable[..., Any], graph: int) -> Callable[..., Any]:
+        def noted(*given: Any) -> Any:
+            pointers = [value.data_ptr() for value in given if isinstance(value, torch.Tensor)]
+            self._calls.append((graph, frozenset(self._trained[at] for at in pointers if at in self._trained)))
+            return forward(*given)
+
+        return noted
+
+
+FLOPS_A_BYTE = 10.0
+"""So many operations take as long as writing a byte: 50 billion a second, and 5 GB, on a core."""
+
+JOINED = 0.5
+"""The share of the memory traffic that is left to an operator joined with others in a kernel."""
+
+AGAIN = 0.35
+"""The share of its own work that a recompute costs: it is joined with its reader, and neither written nor fetched. The
+search learns by how much it is off (``make bench-compiled``: of a GPT-2 of two layers)."""
+
+PRODUCTS = frozenset({"mm", "addmm", "bmm", "baddbmm"})
+
+
+def work_of(cuts: Cuts) -> float:
+    """Return the work of a step."""
+    return sum(_sum((*halves.forward.graph.nodes, *halves.backward.graph.nodes)) for halves in cuts)
+
+
+def work_again(cuts: Cuts) -> float:
+    """Return the work of what backward passes make again, some of it by the compiler's own choice."""
+    return AGAIN * sum(_sum(made_again(halves)) for halves in cuts)
+
+
+def made_again(halves: Halves) -> list[Node]:
+    """Return the operators that a backward pass runs again."""
+    forward = {node.name for node in halves.forward.graph.nodes if node.op == "call_function"}
+    return [node for node in halves.backward.graph.nodes if node.op == "call_function" and node.name in forward]
+
+
+def by_work(halves: Halves, groups: Mapping[str, str]) -> list[str]:
+    """Return the clusters of operators that a backward pass runs again, those of the most work first."""
+    work: dict[str, float] = collections.defaultdict(float)
+    for node in made_again(halves):
+        if (name := cluster_of(node, groups)) is not None:
+            work[name] += _work(node)
+    return sorted(work, key=lambda name: (-work[name], name))
+
+
+def _sum(nodes: Iterable[Node]) -> float:
+    return sum(_work(node) for node in nodes if node.op == "call_function" and not is_view(node))
+
+
+def _work(node: Node) -> float:
+    flops = _flops(node)
+    return bytes_of(node) + flops / FLOPS_A_BYTE if flops else JOINED * bytes_of(node)
+
+
+def _flops(node: Node) -> float:
+    """Return the operations of a matrix product, a convolution or attention; 0 of others, which memory holds up."""
+    kind, value = kind_of(node), node.meta.get("val")
+    given = [source.meta["val"] for source in node.all_input_nodes if isinstance(source.meta.get("val"), torch.Tensor)]
+    if kind in PRODUCTS and isinstance(value, torch.Tensor):
+        return 2.0 * math.prod(map(int, value.shape)) * int(given[-2].shape[-1])
+    if kind == "convolution" and isinstance(value, torch.Tensor):
+        return 2.0 * math.prod(map(int, value.shape)) * math.prod(map(int, given[1].shape[1:]))
+    if kind.startswith("_scaled_dot_product") and given:
+        return 4.0 * math.prod(map(int, given[0].shape)) * int(given[0].shape[-2])
+    return 0.0
+
+
+LIBRARY = frozenset(
+    {"mm", "addmm", "bmm", "baddbmm", "convolution", "convolution_backward", "embedding_dense_backward", "sort", "topk"}
+)
+"""Operators that are calls of a library, beside attention: nothing is joined with them."""
+
+ATTENTION = "_scaled_dot_product"
+REDUCTIONS = frozenset({"sum", "mean", "amax", "amin", "var", "var_mean", "any", "all", "argmax", "argmin", "prod"})
+
+OUTSIDE_COPIES = 3
+"""The peak of a script's own loss, as a multiple of the model's output: its logarithms, their gradient, and the
+gradient of the output."""
+
+
+def peak_of(cuts: Cuts, eager_bytes: int | None = None) -> int:
+    """Return the most bytes alive in a step beyond what is held between two steps.
+
+    Forward, each graph adds what it keeps and returns to what those before it left; backward, they go one by one. A
+    last graph that returns a single number has the loss in it. Elsewhere the script makes one of what it returns.
+
+    Args:
+        cuts: The halves of the step's graphs.
+        eager_bytes: What lives outside of them between forward and backward pass, where a part of the model is not
+            compiled; ``None`` where all of it is.
+    """
+    most = held = 0
+    for halves in cuts:
+        most = max(most, held + _highest(halves.forward, ()))
+        outside = _returned_bytes(halves)
+        is_last = halves is cuts[-1]
+        backward = _highest(halves.backward, _given_back(halves), _donated(halves))
+        most = max(most, held + is_last * outside + backward)
+        held += halves.kept_bytes + outside
+        if is_last and eager_bytes is None and not _has_loss(halves):
+            held += (OUTSIDE_COPIES - 1) * outside
+    return max(most, held + (eager_bytes or 0))
+
+
+def _returned_bytes(halves: Halves) -> int:
+    returned = {owner_of(node) for node in halves.returned} - {owner_of(node) for node in halves.kept}
+    return sum(bytes_of(node) for node in returned if node.op != "placeholder")
+
+
+def _given_back(halves: Halves) -> set[str]:
+    """Return the names of inputs that a backward pass lets go of: what was kept for it, and gradients."""
+    kept = {node.name for node in halves.kept}
+    made = {node.name for node in halves.kept if owner_of(node).op != "placeholder"}
+    return made | {node.name for node in halves.backward.graph.nodes if node.op == "placeholder"} - kept
+
+
+def _donated(halves: Halves) -> set[str]:
+    """Return the names of what was kept and the compiler may write over: it alone holds that, no gradient or result."""
+    returned = {owner_of(node) for node in halves.returned}
+    owners = {node.name: owner_of(node) for node in halves.kept}
+    return {name for name, owner in owners.items() if owner.op != "placeholder" and owner not in returned}
+
+
+def _has_loss(halves: Halves) -> bool:
+    return any(node.meta["val"].numel() == 1 for node in halves.returned if "val" in node.meta)
+
+
+def _highest(module: GraphModule, given: Collection[str], donated: Collection[str] = ()) -> int:
+    """Return the most bytes of stored results, and of inputs that are let go of, that are alive at once in a half.
+
+    Args:
+        module: The half of a step.
+        given: Names of its inputs that are let go of once they were read for the last time.
+        donated: Those of them that may be written over then.
+    """
+    outputs = {owner_of(node) for node in module.graph.output_node().all_input_nodes}
+    nodes = [node for node in module.graph.nodes if not is_view(node) and node.op != "output"]
+    inputs = [node for node in nodes if node.op == "placeholder" and node.name in given]
+    stored = _stored(module.graph, [node for node in nodes if node.op == "call_function"], outputs)
+    steps = [node for node in nodes if node in stored]
+
+    @functools.cache
+    def reads(node: Node) -> frozenset[Node]:
+        """Return the stored nodes that a node reads, also through those it is joined with."""
+        found: set[Node] = set()
+        for source in {owner_of(source) for source in node.all_input_nodes}:
+            is_inner = source.op == "call_function" and source not in stored
+            found |= reads(source) if is_inner else {source}
+        return frozenset(found)
+
+    def taken_over(node: Node, ending: Iterable[Node]) -> int:
+        """Return the bytes of a result that is written where one of the same size was, which is read no more."""
+        own = [other for other in ending if other.op != "placeholder" or other.name in donated]
+        size = bytes_of(node)
+        return size if any(bytes_of(other) == size for other in own) else 0
+
+    last = {source: at for at, node in enumerate(steps) for source in reads(node)}
+    ending: dict[int, list[Node]] = collections.defaultdict(list)
+    mortal = {*steps, *inputs} - outputs
+    for source, at in last.items():
+        if source in mortal:
+            ending[at].append(source)
+    alive = most = sum(map(bytes_of, inputs))
+    for at, node in enumerate(steps):
+        freed = sum(map(bytes_of, ending[at]))
+        reused = 0 if _is_library(node) else taken_over(node, ending[at])
+        alive += bytes_of(node) - reused
+        most = max(most, alive)
+        alive -= freed - reused
+        if node not in last and node in mortal:
+            alive -= bytes_of(node)
+    return most
+
+
+def _stored(graph: Graph, calls: Sequence[Node], outputs: Collection[Node]) -> set[Node]:
+    """Return the nodes whose results are written to memory, and not joined with their readers in a kernel."""
+    readers = _readers_of(graph)
+    depths: dict[Node, int] = {}  # library calls before each node
+    for node in calls:
+        sources = {owner_of(source) for source in node.all_input_nodes}
+        depths[node] = max((depths.get(source, 0) + _is_library(source) for source in sources), default=0)
+    return {
+        node
+        for node in calls
+        if node in outputs
+        or _is_library(node)
+        or kind_of(node) in REDUCTIONS
+        or any(_is_library(reader) or depths[reader] > depths[node] for reader in readers[node])
+    }
+
+
+def _readers_of(graph: Graph) -> dict[Node, set[Node]]:
+    readers: dict[Node, set[Node]] = collections.defaultdict(set)
+    for node in graph.nodes:
+        if not is_view(node) and node.op == "call_function":
+            for source in node.all_input_nodes:
+                readers[owner_of(source)].add(node)
+    return readers
+
+
+def _is_library(node: Node) -> bool:
+    kind = kind_of(node)
+    return kind in LIBRARY or kind.startswith(ATTENTION)
 
 
 VALUES: Final = (0.9, 0.8, 0.7, 0.6, 0.5, 0.4, 0.3, 0.2, 0.1)

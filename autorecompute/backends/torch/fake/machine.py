@@ -100,7 +100,7 @@ def _make_alone(make: Callable[..., Any], *args: Any, **kwargs: Any) -> None:
 
 
 def _asked(args: Sequence[Any], kwargs: Mapping[str, Any]) -> tuple[int, int]:
-    """Return the rank and the number of ranks that ``init_process_group`` is given; -1 for what the environment tells."""
+    """Return the rank and the number of ranks that ``init_process_group`` is given; -1 where the environment tells."""
     names = ("backend", "init_method", "timeout", "world_size", "rank")
     given = {**dict(zip(names, args, strict=False)), **kwargs}
     return given.get("rank", -1), given.get("world_size", -1)
@@ -131,8 +131,6 @@ _FUSED = {
     Kernel.EFFICIENT: _ATEN._scaled_dot_product_efficient_attention,
 }
 HALF_BYTES = 2
-_OPTIONS = ("attn_mask", "dropout_p", "is_causal")
-"""Arguments that may follow query, key and value by position."""
 
 
 class CardKernels:
@@ -171,24 +169,43 @@ class CardKernels:
             for group in groups:
                 group["foreach"] = None
 
-    def attend(self, query: Tensor, key: Tensor, value: Tensor, *args: Any, **kwargs: Any) -> Tensor:
+    def attend(  # noqa: PLR0913, PLR0917  (PyTorch's own arguments)
+        self,
+        query: Tensor,
+        key: Tensor,
+        value: Tensor,
+        attn_mask: Tensor | None = None,
+        dropout_p: float = 0.0,
+        is_causal: bool = False,  # noqa: FBT001, FBT002
+        *,
+        scale: float | None = None,
+        enable_gqa: bool = False,
+    ) -> Tensor:
         """Stand in for ``scaled_dot_product_attention``."""
-        options = dict(zip(_OPTIONS, args, strict=False)) | kwargs
-        query, key, value = (_in_autocast(tensor) for tensor in (query, key, value))
-        call = _call_of((query, key, value), options)
+        query, key, value = tensors = _in_autocast(query), _in_autocast(key), _in_autocast(value)
+        call = AttentionCall(
+            dtype=str(query.dtype).removeprefix("torch."),
+            query=tuple(query.shape),
+            key=tuple(key.shape),
+            value=tuple(value.shape),
+            mask=None if attn_mask is None else tuple(attn_mask.shape),
+            mask_learns=attn_mask is not None and attn_mask.requires_grad,
+            has_plain_strides=all(one.stride(-1) == 1 for one in (*tensors, attn_mask) if one is not None),
+            dropout=dropout_p,
+            is_causal=is_causal,
+            is_grouped=enable_gqa,
+        )
         kernel = kernel_of(call, self._capability, self._release)
         self.taken[kernel] += 1
-        mask = options.get("attn_mask")
-        mask = None if mask is None else _as_numbers(_in_autocast(mask), query.dtype)
-        scale = options.get("scale")
+        mask = None if attn_mask is None else _as_numbers(_in_autocast(attn_mask), query.dtype)
         with torch.autocast(query.device.type, enabled=False):
             if kernel is Kernel.FLASH:
-                return _flash((query, key, value), call, 1 / math.sqrt(query.shape[-1]) if scale is None else scale)
+                return _flash(tensors, call, 1 / math.sqrt(query.shape[-1]) if scale is None else scale)
             if kernel is Kernel.MATH:
-                return _written_out((query, key, value), mask, call, scale)
+                return _written_out(tensors, mask, call, scale)
             if kernel is Kernel.EFFICIENT:
                 mask = _aligned(mask, query, key)
-            given = (query, key, value, mask, torch.is_grad_enabled(), call.dropout, call.is_causal)
+            given = (*tensors, mask, torch.is_grad_enabled(), dropout_p, is_causal)
             return _first(_FUSED[kernel](*given, scale=scale))
 
 
@@ -212,24 +229,6 @@ def card_dropout(plain: Callable[..., Tensor]) -> Callable[..., Tensor]:
         return plain(values, p, training, inplace)
 
     return dropout
-
-
-def _call_of(tensors: tuple[Tensor, Tensor, Tensor], options: Mapping[str, Any]) -> AttentionCall:
-    query, key, value = tensors
-    mask = options.get("attn_mask")
-    rows = tensors if mask is None else (*tensors, mask)
-    return AttentionCall(
-        dtype=str(query.dtype).removeprefix("torch."),
-        query=tuple(query.shape),
-        key=tuple(key.shape),
-        value=tuple(value.shape),
-        mask=None if mask is None else tuple(mask.shape),
-        mask_learns=mask is not None and mask.requires_grad,
-        has_plain_strides=all(tensor.stride(-1) == 1 for tensor in rows),
-        dropout=options.get("dropout_p", 0.0),
-        is_causal=options.get("is_causal", False),
-        is_grouped=options.get("enable_gqa", False),
-    )
 
 
 def _in_autocast(tensor: Tensor) -> Tensor:

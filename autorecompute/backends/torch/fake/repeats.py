@@ -385,7 +385,7 @@ class Row:
         return [unit for unit, brief in self._numbers.items() if brief == number]
 
     def with_left_out(self, pieces: Iterable[Piece], held: Iterable[Moved]) -> list[Piece]:
-        """Return the segments of the whole step, which lets go as well of what units hold to its end that are left out."""
+        """Return the segments of the whole step, where units that are left out let go of what they hold."""
         more: dict[tuple[Segment, int], int] = collections.defaultdict(int)
         for segment, node, unit, size in held:
             whole = dataclasses.replace(segment, unit=self.all_of(segment.unit)[-1])

@@ -50,8 +50,7 @@ class Block:
     """A part of a segment.
 
     Attributes:
-        address: Where it begins, in the address space of its pool.
-        size: Its bytes.
+        address: Its beginning in the address space of its pool.
         requested: The bytes that were asked for, while it is allocated.
         is_mapped: True if memory is behind it: always, but in a segment that grows.
         before: The block in front of it in its segment.
@@ -117,10 +116,7 @@ class Pool:
         return self.free_blocks.pop(place) if self._may_hold(self.free_blocks[place], size) else None
 
     def split(self, block: Block, size: int) -> Block:
-        """Return the part of a block for a rounded request.
-
-        The rest is free where it is worth a block (``should_split``).
-        """
+        """Return the part of a block for a rounded request; what is worth a block is free (``should_split``)."""
         if not self._is_worth_splitting(block, size):
             return block
         front = block.cut(size)
@@ -387,7 +383,7 @@ class CachingAllocator:
     """Answers requests as PyTorch's allocator does.
 
     Args:
-        settings: What of ``PYTORCH_ALLOC_CONF`` decides about memory.
+        settings: Those of the environment.
         limit: The most bytes that may be reserved, as ``torch.cuda.set_per_process_memory_fraction`` sets it; ``None``
             for no limit. As in PyTorch, pages of a segment that grows may go beyond it by less than one page.
 

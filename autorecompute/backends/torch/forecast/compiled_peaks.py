@@ -82,7 +82,7 @@ class CompiledSimulator:
         """Forecast the memory and the recompute of configs.
 
         Args:
-            switches: At which share of its occurrences each choice is on, of shape ``[configs, choices]``.
+            switches: The share of its occurrences at which each choice is on, of shape ``[configs, choices]``.
         """
         shares = switches - self._covered(switches)
         needs = np.tile(self._none, (len(switches), 1))
@@ -140,6 +140,6 @@ class CompiledPeaks:
         return self._base_bytes
 
     def forecasts(self, dims: Mapping[str, int]) -> list[Forecast]:
-        """None: presets are mixes of plans, and simulated like them."""
+        """Return nothing: presets are mixes of plans, and simulated like them."""
         del dims
         return []
