@@ -237,34 +237,27 @@ class JointGraph:
         return trained <= collections.Counter(tuple(node.meta["val"].shape) for node in fixed)
 
 
-class _Capture(CustomPartitionerFn):  # type: ignore[misc]
-    def __init__(self) -> None:
-        self.found: JointGraph | None = None
+class _Partitioner(CustomPartitionerFn):  # type: ignore[misc]
+    def __init__(self, cut: Callable[[JointGraph], tuple[GraphModule, GraphModule]]) -> None:
+        self._cut = cut
 
     def __call__(self, graph: GraphModule, inputs: Sequence[object], **options: Any) -> Any:
-        """Raise an error: there is nothing to go on with."""
-        self.found = JointGraph(graph, inputs, options)
-        raise RuntimeError("all is known that the compilation was begun for")
+        return self._cut(JointGraph(graph, inputs, options))
 
     def uuid(self) -> None:
         """Return no key: nothing of this may be found in a cache."""
 
 
-def trace(model: Module, args: Sequence[Any], kwargs: Mapping[str, Any]) -> tuple[JointGraph | None, str]:
-    """Return the model traced as for a step, which is not run; the first of its graphs where it is compiled in several.
-
-    ``None`` where it cannot be traced, and then why.
-    """
-    capture = _Capture()
-    reason = traced_by(capture, model, args, kwargs) or "it compiles nothing"
-    return capture.found, "" if capture.found is not None else reason
-
-
-def traced_by(partitioner: CustomPartitionerFn, model: Module, args: Sequence[Any], kwargs: Mapping[str, Any]) -> str:
-    """Call the model as in a step, and give its joint graphs to a partitioner; return what ended that, if anything."""
+def traced_by(
+    cut: Callable[[JointGraph], tuple[GraphModule, GraphModule]],
+    model: Module,
+    args: Sequence[Any],
+    kwargs: Mapping[str, Any],
+) -> str:
+    """Call the model as in a step, and have its joint graphs cut; return what ended that, if anything."""
     args, kwargs = copies_of((tuple(args), dict(kwargs)))
     patched = inductor.patch(
-        custom_partitioner_fn=partitioner, joint_custom_post_pass=Marks(inductor.joint_custom_post_pass)
+        custom_partitioner_fn=_Partitioner(cut), joint_custom_post_pass=Marks(inductor.joint_custom_post_pass)
     )
     torch._dynamo.reset()
     reason = ""

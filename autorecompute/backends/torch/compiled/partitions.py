@@ -6,7 +6,7 @@ import collections
 import functools
 import math
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any, Final
+from typing import TYPE_CHECKING, Any, Final, NoReturn
 
 import torch
 from torch._functorch.aot_autograd import make_boxed_func
@@ -16,7 +16,6 @@ from autorecompute.backends.torch.compiled.forms import INNER
 from autorecompute.backends.torch.compiled.joint import (
     BACKWARD,
     POLICY,
-    CustomPartitionerFn,
     Halves,
     JointGraph,
     Marks,
@@ -27,7 +26,6 @@ from autorecompute.backends.torch.compiled.joint import (
     kind_of,
     owner_of,
     path_of,
-    trace,
     traced_by,
 )
 from autorecompute.backends.torch.find.structure import is_within
@@ -109,62 +107,58 @@ def trace_step(model: Module, args: Sequence[Any], kwargs: Mapping[str, Any]) ->
     A model that is one graph is traced and not run. Another one runs forward once, operator by operator, and each of
     its graphs keeps no more than it was given.
     """
-    original = model._modules.get(INNER) or model
-    first, reason = trace(model, args, kwargs)
-    if first is None:
-        return None, reason
-    if first.holds(original):
-        return TracedStep((first,), ((0, frozenset()),), is_whole=True), ""
-    listener = _Listener(original)
-    with torch.compiler.set_stance(force_backend=listener.compile):
-        reason = traced_by(listener, model, args, kwargs)
-    if reason:
-        return None, reason
-    return listener.step(), ""
+    original, graphs = model._modules.get(INNER) or model, list[JointGraph]()
+
+    def end(joint: JointGraph) -> NoReturn:
+        graphs.append(joint)
+        raise RuntimeError("all is known that the compilation was begun for")
+
+    reason = traced_by(end, model, args, kwargs)
+    if not graphs:
+        return None, reason or "it compiles nothing"
+    if graphs[0].holds(original):
+        return TracedStep(tuple(graphs), ((0, frozenset()),), is_whole=True), ""
+    return _trace_parts(original, model, args, kwargs)
 
 
-class _Listener(CustomPartitionerFn):  # type: ignore[misc]
-    """Takes every joint graph, and notes when its forward pass runs."""
+def _trace_parts(
+    original: Module, model: Module, args: Sequence[Any], kwargs: Mapping[str, Any]
+) -> tuple[TracedStep | None, str]:
+    graphs: list[JointGraph] = []
+    calls: list[tuple[int, frozenset[str]]] = []
+    named = {name.replace(f"{INNER}.", ""): one for name, one in original.named_parameters() if one.requires_grad}
+    trained = {parameter.data_ptr(): name for name, parameter in named.items()}
 
-    def __init__(self, model: Module) -> None:
-        self._graphs: list[JointGraph] = []
-        self._calls: list[tuple[int, frozenset[str]]] = []
-        named = {name.replace(f"{INNER}.", ""): one for name, one in model.named_parameters() if one.requires_grad}
-        self._trained = {parameter.data_ptr(): name for name, parameter in named.items()}
-
-    def compile(self, graph: GraphModule, inputs: Sequence[Tensor], **options: Any) -> Any:
-        """Stand in for the compiler: do all that it does before it makes kernels."""
-        from torch._inductor.compile_fx import compile_fx  # it takes seconds, and a model in one graph needs none of it
-
-        del options
-        return compile_fx(graph, inputs, inner_compile=self._make_nothing)
-
-    def __call__(self, graph: GraphModule, inputs: Sequence[object], **options: Any) -> Any:
-        """Return the graph cut so that it keeps nothing that it makes: it only runs forward."""
-        joint = JointGraph(graph, inputs, options)
-        self._graphs.append(joint)
+    def cut(joint: JointGraph) -> tuple[GraphModule, GraphModule]:
+        """Cut the graph so that it keeps nothing that it makes: it only runs forward."""
+        graphs.append(joint)
         halves = joint.cut(budget=0)
         return halves.forward, halves.backward
 
-    def uuid(self) -> None:
-        """Return no key: nothing of this may be found in a cache."""
+    def make_nothing(graph: GraphModule, _inputs: Sequence[Tensor], **options: Any) -> Any:
+        """Stand in for what makes kernels: note each run of a forward pass."""
+        if options.get("is_backward") or options.get("is_inference"):
+            return make_boxed_func(graph.forward)
+        place = len(graphs) - 1
 
-    def step(self) -> TracedStep:
-        """Return the traced step."""
-        given = frozenset().union(*(parameters for _, parameters in self._calls))
-        return TracedStep(tuple(self._graphs), tuple(self._calls), is_whole=given == set(self._trained.values()))
-
-    def _make_nothing(self, graph: GraphModule, _inputs: Sequence[Tensor], **options: Any) -> Any:
-        trains = not (options.get("is_backward") or options.get("is_inference"))
-        return make_boxed_func(self._noted(graph.forward, len(self._graphs) - 1) if trains else graph.forward)
-
-    def _noted(self, forward: Callable[..., Any], graph: int) -> Callable[..., Any]:
         def noted(*given: Any) -> Any:
             pointers = [value.data_ptr() for value in given if isinstance(value, torch.Tensor)]
-            self._calls.append((graph, frozenset(self._trained[at] for at in pointers if at in self._trained)))
-            return forward(*given)
+            calls.append((place, frozenset(trained[at] for at in pointers if at in trained)))
+            return graph.forward(*given)
 
-        return noted
+        return make_boxed_func(noted)
+
+    def compile_without_kernels(graph: GraphModule, inputs: Sequence[Tensor], **_options: Any) -> Any:
+        from torch._inductor.compile_fx import compile_fx  # it takes seconds, and a model in one graph needs none of it
+
+        return compile_fx(graph, inputs, inner_compile=make_nothing)
+
+    with torch.compiler.set_stance(force_backend=compile_without_kernels):
+        reason = traced_by(cut, model, args, kwargs)
+    if reason:
+        return None, reason
+    given = frozenset().union(*(parameters for _, parameters in calls))
+    return TracedStep(tuple(graphs), tuple(calls), is_whole=given == set(trained.values())), ""
 
 
 FLOPS_A_BYTE = 10.0

@@ -29,6 +29,7 @@ if TYPE_CHECKING:
 
     End = tuple[Segment, int]
     Moved = tuple[Segment, int, int, int]
+    Cut = tuple[int, Segment, frozenset[int]]
     Lifetimes = dict[tuple[Segment, int], collections.Counter[End]]
 
 
@@ -140,31 +141,21 @@ def _nodes(events: Iterable[Event]) -> tuple[tuple[int, Extent], ...]:
     return tuple(found.items())
 
 
-class Cuts:
-    """Finer cuts of segments, around each node in which the steps differ.
+def finer(plain: Sequence[Piece], others: Iterable[Sequence[Piece]]) -> list[Cut]:
+    """Cut the segments of a step without recompute around each node in which others differ, which go through the same.
 
-    Args:
-        plain: The segments of a step without recompute.
-        others: Those of steps with choices, which go through the same.
+    Gives for each part the place of its segment, the segment, and its nodes.
     """
+    pieces = enumerate(zip(plain, *others, strict=True))
+    return [(place, steps[0].segment, nodes) for place, steps in pieces for nodes in _groups(steps)]
 
-    def __init__(self, plain: Sequence[Piece], others: Sequence[Sequence[Piece]]) -> None:
-        self._groups = [_groups(pieces) for pieces in zip(plain, *others, strict=True)]
-        self.segments = [piece.segment for piece, groups in zip(plain, self._groups, strict=True) for _ in groups]
 
-    def place(self, segment: Segment, node: int) -> int | None:
-        """Return the part in which a node of a segment is; ``None`` where no step has it."""
-        numbered = enumerate(group for groups in self._groups for group in groups)
-        places = (place for place, group in numbered if self.segments[place] == segment and node in group)
-        return next(places, None)
-
-    def parts(self, pieces: Sequence[Piece]) -> list[Extent]:
-        """Return the parts of a step."""
-        return [
-            functools.reduce(Extent.then, (extent for number, extent in piece.nodes if number in group), NO_EXTENT)
-            for piece, groups in zip(pieces, self._groups, strict=True)
-            for group in groups
-        ]
+def parts_of(pieces: Sequence[Piece], cuts: Iterable[Cut]) -> list[Extent]:
+    """Return the parts of a step."""
+    return [
+        functools.reduce(Extent.then, (extent for number, extent in pieces[place].nodes if number in nodes), NO_EXTENT)
+        for place, _, nodes in cuts
+    ]
 
 
 def _groups(pieces: Sequence[Piece]) -> list[frozenset[int]]:

@@ -12,13 +12,14 @@ from typing import TYPE_CHECKING, NamedTuple
 from autorecompute.backends.torch.fake.live import BACKWARD, FORWARD, OUTSIDE, Segment, state_of
 from autorecompute.backends.torch.fake.repeats import (
     NO_EXTENT,
-    Cuts,
     Extent,
     Row,
     cut,
+    finer,
     held_to_the_end,
     lifetimes,
     moved,
+    parts_of,
 )
 from autorecompute.backends.torch.fake.steps import FakeSteps
 from autorecompute.backends.torch.fake.tensors import is_fake
@@ -43,7 +44,7 @@ if TYPE_CHECKING:
 
     from torch.nn import Module
 
-    from autorecompute.backends.torch.fake.repeats import FakeStep, Lifetimes, Piece
+    from autorecompute.backends.torch.fake.repeats import Cut, FakeStep, Lifetimes, Piece
     from autorecompute.backends.torch.fake.steps import Script
     from autorecompute.backends.torch.find.detection import Detected
     from autorecompute.backends.torch.switch.switchboard import Site, Switchboard
@@ -203,7 +204,7 @@ def survey_steps(
             and (step := survey.take(pair, paths))
         }
     pieces = cut(plain.events, len(found.calls))
-    cuts = Cuts(pieces, [step.pieces for step in (*taken.values(), *met.values())])
+    cuts = finer(pieces, [step.pieces for step in (*taken.values(), *met.values())])
     options = {choice: survey.option(choice, board.paths(choice), step, cuts) for choice, step in taken.items()}
     return Steps(
         batch=script.batch[1] if script.batch is not None else found.batch,
@@ -220,17 +221,17 @@ def survey_steps(
     )
 
 
-def _fixed(cuts: Cuts, plain: Sequence[Piece], doubled: _Taken | None) -> list[Extent]:
+def _fixed(cuts: Sequence[Cut], plain: Sequence[Piece], doubled: _Taken | None) -> list[Extent]:
     """Return the share of each part that does not grow with the batch; nothing where nobody knows."""
     if doubled is None or [piece.segment for piece in doubled.pieces] != [piece.segment for piece in plain]:
-        return [NO_EXTENT] * len(cuts.segments)
-    both = zip(cuts.parts(plain), cuts.parts(doubled.pieces), strict=True)
+        return [NO_EXTENT] * len(cuts)
+    both = zip(parts_of(plain, cuts), parts_of(doubled.pieces, cuts), strict=True)
     return [Extent(2 * one.change - two.change, 2 * one.highest - two.highest) for one, two in both]
 
 
-def _parts(cuts: Cuts, plain: Sequence[Piece], doubled: _Taken | None, found: Detected) -> tuple[Part, ...]:
+def _parts(cuts: Sequence[Cut], plain: Sequence[Piece], doubled: _Taken | None, found: Detected) -> tuple[Part, ...]:
     units = found.structure.units
-    told = zip(cuts.segments, cuts.parts(plain), _fixed(cuts, plain, doubled), strict=True)
+    told = zip(cuts, parts_of(plain, cuts), _fixed(cuts, plain, doubled), strict=True)
     return tuple(
         Part(
             phase=segment.phase,
@@ -241,7 +242,7 @@ def _parts(cuts: Cuts, plain: Sequence[Piece], doubled: _Taken | None, found: De
             fixed_change=fixed.change,
             fixed_highest=fixed.highest,
         )
-        for segment, extent, fixed in told
+        for (_, segment, _), extent, fixed in told
     )
 
 
@@ -313,7 +314,7 @@ class _Survey:
             return None
         return taken
 
-    def option(self, choice: Choice, paths: Sequence[str], taken: _Taken, cuts: Cuts) -> OptionStep:
+    def option(self, choice: Choice, paths: Sequence[str], taken: _Taken, cuts: Sequence[Cut]) -> OptionStep:
         """Return the difference of a step with the choice."""
         structure = self._found.structure
         differing = self._differences(taken, cuts)
@@ -331,16 +332,16 @@ class _Survey:
             owners=owners,
         )
 
-    def _differences(self, taken: _Taken, cuts: Cuts) -> list[tuple[int, int, int, int]]:
+    def _differences(self, taken: _Taken, cuts: Sequence[Cut]) -> list[tuple[int, int, int, int]]:
         """Return the parts in which a step differs from the one without recompute.
 
         For each the unit whose recompute decides about it, and what is added to its change and to its highest. Those
         that other units decide come last.
         """
-        pairs = zip(cuts.segments, cuts.parts(self._whole.pieces), cuts.parts(taken.pieces), strict=True)
+        pairs = zip(cuts, parts_of(self._whole.pieces, cuts), parts_of(taken.pieces, cuts), strict=True)
         own = {
             place: (self._owner(segment), other.change - one.change, other.highest - one.highest)
-            for place, (segment, one, other) in enumerate(pairs)
+            for place, ((_, segment, _), one, other) in enumerate(pairs)
             if one != other
         }
         others = []
@@ -349,13 +350,13 @@ class _Survey:
                 continue
             # What stays was there when a forward part was at its highest; what goes earlier went after that.
             of_part, change, highest = own[place]
-            is_forward = cuts.segments[place].phase == FORWARD
+            is_forward = cuts[place][1].phase == FORWARD
             share = min(max(moved_bytes, min(highest, 0)), max(highest, 0)) if is_forward else 0
             others.append((place, owner, moved_bytes, share))
             own[place] = of_part, change - moved_bytes, highest - share
         return [*((place, *figures) for place, figures in own.items()), *others]
 
-    def _moved(self, taken: _Taken, cuts: Cuts) -> dict[tuple[int, int], int]:
+    def _moved(self, taken: _Taken, cuts: Sequence[Cut]) -> dict[tuple[int, int], int]:
         """Return bytes that go in another part than without recompute, as another unit keeps them, or no longer does.
 
         By the part and that unit.
@@ -372,8 +373,9 @@ class _Survey:
             told += [(last, decider, segment, node, size) for decider in row.all_of(unit)]
         sizes: dict[tuple[int, int], int] = collections.defaultdict(int)
         for whole, decider, segment, node, size in told:
-            place = cuts.place(dataclasses.replace(segment, unit=whole), node)
-            if place is not None:
+            at = dataclasses.replace(segment, unit=whole)
+            places = (place for place, (_, other, nodes) in enumerate(cuts) if other == at and node in nodes)
+            if (place := next(places, None)) is not None:
                 sizes[place, self._owner(Segment(BACKWARD, decider))] += size
         return sizes
 
