@@ -27,9 +27,20 @@ DOCS = Path(__file__).parents[3] / "docs"
 KINDS = ("float32", "tf32", "bfloat16", "float16")
 
 
+class Working(LiveBytes):
+    """Asks for the work of each operator."""
+
+    def __init__(self, machine):
+        super().__init__(segment=lambda: ONE)
+        self._machine = machine
+
+    def _run(self, function, args, kwargs):
+        result = function(*args, **kwargs)
+        return result, work_of(function, args, kwargs, result, machine=self._machine)
+
+
 def amount_of(call, machine=None):
-    meter = LiveBytes(segment=lambda: ONE, work=functools.partial(work_of, machine=machine))
-    with meter:
+    with Working(machine) as meter:
         call()
     return meter.work[ONE]
 

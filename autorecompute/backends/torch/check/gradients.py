@@ -16,7 +16,7 @@ from typing import TYPE_CHECKING, Any
 import torch
 from torch import Tensor
 from torch.nn import Module
-from torch.utils import _pytree
+from torch.utils._pytree import tree_leaves, tree_map, tree_map_only
 
 from autorecompute.backends.common import beside_noise, relative_difference, rounded_to, scalar_of, within
 from autorecompute.backends.torch.find.graphs import grad_of_leaves, show_gradients
@@ -68,7 +68,7 @@ def _around(asked: Tensor, forward: Callable[..., Any], module: Module, /, *args
         return forward(*args, **kwargs)
     if has_cache(values):
         forward, args, kwargs = with_its_own(forward, args, kwargs)
-    call = _Call(forward, module, args, kwargs)
+    call = _Call(forward, module, (args, kwargs))
     results = _Again.apply(call, asked, *call.tensors)
     return call.result_of(results)
 
@@ -81,34 +81,27 @@ class _Call:
         parameters: The block's weights that are trained.
     """
 
-    def __init__(
-        self, forward: Callable[..., Any], module: Module, args: Sequence[Any], kwargs: dict[str, Any]
-    ) -> None:
-        self._forward, self._autocasts = forward, _autocasts()
-        self._given, self._form = _pytree.tree_flatten((tuple(args), kwargs))
-        self.tensors = list({id(value): value for value in self._given if isinstance(value, Tensor)}.values())
+    def __init__(self, forward: Callable[..., Any], module: Module, given: tuple[Any, Any]) -> None:
+        self._forward, self._given, self._autocasts = forward, given, _autocasts()
+        self.tensors = list({id(value): value for value in tree_leaves(given) if isinstance(value, Tensor)}.values())
         self._places = {id(tensor): place for place, tensor in enumerate(self.tensors)}
         self.parameters = [parameter for parameter in module.parameters() if parameter.requires_grad]
-        self._returned: list[Any] = []
-        self._returned_form: Any = None
+        self._returned: Any = None
 
     def run(self, tensors: Sequence[Tensor]) -> list[Tensor]:
         """Make the call with these in place of its tensors; give the tensors that it returns."""
-        values = [tensors[self._places[id(value)]] if isinstance(value, Tensor) else value for value in self._given]
-        args, kwargs = _pytree.tree_unflatten(values, self._form)
+        args, kwargs = tree_map_only(Tensor, lambda value: tensors[self._places[id(value)]], self._given)
         with contextlib.ExitStack() as stack:
             for context in self._autocasts():
                 stack.enter_context(context)
-            self._returned, self._returned_form = _pytree.tree_flatten(self._forward(*args, **kwargs))
-        results = [value for value in self._returned if isinstance(value, Tensor)]
-        self._returned = [_A_TENSOR if isinstance(value, Tensor) else value for value in self._returned]
-        return results
+            result = self._forward(*args, **kwargs)
+        self._returned = tree_map_only(Tensor, lambda _: _A_TENSOR, result)
+        return [value for value in tree_leaves(result) if isinstance(value, Tensor)]
 
     def result_of(self, results: Iterable[Tensor]) -> Any:
         """Return the block's result, with these as its tensors."""
         left = iter(results)
-        values = [next(left) if value is _A_TENSOR else value for value in self._returned]
-        return _pytree.tree_unflatten(values, self._returned_form)
+        return tree_map(lambda value: next(left) if value is _A_TENSOR else value, self._returned)
 
 
 def _autocasts() -> Callable[[], list[Context]]:
@@ -166,13 +159,10 @@ class Step:
     """One forward and one backward pass, which can be run again on the same samples and random numbers.
 
     Attributes:
-        model: The model.
-        args: The positional arguments of its call.
-        kwargs: Its keyword arguments.
-        is_lean: Whether a sample of each gradient is kept, in the host's memory: something wrong shows everywhere.
-        scale: What the loss is multiplied by.
+        is_lean: True if a sample of each gradient is kept, in the host's memory: something wrong shows everywhere.
+        scale: Factor of the loss.
         blocks: Modules that are run one by one, to hold less; none of them to run the model as a whole.
-        calls: How often the model is called before the backward pass.
+        calls: Number of calls of the model before the backward pass.
     """
 
     model: Module

@@ -141,7 +141,6 @@ class Difference:
 
     Attributes:
         site: The site that recomputes it.
-        path: The module.
         step: The step, from 1.
         tensor: Its type and shape, in words.
         relative: The difference of the two sums relative to the norm; infinite where that is no number.
@@ -225,12 +224,10 @@ class RecomputeCheck:
     of them would have to do so in the same step.
 
     Args:
-        model: The model.
         mode: Share of results that is compared; what the environment says where it is none.
 
     Attributes:
-        choices: What is on in the model.
-        differences: What was found, each site once.
+        differences: One for each site that differs.
         every: Each call is compared in one of so many.
         share: Share of the time that comparing took lately.
         takes_back: True if a site that differs is left without recompute.

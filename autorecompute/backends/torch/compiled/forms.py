@@ -67,7 +67,7 @@ class AllocatedLive:
     allocation. It does not know the size of what was there before it: tensors that are known at the start are followed.
 
     Args:
-        known: Tells the tensors that are alive when a step begins.
+        known: Returns the tensors that are alive when a step begins.
         held: What this process held between two steps in earlier measurements, which the next ones join.
     """
 

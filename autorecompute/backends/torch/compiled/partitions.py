@@ -73,7 +73,6 @@ class TracedStep:
     """Compiled parts of a step.
 
     Attributes:
-        graphs: Its joint graphs.
         calls: Their runs in the order of the forward pass: for each the place of its graph among them, and the paths of
             the trained parameters that it is given.
         is_whole: True if nothing that is trained is outside of them.
@@ -282,12 +281,9 @@ def _has_loss(halves: Halves) -> bool:
 
 
 def _highest(module: GraphModule, given: Collection[str], donated: Collection[str] = ()) -> int:
-    """Return the most bytes of stored results, and of inputs that are let go of, that are alive at once in a half.
+    """Return the most bytes of stored results, and of given inputs, that are alive at once in a half of a step.
 
-    Args:
-        module: The half of a step.
-        given: Names of its inputs that are let go of once they were read for the last time.
-        donated: Those of them that may be written over then.
+    Those inputs are let go of once they were read for the last time; some of them may be written over then.
     """
     outputs = {owner_of(node) for node in module.graph.output_node().all_input_nodes}
     nodes = [node for node in module.graph.nodes if not is_view(node) and node.op != "output"]

@@ -25,7 +25,6 @@ from autorecompute.units import GIB, MIB
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
-    from types import TracebackType
 
     from torch.nn import Module
 
@@ -67,11 +66,7 @@ class _Multiplying(dict[str, float]):
 
 
 def this_machine(device: str) -> Machine:
-    """Return what is measured here, in some milliseconds for the memory and for each type of numbers.
-
-    Args:
-        device: ``cpu`` or ``cuda``.
-    """
+    """Return what is measured here, in some milliseconds for the memory and for each type of numbers."""
     size = COPIED.get(device, COPIED["cpu"])
     with _disable_current_modes(), torch.no_grad():
         source = torch.ones(size, dtype=torch.uint8, device=device)
@@ -86,10 +81,7 @@ def this_machine(device: str) -> Machine:
 
 
 def _best(call: Callable[[], object], device: str) -> float:
-    """Return the shortest time of some calls.
-
-    Others on the machine make them longer, and nothing makes them shorter.
-    """
+    """Return the shortest time of some calls: others on the machine make them longer, nothing makes them shorter."""
     seconds = []
     for _ in range(1 + REPEATS):
         _settle(device)
@@ -179,10 +171,7 @@ def _bytes(tensor: Any) -> int:
 
 
 def _attention(query: Tensor, key: Tensor, value: Tensor, *_: Any, **_kwargs: Any) -> int:
-    """Return a product for the scores, and one for the result.
-
-    A mask spares nothing, as in ``torch.utils.flop_counter``.
-    """
+    """Return a product for the scores, and one for the result; a mask spares nothing, as in torch's counter."""
     return 2 * _scores(query, key) * int(query.shape[-1] + value.shape[-1])
 
 
@@ -248,28 +237,20 @@ class LiveBytes(TorchDispatchMode):  # type: ignore[misc]
     Args:
         known: Tensors that are alive already, such as parameters and the optimizer's state.
         segment: Returns the part of the step that runs; asked at every change.
-        work: Returns the work of an operator (:func:`work_of`); ``None`` where nobody asks.
 
     Attributes:
         base: Bytes of what was alive already.
         held: The bytes of each storage that was alive already, by its number, in the order of the tensors.
-        now: Bytes that are alive.
-        peak: The most so far.
     """
 
     supports_higher_order_operators = True  # what they make is seen as any operator's
 
-    def __init__(
-        self,
-        known: Iterable[Tensor] = (),
-        segment: Callable[[], Segment] | None = None,
-        work: Callable[..., Amount] | None = None,
-    ) -> None:
+    def __init__(self, known: Iterable[Tensor] = (), segment: Callable[[], Segment] | None = None) -> None:
         super().__init__()
         self.now = self.peak = 0
         self.events: list[Event] = []
         self.work: dict[Segment, Amount] = collections.defaultdict(Amount)
-        self._segment, self._work = segment, work
+        self._segment = segment
         self._sizes: dict[int, int] = {}
         self._is_on = False
         self._storages = Storages(self._gone)
@@ -285,11 +266,9 @@ class LiveBytes(TorchDispatchMode):  # type: ignore[misc]
         torch.UntypedStorage.resize_ = self._resizing(self._resize)
         return self
 
-    def __exit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, traceback: TracebackType | None
-    ) -> None:
+    def __exit__(self, *exception: object) -> None:
         torch.UntypedStorage.resize_ = self._resize
-        super().__exit__(kind, error, traceback)
+        super().__exit__(*exception)
         self._is_on = False
 
     def __torch_dispatch__(
@@ -312,8 +291,8 @@ class LiveBytes(TorchDispatchMode):  # type: ignore[misc]
         return result
 
     def _run(self, function: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> tuple[Any, Amount]:
-        result = function(*args, **kwargs)
-        return result, NOTHING if self._work is None else self._work(function, args, kwargs, result)
+        """Return an operator's result and its work, which nobody asks for here."""
+        return function(*args, **kwargs), NOTHING
 
     @contextlib.contextmanager
     def before_all(self) -> Iterator[None]:
@@ -361,10 +340,7 @@ class LiveBytes(TorchDispatchMode):  # type: ignore[misc]
 
 @functools.cache
 def gives_what_it_got(function: Any) -> bool:
-    """Tell whether an operator's result lies on one of its arguments.
-
-    What ``torch.tensor`` makes comes as an argument.
-    """
+    """Tell whether an operator's result lies on one of its arguments; what ``torch.tensor`` makes comes as one."""
     if function is torch.ops.aten.lift_fresh.default or isinstance(function, HigherOrderOperator):
         return False
     return any(result.alias_info is not None for result in function._schema.returns)
@@ -375,40 +351,33 @@ class StepLive:
 
     Where the script compiles anything, the profiler counts: under a dispatch mode the compiler would go on without its
     code, to the end of the process.
-
-    Args:
-        known: Tells the tensors that are alive when a step begins.
     """
 
     def __init__(self, known: Callable[[], Iterable[Tensor]]) -> None:
         self._known = known
-        self._stop: Callable[[], int] | None = None
+        self._meter: AllocatedLive | LiveBytes | None = None
 
     def start(self) -> None:
         """Begin a step."""
         if is_compiling():
-            profiled = AllocatedLive(self._known)
-            profiled.start()
-            self._stop = profiled.stop
-            return
-        meter = LiveBytes(self._known())
-        meter.__enter__()
-        self._stop = functools.partial(_left, meter)
+            self._meter = AllocatedLive(self._known)
+            self._meter.start()
+        else:
+            self._meter = LiveBytes(self._known())
+            self._meter.__enter__()
 
     def stop(self) -> int:
         """Return the most bytes alive beyond those that were at the start."""
-        stop, self._stop = self._stop, None
-        assert stop is not None, "a step that ends has begun"
-        return stop()
+        meter, self._meter = self._meter, None
+        assert meter is not None, "a step that ends has begun"
+        if isinstance(meter, AllocatedLive):
+            return meter.stop()
+        meter.__exit__(None, None, None)
+        return meter.peak - meter.base
 
     def held_bytes(self, measured_bytes: int) -> int:
         """Return the measured bytes: configs leave nothing behind."""
         return measured_bytes
-
-
-def _left(meter: LiveBytes) -> int:
-    meter.__exit__(None, None, None)
-    return meter.peak - meter.base
 
 
 def tensors_of(model: Module, optimizers: Sequence[torch.optim.Optimizer], batch: Any = ()) -> list[Tensor]:

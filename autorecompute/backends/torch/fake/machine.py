@@ -137,9 +137,6 @@ class CardKernels:
     """Computes attention, dropout and an optimizer's step as a card does, on fake tensors of the CPU.
 
     Functions of ``torch.nn.functional`` that a module has imported by name are not seen.
-
-    Attributes:
-        taken: How many calls of attention took each kernel.
     """
 
     def __init__(self, capability: tuple[int, int]) -> None:

@@ -42,8 +42,7 @@ class FakeStep:
     """Record of one step on fake tensors.
 
     Attributes:
-        base: Bytes that are alive before it.
-        held: The bytes of each storage that is alive before it, by its number.
+        base: Bytes that are alive before it; so is ``held``, of each storage by its number.
         state: The numbers of those that an optimizer makes in its first step.
         kinds: The kind of a storage's bytes, by its number (``steps.told_apart``); activations have none.
     """
@@ -61,11 +60,6 @@ def card_memory(step: FakeStep, settings: AllocatorSettings | None = None, limit
 
     The step is taken as it is: where it ran on the CPU's kernels, a card's kernels may keep other tensors. What
     libraries take for themselves, such as the workspace of cuBLAS, is not in it.
-
-    Args:
-        step: A step, as all after the first are.
-        settings: Those of the allocator.
-        limit: The most bytes that may be reserved; ``None`` for no limit.
 
     Raises:
         MemoryError: The step goes beyond the limit.
@@ -240,12 +234,9 @@ class Link(NamedTuple):
     """A call of a unit, as far as that of the next one may be like it.
 
     Attributes:
-        path: The unit.
         kind: Its class, with its parameters and buffers.
-        graph: The autograd graph that it left.
         results: The forms of what it returned; ``None`` where that is more than tensors.
-        inputs: Numbers of the storages that it was given.
-        outputs: Numbers of those that it returned.
+        inputs: Numbers of the storages that it was given; ``outputs`` of those that it returned.
     """
 
     path: str
@@ -331,9 +322,6 @@ class Row:
     Args:
         calls: Paths of the units, in the order of their calls.
         skipped: Those that are left out.
-
-    Attributes:
-        calls: The number of calls that are left.
     """
 
     def __init__(self, calls: Sequence[str], skipped: Collection[str]) -> None:

@@ -262,10 +262,7 @@ class Script:
     """Work of a script around its model in one step.
 
     Attributes:
-        args: The positional arguments of the model's call.
-        kwargs: Its keyword arguments.
-        optimizers: The optimizers that step after the backward pass.
-        loss: Gets from what the model returns to the loss.
+        loss: Returns the loss in what the model returns.
         holds_result: True if what the model returns is still held when the backward pass begins.
         batch: The samples in the arguments, and as many as a step is to have; ``None`` for those in the arguments.
         keeps_gradients: True if those of the last step are held until the next forward pass is through.
@@ -345,9 +342,7 @@ class FakeSteps:
         What takes a step gets the choices that are on in it, and may be told units that are skipped, whether the
         optimizers step in it, whether they have made their state before it, and how many times as large its batch is.
 
-        Raises:
-            UnknownValueError: A value is looked at that the probe has not seen.
-            RuntimeError: An operator cannot be run on fake tensors.
+        Raises: as :meth:`run`.
         """
         device = next((parameter.device.type for parameter in self._model.parameters()), "cpu")
         with self._fake(board) as (call, mode):

@@ -41,7 +41,7 @@ from autorecompute.units import MIB
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Iterator, Sequence
     from contextlib import AbstractContextManager
-    from types import FrameType, TracebackType
+    from types import FrameType
 
     from torch.nn import Module
     from torch.optim import Optimizer
@@ -447,13 +447,11 @@ class LargeTensorsAreFake(TorchDispatchMode):  # type: ignore[misc]
         self._hook = register_module_parameter_registration_hook(self._fake_weight) if self._all_weights else None
         return self
 
-    def __exit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, traceback: TracebackType | None
-    ) -> None:
+    def __exit__(self, *exception: object) -> None:
         DataLoader._get_iterator, torch.utils.swap_tensors = self._replaced
         if self._hook is not None:
             self._hook.remove()
-        super().__exit__(kind, error, traceback)
+        super().__exit__(*exception)
         use(None)
 
 
@@ -489,11 +487,8 @@ def _has_data(tensor: Tensor) -> bool:
 
 
 def _is_large(tensor: Tensor) -> bool:
-    if not _has_data(tensor):
-        return False
     most = LARGEST_REAL if tensor.is_floating_point() or tensor.is_complex() else LARGEST_INDEX
-    size: int = tensor.numel() * tensor.element_size()
-    return size > most
+    return _has_data(tensor) and bool(tensor.numel() * tensor.element_size() > most)
 
 
 def _take_over(one: Tensor, other: Tensor) -> None:

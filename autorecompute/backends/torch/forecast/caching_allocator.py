@@ -50,10 +50,8 @@ class Block:
     """A part of a segment.
 
     Attributes:
-        address: Its beginning in the address space of its pool.
         requested: The bytes that were asked for, while it is allocated.
         is_mapped: True if memory is behind it: always, but in a segment that grows.
-        before: The block in front of it in its segment.
     """
 
     address: int
