@@ -7,7 +7,7 @@ import torch
 
 from autorecompute.backends.torch.check.gradients import check_gradients
 from autorecompute.backends.torch.compiled.detection import board_of, choose
-from autorecompute.backends.torch.compiled.joint import Marks, clusters_of, groups_of
+from autorecompute.backends.torch.compiled.joint import Marks, cluster_of, groups_of
 from autorecompute.backends.torch.compiled.partitions import (
     LEAST_SHARE,
     LEAST_WORK,
@@ -119,7 +119,7 @@ def test_what_the_compiler_makes_again_by_itself_can_be_kept(compiled_model, tra
 def test_what_is_drawn_by_chance_is_in_no_cluster(traced, groups):
     """It is drawn once, and kept by its seeds or as it is."""
     graph = traced("whole").graphs[0].module.graph
-    nodes = [node for cluster in clusters_of(graph, groups).values() for node in cluster]
+    nodes = [node for node in graph.nodes if cluster_of(node, groups) is not None]
     assert nodes
     assert not any("inductor_seeds" in str(node.target) for node in nodes)
 

@@ -129,13 +129,14 @@ class CompiledBoard(Switchboard):
         others = super().resolve(choice for choice in chosen if choice not in clusters)
         found = super().resolve(clusters)
         is_decided = any(effect.site == GRAPH for effect in others)
-        whole = [on.site for on in chosen if on not in clusters and self._is_everywhere(on)]
+        whole = [
+            on.site
+            for on in chosen
+            if on not in clusters and len(self.paths(on)) == len(self.sites[on.site].occurrences)
+        ]
         return others | {
             effect for effect in found if not is_decided and not any(is_within(effect.site, group) for group in whole)
         }
-
-    def _is_everywhere(self, choice: Choice) -> bool:
-        return len(self.paths(choice)) == len(self.sites[choice.site].occurrences)
 
     def _turn(self, effects: frozenset[Effect]) -> None:
         budgets = [value_of(effect.option) for effect in effects if effect.option.startswith(BUDGET)]

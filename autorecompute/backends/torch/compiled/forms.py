@@ -170,7 +170,6 @@ def refusals_of_compiled(model: Module) -> Iterator[Refusal]:
 
 
 def _tells_partitions() -> bool:
-    """Tell whether this torch can be asked how it cuts a joint graph."""
     try:
         from torch._inductor import custom_graph_pass
     except ImportError:
@@ -179,20 +178,19 @@ def _tells_partitions() -> bool:
 
 
 def _settings_of(module: Module) -> dict[str, Any] | None:
-    """Return inductor's options; ``None`` of another compiler."""
-    tell = getattr(_backend_of(module), "get_compiler_config", None)
-    return tell() if tell is not None else None
+    """Return inductor's options; ``None`` of another compiler.
 
-
-def _backend_of(module: Module) -> Any:
-    """Return the compiler behind dynamo. What torch tells of it itself is missing with ``fullgraph=True``."""
+    What torch tells itself of the compiler behind dynamo is missing with ``fullgraph=True``.
+    """
+    found: Any
     if INNER in module._modules:
         found = vars(module)["dynamo_ctx"].callback
     else:
         found = inspect.getclosurevars(module._compiled_call_impl).nonlocals.get("callback")
     while (inner := getattr(found, _NEXT, None)) is not None:
         found = inner
-    return found
+    tell = getattr(found, "get_compiler_config", None)
+    return tell() if tell is not None else None
 
 
 def eagerly() -> AbstractContextManager[object]:

@@ -102,15 +102,6 @@ def groups_of(structure: Structure) -> dict[str, str]:
     return {path: group for group, paths in structure.groups.items() for path in paths}
 
 
-def clusters_of(graph: Graph, groups: Mapping[str, str]) -> dict[str, list[Node]]:
-    """Return all clusters of a joint graph."""
-    found: dict[str, list[Node]] = collections.defaultdict(list)
-    for node in graph.nodes:
-        if (name := cluster_of(node, groups)) is not None:
-            found[name].append(node)
-    return dict(found)
-
-
 def bytes_of(node: Node) -> int:
     """Return the bytes of what a node makes, at the sizes that it was traced with."""
     return sum(_bytes_of_tensor(value) for value in tree_leaves(node.meta.get("val")))

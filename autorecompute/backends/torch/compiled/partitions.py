@@ -252,7 +252,8 @@ def peak_of(cuts: Cuts, eager_bytes: int | None = None) -> int:
         backward = _highest(halves.backward, _given_back(halves), _donated(halves))
         most = max(most, held + is_last * outside + backward)
         held += halves.kept_bytes + outside
-        if is_last and eager_bytes is None and not _has_loss(halves):
+        has_loss = any(node.meta["val"].numel() == 1 for node in halves.returned if "val" in node.meta)
+        if is_last and eager_bytes is None and not has_loss:
             held += (OUTSIDE_COPIES - 1) * outside
     return max(most, held + (eager_bytes or 0))
 
@@ -274,10 +275,6 @@ def _donated(halves: Halves) -> set[str]:
     returned = {owner_of(node) for node in halves.returned}
     owners = {node.name: owner_of(node) for node in halves.kept}
     return {name for name, owner in owners.items() if owner.op != "placeholder" and owner not in returned}
-
-
-def _has_loss(halves: Halves) -> bool:
-    return any(node.meta["val"].numel() == 1 for node in halves.returned if "val" in node.meta)
 
 
 def _highest(module: GraphModule, given: Collection[str], donated: Collection[str] = ()) -> int:

@@ -125,9 +125,10 @@ def work_of(  # noqa: PLR0913  (an operator's call, and where it runs)
     packet = getattr(function, "overloadpacket", None)
     if getattr(function, "is_view", False) or packet in _IDLE:
         return NOTHING
-    given, written = [*tensors_in(args), *tensors_in(kwargs)], _written(args, result)
+    given = [*tensors_in(args), *tensors_in(kwargs)]
+    written = list(tensors_in(args[0] if result is None and args else result))  # or else the lists that it changes
     read = written if packet in _LOOKUPS else given
-    moved = float(sum(_bytes(tensor) for tensor in (*read, *written)))
+    moved = float(sum(math.prod(tensor.shape) * tensor.element_size() for tensor in (*read, *written)))
     count = _OWN_COUNTS.get(packet) or flop_registry.get(packet)
     operations = float(count(*args, **kwargs, out_val=result)) if count is not None else 0.0
     if machine is None:
@@ -135,24 +136,15 @@ def work_of(  # noqa: PLR0913  (an operator's call, and where it runs)
     else:
         cost = moved / machine.bytes_per_second
         if operations:
-            cost = max(cost, operations / _speed(machine, _kind(packet, given[0])))
+            cost = max(cost, operations / _speed(machine, packet, given[0]))
     return Amount(operations=operations, moved_bytes=moved, cost=cost)
 
 
-def _speed(machine: Machine, kind: str) -> float:
-    """Return the operations a second with numbers of a type; one that a card has no figure for is as float32."""
-    speeds = machine.operations_per_second
+def _speed(machine: Machine, packet: Any, tensor: Tensor) -> float:
+    """Return the operations a second of an operator; a type that a card has no figure for is as float32."""
+    kind, speeds = str(tensor.dtype).removeprefix("torch."), machine.operations_per_second
+    kind = TF32 if kind == FLOAT and _takes_tf32(packet) else kind
     return speeds[kind if machine.is_measured or kind in speeds else FLOAT]
-
-
-def _written(args: tuple[Any, ...], result: Any) -> list[Tensor]:
-    """Return the tensors that an operator writes: its results, or else the lists that it changes in place."""
-    return list(tensors_in(args[0] if result is None and args else result))
-
-
-def _kind(packet: Any, tensor: Tensor) -> str:
-    kind = str(tensor.dtype).removeprefix("torch.")
-    return TF32 if kind == FLOAT and _takes_tf32(packet) else kind
 
 
 def _takes_tf32(packet: Any) -> bool:
@@ -163,11 +155,6 @@ def _takes_tf32(packet: Any) -> bool:
     if hasattr(matmul, "fp32_precision"):  # since torch 2.9, which does not tell the older setting in every case
         return bool(matmul.fp32_precision == "tf32")
     return bool(matmul.allow_tf32)
-
-
-def _bytes(tensor: Any) -> int:
-    size: int = math.prod(tensor.shape) * tensor.element_size()
-    return size
 
 
 def _attention(query: Tensor, key: Tensor, value: Tensor, *_: Any, **_kwargs: Any) -> int:

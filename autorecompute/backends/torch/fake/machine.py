@@ -66,7 +66,8 @@ def pretend(ranks: int) -> None:
     os.environ.setdefault("MASTER_ADDR", "localhost")
     os.environ.setdefault("MASTER_PORT", "29500")
     _replace(make, functools.partial(_make_group, make, ranks))
-    _replace(make_inner, functools.partial(_make_inner_group, make_inner))
+    # Inside of a fake group all are.
+    _replace(make_inner, lambda *args, **kwargs: make_inner(*args, **{**kwargs, "backend": None}))
     _replace(make_mesh, functools.partial(_make_mesh, make_mesh, ranks))
 
 
@@ -118,11 +119,6 @@ def _make_mesh(
             "the script make its mesh of as many ranks as there are."
         )
     return make(device_type, mesh_shape, *args, **kwargs)
-
-
-def _make_inner_group(make: Callable[..., Any], *args: Any, **kwargs: Any) -> Any:
-    """Stand in for ``new_group``: inside of a fake group all are."""
-    return make(*args, **{**kwargs, "backend": None})
 
 
 _ATEN = torch.ops.aten

@@ -214,12 +214,9 @@ def held_to_the_end(plain: Lifetimes, other: Lifetimes) -> Iterator[Moved]:
     """
     for came, size, before, after in _ends(plain, other):
         for (one, _), (two, node) in zip(before, after, strict=False):
-            if one.phase == BACKWARD and two.phase == FORWARD and _is_held_beyond(came, two):
+            is_beyond = two.unit > came.unit + 1 or (two.is_behind and two.unit > came.unit)
+            if one.phase == BACKWARD and two.phase == FORWARD and is_beyond:
                 yield two, node, came.unit, -size
-
-
-def _is_held_beyond(came: Segment, went: Segment) -> bool:
-    return went.unit > came.unit + 1 or (went.is_behind and went.unit > came.unit)
 
 
 def _moment(end: End) -> tuple[bool, int, int]:
@@ -273,7 +270,9 @@ def repeated(links: Sequence[Link], programs: Mapping[str, Program], kept: int =
 
 def _repeated(links: Sequence[Link], programs: Mapping[str, Program], kept: int) -> frozenset[str]:
     alike = [place > 0 and _is_alike(links[place - 1], link, programs) for place, link in enumerate(links)]
-    chained = [place > 1 and _is_chained(*links[place - 2 : place + 1]) for place in range(len(links))]
+    # What a call is given beside what the call before returned.
+    others = [frozenset[int](), *(two.inputs - one.outputs for one, two in itertools.pairwise(links))]
+    chained = [place > 1 and others[place - 1] == others[place] for place in range(len(links))]
     inner = range(2, len(links) - kept)
     return frozenset(
         links[place].path
@@ -293,11 +292,6 @@ def _is_alike(one: Link, other: Link, programs: Mapping[str, Program]) -> bool:
 
 def _drops(program: Program | None) -> list[tuple[Any, ...]]:
     return [(drop.site, drop.slots, drop.recipe) for drop in program.drops] if program is not None else []
-
-
-def _is_chained(first: Link, one: Link, other: Link) -> bool:
-    """Tell whether two calls were given the same beside what the call before each returned."""
-    return one.inputs - first.outputs == other.inputs - one.outputs
 
 
 def last_result() -> tuple[Around, Around]:

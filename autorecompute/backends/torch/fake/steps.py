@@ -241,12 +241,9 @@ def returned_loss(result: Any) -> Tensor:
     """
     if (loss := loss_in(result)) is not None:
         return loss
-    return torch.stack([_entropy(tensor) for tensor in tensors_in(result) if tensor.requires_grad]).sum()
-
-
-def _entropy(scores: Tensor) -> Tensor:
-    """Return the cross entropy of scores if each first class were the right one: no labels are needed for it."""
-    return -scores.log_softmax(-1)[..., 0].mean() if scores.dim() > 1 else scores.mean()
+    # Each first class is the right one: no labels are needed for that.
+    scores = [tensor for tensor in tensors_in(result) if tensor.requires_grad]
+    return torch.stack([-one.log_softmax(-1)[..., 0].mean() if one.dim() > 1 else one.mean() for one in scores]).sum()
 
 
 def loss_in(result: Any) -> Tensor | None:

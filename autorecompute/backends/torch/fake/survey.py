@@ -120,7 +120,8 @@ def rough_steps(found: Detected, board: Switchboard) -> Steps | None:
 
 def _parts_of_blocks(found: Detected) -> list[Part]:
     """Return the forward passes of all units and of the head, and their backward passes in the other order."""
-    units, owners = [*found.calls, ""], [*map(found.structure.units.index, found.calls), _last(found)]
+    place_of = found.structure.units.index
+    units, owners = [*found.calls, ""], [*map(place_of, found.calls), place_of(found.calls[-1])]
     told = [
         (unit, owner, found.unit_bytes.get(unit, 0) // max(1, found.calls.count(unit)))
         for unit, owner in zip(units, owners, strict=True)
@@ -130,16 +131,13 @@ def _parts_of_blocks(found: Detected) -> list[Part]:
     return [*forward, *reversed(backward)]
 
 
-def _last(found: Detected) -> int:
-    return found.structure.units.index(found.calls[-1])
-
-
 def _option(choice: Choice, site: Site, found: Detected) -> OptionStep:
     whole = found.savings[site.name].at(found.batch)
     size = max(0.0, whole) * SAVED[choice.option] / len(site.occurrences)
     forward: dict[int, int] = collections.defaultdict(int)
     for path in site.occurrences:
-        places = _places(path, found)
+        unit = found.structure.unit_of(path)
+        places = [place for place, call in enumerate(found.calls) if call == unit] or [len(found.calls)]  # or the head
         for place in places:
             forward[place] += round(size / len(places))
     last = 2 * len(found.calls) + 1
@@ -155,12 +153,6 @@ def _option(choice: Choice, site: Site, found: Detected) -> OptionStep:
         highest=(*(0 for _ in saved), *saved),
         work=WORK[choice.option] * min(whole / total, 1.0) if total and whole > 0 else 0.0,
     )
-
-
-def _places(path: str, found: Detected) -> Sequence[int]:
-    """Return the parts of the forward pass in which a module is: its unit's calls, or else the head."""
-    unit = found.structure.unit_of(path)
-    return [place for place, call in enumerate(found.calls) if call == unit] or [len(found.calls)]
 
 
 _COMPUTED = (FORWARD, BACKWARD)
@@ -221,17 +213,12 @@ def survey_steps(
     )
 
 
-def _fixed(cuts: Sequence[Cut], plain: Sequence[Piece], doubled: _Taken | None) -> list[Extent]:
-    """Return the share of each part that does not grow with the batch; nothing where nobody knows."""
-    if doubled is None or [piece.segment for piece in doubled.pieces] != [piece.segment for piece in plain]:
-        return [NO_EXTENT] * len(cuts)
-    both = zip(parts_of(plain, cuts), parts_of(doubled.pieces, cuts), strict=True)
-    return [Extent(2 * one.change - two.change, 2 * one.highest - two.highest) for one, two in both]
-
-
 def _parts(cuts: Sequence[Cut], plain: Sequence[Piece], doubled: _Taken | None, found: Detected) -> tuple[Part, ...]:
-    units = found.structure.units
-    told = zip(cuts, parts_of(plain, cuts), _fixed(cuts, plain, doubled), strict=True)
+    """Return the parts of a step, with the share that does not grow with the batch, of which nothing may be known."""
+    units, once, fixed = found.structure.units, parts_of(plain, cuts), [NO_EXTENT] * len(cuts)
+    if doubled is not None and [piece.segment for piece in doubled.pieces] == [piece.segment for piece in plain]:
+        both = zip(once, parts_of(doubled.pieces, cuts), strict=True)
+        fixed = [Extent(2 * one.change - two.change, 2 * one.highest - two.highest) for one, two in both]
     return tuple(
         Part(
             phase=segment.phase,
@@ -239,10 +226,10 @@ def _parts(cuts: Sequence[Cut], plain: Sequence[Piece], doubled: _Taken | None, 
             owner=_owner(segment, found, units),
             change=extent.change,
             highest=extent.highest,
-            fixed_change=fixed.change,
-            fixed_highest=fixed.highest,
+            fixed_change=constant.change,
+            fixed_highest=constant.highest,
         )
-        for (_, segment, _), extent, fixed in told
+        for (_, segment, _), extent, constant in zip(cuts, once, fixed, strict=True)
     )
 
 

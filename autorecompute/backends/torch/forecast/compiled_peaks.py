@@ -71,11 +71,18 @@ class CompiledSimulator:
                 curves[Choice(on.site, on.option)][self._share(on)] = needs - self._none
         self._curves = [curves[choice] for choice in choices]
         self.call_seconds = np.zeros(len(choices))  # compiled code calls nothing of Python's
-        self.step_error = np.where([_is_of_cluster(on) for on in choices], STEP_ERROR, STEP_ERROR_OF_ALL)
+        of_cluster = [on.option == RECOMPUTE or (on.site == GRAPH and on.option.startswith(KEEPING)) for on in choices]
+        self.step_error = np.where(of_cluster, STEP_ERROR, STEP_ERROR_OF_ALL)
 
     def matrix(self, configs: Sequence[Config]) -> np.ndarray:
         """Return the configs as :meth:`simulate` takes them: one line each, a column for each choice."""
-        table = [[self._share_in(config, choice) for choice in self._choices] for config in configs]
+        table = [
+            [
+                max((self._share(on) for on in config.choices if on.covers(choice)), default=0.0)
+                for choice in self._choices
+            ]
+            for config in configs
+        ]
         return np.array(table, dtype=np.float32).reshape(len(configs), len(self._choices))
 
     def simulate(self, switches: np.ndarray) -> Simulated:
@@ -103,16 +110,9 @@ class CompiledSimulator:
         most: np.ndarray = np.minimum(covered, switches)
         return most
 
-    def _share_in(self, config: Config, choice: Choice) -> float:
-        return max((self._share(on) for on in config.choices if on.covers(choice)), default=0.0)
-
     def _share(self, on: Choice) -> float:
         occurrences = self._occurrences.get(Choice(on.site, on.option), 1)
         return 1.0 if on.count is None else on.count / max(occurrences, 1)
-
-
-def _is_of_cluster(on: Choice) -> bool:
-    return on.option == RECOMPUTE or (on.site == GRAPH and on.option.startswith(KEEPING))
 
 
 class CompiledPeaks:

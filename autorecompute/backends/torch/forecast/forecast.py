@@ -360,9 +360,8 @@ class StepSimulator:
 
     def _simulate(self, switches: np.ndarray) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
         change, alive, work = self.lives(switches)
-        peaks = np.rint(alive.max(axis=1)).astype(np.int64)
-        stashes = np.rint(change[:, self._forward].sum(axis=1)).astype(np.int64)
-        return peaks, stashes, work
+        peaks, stashes = alive.max(axis=1), change[:, self._forward].sum(axis=1)
+        return np.rint(peaks).astype(np.int64), np.rint(stashes).astype(np.int64), work
 
 
 def _scaled(parts: Sequence[tuple[int, int]], scale: float) -> np.ndarray:
