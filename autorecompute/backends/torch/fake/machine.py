@@ -24,7 +24,7 @@ from autorecompute.backends.torch.fake.steps import GATHERED, GRADIENTS, PARAMET
 from autorecompute.backends.torch.fake.survey import bytes_of
 from autorecompute.backends.torch.find.structure import is_sharded
 from autorecompute.backends.torch.forecast.caching_allocator import AllocatorSettings
-from autorecompute.backends.torch.forecast.cards import CARDS, AttentionCall, Kernel, kernel_of
+from autorecompute.backends.torch.forecast.cards import CARDS, CUDNN, EFFICIENT, FLASH, MATH, AttentionCall, kernel_of
 from autorecompute.backends.torch.forecast.records import OnCard
 from autorecompute.backends.torch.switch.checkpoints import attention_by
 from autorecompute.errors import ScriptError
@@ -123,8 +123,8 @@ def _make_mesh(
 
 _ATEN = torch.ops.aten
 _FUSED = {
-    Kernel.CUDNN: _ATEN._scaled_dot_product_cudnn_attention,
-    Kernel.EFFICIENT: _ATEN._scaled_dot_product_efficient_attention,
+    CUDNN: _ATEN._scaled_dot_product_cudnn_attention,
+    EFFICIENT: _ATEN._scaled_dot_product_efficient_attention,
 }
 HALF_BYTES = 2
 
@@ -136,7 +136,7 @@ class CardKernels:
     """
 
     def __init__(self, capability: tuple[int, int]) -> None:
-        self.taken: collections.Counter[Kernel] = collections.Counter()
+        self.taken: collections.Counter[str] = collections.Counter()
         self._capability = capability
         major, minor, *_ = torch.__version__.split(".")
         self._release = (int(major), int(minor))
@@ -192,11 +192,11 @@ class CardKernels:
         self.taken[kernel] += 1
         mask = None if attn_mask is None else _as_numbers(_in_autocast(attn_mask), query.dtype)
         with torch.autocast(query.device.type, enabled=False):
-            if kernel is Kernel.FLASH:
+            if kernel == FLASH:
                 return _flash(tensors, call, 1 / math.sqrt(query.shape[-1]) if scale is None else scale)
-            if kernel is Kernel.MATH:
+            if kernel == MATH:
                 return _written_out(tensors, mask, call, scale)
-            if kernel is Kernel.EFFICIENT:
+            if kernel == EFFICIENT:
                 mask = _aligned(mask, query, key)
             given = (*tensors, mask, torch.is_grad_enabled(), dropout_p, is_causal)
             return _first(_FUSED[kernel](*given, scale=scale))

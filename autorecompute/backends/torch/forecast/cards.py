@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import enum
 from collections.abc import Sequence
 from dataclasses import dataclass
 
@@ -68,13 +67,8 @@ def machine_of(name: str) -> Machine:
     )
 
 
-class Kernel(enum.StrEnum):
-    """Kernels of attention."""
-
-    CUDNN = "cudnn"
-    FLASH = "flash"
-    EFFICIENT = "efficient"
-    MATH = "math"
+CUDNN, FLASH, EFFICIENT, MATH = "cudnn", "flash", "efficient", "math"
+"""Kernels of attention."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -105,15 +99,15 @@ CHOOSIER = (2, 12)
 """The first PyTorch whose cuDNN drops in sixteenths alone."""
 
 
-def kernel_of(call: AttentionCall, capability: tuple[int, int], release: tuple[int, int] = CHOOSIER) -> Kernel:
+def kernel_of(call: AttentionCall, capability: tuple[int, int], release: tuple[int, int] = CHOOSIER) -> str:
     """Return the kernel that a training step takes on a card (``select_sdp_backend``)."""
     if not _is_fusable(call):
-        return Kernel.MATH
+        return MATH
     if _prefers_cudnn(capability) and _fits_cudnn(call, capability, release):
-        return Kernel.CUDNN
+        return CUDNN
     if _fits_flash(call, capability):
-        return Kernel.FLASH
-    return Kernel.EFFICIENT if _fits_efficient(call, capability) else Kernel.MATH
+        return FLASH
+    return EFFICIENT if _fits_efficient(call, capability) else MATH
 
 
 def _is_fusable(call: AttentionCall) -> bool:

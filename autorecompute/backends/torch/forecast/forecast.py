@@ -20,9 +20,9 @@ from autorecompute.backends.torch.forecast.records import (
     Steps,
     TorchDetection,
 )
-from autorecompute.memory import Estimate, Machine, RankPeak, Timeline
+from autorecompute.memory import Estimate, Machine, RankPeak
 from autorecompute.memory.model import STEP_ERROR, Effect, Forecast, Simulated
-from autorecompute.memory.step import HEAD, OPTIMIZER, Operation, Phase, StepProfile, Tensor
+from autorecompute.memory.step import HEAD, OPTIMIZER, Operation, Phase, StepProfile, Tensor, trace
 from autorecompute.plans import Choice, Config, Plan, Space
 from autorecompute.plans.savings import BATCH
 
@@ -30,6 +30,7 @@ if TYPE_CHECKING:
     from collections.abc import Collection, Iterable, Sequence
 
     from autorecompute.backends.torch.forecast.records import Part
+    from autorecompute.memory import Timeline
     from autorecompute.training_job import Detection
 
 
@@ -188,18 +189,13 @@ def draw(
     parts, change, alive = _whole(parts, change, alive)
     kept = _in_time(_kept(parts, change), alive)
     passing = [
-        _Piece(
-            f"while it runs: {_name(part)} ({part.phase})",
-            place,
-            place,
-            round(float(alive[place])) - _held(kept, place),
-        )
-        for place, part in enumerate(parts)
+        _Piece(f"while it runs: {_name(part)} ({part.phase})", place, place, round(float(most)) - _held(kept, place))
+        for place, (part, most) in enumerate(zip(parts, alive, strict=True))
     ]
-    pieces = [piece for piece in (*kept, *passing) if piece.size > 0]
     tensors = tuple(
         Tensor(name=name, shape=(str(size),), element_bytes=1, first=first, last=last, phase=phase)
-        for name, first, last, size, phase in pieces
+        for name, first, last, size, phase in (*kept, *passing)
+        if size > 0
     )
     operations = tuple(
         Operation(
@@ -208,13 +204,9 @@ def draw(
         for place, part in enumerate(parts)
     )
     backward = next((place for place, part in enumerate(parts) if part.phase != FORWARD), len(parts))
-    profile = StepProfile(operations=operations, tensors=tensors, backward=backward, dims=dict(dims), by_module=True)
-    sizes = tuple(piece.size for piece in pieces)
-    changes = [0] * (len(parts) + 1)
-    for piece in pieces:
-        changes[piece.first] += piece.size
-        changes[piece.last + 1] -= piece.size
-    return Timeline(profile=profile, sizes=sizes, live_bytes=tuple(itertools.accumulate(changes[:-1])))
+    return trace(
+        StepProfile(operations=operations, tensors=tensors, backward=backward, dims=dict(dims), by_module=True)
+    )
 
 
 def _whole(parts: Sequence[Part], change: np.ndarray, alive: np.ndarray) -> tuple[list[Part], np.ndarray, np.ndarray]:
