@@ -46,7 +46,7 @@ _A_TENSOR = object()
 
 @contextlib.contextmanager
 def block_by_block(blocks: Iterable[Module]) -> Iterator[Tensor]:
-    """Inside, calls of these modules keep nothing but their inputs; what is around a module stays within its call.
+    """Have calls of these modules keep nothing but their inputs; what is around a module stays within its call.
 
     Gives a tensor whose gradient has to be asked for, as the blocks' weights are not in the
     graph: their hooks see their gradients, once for each call of a block. Its own gradient is none.

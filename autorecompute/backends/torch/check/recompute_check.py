@@ -199,7 +199,7 @@ _TAKEN: weakref.WeakKeyDictionary[Optimizer, int] = weakref.WeakKeyDictionary()
 """The number of steps that each optimizer has taken in this process."""
 
 _CHECKS: weakref.WeakSet[RecomputeCheck] = weakref.WeakSet()
-"""Those that may keep an optimizer from its next step."""
+"""Checks that may keep an optimizer from its next step."""
 
 
 @functools.cache
@@ -232,7 +232,7 @@ class RecomputeCheck:
         share: Share of the time that comparing took lately.
         takes_back: True if a site that differs is left without recompute.
         is_paused: True while nothing is compared.
-        pending: What was compared: the difference if it is one, a relative difference that another order of sums
+        pending: Comparisons: for each the difference if it is one, a relative difference that another order of sums
             explains, two figures on their way from a card (whether the bits differ, and by how much), and the event of
             their coming; none on a CPU.
     """
@@ -365,7 +365,7 @@ class Watch:
         """Tell whether the call that begins is compared.
 
         Args:
-            state: What may make it another one than those before; the first call in each state is compared.
+            state: All that may make it another one than those before; the first call in each state is compared.
         """
         if self._check.mode is Mode.OFF or self._check.is_paused:
             return False

@@ -68,7 +68,7 @@ class AllocatedLive:
 
     Args:
         known: Returns the tensors that are alive when a step begins.
-        held: What this process held between two steps in earlier measurements, which the next ones join.
+        held: Bytes that this process held between two steps in earlier measurements, which the next ones join.
     """
 
     def __init__(self, known: Callable[[], Iterable[Tensor]], held: list[int] | None = None) -> None:
@@ -131,7 +131,7 @@ def is_compiled(module: Module) -> bool:
 
 
 def compiled_paths(model: Module) -> list[str]:
-    """Paths of the modules that ``torch.compile`` runs, each with all that is in it."""
+    """Return the paths of the modules that ``torch.compile`` runs, each with all that is in it."""
     return [path for path, module in model.named_modules() if is_compiled(module)]
 
 
@@ -194,7 +194,7 @@ def _settings_of(module: Module) -> dict[str, Any] | None:
 
 
 def eagerly() -> AbstractContextManager[object]:
-    """Compiled modules and functions run as if they were not compiled.
+    """Run compiled modules and functions inside as if they were not compiled.
 
     Under a dispatch mode of ours the compiler would leave what it meets as it is, to the end of the process. Before
     torch 2.6 it cannot be told to do nothing.

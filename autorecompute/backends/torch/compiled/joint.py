@@ -128,7 +128,7 @@ class Marks(CustomGraphPass):  # type: ignore[misc]
     a word (seen with torch 2.13 on a CPU). Seeds take some bytes, and masks are made of them again.
 
     Args:
-        next_pass: What the script has the compiler do at this place; ``None`` for nothing.
+        next_pass: The pass that the script has at this place; ``None`` for nothing.
         groups: The group of each module of the model, by its path.
         recomputed: Clusters of operators that are made again, but for what a checkpoint decides about.
         kept: Clusters that are kept, where no checkpoint decides about them.

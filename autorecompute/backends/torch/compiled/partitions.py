@@ -241,7 +241,7 @@ def peak_of(cuts: Cuts, eager_bytes: int | None = None) -> int:
 
     Args:
         cuts: The halves of the step's graphs.
-        eager_bytes: What lives outside of them between forward and backward pass, where a part of the model is not
+        eager_bytes: Bytes that live outside of them between forward and backward pass, where a part of the model is not
             compiled; ``None`` where all of it is.
     """
     most = held = 0

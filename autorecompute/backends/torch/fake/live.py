@@ -175,7 +175,7 @@ _OWN_COUNTS: Mapping[Any, Callable[..., int]] = {
     _ATEN._scaled_dot_product_flash_attention_for_cpu: _attention,
     _ATEN._scaled_dot_product_flash_attention_for_cpu_backward: _attention_backward,
 }
-"""Those that torch's counter leaves out: attention of a CPU."""
+"""Operators that torch's counter leaves out: attention of a CPU."""
 
 
 FORWARD, BACKWARD, OUTSIDE = "forward", "backward", "outside"

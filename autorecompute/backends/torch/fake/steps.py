@@ -289,10 +289,8 @@ class FakeSteps:
     """Runs steps of a model on fake tensors.
 
     Args:
-        model: The model.
-        units: Paths of its units, which the events tell apart.
-        script: What the script does around it.
-        values: What modules looked at in the probe.
+        units: Paths of the model's units, which the events tell apart.
+        values: Values that modules looked at in the probe.
 
     Attributes:
         has_loss: True if the model of the last step returned a loss, or a number with a gradient.

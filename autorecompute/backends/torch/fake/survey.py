@@ -52,7 +52,7 @@ if TYPE_CHECKING:
 
 
 def interactions_of(found: Detected, board: Switchboard) -> Iterator[tuple[Choice, Choice]]:
-    """Pairs of choices of which the second keeps what the first has, where both do something beside each other."""
+    """Yield pairs of choices of which the second keeps what the first has, where both do something together."""
     names = {site.name for site in offered(found)}
     for one, other in found.interactions:
         if not {one, other} <= names:

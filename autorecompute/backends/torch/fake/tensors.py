@@ -394,7 +394,7 @@ class LargeTensorsAreFake(TorchDispatchMode):  # type: ignore[misc]
 
     @contextlib.contextmanager
     def everything(self) -> Iterator[FakeTensorMode]:
-        """Small tensors are made as fakes, too."""
+        """Make small tensors as fakes, too."""
         self._is_suspended = True
         try:
             with self.fakes:

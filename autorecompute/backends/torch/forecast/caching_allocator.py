@@ -361,10 +361,10 @@ class AllocatorStats:
     """Figures of ``torch.cuda.memory_stats``, in bytes.
 
     Attributes:
-        allocated: What tensors have, in whole blocks (``allocated_bytes.all``).
-        requested: What they asked for (``requested_bytes.all``).
-        reserved: What the allocator has from the driver (``reserved_bytes.all``).
-        retries: How often it gave free memory back and asked again (``num_alloc_retries``).
+        allocated: Whole blocks that tensors have (``allocated_bytes.all``).
+        requested: Bytes that they asked for (``requested_bytes.all``).
+        reserved: Bytes that the allocator has from the driver (``reserved_bytes.all``).
+        retries: Number of times that it gave free memory back and asked again (``num_alloc_retries``).
     """
 
     allocated: int = 0

@@ -19,7 +19,7 @@ class Card:
     Attributes:
         capability: Its compute capability (NVIDIA, "CUDA GPU Compute Capability").
         memory_gb: Its memory, in units of 10^9 bytes.
-        gb_per_second: What that reads and writes.
+        gb_per_second: Its bandwidth, in units of 10^9 bytes.
         teraflops: 10^12 floating point operations a second, by type of numbers. A type that is not there has the speed
             of float32.
         source: The document that says so.

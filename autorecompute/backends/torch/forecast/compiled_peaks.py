@@ -51,10 +51,9 @@ class CompiledSimulator:
     """Adds up what the choices of a config change, each as it does by itself.
 
     Args:
-        peaks: What is known, of no choice and of single ones.
-        choices: What can be on, in the order of the columns that :meth:`simulate` takes.
-        space: The plans.
-        scale: Size of activations, as a multiple of those in what is known.
+        peaks: Those of no choice and of single ones.
+        choices: All that can be on, in the order of the columns that :meth:`simulate` takes.
+        scale: Size of activations, as a multiple of those in the peaks.
     """
 
     def __init__(
@@ -119,10 +118,9 @@ class CompiledPeaks:
     """Peaks of a compiled model, from its joint graph.
 
     Args:
-        space: The plans.
-        peaks: What is known, of no choice and of single ones.
-        base_bytes: What the process holds between two steps.
-        batch: Samples of what is known.
+        peaks: Those of no choice and of single ones.
+        base_bytes: Bytes that the process holds between two steps.
+        batch: Samples of these peaks.
     """
 
     likely_error = LIKELY_ERROR

@@ -288,8 +288,7 @@ class StepSimulator:
     """Simulates thousands of configs at once.
 
     Args:
-        steps: What steps take.
-        choices: What can be on, in the order of the columns that :meth:`simulate` takes.
+        choices: All that can be on, in the order of the columns that :meth:`simulate` takes.
         covers: The sites that each site makes again along with itself.
         scale: Size of activations, as a multiple of those in the steps.
     """
@@ -390,8 +389,8 @@ class TorchMemoryModel:
         """Return that of every config of a detection; ``None`` where no step could be run on fake tensors.
 
         Args:
-            detection: What was detected.
-            roughly: As far as one forward pass tells, where it does.
+            detection: The model's.
+            roughly: True for what one forward pass tells, where it does.
         """
         extra = TorchDetection.of(detection)
         steps = extra.rough_steps if roughly else extra.steps

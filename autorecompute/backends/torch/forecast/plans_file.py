@@ -37,7 +37,6 @@ class PlansFile:
     """Content of a plans file.
 
     Attributes:
-        config: What to recompute.
         model: The model that it was measured on, as ``identity.name_of`` calls it; empty where nobody said.
         torch: The version of torch that it was measured with; empty where nobody said.
         is_unmeasured: True if it was only planned: no step was run with it.
