@@ -235,6 +235,9 @@ class _Partitioner(CustomPartitionerFn):  # type: ignore[misc]
     def __call__(self, graph: GraphModule, inputs: Sequence[object], **options: Any) -> Any:
         return self._cut(JointGraph(graph, inputs, options))
 
+    def __getstate__(self) -> dict[str, Any]:
+        return {}  # the compiler pickles its settings, and a local function would make it warn
+
     def uuid(self) -> None:
         """Return no key: nothing of this may be found in a cache."""
 
