@@ -25,7 +25,7 @@ from torch.nn import functional
 from autorecompute.backends.torch.fake.repeats import STEPS, card_memory
 from autorecompute.backends.torch.fake.steps import FakeSteps, Script
 from autorecompute.backends.torch.find.detection import detect
-from autorecompute.backends.torch.forecast.caching_allocator import AllocatorSettings, CachingAllocator, Request
+from autorecompute.backends.torch.forecast.caching_allocator import AllocatorSettings, CachingAllocator
 from autorecompute.units import MIB, format_bytes
 
 CLASSES, WIDTH, HEADS, LAYERS, SEQUENCE, BATCH = 8000, 768, 12, 6, 512, 8
@@ -93,9 +93,9 @@ def requests_in(trace):
     for entry in trace:
         if entry["action"] == "alloc":
             numbers[entry["addr"]] = next(count)
-            yield Request(numbers[entry["addr"]], entry["size"])
+            yield numbers[entry["addr"]], entry["size"]
         elif entry["action"] == "free_completed":
-            yield Request(numbers.pop(entry["addr"]), -entry["size"])
+            yield numbers.pop(entry["addr"]), -entry["size"]
 
 
 def recorded():
@@ -124,7 +124,7 @@ def compare(settings):
 def requests_under(name):
     """The same for a test without a card."""
     _, requests, peaks = recorded()
-    return {"settings": name, "peaks": peaks, "requests": [[one.storage, one.size] for one in requests]}
+    return {"settings": name, "peaks": peaks, "requests": requests}
 
 
 def compared():

@@ -22,7 +22,7 @@ from torch._inductor.async_compile import AsyncCompile
 from torch.utils.data import DataLoader
 
 from autorecompute.backends.torch.compiled.detection import detect_compiled
-from autorecompute.backends.torch.compiled.forms import AllocatedLive, LeastHeld
+from autorecompute.backends.torch.compiled.forms import AllocatedLive
 from autorecompute.units import format_bytes
 
 BATCH = 32
@@ -60,7 +60,7 @@ def live_bytes(model, batch):
         model.zero_grad()
 
     step()
-    meter = AllocatedLive(lambda: [*model.parameters(), *batch.values()], LeastHeld())
+    meter = AllocatedLive(lambda: [*model.parameters(), *batch.values()])
     meter.start()
     step()
     return meter.stop()

@@ -125,11 +125,11 @@ class Training:
 
     def peaks(self):
         """The most live bytes in a step, and the most that the process holds in another."""
-        from autorecompute.backends.torch.compiled.forms import AllocatedLive, LeastHeld
+        from autorecompute.backends.torch.compiled.forms import AllocatedLive
         from autorecompute.backends.torch.fake.live import tensors_of
         from autorecompute.meters.host import HostMeter
 
-        live = AllocatedLive(lambda: tensors_of(self.model, [self.optimizer], self.batch), LeastHeld())
+        live = AllocatedLive(lambda: tensors_of(self.model, [self.optimizer], self.batch))
         live.start()
         self.step()
         live_bytes = live.stop()

@@ -4,7 +4,7 @@ import pytest
 import torch
 from torch import nn
 
-from autorecompute.backends.torch.compiled.forms import AllocatedLive, LeastHeld
+from autorecompute.backends.torch.compiled.forms import AllocatedLive
 from autorecompute.plans import Config
 
 WIDTH, LENGTH, BATCH = 32, 16, 64
@@ -95,7 +95,7 @@ def batch(size=BATCH):
 
 def live_bytes(model, board, texts):
     board.set(Config.parse(texts).choices)
-    x, meter = batch(), AllocatedLive(lambda: list(model.parameters()), LeastHeld())
+    x, meter = batch(), AllocatedLive(lambda: list(model.parameters()))
     for _ in range(2):
         model(x).backward()
         model.zero_grad()

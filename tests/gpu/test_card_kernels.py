@@ -45,13 +45,13 @@ def test_the_card_takes_the_kernel_of_the_table(call):
     from torch.nn.attention import SDPBackend
 
     from autorecompute.backends.torch.fake.machine import CardKernels
-    from autorecompute.backends.torch.forecast.cards import Kernel
+    from autorecompute.backends.torch.forecast.cards import CUDNN, EFFICIENT, FLASH, MATH
 
     names = {
-        SDPBackend.CUDNN_ATTENTION: Kernel.CUDNN,
-        SDPBackend.FLASH_ATTENTION: Kernel.FLASH,
-        SDPBackend.EFFICIENT_ATTENTION: Kernel.EFFICIENT,
-        SDPBackend.MATH: Kernel.MATH,
+        SDPBackend.CUDNN_ATTENTION: CUDNN,
+        SDPBackend.FLASH_ATTENTION: FLASH,
+        SDPBackend.EFFICIENT_ATTENTION: EFFICIENT,
+        SDPBackend.MATH: MATH,
     }
     tensors, mask = inputs_of(call, "cuda")
     choice = torch._fused_sdp_choice(*tensors, mask, call["dropout"])

@@ -1,6 +1,8 @@
 """Memory and time of the card: a dispatch mode under which all that is on ``cuda`` is fake."""
 
 import contextlib
+import dataclasses
+import functools
 import math
 import os
 import random
@@ -15,15 +17,14 @@ from torch.utils._python_dispatch import TorchDispatchMode
 from torch.utils._pytree import tree_map_only
 
 from autorecompute.backends.torch.fake import tensors
-from autorecompute.backends.torch.fake.live import Work, gives_what_it_got
+from autorecompute.backends.torch.fake.live import gives_what_it_got, work_of
 from autorecompute.backends.torch.fake.tensors import FakeOperators
 from autorecompute.backends.torch.find.storages import Storages, tensors_in
 from autorecompute.backends.torch.forecast.caching_allocator import (
     AllocatorSettings,
     CachingAllocator,
-    OutOfCardMemoryError,
 )
-from autorecompute.backends.torch.forecast.cards import BFLOAT16, CARDS, FLOAT, HALF, TF32
+from autorecompute.backends.torch.forecast.cards import BFLOAT16, CARDS, FLOAT, HALF, TF32, machine_of
 from autorecompute.backends.torch.forecast.records import NOTHING
 from autorecompute.units import MIB, format_bytes
 from virtual_card import CONTEXT_BYTES, cuda
@@ -58,15 +59,15 @@ _TO_HOST = {_ATEN._local_scalar_dense.default, _ATEN.equal.default}
 _PRODUCTS = {_ATEN.mm, _ATEN.addmm, _ATEN.bmm}
 
 
-class Reached:
-    """Speeds that models reach on a card."""
-
-    def __init__(self, model):
-        self._card = CARDS[model]
-        self.bytes_per_second = BANDWIDTH_REACHED * self._card.bytes_per_second
-
-    def operations_per_second(self, kind):
-        return REACHED.get(kind, REACHED[FLOAT]) * self._card.operations_per_second(kind)
+def reached(model):
+    """Return a card at the speeds that models reach on it."""
+    card = machine_of(model)
+    speeds = card.operations_per_second
+    return dataclasses.replace(
+        card,
+        operations_per_second={kind: share * speeds.get(kind, speeds[FLOAT]) for kind, share in REACHED.items()},
+        bytes_per_second=BANDWIDTH_REACHED * card.bytes_per_second,
+    )
 
 
 class VirtualCard(TorchDispatchMode):
@@ -83,7 +84,9 @@ class VirtualCard(TorchDispatchMode):
         self.allocator = CachingAllocator(AllocatorSettings.of(os.environ), self.total_bytes - CONTEXT_BYTES)
         self._storages = Storages(self.allocator.free)
         self._fakes = FakeTensorMode(allow_non_fake_inputs=True)
-        self._operators = FakeOperators(self._fakes, Work("cuda", Reached(paper.model)))
+        self._operators = FakeOperators(
+            self._fakes, functools.partial(work_of, device="cuda", machine=reached(paper.model))
+        )
         self._clock, self._busy_until, self._pid, self._has_begun = clock, clock.get(), os.getpid(), False
         self._chance = random.Random(f"{paper.seed} {number}")
         self._of_process = math.exp(self._gauss(PROCESS_NOISE))
@@ -135,7 +138,7 @@ class VirtualCard(TorchDispatchMode):
         before = self.allocator.now
         try:
             self.allocator.allocate(storage, size)
-        except OutOfCardMemoryError:
+        except MemoryError:
             self._clock.add(1, Field.OUT_OF_MEMORY)
             raise torch.OutOfMemoryError(
                 f"CUDA out of memory. Tried to allocate {format_bytes(size)}. GPU 0 has a total capacity of "
@@ -236,6 +239,6 @@ def install(paper, clock):
     torch._C._set_only_lift_cpu_tensors(True)
     card = VirtualCard(paper, clock, number)
     cuda.install(card)
-    tensors.use(card)
+    tensors.use(card.everything)
     card.__enter__()
     return card

@@ -370,4 +370,4 @@ def rough_memory_of(detection: Detection) -> MemoryModel | None:
         raise SetupError(
             f"no peak is known before a step, as {extra.no_steps}. Measure with 'autorecompute tune SCRIPT'"
         )
-    return TorchMemoryModel.roughly_of(detection)
+    return TorchMemoryModel.of(detection, roughly=True)

@@ -14,10 +14,10 @@ import torch
 from autorecompute import codec
 from autorecompute.backends.common import describe_device, observe_batch, on_few_samples
 from autorecompute.backends.torch.check.gradients import check_gradients
-from autorecompute.backends.torch.compiled.forms import MEASURED, CompiledRun, has_compiled, is_compiled
+from autorecompute.backends.torch.compiled.forms import CLOCK, MEASURED, AllocatedLive, has_compiled, is_compiled
 from autorecompute.backends.torch.controller import MODEL, NAME
-from autorecompute.backends.torch.fake.live import StepLive, tensors_of
-from autorecompute.backends.torch.fake.machine import FakeMachine
+from autorecompute.backends.torch.fake.live import StepLive, tensors_of, this_machine
+from autorecompute.backends.torch.fake.machine import kernels_of, with_whole_steps
 from autorecompute.backends.torch.fake.steps import Script, buckets_around, require_group
 from autorecompute.backends.torch.fake.survey import bytes_of, rough_steps, survey_steps
 from autorecompute.backends.torch.fake.tensors import LargeTensorsAreFake, taken_for_real
@@ -35,6 +35,7 @@ from autorecompute.backends.torch.find.source import (
 )
 from autorecompute.backends.torch.find.storages import tensors_in
 from autorecompute.backends.torch.find.structure import is_sharded
+from autorecompute.backends.torch.forecast.cards import machine_of
 from autorecompute.backends.torch.forecast.forecast import TorchMemoryModel
 from autorecompute.backends.torch.forecast.plans_file import requested
 from autorecompute.backends.torch.forecast.records import COMPILED, FROZEN, TorchDetection, describe_own
@@ -57,6 +58,7 @@ if TYPE_CHECKING:
     from autorecompute.backends.interface import Listener, LiveMeter
     from autorecompute.backends.torch.forecast.records import Steps
     from autorecompute.measurement import GradientCheck, Outcome
+    from autorecompute.memory import Machine
 
     Survey = tuple[Steps | None, str]  # what steps take, or why nobody can tell
 
@@ -91,9 +93,9 @@ class TorchBackend:
     def __init__(self, leaves: Callable[[Module], bool] = lambda _module: False) -> None:
         self._roots = Roots(self.about_to_run, self.has_run, leaves)
         self._fakes: LargeTensorsAreFake | None = None
-        self._stands_for: FakeMachine | None = None
+        self._stands_for: Machine | None = None
         self._name = ""
-        self._compiled: CompiledRun | None = None
+        self._is_compiled, self._held = False, list[int]()
         self._tuned: weakref.WeakKeyDictionary[Module, Tuned] = weakref.WeakKeyDictionary()
         self._is_alike: weakref.WeakKeyDictionary[Module, bool] = weakref.WeakKeyDictionary()
         self._config = Config()
@@ -151,8 +153,7 @@ class TorchBackend:
                 own_checkpoints.prepare(root)
             self._name = self._name or name_of(root)
             self._is_alike[root] = name_of(root) == self._name
-            if self._compiled is None and self._name.endswith(COMPILED):
-                self._compiled = CompiledRun()
+            self._is_compiled = self._name.endswith(COMPILED)
         if self._is_alike[root]:
             batch = observe_batch([*args, *kwargs.values()])
             for name, size in sizes_of(tensors_in((args, kwargs)), batch).items():
@@ -194,8 +195,8 @@ class TorchBackend:
         if any(one.device.type != "cpu" for root in roots for one in root.parameters()):
             return None
         known = functools.partial(self._tensors, roots)
-        if self._compiled is not None:
-            return self._compiled.live_meter(known)
+        if self._is_compiled:
+            return AllocatedLive(known, self._held)
         return StepLive(known) if self._later is None else LaterLive(StepLive(known), self._forecast_later, known)
 
     def _forecast_later(self) -> tuple[int, int]:
@@ -212,7 +213,7 @@ class TorchBackend:
 
     def take_compile_seconds(self) -> float:
         """Seconds since the last call in which ``torch.compile`` was at work on a model that is tuned."""
-        return self._compiled.take_seconds() if self._compiled is not None else 0.0
+        return CLOCK.take() if self._is_compiled else 0.0
 
     def take_profile(self) -> None:
         """Do nothing: fake steps have told what a profile would."""
@@ -284,21 +285,21 @@ class TorchBackend:
     def _detect_on(
         self, fakes: LargeTensorsAreFake, root: Module, args: Sequence[Any], kwargs: Mapping[str, Any]
     ) -> Detection:
-        if self._compiled is not None:
+        if self._is_compiled:
             raise ScriptError(str(Refusal(Reason.COMPILED_FAKE)))
         ranks, optimizers = self._listener.fake_ranks, self._roots.optimizers_of(root)
         if ranks:
             require_group()
         card = self._listener.fake_card or ""
-        self._stands_for = machine = FakeMachine(card, next(root.parameters()).device.type)
-        with fakes.small_ones_too(root, optimizers), machine.kernels(optimizers), taken_for_real():
+        self._stands_for = machine = machine_of(card) if card else this_machine(next(root.parameters()).device.type)
+        with fakes.small_ones_too(root, optimizers), kernels_of(card, optimizers), taken_for_real():
             args, kwargs = fakes.without_floats((tuple(args), dict(kwargs)))
             detection = self._detect(root, args, kwargs)
             told = TorchDetection.of(detection)
             if told.steps is not None:
                 script, presets = self._script(root, detection.dims[BATCH], args, kwargs), detection.space.presets
-                told = machine.with_whole_steps(told, self._tuned[root], script, presets.values(), ranks)
-        told = replace(told, on_fakes=True, assumed=tuple(fakes.assumed), machine=machine.machine)
+                told = with_whole_steps(told, self._tuned[root], script, presets.values(), card=card, ranks=ranks)
+        told = replace(told, on_fakes=True, assumed=tuple(fakes.assumed), machine=machine)
         return replace(detection, resting_bytes=bytes_of(root), extra=codec.to_plain(told))
 
     def _detect(self, root: Module, args: Sequence[Any], kwargs: Mapping[str, Any]) -> Detection:
@@ -355,16 +356,15 @@ class TorchBackend:
         if reason := self._no_fakes(root):
             return None, reason
         script = self._script(root, observe_batch([*args, *kwargs.values()]), args, kwargs)
-        speeds = self._stands_for.speeds if self._stands_for is not None else None
         try:
-            steps = survey_steps(root, tuned.found, tuned.board, script, speeds)
+            steps = survey_steps(root, tuned.found, tuned.board, script, self._stands_for)
         except Exception as error:  # noqa: BLE001  (the model's own code runs there on tensors without values)
             return None, f"the model cannot be run on fake tensors ({first_line(error)})"
         return steps, ""
 
     def _no_fakes(self, root: Module) -> str:
         """Return why no step of the model is run on fake tensors; empty where one may be."""
-        if self._compiled is not None:
+        if self._is_compiled:
             return MEASURED
         if is_sharded(root) and self._fakes is None:
             return "its parameters are gathered from other ranks, which fake tensors cannot do"

@@ -14,13 +14,11 @@ from autorecompute.backends.torch.fake.repeats import card_memory
 from autorecompute.backends.torch.fake.steps import FakeSteps, Script
 from autorecompute.backends.torch.find.detection import detect
 from autorecompute.backends.torch.find.storages import Storages
-from autorecompute.backends.torch.forecast.cards import CARDS, AttentionCall, Kernel, kernel_of
+from autorecompute.backends.torch.forecast.cards import CARDS, CUDNN, EFFICIENT, FLASH, MATH, AttentionCall, kernel_of
 from autorecompute.backends.torch.forecast.records import CHECKPOINT
 from autorecompute.backends.torch.switch.checkpoints import attention_by, intercept_attention
 from autorecompute.plans import Choice
 from tiny_models import call_of, make
-
-CUDNN, FLASH, EFFICIENT, MATH = Kernel.CUDNN, Kernel.FLASH, Kernel.EFFICIENT, Kernel.MATH
 
 
 def taken(card, dtype="bfloat16", *, heads=(4, 4), lengths=(128, 128), size=64, release=(2, 13), **more):

@@ -14,14 +14,11 @@ from autorecompute.backends.torch.compiled.detection import CHOICE, board_of, de
 from autorecompute.backends.torch.compiled.forms import (
     CLOCK,
     AllocatedLive,
-    CompiledRun,
-    LeastHeld,
     eagerly,
     has_compiled,
     refusals_of_compiled,
 )
-from autorecompute.backends.torch.compiled.partitions import VALUES, value_of
-from autorecompute.backends.torch.compiled.steps import trace_step
+from autorecompute.backends.torch.compiled.partitions import VALUES, trace_step, value_of
 from autorecompute.backends.torch.find.detection import space_of
 from autorecompute.backends.torch.find.refusals import Reason, RefusedModelError
 from autorecompute.plans import Config
@@ -102,7 +99,7 @@ def test_a_budget_is_undone():
 def test_bytes_of_eager_tensors_are_counted_to_the_byte():
     """What comes and goes, and what was there before and is let go of first."""
     before = [torch.zeros(2 * MIB // 4)]
-    live = AllocatedLive(lambda: before, LeastHeld())
+    live = AllocatedLive(lambda: before)
     live.start()
     before.clear()
     kept = torch.zeros(3 * MIB // 4)
@@ -119,7 +116,7 @@ def test_bytes_of_compiled_code_are_counted():
     compiled = torch.compile(lambda x, y: (x @ y).relu() @ y)
     x, y = torch.ones(512, 512), torch.ones(512, 512)
     compiled(x, y)
-    live = AllocatedLive(lambda: [x, y], LeastHeld())
+    live = AllocatedLive(lambda: [x, y])
     live.start()
     result = compiled(x, y)
     assert live.stop() == 2 * MIB
@@ -128,8 +125,8 @@ def test_bytes_of_compiled_code_are_counted():
 
 def test_what_compilations_leave_behind_is_not_counted_as_held():
     """A process that trains compiles one config alone."""
-    run = CompiledRun()
-    assert [run.live_meter(list).held_bytes(measured) for measured in (500, 700, 400)] == [500, 500, 400]
+    held = []
+    assert [AllocatedLive(list, held).held_bytes(measured) for measured in (500, 700, 400)] == [500, 500, 400]
 
 
 class Statistics(nn.Module):

@@ -7,9 +7,16 @@ import torch
 
 from autorecompute.backends.torch.check.gradients import check_gradients
 from autorecompute.backends.torch.compiled.detection import board_of, choose
-from autorecompute.backends.torch.compiled.joint import Marks, Tags, clusters_of, groups_of
-from autorecompute.backends.torch.compiled.partitions import LEAST_SHARE, LEAST_WORK, Partitions
-from autorecompute.backends.torch.compiled.steps import peak_of, trace_step, work_again
+from autorecompute.backends.torch.compiled.joint import Marks, cluster_of, groups_of
+from autorecompute.backends.torch.compiled.partitions import (
+    LEAST_SHARE,
+    LEAST_WORK,
+    Partitions,
+    kept_names,
+    peak_of,
+    trace_step,
+    work_again,
+)
 from autorecompute.backends.torch.find.detection import space_of
 from autorecompute.backends.torch.find.structure import structure_of
 from autorecompute.backends.torch.forecast.records import kept_cluster, label_of
@@ -34,30 +41,30 @@ def groups():
 
 
 def cut(step, budget=None, **tags):
-    marks = Marks(None, Tags(**tags))
-    return step.cut(lambda _call: marks, budget)
+    marks = Marks(**tags)
+    return step.cut(lambda _given: marks, budget)
 
 
 def known_of(found):
     return {tuple(peak.config.texts): peak for peak in found.compiled_peaks}
 
 
-def blocks_of(call):
-    return {name.split(".")[1] for name in call.parameters}
+def blocks_of(parameters):
+    return {name.split(".")[1] for name in parameters}
 
 
 def test_all_graphs_of_a_step_are_found_in_the_order_in_which_they_run(traced):
     step = traced("broken")
     assert step.is_whole
-    assert [call.graph for call in step.calls] == [0, 1]
-    assert [blocks_of(call) for call in step.calls] == [{"0"}, {"0", "1", "2"}]
+    assert [graph for graph, _ in step.calls] == [0, 1]
+    assert [blocks_of(parameters) for _, parameters in step.calls] == [{"0"}, {"0", "1", "2"}]
 
 
 def test_a_block_that_is_compiled_once_runs_several_times(traced):
     """One graph for the first block, whose input needs no gradient, one for the others, and a loss outside of them."""
     step = traced("by_blocks")
-    assert [call.graph for call in step.calls] == [0, 1, 1]
-    assert [blocks_of(call) for call in step.calls] == [{"0"}, {"1"}, {"2"}]
+    assert [graph for graph, _ in step.calls] == [0, 1, 1]
+    assert [blocks_of(parameters) for _, parameters in step.calls] == [{"0"}, {"1"}, {"2"}]
 
 
 def test_clusters_that_the_compiler_keeps_are_plans(compiled_model):
@@ -90,12 +97,12 @@ def test_what_is_kept_lies_between_nothing_and_all_made_again(compiled_model):
 def test_no_two_plans_keep_the_same(traced, groups):
     """What a budget, a checkpoint or another cluster comes to already is not offered again."""
     step = traced("whole")
-    kept = [step.cut().kept_names]
-    for site, option in Partitions(step, structure_of(Blocks()), None).offer([]).options:
+    kept = [kept_names(step.cut())]
+    for site, option in Partitions(step, structure_of(Blocks()), None).offer([])[0]:
         value = float(option.split("_")[1]) if option.startswith("budget") else None
         recomputed = frozenset([site] if option == "recompute" else [])
         marked = cut(step, value, recomputed=recomputed, kept=frozenset([kept_cluster(site, option)]), groups=groups)
-        kept.append(marked.kept_names)
+        kept.append(kept_names(marked))
     assert len(set(kept)) == len(kept) > 5
 
 
@@ -112,7 +119,7 @@ def test_what_the_compiler_makes_again_by_itself_can_be_kept(compiled_model, tra
 def test_what_is_drawn_by_chance_is_in_no_cluster(traced, groups):
     """It is drawn once, and kept by its seeds or as it is."""
     graph = traced("whole").graphs[0].module.graph
-    nodes = [node for cluster in clusters_of(graph, groups).values() for node in cluster]
+    nodes = [node for node in graph.nodes if cluster_of(node, groups) is not None]
     assert nodes
     assert not any("inductor_seeds" in str(node.target) for node in nodes)
 
@@ -188,12 +195,12 @@ def test_other_clusters_make_other_code(groups):
     """What is found in the compiler's caches is of the same clusters, and of modules of the same names."""
     one, two = frozenset(["a/b"]), frozenset(["a/b", "c/d"])
     several = [
-        Tags(groups=groups),
-        *(Tags(groups=groups, **{how: names}) for how in ("recomputed", "kept", "spared") for names in (one, two)),
-        Tags(recomputed=one),
+        Marks(groups=groups),
+        *(Marks(groups=groups, **{how: names}) for how in ("recomputed", "kept", "spared") for names in (one, two)),
+        Marks(recomputed=one),
     ]
-    assert len({Marks(None, tags).uuid() for tags in several}) == len(several)
-    assert Marks(None, Tags(groups=groups)).uuid() == Marks().uuid()
+    assert len({marks.uuid() for marks in several}) == len(several)
+    assert Marks(groups=groups).uuid() == Marks().uuid()
 
 
 def test_a_library_that_replaces_checkpoints_changes_nothing(monkeypatch):

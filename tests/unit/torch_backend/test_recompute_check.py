@@ -307,10 +307,10 @@ def test_sums_tell_tensors_apart_that_differ_in_one_number(tensor):
 )
 def test_numbers_that_are_marked_as_others_or_have_no_sum_are_compared(tensor):
     """Training went on without the check, and ended with it."""
-    check = recompute_check.RecomputeCheck(nn.Identity(), Mode.ALL)
-    sums = recompute_check.Sums.of(tensor)
-    check.compare("a site", "a module", sums, tensor)
-    assert not check.differences
+    watch = watched()
+    sums = watch.sums_of(tensor)
+    watch.compare(sums, tensor)
+    assert not watch._check.differences
     tensor[-1] = 3.0
-    check.compare("a site", "a module", sums, tensor)
-    assert check.differences
+    watch.compare(sums, tensor)
+    assert watch._check.differences

@@ -16,7 +16,7 @@ from typing import TYPE_CHECKING, Any
 import torch
 from torch import Tensor
 from torch.nn import Module
-from torch.utils import _pytree
+from torch.utils._pytree import tree_leaves, tree_map, tree_map_only
 
 from autorecompute.backends.common import beside_noise, relative_difference, rounded_to, scalar_of, within
 from autorecompute.backends.torch.find.graphs import grad_of_leaves, show_gradients
@@ -46,7 +46,7 @@ _A_TENSOR = object()
 
 @contextlib.contextmanager
 def block_by_block(blocks: Iterable[Module]) -> Iterator[Tensor]:
-    """Inside, calls of these modules keep nothing but their inputs; what is around a module stays within its call.
+    """Have calls of these modules keep nothing but their inputs; what is around a module stays within its call.
 
     Gives a tensor whose gradient has to be asked for, as the blocks' weights are not in the
     graph: their hooks see their gradients, once for each call of a block. Its own gradient is none.
@@ -68,7 +68,7 @@ def _around(asked: Tensor, forward: Callable[..., Any], module: Module, /, *args
         return forward(*args, **kwargs)
     if has_cache(values):
         forward, args, kwargs = with_its_own(forward, args, kwargs)
-    call = _Call(forward, module, args, kwargs)
+    call = _Call(forward, module, (args, kwargs))
     results = _Again.apply(call, asked, *call.tensors)
     return call.result_of(results)
 
@@ -76,45 +76,32 @@ def _around(asked: Tensor, forward: Callable[..., Any], module: Module, /, *args
 class _Call:
     """A block's call, which can be made again.
 
-    Args:
-        forward: What is called.
-        module: The block.
-        args: Its positional arguments.
-        kwargs: Its keyword arguments.
-
     Attributes:
         tensors: The tensors among the arguments, each once: code asks whether two arguments are the same.
         parameters: The block's weights that are trained.
     """
 
-    def __init__(
-        self, forward: Callable[..., Any], module: Module, args: Sequence[Any], kwargs: dict[str, Any]
-    ) -> None:
-        self._forward, self._autocasts = forward, _autocasts()
-        self._given, self._form = _pytree.tree_flatten((tuple(args), kwargs))
-        self.tensors = list({id(value): value for value in self._given if isinstance(value, Tensor)}.values())
+    def __init__(self, forward: Callable[..., Any], module: Module, given: tuple[Any, Any]) -> None:
+        self._forward, self._given, self._autocasts = forward, given, _autocasts()
+        self.tensors = list({id(value): value for value in tree_leaves(given) if isinstance(value, Tensor)}.values())
         self._places = {id(tensor): place for place, tensor in enumerate(self.tensors)}
         self.parameters = [parameter for parameter in module.parameters() if parameter.requires_grad]
-        self._returned: list[Any] = []
-        self._returned_form: Any = None
+        self._returned: Any = None
 
     def run(self, tensors: Sequence[Tensor]) -> list[Tensor]:
         """Make the call with these in place of its tensors; give the tensors that it returns."""
-        values = [tensors[self._places[id(value)]] if isinstance(value, Tensor) else value for value in self._given]
-        args, kwargs = _pytree.tree_unflatten(values, self._form)
+        args, kwargs = tree_map_only(Tensor, lambda value: tensors[self._places[id(value)]], self._given)
         with contextlib.ExitStack() as stack:
             for context in self._autocasts():
                 stack.enter_context(context)
-            self._returned, self._returned_form = _pytree.tree_flatten(self._forward(*args, **kwargs))
-        results = [value for value in self._returned if isinstance(value, Tensor)]
-        self._returned = [_A_TENSOR if isinstance(value, Tensor) else value for value in self._returned]
-        return results
+            result = self._forward(*args, **kwargs)
+        self._returned = tree_map_only(Tensor, lambda _: _A_TENSOR, result)
+        return [value for value in tree_leaves(result) if isinstance(value, Tensor)]
 
     def result_of(self, results: Iterable[Tensor]) -> Any:
         """Return the block's result, with these as its tensors."""
         left = iter(results)
-        values = [next(left) if value is _A_TENSOR else value for value in self._returned]
-        return _pytree.tree_unflatten(values, self._returned_form)
+        return tree_map(lambda value: next(left) if value is _A_TENSOR else value, self._returned)
 
 
 def _autocasts() -> Callable[[], list[Context]]:
@@ -172,13 +159,10 @@ class Step:
     """One forward and one backward pass, which can be run again on the same samples and random numbers.
 
     Attributes:
-        model: The model.
-        args: The positional arguments of its call.
-        kwargs: Its keyword arguments.
-        is_lean: Whether a sample of each gradient is kept, in the host's memory: something wrong shows everywhere.
-        scale: What the loss is multiplied by.
+        is_lean: True if a sample of each gradient is kept, in the host's memory: something wrong shows everywhere.
+        scale: Factor of the loss.
         blocks: Modules that are run one by one, to hold less; none of them to run the model as a whole.
-        calls: How often the model is called before the backward pass.
+        calls: Number of calls of the model before the backward pass.
     """
 
     model: Module
@@ -292,15 +276,6 @@ def check_gradients(  # noqa: PLR0913  (a call, what is recomputed in it, and wh
     others is dropped as soon as it was compared. Where that runs out of memory, as the step without recompute does that
     the choices are for, gradients are compared block by block. Those of a sharded model are compared with those of all
     blocks checkpointed, or of all but one.
-
-    Args:
-        model: The model, which is about to be called.
-        board: Its switches.
-        choices: What to recompute.
-        args: The positional arguments of the call, with few samples.
-        kwargs: Its keyword arguments, likewise.
-        blocks: The repeated modules of the model by their paths, none of them inside another one.
-        calls: How often it is called in a step before the backward pass.
     """
     choices, step = list(choices), Step(model, args, kwargs, calls=calls)
     with board.trying():
@@ -340,7 +315,6 @@ def _check_in_parts(
 
 
 def _every_block(board: Switchboard, blocks: Mapping[str, Module]) -> list[Choice]:
-    """Return choices that checkpoint all blocks, as far as they can be."""
     return [
         Choice(site.name, CHECKPOINT)
         for site in board.sites.values()
@@ -355,7 +329,6 @@ def _but_one(board: Switchboard, every: Sequence[Choice]) -> list[Choice]:
 
 
 def _check(step: Step, board: Switchboard, choices: Sequence[Choice], others: Sequence[Choice] = ()) -> GradientCheck:
-    """Compare choices with others that are on in their place."""
     board.set(others)
     step = _scaled(step) if _computes_in_half(step.model) else step
     found, kind = _differences(step, board, choices, others)
@@ -410,7 +383,7 @@ def _is_finite(step: Step) -> bool:
 def _differences(
     step: Step, board: Switchboard, choices: Sequence[Choice], others: Sequence[Choice]
 ) -> tuple[dict[str, float], str]:
-    """Return the largest relative difference of each gradient to that with others on, and what type rounded any."""
+    """Return the largest relative difference of each gradient to that with others on, and the type that rounded any."""
     found: dict[str, float] = {}
     kind = ""
     for seed in SEEDS:
@@ -424,7 +397,6 @@ def _differences(
 def _compare(
     step: Step, seed: int, board: Switchboard, choices: Sequence[Choice], others: Sequence[Choice]
 ) -> tuple[dict[Part, float], str]:
-    """Relative differences to the same step with others on, and what type rounded some of them."""
     board.set(others)
     expected: dict[Part, Tensor] = {}
     step.run(seed, lambda part, tensor: expected.update({part: step.kept(tensor)}))

@@ -6,12 +6,13 @@ import collections
 import contextlib
 import dataclasses
 import enum
+import functools
 import logging
 import math
 import os
 import time
 import weakref
-from typing import TYPE_CHECKING, Any, NamedTuple
+from typing import TYPE_CHECKING, Any
 
 import torch
 from torch import Tensor
@@ -32,6 +33,7 @@ if TYPE_CHECKING:
 
     from autorecompute.plans import Choice
 
+    Sums = tuple[Tensor, Tensor | None, tuple[Any, ...]]
 
 _INTEGERS = {1: torch.uint8, 2: torch.int16, 4: torch.int32, 8: torch.int64}
 """By bytes."""
@@ -139,7 +141,6 @@ class Difference:
 
     Attributes:
         site: The site that recomputes it.
-        path: The module.
         step: The step, from 1.
         tensor: Its type and shape, in words.
         relative: The difference of the two sums relative to the norm; infinite where that is no number.
@@ -160,23 +161,12 @@ class Difference:
         )
 
 
-class Sums(NamedTuple):
-    """Checksums by which a tensor is known again.
+def sums_of(tensor: Tensor) -> Sums:
+    """Return what a tensor is known again by: the sum of its bits, that of its elements, and how it lies in memory.
 
-    Attributes:
-        bits: The sum of its bits.
-        total: The sum of its elements; none of integers and of 8 bits.
-        like: How it lies in memory, on which the sum of the bits depends.
+    Integers and numbers of 8 bits have no sum of elements. That of the bits depends on how they lie.
     """
-
-    bits: Tensor
-    total: Tensor | None
-    like: tuple[Any, ...]
-
-    @classmethod
-    def of(cls, tensor: Tensor) -> Sums:
-        """Return those of a tensor."""
-        return cls(bits_of(tensor), _total(tensor), _like(tensor))
+    return bits_of(tensor), _total(tensor), _like(tensor)
 
 
 def _like(tensor: Tensor) -> tuple[Any, ...]:
@@ -205,56 +195,26 @@ def _off(total: Tensor | None, again: Tensor) -> Tensor:
     return (total.double() - total_again.double()).abs() / norm
 
 
-class _Steps:
-    """Steps that optimizers have taken in this process, and checks that may keep them from the next one."""
+_TAKEN: weakref.WeakKeyDictionary[Optimizer, int] = weakref.WeakKeyDictionary()
+"""The number of steps that each optimizer has taken in this process."""
 
-    def __init__(self) -> None:
-        self._taken: weakref.WeakKeyDictionary[Optimizer, int] = weakref.WeakKeyDictionary()
-        self._checks: weakref.WeakSet[RecomputeCheck] = weakref.WeakSet()
-        self._is_following = False
-
-    def follow(self, check: RecomputeCheck) -> None:
-        """Ask a check before each step."""
-        self._checks.add(check)
-        if not self._is_following:
-            self._is_following = True
-            register_optimizer_step_pre_hook(torch.compiler.disable(self._before))
-            register_optimizer_step_post_hook(torch.compiler.disable(self._after))
-
-    @property
-    def now(self) -> int:
-        """Return the number of the step that goes on, from 1."""
-        return max(self._taken.values(), default=0) + 1
-
-    def _before(self, optimizer: Optimizer, *_: Any) -> None:
-        for check in list(self._checks):
-            check.require_same(optimizer)
-
-    def _after(self, optimizer: Optimizer, *_: Any) -> None:
-        self._taken[optimizer] = self._taken.get(optimizer, 0) + 1
+_CHECKS: weakref.WeakSet[RecomputeCheck] = weakref.WeakSet()
+"""Checks that may keep an optimizer from its next step."""
 
 
-_STEPS = _Steps()
+@functools.cache
+def _follow_optimizers() -> None:
+    register_optimizer_step_pre_hook(torch.compiler.disable(_ask_checks))
+    register_optimizer_step_post_hook(torch.compiler.disable(_count_step))
 
 
-class _Pending(NamedTuple):
-    """A comparison whose figures may be on their way from a card to the host.
+def _ask_checks(optimizer: Optimizer, *_: Any) -> None:
+    for check in list(_CHECKS):
+        check.require_same(optimizer)
 
-    Attributes:
-        found: What it is about, if it differs.
-        rounding: A relative difference that another order of sums explains.
-        figures: Whether the bits differ, and the relative difference.
-        event: When they have come; none where they are here.
-    """
 
-    found: Difference
-    rounding: float
-    figures: Tensor
-    event: Any
-
-    @property
-    def is_there(self) -> bool:
-        return self.event is None or bool(self.event.query())
+def _count_step(optimizer: Optimizer, *_: Any) -> None:
+    _TAKEN[optimizer] = _TAKEN.get(optimizer, 0) + 1
 
 
 class RecomputeCheck:
@@ -264,14 +224,17 @@ class RecomputeCheck:
     of them would have to do so in the same step.
 
     Args:
-        model: The model.
-        mode: How much is compared; what the environment says where it is none.
+        mode: Share of results that is compared; what the environment says where it is none.
 
     Attributes:
-        choices: What is on in the model.
-        differences: What was found, each site once.
+        differences: One for each site that differs.
         every: Each call is compared in one of so many.
-        share: Which share of the time that took lately.
+        share: Share of the time that comparing took lately.
+        takes_back: True if a site that differs is left without recompute.
+        is_paused: True while nothing is compared.
+        pending: Comparisons: for each the difference if it is one, a relative difference that another order of sums
+            explains, two figures on their way from a card (whether the bits differ, and by how much), and the event of
+            their coming; none on a CPU.
     """
 
     def __init__(self, model: Module, mode: Mode | None = None) -> None:
@@ -279,13 +242,14 @@ class RecomputeCheck:
         self.choices: frozenset[Choice] = frozenset()
         self.differences: list[Difference] = []
         self.every, self.share = TURNS if self.mode is Mode.SOME else 1, 0.0
-        self._model, self._takes_back, self._is_paused = weakref.ref(model), not is_sharded(model), False
+        self._model, self.takes_back, self.is_paused = weakref.ref(model), not is_sharded(model), False
         self._watches: dict[tuple[str, str], Watch] = {}
         self._first: Watch | None = None
-        self._pending: collections.deque[_Pending] = collections.deque()
+        self.pending: collections.deque[tuple[Difference, float, Tensor, Any]] = collections.deque()
         self._calls, self._seconds, self._since = 0, 0.0, time.perf_counter()
         if self.mode is not Mode.OFF:
-            _STEPS.follow(self)
+            _CHECKS.add(self)
+            _follow_optimizers()
 
     def watch(self, site: str, path: str) -> Watch:
         """Return the watch that compares the calls of one module for one site."""
@@ -293,22 +257,18 @@ class RecomputeCheck:
 
     def differing(self) -> tuple[Difference, ...]:
         """Return the differences found at the sites that are on."""
-        self._look()
+        self.look()
         sites = {choice.site for choice in self.choices}
         return tuple(difference for difference in self.differences if difference.site in sites)
-
-    def is_taken_back(self, site: str) -> bool:
-        """Tell whether a site is left without recompute, as it differed."""
-        return self._takes_back and any(difference.site == site for difference in self.differences)
 
     @contextlib.contextmanager
     def paused(self) -> Iterator[None]:
         """Compare nothing inside: what runs there is no step of the training."""
-        before, self._is_paused = self._is_paused, True
+        before, self.is_paused = self.is_paused, True
         try:
             yield
         finally:
-            self._is_paused = before
+            self.is_paused = before
 
     def require_same(self, optimizer: Optimizer) -> None:
         """Keep an optimizer of the model from its step where the mode is strict and something differs.
@@ -319,7 +279,7 @@ class RecomputeCheck:
         model = self._model()
         if self.mode is not Mode.STRICT or model is None:
             return
-        self._look(waits=True)
+        self.look(waits=True)
         trained = {id(one) for group in optimizer.param_groups for one in group["params"]} if self.differences else ()
         if not any(id(one) in trained for one in model.parameters()):
             return
@@ -329,18 +289,13 @@ class RecomputeCheck:
                 f"{VARIABLE}=all to be told and to go on."
             )
 
-    @property
-    def is_on(self) -> bool:
-        """Tell whether anything is compared now."""
-        return self.mode is not Mode.OFF and not self._is_paused
-
     def switch(self, choices: frozenset[Choice]) -> None:
         """Tell what is on from now on."""
         self.choices, self._first = choices, None
 
     def is_turn(self, watch: Watch, turn: int) -> bool:
         """Tell whether a module has its turn in a call that begins; its number goes up with each call."""
-        self._look()
+        self.look()
         self._first = self._first or watch
         if watch is self._first:  # once for all modules
             self._calls += 1
@@ -355,39 +310,18 @@ class RecomputeCheck:
             self.every = 1 if self.share * self.every <= MOST_SHARE else TURNS
         self._calls, self._seconds, self._since = 0, 0.0, now
 
-    def sums_of(self, tensor: Tensor) -> Sums:
-        """Return the checksums of a tensor."""
-        with self._spending(tensor, passes=2):
-            return Sums.of(tensor)
-
-    def compare(self, site: str, path: str, sums: Sums, again: Tensor) -> None:
-        """Compare a tensor that was made again; on a card the answer is looked at later, without a wait."""
-        with self._spending(again, passes=3):
-            if _like(again) != sums.like:
+    def look(self, *, waits: bool = False) -> None:
+        """Look at the figures that have come to the host."""
+        while self.pending:
+            found, rounding, figures, event = self.pending[0]
+            if event is not None and waits:
+                event.synchronize()
+            elif event is not None and not event.query():
                 return
-            bits, is_here = bits_of(again), again.device.type == "cpu"
-            if is_here and bits == sums.bits:
-                return
-            kind, event = str(again.dtype).removeprefix("torch."), None
-            off = _off(sums.total, again)
-            figures = torch.stack([(bits != sums.bits).to(off), off])
-            if again.device.type == "cuda":
-                figures, event = figures.to("cpu", non_blocking=True), torch.cuda.Event()
-                event.record()
-            found = Difference(site, path, _STEPS.now, f"{kind} {tuple(again.shape)}", math.nan)
-            rounding = 0.0 if is_here else TOLERANCES.get(kind, 0.0)
-            self._pending.append(_Pending(found, rounding, figures, event))
-        if is_here:
-            self._look()
-
-    def _look(self, *, waits: bool = False) -> None:
-        while self._pending and (waits or self._pending[0].is_there):
-            one = self._pending.popleft()
-            if waits and one.event is not None:
-                one.event.synchronize()
-            differs, relative = one.figures.tolist()
-            if differs and not 0 < relative <= one.rounding:
-                self._tell(dataclasses.replace(one.found, relative=relative if math.isfinite(relative) else math.inf))
+            self.pending.popleft()
+            differs, relative = figures.tolist()
+            if differs and not 0 < relative <= rounding:
+                self._tell(dataclasses.replace(found, relative=relative if math.isfinite(relative) else math.inf))
 
     def _tell(self, found: Difference) -> None:
         if any(known.site == found.site for known in self.differences):
@@ -395,14 +329,15 @@ class RecomputeCheck:
         self.differences.append(found)
         then = (
             f"From its next call on {found.site} is not recomputed."
-            if self._takes_back
+            if self.takes_back
             else f"Weights are sharded here, so {found.site} is recomputed further: leave it out of the plans."
         )
         _LOG.warning("%s. The gradients of this step are wrong. %s", found, then)
         add_evidence(Config(self.choices), f"in a training, {found}")
 
     @contextlib.contextmanager
-    def _spending(self, tensor: Tensor, passes: int) -> Iterator[None]:
+    def spending(self, tensor: Tensor, passes: int) -> Iterator[None]:
+        """Count the time inside, in which a tensor is read so many times."""
         before = time.perf_counter()
         with torch.no_grad():
             yield
@@ -413,14 +348,7 @@ class RecomputeCheck:
 
 
 class Watch:
-    """Compares the calls of one module for one site.
-
-    Args:
-        check: The check that it belongs to.
-        site: The site.
-        path: The module.
-        number: Its number among those of the check: not all modules have their turn in the same step.
-    """
+    """Compares the calls of one module for one site."""
 
     __slots__ = ("_calls", "_check", "_known", "_number", "_path", "_site")
 
@@ -431,15 +359,15 @@ class Watch:
     @property
     def is_taken_back(self) -> bool:
         """Tell whether the site is left without recompute."""
-        return bool(self._check.differences) and self._check.is_taken_back(self._site)
+        return self._check.takes_back and any(found.site == self._site for found in self._check.differences)
 
     def begins(self, state: Hashable = None) -> bool:
         """Tell whether the call that begins is compared.
 
         Args:
-            state: What may make it another one than those before; the first call in each state is compared.
+            state: All that may make it another one than those before; the first call in each state is compared.
         """
-        if not self._check.is_on:
+        if self._check.mode is Mode.OFF or self._check.is_paused:
             return False
         self._calls += 1
         is_new = state not in self._known and len(self._known) < MOST_STATES
@@ -448,13 +376,35 @@ class Watch:
         return self._check.is_turn(self, self._number + self._calls) or is_new
 
     def sums_of(self, tensor: Tensor) -> Sums | None:
-        """Return the checksums of a tensor; none where it has no values in memory of its own."""
-        return self._check.sums_of(tensor) if can_be_summed(tensor) else None
+        """Return :func:`sums_of` a tensor; none where it has no values in memory of its own."""
+        if not can_be_summed(tensor):
+            return None
+        with self._check.spending(tensor, passes=2):
+            return sums_of(tensor)
 
     def compare(self, sums: Sums | None, again: Tensor) -> None:
-        """Compare a tensor that was made again."""
-        if sums is not None and can_be_summed(again):
-            self._check.compare(self._site, self._path, sums, again)
+        """Compare a tensor that was made again; on a card the answer is looked at later, without a wait."""
+        if sums is None or not can_be_summed(again):
+            return
+        bits_before, total, like = sums
+        with self._check.spending(again, passes=3):
+            if _like(again) != like:
+                return
+            bits, is_here = bits_of(again), again.device.type == "cpu"
+            if is_here and bits == bits_before:
+                return
+            kind, event = str(again.dtype).removeprefix("torch."), None
+            off = _off(total, again)
+            figures = torch.stack([(bits != bits_before).to(off), off])
+            if again.device.type == "cuda":
+                figures, event = figures.to("cpu", non_blocking=True), torch.cuda.Event()
+                event.record()
+            step = max(_TAKEN.values(), default=0) + 1
+            found = Difference(self._site, self._path, step, f"{kind} {tuple(again.shape)}", math.nan)
+            rounding = 0.0 if is_here else TOLERANCES.get(kind, 0.0)
+            self._check.pending.append((found, rounding, figures, event))
+        if is_here:
+            self._check.look()
 
 
 def can_be_summed(tensor: Tensor) -> bool:
@@ -468,64 +418,46 @@ class SavedTensors:
 
     They are all that the backward pass reads of a block. Their sums are taken when the call is over and not when they
     are saved: an operator may fill a tensor that its node has saved already.
-
-    Args:
-        watch: Who compares them.
-        kept: Tensors that are not made again: arguments and weights.
     """
 
     def __init__(self, watch: Watch, kept: Iterable[Tensor]) -> None:
         self._watch = watch
         self._kept = {tensor.untyped_storage().data_ptr() for tensor in kept if can_be_summed(tensor.data)}
-        self._saved: list[_Saved] | None = []
+        self._saved: list[_StandIn] | None = []
 
-    def __call__(self, tensor: Tensor) -> _Saved | _Again:
+    def __call__(self, tensor: Tensor) -> _StandIn:
         """Return a stand-in for a tensor, saved or recomputed, for ``torch.utils.checkpoint`` to compare."""
+        one, plain = _StandIn(tensor, self._watch), tensor.detach()
         if self._saved is None:
-            return _Again(tensor)
-        saved = _Saved(tensor, self._watch)
-        plain = tensor.detach()
-        if can_be_summed(plain) and plain.untyped_storage().data_ptr() not in self._kept:
-            saved.tensor = plain
-            self._saved.append(saved)
-        return saved
+            one.tensor = plain
+        elif can_be_summed(plain) and plain.untyped_storage().data_ptr() not in self._kept:
+            one.tensor = plain
+            self._saved.append(one)
+        return one
 
     def end(self) -> None:
-        """Take the sums: the call is over."""
-        for saved in self._saved or ():
-            saved.sum()
+        """Take the sums, and let the tensors go: the call is over."""
+        for one in self._saved or ():
+            assert one.tensor is not None, "a call ends once"
+            one.sums, one.tensor = self._watch.sums_of(one.tensor), None
         self._saved = None
 
 
-class _Again:
-    """A tensor that was made again."""
-
-    def __init__(self, tensor: Tensor) -> None:
-        self.tensor = tensor
-
-    def __repr__(self) -> str:
-        return _form_of(self.tensor)
-
-
-class _Saved:
-    """A tensor that was saved: itself until the call is over, and its sums from then on."""
+class _StandIn:
+    """A tensor that was saved: itself until the call is over, and its sums from then on; or one that was made again."""
 
     def __init__(self, tensor: Tensor, watch: Watch) -> None:
         self.tensor: Tensor | None = None
-        self._watch, self._form = watch, _form_of(tensor)
-        self._sums: Sums | None = None
-
-    def sum(self) -> None:
-        """Take the sums, and let the tensor go."""
-        assert self.tensor is not None, "a call ends once"
-        self._sums, self.tensor = self._watch.sums_of(self.tensor), None
+        self.sums: Sums | None = None
+        self._watch, self._form = watch, f"{tensor.dtype} {tuple(tensor.shape)} on {tensor.device}"
 
     def __eq__(self, other: object) -> bool:
         """Tell whether the form is the same, which is all that torch asks for; values are compared on the way."""
-        assert isinstance(other, _Again), "torch compares what was saved with what was made again"
+        assert isinstance(other, _StandIn), "torch compares what was saved with what was made again"
+        assert other.tensor is not None, "what was made again is there"
         if self._form != repr(other):
             return False
-        self._watch.compare(self._sums, other.tensor.detach())
+        self._watch.compare(self.sums, other.tensor)
         return True
 
     def __hash__(self) -> int:
@@ -533,10 +465,6 @@ class _Saved:
 
     def __repr__(self) -> str:
         return self._form
-
-
-def _form_of(tensor: Tensor) -> str:
-    return f"{tensor.dtype} {tuple(tensor.shape)} on {tensor.device}"
 
 
 @contextlib.contextmanager

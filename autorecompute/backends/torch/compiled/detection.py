@@ -8,18 +8,19 @@ from typing import TYPE_CHECKING, Any
 
 import torch
 import torch.utils.checkpoint
+from torch._functorch import config as functorch
+from torch._inductor import config as inductor
 from torch.nn.modules.batchnorm import _NormBase
 from torch.utils.checkpoint import create_selective_checkpoint_contexts
 
 from autorecompute.backends.torch.compiled.forms import CLOCK, INNER, eagerly, original_of, refusals_of_compiled
-from autorecompute.backends.torch.compiled.joint import Tags, groups_of
-from autorecompute.backends.torch.compiled.partitions import VALUES, Asked, option_of, value_of
+from autorecompute.backends.torch.compiled.joint import Marks, groups_of
+from autorecompute.backends.torch.compiled.partitions import VALUES, Partitions, option_of, trace_step, value_of
 from autorecompute.backends.torch.find.detection import Detected, Saving, saving_of_modules
 from autorecompute.backends.torch.find.own_checkpoints import places_of
 from autorecompute.backends.torch.find.probe import Probe
 from autorecompute.backends.torch.find.refusals import Reason, Refusal, RefusedModelError, refusals_of_model
 from autorecompute.backends.torch.find.structure import Structure, is_within, structure_of
-from autorecompute.backends.torch.forecast.compiled_peaks import Offered
 from autorecompute.backends.torch.forecast.records import (
     BUDGET,
     CHECKPOINT,
@@ -37,6 +38,7 @@ if TYPE_CHECKING:
 
     from torch.nn import Module
 
+    from autorecompute.backends.torch.forecast.records import CompiledPeak
     from autorecompute.plans import Choice
 
 
@@ -89,18 +91,14 @@ def _forward_of(kind: type, original: Callable[..., Any]) -> Callable[..., Any]:
 
 
 class CompiledBoard(Switchboard):
-    """All that can be switched in one compiled model.
-
-    Args:
-        model: The model as the script wrote it.
-        sites: Its sites. That of the budgets is the model itself.
-    """
+    """All that can be switched in one compiled model."""
 
     is_exact = False
 
     def __init__(self, model: Module, sites: Iterable[Site]) -> None:
         super().__init__(model, sites)
-        self._asked, self._groups = Asked(), groups_of(structure_of(model))
+        self._groups = groups_of(structure_of(model))
+        self._before: tuple[float, Any] | None = None
         CLOCK.start()
 
     def set(self, choices: Iterable[Choice]) -> None:
@@ -130,13 +128,14 @@ class CompiledBoard(Switchboard):
         others = super().resolve(choice for choice in chosen if choice not in clusters)
         found = super().resolve(clusters)
         is_decided = any(effect.site == GRAPH for effect in others)
-        whole = [on.site for on in chosen if on not in clusters and self._is_everywhere(on)]
+        whole = [
+            on.site
+            for on in chosen
+            if on not in clusters and len(self.paths(on)) == len(self.sites[on.site].occurrences)
+        ]
         return others | {
             effect for effect in found if not is_decided and not any(is_within(effect.site, group) for group in whole)
         }
-
-    def _is_everywhere(self, choice: Choice) -> bool:
-        return len(self.paths(choice)) == len(self.sites[choice.site].occurrences)
 
     def _turn(self, effects: frozenset[Effect]) -> None:
         budgets = [value_of(effect.option) for effect in effects if effect.option.startswith(BUDGET)]
@@ -145,18 +144,28 @@ class CompiledBoard(Switchboard):
             module = reference()
             if path and module is not None:
                 choose(module, options.get(path))
-        self._asked.set(budgets[0] if budgets else None, self._tags(effects))
+        kept = {effect: kept_cluster(effect.site, effect.option) for effect in effects}
+        self._ask(
+            budgets[0] if budgets else None,
+            recomputed=frozenset(effect.site for effect in effects if effect.option == RECOMPUTE),
+            kept=frozenset(cluster for effect, cluster in kept.items() if cluster and not effect.path),
+            spared=frozenset(cluster for effect, cluster in kept.items() if cluster and effect.path),
+        )
         torch._dynamo.reset()
         CLOCK.start()  # the reset forgets who listens
 
-    def _tags(self, effects: Iterable[Effect]) -> Tags:
-        named = {effect: kept_cluster(effect.site, effect.option) for effect in effects}
-        return Tags(
-            recomputed=frozenset(effect.site for effect in named if effect.option == RECOMPUTE),
-            kept=frozenset(cluster for effect, cluster in named.items() if cluster and not effect.path),
-            spared=frozenset(cluster for effect, cluster in named.items() if cluster and effect.path),
-            groups=self._groups,
-        )
+    def _ask(self, budget: float | None, **clusters: frozenset[str]) -> None:
+        """Set the compiler of this process; where nothing is asked for, put back the settings of the script."""
+        is_none = budget is None and not any(clusters.values())
+        if self._before is None:
+            if is_none:
+                return
+            self._before = functorch.activation_memory_budget, inductor.joint_custom_post_pass
+        own, found = self._before
+        functorch.activation_memory_budget = own if budget is None else budget
+        inductor.joint_custom_post_pass = found if is_none else Marks(found, self._groups, **clusters)
+        if is_none:
+            self._before = None
 
 
 class _Probe(Probe):
@@ -180,9 +189,6 @@ def detect_compiled(model: Module, args: Sequence[Any], kwargs: Mapping[str, Any
     original = original_of(model)
     for refusal in (*refusals_of_compiled(model), *refusals_of_model(original)):
         raise RefusedModelError(refusal)
-    from autorecompute.backends.torch.compiled.partitions import Partitions  # an older torch lacks what it needs
-    from autorecompute.backends.torch.compiled.steps import trace_step
-
     structure = structure_of(original)
     with eagerly():
         seen = _Probe(original, structure.units).run(args, kwargs)
@@ -192,22 +198,25 @@ def detect_compiled(model: Module, args: Sequence[Any], kwargs: Mapping[str, Any
         raise RefusedModelError(Refusal(seen.refused[""]))
     blocks, refusals = _blocks(original, structure, seen)
     step, why_none = trace_step(model, args, kwargs)
-    offer = Offered()
+    options: dict[tuple[str, str], int] = {}
+    peaks: tuple[CompiledPeak, ...] = ()
     if step is not None:
         eager_bytes = None if step.is_whole else _eager_bytes(seen, structure)
         try:
-            offer = Partitions(step, structure, eager_bytes).offer(blocks)
+            options, peaks = Partitions(step, structure, eager_bytes).offer(blocks)
         except Exception as error:  # noqa: BLE001  (the compiler's own code, on a graph that it may not be able to cut)
             why_none = first_line(error)
-    blocks = [Site(site.name, (*site.options, *offer.of(site.name)), site.occurrences) for site in blocks]
-    others = dict.fromkeys(name for name, _ in offer.options if name not in {site.name for site in blocks})
-    sites = (*blocks, *(Site(name, offer.of(name), ("",)) for name in others))
+    of_site = collections.defaultdict[str, list[str]](list)
+    for name, option in options:
+        of_site[name].append(option)
+    blocks = [Site(site.name, (*site.options, *of_site.pop(site.name, ())), site.occurrences) for site in blocks]
+    sites = (*blocks, *(Site(name, tuple(own), ("",)) for name, own in of_site.items()))
     savings = {site.name: saving_of_modules(seen, site.occurrences) for site in blocks}
     found = Detected(
         structure=structure,
         sites=sites,
-        savings={**dict.fromkeys(others, Saving(0, 0)), **savings},
-        option_savings={key: Saving(0, saved / seen.batch) for key, saved in offer.options.items()},
+        savings={**dict.fromkeys(of_site, Saving(0, 0)), **savings},
+        option_savings={key: Saving(0, saved / seen.batch) for key, saved in options.items()},
         programs={},
         refusals=(*_told(why_none, sites), *refusals),
         blocks=tuple(site.name for site in blocks),
@@ -217,7 +226,7 @@ def detect_compiled(model: Module, args: Sequence[Any], kwargs: Mapping[str, Any
         calls=(),
         operators=(),
         repeated=frozenset(),
-        compiled_peaks=offer.peaks,
+        compiled_peaks=peaks,
         checkpointed=places_of(seen.checkpointed, structure),
     )
     return found, CompiledBoard(original, sites)

@@ -28,7 +28,7 @@ if TYPE_CHECKING:
 
 
 class CompileClock:
-    """Adds up the time in which the compiler is at work."""
+    """Adds up the time in which the compiler of this process is at work."""
 
     def __init__(self) -> None:
         self._seconds = 0.0
@@ -55,27 +55,9 @@ class CompileClock:
 
 
 CLOCK = CompileClock()
-"""That of this process: there is one compiler in it."""
-
 
 MEMORY = "[memory]"
 """The name of the profiler's events that say that memory came or went."""
-
-
-class LeastHeld:
-    """The least that a process held between two steps, before the compiler had been at work often.
-
-    Each compilation leaves some megabytes behind, and a process that trains compiles one config alone. The model, its
-    optimizer and its batch are held whatever is recomputed.
-    """
-
-    def __init__(self) -> None:
-        self._least: int | None = None
-
-    def of(self, held_bytes: int) -> int:
-        """Return the least bytes held so far, these among them."""
-        self._least = held_bytes if self._least is None else min(self._least, held_bytes)
-        return self._least
 
 
 class AllocatedLive:
@@ -85,12 +67,12 @@ class AllocatedLive:
     allocation. It does not know the size of what was there before it: tensors that are known at the start are followed.
 
     Args:
-        known: Tells the tensors that are alive when a step begins.
-        held: What this process held in earlier measurements.
+        known: Returns the tensors that are alive when a step begins.
+        held: Bytes that this process held between two steps in earlier measurements, which the next ones join.
     """
 
-    def __init__(self, known: Callable[[], Iterable[Tensor]], held: LeastHeld) -> None:
-        self._known, self._held = known, held
+    def __init__(self, known: Callable[[], Iterable[Tensor]], held: list[int] | None = None) -> None:
+        self._known, self._held = known, [] if held is None else held
         self._profile: Any = None
         self._sizes: dict[int, int] = {}
         self._freed: list[tuple[int, int]] = []
@@ -119,8 +101,13 @@ class AllocatedLive:
         return max(itertools.accumulate((change for _, change in in_order), initial=0))
 
     def held_bytes(self, measured_bytes: int) -> int:
-        """Return the bytes that a process that compiles this config alone would hold between two steps."""
-        return self._held.of(measured_bytes)
+        """Return the bytes that a process that compiles this config alone would hold between two steps.
+
+        Each compilation leaves some megabytes behind. The model, its optimizer and its batch are held whatever is
+        recomputed, so it is the least that was held before the compiler had been at work often.
+        """
+        self._held.append(measured_bytes)
+        return min(self._held)
 
     def _gone(self, number: int) -> None:
         size = self._sizes.pop(number, 0)
@@ -144,7 +131,7 @@ def is_compiled(module: Module) -> bool:
 
 
 def compiled_paths(model: Module) -> list[str]:
-    """Paths of the modules that ``torch.compile`` runs, each with all that is in it."""
+    """Return the paths of the modules that ``torch.compile`` runs, each with all that is in it."""
     return [path for path, module in model.named_modules() if is_compiled(module)]
 
 
@@ -183,7 +170,6 @@ def refusals_of_compiled(model: Module) -> Iterator[Refusal]:
 
 
 def _tells_partitions() -> bool:
-    """Tell whether this torch can be asked how it cuts a joint graph."""
     try:
         from torch._inductor import custom_graph_pass
     except ImportError:
@@ -192,24 +178,23 @@ def _tells_partitions() -> bool:
 
 
 def _settings_of(module: Module) -> dict[str, Any] | None:
-    """Return inductor's options; ``None`` of another compiler."""
-    tell = getattr(_backend_of(module), "get_compiler_config", None)
-    return tell() if tell is not None else None
+    """Return inductor's options; ``None`` of another compiler.
 
-
-def _backend_of(module: Module) -> Any:
-    """Return the compiler behind dynamo. What torch tells of it itself is missing with ``fullgraph=True``."""
+    What torch tells itself of the compiler behind dynamo is missing with ``fullgraph=True``.
+    """
+    found: Any
     if INNER in module._modules:
         found = vars(module)["dynamo_ctx"].callback
     else:
         found = inspect.getclosurevars(module._compiled_call_impl).nonlocals.get("callback")
     while (inner := getattr(found, _NEXT, None)) is not None:
         found = inner
-    return found
+    tell = getattr(found, "get_compiler_config", None)
+    return tell() if tell is not None else None
 
 
 def eagerly() -> AbstractContextManager[object]:
-    """Compiled modules and functions run as if they were not compiled.
+    """Run compiled modules and functions inside as if they were not compiled.
 
     Under a dispatch mode of ours the compiler would leave what it meets as it is, to the end of the process. Before
     torch 2.6 it cannot be told to do nothing.
@@ -233,23 +218,3 @@ def is_compiling() -> bool:
     """Tell whether the script has had the compiler run anything so far: a model, a part of one, or a function."""
     frames = sys.modules.get("torch._dynamo.convert_frame")
     return bool(getattr(getattr(frames, "input_codes", None), "seen", ()))
-
-
-class CompiledRun:
-    """Compile time and memory of a process whose model is compiled; it imports the compiler and the profiler."""
-
-    def __init__(self) -> None:
-
-        self._clock, self._live, self._held = CLOCK, AllocatedLive, LeastHeld()
-
-    def take_seconds(self) -> float:
-        """Seconds since the last call in which the compiler was at work."""
-        return self._clock.take()
-
-    def live_meter(self, known: Callable[[], Iterable[Tensor]]) -> AllocatedLive:
-        """Return a meter of live tensors for steps of compiled code.
-
-        Args:
-            known: Tells the tensors that are alive when the step begins.
-        """
-        return self._live(known, self._held)

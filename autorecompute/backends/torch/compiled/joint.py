@@ -7,29 +7,35 @@ import copy
 import operator
 import re
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass
+from types import MappingProxyType
 from typing import TYPE_CHECKING, Any
 
 import torch
 from torch._functorch import config as functorch
 from torch._functorch.partitioners import min_cut_rematerialization_partition
 from torch._inductor import config as inductor
-from torch._inductor.custom_graph_pass import CustomGraphPass, CustomPartitionerFn
+from torch._inductor import custom_graph_pass
+from torch._inductor.custom_graph_pass import CustomGraphPass
 from torch._ops import OpOverload
 from torch.fx import GraphModule, Node
+from torch.utils._pytree import tree_leaves
 from torch.utils.checkpoint import CheckpointPolicy
 
 from autorecompute.backends.torch.switch.module_state import copies_of, untouched
 from autorecompute.errors import first_line
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterator
+    from collections.abc import Callable, Collection
 
     from torch.fx import Graph
     from torch.nn import Module
 
     from autorecompute.backends.torch.find.structure import Structure
 
+
+CustomPartitionerFn: Any = getattr(custom_graph_pass, "CustomPartitionerFn", object)
+"""An older torch lacks it (``forms.refusals_of_compiled``)."""
 
 BACKWARD = "is_backward"
 """The value that the compiler writes at nodes of the backward pass, under ``partitioner_tag``."""
@@ -64,17 +70,11 @@ def owner_of(node: Node) -> Node:
 
 
 def path_of(node: Node) -> str | None:
-    """Return the path of the innermost module that a node of the forward pass was traced in.
-
-    ``None`` of other nodes.
-    """
+    """Return the path of the innermost module that a node of the forward pass was traced in; ``None`` of others."""
     stack = node.meta.get("nn_module_stack")
     if not stack or node.meta.get("partitioner_tag") == BACKWARD:
         return None
-    return _cleaned(list(stack.values())[-1][0])
-
-
-def _cleaned(path: str) -> str:
+    path: str = list(stack.values())[-1][0]
     for pattern, replacement in ((_ROOT, ""), (_ITEM, r".\1"), (_SLICE, ""), (_INNER, "")):
         path = pattern.sub(replacement, path)
     return path.strip(".")
@@ -102,29 +102,14 @@ def groups_of(structure: Structure) -> dict[str, str]:
     return {path: group for group, paths in structure.groups.items() for path in paths}
 
 
-def clusters_of(graph: Graph, groups: Mapping[str, str]) -> dict[str, list[Node]]:
-    """Return all clusters of a joint graph."""
-    found: dict[str, list[Node]] = collections.defaultdict(list)
-    for node in graph.nodes:
-        if (name := cluster_of(node, groups)) is not None:
-            found[name].append(node)
-    return dict(found)
-
-
 def bytes_of(node: Node) -> int:
     """Return the bytes of what a node makes, at the sizes that it was traced with."""
-    return sum(_bytes_of_tensor(value) for value in _tensors(node.meta.get("val")))
+    return sum(_bytes_of_tensor(value) for value in tree_leaves(node.meta.get("val")))
 
 
-def _tensors(value: Any) -> Iterator[torch.Tensor]:
-    if isinstance(value, torch.Tensor):
-        yield value
-    elif isinstance(value, (tuple, list)):
-        for part in value:
-            yield from _tensors(part)
-
-
-def _bytes_of_tensor(value: torch.Tensor) -> int:
+def _bytes_of_tensor(value: Any) -> int:
+    if not isinstance(value, torch.Tensor):
+        return 0
     count = value.numel()
     hint = count.node.hint if isinstance(count, torch.SymInt) else count
     size: int = value.element_size()
@@ -135,40 +120,6 @@ POLICY = "recompute"
 """Under this name a node says what is to be done with its result; so do those of checkpoints."""
 
 
-@dataclass(frozen=True)
-class Tags:
-    """Decisions about clusters of operators, by their names.
-
-    Attributes:
-        recomputed: Made again, but for what a checkpoint decides about.
-        kept: Kept, where no checkpoint decides about them.
-        spared: Kept where a checkpoint would make them again.
-        groups: The group of each module of the model, by its path.
-    """
-
-    recomputed: frozenset[str] = frozenset()
-    kept: frozenset[str] = frozenset()
-    spared: frozenset[str] = frozenset()
-    groups: Mapping[str, str] = field(default_factory=dict)
-
-    @property
-    def is_none(self) -> bool:
-        """Tell whether no cluster is named."""
-        return not (self.recomputed or self.kept or self.spared)
-
-    def policy_of(self, node: torch.fx.Node) -> CheckpointPolicy | None:
-        """Return the policy for a node's result; ``None`` where it stays as it is."""
-        cluster = cluster_of(node, self.groups)
-        if cluster in (self.spared if POLICY in node.meta else self.kept):
-            return CheckpointPolicy.MUST_SAVE
-        return CheckpointPolicy.MUST_RECOMPUTE if POLICY not in node.meta and cluster in self.recomputed else None
-
-    def key(self) -> tuple[Any, ...]:
-        """Return another one for each that makes other code."""
-        groups = () if self.is_none else tuple(sorted(self.groups.items()))
-        return (*(tuple(sorted(names)) for names in (self.recomputed, self.kept, self.spared)), groups)
-
-
 class Marks(CustomGraphPass):  # type: ignore[misc]
     """Has the compiler keep what was drawn by chance, or the seeds of it, and do with clusters what is asked for.
 
@@ -177,12 +128,24 @@ class Marks(CustomGraphPass):  # type: ignore[misc]
     a word (seen with torch 2.13 on a CPU). Seeds take some bytes, and masks are made of them again.
 
     Args:
-        next_pass: What the script has the compiler do at this place; ``None`` for nothing.
-        tags: What is asked for.
+        next_pass: The pass that the script has at this place; ``None`` for nothing.
+        groups: The group of each module of the model, by its path.
+        recomputed: Clusters of operators that are made again, but for what a checkpoint decides about.
+        kept: Clusters that are kept, where no checkpoint decides about them.
+        spared: Clusters that are kept where a checkpoint would make them again.
     """
 
-    def __init__(self, next_pass: Any = None, tags: Tags | None = None) -> None:
-        self._next, self._tags = next_pass, tags or Tags()
+    def __init__(
+        self,
+        next_pass: Any = None,
+        groups: Mapping[str, str] = MappingProxyType({}),
+        *,
+        recomputed: Collection[str] = (),
+        kept: Collection[str] = (),
+        spared: Collection[str] = (),
+    ) -> None:
+        self._next, self._groups = next_pass, groups
+        self._recomputed, self._kept, self._spared = recomputed, kept, spared
 
     def __call__(self, graph: torch.fx.Graph) -> None:
         """Mark the operators of a joint graph of forward and backward pass."""
@@ -201,31 +164,24 @@ class Marks(CustomGraphPass):  # type: ignore[misc]
         if node.target is operator.getitem and POLICY in node.meta:
             whole = node.args[0].meta.get(POLICY)
             return whole if whole is CheckpointPolicy.MUST_SAVE else None
-        return CheckpointPolicy.MUST_SAVE if is_random(node) else self._tags.policy_of(node)
+        cluster = cluster_of(node, self._groups)
+        if is_random(node) or cluster in (self._spared if POLICY in node.meta else self._kept):
+            return CheckpointPolicy.MUST_SAVE
+        return CheckpointPolicy.MUST_RECOMPUTE if POLICY not in node.meta and cluster in self._recomputed else None
 
     def uuid(self) -> Any:
         """Return this pass's key for the compiler's caches: other clusters make other code."""
-        own = (type(self).__qualname__, *self._tags.key())
+        clusters = tuple(tuple(sorted(names)) for names in (self._recomputed, self._kept, self._spared))
+        own = (type(self).__qualname__, *clusters, tuple(sorted(self._groups.items())) if any(clusters) else ())
         if self._next is None:
             return own
         inner = self._next.uuid() if isinstance(self._next, CustomGraphPass) else None
         return None if inner is None else (own, inner)
 
 
-class _KnownError(Exception):
-    """All is known that the compilation was begun for."""
-
-
 @dataclass(frozen=True)
 class Halves:
-    """A joint graph that was cut in two.
-
-    Attributes:
-        forward: The forward pass, which also returns what is kept.
-        backward: The backward pass, with what is made again.
-        kept: What the forward pass keeps for the backward pass, by the nodes that return it.
-        returned: What else it returns.
-    """
+    """A joint graph that was cut in two."""
 
     forward: GraphModule
     backward: GraphModule
@@ -233,25 +189,14 @@ class Halves:
     returned: tuple[Node, ...]
 
     @property
-    def kept_names(self) -> frozenset[str]:
-        """Return the names of what is kept: equal for cuts that do the same."""
-        return frozenset(node.name for node in self.kept)
-
-    @property
     def kept_bytes(self) -> int:
-        """Bytes of what is kept and was made in the forward pass."""
+        """Return the bytes of what is kept and was made in the forward pass."""
         return sum(bytes_of(node) for node in self.kept if node.op != "placeholder")
 
 
 @dataclass(frozen=True)
 class JointGraph:
-    """Forward and backward pass of what is compiled as one: the whole model, or a part of it.
-
-    Attributes:
-        module: The graph.
-        inputs: What it was traced with.
-        options: What else the compiler tells whoever cuts it.
-    """
+    """Forward and backward pass of what is compiled as one: the whole model, or a part of it."""
 
     module: GraphModule
     inputs: Sequence[object]
@@ -275,47 +220,38 @@ class JointGraph:
         returned, kept = ([node for node in part if node is not None] for part in (results[:first], results[first:]))
         return Halves(forward, backward, tuple(kept), tuple(returned))
 
-    def fixed(self) -> list[Node]:
-        """Return the inputs that outlast a step: parameters and buffers."""
-        given = [node for node in self.module.graph.nodes if node.op == "placeholder"]
-        return [given[place] for place in self.options.get("static_lifetime_input_indices") or ()]
-
     def holds(self, model: Module) -> bool:
-        """Tell whether the whole model is in it: all of its trained parameters are among its inputs."""
+        """Tell whether the whole model is in it: all it trains is among the inputs that outlast a step."""
+        given = [node for node in self.module.graph.nodes if node.op == "placeholder"]
+        fixed = [given[place] for place in self.options.get("static_lifetime_input_indices") or ()]
         trained = collections.Counter(tuple(one.shape) for one in model.parameters() if one.requires_grad)
-        return trained <= collections.Counter(tuple(node.meta["val"].shape) for node in self.fixed())
+        return trained <= collections.Counter(tuple(node.meta["val"].shape) for node in fixed)
 
 
-class _Capture(CustomPartitionerFn):  # type: ignore[misc]
-    """Takes the first joint graph, and ends the compilation."""
-
-    def __init__(self) -> None:
-        self.found: JointGraph | None = None
+class _Partitioner(CustomPartitionerFn):  # type: ignore[misc]
+    def __init__(self, cut: Callable[[JointGraph], tuple[GraphModule, GraphModule]]) -> None:
+        self._cut = cut
 
     def __call__(self, graph: GraphModule, inputs: Sequence[object], **options: Any) -> Any:
-        """Raise an error: there is nothing to go on with."""
-        self.found = JointGraph(graph, inputs, options)
-        raise _KnownError
+        return self._cut(JointGraph(graph, inputs, options))
+
+    def __getstate__(self) -> dict[str, Any]:
+        return {}  # the compiler pickles its settings, and a local function would make it warn
 
     def uuid(self) -> None:
         """Return no key: nothing of this may be found in a cache."""
 
 
-def trace(model: Module, args: Sequence[Any], kwargs: Mapping[str, Any]) -> tuple[JointGraph | None, str]:
-    """Return the model traced as for a step, which is not run; the first of its graphs where it is compiled in several.
-
-    ``None`` where it cannot be traced, and then why.
-    """
-    capture = _Capture()
-    reason = traced_by(capture, model, args, kwargs) or "it compiles nothing"
-    return capture.found, "" if capture.found is not None else reason
-
-
-def traced_by(partitioner: CustomPartitionerFn, model: Module, args: Sequence[Any], kwargs: Mapping[str, Any]) -> str:
-    """Call the model as in a step, and give its joint graphs to a partitioner; return what ended that, if anything."""
+def traced_by(
+    cut: Callable[[JointGraph], tuple[GraphModule, GraphModule]],
+    model: Module,
+    args: Sequence[Any],
+    kwargs: Mapping[str, Any],
+) -> str:
+    """Call the model as in a step, and have its joint graphs cut; return what ended that, if anything."""
     args, kwargs = copies_of((tuple(args), dict(kwargs)))
     patched = inductor.patch(
-        custom_partitioner_fn=partitioner, joint_custom_post_pass=Marks(inductor.joint_custom_post_pass)
+        custom_partitioner_fn=_Partitioner(cut), joint_custom_post_pass=Marks(inductor.joint_custom_post_pass)
     )
     torch._dynamo.reset()
     reason = ""

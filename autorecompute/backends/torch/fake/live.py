@@ -8,7 +8,7 @@ import dataclasses
 import functools
 import math
 import time
-from typing import TYPE_CHECKING, Any, Protocol, Self
+from typing import TYPE_CHECKING, Any, Self
 
 import torch
 from torch import Tensor
@@ -16,7 +16,7 @@ from torch._ops import HigherOrderOperator
 from torch.utils._python_dispatch import TorchDispatchMode, _disable_current_modes
 from torch.utils.flop_counter import flop_registry
 
-from autorecompute.backends.torch.compiled.forms import is_compiling
+from autorecompute.backends.torch.compiled.forms import AllocatedLive, is_compiling
 from autorecompute.backends.torch.find.storages import Storages, are_spread, tensors_in
 from autorecompute.backends.torch.forecast.cards import FLOAT, TF32
 from autorecompute.backends.torch.forecast.records import NOTHING, Amount
@@ -25,11 +25,8 @@ from autorecompute.units import GIB, MIB
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
-    from types import TracebackType
 
     from torch.nn import Module
-
-    from autorecompute.backends.torch.compiled.forms import AllocatedLive
 
 
 REPEATS = 5
@@ -43,83 +40,61 @@ COPIED = {"cpu": 64 * MIB, "cuda": GIB}
 """Bytes that are read and written: more than caches hold."""
 
 
-class Speeds(Protocol):
-    """Speeds for a roofline."""
-
-    @property
-    def bytes_per_second(self) -> float:
-        """Return the bandwidth of the memory."""
-
-    def operations_per_second(self, kind: str) -> float:
-        """Return the speed of matrix products of a type of numbers."""
-
-
-class MeasuredSpeeds:
-    """Those of this machine, each measured when it is first asked for: some milliseconds of each.
-
-    Args:
-        device: ``cpu`` or ``cuda``.
-    """
+class _Multiplying(dict[str, float]):
+    """Speeds of matrix products on this machine by type of numbers, each measured when it is first asked for."""
 
     def __init__(self, device: str) -> None:
+        super().__init__()
         self._device = device
-        self._operations: dict[str, float] = {}
-        self.bytes_per_second = self._copying()
 
-    def operations_per_second(self, kind: str) -> float:
-        """Return the speed of matrix products of a type of numbers."""
-        kind = "float32" if kind == TF32 else kind  # what is measured is what the script has switched on
-        if kind not in self._operations:
-            self._operations[kind] = self._multiplying(getattr(torch, kind))
-        return self._operations[kind]
+    def __missing__(self, kind: str) -> float:
+        if kind == TF32:  # what is measured is what the script has switched on
+            return self[FLOAT]
+        self[kind] = speed = self._measured(getattr(torch, kind))
+        return speed
 
-    @property
-    def machine(self) -> Machine:
-        """Return all that was measured."""
-        return Machine(
-            name="this machine",
-            source=f"measured on {self._device}: the best of {REPEATS} matrix products, and of {REPEATS} copies",
-            is_measured=True,
-            operations_per_second=dict(self._operations),
-            bytes_per_second=self.bytes_per_second,
-        )
-
-    def _multiplying(self, dtype: torch.dtype) -> float:
+    def _measured(self, dtype: torch.dtype) -> float:
         rows = SMALLEST
         while True:
             # Fake tensors are made of everything around, and a fake takes no time.
             with _disable_current_modes(), torch.no_grad():
                 one = torch.ones(rows, rows, dtype=dtype, device=self._device)
-                seconds = self._best(functools.partial(torch.mm, one, one.clone(), out=torch.empty_like(one)))
+                seconds = _best(functools.partial(torch.mm, one, one.clone(), out=torch.empty_like(one)), self._device)
             if seconds >= LONG_ENOUGH_SECONDS or rows == LARGEST:
                 return 2 * rows**3 / seconds
             rows *= 2
 
-    def _copying(self) -> float:
-        size = COPIED.get(self._device, COPIED["cpu"])
-        with _disable_current_modes(), torch.no_grad():
-            source = torch.ones(size, dtype=torch.uint8, device=self._device)
-            target = torch.zeros_like(source)
-            return 2 * size / self._best(functools.partial(target.copy_, source))
 
-    def _best(self, call: Callable[[], object]) -> float:
-        """Return the shortest time of some calls.
+def this_machine(device: str) -> Machine:
+    """Return what is measured here, in some milliseconds for the memory and for each type of numbers."""
+    size = COPIED.get(device, COPIED["cpu"])
+    with _disable_current_modes(), torch.no_grad():
+        source = torch.ones(size, dtype=torch.uint8, device=device)
+        seconds = _best(functools.partial(torch.zeros_like(source).copy_, source), device)
+    return Machine(
+        name="this machine",
+        source=f"measured on {device}: the best of {REPEATS} matrix products, and of {REPEATS} copies",
+        is_measured=True,
+        operations_per_second=_Multiplying(device),
+        bytes_per_second=2 * size / seconds,
+    )
 
-        Others on the machine make them longer, and nothing makes them shorter.
-        """
-        self._run(call)
-        return min(self._run(call) for _ in range(REPEATS))
 
-    def _run(self, call: Callable[[], object]) -> float:
-        self._settle()
+def _best(call: Callable[[], object], device: str) -> float:
+    """Return the shortest time of some calls: others on the machine make them longer, nothing makes them shorter."""
+    seconds = []
+    for _ in range(1 + REPEATS):
+        _settle(device)
         begin = time.perf_counter()
         call()
-        self._settle()
-        return max(time.perf_counter() - begin, 1e-9)
+        _settle(device)
+        seconds.append(max(time.perf_counter() - begin, 1e-9))
+    return min(seconds[1:])
 
-    def _settle(self) -> None:
-        if self._device == "cuda":
-            torch.cuda.synchronize()
+
+def _settle(device: str) -> None:
+    if device == "cuda":
+        torch.cuda.synchronize()
 
 
 OPERATIONS_PER_BYTE = {"cpu": 10.0, "cuda": 100.0}
@@ -134,50 +109,42 @@ _IDLE = {_ATEN.empty, _ATEN.empty_like, _ATEN.empty_strided, _ATEN.new_empty, _A
 """They reserve memory and neither read nor write it."""
 
 
-class Work:
-    """Tells the work of operators.
+def work_of(  # noqa: PLR0913  (an operator's call, and where it runs)
+    function: Any,
+    args: tuple[Any, ...],
+    kwargs: Mapping[str, Any],
+    result: Any,
+    *,
+    device: str = "cpu",
+    machine: Machine | None = None,
+) -> Amount:
+    """Return the work of one operator, and its time on a machine.
 
-    Where no speeds are known it orders configs before a step of any has run, by a rule of thumb. Trials correct it.
-
-    Args:
-        device: ``cpu`` or ``cuda``.
-        speeds: Those of the machine that a roofline is asked for.
+    Where none is known a rule of thumb orders configs before a step of any has run. Trials correct it.
     """
-
-    def __init__(self, device: str = "cpu", speeds: Speeds | None = None) -> None:
-        self._operations_per_byte = OPERATIONS_PER_BYTE.get(device, OPERATIONS_PER_BYTE["cpu"])
-        self._speeds = speeds
-
-    def of(self, function: Any, args: tuple[Any, ...], kwargs: Mapping[str, Any], result: Any) -> Amount:
-        """Return the work of one operator."""
-        packet = getattr(function, "overloadpacket", None)
-        if getattr(function, "is_view", False) or packet in _IDLE:
-            return NOTHING
-        given, written = [*tensors_in(args), *tensors_in(kwargs)], _written(args, result)
-        read = written if packet in _LOOKUPS else given
-        moved = float(sum(_bytes(tensor) for tensor in (*read, *written)))
-        count = _OWN_COUNTS.get(packet) or flop_registry.get(packet)
-        operations = float(count(*args, **kwargs, out_val=result)) if count is not None else 0.0
-        return Amount(operations=operations, moved_bytes=moved, cost=self._cost(packet, given, operations, moved))
-
-    def _cost(self, packet: Any, given: list[Tensor], operations: float, moved: float) -> float:
-        if self._speeds is None:
-            return max(moved, operations / self._operations_per_byte)
-        seconds = moved / self._speeds.bytes_per_second
-        if not operations:
-            return seconds
-        return max(seconds, operations / self._speeds.operations_per_second(_kind(packet, given[0])))
+    packet = getattr(function, "overloadpacket", None)
+    if getattr(function, "is_view", False) or packet in _IDLE:
+        return NOTHING
+    given = [*tensors_in(args), *tensors_in(kwargs)]
+    written = list(tensors_in(args[0] if result is None and args else result))  # or else the lists that it changes
+    read = written if packet in _LOOKUPS else given
+    moved = float(sum(math.prod(tensor.shape) * tensor.element_size() for tensor in (*read, *written)))
+    count = _OWN_COUNTS.get(packet) or flop_registry.get(packet)
+    operations = float(count(*args, **kwargs, out_val=result)) if count is not None else 0.0
+    if machine is None:
+        cost = max(moved, operations / OPERATIONS_PER_BYTE.get(device, OPERATIONS_PER_BYTE["cpu"]))
+    else:
+        cost = moved / machine.bytes_per_second
+        if operations:
+            cost = max(cost, operations / _speed(machine, packet, given[0]))
+    return Amount(operations=operations, moved_bytes=moved, cost=cost)
 
 
-def _written(args: tuple[Any, ...], result: Any) -> list[Tensor]:
-    """Return the tensors that an operator writes: its results, or else the lists that it changes in place."""
-    return list(tensors_in(args[0] if result is None and args else result))
-
-
-def _kind(packet: Any, tensor: Tensor) -> str:
-    """Return the type of numbers that an operator multiplies."""
-    kind = str(tensor.dtype).removeprefix("torch.")
-    return TF32 if kind == FLOAT and _takes_tf32(packet) else kind
+def _speed(machine: Machine, packet: Any, tensor: Tensor) -> float:
+    """Return the operations a second of an operator; a type that a card has no figure for is as float32."""
+    kind, speeds = str(tensor.dtype).removeprefix("torch."), machine.operations_per_second
+    kind = TF32 if kind == FLOAT and _takes_tf32(packet) else kind
+    return speeds[kind if machine.is_measured or kind in speeds else FLOAT]
 
 
 def _takes_tf32(packet: Any) -> bool:
@@ -190,16 +157,8 @@ def _takes_tf32(packet: Any) -> bool:
     return bool(matmul.allow_tf32)
 
 
-def _bytes(tensor: Any) -> int:
-    size: int = math.prod(tensor.shape) * tensor.element_size()
-    return size
-
-
 def _attention(query: Tensor, key: Tensor, value: Tensor, *_: Any, **_kwargs: Any) -> int:
-    """Return a product for the scores, and one for the result.
-
-    A mask spares nothing, as in ``torch.utils.flop_counter``.
-    """
+    """Return a product for the scores, and one for the result; a mask spares nothing, as in torch's counter."""
     return 2 * _scores(query, key) * int(query.shape[-1] + value.shape[-1])
 
 
@@ -216,7 +175,7 @@ _OWN_COUNTS: Mapping[Any, Callable[..., int]] = {
     _ATEN._scaled_dot_product_flash_attention_for_cpu: _attention,
     _ATEN._scaled_dot_product_flash_attention_for_cpu_backward: _attention_backward,
 }
-"""Those that torch's counter leaves out: attention of a CPU."""
+"""Operators that torch's counter leaves out: attention of a CPU."""
 
 
 FORWARD, BACKWARD, OUTSIDE = "forward", "backward", "outside"
@@ -230,8 +189,8 @@ class Segment:
         phase: ``forward``, ``backward``, or ``outside`` both: the optimizer and what the script does between steps.
         unit: The unit whose forward runs, or whose nodes the backward pass goes through: its place among the units in
             the order of their calls. -1 before the first.
-        is_behind: Whether it is what lies behind the unit and before the next one; behind the last one are the head
-            and the loss.
+        is_behind: True for what lies behind the unit and before the next one; behind the last one are the head and the
+            loss.
         node: The node that the backward pass is in, counted from the first one of the unit; where nothing repeats, that
             which the forward pass makes as well, counted from the model's first. Segments of one unit are equal
             whatever it is.
@@ -248,9 +207,8 @@ class Event:
     """A change of the bytes that are alive.
 
     Attributes:
-        segment: When it happened.
         change: Bytes that came, or went where it is negative.
-        storage: The number of the storage that they are of, in this step.
+        storage: The number of their storage in this step.
     """
 
     segment: Segment
@@ -265,28 +223,21 @@ class LiveBytes(TorchDispatchMode):  # type: ignore[misc]
 
     Args:
         known: Tensors that are alive already, such as parameters and the optimizer's state.
-        segment: Tells which part of the step runs; asked at every change.
-        work: Tells the work of every operator.
+        segment: Returns the part of the step that runs; asked at every change.
 
     Attributes:
         base: Bytes of what was alive already.
         held: The bytes of each storage that was alive already, by its number, in the order of the tensors.
-        now: Bytes that are alive.
-        peak: The most so far.
-        events: All changes, in order.
-        work: The work in each part of the step.
     """
 
     supports_higher_order_operators = True  # what they make is seen as any operator's
 
-    def __init__(
-        self, known: Iterable[Tensor] = (), segment: Callable[[], Segment] | None = None, work: Work | None = None
-    ) -> None:
+    def __init__(self, known: Iterable[Tensor] = (), segment: Callable[[], Segment] | None = None) -> None:
         super().__init__()
         self.now = self.peak = 0
         self.events: list[Event] = []
         self.work: dict[Segment, Amount] = collections.defaultdict(Amount)
-        self._segment, self._work = segment, work
+        self._segment = segment
         self._sizes: dict[int, int] = {}
         self._is_on = False
         self._storages = Storages(self._gone)
@@ -302,11 +253,9 @@ class LiveBytes(TorchDispatchMode):  # type: ignore[misc]
         torch.UntypedStorage.resize_ = self._resizing(self._resize)
         return self
 
-    def __exit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, traceback: TracebackType | None
-    ) -> None:
+    def __exit__(self, *exception: object) -> None:
         torch.UntypedStorage.resize_ = self._resize
-        super().__exit__(kind, error, traceback)
+        super().__exit__(*exception)
         self._is_on = False
 
     def __torch_dispatch__(
@@ -329,9 +278,8 @@ class LiveBytes(TorchDispatchMode):  # type: ignore[misc]
         return result
 
     def _run(self, function: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> tuple[Any, Amount]:
-        """Return an operator's result and its work."""
-        result = function(*args, **kwargs)
-        return result, NOTHING if self._work is None else self._work.of(function, args, kwargs, result)
+        """Return an operator's result and its work, which nobody asks for here."""
+        return function(*args, **kwargs), NOTHING
 
     @contextlib.contextmanager
     def before_all(self) -> Iterator[None]:
@@ -379,10 +327,7 @@ class LiveBytes(TorchDispatchMode):  # type: ignore[misc]
 
 @functools.cache
 def gives_what_it_got(function: Any) -> bool:
-    """Tell whether an operator's result lies on one of its arguments.
-
-    What ``torch.tensor`` makes comes as an argument.
-    """
+    """Tell whether an operator's result lies on one of its arguments; what ``torch.tensor`` makes comes as one."""
     if function is torch.ops.aten.lift_fresh.default or isinstance(function, HigherOrderOperator):
         return False
     return any(result.alias_info is not None for result in function._schema.returns)
@@ -393,34 +338,27 @@ class StepLive:
 
     Where the script compiles anything, the profiler counts: under a dispatch mode the compiler would go on without its
     code, to the end of the process.
-
-    Args:
-        known: Tells the tensors that are alive when a step begins.
     """
 
     def __init__(self, known: Callable[[], Iterable[Tensor]]) -> None:
         self._known = known
-        self._meter: LiveBytes | None = None
-        self._profiled: AllocatedLive | None = None
+        self._meter: AllocatedLive | LiveBytes | None = None
 
     def start(self) -> None:
         """Begin a step."""
         if is_compiling():
-            from autorecompute.backends.torch.compiled.forms import AllocatedLive, LeastHeld  # which needs the profiler
-
-            self._profiled = AllocatedLive(self._known, LeastHeld())
-            self._profiled.start()
-            return
-        self._meter = LiveBytes(self._known())
-        self._meter.__enter__()
+            self._meter = AllocatedLive(self._known)
+            self._meter.start()
+        else:
+            self._meter = LiveBytes(self._known())
+            self._meter.__enter__()
 
     def stop(self) -> int:
         """Return the most bytes alive beyond those that were at the start."""
-        if self._profiled is not None:
-            profiled, self._profiled = self._profiled, None
-            return profiled.stop()
         meter, self._meter = self._meter, None
         assert meter is not None, "a step that ends has begun"
+        if isinstance(meter, AllocatedLive):
+            return meter.stop()
         meter.__exit__(None, None, None)
         return meter.peak - meter.base
 

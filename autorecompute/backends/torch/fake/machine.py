@@ -8,8 +8,9 @@ import dataclasses
 import functools
 import itertools
 import math
+import operator
 import os
-from typing import TYPE_CHECKING, Any, NamedTuple
+from typing import TYPE_CHECKING, Any
 
 import torch
 import torch.distributed as dist
@@ -18,13 +19,12 @@ from torch.distributed import device_mesh, distributed_c10d
 from torch.nn import functional
 from torch.nn.functional import pad
 
-from autorecompute.backends.torch.fake.live import MeasuredSpeeds
 from autorecompute.backends.torch.fake.repeats import Row, card_memory, usual_order
 from autorecompute.backends.torch.fake.steps import GATHERED, GRADIENTS, PARAMETERS, FakeSteps
 from autorecompute.backends.torch.fake.survey import bytes_of
 from autorecompute.backends.torch.find.structure import is_sharded
 from autorecompute.backends.torch.forecast.caching_allocator import AllocatorSettings
-from autorecompute.backends.torch.forecast.cards import CARDS, AttentionCall, Kernel, kernel_of, machine_of
+from autorecompute.backends.torch.forecast.cards import CARDS, CUDNN, EFFICIENT, FLASH, MATH, AttentionCall, kernel_of
 from autorecompute.backends.torch.forecast.records import OnCard
 from autorecompute.backends.torch.switch.checkpoints import attention_by
 from autorecompute.errors import ScriptError
@@ -37,12 +37,11 @@ if TYPE_CHECKING:
     from torch.nn import Module
     from torch.optim import Optimizer
 
-    from autorecompute.backends.torch.fake.live import Event, Segment, Speeds
+    from autorecompute.backends.torch.fake.live import Event
     from autorecompute.backends.torch.fake.repeats import FakeStep
     from autorecompute.backends.torch.fake.steps import Script
     from autorecompute.backends.torch.forecast.records import Steps, TorchDetection
     from autorecompute.backends.torch.switch.applying import Tuned
-    from autorecompute.memory import Machine
     from autorecompute.plans import Config
 
     Kinds = collections.Counter[str]
@@ -51,14 +50,12 @@ if TYPE_CHECKING:
 MODULES = (dist, distributed_c10d, device_mesh)
 """Modules of torch that import these functions under a name of their own."""
 
-NO_RANKS = "The script makes a process group, as one of several ranks. Add --ranks N to run it as the first of N."
-
 
 def pretend(ranks: int) -> None:
     """Make this process rank 0 of so many from now on: in its environment, and in the group that the script makes.
 
     Args:
-        ranks: How many there are; with 0 a script that needs others to make its group is told how to have them.
+        ranks: The number of them; with 0 a script that needs others to make its group is told how to have them.
     """
     make, make_inner, make_mesh = dist.init_process_group, dist.new_group, device_mesh.init_device_mesh
     if not ranks:
@@ -69,7 +66,8 @@ def pretend(ranks: int) -> None:
     os.environ.setdefault("MASTER_ADDR", "localhost")
     os.environ.setdefault("MASTER_PORT", "29500")
     _replace(make, functools.partial(_make_group, make, ranks))
-    _replace(make_inner, functools.partial(_make_inner_group, make_inner))
+    # Inside of a fake group all are.
+    _replace(make_inner, lambda *args, **kwargs: make_inner(*args, **{**kwargs, "backend": None}))
     _replace(make_mesh, functools.partial(_make_mesh, make_mesh, ranks))
 
 
@@ -96,15 +94,14 @@ def _make_group(make: Callable[..., Any], ranks: int, *args: Any, **kwargs: Any)
 def _make_alone(make: Callable[..., Any], *args: Any, **kwargs: Any) -> None:
     """Stand in for it where no ranks were asked for."""
     if "WORLD_SIZE" not in os.environ and _asked(args, kwargs)[1] != 1:
-        raise ScriptError(NO_RANKS)
+        raise ScriptError(
+            "The script makes a process group, as one of several ranks. Add --ranks N to run it as the first of N."
+        )
     make(*args, **kwargs)
 
 
 def _asked(args: Sequence[Any], kwargs: Mapping[str, Any]) -> tuple[int, int]:
-    """Return the rank and the number of ranks that ``init_process_group`` is given.
-
-    -1 for what the environment tells.
-    """
+    """Return the rank and the number of ranks that ``init_process_group`` is given; -1 where the environment tells."""
     names = ("backend", "init_method", "timeout", "world_size", "rank")
     given = {**dict(zip(names, args, strict=False)), **kwargs}
     return given.get("rank", -1), given.get("world_size", -1)
@@ -124,35 +121,22 @@ def _make_mesh(
     return make(device_type, mesh_shape, *args, **kwargs)
 
 
-def _make_inner_group(make: Callable[..., Any], *args: Any, **kwargs: Any) -> Any:
-    """Stand in for ``new_group``: inside of a fake group all are."""
-    return make(*args, **{**kwargs, "backend": None})
-
-
 _ATEN = torch.ops.aten
 _FUSED = {
-    Kernel.CUDNN: _ATEN._scaled_dot_product_cudnn_attention,
-    Kernel.EFFICIENT: _ATEN._scaled_dot_product_efficient_attention,
+    CUDNN: _ATEN._scaled_dot_product_cudnn_attention,
+    EFFICIENT: _ATEN._scaled_dot_product_efficient_attention,
 }
 HALF_BYTES = 2
-_OPTIONS = ("attn_mask", "dropout_p", "is_causal")
-"""Arguments that may follow query, key and value by position."""
 
 
 class CardKernels:
     """Computes attention, dropout and an optimizer's step as a card does, on fake tensors of the CPU.
 
     Functions of ``torch.nn.functional`` that a module has imported by name are not seen.
-
-    Args:
-        capability: The card's compute capability.
-
-    Attributes:
-        taken: How many calls of attention took each kernel.
     """
 
     def __init__(self, capability: tuple[int, int]) -> None:
-        self.taken: collections.Counter[Kernel] = collections.Counter()
+        self.taken: collections.Counter[str] = collections.Counter()
         self._capability = capability
         major, minor, *_ = torch.__version__.split(".")
         self._release = (int(major), int(minor))
@@ -178,24 +162,43 @@ class CardKernels:
             for group in groups:
                 group["foreach"] = None
 
-    def attend(self, query: Tensor, key: Tensor, value: Tensor, *args: Any, **kwargs: Any) -> Tensor:
+    def attend(  # noqa: PLR0913, PLR0917  (PyTorch's own arguments)
+        self,
+        query: Tensor,
+        key: Tensor,
+        value: Tensor,
+        attn_mask: Tensor | None = None,
+        dropout_p: float = 0.0,
+        is_causal: bool = False,  # noqa: FBT001, FBT002
+        *,
+        scale: float | None = None,
+        enable_gqa: bool = False,
+    ) -> Tensor:
         """Stand in for ``scaled_dot_product_attention``."""
-        options = dict(zip(_OPTIONS, args, strict=False)) | kwargs
-        query, key, value = (_in_autocast(tensor) for tensor in (query, key, value))
-        call = _call_of((query, key, value), options)
+        query, key, value = tensors = _in_autocast(query), _in_autocast(key), _in_autocast(value)
+        call = AttentionCall(
+            dtype=str(query.dtype).removeprefix("torch."),
+            query=tuple(query.shape),
+            key=tuple(key.shape),
+            value=tuple(value.shape),
+            mask=None if attn_mask is None else tuple(attn_mask.shape),
+            mask_learns=attn_mask is not None and attn_mask.requires_grad,
+            has_plain_strides=all(one.stride(-1) == 1 for one in (*tensors, attn_mask) if one is not None),
+            dropout=dropout_p,
+            is_causal=is_causal,
+            is_grouped=enable_gqa,
+        )
         kernel = kernel_of(call, self._capability, self._release)
         self.taken[kernel] += 1
-        mask = options.get("attn_mask")
-        mask = None if mask is None else _as_numbers(_in_autocast(mask), query.dtype)
-        scale = options.get("scale")
+        mask = None if attn_mask is None else _as_numbers(_in_autocast(attn_mask), query.dtype)
         with torch.autocast(query.device.type, enabled=False):
-            if kernel is Kernel.FLASH:
-                return _flash((query, key, value), call, 1 / math.sqrt(query.shape[-1]) if scale is None else scale)
-            if kernel is Kernel.MATH:
-                return _written_out((query, key, value), mask, call, scale)
-            if kernel is Kernel.EFFICIENT:
+            if kernel == FLASH:
+                return _flash(tensors, call, 1 / math.sqrt(query.shape[-1]) if scale is None else scale)
+            if kernel == MATH:
+                return _written_out(tensors, mask, call, scale)
+            if kernel == EFFICIENT:
                 mask = _aligned(mask, query, key)
-            given = (query, key, value, mask, torch.is_grad_enabled(), call.dropout, call.is_causal)
+            given = (*tensors, mask, torch.is_grad_enabled(), dropout_p, is_causal)
             return _first(_FUSED[kernel](*given, scale=scale))
 
 
@@ -221,26 +224,7 @@ def card_dropout(plain: Callable[..., Tensor]) -> Callable[..., Tensor]:
     return dropout
 
 
-def _call_of(tensors: tuple[Tensor, Tensor, Tensor], options: Mapping[str, Any]) -> AttentionCall:
-    query, key, value = tensors
-    mask = options.get("attn_mask")
-    rows = tensors if mask is None else (*tensors, mask)
-    return AttentionCall(
-        dtype=str(query.dtype).removeprefix("torch."),
-        query=tuple(query.shape),
-        key=tuple(key.shape),
-        value=tuple(value.shape),
-        mask=None if mask is None else tuple(mask.shape),
-        mask_learns=mask is not None and mask.requires_grad,
-        has_plain_strides=all(tensor.stride(-1) == 1 for tensor in rows),
-        dropout=options.get("dropout_p", 0.0),
-        is_causal=options.get("is_causal", False),
-        is_grouped=options.get("enable_gqa", False),
-    )
-
-
 def _in_autocast(tensor: Tensor) -> Tensor:
-    """Return the tensor as autocast hands it to attention."""
     kind = tensor.device.type
     is_cast = torch.is_autocast_enabled(kind) and tensor.is_floating_point() and tensor.dtype != torch.float64
     return tensor.to(torch.get_autocast_dtype(kind)) if is_cast else tensor
@@ -321,32 +305,10 @@ STATE, ACTIVATIONS = "state", "activations"
 """Kinds beside those of ``collectives``: what an optimizer had before its first step, and all else, with the batch."""
 
 
-class _Part(NamedTuple):
-    """Bytes of each kind that a segment adds.
-
-    Attributes:
-        segment: Which.
-        highest: By how many bytes when most are alive.
-        change: By how many in the end.
-    """
-
-    segment: Segment
-    highest: Kinds
-    change: Kinds
-
-
 def divide(
     model: Module, tuned: Tuned, script: Script, steps: Steps, configs: Iterable[Config]
 ) -> tuple[RankPeak, ...]:
-    """Divide the peak of one rank into its kinds, for each config.
-
-    Args:
-        model: The model.
-        tuned: What was found in it, and its switches.
-        script: What the script does around the model.
-        steps: What steps take: the optimizer's state is told by it, and not made anew.
-        configs: What is recomputed.
-    """
+    """Divide the peak of one rank into its kinds, for each config."""
     found, told = tuned.found, []
     fakes = FakeSteps(model, found.structure.units, script, found.values)
     with fakes.taking(tuned.board) as take:
@@ -387,94 +349,60 @@ def _divided(
 ) -> tuple[FakeStep, Kinds]:
     """Return a step, and the bytes of each kind at its peak; a whole step where one without some units cannot tell."""
     step, row = take(config.choices, skipped), Row(calls, skipped)
-    parts = [_part(step, segment, events) for segment, events in itertools.groupby(step.events, _segment)]
+    by_segment = itertools.groupby(step.events, operator.attrgetter("segment"))
+    parts = [(segment, _changes(step, events)) for segment, events in by_segment]
     if not skipped:
-        return step, _at_peak(step, parts)
-    known, taken = {part.segment: part for part in parts}, [part.segment for part in parts]
-    order = usual_order(row.calls)
-    if taken != [segment for segment in order if segment in known]:
-        return _divided(take, config, calls, frozenset())
+        return step, _at_peak(step, [changes for _, changes in parts])
+    known, order = dict(parts), usual_order(row.calls)
     stand_ins = row.stand_ins(usual_order(len(calls)), order)
+    if stand_ins is None or [segment for segment, _ in parts] != [segment for segment in order if segment in known]:
+        return _divided(take, config, calls, frozenset())
     return step, _at_peak(step, [known[one] for one in stand_ins if one in known])
 
 
-def _at_peak(step: FakeStep, parts: Iterable[_Part]) -> Kinds:
-    """Return the bytes of each kind when most are alive."""
+def _at_peak(step: FakeStep, parts: Iterable[tuple[Kinds, Kinds]]) -> Kinds:
     now: Kinds = collections.Counter()
     for number, size in step.held.items():
         now[STATE if number in step.state else step.kinds.get(number, ACTIVATIONS)] += size
     peak = now
-    for part in parts:
-        highest = _plus(now, part.highest)
-        if sum(highest.values()) > sum(peak.values()):
+    for most, change in parts:
+        highest = _plus(now, most)
+        if highest.total() > peak.total():
             peak = highest
-        now = _plus(now, part.change)
+        now = _plus(now, change)
     return peak
 
 
-def _part(step: FakeStep, segment: Segment, events: Iterable[Event]) -> _Part:
+def _changes(step: FakeStep, events: Iterable[Event]) -> tuple[Kinds, Kinds]:
+    """Return the bytes of each kind that a segment adds when most are alive, and in the end."""
     now: Kinds = collections.Counter()
     highest, most = now.copy(), 0
     for event in events:
         now[step.kinds.get(event.storage, ACTIVATIONS)] += event.change
         if event.change > 0 and now.total() > most:
             highest, most = now.copy(), now.total()
-    return _Part(segment, highest, now)
-
-
-def _segment(event: Event) -> Segment:
-    return event.segment
+    return highest, now
 
 
 def _plus(one: Kinds, other: Kinds) -> Kinds:
-    """Return the sum; what is negative stays so."""
     total = one.copy()
     total.update(other)
     return total
 
 
-class FakeMachine:
-    """The machine that a script on fake tensors stands for.
+def kernels_of(card: str, optimizers: Sequence[Optimizer]) -> AbstractContextManager[None]:
+    """Have operators take the kernels of a card, or without one this machine's: plans and steps are those it has."""
+    return CardKernels(CARDS[card].capability).active(optimizers) if card else contextlib.nullcontext()
 
-    Args:
-        card: The card's name; empty for this machine, whose speeds are measured.
-        device: ``cpu`` or ``cuda``, where this machine trains.
-    """
 
-    def __init__(self, card: str, device: str) -> None:
-        self._card = card
-        self._measured = None if card else MeasuredSpeeds(device)
-
-    @property
-    def speeds(self) -> Speeds:
-        """Return its speeds."""
-        return CARDS[self._card] if self._measured is None else self._measured
-
-    @property
-    def machine(self) -> Machine:
-        """Return the same as a record; of this machine, with the types of numbers whose speed was asked for."""
-        return machine_of(self._card) if self._measured is None else self._measured.machine
-
-    def kernels(self, optimizers: Sequence[Optimizer]) -> AbstractContextManager[None]:
-        """Have operators take a card's kernels: plans and steps are then those that it would have."""
-        return CardKernels(CARDS[self._card].capability).active(optimizers) if self._card else contextlib.nullcontext()
-
-    def with_whole_steps(
-        self, told: TorchDetection, tuned: Tuned, script: Script, configs: Iterable[Config], ranks: int
-    ) -> TorchDetection:
-        """Add whole steps with each config to a detection: on the card, and on a rank of a job.
-
-        Args:
-            told: What was told, with what steps take.
-            tuned: The model, which is about to be called.
-            script: What the script does around it.
-            configs: What is recomputed.
-            ranks: As one of how many ranks the model trains; 0 where it trains by itself.
-        """
-        model, configs = tuned.reference(), dict.fromkeys(configs)
-        assert model is not None, "a model that is called is there"
-        assert told.steps is not None, "a whole step is run where others were"
-        on_card = reserve(model, tuned, script, configs) if self._card else ()
-        of_rank = divide(model, tuned, script, told.steps, configs) if ranks else ()
-        is_apart = bool(of_rank) and script.buckets is None and not is_sharded(model)
-        return dataclasses.replace(told, on_card=on_card, of_rank=of_rank, is_apart=is_apart)
+def with_whole_steps(  # noqa: PLR0913  (a model, its configs, and two ways to look at them)
+    told: TorchDetection, tuned: Tuned, script: Script, configs: Iterable[Config], *, card: str, ranks: int
+) -> TorchDetection:
+    """Add whole steps with each config to a detection: on the card, and on a rank of a job."""
+    model, configs = tuned.reference(), dict.fromkeys(configs)
+    assert model is not None, "a model that is called is there"
+    assert told.steps is not None, "a whole step is run where others were"
+    on_card = reserve(model, tuned, script, configs) if card else ()
+    of_rank = divide(model, tuned, script, told.steps, configs) if ranks else ()
+    is_apart = bool(of_rank) and script.buckets is None and not is_sharded(model)
+    return dataclasses.replace(told, on_card=on_card, of_rank=of_rank, is_apart=is_apart)

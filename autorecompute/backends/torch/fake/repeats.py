@@ -14,7 +14,7 @@ from torch.utils._pytree import tree_leaves, tree_map_only
 from torch.utils.weak import TensorWeakRef
 
 from autorecompute.backends.torch.fake.live import BACKWARD, FORWARD, OUTSIDE, Event, Segment
-from autorecompute.backends.torch.forecast.caching_allocator import CachingAllocator, Request
+from autorecompute.backends.torch.forecast.caching_allocator import CachingAllocator
 from autorecompute.backends.torch.forecast.records import Amount
 
 if TYPE_CHECKING:
@@ -25,8 +25,11 @@ if TYPE_CHECKING:
     from autorecompute.backends.torch.find.graphs import Plan
     from autorecompute.backends.torch.forecast.caching_allocator import AllocatorSettings, AllocatorStats
     from autorecompute.backends.torch.switch.rewriting import Program
+    from autorecompute.backends.torch.switch.switchboard import Around
 
     End = tuple[Segment, int]
+    Moved = tuple[Segment, int, int, int]
+    Cut = tuple[int, Segment, frozenset[int]]
     Lifetimes = dict[tuple[Segment, int], collections.Counter[End]]
 
 
@@ -39,12 +42,9 @@ class FakeStep:
     """Record of one step on fake tensors.
 
     Attributes:
-        base: Bytes that are alive before it.
-        events: The changes in it.
-        work: How much each part of it computed.
-        held: The bytes of each storage that is alive before it, by its number.
+        base: Bytes that are alive before it; so is ``held``, of each storage by its number.
         state: The numbers of those that an optimizer makes in its first step.
-        kinds: Of which kind a storage's bytes are, by its number (``collectives``); activations have none.
+        kinds: The kind of a storage's bytes, by its number (``steps.told_apart``); activations have none.
     """
 
     base: int
@@ -61,67 +61,32 @@ def card_memory(step: FakeStep, settings: AllocatorSettings | None = None, limit
     The step is taken as it is: where it ran on the CPU's kernels, a card's kernels may keep other tensors. What
     libraries take for themselves, such as the workspace of cuBLAS, is not in it.
 
-    Args:
-        step: A step, as all after the first are.
-        settings: What of ``PYTORCH_ALLOC_CONF`` decides about memory.
-        limit: The most bytes that may be reserved; ``None`` for no limit.
-
     Raises:
-        OutOfCardMemoryError: The step goes beyond the limit.
+        MemoryError: The step goes beyond the limit.
     """
     allocator = CachingAllocator(settings, limit)
     allocator.answer(requests_of(step))
     return allocator.peak
 
 
-def requests_of(step: FakeStep, steps: int = STEPS) -> Iterator[Request]:
+def requests_of(step: FakeStep, steps: int = STEPS) -> Iterator[tuple[int, int]]:
     """Yield what training asks the allocator for: the model and a batch, then steps, in the first of them the state."""
-    yield from (Request(number, size) for number, size in step.held.items() if number not in step.state)
+    yield from ((number, size) for number, size in step.held.items() if number not in step.state)
     first = next((place for place, event in enumerate(step.events) if event.segment.phase == OUTSIDE), len(step.events))
-    yield from _changes(step.events[:first])
-    yield from (Request(number, step.held[number]) for number in sorted(step.state))
-    yield from _changes(step.events[first:])
-    yield from _as_before(step)
+    changes, left = [(event.storage, event.change) for event in step.events], collections.Counter[int]()
+    for number, change in changes:
+        left[number] += change
+    undone = [(number, -change) for number, change in left.items() if change]  # the next step begins where this one did
+    yield from changes[:first]
+    yield from ((number, step.held[number]) for number in sorted(step.state))
+    yield from changes[first:]
+    yield from undone
     for _ in range(steps - 1):
-        yield from _changes(step.events)
-        yield from _as_before(step)
-
-
-def _changes(events: tuple[Event, ...]) -> Iterator[Request]:
-    return (Request(event.storage, event.change) for event in events)
-
-
-def _as_before(step: FakeStep) -> Iterator[Request]:
-    """Return requests that undo the step's changes, so that the next step begins where this one did."""
-    left: dict[int, int] = {}
-    for event in step.events:
-        left[event.storage] = left.get(event.storage, 0) + event.change
-    return (Request(number, -change) for number, change in left.items() if change)
-
-
-class Moved(NamedTuple):
-    """Bytes that go in one part of a step, and in another one where another unit than that of the part decides so.
-
-    Attributes:
-        segment: The segment whose change differs for that.
-        node: The node in it.
-        unit: The unit that decides.
-        size: What is added to the change.
-    """
-
-    segment: Segment
-    node: int
-    unit: int
-    size: int
+        yield from (*changes, *undone)
 
 
 class Extent(NamedTuple):
-    """Change and peak of the live bytes in a part of a step.
-
-    Attributes:
-        change: By how many they have changed in the end.
-        highest: The most that it ever added.
-    """
+    """Change of the live bytes in a part of a step, and the most that it ever added."""
 
     change: int
     highest: int
@@ -135,12 +100,7 @@ NO_EXTENT = Extent(0, 0)
 
 
 class Piece(NamedTuple):
-    """A segment of a step.
-
-    Attributes:
-        segment: Which.
-        nodes: What it does in each node that it goes through, in order: the node's number, and its extent.
-    """
+    """A segment of a step, with the number and the extent of each node that it goes through, in order."""
 
     segment: Segment
     nodes: tuple[tuple[int, Extent], ...]
@@ -175,43 +135,25 @@ def _nodes(events: Iterable[Event]) -> tuple[tuple[int, Extent], ...]:
     return tuple(found.items())
 
 
-def _together(extents: Iterable[Extent]) -> Extent:
-    return functools.reduce(Extent.then, extents, NO_EXTENT)
+def finer(plain: Sequence[Piece], others: Iterable[Sequence[Piece]]) -> list[Cut]:
+    """Cut the segments of a step without recompute around each node in which others differ, which go through the same.
 
-
-class Cuts:
-    """Finer cuts of segments, around each node in which the steps differ.
-
-    Args:
-        plain: The segments of a step without recompute.
-        others: Those of steps with choices, which go through the same.
+    Gives for each part the place of its segment, the segment, and its nodes.
     """
+    pieces = enumerate(zip(plain, *others, strict=True))
+    return [(place, steps[0].segment, nodes) for place, steps in pieces for nodes in _groups(steps)]
 
-    def __init__(self, plain: Sequence[Piece], others: Sequence[Sequence[Piece]]) -> None:
-        self._groups = [_groups(pieces) for pieces in zip(plain, *others, strict=True)]
-        self.segments = [piece.segment for piece, groups in zip(plain, self._groups, strict=True) for _ in groups]
-        """The segment of each part."""
 
-    def place(self, segment: Segment, node: int) -> int | None:
-        """Return the part in which a node of a segment is; ``None`` where no step has it."""
-        numbered = enumerate(group for groups in self._groups for group in groups)
-        places = (place for place, group in numbered if self.segments[place] == segment and node in group)
-        return next(places, None)
-
-    def parts(self, pieces: Sequence[Piece]) -> list[Extent]:
-        """Return the parts of a step."""
-        return [
-            _together(extent for number, extent in piece.nodes if number in group)
-            for piece, groups in zip(pieces, self._groups, strict=True)
-            for group in groups
-        ]
+def parts_of(pieces: Sequence[Piece], cuts: Iterable[Cut]) -> list[Extent]:
+    """Return the parts of a step."""
+    return [
+        functools.reduce(Extent.then, (extent for number, extent in pieces[place].nodes if number in nodes), NO_EXTENT)
+        for place, _, nodes in cuts
+    ]
 
 
 def _groups(pieces: Sequence[Piece]) -> list[frozenset[int]]:
-    """Return the nodes of a segment, by the parts that they are in, in order.
-
-    Backward, from the last node to the first.
-    """
+    """Return the nodes of a segment by the parts that they are in; backward, from the last node to the first."""
     steps = [dict(piece.nodes) for piece in pieces]
     numbers = sorted(set().union(*steps), reverse=pieces[0].segment.phase == BACKWARD)
     differing = {number for number in numbers if len({step.get(number) for step in steps}) > 1}
@@ -242,7 +184,10 @@ def _ends(plain: Lifetimes, other: Lifetimes) -> Iterator[tuple[Segment, int, li
 
 
 def moved(plain: Lifetimes, other: Lifetimes) -> Iterator[Moved]:
-    """Tensors made in a forward segment that are freed elsewhere in the other step, because a neighbour keeps them.
+    """Yield tensors of a forward segment that are freed elsewhere in the other step, because a neighbour keeps them.
+
+    For each the segment and the node whose change differs for that, the unit that decides, and the bytes that are added
+    to the change.
 
     What a checkpoint keeps of its own comes as the unit before it ends. A mask that blocks share is such a tensor, too:
     checkpointed ones keep it with their other arguments. So is what a ReLU in place leaves: the block keeps it for
@@ -253,27 +198,25 @@ def moved(plain: Lifetimes, other: Lifetimes) -> Iterator[Moved]:
             if two.phase != BACKWARD:
                 continue
             if one.phase == FORWARD:
-                yield Moved(one, one_node, two.unit, size)
+                yield one, one_node, two.unit, size
             elif one.phase == BACKWARD and came.unit == one.unit == two.unit - 1:
-                yield Moved(two, two_node, one.unit, -size)
+                yield two, two_node, one.unit, -size
         for two, _ in after[len(before) :]:  # it did not come at all
             if two.phase == BACKWARD and two.unit == came.unit + 1:
-                yield Moved(came, 0, two.unit, size)
+                yield came, 0, two.unit, size
 
 
 def held_to_the_end(plain: Lifetimes, other: Lifetimes) -> Iterator[Moved]:
-    """Yield what a unit makes and the other step lets go when later ones have run: weights that autocast has cast.
+    """Yield, as :func:`moved`, what a unit makes and the other step lets go when later ones have run.
 
-    Autocast holds them until it ends, and in the step without recompute the unit's graph does so longer.
+    These are weights that autocast has cast. Autocast holds them until it ends, and in the step without recompute the
+    unit's graph does so longer.
     """
     for came, size, before, after in _ends(plain, other):
         for (one, _), (two, node) in zip(before, after, strict=False):
-            if one.phase == BACKWARD and two.phase == FORWARD and _is_held_beyond(came, two):
-                yield Moved(two, node, came.unit, -size)
-
-
-def _is_held_beyond(came: Segment, went: Segment) -> bool:
-    return went.unit > came.unit + 1 or (went.is_behind and went.unit > came.unit)
+            is_beyond = two.unit > came.unit + 1 or (two.is_behind and two.unit > came.unit)
+            if one.phase == BACKWARD and two.phase == FORWARD and is_beyond:
+                yield two, node, came.unit, -size
 
 
 def _moment(end: End) -> tuple[bool, int, int]:
@@ -284,20 +227,13 @@ def _moment(end: End) -> tuple[bool, int, int]:
     return not is_forward, place if is_forward else -place, -node
 
 
-class DifferentStepsError(Exception):
-    """A step without some units does not go through the same segments as a whole one."""
-
-
 class Link(NamedTuple):
     """A call of a unit, as far as that of the next one may be like it.
 
     Attributes:
-        path: The unit.
         kind: Its class, with its parameters and buffers.
-        graph: The autograd graph that it left.
         results: The forms of what it returned; ``None`` where that is more than tensors.
-        inputs: Storages of what it was given.
-        outputs: Storages of what it returned.
+        inputs: Numbers of the storages that it was given; ``outputs`` of those that it returned.
     """
 
     path: str
@@ -306,10 +242,6 @@ class Link(NamedTuple):
     results: tuple[tuple[Any, ...], ...] | None
     inputs: frozenset[int]
     outputs: frozenset[int]
-
-    def follows(self, before: Link) -> bool:
-        """Tell whether the call was given what the one before returned."""
-        return bool(self.inputs & before.outputs)
 
 
 def forms_of(result: Any) -> tuple[tuple[Any, ...], ...] | None:
@@ -321,13 +253,13 @@ def forms_of(result: Any) -> tuple[tuple[Any, ...], ...] | None:
 
 
 def repeated(links: Sequence[Link], programs: Mapping[str, Program], kept: int = 1) -> frozenset[str]:
-    """Paths of the units between the second and the last of a row that are alike.
+    """Return the paths of the units between the second and the last of a row that are alike.
 
     Args:
         links: All calls of units, in order; where the model is called several times, the same each time.
         programs: For each unit how its operators are dropped.
-        kept: How many at the end of a row are left. Under ``fully_shard`` two: a unit's gradients are reduced while
-            those of the one behind it still are, and behind the last there is none.
+        kept: The number of units at the end of a row that are left. Under ``fully_shard`` two: a unit's gradients are
+            reduced while those of the one behind it still are, and behind the last there is none.
     """
     units = len({link.path for link in links})
     calls = [links[place : place + units] for place in range(0, len(links), units or 1)]
@@ -337,9 +269,10 @@ def repeated(links: Sequence[Link], programs: Mapping[str, Program], kept: int =
 
 
 def _repeated(links: Sequence[Link], programs: Mapping[str, Program], kept: int) -> frozenset[str]:
-    """Return the repeats of one call of the model."""
     alike = [place > 0 and _is_alike(links[place - 1], link, programs) for place, link in enumerate(links)]
-    chained = [place > 1 and _is_chained(*links[place - 2 : place + 1]) for place in range(len(links))]
+    # What a call is given beside what the call before returned.
+    others = [frozenset[int](), *(two.inputs - one.outputs for one, two in itertools.pairwise(links))]
+    chained = [place > 1 and others[place - 1] == others[place] for place in range(len(links))]
     inner = range(2, len(links) - kept)
     return frozenset(
         links[place].path
@@ -350,7 +283,7 @@ def _repeated(links: Sequence[Link], programs: Mapping[str, Program], kept: int)
 
 def _is_alike(one: Link, other: Link, programs: Mapping[str, Program]) -> bool:
     return (
-        other.follows(one)
+        bool(other.inputs & one.outputs)
         and one.results is not None
         and (one.kind, one.graph, one.results) == (other.kind, other.graph, other.results)
         and _drops(programs.get(one.path)) == _drops(programs.get(other.path))
@@ -361,26 +294,20 @@ def _drops(program: Program | None) -> list[tuple[Any, ...]]:
     return [(drop.site, drop.slots, drop.recipe) for drop in program.drops] if program is not None else []
 
 
-def _is_chained(first: Link, one: Link, other: Link) -> bool:
-    """Tell whether two calls were given the same beside what the call before each returned."""
-    return one.inputs - first.outputs == other.inputs - one.outputs
+def last_result() -> tuple[Around, Around]:
+    """Return what notes the result of a unit, and what stands in for a unit and returns the last result once more."""
+    last: Any = None
 
-
-class LastResult:
-    """The last unit's result, which is not held: a unit that is left out returns it once more."""
-
-    def __init__(self) -> None:
-        self._result: Any = None
-
-    def keep(self, forward: Callable[..., Any], _module: Module, /, *args: Any, **kwargs: Any) -> Any:
-        """Look at what a unit returns; an ``Around``."""
+    def keep(forward: Callable[..., Any], _module: Module, /, *args: Any, **kwargs: Any) -> Any:
+        nonlocal last
         result = forward(*args, **kwargs)
-        self._result = tree_map_only(Tensor, TensorWeakRef, result)
+        last = tree_map_only(Tensor, TensorWeakRef, result)  # it is not held
         return result
 
-    def give(self, _forward: Callable[..., Any], _module: Module, /, *_args: Any, **_kwargs: Any) -> Any:
-        """Stand in for a unit; an ``Around``."""
-        return tree_map_only(TensorWeakRef, lambda reference: reference(), self._result)
+    def give(_forward: Callable[..., Any], _module: Module, /, *_args: Any, **_kwargs: Any) -> Any:
+        return tree_map_only(TensorWeakRef, lambda reference: reference(), last)
+
+    return keep, give
 
 
 class Row:
@@ -394,47 +321,30 @@ class Row:
     def __init__(self, calls: Sequence[str], skipped: Collection[str]) -> None:
         self.skipped = skipped
         self.calls = sum(path not in skipped for path in calls)
-        """The number of calls left."""
         self._is_skipped = {place: path in skipped for place, path in enumerate(calls)}
         self._numbers = {-1: -1}
         for place, path in enumerate(calls):
             self._numbers[place] = self._numbers[place - 1] + (path not in skipped)
 
-    def whole(self, order: Iterable[Segment], pieces: Sequence[Piece]) -> list[Piece]:
-        """Return the segments of the whole step.
+    def whole(self, order: Sequence[Segment], pieces: Sequence[Piece]) -> list[Piece] | None:
+        """Return the segments of the whole step, which goes through these; ``None`` as for :meth:`stand_ins`."""
+        stand_ins = self.stand_ins(order, [piece.segment for piece in pieces])
+        if stand_ins is None:
+            return None
+        known = {piece.segment: piece for piece in pieces}
+        return [known[one]._replace(segment=segment) for segment, one in zip(order, stand_ins, strict=True)]
 
-        Args:
-            order: The segments that a whole step goes through.
-            pieces: Those of one without the units that are left out.
-
-        Raises:
-            DifferentStepsError: The latter do not follow from the former.
-        """
-        known, segments = {piece.segment: piece for piece in pieces}, list(order)
-        stand_ins = self.stand_ins(segments, [piece.segment for piece in pieces])
-        return [known[one]._replace(segment=segment) for segment, one in zip(segments, stand_ins, strict=True)]
-
-    def stand_ins(self, order: Sequence[Segment], taken: Sequence[Segment]) -> list[Segment]:
+    def stand_ins(self, order: Sequence[Segment], taken: Sequence[Segment]) -> list[Segment] | None:
         """Return for each segment of a whole step the one that stands for it.
 
         Args:
             order: The segments that a whole step goes through.
-            taken: Those that one without the units that are left out goes through.
-
-        Raises:
-            DifferentStepsError: The latter do not follow from the former.
+            taken: Those that one without the units that are left out goes through; where they do not follow from the
+                former, the answer is ``None``.
         """
-        known, left, found = set(taken), iter(taken), []
-        for segment in order:
-            brief = self._brief(segment)
-            if not self._is_skipped.get(segment.unit, False) and next(left, None) != brief:
-                raise DifferentStepsError
-            if brief not in known:
-                raise DifferentStepsError
-            found.append(brief)
-        if len(known) < len(taken) or next(left, None) is not None:
-            raise DifferentStepsError
-        return found
+        found = [self._brief(segment) for segment in order]
+        left = [one for segment, one in zip(order, found, strict=True) if not self._is_skipped.get(segment.unit, False)]
+        return found if left == list(taken) and set(found) <= set(taken) and len(set(taken)) == len(taken) else None
 
     def units(self, number: int, other: int) -> Iterator[tuple[int, int]]:
         """Yield the units of a whole step that one of this step stands for, each with what another one is beside it."""
@@ -448,12 +358,7 @@ class Row:
         return [unit for unit, brief in self._numbers.items() if brief == number]
 
     def with_left_out(self, pieces: Iterable[Piece], held: Iterable[Moved]) -> list[Piece]:
-        """Return the segments of the whole step, which lets go as well of what units hold to its end that are left out.
-
-        Args:
-            pieces: Those segments, as one without the units tells of them.
-            held: What the units that are left hold to the end (:func:`held_to_the_end`).
-        """
+        """Return the segments of the whole step, where units that are left out let go of what they hold."""
         more: dict[tuple[Segment, int], int] = collections.defaultdict(int)
         for segment, node, unit, size in held:
             whole = dataclasses.replace(segment, unit=self.all_of(segment.unit)[-1])
@@ -474,5 +379,4 @@ class Row:
         return sum((step.work.get(self._brief(segment), Amount()) for segment in everywhere), Amount())
 
     def _brief(self, segment: Segment) -> Segment:
-        """Return the segment that stands for it where units are left out."""
         return dataclasses.replace(segment, unit=self._numbers[segment.unit])

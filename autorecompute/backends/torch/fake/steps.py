@@ -15,18 +15,18 @@ from typing import TYPE_CHECKING, Any
 
 import torch
 from torch import Tensor
-from torch._subclasses.fake_tensor import FakeTensorMode
 from torch.autograd import _get_sequence_nr
 from torch.optim import Optimizer
 
 from autorecompute.backends.common import observe_batch
 from autorecompute.backends.torch.compiled.forms import eagerly
-from autorecompute.backends.torch.fake.live import BACKWARD, FORWARD, OUTSIDE, Segment, Work, state_of, tensors_of
-from autorecompute.backends.torch.fake.repeats import FakeStep, LastResult
+from autorecompute.backends.torch.fake.live import BACKWARD, FORWARD, OUTSIDE, Segment, state_of, tensors_of, work_of
+from autorecompute.backends.torch.fake.repeats import FakeStep, last_result
 from autorecompute.backends.torch.fake.tensors import (
     FakeLiveBytes,
     FakeOperators,
-    Fakes,
+    as_fakes,
+    in_fakes,
     on_fakes,
     quietly,
     resized,
@@ -43,12 +43,16 @@ from autorecompute.errors import ScriptError
 if TYPE_CHECKING:
     from collections.abc import Iterable, Iterator
 
+    from torch._subclasses.fake_tensor import FakeTensorMode
     from torch.nn import Module, Parameter
 
-    from autorecompute.backends.torch.fake.live import LiveBytes, Speeds
+    from autorecompute.backends.torch.fake.live import LiveBytes
     from autorecompute.backends.torch.find.storages import Values
     from autorecompute.backends.torch.switch.switchboard import Switchboard
+    from autorecompute.memory import Machine
     from autorecompute.plans import Choice
+
+    Call = tuple[tuple[Any, ...], dict[str, Any]]
 
 
 class Timeline:
@@ -57,7 +61,7 @@ class Timeline:
     Put ``around`` around each unit and all that is around it already: what a unit drops when it returns belongs to it.
 
     Args:
-        repeats: Whether there are units. Where there are none, each pass is told apart by the graph's nodes alone.
+        repeats: True if there are units. Where there are none, each pass is told apart by the graph's nodes alone.
     """
 
     def __init__(self, *, repeats: bool = True) -> None:
@@ -103,7 +107,6 @@ class Timeline:
         return self._last
 
     def _going_through(self, number: int) -> Segment:
-        """Return the part of the backward pass that a node of this number is in."""
         if number >= 1 << 62:  # gradients are put where they belong by nodes without a number
             is_first = self._last.phase != BACKWARD
             return Segment(BACKWARD, len(self._calls) - 1, is_behind=True) if is_first else self._last
@@ -125,12 +128,6 @@ REDUCES = "post_backward"
 """The method of ``fully_shard`` that reduces the gradients of a parameter group; private to torch."""
 
 
-NO_GROUP = (
-    "The script makes no process group, so there is one rank of it. Leave --ranks out, or have the script call "
-    "torch.distributed.init_process_group where WORLD_SIZE is set."
-)
-
-
 def require_group() -> None:
     """Refuse a script that trains alone.
 
@@ -138,74 +135,51 @@ def require_group() -> None:
         ScriptError: It has made no process group.
     """
     if not torch.distributed.is_initialized():
-        raise ScriptError(NO_GROUP)
+        raise ScriptError(
+            "The script makes no process group, so there is one rank of it. Leave --ranks out, or have the script call "
+            "torch.distributed.init_process_group where WORLD_SIZE is set."
+        )
 
 
-class Collectives:
-    """Follows the storages of a step in which ``fully_shard`` gathers parameters and reduces gradients.
+@contextlib.contextmanager
+def told_apart(model: Module, meter: FakeLiveBytes, buckets: Buckets | None) -> Iterator[Callable[[], None]]:
+    """Follow what ``fully_shard`` gathers and reduces in a step, and tell the kinds of its storages in ``meter.kinds``.
 
-    Args:
-        model: The model.
-        meter: Counts the storages of the step, and gives them their numbers.
-        buckets: Those of ``DistributedDataParallel`` around the model; ``None`` where there is none.
-
-    Attributes:
-        gathered: Numbers of the storages of gathered parameters and of buffers of collectives.
-        gradients: Those of gradients, before they are reduced and behind that.
+    Gives what is to be called at the end of the backward pass: what the parameters have then are gradients.
     """
+    held = meter.numbers_of([*model.parameters(), *model.buffers()])
+    gathered, gradients = set[int](), set[int]()
+    if buckets is not None:
+        (gradients if buckets.are_gradients else gathered).update(meter.numbers_of(buckets.tensors))
 
-    def __init__(self, model: Module, meter: LiveBytes, buckets: Buckets | None) -> None:
-        self._model, self._meter, self._buckets = model, meter, buckets
-        self._held = meter.numbers_of([*model.parameters(), *model.buffers()])
-        own = meter.numbers_of(buckets.tensors) if buckets is not None else set()
-        is_view = buckets is not None and buckets.are_gradients
-        self.gathered, self.gradients = (set(), own) if is_view else (own, set())
+    def note_gradients() -> None:
+        gradients.update(meter.numbers_of(one.grad for one in model.parameters() if one.grad is not None))
 
-    @contextlib.contextmanager
-    def followed(self) -> Iterator[None]:
-        """Follow whatever is gathered and reduced inside."""
-        with contextlib.ExitStack() as followed:
-            if self._buckets is not None:
-                followed.enter_context(self._buckets.in_use())
-            if is_sharded(self._model):
-                followed.enter_context(self._sharding())
-            yield
-
-    @contextlib.contextmanager
-    def _sharding(self) -> Iterator[None]:
-        from torch.distributed.fsdp._fully_shard._fsdp_param_group import FSDPParamGroup
-
-        originals = {name: getattr(FSDPParamGroup, name) for name in (*GATHERS, REDUCES)}
-        for name, original in originals.items():
-            setattr(FSDPParamGroup, name, self._following(original, reduces=name == REDUCES))
-        try:
-            yield
-        finally:
-            for name, original in originals.items():
-                setattr(FSDPParamGroup, name, original)
-
-    def note_gradients(self) -> None:
-        """End the backward pass: what the parameters have now are gradients."""
-        parameters = self._model.parameters()
-        self.gradients |= self._meter.numbers_of(one.grad for one in parameters if one.grad is not None)
-
-    @property
-    def kinds(self) -> dict[int, str]:
-        """Return the kind of each storage that has one, by its number."""
-        gathered, gradients = dict.fromkeys(self.gathered, GATHERED), dict.fromkeys(self.gradients, GRADIENTS)
-        return {**gathered, **gradients, **dict.fromkeys(self._held, PARAMETERS)}
-
-    def _following(self, original: Callable[..., Any], *, reduces: bool) -> Callable[..., Any]:
+    def following(original: Callable[..., Any]) -> Callable[..., Any]:
         @functools.wraps(original)
         def call(group: Any, *args: Any, **kwargs: Any) -> Any:
-            if reduces:
-                self.gradients |= self._meter.numbers_of(_unsharded_gradients(group))
-            begin = len(self._meter.events)
+            if original.__name__ == REDUCES:
+                gradients.update(meter.numbers_of(_unsharded_gradients(group)))
+            begin = len(meter.events)
             result = original(group, *args, **kwargs)
-            self.gathered |= {event.storage for event in self._meter.events[begin:] if event.change > 0}
+            gathered.update(event.storage for event in meter.events[begin:] if event.change > 0)
             return result
 
         return call
+
+    with contextlib.ExitStack() as followed:
+        if buckets is not None:
+            followed.enter_context(buckets.in_use())
+        if is_sharded(model):
+            from torch.distributed.fsdp._fully_shard._fsdp_param_group import FSDPParamGroup
+
+            for name in (*GATHERS, REDUCES):
+                original = getattr(FSDPParamGroup, name)
+                followed.callback(setattr, FSDPParamGroup, name, original)
+                setattr(FSDPParamGroup, name, following(original))
+        yield note_gradients
+    kinds = ((gathered, GATHERED), (gradients, GRADIENTS), (held, PARAMETERS))  # the last one decides
+    meter.kinds = {number: kind for numbers, kind in kinds for number in numbers}
 
 
 def _unsharded_gradients(group: Any) -> Iterator[Tensor]:
@@ -221,22 +195,17 @@ class Buckets:
     """The buckets in which ``DistributedDataParallel`` has gradients summed over ranks, for as long as it lives.
 
     Args:
-        parameters: The parameters that are trained.
-        are_gradients: Whether the gradients lie in them (``gradient_as_bucket_view``), and not beside them.
+        parameters: The model's.
+        are_gradients: True if the gradients lie in them (``gradient_as_bucket_view``), and not beside them.
 
     Attributes:
-        are_gradients: The same.
+        tensors: Their parts, one for each parameter that is trained.
     """
 
     def __init__(self, parameters: Iterable[Parameter], *, are_gradients: bool) -> None:
         trained = dict.fromkeys(one for one in parameters if one.requires_grad)
         self._buckets = {one: torch.empty_like(one, requires_grad=False) for one in trained}
-        self.are_gradients = are_gradients
-
-    @property
-    def tensors(self) -> list[Tensor]:
-        """Return the parts of them."""
-        return list(self._buckets.values())
+        self.tensors, self.are_gradients = list(self._buckets.values()), are_gradients
 
     @contextlib.contextmanager
     def in_use(self) -> Iterator[None]:
@@ -244,15 +213,16 @@ class Buckets:
         if not self.are_gradients:
             yield
             return
-        hooks = [one.register_post_accumulate_grad_hook(self._put) for one in self._buckets]
+
+        def put(parameter: Tensor) -> None:
+            parameter.grad = self._buckets[parameter]
+
+        hooks = [one.register_post_accumulate_grad_hook(put) for one in self._buckets]
         try:
             yield
         finally:
             for hook in hooks:
                 hook.remove()
-
-    def _put(self, parameter: Tensor) -> None:
-        parameter.grad = self._buckets[parameter]
 
 
 def buckets_around(module: Module) -> Buckets | None:
@@ -269,23 +239,15 @@ def returned_loss(result: Any) -> Tensor:
     Of a model that leaves the loss to the script this is a stand-in, which takes the memory of a cross entropy: one
     tensor of the size of the result is saved, and two are made in the backward pass.
     """
-    loss = _loss_in(result)
-    if loss is not None:
+    if (loss := loss_in(result)) is not None:
         return loss
-    return torch.stack([_entropy(tensor) for tensor in tensors_in(result) if tensor.requires_grad]).sum()
+    # Each first class is the right one: no labels are needed for that.
+    scores = [tensor for tensor in tensors_in(result) if tensor.requires_grad]
+    return torch.stack([-one.log_softmax(-1)[..., 0].mean() if one.dim() > 1 else one.mean() for one in scores]).sum()
 
 
-def _entropy(scores: Tensor) -> Tensor:
-    """Return the cross entropy of scores if each first class were the right one: no labels are needed for it."""
-    return -scores.log_softmax(-1)[..., 0].mean() if scores.dim() > 1 else scores.mean()
-
-
-def is_loss(result: Any) -> bool:
-    """Tell whether a loss is among what a model returns."""
-    return _loss_in(result) is not None
-
-
-def _loss_in(result: Any) -> Tensor | None:
+def loss_in(result: Any) -> Tensor | None:
+    """Return the loss among what a model returns; ``None`` where there is none."""
     named = result.get("loss") if isinstance(result, dict) else getattr(result, "loss", None)
     if isinstance(named, Tensor):
         return named
@@ -297,16 +259,13 @@ class Script:
     """Work of a script around its model in one step.
 
     Attributes:
-        args: The positional arguments of the model's call.
-        kwargs: Its keyword arguments.
-        optimizers: The optimizers that step after the backward pass.
-        loss: Gets from what the model returns to the loss.
-        holds_result: Whether what the model returns is still held when the backward pass begins.
+        loss: Returns the loss in what the model returns.
+        holds_result: True if what the model returns is still held when the backward pass begins.
         batch: The samples in the arguments, and as many as a step is to have; ``None`` for those in the arguments.
-        keeps_gradients: Whether those of the last step are held until the next forward pass is through.
-        accumulates: Whether gradients of batches before it are held all through it.
+        keeps_gradients: True if those of the last step are held until the next forward pass is through.
+        accumulates: True if gradients of batches before it are held all through it.
         buckets: Those of ``DistributedDataParallel`` around the model; ``None`` where there is none.
-        calls: How often the model is called, with as much each time, before the backward pass through all calls.
+        calls: Number of calls of the model, with as much each time, before the backward pass through all of them.
     """
 
     args: Sequence[Any]
@@ -330,20 +289,21 @@ class FakeSteps:
     """Runs steps of a model on fake tensors.
 
     Args:
-        model: The model.
-        units: Paths of its units, which the events tell apart.
-        script: What the script does around it.
-        values: What modules looked at in the probe.
+        units: Paths of the model's units, which the events tell apart.
+        values: Values that modules looked at in the probe.
+
+    Attributes:
+        has_loss: True if the model of the last step returned a loss, or a number with a gradient.
     """
 
     def __init__(self, model: Module, units: Iterable[str], script: Script, values: Values) -> None:
         self._model, self._redirection = model, vars(model).get("forward")
         self._units = [model.get_submodule(path) for path in units]
+        self._timeline = Timeline(repeats=bool(self._units))
         self._script = script
         self._values = values
         self._batch = script.batch[1] if script.batch else observe_batch([*script.args, *script.kwargs.values()])
         self.has_loss = False
-        """Tells whether the model of the last step returned a loss, or a number with a gradient."""
 
     def run(self, board: Switchboard, choices: Iterable[Choice]) -> LiveBytes:
         """Return the bytes of a step under these choices, as of every step after the first.
@@ -354,39 +314,34 @@ class FakeSteps:
             UnknownValueError: A value is looked at that the probe has not seen.
             RuntimeError: An operator cannot be run on fake tensors.
         """
-        with self._fake(board) as fake:
-            operators = FakeOperators(fake.mode)
-            self._step(fake, operators)  # makes the optimizers' state
+        with self._fake(board) as (call, mode):
+            operators = FakeOperators(mode)
+            self._step(call, operators)  # makes the optimizers' state
             board.set(choices)
-            return self._step(fake, operators)
+            return self._step(call, operators)
 
     @contextlib.contextmanager
     def prepared(
-        self, board: Switchboard, speeds: Speeds | None = None
+        self, board: Switchboard, machine: Machine | None = None
     ) -> Iterator[tuple[FakeStep, Callable[..., FakeStep]]]:
         """Take a step with nothing on, and give it with what takes others after it, as :meth:`taking` does."""
-        with self.taking(board, speeds) as take:
+        with self.taking(board, machine) as take:
             if self._script.begins_with_gradients:
                 take(())
             yield take((), optimizes=True, makes_state=True), take
 
     @contextlib.contextmanager
-    def taking(self, board: Switchboard, speeds: Speeds | None = None) -> Iterator[Callable[..., FakeStep]]:
+    def taking(self, board: Switchboard, machine: Machine | None = None) -> Iterator[Callable[..., FakeStep]]:
         """Give what takes one step after the other; nothing is left of them.
 
         What takes a step gets the choices that are on in it, and may be told units that are skipped, whether the
         optimizers step in it, whether they have made their state before it, and how many times as large its batch is.
 
-        Args:
-            board: The switches of the model.
-            speeds: Those of the machine whose time is to be estimated; ``None`` for a rule of thumb.
-
-        Raises:
-            UnknownValueError: A value is looked at that the probe has not seen.
-            RuntimeError: An operator cannot be run on fake tensors.
+        Raises: as :meth:`run`.
         """
-        with self._fake(board) as fake:
-            operators = FakeOperators(fake.mode, Work(self._device, speeds))
+        device = next((parameter.device.type for parameter in self._model.parameters()), "cpu")
+        with self._fake(board) as (call, mode):
+            operators = FakeOperators(mode, functools.partial(work_of, device=device, machine=machine))
 
             def take(
                 choices: Iterable[Choice],
@@ -397,8 +352,7 @@ class FakeSteps:
                 times: int = 1,
             ) -> FakeStep:
                 board.set(choices)
-                args, kwargs = resized((fake.args, fake.kwargs), self._batch, times * self._batch)
-                batch = dataclasses.replace(fake, args=args, kwargs=kwargs)
+                batch = resized(call, self._batch, times * self._batch)
                 gc.collect()  # else the process would go on holding what steps leave behind
                 meter = self._step(batch, operators, skipped, optimizes=optimizes, makes_state=makes_state)
                 state = meter.held.keys() & meter.numbers_of(state_of(self._script.optimizers))
@@ -406,13 +360,8 @@ class FakeSteps:
 
             yield take
 
-    @property
-    def _device(self) -> str:
-        return next((parameter.device.type for parameter in self._model.parameters()), "cpu")
-
     @contextlib.contextmanager
-    def _fake(self, board: Switchboard) -> Iterator[_Fake]:
-        """Give the model fake parameters, and a batch, while nothing is on in the board."""
+    def _fake(self, board: Switchboard) -> Iterator[tuple[Call, FakeTensorMode]]:
         with (
             board.trying(),
             eagerly(),
@@ -424,25 +373,22 @@ class FakeSteps:
             on_fakes() as mode,
         ):
             board.set([])
-            fakes, timeline = Fakes(mode), Timeline(repeats=bool(self._units))
-            args, kwargs = fakes.of((tuple(self._script.args), dict(self._script.kwargs)))
+            call = as_fakes((tuple(self._script.args), dict(self._script.kwargs)), mode)
             if self._script.batch is not None:
-                args, kwargs = resized((args, kwargs), *self._script.batch)
-            with fakes.in_model(self._model), contextlib.ExitStack() as swapped:
-                for optimizer in self._script.optimizers:
-                    swapped.enter_context(fakes.in_optimizer(optimizer))
-                yield _Fake(args, kwargs, timeline, mode)
+                call = resized(call, *self._script.batch)
+            with in_fakes(mode, self._model, self._script.optimizers):
+                yield call, mode
 
     @contextlib.contextmanager
-    def _followed(self, timeline: Timeline, skipped: Collection[str]) -> Iterator[None]:
+    def _followed(self, skipped: Collection[str]) -> Iterator[None]:
         """Tell values inside what makes a module run again, and follow units outside what drops their operators."""
         watchers = {self._model.get_submodule(path): self._values.around(path) for path in self._values.paths}
-        left_out, last = {self._model.get_submodule(path) for path in skipped}, LastResult()
+        left_out, (keep, give) = {self._model.get_submodule(path) for path in skipped}, last_result()
         before = {module: around_of(module) for module in {*self._units, *watchers}}
         for module, arounds in before.items():
-            outer = [last.keep, timeline.around] if module in self._units else []
+            outer = [keep, self._timeline.around] if module in self._units else []
             inner = [watchers[module]] if module in watchers else []
-            put_around(module, [last.give] if module in left_out else [*outer, *arounds, *inner])
+            put_around(module, [give] if module in left_out else [*outer, *arounds, *inner])
         hooks = {module: (module._forward_pre_hooks, module._forward_hooks) for module in left_out}
         for module in left_out:  # with them fully_shard gathers parameters
             module._forward_pre_hooks, module._forward_hooks = collections.OrderedDict(), collections.OrderedDict()
@@ -456,33 +402,33 @@ class FakeSteps:
 
     def _step(
         self,
-        fake: _Fake,
+        call: Call,
         operators: FakeOperators,
         skipped: Collection[str] = (),
         *,
         optimizes: bool = True,
         makes_state: bool = False,
     ) -> FakeLiveBytes:
-        fake.timeline.start()
+        self._timeline.start()
         optimizers, buckets = self._script.optimizers, self._script.buckets
-        known = tensors_of(self._model, optimizers, (fake.args, fake.kwargs))
+        known = tensors_of(self._model, optimizers, call)
         known += buckets.tensors if buckets is not None else []
-        meter = FakeLiveBytes(known, fake.timeline.segment, operators, self._values)
-        collectives = Collectives(self._model, meter, buckets)
+        meter = FakeLiveBytes(known, self._timeline.segment, operators, self._values)
         del known
         torch.clear_autocast_cache()  # the script's autocast is entered anew for every step
-        with torch.enable_grad(), self._followed(fake.timeline, skipped), meter, collectives.followed():
-            results = [self._call(fake) for _ in range(self._script.calls)]
+        followed, told = self._followed(skipped), told_apart(self._model, meter, buckets)
+        with torch.enable_grad(), followed, meter, told as note_gradients:
+            results = [self._call(call) for _ in range(self._script.calls)]
             loss = sum(self._script.loss(result) for result in results)
-            self.has_loss = all(map(is_loss, results))
+            self.has_loss = all(loss_in(result) is not None for result in results)
             if not self._script.holds_result:
                 results.clear()
             if self._script.keeps_gradients and not self._script.accumulates:
                 self._model.zero_grad()
             with out_of_autocast():
                 loss.backward()
-                fake.timeline.leave_backward()
-                collectives.note_gradients()
+                self._timeline.leave_backward()
+                note_gradients()
                 if makes_state:  # in a step before this one, which has the same gradients
                     with meter.before_all():
                         for optimizer in optimizers:
@@ -493,24 +439,15 @@ class FakeSteps:
                         optimizer.zero_grad()
                 if not self._script.begins_with_gradients:
                     self._model.zero_grad()
-        meter.kinds = collectives.kinds
         return meter
 
-    def _call(self, fake: _Fake) -> Any:
+    def _call(self, call: Call) -> Any:
         """Call the model once, so that it looks at the values that the probe's first call has seen."""
         self._values.rewind()
         if self._redirection is not None:  # Lightning's, under DDP, which holds for one call
             self._model.forward = self._redirection
-        args, kwargs = exchanged((fake.args, fake.kwargs), lambda one: one)  # the forward may write to them
+        args, kwargs = exchanged(call, lambda one: one)  # the forward may write to them
         return self._model(*args, **kwargs)
-
-
-@dataclasses.dataclass(frozen=True)
-class _Fake:
-    args: Any
-    kwargs: Any
-    timeline: Timeline
-    mode: FakeTensorMode
 
 
 def _plain_step(optimizer: Optimizer) -> None:

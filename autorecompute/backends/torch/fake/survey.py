@@ -12,14 +12,14 @@ from typing import TYPE_CHECKING, NamedTuple
 from autorecompute.backends.torch.fake.live import BACKWARD, FORWARD, OUTSIDE, Segment, state_of
 from autorecompute.backends.torch.fake.repeats import (
     NO_EXTENT,
-    Cuts,
-    DifferentStepsError,
     Extent,
     Row,
     cut,
+    finer,
     held_to_the_end,
     lifetimes,
     moved,
+    parts_of,
 )
 from autorecompute.backends.torch.fake.steps import FakeSteps
 from autorecompute.backends.torch.fake.tensors import is_fake
@@ -44,15 +44,15 @@ if TYPE_CHECKING:
 
     from torch.nn import Module
 
-    from autorecompute.backends.torch.fake.live import Speeds
-    from autorecompute.backends.torch.fake.repeats import FakeStep, Lifetimes, Piece
+    from autorecompute.backends.torch.fake.repeats import Cut, FakeStep, Lifetimes, Piece
     from autorecompute.backends.torch.fake.steps import Script
     from autorecompute.backends.torch.find.detection import Detected
     from autorecompute.backends.torch.switch.switchboard import Site, Switchboard
+    from autorecompute.memory import Machine
 
 
 def interactions_of(found: Detected, board: Switchboard) -> Iterator[tuple[Choice, Choice]]:
-    """Pairs of choices of which the second keeps what the first has, where both do something beside each other."""
+    """Yield pairs of choices of which the second keeps what the first has, where both do something together."""
     names = {site.name for site in offered(found)}
     for one, other in found.interactions:
         if not {one, other} <= names:
@@ -120,7 +120,8 @@ def rough_steps(found: Detected, board: Switchboard) -> Steps | None:
 
 def _parts_of_blocks(found: Detected) -> list[Part]:
     """Return the forward passes of all units and of the head, and their backward passes in the other order."""
-    units, owners = [*found.calls, ""], [*map(found.structure.units.index, found.calls), _last(found)]
+    place_of = found.structure.units.index
+    units, owners = [*found.calls, ""], [*map(place_of, found.calls), place_of(found.calls[-1])]
     told = [
         (unit, owner, found.unit_bytes.get(unit, 0) // max(1, found.calls.count(unit)))
         for unit, owner in zip(units, owners, strict=True)
@@ -130,16 +131,13 @@ def _parts_of_blocks(found: Detected) -> list[Part]:
     return [*forward, *reversed(backward)]
 
 
-def _last(found: Detected) -> int:
-    return found.structure.units.index(found.calls[-1])
-
-
 def _option(choice: Choice, site: Site, found: Detected) -> OptionStep:
     whole = found.savings[site.name].at(found.batch)
     size = max(0.0, whole) * SAVED[choice.option] / len(site.occurrences)
     forward: dict[int, int] = collections.defaultdict(int)
     for path in site.occurrences:
-        places = _places(path, found)
+        unit = found.structure.unit_of(path)
+        places = [place for place, call in enumerate(found.calls) if call == unit] or [len(found.calls)]  # or the head
         for place in places:
             forward[place] += round(size / len(places))
     last = 2 * len(found.calls) + 1
@@ -157,12 +155,6 @@ def _option(choice: Choice, site: Site, found: Detected) -> OptionStep:
     )
 
 
-def _places(path: str, found: Detected) -> Sequence[int]:
-    """Return the parts of the forward pass in which a module is: its unit's calls, or else the head."""
-    unit = found.structure.unit_of(path)
-    return [place for place, call in enumerate(found.calls) if call == unit] or [len(found.calls)]
-
-
 _COMPUTED = (FORWARD, BACKWARD)
 """The phases that recompute changes."""
 
@@ -174,28 +166,20 @@ _LOG = logging.getLogger(__name__)
 
 
 def survey_steps(
-    model: Module, found: Detected, board: Switchboard, script: Script, speeds: Speeds | None = None
+    model: Module, found: Detected, board: Switchboard, script: Script, machine: Machine | None = None
 ) -> Steps:
     """Run steps of the model on fake tensors, without recompute and with each choice.
-
-    Args:
-        model: The model.
-        found: What a probe found in it.
-        board: Its switches.
-        script: What the script does around the model.
-        speeds: Those of the machine whose time is to be estimated; ``None`` where real steps follow, which tell it.
 
     Raises:
         UnknownValueError: A value is looked at that the probe has not seen.
         RuntimeError: An operator cannot be run on fake tensors.
     """
-    known_bytes = sum(
-        one.nbytes for one in state_of(script.optimizers) if not is_fake(one)
-    )  # of a training that goes on
-    began, seconds = time.process_time(), SECONDS if speeds is None else SECONDS_ALONE
+    # Of a training that goes on.
+    known_bytes = sum(one.nbytes for one in state_of(script.optimizers) if not is_fake(one))
+    began, seconds = time.process_time(), SECONDS if machine is None else SECONDS_ALONE
     choices = [Choice(site.name, option) for site in offered(found) for option in site.options]
     fakes = FakeSteps(model, found.structure.units, script, found.values)
-    with fakes.prepared(board, speeds) as (plain, take):
+    with fakes.prepared(board, machine) as (plain, take):
         survey = _Survey(take, plain, found)
         doubled = survey.doubled()
         taken = {
@@ -212,7 +196,7 @@ def survey_steps(
             and (step := survey.take(pair, paths))
         }
     pieces = cut(plain.events, len(found.calls))
-    cuts = Cuts(pieces, [step.pieces for step in (*taken.values(), *met.values())])
+    cuts = finer(pieces, [step.pieces for step in (*taken.values(), *met.values())])
     options = {choice: survey.option(choice, board.paths(choice), step, cuts) for choice, step in taken.items()}
     return Steps(
         batch=script.batch[1] if script.batch is not None else found.batch,
@@ -229,17 +213,12 @@ def survey_steps(
     )
 
 
-def _fixed(cuts: Cuts, plain: Sequence[Piece], doubled: _Taken | None) -> list[Extent]:
-    """Return the share of each part that does not grow with the batch; nothing where nobody knows."""
-    if doubled is None or [piece.segment for piece in doubled.pieces] != [piece.segment for piece in plain]:
-        return [NO_EXTENT] * len(cuts.segments)
-    both = zip(cuts.parts(plain), cuts.parts(doubled.pieces), strict=True)
-    return [Extent(2 * one.change - two.change, 2 * one.highest - two.highest) for one, two in both]
-
-
-def _parts(cuts: Cuts, plain: Sequence[Piece], doubled: _Taken | None, found: Detected) -> tuple[Part, ...]:
-    units = found.structure.units
-    told = zip(cuts.segments, cuts.parts(plain), _fixed(cuts, plain, doubled), strict=True)
+def _parts(cuts: Sequence[Cut], plain: Sequence[Piece], doubled: _Taken | None, found: Detected) -> tuple[Part, ...]:
+    """Return the parts of a step, with the share that does not grow with the batch, of which nothing may be known."""
+    units, once, fixed = found.structure.units, parts_of(plain, cuts), [NO_EXTENT] * len(cuts)
+    if doubled is not None and [piece.segment for piece in doubled.pieces] == [piece.segment for piece in plain]:
+        both = zip(once, parts_of(doubled.pieces, cuts), strict=True)
+        fixed = [Extent(2 * one.change - two.change, 2 * one.highest - two.highest) for one, two in both]
     return tuple(
         Part(
             phase=segment.phase,
@@ -247,10 +226,10 @@ def _parts(cuts: Cuts, plain: Sequence[Piece], doubled: _Taken | None, found: De
             owner=_owner(segment, found, units),
             change=extent.change,
             highest=extent.highest,
-            fixed_change=fixed.change,
-            fixed_highest=fixed.highest,
+            fixed_change=constant.change,
+            fixed_highest=constant.highest,
         )
-        for segment, extent, fixed in told
+        for (_, segment, _), extent, constant in zip(cuts, once, fixed, strict=True)
     )
 
 
@@ -268,15 +247,7 @@ def _owner(segment: Segment, found: Detected, units: Sequence[str]) -> int:
 
 
 class _Taken(NamedTuple):
-    """A step that was taken.
-
-    Attributes:
-        row: The units that were left out.
-        base: Bytes that are alive before it.
-        pieces: The segments of the whole step.
-        work: What it computes.
-        lifetimes: When its storages came and went, in segments of the step as it was taken.
-    """
+    """A step that was taken: its lifetimes are in its own segments, its pieces and its work those of a whole one."""
 
     row: Row
     base: int
@@ -285,30 +256,8 @@ class _Taken(NamedTuple):
     lifetimes: Lifetimes
 
 
-class _Difference(NamedTuple):
-    """Difference of a part of a step from that of another step.
-
-    Attributes:
-        place: The part.
-        owner: The unit whose recompute decides about it.
-        change: What is added to its change.
-        highest: What is added to its highest.
-    """
-
-    place: int
-    owner: int
-    change: int
-    highest: int
-
-
 class _Survey:
-    """Takes a step with each choice, and compares it with the one without.
-
-    Args:
-        take: Takes a step.
-        plain: The step without recompute.
-        found: What a probe found in the model.
-    """
+    """Takes a step with each choice, and compares it with the one without."""
 
     def __init__(self, take: Callable[..., FakeStep], plain: FakeStep, found: Detected) -> None:
         self._take, self._found = take, found
@@ -318,7 +267,7 @@ class _Survey:
         self._short = self._shortest()
 
     def _shortest(self) -> _Taken:
-        """Without the units that are repeated, if the step without recompute then comes out as it is."""
+        """Return the step without the units that are repeated, if the whole one follows from it."""
         row = Row(self._found.calls, self._found.repeated)
         if not row.skipped:
             return self._whole
@@ -352,58 +301,70 @@ class _Survey:
             return None
         return taken
 
-    def option(self, choice: Choice, paths: Sequence[str], taken: _Taken, cuts: Cuts) -> OptionStep:
+    def option(self, choice: Choice, paths: Sequence[str], taken: _Taken, cuts: Sequence[Cut]) -> OptionStep:
         """Return the difference of a step with the choice."""
         structure = self._found.structure
         differing = self._differences(taken, cuts)
+        parts, owners, change, highest = zip(*differing, strict=True) if differing else ((), (), (), ())
         again = taken.work.beyond(self._whole.work)
         return OptionStep(
             site=choice.site,
             option=choice.option,
             units=tuple(structure.units_with(path) for path in paths),
-            parts=tuple(one.place for one in differing),
-            change=tuple(one.change for one in differing),
-            highest=tuple(one.highest for one in differing),
+            parts=parts,
+            change=change,
+            highest=highest,
             work=again.cost / self._whole.work.cost if self._whole.work.cost else 0.0,
             again=again,
-            owners=tuple(one.owner for one in differing),
+            owners=owners,
         )
 
-    def _differences(self, taken: _Taken, cuts: Cuts) -> list[_Difference]:
-        """Return the differences of a step from the one without recompute; those that other units decide come last."""
-        pairs = zip(cuts.segments, cuts.parts(self._whole.pieces), cuts.parts(taken.pieces), strict=True)
+    def _differences(self, taken: _Taken, cuts: Sequence[Cut]) -> list[tuple[int, int, int, int]]:
+        """Return the parts in which a step differs from the one without recompute.
+
+        For each the unit whose recompute decides about it, and what is added to its change and to its highest. Those
+        that other units decide come last.
+        """
+        pairs = zip(cuts, parts_of(self._whole.pieces, cuts), parts_of(taken.pieces, cuts), strict=True)
         own = {
-            place: _Difference(place, self._owner(segment), other.change - one.change, other.highest - one.highest)
-            for place, (segment, one, other) in enumerate(pairs)
+            place: (self._owner(segment), other.change - one.change, other.highest - one.highest)
+            for place, ((_, segment, _), one, other) in enumerate(pairs)
             if one != other
         }
-        others = [one for one in self._moved(taken, cuts) if one.place in own and one.owner != own[one.place].owner]
-        for at, (place, _, change, _) in enumerate(others):
+        others = []
+        for (place, owner), moved_bytes in self._moved(taken, cuts).items():
+            if place not in own or owner == own[place][0]:
+                continue
             # What stays was there when a forward part was at its highest; what goes earlier went after that.
-            all_of_it = own[place]
-            is_forward = cuts.segments[place].phase == FORWARD
-            at_most, at_least = max(all_of_it.highest, 0), min(all_of_it.highest, 0)
-            highest = min(max(change, at_least), at_most) if is_forward else 0
-            others[at] = others[at]._replace(highest=highest)
-            own[place] = all_of_it._replace(change=all_of_it.change - change, highest=all_of_it.highest - highest)
-        return [*own.values(), *others]
+            of_part, change, highest = own[place]
+            is_forward = cuts[place][1].phase == FORWARD
+            share = min(max(moved_bytes, min(highest, 0)), max(highest, 0)) if is_forward else 0
+            others.append((place, owner, moved_bytes, share))
+            own[place] = of_part, change - moved_bytes, highest - share
+        return [*((place, *figures) for place, figures in own.items()), *others]
 
-    def _moved(self, taken: _Taken, cuts: Cuts) -> Iterator[_Difference]:
-        """Yield what goes in other parts than without recompute because another unit keeps it, or keeps it no more."""
+    def _moved(self, taken: _Taken, cuts: Sequence[Cut]) -> dict[tuple[int, int], int]:
+        """Return bytes that go in another part than without recompute, as another unit keeps them, or no longer does.
+
+        By the part and that unit.
+        """
         plain = self._short if taken.row is self._short.row else self._whole
         row, both = taken.row, (plain.lifetimes, taken.lifetimes)
         told = [
-            (one, whole, decider) for one in moved(*both) for whole, decider in row.units(one.segment.unit, one.unit)
+            (whole, decider, segment, node, size)
+            for segment, node, unit, size in moved(*both)
+            for whole, decider in row.units(segment.unit, unit)
         ]
-        for one in held_to_the_end(*both):
-            told += [(one, row.all_of(one.segment.unit)[-1], decider) for decider in row.all_of(one.unit)]
+        for segment, node, unit, size in held_to_the_end(*both):
+            last = row.all_of(segment.unit)[-1]
+            told += [(last, decider, segment, node, size) for decider in row.all_of(unit)]
         sizes: dict[tuple[int, int], int] = collections.defaultdict(int)
-        for one, whole, decider in told:
-            place = cuts.place(dataclasses.replace(one.segment, unit=whole), one.node)
-            if place is not None:
-                sizes[place, self._owner(Segment(BACKWARD, decider))] += one.size
-        for (place, owner), size in sizes.items():
-            yield _Difference(place, owner, size, 0)
+        for whole, decider, segment, node, size in told:
+            at = dataclasses.replace(segment, unit=whole)
+            places = (place for place, (_, other, nodes) in enumerate(cuts) if other == at and node in nodes)
+            if (place := next(places, None)) is not None:
+                sizes[place, self._owner(Segment(BACKWARD, decider))] += size
+        return sizes
 
     def _owner(self, segment: Segment) -> int:
         return _owner(segment, self._found, self._found.structure.units)
@@ -414,10 +375,10 @@ class _Survey:
         pieces = [piece for piece in cut(step.events, row.calls) if piece.segment.phase in _COMPUTED]
         if row.skipped:
             order = [piece.segment for piece in self._whole.pieces if piece.segment.phase in _COMPUTED]
-            try:
-                pieces = row.whole(order, pieces)
-            except DifferentStepsError:
+            whole = row.whole(order, pieces)
+            if whole is None:
                 return self._step(choices, self._whole.row, times)
+            pieces = whole
         # The optimizer's step is the same whatever is recomputed, and at every batch.
         return _Taken(row, step.base, [*pieces, *self._outside], row.work(step, _COMPUTED), lifetimes(step.events))
 

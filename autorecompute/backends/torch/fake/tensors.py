@@ -6,10 +6,11 @@ import collections
 import contextlib
 import functools
 import logging
+import operator
 import os
 import sys
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, NamedTuple, Protocol, Self
+from typing import TYPE_CHECKING, Any, Self
 
 import torch
 from torch import Tensor
@@ -40,13 +41,15 @@ from autorecompute.units import MIB
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Iterator, Sequence
     from contextlib import AbstractContextManager
-    from types import FrameType, TracebackType
+    from types import FrameType
 
     from torch.nn import Module
     from torch.optim import Optimizer
 
-    from autorecompute.backends.torch.fake.live import Segment, Work
+    from autorecompute.backends.torch.fake.live import Segment
     from autorecompute.backends.torch.find.storages import Values
+
+    _Remake = Callable[[Sequence[FakeTensor]], Any]
 
 
 _UNSAFE_VIEW = torch.ops.aten._unsafe_view.default
@@ -56,83 +59,75 @@ _NEVER_THE_SAME = {torch.Tag.data_dependent_output, torch.Tag.dynamic_output_sha
 _CONSTANTS = {bool, int, float, str, type(None), torch.dtype, torch.device, torch.layout, torch.memory_format}
 
 
-class _UnknownFormError(Exception):
-    """The form of a value does not tell all about it."""
-
-
-class _Made(NamedTuple):
-    """A tensor in a storage of its own."""
-
-    size: tuple[int, ...]
-    stride: tuple[int, ...]
-    dtype: torch.dtype
-    device: torch.device
-
-
-class _Given(NamedTuple):
-    """A tensor that is an argument, by its place among them."""
-
-    place: int
-
-
-class _Answer(NamedTuple):
-    """Result of an operator.
-
-    Attributes:
-        result: Its result, with forms in place of tensors.
-        work: What it computes.
-    """
-
-    result: Any
-    work: Amount
-
-
 class FakeOperators:
     """Runs operators on fake tensors.
 
     Args:
         mode: That of the tensors.
-        work: Tells the work of every operator; ``None`` where nobody asks.
+        work: Returns the work of an operator that is given this, with its arguments and its result; ``None`` where
+            nobody asks.
     """
 
-    def __init__(self, mode: FakeTensorMode, work: Work | None = None) -> None:
+    def __init__(self, mode: FakeTensorMode, work: Callable[..., Amount] | None = None) -> None:
         self._mode = mode
         self._work = work
-        self._answers: dict[Any, _Answer] = {}
+        self._answers: dict[Any, tuple[_Remake, Amount]] = {}
 
     def run(self, function: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> tuple[Any, Amount]:
         """Return an operator's result and its work."""
         if _is_view(function) and not kwargs and type(args[0]) is FakeTensor:
             result = _view(function, args)
             return result, NOTHING if function is not _UNSAFE_VIEW else self.work_of(function, args, kwargs, result)
+        parts: list[Any] = [function, torch.get_default_dtype()]
         tensors: list[FakeTensor] = []
-        try:
-            key = _key(function, args, kwargs, tensors)
-        except _UnknownFormError:
-            result = _result_of(function, args, kwargs)
-            return result, self.work_of(function, args, kwargs, result)
-        answer = self._answers.get(key)
-        if answer is not None:
-            return self._tensors_of(answer.result, tensors), answer.work
+        is_known = _is_told_by_forms(function) and _add((args, tuple(kwargs.items())), parts, tensors)
+        key = tuple(parts) if is_known else None
+        if key is not None and (answer := self._answers.get(key)) is not None:
+            remake, work = answer
+            return remake(tensors), work
         result = _result_of(function, args, kwargs)
         work = self.work_of(function, args, kwargs, result)
-        with contextlib.suppress(_UnknownFormError):
+        if key is not None:
             taken = {tensor.untyped_storage()._cdata for tensor in tensors}
-            self._answers[key] = _Answer(_form_of(result, tensors, taken), work)
+            if (new := self._remake_of(result, tensors, taken)) is not None:
+                self._answers[key] = new, work
         return result, work
 
     def work_of(self, function: Any, args: tuple[Any, ...], kwargs: dict[str, Any], result: Any) -> Amount:
         """Return the work of an operator that gave this."""
-        return self._work.of(function, args, kwargs, result) if self._work is not None else NOTHING
+        return self._work(function, args, kwargs, result) if self._work is not None else NOTHING
 
-    def _tensors_of(self, form: Any, given: Sequence[FakeTensor]) -> Any:
-        if isinstance(form, _Made):
+    def _remake_of(self, result: Any, given: Sequence[FakeTensor], taken: set[int]) -> _Remake | None:
+        """Return what makes such a result from tensors of the same forms; ``None`` where forms do not tell it all.
+
+        That is so where a tensor lies on a part of a storage, or on one that is taken, which those of the result join.
+        """
+        kind = type(result)
+        if kind is FakeTensor:
+            place = next((place for place, tensor in enumerate(given) if tensor is result), None)
+            return operator.itemgetter(place) if place is not None else self._remake_of_new(result, taken)
+        if kind in {tuple, list}:
+            parts = [self._remake_of(one, given, taken) for one in result]
+            known = [part for part in parts if part is not None]
+            return (lambda given: kind(part(given) for part in known)) if len(known) == len(parts) else None
+        return (lambda _: result) if kind in _CONSTANTS else None
+
+    def _remake_of_new(self, tensor: FakeTensor, taken: set[int]) -> _Remake | None:
+        size, stride, dtype, device = tuple(tensor.shape), tensor.stride(), tensor.dtype, tensor.fake_device
+        last = sum((length - 1) * step for length, step in zip(size, stride, strict=True))
+        whole = 0 if 0 in size else (last + 1) * dtype.itemsize
+        storage = tensor.untyped_storage()
+        is_whole = storage.nbytes() == whole and tensor.storage_offset() == 0 and tensor.constant is None
+        if not is_whole or storage._cdata in taken:
+            return None
+        taken.add(storage._cdata)
+
+        def remake(_given: Sequence[FakeTensor]) -> FakeTensor:
             with torch._C._DisableTorchDispatch():
-                made = torch.empty_strided(form.size, form.stride, dtype=form.dtype, device="meta")
-            return FakeTensor(self._mode, made, form.device)
-        if isinstance(form, _Given):
-            return given[form.place]
-        return type(form)(self._tensors_of(one, given) for one in form) if isinstance(form, (tuple, list)) else form
+                made = torch.empty_strided(size, stride, dtype=dtype, device="meta")
+            return FakeTensor(self._mode, made, device)
+
+        return remake
 
 
 def _result_of(function: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
@@ -170,71 +165,19 @@ def _is_told_by_forms(function: Any) -> bool:
     return is_plain and _NEVER_THE_SAME.isdisjoint(function.tags)
 
 
-def _key(function: Any, args: Any, kwargs: Any, tensors: list[FakeTensor]) -> tuple[Any, ...]:
-    """Return an operator with the forms of its arguments, whose tensors are added to the list.
-
-    Raises:
-        _UnknownFormError: They do not tell what it gives.
-    """
-    if not _is_told_by_forms(function):
-        raise _UnknownFormError
-    parts: list[Any] = [function, torch.get_default_dtype()]
-    for value in args:
-        _add(value, parts, tensors)
-    for name, value in kwargs.items():
-        parts.append(name)
-        _add(value, parts, tensors)
-    return tuple(parts)
-
-
-def _add(value: Any, parts: list[Any], tensors: list[FakeTensor]) -> None:
+def _add(value: Any, parts: list[Any], tensors: list[FakeTensor]) -> bool:
+    """Add the form of a value, and the tensors in it; tell whether that tells all about it."""
     if type(value) is FakeTensor:
         if value.constant is not None or value.layout is not torch.strided or value.dtype.is_complex:
-            raise _UnknownFormError
+            return False
         tensors.append(value)
         parts += (value.shape, value.stride(), value.storage_offset(), value.dtype, value.fake_device)
-    elif isinstance(value, (tuple, list)):
+        return True
+    if isinstance(value, (tuple, list)):
         parts.append(len(value))
-        for one in value:
-            _add(one, parts, tensors)
-    elif type(value) in _CONSTANTS:
-        parts += (type(value), value)  # 1, 1.0 and True are equal
-    else:
-        raise _UnknownFormError
-
-
-def _form_of(result: Any, given: Sequence[FakeTensor], taken: set[int]) -> Any:
-    """Return the result with forms in place of tensors, whose storages are added to those that are taken.
-
-    Raises:
-        _UnknownFormError: A tensor lies on a part of a storage, or on one that is taken.
-    """
-    if type(result) is FakeTensor:
-        place = next((place for place, tensor in enumerate(given) if tensor is result), None)
-        return _Given(place) if place is not None else _made(result, taken)
-    if type(result) in {tuple, list}:
-        return type(result)([_form_of(one, given, taken) for one in result])
-    if type(result) in _CONSTANTS:
-        return result
-    raise _UnknownFormError
-
-
-def _made(tensor: FakeTensor, taken: set[int]) -> _Made:
-    storage = tensor.untyped_storage()
-    made = _Made(tuple(tensor.shape), tensor.stride(), tensor.dtype, tensor.fake_device)
-    is_whole = storage.nbytes() == _bytes_of(made) and tensor.storage_offset() == 0 and tensor.constant is None
-    if not is_whole or storage._cdata in taken:
-        raise _UnknownFormError
-    taken.add(storage._cdata)
-    return made
-
-
-def _bytes_of(made: _Made) -> int:
-    if 0 in made.size:
-        return 0
-    last = sum((size - 1) * stride for size, stride in zip(made.size, made.stride, strict=True))
-    size: int = (last + 1) * made.dtype.itemsize
-    return size
+        return all(_add(one, parts, tensors) for one in value)
+    parts += (type(value), value)  # 1, 1.0 and True are equal
+    return type(value) in _CONSTANTS
 
 
 _LOG_OF_TORCH = logging.getLogger("torch._subclasses.fake_tensor")
@@ -283,14 +226,8 @@ def is_same(made_again: Tensor, tensor: Tensor) -> bool:
 class FakeLiveBytes(LiveBytes):
     """Counts the bytes of fake tensors, and tells their values where they were recorded.
 
-    Args:
-        known: Tensors that are alive already.
-        segment: Tells which part of the step runs.
-        operators: Runs them.
-        values: What modules looked at in the probe.
-
     Attributes:
-        kinds: Of which kind a storage's bytes are, by its number, where whoever takes the step has found out.
+        kinds: The kind of a storage's bytes, by its number, where whoever takes the step has found out.
     """
 
     def __init__(
@@ -322,65 +259,57 @@ class FakeLiveBytes(LiveBytes):
         return self._operators.run(function, args, kwargs)
 
 
-class Fakes:
-    """Fake tensors in place of real ones; the same for the same, and fake ones as they are.
+@contextlib.contextmanager
+def in_fakes(mode: FakeTensorMode, model: Module, optimizers: Iterable[Optimizer]) -> Iterator[None]:
+    """Have the parameters and buffers of a model, and what its optimizers step and keep, be fakes.
 
-    Args:
-        mode: What they are made in.
+    What an optimizer writes in itself and in its groups meanwhile is gone.
     """
+    made: dict[int, Parameter] = {}
 
-    def __init__(self, mode: FakeTensorMode) -> None:
-        self._mode = mode
-        self._parameters: dict[int, torch.nn.Parameter] = {}
+    def fake(real: Parameter) -> Parameter:
+        if id(real) not in made:
+            made[id(real)] = real if is_fake(real) else Parameter(mode.from_tensor(real.detach()), real.requires_grad)
+        return made[id(real)]
 
-    def of(self, value: Any) -> Any:
-        """Return the value with fake tensors in it; what holds them are copies."""
-        return exchanged(value, self._fake)
-
-    def _fake(self, tensor: Tensor) -> Tensor:
-        return tensor if is_fake(tensor) else self._mode.from_tensor(tensor)
-
-    def _parameter(self, real: torch.nn.Parameter) -> torch.nn.Parameter:
-        if id(real) not in self._parameters:
-            fake = (
-                real if is_fake(real) else torch.nn.Parameter(self._mode.from_tensor(real.detach()), real.requires_grad)
-            )
-            self._parameters[id(real)] = fake
-        return self._parameters[id(real)]
-
-    @contextlib.contextmanager
-    def in_model(self, model: Module) -> Iterator[None]:
-        """Have the model's parameters and buffers be fakes."""
-        real = [(module, dict(module._parameters), dict(module._buffers)) for module in model.modules()]
+    real = [(module, dict(module._parameters), dict(module._buffers)) for module in model.modules()]
+    for module, parameters, buffers in real:
+        module._parameters.update({name: fake(one) for name, one in parameters.items() if one is not None})
+        module._buffers.update({name: as_fakes(one, mode) for name, one in buffers.items() if one is not None})
+    try:
+        with contextlib.ExitStack() as swapped:
+            for optimizer in optimizers:
+                swapped.enter_context(_optimizer_in_fakes(optimizer, fake, mode))
+            yield
+    finally:
         for module, parameters, buffers in real:
-            module._parameters.update(
-                {name: self._parameter(one) for name, one in parameters.items() if one is not None}
-            )
-            module._buffers.update({name: self.of(one) for name, one in buffers.items() if one is not None})
+            module._parameters.update(parameters)
+            module._buffers.update(buffers)
+
+
+@contextlib.contextmanager
+def _optimizer_in_fakes(
+    optimizer: Optimizer, fake: Callable[[Parameter], Parameter], mode: FakeTensorMode
+) -> Iterator[None]:
+    attributes = dict(vars(optimizer))
+    faked = {fake(real): as_fakes(values, mode) for real, values in optimizer.state.items()}
+    groups = [(group, group["params"]) for group in optimizer.param_groups]
+    with kept(value for name, value in attributes.items() if name != "state"):
+        optimizer.state = collections.defaultdict(dict, faked)
+        for group, parameters in groups:
+            group["params"] = [fake(real) for real in parameters]
         try:
             yield
         finally:
-            for module, parameters, buffers in real:
-                module._parameters.update(parameters)
-                module._buffers.update(buffers)
-
-    @contextlib.contextmanager
-    def in_optimizer(self, optimizer: Optimizer) -> Iterator[None]:
-        """Have an optimizer step the fakes; what it writes in itself and in its groups meanwhile is gone."""
-        attributes = dict(vars(optimizer))
-        faked = {self._parameter(real): self.of(values) for real, values in optimizer.state.items()}
-        groups = [(group, group["params"]) for group in optimizer.param_groups]
-        with kept(value for name, value in attributes.items() if name != "state"):
-            optimizer.state = collections.defaultdict(dict, faked)
+            vars(optimizer).clear()
+            vars(optimizer).update(attributes)
             for group, parameters in groups:
-                group["params"] = [self._parameter(real) for real in parameters]
-            try:
-                yield
-            finally:
-                vars(optimizer).clear()
-                vars(optimizer).update(attributes)
-                for group, parameters in groups:
-                    group["params"] = parameters
+                group["params"] = parameters
+
+
+def as_fakes(value: Any, mode: FakeTensorMode) -> Any:
+    """Return the value with fake tensors in it; what holds them are copies."""
+    return exchanged(value, lambda tensor: tensor if is_fake(tensor) else mode.from_tensor(tensor))
 
 
 def resized(value: Any, batch: int, target: int) -> Any:
@@ -408,7 +337,7 @@ class LargeTensorsAreFake(TorchDispatchMode):  # type: ignore[misc]
     """Runs operators on fake tensors wherever a large one takes part, and on real ones elsewhere; a context.
 
     Args:
-        all_weights: Whether small weights are fakes, too: one rank's shares of parameters lie in one buffer together.
+        all_weights: True if small weights are fakes, too: one rank's shares of parameters lie in one buffer together.
 
     Attributes:
         fakes: The mode of all fake tensors of the process.
@@ -430,9 +359,8 @@ class LargeTensorsAreFake(TorchDispatchMode):  # type: ignore[misc]
         kwargs = kwargs or {}
         if are_spread(types):
             return NotImplemented
-        if self._is_suspended:
-            return function(*args, **kwargs)
-        if os.getpid() != self._process:  # what a worker of a DataLoader makes has to be sent
+        # What a worker of a DataLoader makes has to be sent.
+        if self._is_suspended or os.getpid() != self._process:
             return function(*args, **kwargs)
         given = [value for value in tree_leaves((args, kwargs)) if isinstance(value, Tensor)]
         if any(is_fake(tensor) or _is_large(tensor) for tensor in given):
@@ -440,7 +368,7 @@ class LargeTensorsAreFake(TorchDispatchMode):  # type: ignore[misc]
         if all(tensor.device.type == "meta" for tensor in given):  # where to_empty() makes weights, too
             with self.fakes:
                 made = function(*args, **kwargs)
-            if isinstance(made, Tensor) and (_is_large(made) or (self._is_weight(made, of_form=bool(given)))):
+            if isinstance(made, Tensor) and (_is_large(made) or self._is_weight(made, of_form=bool(given))):
                 return made
         return function(*args, **kwargs)
 
@@ -466,7 +394,7 @@ class LargeTensorsAreFake(TorchDispatchMode):  # type: ignore[misc]
 
     @contextlib.contextmanager
     def everything(self) -> Iterator[FakeTensorMode]:
-        """Small tensors are made as fakes, too."""
+        """Make small tensors as fakes, too."""
         self._is_suspended = True
         try:
             with self.fakes:
@@ -477,19 +405,15 @@ class LargeTensorsAreFake(TorchDispatchMode):  # type: ignore[misc]
     @contextlib.contextmanager
     def small_ones_too(self, model: Module, optimizers: Sequence[Optimizer]) -> Iterator[None]:
         """Have the small tensors of a model and of its optimizers be fakes."""
-        fakes, self._is_looked_at = Fakes(self.fakes), True
-        with fakes.in_model(model), contextlib.ExitStack() as swapped:
-            for optimizer in optimizers:
-                swapped.enter_context(fakes.in_optimizer(optimizer))
-            try:
+        self._is_looked_at = True
+        try:
+            with in_fakes(self.fakes, model, optimizers):
                 yield
-            finally:
-                self._is_looked_at = False
+        finally:
+            self._is_looked_at = False
 
     def _is_weight(self, made: Tensor, *, of_form: bool) -> bool:
-        """Tell whether a new tensor is a small weight that is a fake, too.
-
-        Of a form without data, or one that is gathered.
+        """Tell whether a new tensor is a small weight that is a fake, too: of a form without data, or gathered.
 
         Ints are none: branches depend on them. What ``fully_shard`` gathers of several types are bytes.
         """
@@ -515,7 +439,7 @@ class LargeTensorsAreFake(TorchDispatchMode):  # type: ignore[misc]
         return tree_map_only(Tensor, fake, value)
 
     def __enter__(self) -> Self:
-        use(self)
+        use(self.everything)
         super().__enter__()
         self._replaced = DataLoader._get_iterator, torch.utils.swap_tensors
         DataLoader._get_iterator = _iterate_here
@@ -523,36 +447,27 @@ class LargeTensorsAreFake(TorchDispatchMode):  # type: ignore[misc]
         self._hook = register_module_parameter_registration_hook(self._fake_weight) if self._all_weights else None
         return self
 
-    def __exit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, traceback: TracebackType | None
-    ) -> None:
+    def __exit__(self, *exception: object) -> None:
         DataLoader._get_iterator, torch.utils.swap_tensors = self._replaced
         if self._hook is not None:
             self._hook.remove()
-        super().__exit__(kind, error, traceback)
+        super().__exit__(*exception)
         use(None)
 
 
-class MakesFakes(Protocol):
-    """A mode in which a process makes fake tensors."""
-
-    def everything(self) -> AbstractContextManager[FakeTensorMode]:
-        """Make everything as fakes inside."""
+_in_use: Callable[[], AbstractContextManager[FakeTensorMode]] | None = None
 
 
-_in_use: MakesFakes | None = None
-
-
-def use(mode: MakesFakes | None) -> None:
-    """Have :func:`on_fakes` make fakes by a mode that this process is under, or by none."""
+def use(everything: Callable[[], AbstractContextManager[FakeTensorMode]] | None) -> None:
+    """Have :func:`on_fakes` make fakes as a mode does that this process is under, or by none."""
     global _in_use  # noqa: PLW0603  (a process has one at most)
-    _in_use = mode
+    _in_use = everything
 
 
 def on_fakes() -> AbstractContextManager[FakeTensorMode]:
     """Make everything as fakes inside: of the process's own mode where it has one, as two modes do not mix."""
     if _in_use is not None:
-        return _in_use.everything()
+        return _in_use()
     # A kernel that is called by address, as Triton's are, would be given 0 as the address of a fake tensor, and run.
     with torch._functorch.config.patch(fake_tensor_allow_unsafe_data_ptr_access=False):
         mode: AbstractContextManager[FakeTensorMode] = FakeTensorMode(allow_non_fake_inputs=True)
@@ -568,16 +483,12 @@ def calling_line() -> str:
 
 
 def _has_data(tensor: Tensor) -> bool:
-    """Tell whether a tensor is more than a form: not on the meta device."""
     return bool(tensor.device.type != "meta")
 
 
 def _is_large(tensor: Tensor) -> bool:
-    if not _has_data(tensor):
-        return False
     most = LARGEST_REAL if tensor.is_floating_point() or tensor.is_complex() else LARGEST_INDEX
-    size: int = tensor.numel() * tensor.element_size()
-    return size > most
+    return _has_data(tensor) and bool(tensor.numel() * tensor.element_size() > most)
 
 
 def _take_over(one: Tensor, other: Tensor) -> None:

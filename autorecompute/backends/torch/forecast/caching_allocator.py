@@ -2,16 +2,16 @@
 
 from __future__ import annotations
 
-import abc
 import bisect
 import dataclasses
+import operator
 from typing import TYPE_CHECKING, Self
 
 from autorecompute.errors import SetupError
 from autorecompute.units import MIB
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable, Mapping
+    from collections.abc import Callable, Iterable, Mapping
 
 
 MIN_BLOCK_SIZE = 512
@@ -50,13 +50,8 @@ class Block:
     """A part of a segment.
 
     Attributes:
-        address: Where it begins, in the address space of its pool.
-        size: Its bytes.
         requested: The bytes that were asked for, while it is allocated.
-        is_allocated: Whether a tensor has it.
-        is_mapped: Whether memory is behind it. Always, but in a segment that grows.
-        before: The block in front of it in its segment.
-        after: The block behind it.
+        is_mapped: True if memory is behind it: always, but in a segment that grows.
     """
 
     address: int
@@ -69,7 +64,7 @@ class Block:
 
     @property
     def end(self) -> int:
-        """Return the first address behind it."""
+        """Return the first address behind the block."""
         return self.address + self.size
 
     @property
@@ -90,39 +85,36 @@ def _by_size(block: Block) -> tuple[int, int]:
     return block.size, block.address
 
 
-class Pool(abc.ABC):
-    """Free blocks for requests of one kind.
+class Pool:
+    """Free blocks for requests of one kind, in segments that the driver gives one by one.
 
     Args:
-        is_small: Whether it is for requests up to ``SMALL_SIZE``.
+        give: Returns the address of a segment of so many bytes.
+        is_small: True if it is for requests up to ``SMALL_SIZE``.
+        max_split_size: Blocks of these bytes or more are not split; ``None`` to split all.
 
     Attributes:
         reserved: Bytes that it has from the driver.
+        free_blocks: The free blocks, the smallest first; of one size the lowest address.
     """
 
-    def __init__(self, *, is_small: bool) -> None:
+    def __init__(
+        self, give: Callable[[int], int] | None = None, *, is_small: bool, max_split_size: int | None = None
+    ) -> None:
         self.reserved = 0
-        self.is_small = is_small
-        self._free: list[Block] = []  # by size and address
-
-    @property
-    def free_blocks(self) -> tuple[Block, ...]:
-        """Return the free blocks, the smallest first; of one size the lowest address."""
-        return tuple(self._free)
+        self.free_blocks: list[Block] = []
+        self._give, self._is_small, self._max_split_size = give, is_small, max_split_size
 
     def find(self, size: int) -> Block | None:
         """Return the smallest free block that holds a rounded request, taken out of the pool (``get_free_block``)."""
-        place = bisect.bisect_left(self._free, (size, 0), key=_by_size)
-        if place == len(self._free):
+        place = bisect.bisect_left(self.free_blocks, (size, 0), key=_by_size)
+        if place == len(self.free_blocks):
             return None
         place = self._preferred(place)
-        return self._free.pop(place) if self._may_hold(self._free[place], size) else None
+        return self.free_blocks.pop(place) if self._may_hold(self.free_blocks[place], size) else None
 
     def split(self, block: Block, size: int) -> Block:
-        """Return the part of a block for a rounded request.
-
-        The rest is free where it is worth a block (``should_split``).
-        """
+        """Return the part of a block for a rounded request; what is worth a block is free (``should_split``)."""
         if not self._is_worth_splitting(block, size):
             return block
         front = block.cut(size)
@@ -135,38 +127,68 @@ class Pool(abc.ABC):
         self._join(block)
         self._put(block)
 
-    @abc.abstractmethod
     def grow(self, size: int) -> Block:
         """Return a free block for a rounded request from new memory, not in the pool (``alloc_block``)."""
+        assert self._give is not None, "segments come from the driver"
+        block = Block(self._give(segment_size(size)), segment_size(size))
+        self.reserved += block.size
+        return block
 
-    @abc.abstractmethod
     def release(self) -> None:
         """Give all memory back that no tensor has a part of (``release_blocks``)."""
+        for block in [block for block in self.free_blocks if not block.is_split]:
+            self._give_back(block)
 
-    def release_enough(self, _size: int) -> bool:
-        """Give some free memory back for a rounded request.
+    def release_enough(self, size: int) -> bool:
+        """Give free segments back that are not split for their size, until they hold a rounded request.
+
+        The smallest that holds it alone; else the largest ones (``release_available_cached_blocks``).
 
         Returns:
-            Whether as much was given back as it needs.
+            True if so much was given back.
         """
-        return False
+        if self._max_split_size is None:
+            return False
+        wanted = max(size, self._max_split_size)
+        single = next((block for block in self.free_blocks if block.size >= wanted), None)
+        if single is not None:
+            self._give_back(single)
+            return True
+        released = 0
+        while released < wanted and self.free_blocks and self.free_blocks[-1].size >= self._max_split_size:
+            released += self.free_blocks[-1].size
+            self._give_back(self.free_blocks[-1])
+        return released >= wanted
+
+    def _give_back(self, block: Block) -> None:
+        assert not block.is_split, "only whole segments go back to the driver"
+        self._take(block)
+        self.reserved -= block.size
 
     def _preferred(self, place: int) -> int:
         return place
 
-    def _may_hold(self, _block: Block, _size: int) -> bool:
-        return True
+    def _may_hold(self, block: Block, size: int) -> bool:
+        """Large blocks that are not split are for requests of about their size (``get_free_block``)."""
+        if self._max_split_size is None:
+            return True
+        if size < self._max_split_size:
+            return block.size < self._max_split_size
+        return block.size < size + MAX_ROUNDING
 
     def _is_worth_splitting(self, block: Block, size: int) -> bool:
-        return block.size - size >= MIN_BLOCK_SIZE
+        if self._is_small:
+            return block.size - size >= MIN_BLOCK_SIZE
+        is_splittable = self._max_split_size is None or size < self._max_split_size
+        return is_splittable and block.size - size > SMALL_SIZE
 
     def _put(self, block: Block) -> None:
-        bisect.insort(self._free, block, key=_by_size)
+        bisect.insort(self.free_blocks, block, key=_by_size)
 
     def _take(self, block: Block) -> None:
-        place = bisect.bisect_left(self._free, _by_size(block), key=_by_size)
-        assert self._free[place] is block, "a free block is among those of its pool"
-        del self._free[place]
+        place = bisect.bisect_left(self.free_blocks, _by_size(block), key=_by_size)
+        assert self.free_blocks[place] is block, "a free block is among those of its pool"
+        del self.free_blocks[place]
 
     def _join(self, block: Block) -> None:
         """Make one block of this one and those beside it that are like it (``try_merge_blocks``)."""
@@ -185,108 +207,10 @@ class Pool(abc.ABC):
             block.size += neighbour.size
 
 
-ADDRESS_RANGE = 32 * MIB
-"""Granularity of a driver's addresses."""
-
-
-class Driver:
-    """Gives segments their addresses, which decide about free blocks of one size: the lowest is taken.
-
-    It takes ranges of whole 32 MiB from above, and fills up what is left of an earlier range before. So it was seen
-    with CUDA 13.0 on an H100. What is given back is not given again.
-    """
-
-    def __init__(self) -> None:
-        self._begin = ADDRESS_SPACE
-        self._rests: list[tuple[int, int]] = []  # size and address
-
-    def give(self, size: int) -> int:
-        """Return the address of a segment of so many bytes."""
-        rest = min((rest for rest in self._rests if rest[0] >= size), default=None)
-        if rest is not None:
-            self._rests.remove(rest)
-            room, address = rest
-        else:
-            room = rounded_up(size, ADDRESS_RANGE)
-            self._begin -= room
-            address = self._begin
-        if room > size:
-            self._rests.append((room - size, address + size))
-        return address
-
-
-class FixedSegments(Pool):
-    """A pool of segments that the driver gave one by one.
-
-    Args:
-        driver: Where they come from.
-        is_small: Whether it is for requests up to ``SMALL_SIZE``.
-        max_split_size: Blocks of these bytes or more are not split; ``None`` to split all.
-    """
-
-    def __init__(self, driver: Driver, *, is_small: bool, max_split_size: int | None = None) -> None:
-        super().__init__(is_small=is_small)
-        self._driver, self._max_split_size = driver, max_split_size
-
-    def grow(self, size: int) -> Block:
-        """Return one more segment (``alloc_block``)."""
-        block = Block(self._driver.give(segment_size(size)), segment_size(size))
-        self.reserved += block.size
-        return block
-
-    def release(self) -> None:
-        """Give all free segments back (``release_blocks``)."""
-        for block in [block for block in self._free if not block.is_split]:
-            self._give_back(block)
-
-    def release_enough(self, size: int) -> bool:
-        """Give free segments back that are not split for their size, until they hold a request.
-
-        The smallest that holds it alone; else the largest ones (``release_available_cached_blocks``).
-
-        Returns:
-            Whether so much was given back.
-        """
-        if self._max_split_size is None:
-            return False
-        wanted = max(size, self._max_split_size)
-        single = next((block for block in self._free if block.size >= wanted), None)
-        if single is not None:
-            self._give_back(single)
-            return True
-        released = 0
-        while released < wanted and self._free and self._free[-1].size >= self._max_split_size:
-            released += self._free[-1].size
-            self._give_back(self._free[-1])
-        return released >= wanted
-
-    def _give_back(self, block: Block) -> None:
-        assert not block.is_split, "only whole segments go back to the driver"
-        self._take(block)
-        self.reserved -= block.size
-
-    def _may_hold(self, block: Block, size: int) -> bool:
-        """Large blocks that are not split are for requests of about their size (``get_free_block``)."""
-        if self._max_split_size is None:
-            return True
-        if size < self._max_split_size:
-            return block.size < self._max_split_size
-        return block.size < size + MAX_ROUNDING
-
-    def _is_worth_splitting(self, block: Block, size: int) -> bool:
-        if self.is_small:
-            return super()._is_worth_splitting(block, size)
-        is_splittable = self._max_split_size is None or size < self._max_split_size
-        return is_splittable and block.size - size > SMALL_SIZE
-
-
 class GrowingSegment(Pool):
     """A pool of one range of addresses, behind which memory is put page by page: ``expandable_segments:True``.
 
     PyTorch's range ends at 9/8 of the card's memory and is followed by another one; this one does not end.
-
-    Args:
-        is_small: Whether it is for requests up to ``SMALL_SIZE``.
     """
 
     def __init__(self, *, is_small: bool) -> None:
@@ -311,7 +235,7 @@ class GrowingSegment(Pool):
 
     def release(self) -> None:
         """Give all pages back that lie in free blocks as a whole (``unmap_block``)."""
-        for block in self.free_blocks:
+        for block in tuple(self.free_blocks):
             first, end = rounded_up(block.address, self._page), block.end // self._page * self._page
             if first < end:
                 self._take(block)
@@ -327,7 +251,7 @@ class GrowingSegment(Pool):
         self.reserved -= block.size
         block.is_mapped = False
         self._join(block)
-        bisect.insort(self._gaps, block, key=_by_address)
+        bisect.insort(self._gaps, block, key=operator.attrgetter("address"))
 
     def _take(self, block: Block) -> None:
         if block.is_mapped:
@@ -361,18 +285,18 @@ class GrowingSegment(Pool):
 
     def _preferred(self, place: int) -> int:
         """Count a block as large as it could grow to, so that one that cannot grow goes first (``get_free_block``)."""
-        while place + 1 < len(self._free) and _room(self._free[place + 1]) < _room(self._free[place]):
+        free = self.free_blocks
+        while place + 1 < len(free) and _room(free[place + 1]) < _room(free[place]):
             place += 1
         return place
+
+    def _is_worth_splitting(self, block: Block, size: int) -> bool:
+        return block.size - size >= MIN_BLOCK_SIZE
 
 
 def _room(block: Block) -> int:
     """Return the bytes to which a free block could grow."""
     return block.size + (block.after.size if block.after is not None and not block.after.is_mapped else 0)
-
-
-def _by_address(block: Block) -> int:
-    return block.address
 
 
 VARIABLES = ("PYTORCH_ALLOC_CONF", "PYTORCH_CUDA_ALLOC_CONF")
@@ -388,7 +312,7 @@ class AllocatorSettings:
     """Settings of ``PYTORCH_ALLOC_CONF`` that decide about memory; it was called ``PYTORCH_CUDA_ALLOC_CONF``.
 
     Attributes:
-        expandable_segments: Whether each pool is one segment that grows.
+        expandable_segments: True if each pool is one segment that grows.
         max_split_size: Blocks of these bytes or more are not split; ``None`` to split all.
 
     Raises:
@@ -433,27 +357,14 @@ class AllocatorSettings:
 
 
 @dataclasses.dataclass(frozen=True)
-class Request:
-    """A call to the allocator.
-
-    Attributes:
-        storage: The number of a tensor's storage.
-        size: The bytes that it takes. Negative where it is freed.
-    """
-
-    storage: int
-    size: int
-
-
-@dataclasses.dataclass(frozen=True)
 class AllocatorStats:
     """Figures of ``torch.cuda.memory_stats``, in bytes.
 
     Attributes:
-        allocated: What tensors have, in whole blocks (``allocated_bytes.all``).
-        requested: What they asked for (``requested_bytes.all``).
-        reserved: What the allocator has from the driver (``reserved_bytes.all``).
-        retries: How often it gave free memory back and asked again (``num_alloc_retries``).
+        allocated: Whole blocks that tensors have (``allocated_bytes.all``).
+        requested: Bytes that they asked for (``requested_bytes.all``).
+        reserved: Bytes that the allocator has from the driver (``reserved_bytes.all``).
+        retries: Number of times that it gave free memory back and asked again (``num_alloc_retries``).
     """
 
     allocated: int = 0
@@ -462,91 +373,79 @@ class AllocatorStats:
     retries: int = 0
 
 
-class OutOfCardMemoryError(Exception):
-    """A request goes beyond the limit even after all free memory was given back."""
+ADDRESS_RANGE = 32 * MIB
+"""Granularity of a driver's addresses."""
 
 
 class CachingAllocator:
     """Answers requests as PyTorch's allocator does.
 
     Args:
-        settings: What of ``PYTORCH_ALLOC_CONF`` decides about memory.
+        settings: Those of the environment.
         limit: The most bytes that may be reserved, as ``torch.cuda.set_per_process_memory_fraction`` sets it; ``None``
             for no limit. As in PyTorch, pages of a segment that grows may go beyond it by less than one page.
 
     Attributes:
+        pools: The pool for small requests, and the one for large.
+        blocks: The blocks that tensors have, by the numbers of their storages.
         peak: The most of each figure so far, each at its own time.
     """
 
     def __init__(self, settings: AllocatorSettings | None = None, limit: int | None = None) -> None:
         settings = settings or AllocatorSettings()
-        driver = Driver()
-        self._small = _pool(settings, driver, is_small=True)
-        self._large = _pool(settings, driver, is_small=False)
-        self._limit = limit
-        self._blocks: dict[int, Block] = {}
-        self._allocated = self._requested = self._retries = 0
+        self.pools = tuple(self._pool(settings, is_small=is_small) for is_small in (True, False))
+        self.blocks: dict[int, Block] = {}
         self.peak = AllocatorStats()
-
-    @property
-    def pools(self) -> tuple[Pool, Pool]:
-        """Return the pool for small requests, and the one for large."""
-        return self._small, self._large
-
-    @property
-    def blocks(self) -> tuple[Block, ...]:
-        """Return the blocks that tensors have."""
-        return tuple(self._blocks.values())
+        self._limit = limit
+        self._allocated = self._requested = self._retries = 0
+        self._next_range = ADDRESS_SPACE
+        self._rests: list[tuple[int, int]] = []  # size and address
 
     @property
     def now(self) -> AllocatorStats:
         """Return the figures as they are."""
-        reserved = self._small.reserved + self._large.reserved
+        reserved = sum(pool.reserved for pool in self.pools)
         return AllocatorStats(self._allocated, self._requested, reserved, self._retries)
 
-    def answer(self, requests: Iterable[Request]) -> None:
-        """Allocates and frees, in order.
+    def answer(self, requests: Iterable[tuple[int, int]]) -> None:
+        """Allocate and free in order: for each request the number of a storage, and its bytes, negative to free it.
 
         Raises:
-            OutOfCardMemoryError: A request goes beyond the limit.
+            MemoryError: A request goes beyond the limit even after all free memory was given back.
         """
-        for request in requests:
-            if request.size < 0:
-                self.free(request.storage)
+        for storage, size in requests:
+            if size < 0:
+                self.free(storage)
             else:
-                self.allocate(request.storage, request.size)
+                self.allocate(storage, size)
 
     def allocate(self, storage: int, size: int) -> None:
         """Find a block for a storage (``malloc``). One without a byte has no block.
 
-        Args:
-            storage: Its number, which no storage has that has a block.
-            size: Its bytes.
-
         Raises:
-            OutOfCardMemoryError: It goes beyond the limit.
+            MemoryError: It goes beyond the limit.
         """
-        assert storage not in self._blocks, "a storage is allocated once"
+        assert storage not in self.blocks, "a storage is allocated once"
         if not size:
             return
         rounded = rounded_up(size, MIN_BLOCK_SIZE)
         pool = self._pool_for(rounded)
         block = pool.split(pool.find(rounded) or self._new(pool, rounded), rounded)
         block.is_allocated, block.requested = True, size
-        self._blocks[storage] = block
+        self.blocks[storage] = block
         self._count(block, 1)
 
     def free(self, storage: int) -> None:
         """Give a storage's block back to its pool (``free``)."""
-        block = self._blocks.pop(storage, None)
+        block = self.blocks.pop(storage, None)
         if block is not None:
             self._count(block, -1)
             self._pool_for(block.size).free(block)
 
     def empty_cache(self) -> None:
         """Give the driver all memory back that no tensor has a part of (``release_cached_blocks``)."""
-        self._small.release()
-        self._large.release()
+        for pool in self.pools:
+            pool.release()
 
     def limit_to(self, limit: int) -> None:
         """Let no more than these bytes be reserved from now on."""
@@ -558,7 +457,7 @@ class CachingAllocator:
 
     def _pool_for(self, size: int) -> Pool:
         """Return the pool of a rounded request, and of the block that it got (``get_pool``)."""
-        return self._small if size <= SMALL_SIZE else self._large
+        return self.pools[size > SMALL_SIZE]
 
     def _new(self, pool: Pool, size: int) -> Block:
         """Return a block from new memory, if need be after free memory was given back (``malloc``)."""
@@ -566,7 +465,7 @@ class CachingAllocator:
             self.empty_cache()
             self._retries += 1
             if not self._has_room(size):
-                raise OutOfCardMemoryError(f"{size} bytes were requested with {self.now.reserved} reserved")
+                raise MemoryError(f"{size} bytes were requested with {self.now.reserved} reserved")
         return pool.grow(size)
 
     def _has_room(self, size: int) -> bool:
@@ -583,8 +482,24 @@ class CachingAllocator:
             now.retries,
         )
 
+    def _pool(self, settings: AllocatorSettings, *, is_small: bool) -> Pool:
+        if settings.expandable_segments:
+            return GrowingSegment(is_small=is_small)
+        return Pool(self._address_for, is_small=is_small, max_split_size=settings.max_split_size)
 
-def _pool(settings: AllocatorSettings, driver: Driver, *, is_small: bool) -> Pool:
-    if settings.expandable_segments:
-        return GrowingSegment(is_small=is_small)
-    return FixedSegments(driver, is_small=is_small, max_split_size=settings.max_split_size)
+    def _address_for(self, size: int) -> int:
+        """Return the address of a segment, which decides about free blocks of one size: the lowest is taken.
+
+        The driver takes ranges of whole 32 MiB from above, and fills up what is left of an earlier range before. So it
+        was seen with CUDA 13.0 on an H100. What is given back is not given again.
+        """
+        rest = min((rest for rest in self._rests if rest[0] >= size), default=None)
+        if rest is not None:
+            self._rests.remove(rest)
+            room, address = rest
+        else:
+            room = rounded_up(size, ADDRESS_RANGE)
+            address = self._next_range = self._next_range - room
+        if room > size:
+            self._rests.append((room - size, address + size))
+        return address

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import enum
 from collections.abc import Sequence
 from dataclasses import dataclass
 
@@ -20,7 +19,7 @@ class Card:
     Attributes:
         capability: Its compute capability (NVIDIA, "CUDA GPU Compute Capability").
         memory_gb: Its memory, in units of 10^9 bytes.
-        gb_per_second: What that reads and writes.
+        gb_per_second: Its bandwidth, in units of 10^9 bytes.
         teraflops: 10^12 floating point operations a second, by type of numbers. A type that is not there has the speed
             of float32.
         source: The document that says so.
@@ -31,15 +30,6 @@ class Card:
     gb_per_second: float
     teraflops: dict[str, float]
     source: str
-
-    def operations_per_second(self, kind: str) -> float:
-        """Return the speed of matrix products of a type of numbers."""
-        return TERA * self.teraflops.get(kind, self.teraflops[FLOAT])
-
-    @property
-    def bytes_per_second(self) -> float:
-        """Return the bandwidth of its memory."""
-        return GIGA * self.gb_per_second
 
 
 def _speeds(single: float, tensor: float, half: float) -> dict[str, float]:
@@ -72,18 +62,13 @@ def machine_of(name: str) -> Machine:
         source=card.source,
         is_measured=False,
         operations_per_second={kind: TERA * speed for kind, speed in card.teraflops.items()},
-        bytes_per_second=card.bytes_per_second,
+        bytes_per_second=GIGA * card.gb_per_second,
         memory_bytes=round(card.memory_gb * GIGA),
     )
 
 
-class Kernel(enum.StrEnum):
-    """Kernels of attention."""
-
-    CUDNN = "cudnn"
-    FLASH = "flash"
-    EFFICIENT = "efficient"
-    MATH = "math"
+CUDNN, FLASH, EFFICIENT, MATH = "cudnn", "flash", "efficient", "math"
+"""Kernels of attention."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -91,16 +76,11 @@ class AttentionCall:
     """Properties of a call of attention on which the choice of its kernel depends.
 
     Attributes:
-        dtype: The type of query, key and value: ``bfloat16``.
-        query: The shape of the query, ``[batch, heads, length, head size]``.
-        key: That of the key.
-        value: That of the value.
-        mask: That of the mask; ``None`` without one.
-        mask_learns: Whether gradients go to the mask.
-        has_plain_strides: Whether the elements of each row of all of them follow each other.
-        dropout: The share that is dropped.
-        is_causal: Whether each position sees those before it alone.
-        is_grouped: Whether several heads of the query may share one of the key.
+        dtype: The type of query, key and value, as ``bfloat16``.
+        query: The shape of the query, ``[batch, heads, length, head size]``; so are those of key, value and mask.
+        mask_learns: True if gradients go to the mask.
+        has_plain_strides: True if the elements of each row of all of them follow each other.
+        is_grouped: True if several heads of the query may share one of the key.
     """
 
     dtype: str
@@ -119,15 +99,15 @@ CHOOSIER = (2, 12)
 """The first PyTorch whose cuDNN drops in sixteenths alone."""
 
 
-def kernel_of(call: AttentionCall, capability: tuple[int, int], release: tuple[int, int] = CHOOSIER) -> Kernel:
+def kernel_of(call: AttentionCall, capability: tuple[int, int], release: tuple[int, int] = CHOOSIER) -> str:
     """Return the kernel that a training step takes on a card (``select_sdp_backend``)."""
     if not _is_fusable(call):
-        return Kernel.MATH
+        return MATH
     if _prefers_cudnn(capability) and _fits_cudnn(call, capability, release):
-        return Kernel.CUDNN
+        return CUDNN
     if _fits_flash(call, capability):
-        return Kernel.FLASH
-    return Kernel.EFFICIENT if _fits_efficient(call, capability) else Kernel.MATH
+        return FLASH
+    return EFFICIENT if _fits_efficient(call, capability) else MATH
 
 
 def _is_fusable(call: AttentionCall) -> bool:

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import collections
-from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Final
 
 import numpy as np
@@ -19,26 +18,8 @@ if TYPE_CHECKING:
     from autorecompute.plans import Plan, Space
 
 
-@dataclass(frozen=True)
-class Offered:
-    """Options of the compiler, and the peak with each.
-
-    Attributes:
-        options: What makes it keep something else than what is offered before, by site and option: the bytes that it
-            keeps less.
-        peaks: What it should have alive with each plan, and without any.
-    """
-
-    options: dict[tuple[str, str], int] = field(default_factory=dict)
-    peaks: tuple[CompiledPeak, ...] = ()
-
-    def of(self, site: str) -> tuple[str, ...]:
-        """Return the options of a site."""
-        return tuple(option for name, option in self.options if name == site)
-
-
 def code_of_blocks(config: Config, plans: Iterable[Plan]) -> frozenset[str]:
-    """Name of what is compiled: a block for each way in which the config runs blocks of its group.
+    """Return the names of what is compiled: a block for each way in which the config runs blocks of its group.
 
     A budget has all blocks compiled with it. Blocks that no choice is about run as the script has them.
     """
@@ -70,10 +51,9 @@ class CompiledSimulator:
     """Adds up what the choices of a config change, each as it does by itself.
 
     Args:
-        peaks: What is known, of no choice and of single ones.
-        choices: What can be on, in the order of the columns that :meth:`simulate` takes.
-        space: The plans.
-        scale: How many times as large activations are as in what is known.
+        peaks: Those of no choice and of single ones.
+        choices: All that can be on, in the order of the columns that :meth:`simulate` takes.
+        scale: Size of activations, as a multiple of those in the peaks.
     """
 
     def __init__(
@@ -90,18 +70,25 @@ class CompiledSimulator:
                 curves[Choice(on.site, on.option)][self._share(on)] = needs - self._none
         self._curves = [curves[choice] for choice in choices]
         self.call_seconds = np.zeros(len(choices))  # compiled code calls nothing of Python's
-        self.step_error = np.where([_is_of_cluster(on) for on in choices], STEP_ERROR, STEP_ERROR_OF_ALL)
+        of_cluster = [on.option == RECOMPUTE or (on.site == GRAPH and on.option.startswith(KEEPING)) for on in choices]
+        self.step_error = np.where(of_cluster, STEP_ERROR, STEP_ERROR_OF_ALL)
 
     def matrix(self, configs: Sequence[Config]) -> np.ndarray:
         """Return the configs as :meth:`simulate` takes them: one line each, a column for each choice."""
-        table = [[self._share_in(config, choice) for choice in self._choices] for config in configs]
+        table = [
+            [
+                max((self._share(on) for on in config.choices if on.covers(choice)), default=0.0)
+                for choice in self._choices
+            ]
+            for config in configs
+        ]
         return np.array(table, dtype=np.float32).reshape(len(configs), len(self._choices))
 
     def simulate(self, switches: np.ndarray) -> Simulated:
         """Forecast the memory and the recompute of configs.
 
         Args:
-            switches: At which share of its occurrences each choice is on, of shape ``[configs, choices]``.
+            switches: The share of its occurrences at which each choice is on, of shape ``[configs, choices]``.
         """
         shares = switches - self._covered(switches)
         needs = np.tile(self._none, (len(switches), 1))
@@ -114,7 +101,7 @@ class CompiledSimulator:
         return Simulated(peak_bytes=peak, stash_bytes=kept, recompute_share=work)
 
     def _covered(self, switches: np.ndarray) -> np.ndarray:
-        """At which share of its occurrences each choice lies inside of a module that is made again as a whole."""
+        """Return the share of each choice's occurrences that lie inside of a module that is made again as a whole."""
         covered = np.zeros_like(switches)
         for outer, around in enumerate(self._choices):
             inside = [at for at, on in enumerate(self._choices) if on.site in self._space.covers.get(around.site, ())]
@@ -122,26 +109,18 @@ class CompiledSimulator:
         most: np.ndarray = np.minimum(covered, switches)
         return most
 
-    def _share_in(self, config: Config, choice: Choice) -> float:
-        return max((self._share(on) for on in config.choices if on.covers(choice)), default=0.0)
-
     def _share(self, on: Choice) -> float:
         occurrences = self._occurrences.get(Choice(on.site, on.option), 1)
         return 1.0 if on.count is None else on.count / max(occurrences, 1)
-
-
-def _is_of_cluster(on: Choice) -> bool:
-    return on.option == RECOMPUTE or (on.site == GRAPH and on.option.startswith(KEEPING))
 
 
 class CompiledPeaks:
     """Peaks of a compiled model, from its joint graph.
 
     Args:
-        space: The plans.
-        peaks: What is known, of no choice and of single ones.
-        base_bytes: What the process holds between two steps.
-        batch: Samples of what is known.
+        peaks: Those of no choice and of single ones.
+        base_bytes: Bytes that the process holds between two steps.
+        batch: Samples of these peaks.
     """
 
     likely_error = LIKELY_ERROR
@@ -159,6 +138,6 @@ class CompiledPeaks:
         return self._base_bytes
 
     def forecasts(self, dims: Mapping[str, int]) -> list[Forecast]:
-        """None: presets are mixes of plans, and simulated like them."""
+        """Return nothing: presets are mixes of plans, and simulated like them."""
         del dims
         return []

@@ -34,7 +34,7 @@ from autorecompute.memory import (
     Simulated,
     StepProfile,
     Tensor,
-    Timeline,
+    trace,
 )
 from autorecompute.plans import Choice, Config, Plan, Space
 from autorecompute.plans.savings import BATCH
@@ -43,27 +43,26 @@ if TYPE_CHECKING:
     from collections.abc import Collection, Iterable, Sequence
 
     from autorecompute.backends.torch.forecast.records import Part
+    from autorecompute.memory import Timeline
     from autorecompute.training_job import Detection
 
 
 @dataclass(frozen=True, kw_only=True)
 class Column:
-    """Difference that one choice makes to a step.
+    """Difference that one choice makes to a step where all its occurrences are on.
 
     Attributes:
-        occurrences: How many there are.
         parts: The parts of a step that differ, by their places, of shape ``[parts]``. Those that are told a second time
             are the last ones.
-        once: How many are told for the first time.
-        change: What is added to the change of each of them where all occurrences are on.
-        highest: What is added to the highest of each of them then.
-        work: What is computed once more then, as a share of a step.
-        again: The same in full.
-        shares: At which share the choice is on in each part by its count, of shape ``[occurrences + 1, parts]``.
+        once: Number of those that are told for the first time.
+        change: Bytes that are added to the change of each of them; so is ``highest``.
+        work: Recompute as a share of a step; ``again`` is the same in full.
+        shares: Share of the choice that is on in each part by its count, of shape ``[occurrences + 1, parts + 1]``; the
+            last entry is of all occurrences.
         covered: By the place of each column that covers this one: the share of each part, and of all occurrences in
             the last entry, that lies in its first occurrences, of shape ``[its occurrences + 1, parts + 1]``.
-        both: Of two choices that meet, where this is about such: the place of each, and by its count how many of these
-            occurrences lie in its own.
+        both: Of two choices that meet, where this is about such: the place of each, and by its count the number of
+            these occurrences in its own.
     """
 
     occurrences: int
@@ -78,20 +77,16 @@ class Column:
     both: dict[int, np.ndarray] = field(default_factory=dict)
 
     def share_in(self, config: Config, choice: Choice) -> float:
-        """At which share of its occurrences a config has the choice on."""
+        """Return the share of the occurrences that a config has on."""
         on = next((on for on in config.choices if on.covers(choice)), None)
         if on is None:
             return 0.0
         return 1.0 if on.count is None else min(on.count / self.occurrences, 1.0)
 
     def add(self, on: np.ndarray, rows: np.ndarray, change: np.ndarray, highest: np.ndarray) -> None:
-        """Add what the choice does to the parts of steps.
+        """Add to the change and the highest of each part of the steps in ``rows`` the share of the choice that is on.
 
-        Args:
-            on: At which share it is on in each of its parts, of shape ``[rows, parts]``.
-            rows: The steps, of shape ``[rows]``.
-            change: The change of each part of every step.
-            highest: The highest of them.
+        That is of shape ``[rows, parts]``.
         """
         again = range(self.once, len(self.parts))  # of these a part may have several
         for told in (slice(None, self.once), *(slice(at, at + 1) for at in again)):
@@ -99,18 +94,8 @@ class Column:
             change[where] += on[:, told] * self.change[told]
             highest[where] += on[:, told] * self.highest[told]
 
-    def counts(self, shares: np.ndarray) -> np.ndarray:
-        """Return the counts of these shares of the occurrences."""
-        found: np.ndarray = np.rint(shares * self.occurrences).astype(int)
-        return found
-
-    def met(self, counts: np.ndarray) -> np.ndarray:
-        """Count the occurrences that are on, by the counts of the two choices, of shape ``[configs, columns]``."""
-        found: np.ndarray = np.min([table[counts[:, place]] for place, table in self.both.items()], axis=0)
-        return found
-
     def on(self, counts: np.ndarray, at: int) -> tuple[np.ndarray, np.ndarray]:
-        """At which share the choice makes something again: in each of its parts, and of all its occurrences.
+        """Return the share of the choice that makes something again, in each of its parts and of all occurrences.
 
         Args:
             counts: The counts of all columns, of shape ``[configs, columns]``.
@@ -125,35 +110,29 @@ class Column:
 def columns_of(
     steps: Steps, choices: Sequence[Choice], covers: Mapping[str, Collection[str]], scale: float
 ) -> list[Column]:
-    """Return a column for each of these choices, one that adds nothing where no step was run with it.
+    """Return a column for each of these choices, and then those of interactions.
 
-    Then those of interactions.
-
-    Args:
-        steps: What steps take.
-        choices: What can be on.
-        covers: The sites that each site makes again along with itself.
-        scale: How many times as large activations are as in the steps.
+    One adds nothing where no step was run with it. For the arguments see :class:`StepSimulator`.
     """
     known = {(option.site, option.option): option for option in steps.options}
     owners = [part.owner for part in steps.parts]
-    options = [known.get((choice.site, choice.option), _nothing(choice)) for choice in choices]
-    on = {(choice.site, choice.option): place for place, choice in enumerate(choices)}
-    options += [one for one in steps.interactions if {(one.site, one.option), one.beside} <= on.keys()]
+    on = [(choice.site, choice.option) for choice in choices]
+    options = [known.get(one, _nothing(*one)) for one in on]
+    options += [one for one in steps.interactions if {(one.site, one.option), one.beside} <= set(on)]
     columns = [_column(option, owners, scale) for option in options]
-    for place, outer in enumerate(choices):
+    for place, outer in enumerate(options[: len(on)]):
         counts = range(columns[place].occurrences + 1)
         for column, option in zip(columns, options, strict=True):
-            inside = functools.partial(_inside, option, options[place])
-            if (outer.site, outer.option) in {(option.site, option.option), option.beside} and option.beside:
+            inside = functools.partial(_inside, option, outer)
+            if option.beside and on[place] in {(option.site, option.option), option.beside}:
                 column.both[place] = np.array([len(inside(count)) for count in counts])
             if not {option.site, *option.beside[:1]}.isdisjoint(covers.get(outer.site, ())):
                 column.covered[place] = _table(option, owners, [inside(count) for count in counts])
     return columns
 
 
-def _nothing(choice: Choice) -> OptionStep:
-    return OptionStep(site=choice.site, option=choice.option, units=(), parts=(), change=(), highest=(), work=0.0)
+def _nothing(site: str, option: str) -> OptionStep:
+    return OptionStep(site=site, option=option, units=(), parts=(), change=(), highest=(), work=0.0)
 
 
 def _column(option: OptionStep, owners: Sequence[int], scale: float) -> Column:
@@ -177,17 +156,13 @@ def _inside(option: OptionStep, outer: OptionStep, count: int) -> set[int]:
     """
     units: set[int] = set().union(*outer.units[:count])
     loose = [place for place, own in enumerate(option.units) if not own]
-    of_outer = [not own for own in outer.units]
-    share = sum(of_outer[:count]) / max(sum(of_outer), 1)
+    share = outer.units[:count].count(()) / max(outer.units.count(()), 1)
     within = {place for place, own in enumerate(option.units) if own and units.issuperset(own)}
     return within | set(loose[: math.ceil(len(loose) * share)])
 
 
 def _table(option: OptionStep, owners: Sequence[int], chosen: Sequence[Collection[int]]) -> np.ndarray:
-    """Return the share of the chosen occurrences in each part that differs, and of all in the last entry.
-
-    A line for each.
-    """
+    """Return a line for each choice of occurrences: its share in each part that differs, and of all as the last."""
     units = option.units
     parts = option.owners or [owners[part] for part in option.parts]
     is_in = np.array([[not own or part in own for part in parts] for own in units], dtype=bool)
@@ -200,7 +175,7 @@ def _table(option: OptionStep, owners: Sequence[int], chosen: Sequence[Collectio
 
 
 class _Piece(NamedTuple):
-    """Bytes that are alive from one part to another, and what they are for where it is not what the first part is."""
+    """Bytes that are alive from one part to another, and their phase where it is not that of the first part."""
 
     name: str
     first: int
@@ -219,7 +194,7 @@ def draw(
 
     Args:
         parts: Its parts, in order.
-        change: By how much each changes the bytes that are alive.
+        change: Bytes that each adds to those that are alive.
         alive: The most bytes that are alive in each, above those before the step.
         again: The units in which something is made again.
         dims: The dimensions of the step.
@@ -227,18 +202,13 @@ def draw(
     parts, change, alive = _whole(parts, change, alive)
     kept = _in_time(_kept(parts, change), alive)
     passing = [
-        _Piece(
-            f"while it runs: {_name(part)} ({part.phase})",
-            place,
-            place,
-            round(float(alive[place])) - _held(kept, place),
-        )
-        for place, part in enumerate(parts)
+        _Piece(f"while it runs: {_name(part)} ({part.phase})", place, place, round(float(most)) - _held(kept, place))
+        for place, (part, most) in enumerate(zip(parts, alive, strict=True))
     ]
-    pieces = [piece for piece in (*kept, *passing) if piece.size > 0]
     tensors = tuple(
         Tensor(name=name, shape=(str(size),), element_bytes=1, first=first, last=last, phase=phase)
-        for name, first, last, size, phase in pieces
+        for name, first, last, size, phase in (*kept, *passing)
+        if size > 0
     )
     operations = tuple(
         Operation(
@@ -247,13 +217,9 @@ def draw(
         for place, part in enumerate(parts)
     )
     backward = next((place for place, part in enumerate(parts) if part.phase != FORWARD), len(parts))
-    profile = StepProfile(operations=operations, tensors=tensors, backward=backward, dims=dict(dims), by_module=True)
-    sizes = tuple(piece.size for piece in pieces)
-    changes = [0] * (len(parts) + 1)
-    for piece in pieces:
-        changes[piece.first] += piece.size
-        changes[piece.last + 1] -= piece.size
-    return Timeline(profile=profile, sizes=sizes, live_bytes=tuple(itertools.accumulate(changes[:-1])))
+    return trace(
+        StepProfile(operations=operations, tensors=tensors, backward=backward, dims=dict(dims), by_module=True)
+    )
 
 
 def _whole(parts: Sequence[Part], change: np.ndarray, alive: np.ndarray) -> tuple[list[Part], np.ndarray, np.ndarray]:
@@ -285,10 +251,7 @@ def _held(kept: Sequence[_Piece], place: int) -> int:
 
 
 def _kept(parts: Sequence[Part], change: np.ndarray) -> list[_Piece]:
-    """Return the bytes that each forward pass leaves for its backward pass, and their gradients.
-
-    First and last part.
-    """
+    """Return the bytes that each forward pass leaves for its backward pass, and their gradients."""
     last_of = {part.name: place for place, part in enumerate(parts) if part.phase == BACKWARD}
     found: list[_Piece] = []
     pending: dict[str, int] = {}
@@ -338,10 +301,9 @@ class StepSimulator:
     """Simulates thousands of configs at once.
 
     Args:
-        steps: What steps take.
-        choices: What can be on, in the order of the columns that :meth:`simulate` takes.
+        choices: All that can be on, in the order of the columns that :meth:`simulate` takes.
         covers: The sites that each site makes again along with itself.
-        scale: How many times as large activations are as in the steps.
+        scale: Size of activations, as a multiple of those in the steps.
     """
 
     def __init__(
@@ -367,11 +329,11 @@ class StepSimulator:
         """Forecast the memory and the recompute of configs.
 
         Args:
-            switches: At which share of its occurrences each choice is on, of shape ``[configs, choices]``.
+            switches: The share of its occurrences at which each choice is on, of shape ``[configs, choices]``.
         """
-        parts = [self._simulate(switches[start : start + CHUNK]) for start in range(0, max(len(switches), 1), CHUNK)]
-        peaks, stashes, shares = (np.concatenate(part) for part in zip(*parts, strict=True))
-        return Simulated(peaks, stashes, shares)
+        starts = range(0, max(len(switches), 1), CHUNK)
+        chunks = [self._simulate(switches[start : start + CHUNK]) for start in starts]
+        return Simulated(*(np.concatenate(part) for part in zip(*chunks, strict=True)))
 
     def lives(self, switches: np.ndarray) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
         """Return the change of each part of each config, the most bytes that are alive in it, and the extra work."""
@@ -396,25 +358,21 @@ class StepSimulator:
     def _counts(self, switches: np.ndarray) -> np.ndarray:
         counts = np.zeros((len(switches), len(self._columns)), dtype=int)
         for at, column in enumerate(self._columns):
-            counts[:, at] = column.met(counts) if column.both else column.counts(switches[:, at])
+            met = [table[counts[:, place]] for place, table in column.both.items()]
+            counts[:, at] = np.min(met, axis=0) if met else np.rint(switches[:, at] * column.occurrences)
         return counts
 
     def _simulate(self, switches: np.ndarray) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
         change, alive, work = self.lives(switches)
-        peaks = np.rint(alive.max(axis=1)).astype(np.int64)
-        stashes = np.rint(change[:, self._forward].sum(axis=1)).astype(np.int64)
-        return peaks, stashes, work
+        peaks, stashes = alive.max(axis=1), change[:, self._forward].sum(axis=1)
+        return np.rint(peaks).astype(np.int64), np.rint(stashes).astype(np.int64), work
 
 
 def _scaled(parts: Sequence[tuple[int, int]], scale: float) -> np.ndarray:
-    """Bytes, with those of them that are fixed, at another batch."""
+    """Return bytes at another batch, from pairs of all and of those that do not grow with it."""
     table = np.array(parts, dtype=np.float64)
     at_scale: np.ndarray = (table[:, 0] - table[:, 1]) * scale + table[:, 1]
     return at_scale
-
-
-def _sizes(detection: Detection) -> dict[str, int]:
-    return {name: size for name, size in detection.dims.items() if name != BATCH}
 
 
 @dataclass(frozen=True)
@@ -422,14 +380,12 @@ class TorchMemoryModel:
     """Memory of a process that trains on PyTorch, under every config.
 
     Attributes:
-        space: The plans of the model.
-        steps: What steps take, on fake tensors.
-        resting_bytes: What the process held before its first step.
+        resting_bytes: Bytes that the process held before its first step.
         sizes: The dimensions of the steps.
-        on_card: What presets take on a card, where one was asked for.
+        on_card: The memory of presets on a card, where one was asked for.
         machine: The machine whose seconds the steps tell, where they do.
-        of_rank: What the peak of presets is made of on one rank, where one was asked for.
-        likely_error: By less than this share half of all forecasts are off.
+        of_rank: The parts of the peak of presets on one rank, where one was asked for.
+        likely_error: Share that half of all forecasts are off by less than.
     """
 
     space: Space
@@ -442,28 +398,27 @@ class TorchMemoryModel:
     likely_error: float = LIKELY_ERROR
 
     @classmethod
-    def of(cls, detection: Detection) -> Self | None:
-        """Return that of every config of a detection; ``None`` where no step could be run on fake tensors."""
+    def of(cls, detection: Detection, *, roughly: bool = False) -> Self | None:
+        """Return that of every config of a detection; ``None`` where no step could be run on fake tensors.
+
+        Args:
+            detection: The model's.
+            roughly: True for what one forward pass tells, where it does.
+        """
         extra = TorchDetection.of(detection)
-        if extra.steps is None:
+        steps = extra.rough_steps if roughly else extra.steps
+        if steps is None:
             return None
         return cls(
             space=detection.space,
-            steps=extra.steps,
+            steps=steps,
             resting_bytes=detection.resting_bytes,
-            sizes=_sizes(detection),
+            sizes={name: size for name, size in detection.dims.items() if name != BATCH},
             on_card=extra.on_card,
             of_rank=extra.of_rank,
-            machine=extra.machine,
+            machine=None if roughly else extra.machine,
+            likely_error=ROUGH_ERROR if roughly else LIKELY_ERROR,
         )
-
-    @classmethod
-    def roughly_of(cls, detection: Detection) -> Self | None:
-        """Return a rough model from one forward pass; ``None`` where it tells nothing."""
-        steps = TorchDetection.of(detection).rough_steps
-        if steps is None:
-            return None
-        return cls(detection.space, steps, detection.resting_bytes, _sizes(detection), likely_error=ROUGH_ERROR)
 
     @property
     def dims(self) -> dict[str, int]:
@@ -490,8 +445,14 @@ class TorchMemoryModel:
         sizes = {**self.dims, **(dims or {})}
         simulator = self._simulator_of(config, sizes)
         change, alive, _ = simulator.lives(simulator.matrix([config]))
-        again = self._again(config)
-        return draw(self.steps.parts, change[0], alive[0], again, sizes)
+        counts = {(choice.site, choice.option): choice.count for choice in config.choices}
+        made_again = {
+            unit
+            for option in self.steps.options
+            if (option.site, option.option) in counts
+            for unit in itertools.chain.from_iterable(option.units[: counts[option.site, option.option]])
+        }
+        return draw(self.steps.parts, change[0], alive[0], made_again, sizes)
 
     def forecast(self, config: Config, dims: Mapping[str, int]) -> Forecast:
         """Forecast a config at these dimensions."""
@@ -513,7 +474,7 @@ class TorchMemoryModel:
         )
 
     def forecasts(self, dims: Mapping[str, int]) -> list[Forecast]:
-        """Presets, each plan alone and all but each, those that recompute least first."""
+        """Return the presets, each plan alone and all but each, those that recompute least first."""
         found = [self.forecast(config, dims) for config in self._telling()]
         return sorted(found, key=lambda forecast: (forecast.recompute_share, forecast.peak_bytes))
 
@@ -548,7 +509,6 @@ class TorchMemoryModel:
         return dict.fromkeys([Config(), *self.space.presets.values(), *alone, *left_out])
 
     def _estimate(self, machine: Machine, simulator: StepSimulator, config: Config) -> Estimate:
-        """Estimate a step's work, and the seconds of its operators one after the other."""
         again = simulator.made_again(config)
         whole = self.steps.amount + again
         return Estimate(
@@ -565,14 +525,3 @@ class TorchMemoryModel:
 
     def _scale(self, dims: Mapping[str, int]) -> float:
         return dims.get(BATCH, self.steps.batch) / self.steps.batch
-
-    def _again(self, config: Config) -> frozenset[int]:
-        """Return the units in which something is made again."""
-        chosen = {(choice.site, choice.option): choice.count for choice in config.choices}
-        return frozenset(
-            unit
-            for option in self.steps.options
-            if (option.site, option.option) in chosen
-            for units in option.units[: chosen[option.site, option.option]]
-            for unit in units
-        )

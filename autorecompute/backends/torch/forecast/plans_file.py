@@ -37,11 +37,10 @@ class PlansFile:
     """Content of a plans file.
 
     Attributes:
-        config: What to recompute.
         model: The model that it was measured on, as ``identity.name_of`` calls it; empty where nobody said.
         torch: The version of torch that it was measured with; empty where nobody said.
-        is_unmeasured: Whether it was only planned: no step was run with it.
-        replaces_checkpointing: Whether it takes the place of the script's own checkpointing.
+        is_unmeasured: True if it was only planned: no step was run with it.
+        replaces_checkpointing: True if it takes the place of the script's own checkpointing.
     """
 
     config: Config

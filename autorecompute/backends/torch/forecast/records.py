@@ -22,7 +22,7 @@ class Amount:
 
     Attributes:
         operations: Floating point operations of matrix products and convolutions.
-        moved_bytes: What is read and written.
+        moved_bytes: Bytes that are read and written.
         cost: Seconds on a machine whose speeds are known; else bytes that could have been moved meanwhile.
     """
 
@@ -122,8 +122,7 @@ class Part:
         owner: The unit whose recompute decides what the part takes, by its place in the model.
         change: Bytes that are alive after it beyond those alive before it.
         highest: The most bytes beyond those alive before it.
-        fixed_change: Those of the change that do not grow with the batch, such as gradients of weights.
-        fixed_highest: Those of the highest.
+        fixed_change: Bytes of the change that do not grow with the batch, such as gradients of weights.
     """
 
     phase: str
@@ -140,17 +139,13 @@ class OptionStep:
     """Difference of a step where one choice is on at all its occurrences.
 
     Attributes:
-        site: Its site.
-        option: Its option.
         units: The unit in which each occurrence lies, or those that it holds, by their places in the model; none for
             one that has to do with no unit.
         parts: The parts that differ, by their places.
-        change: What is added to the change of each of them.
-        highest: What is added to the highest of each of them.
-        work: What is computed once more, as a share of all that a step computes.
+        change: Bytes that are added to the change of each of them; so is ``highest``.
+        work: Recompute as a share of all that a step computes.
         owners: The units whose recompute decides about each of them; where there are none, those of the parts. A part
             is told more than once where one unit changes a share of it and others the rest.
-        again: What is computed once more.
         beside: Site and option of another choice that is on as well: all figures are what there is beyond those of the
             two alone. Empty for one choice alone.
     """
@@ -176,16 +171,14 @@ class Steps:
     """Memory and work of steps on fake tensors, before a real one has run.
 
     Attributes:
-        batch: Samples of each step.
         parts: The parts of a step without recompute, in order.
-        options: How it differs with each choice.
-        later_bytes: What the process holds between two steps beyond what it held before the first: the optimizer's
-            state, and the batch.
+        later_bytes: Bytes that the process holds between two steps beyond what it held before the first: the
+            optimizer's state, and the batch.
         batch_bytes: Those of them that grow with the batch.
-        has_own_loss: Whether the model returns its loss. Where the script computes it, a cross entropy took its place,
+        has_own_loss: True if the model returns its loss. Where the script computes it, a cross entropy took its place,
             and the peak may be another one.
-        amount: What a step without recompute computes, the optimizer's part among it.
-        interactions: How it differs further with two choices of which one keeps what the other drops.
+        amount: Work of a step without recompute, the optimizer's among it.
+        interactions: Further differences with two choices of which one keeps what the other drops.
     """
 
     batch: PositiveCount
@@ -206,13 +199,7 @@ class Steps:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class OnCard:
-    """Memory that PyTorch's allocator would hold on a card at the peak, by a model of it.
-
-    Attributes:
-        config: What is recomputed.
-        allocated_bytes: In blocks that tensors have, each rounded up.
-        reserved_bytes: Taken from the card.
-    """
+    """Memory that PyTorch's allocator would hold on a card at the peak: in blocks that tensors have, and in all."""
 
     config: Config
     allocated_bytes: Bytes
@@ -224,10 +211,10 @@ class CompiledPeak:
     """Forecast of a step of compiled code, by the compiler's graph.
 
     Attributes:
-        config: What is recomputed: nothing, or what one plan does.
+        config: Nothing, or what one plan does.
         peak_bytes: The most bytes alive beyond what is held between two steps.
         kept_bytes: Bytes that the forward pass keeps for the backward pass.
-        work: What is computed once more than without a plan, as a share of all that a step computes.
+        work: Recompute beyond that without a plan, as a share of all that a step computes.
     """
 
     config: Config
@@ -241,23 +228,20 @@ class TorchDetection:
     """The part of a detection that only this training system has.
 
     Attributes:
-        refusals: What is left as it is, and why: a sentence each.
-        own_checkpoints: Where the script checkpoints itself, or would if that were not replaced.
-        replaces_checkpointing: Whether it was.
-        steps: What steps take; ``None`` where they cannot be run on fake tensors.
-        no_steps: Why not, in a sentence; empty where they can.
-        rough_steps: What they take as far as one forward pass tells, where they cannot.
-        on_fakes: Whether the whole script ran on fake tensors.
+        refusals: A sentence for each part that is left as it is, and why.
+        own_checkpoints: Places where the script checkpoints itself, or would if that were not replaced.
+        steps: Memory and work of steps; ``None`` where they cannot be run on fake tensors.
+        no_steps: The reason why not, in a sentence; empty where they can.
+        rough_steps: The same as far as one forward pass tells, where they cannot.
+        on_fakes: True if the whole script ran on fake tensors.
         assumed: Lines of it that looked at a number which was not there.
-        on_card: What each preset takes on a card, where one was asked for.
-        of_rank: What the peak of each preset is made of, where one rank of several was asked for.
-        is_apart: Whether nothing joins the ranks that were asked for: each trains a model of its own.
+        on_card: For each preset, where a card was asked for.
+        of_rank: For each preset, where one rank of several was asked for.
+        is_apart: True if nothing joins the ranks that were asked for: each trains a model of its own.
         machine: The machine whose seconds ``Steps`` and ``OptionStep`` tell; ``None`` where they tell no seconds.
-        is_compiled: Whether ``torch.compile`` runs the model.
-        compiled_peaks: What compiled code should take with each plan; none where nobody knows.
-        trained_bytes: Bytes of the parameters that are trained.
-        by_blocks: Whether its blocks are compiled, each kind once for all of them, and not the model as a whole.
-        is_thawed: Whether peaks are of a step that trains parameters which are frozen now.
+        compiled_peaks: For each plan of a compiled model; none where nobody knows.
+        by_blocks: True if blocks are compiled, each kind once for all of them, and not the model as a whole.
+        is_thawed: True if peaks are of a step that trains parameters which are frozen now.
     """
 
     refusals: tuple[str, ...] = ()
