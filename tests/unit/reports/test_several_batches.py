@@ -50,7 +50,7 @@ def test_every_batch_has_its_row(show, result, make_result):
 
 
 def test_how_recompute_compares_is_told_with_its_doubt(show, result):
-    (line,) = [line for line in show(result) if "fresh processes" in line]
+    (line,) = [line for line in show(result) if " pair" in line]
     for words in ("1.04x", "(1.01-1.08)", "3 pairs", "too close"):
         assert words in line
     clear = dataclasses.replace(result.comparison, is_clear=True)
