@@ -5,12 +5,12 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Annotated, Any, Literal
 
-from autorecompute.codec import ABSENT, INLINED, Absent, Document
+from autorecompute.codec import ABSENT, Absent, Document
 from autorecompute.memory import Machine, Phase, RankPeak, find_chain
-from autorecompute.plans import Activation, Config, Offer, Plan
+from autorecompute.plans import Config, Offer, Plan
 from autorecompute.plans.savings import BATCH, evaluate
 from autorecompute.ranges import AnyBytes, Bytes, Count, Operations, PositiveBytes, PositiveCount, Ratio, Seconds
-from autorecompute.training_job import Detection, Device
+from autorecompute.training_job import Detection
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -316,12 +316,23 @@ class Overview:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class KeptActivation(Document):
+class KeptActivation:
     """An output that is not kept."""
 
-    activation: Annotated[Activation, INLINED]
-    saved_percent: Annotated[Ratio, "Percent of it that are saved."]
-    saving_bytes: Annotated[AnyBytes | None, "Saving over all places; ``None`` if a dimension is unknown."]
+    output: Annotated[Count, "Which output of the operation, from 0."]
+    shape: Annotated[tuple[str, ...], "Its sizes, as expressions in the dimensions."]
+    element_bytes: Annotated[Bytes, "Bytes of one element."]
+    saved_percent: Annotated[Ratio, "Share of it that is saved."]
+    reuse_frequency: Annotated[Count, "Places in which it lies in a buffer that another output has left."]
+    saving_bytes: Annotated[AnyBytes | None, "What it saves over all places; ``None`` where a dimension is unknown."]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class TrainingDevice:
+    """Device that a model trains on."""
+
+    kind: Annotated[str, "``cpu`` or ``cuda``."]
+    name: Annotated[str, "The processor's or card's name."]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -376,7 +387,7 @@ class Plans(Document):
     dims: Annotated[dict[str, Count], "The dimensions that savings are evaluated at."]
     first_batch_dims: Annotated[dict[str, Count], "The dimensions of the first batch."]
     aliases: Annotated[dict[str, tuple[str, ...]], "The training system's names of each dimension."]
-    device: Annotated[Device, "The device that trains."]
+    device: Annotated[TrainingDevice, "The device that trains."]
     versions: Annotated[dict[str, str], "Software that it trains with."]
     command: Annotated[str, "A command to go on with."]
     peak: Annotated[Peak | Absent, "The parts of the peak, where it was asked for."]
@@ -405,7 +416,7 @@ class Plans(Document):
             dims=overview.dims,
             first_batch_dims=detection.dims,
             aliases=detection.aliases,
-            device=detection.device,
+            device=TrainingDevice(kind=detection.device.kind, name=detection.device.name),
             versions=detection.versions,
             command=overview.command,
             peak=ABSENT if view is None else peak_of(view),
@@ -430,8 +441,11 @@ def _option(overview: Overview, occurrences: int, way: Alternative) -> InsightOp
         saving_bytes=evaluate(f"{occurrences}*({way.saving})", overview.dims),
         activations=tuple(
             KeptActivation(
-                activation=activation,
+                output=activation.output,
+                shape=activation.shape,
+                element_bytes=activation.element_bytes,
                 saved_percent=activation.saved_percent,
+                reuse_frequency=activation.reuse_frequency,
                 saving_bytes=evaluate(f"{occurrences}*{activation.saving}", overview.dims),
             )
             for activation in way.activations
