@@ -125,7 +125,7 @@ def trainer():
 
 
 def forecasts():
-    """What plans forecasts to be reserved, beside what presets and parts of all blocks reserve."""
+    """Forecasts of reserved bytes beside measured ones, of presets and of parts of all blocks."""
     job = study("llama_clm", LLAMA)
     with tempfile.TemporaryDirectory() as logs, Bench(job, BATCH, Path(logs)) as bench:
         space = bench.detect().space
@@ -184,7 +184,7 @@ CHECKS = {
 
 
 def head(name):
-    """What has to be known of the figures."""
+    """Software and card of the figures."""
     asked = ["nvidia-smi", "--query-gpu=name,driver_version", "--format=csv,noheader"]
     try:
         card = subprocess.run(asked, capture_output=True, text=True, check=True).stdout.strip()

@@ -37,4 +37,4 @@ class Emitted(Document):
 
 
 SAME = ("study", "problem", "verdict", "verdict_sentence", "baseline", "rival", "knobs", "device", "versions")
-"""What a study's answer has under the same names."""
+"""Keys that a study's answer has under the same names."""

@@ -1,4 +1,4 @@
-"""What is installed, as ``doctor`` prints it. Imports no more than that takes: something else may be broken."""
+"""The installation as ``doctor`` prints it. Imports no more than that takes: something else may be broken."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What ``plans`` has to tell, and the records that ``plans --json`` prints."""
+"""The findings of ``plans``, and the records that ``plans --json`` prints."""
 
 from __future__ import annotations
 

@@ -144,7 +144,7 @@ FAULTS: tuple[type[Exception], ...] = (
 )
 
 WRONG = (TypeError, AttributeError, AssertionError, ArithmeticError)
-"""What else reading raises: a file that somebody else wrote may hold anything where Optuna expects its own."""
+"""Further errors of reading: a file that somebody else wrote may hold anything where Optuna expects its own."""
 
 
 class TrialStore:

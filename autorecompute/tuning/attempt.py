@@ -83,7 +83,6 @@ class Decision:
         self._raced: dict[str, float] = {}
         self._over_limit: tuple[Finalist, ...] = ()
         self._last_process: Config | None = None
-        self._beside: tuple[Config, Rival] | None = None
 
     @property
     def _best(self) -> Best | None:
@@ -113,14 +112,14 @@ class Decision:
         standings = fitting_finalists(self._rejections.remaining(trials), steps)
         # Where no recompute holds the limit nothing has to be recomputed, whatever looks as fast.
         is_needless = self._confirm([entry for entry in standings if entry.trial.config.is_none])
-        self._beside = None
+        beside: tuple[Config, Rival] | None = None
         if not is_needless:
             others = [entry for entry in standings if not entry.trial.config.is_none]
             ranked = self._rank(others, trials, deadline_seconds=deadline_seconds)
             # Before the fresh processes, which end the one that lives.
-            self._beside = self._compare_in_place(ranked, baseline, limit_bytes)
+            beside = self._compare_in_place(ranked, baseline, limit_bytes)
             self._confirm(ranked)
-        rival = self._compare_with_baseline(self._best, baseline)
+        rival = self._compare_with_baseline(self._best, baseline, beside)
         if not rival.is_complete:
             self._context.note("no time left for all comparisons in fresh processes")
         best, remaining = self._best, self._rejections.remaining(trials)
@@ -192,11 +191,13 @@ class Decision:
         rival = compare_in_place(self._context, ranked[0], baseline, limit_bytes)
         return None if rival is None else (ranked[0].trial.config, rival)
 
-    def _compare_with_baseline(self, best: Best | None, baseline: Trial | None) -> Rival:
+    def _compare_with_baseline(
+        self, best: Best | None, baseline: Trial | None, beside: tuple[Config, Rival] | None
+    ) -> Rival:
         if best is None or not needs_rival_batch(best, self._context.settings):
             return Rival()
-        config, beside = self._beside or (None, None)
-        rival = confirm_rival(self._context, beside) if beside is not None and config == best.config else None
+        is_known = beside is not None and beside[0] == best.config
+        rival = confirm_rival(self._context, beside[1]) if beside is not None and is_known else None
         if rival is None:
             is_just_confirmed = best.config == self._last_process
             rival = compare_with_rival_batch(self._context, best, baseline, is_just_confirmed=is_just_confirmed)

@@ -35,7 +35,7 @@ PAIRS_IN_PLACE = 12
 """A pair within one process takes some steps only, and so few of them scatter more than whole processes."""
 
 PAIR_IN_PLACE = (Task.ROUND, Task.ROUND, Task.CHECK, Task.CONFIRMATION)
-"""What has to be possible before such a pair: it, and the answer after it."""
+"""Tasks for which there has to be time: such a pair, and the answer after it."""
 
 FORECAST_SHARE = 0.9
 """Of the limit, what is forecast may take so much: a card's allocator reserves a tenth more."""
@@ -252,11 +252,11 @@ def compare_in_place(
 
 
 def confirm_rival(context: TuningContext, rival: Rival) -> Rival | None:
-    """Return what was compared in one process; where recompute does not pay, with the figures of a fresh one.
+    """Return a comparison within one process; where recompute does not pay, with the figures of a fresh one.
 
     ``None`` where that does not hold the limit: a smaller batch is the rival then.
     """
-    if judge(rival.comparison) is Verdict.RECOMPUTE_PAYS or rival.figures is None:
+    if judge(rival.comparison) is not Verdict.DOES_NOT_PAY or rival.figures is None:
         return rival
     if not context.budget.allows(Task.CONFIRMATION):
         return replace(rival, is_complete=False)

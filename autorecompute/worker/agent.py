@@ -400,11 +400,13 @@ class Agent:
         if order.batch is None or order.batch == self.target_batch:
             return True
         # Without a DataLoader that draws what the script was started with, nobody knows what its batch is made of.
-        if self._loader is None or not (self._is_given_batch or self._loader.batch == self.target_batch):
+        drawn = self._loader.batch if self._loader is not None else None
+        if self._loader is None or drawn is None or not (self._is_given_batch or drawn == self.target_batch):
             return False
         self.target_batch, self._is_given_batch = order.batch, True
         self._loader.change(order.batch)
-        return self._loader.apply()
+        self._loader.apply()
+        return True
 
     def _give_up_batch(self, batch: int) -> None:
         text = script.OTHER_BATCHES if self._first_batch == self.target_batch else script.OTHER_BATCH

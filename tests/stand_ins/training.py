@@ -34,6 +34,10 @@ class Loader:
     def change(self, batch):
         self.wanted = batch
 
+    @property
+    def batch(self):
+        return self._size
+
     def apply(self):
         self._size = self.wanted
         return True

@@ -26,7 +26,7 @@ FILE = str(FOLDER.absolute() / "plans.json")
 
 
 def variables_for(config, version):
-    """What switches the config on in this version of ORT."""
+    """Returns the text that switches the config on in this version of ORT."""
     return render(config, versions={"onnxruntime": version}, folder=FOLDER).variables
 
 

@@ -119,7 +119,7 @@ def test_what_is_off_is_not_recomputed():
 
 @pytest.fixture
 def offer_of(make_detection):
-    """What is offered of these choices, where the environment has a level and asks for others."""
+    """Offers these choices, where the environment has a level and asks for others."""
 
     def offer_of(choices, level=CHOSEN, asked=()):
         plans = tuple(map(plan_of, choices))

@@ -101,6 +101,41 @@ def test_a_batch_cannot_be_ordered_of_a_script_that_takes_its_own(make_training)
     assert training.sent[1].batch == TARGET
 
 
+def test_a_smaller_batch_has_come_before_its_config_is_on(make_training, monkeypatch):
+    """A larger one, drawn ahead, might not fit under it; and a larger batch finds the config that it fits under."""
+    then = (Order(config=config, warmup=1, steps=1, batch=batch) for config, batch in ((Config(), 3), (CONFIG, TARGET)))
+    training = make_training(orders=(FIRST, *then))
+    training.give_loader(monkeypatch)
+    trained = []
+
+    def train():
+        for _ in range(20):
+            batch = training.loader.draw()
+            trained.append(
+                (next((one for one in reversed(training.happened) if isinstance(one, Config)), CONFIG), batch)
+            )
+            training.step(batch)
+
+    training.begin()
+    with pytest.raises(SystemExit):
+        train()
+    assert (Config(), TARGET) not in trained
+    assert {(Config(), 3), (CONFIG, 3), (CONFIG, TARGET)} == set(trained)
+    assert [told.batch for told in training.sent[1:]] == [TARGET, 3, TARGET]
+
+
+def test_a_batch_that_nothing_here_draws_is_refused_and_the_target_stays(make_training, monkeypatch):
+    """A sampler of the script's own may give the target by itself."""
+    training = make_training(orders=(FIRST, Order(config=CONFIG, warmup=1, steps=2, batch=3), SECOND))
+    training.give_loader(monkeypatch)
+    monkeypatch.setattr(type(training.loader), "batch", None)
+    training.begin()
+    with pytest.raises(SystemExit):
+        training.steps(20)
+    assert [told.outcome for told in training.sent[1:]] == [Outcome.OK, Outcome.WRONG_BATCH, Outcome.OK]
+    assert training.sent[-1].batch == TARGET
+
+
 def test_a_script_that_trains_nothing_is_left_early_with_advice_and_cannot_swallow_its_end(make_training):
     training = make_training()
 

@@ -47,7 +47,7 @@ class Edge(NamedTuple):
 
 
 class Slot(NamedTuple):
-    """What a node saves under a name: a tensor, or another argument of its operator.
+    """Saved under a name by a node: a tensor, or another argument of its operator.
 
     An argument, no tensor, is noted in every step, as a script may change it.
     """

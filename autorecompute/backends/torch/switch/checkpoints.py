@@ -229,7 +229,7 @@ ORIGINAL = "__autorecompute_original__"
 
 
 _AROUND = threading.local()
-"""What the calls of this thread go through, and what answers them instead of PyTorch: ``call`` and ``attend``."""
+"""Functions of this thread: ``call``, which its calls go through, and ``attend``, which answers in PyTorch's place."""
 
 
 def around_attention(call: Callable[..., Any], forward: Callable[..., Any], *args: Any, **kwargs: Any) -> Any:
