@@ -3,9 +3,9 @@
 from __future__ import annotations
 
 from autorecompute.meters.cuda import CudaMeter
-from autorecompute.meters.host import HostMeter, Reading
+from autorecompute.meters.host import HostMeter
 
-__all__ = ["Meter", "Reading", "kind_in_use", "meter_for"]
+__all__ = ["Meter", "kind_in_use", "meter_for"]
 
 Meter = HostMeter | CudaMeter
 """Watches the memory of the process it runs in."""

@@ -7,8 +7,8 @@ import os
 from contextlib import suppress
 from typing import TYPE_CHECKING, TypeVar
 
-from autorecompute.meters.host import Reading
-from autorecompute.meters.nvml import Nvml, NvmlError, find_card
+from autorecompute.measurement import Measurement, Outcome
+from autorecompute.meters.nvml import NvmlError, find_card
 from autorecompute.units import MIB, format_bytes
 
 if TYPE_CHECKING:
@@ -38,7 +38,7 @@ class CudaMeter:
         self._total_bytes = int(properties.total_memory)
         self._card: Card | None = None
         with suppress(NvmlError):
-            self._card = find_card(Nvml(), str(properties.uuid))
+            self._card = find_card(str(properties.uuid))
         # Insertion order is that of a user's reading: a dict keeps it where a set would not.
         self._clock_events: dict[str, None] = {}
         self._earlier_retries = 0
@@ -65,11 +65,12 @@ class CudaMeter:
         """Note what holds the clocks down; once the device is idle, NVML would tell of that alone."""
         self._clock_events |= dict.fromkeys(self._ask_card(lambda card: card.clock_events()) or ())
 
-    def read(self) -> Reading:
+    def read(self) -> Measurement:
         """Return the allocator's peaks; the driver's figure is what is in use now, which a cached peak keeps."""
         total = self._count_retries()
         retries = None if total is None else total - self._earlier_retries
-        return Reading(
+        return Measurement(
+            outcome=Outcome.LOST,
             peak_bytes=self._cuda.max_memory_reserved(self._index),
             allocated_bytes=self._cuda.max_memory_allocated(self._index),
             device_bytes=self._ask_card(lambda card: card.memory_bytes("used")),

@@ -195,7 +195,7 @@ class Agent:
         """Tell what was detected and begin with the config that the controller answers."""
         self._require_own_process()
         if self.settings.watch is not None:
-            self._before_bytes = self._use_meter(kind_in_use()).read().peak_bytes
+            self._before_bytes = self._use_meter(kind_in_use()).read().peak_bytes or 0
             return Config()
         detection = detect() if self.settings.fakes else self._weighed(detect())
         assert self.target_batch is not None, "a session is created in a forward"

@@ -215,16 +215,12 @@ class Window:
         )
 
     def _read_memory(self) -> Measurement:
-        reading = self._meter.read()
-        resident_bytes = None if self._live is None else max(reading.peak_bytes - self._left_bytes, 0)
-        return Measurement(
-            outcome=Outcome.LOST,
-            peak_bytes=reading.peak_bytes if self._live is None else (self._held_bytes or 0) + self._live_bytes,
-            held_bytes=self._held_bytes,
-            before_bytes=self._before_bytes,
-            allocated_bytes=reading.allocated_bytes if self._live is None else self._live_bytes,
-            resident_bytes=resident_bytes,
-            device_bytes=reading.device_bytes,
-            retries=reading.retries,
-            marks=reading.marks,
+        reading = replace(self._meter.read(), held_bytes=self._held_bytes, before_bytes=self._before_bytes)
+        if self._live is None:
+            return reading
+        return replace(
+            reading,
+            peak_bytes=(self._held_bytes or 0) + self._live_bytes,
+            allocated_bytes=self._live_bytes,
+            resident_bytes=max((reading.peak_bytes or 0) - self._left_bytes, 0),
         )

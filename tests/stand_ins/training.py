@@ -1,6 +1,5 @@
-from autorecompute.measurement import GradientCheck
+from autorecompute.measurement import GradientCheck, Measurement, Outcome
 from autorecompute.memory import Operation, Phase, StepProfile
-from autorecompute.meters import Reading
 from autorecompute.plans import Config
 from autorecompute.worker import agent
 from autorecompute.worker.agent import Agent
@@ -132,7 +131,7 @@ class Training:
         return self.held
 
     def read(self):
-        return Reading(peak_bytes=900)
+        return Measurement(outcome=Outcome.LOST, peak_bytes=900)
 
     def observe(self):
         self.happened.append("observe")

@@ -3,8 +3,7 @@ import types
 
 import pytest
 
-from autorecompute.measurement import Outcome
-from autorecompute.meters import Reading
+from autorecompute.measurement import Measurement, Outcome
 from autorecompute.plans import Config
 from autorecompute.worker import window
 from autorecompute.worker.protocol import Order
@@ -34,7 +33,7 @@ class Device:
         self.peak_bytes = self.held
 
     def read(self):
-        return Reading(peak_bytes=self.peak_bytes, allocated_bytes=self.held)
+        return Measurement(outcome=Outcome.LOST, peak_bytes=self.peak_bytes, allocated_bytes=self.held)
 
     def held_bytes(self):
         return self.held
