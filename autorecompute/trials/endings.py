@@ -11,7 +11,7 @@ from autorecompute.backends.registry import render
 from autorecompute.errors import AutorecomputeError, ScriptError, SetupError, TooLargeError, UsageError, WrongBatchError
 from autorecompute.measurement import Measurement, Outcome
 from autorecompute.ranges import NEGLIGIBLE_SHARE
-from autorecompute.worker.protocol import Ended, Failed, Message, Refused
+from autorecompute.worker.protocol import Ended, Failed, Message
 
 if TYPE_CHECKING:
     from autorecompute.plans import Config
@@ -51,13 +51,13 @@ def as_measurement(message: Message) -> Measurement:
         SetupError: the installation does not allow training.
     """
     if isinstance(message, Failed):
+        if message.is_setup:
+            raise SetupError(message.message)
         return Measurement(outcome=message.outcome, message=message.message, trace=message.trace)
     if isinstance(message, Ended):
         text = f"the script ended by itself after {message.steps} steps, with exit code {message.exit_code}"
         said = f": {message.message}" if message.message else ""
         return Measurement(outcome=Outcome.SCRIPT_ERROR, message=f"{text}{said}")
-    if isinstance(message, Refused):
-        raise SetupError(message.message)
     return as_measurement(_as_failed(message))
 
 
@@ -90,9 +90,9 @@ def failure_to_start(message: Message, log: Path, output: str, where: str) -> Au
     """Return the error of a worker that came to no training session."""
     if not output:
         where = "It printed nothing."
-    if not isinstance(message, Refused | Failed | Ended):
+    if not isinstance(message, Failed | Ended):
         message = _as_failed(message)
-    if isinstance(message, Refused):
+    if isinstance(message, Failed) and message.is_setup:
         return SetupError(message.message)
     if shutil.disk_usage(log.parent).free < LEAST_ROOM_BYTES:
         return SetupError(

@@ -35,7 +35,6 @@ from autorecompute.worker.protocol import (
     Failed,
     Hello,
     Message,
-    Refused,
     Settings,
     decode,
     encode,
@@ -277,7 +276,6 @@ TRANSFER_SECONDS = 30
 """A worker that stops in the middle of a message is given up after so long. Messages have a few MiB at most."""
 
 STDERR = 2
-LAST_WORDS = (Ended, Failed, Refused)
 
 
 class WorkerProcess:
@@ -379,7 +377,7 @@ class WorkerProcess:
             message = self._hear(speaker)
             if isinstance(message, Beat):
                 self._last_beat, self._steps = time.monotonic(), message.step
-            elif isinstance(message, LAST_WORDS):
+            elif isinstance(message, Ended | Failed):
                 return message
             elif message is not None:
                 said[self._ranks[speaker]] = message

@@ -5,6 +5,7 @@ from __future__ import annotations
 import functools
 import hashlib
 import itertools
+import os
 import sys
 import traceback
 import weakref
@@ -19,8 +20,8 @@ from autorecompute.plans import Config
 from autorecompute.worker import script
 from autorecompute.worker.hooks import is_in_backward
 from autorecompute.worker.protocol import Beat, Check, Failed, Line, Order, Settings
-from autorecompute.worker.script import STARTED, TRAINS_ELSEWHERE, Children, describe_failure, with_callers
-from autorecompute.worker.window import Memories, Window
+from autorecompute.worker.script import STARTED, TRAINS_ELSEWHERE, describe_failure, with_callers
+from autorecompute.worker.window import Window
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator, MutableMapping
@@ -152,6 +153,7 @@ class Agent:
     Attributes:
         target_batch: Samples that a forward is to receive; ``None`` until the first one tells.
         script: The script's file; empty before it runs.
+        has_children: Tells whether the script has started processes.
     """
 
     is_trial = True
@@ -166,7 +168,7 @@ class Agent:
         self._meter: Meter | None = None
         self._does_cpu_work, self._left_bytes, self._before_bytes = False, 0, 0
         self._window: Window | None = None
-        self._memories = Memories()
+        self._measured: dict[tuple[Config, int | None], Measurement] = {}
         self._leader: Callable[[], Any] = lambda: None
         self._others_since = 0
         self._batches: list[int] = []
@@ -177,14 +179,15 @@ class Agent:
         self._postponed: Order | None = None
         self._awaited: Order | None = None
         self._warnings: tuple[str, ...] = ()
-        self.children, self.steps, self.script = Children(), 0, ""
+        self._pid, self.steps, self.script = os.getpid(), 0, ""
+        self.has_children: Callable[[], bool] = lambda: False
 
     @property
     def advice(self) -> str:
         """Return why a script may never come to training, and what to do about it, in sentences."""
         if self._backwards and not self._has_optimizer:
             return script.NO_OPTIMIZER
-        return self.backend.why_nothing_trained() + f" {STARTED}" * self.children.has_started
+        return self.backend.why_nothing_trained() + f" {STARTED}" * self.has_children()
 
     @property
     def has_trained(self) -> bool:
@@ -342,7 +345,7 @@ class Agent:
             whole_life=self.settings.watch is not None,
             extends_itself=self.is_alone,
             live=self.backend.live_meter() if self.settings.watch is None else None,
-            known=self._memories.find(order, self.target_batch),
+            known=self._measured.get((order.config, self.target_batch)) if order.warmup == 0 else None,
             left_bytes=self._left_bytes,
             before_bytes=self._before_bytes,
             processors=Processors(self.settings.tuner, do_the_work=self._does_cpu_work),
@@ -368,8 +371,14 @@ class Agent:
             measurement = Measurement(outcome=Outcome.WRONG_GRADIENT, message=wrong, warnings=self._warnings)
         if window.order.profiles:
             measurement = replace(measurement, profile=self.backend.take_profile())
-        self._memories.keep(window.order.config, measurement)
+        self._keep(window.order.config, measurement)
         self._answer(measurement)
+
+    def _keep(self, config: Config, measurement: Measurement) -> None:
+        """Keep what a config takes of memory; where batches differ in length the longest one decides."""
+        before = self._measured.setdefault((config, measurement.batch), measurement)
+        if (measurement.peak_bytes or 0) > (before.peak_bytes or 0):
+            self._measured[config, measurement.batch] = measurement
 
     def _answer(self, measurement: Measurement) -> None:
         self.line.send(measurement)
@@ -413,7 +422,7 @@ class Agent:
         self._fail(Outcome.WRONG_BATCH, text.format(batch=batch, target=self.target_batch))
 
     def _require_own_process(self) -> None:
-        if self.children.is_one:
+        if os.getpid() != self._pid:
             self._fail(Outcome.SCRIPT_ERROR, TRAINS_ELSEWHERE)
 
     def _end(self, error: Exception) -> None:

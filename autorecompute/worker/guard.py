@@ -14,17 +14,17 @@ from autorecompute.errors import first_line
 from autorecompute.measurement import GradientCheck, Outcome
 from autorecompute.plans import Config
 from autorecompute.worker.agent import Abandon, Agent
+from autorecompute.worker.hooks import expected_steps
 from autorecompute.worker.protocol import Beat, Check, Ended, Failed, Line, Order, explain_end
 from autorecompute.worker.ranks_line import FollowingLine, LeadingLine, join_ranks
 from autorecompute.worker.side_channel import SearchEndedError
 
 if TYPE_CHECKING:
-    from collections.abc import Callable
+    from collections.abc import Callable, Iterable
 
     from autorecompute.backends.interface import WorkerBackend
     from autorecompute.measurement import Measurement
     from autorecompute.training_job import Detection
-    from autorecompute.worker.hooks import ExpectedSteps
     from autorecompute.worker.protocol import Settings
     from autorecompute.worker.side_channel import SideChannel
 
@@ -57,7 +57,7 @@ class TrainingAgent(Agent):
         side: The line to the controller; of several ranks the first one alone has it.
         backend: The training system.
         settings: Those that the controller gave at the start.
-        expected: Tells the training's length, where anything does.
+        schedulers: Those of the script, which tell the training's length.
         is_alone: True if this process trains by itself.
 
     Attributes:
@@ -69,12 +69,12 @@ class TrainingAgent(Agent):
         side: SideChannel | None,
         backend: WorkerBackend,
         settings: Settings,
-        expected: ExpectedSteps,
+        schedulers: Iterable[Any],
         *,
         is_alone: bool = True,
     ) -> None:
         super().__init__(side or Line(), backend, settings, is_alone=is_alone)
-        self._side, self._expected = side, expected
+        self._side, self._schedulers = side, schedulers
         self._ranks: LeadingLine | FollowingLine | None = None
         self.has_begun, self._fault = False, ""
         self._awaits_answer = False
@@ -176,7 +176,7 @@ class TrainingAgent(Agent):
             self._look_for_order(seconds)
 
     def _answer(self, measurement: Measurement) -> None:
-        self.line.send(Beat(step=self.steps, expected=self._expected.after(self.steps)))
+        self.line.send(Beat(step=self.steps, expected=expected_steps(self._schedulers, self.steps)))
         self.line.send(measurement)
         self._window, self._awaits_answer = None, True
 
@@ -198,6 +198,15 @@ NEXT_START = "Start again with a lower memory limit, and the search begins with 
 SEVERAL_MODELS = "the script trains several models in one step, and peaks are known of one"
 
 
+def _passed_on(name: str) -> Callable[..., None]:
+    """Return a guard's method that tells the agent by its method of this name."""
+
+    def tell(self: Guard, *args: Any) -> None:
+        self._guarded(getattr(self._agent, name), *args)
+
+    return tell
+
+
 class Guard:
     """Passes on what the backend and torch tell, until the search is over or anything fails.
 
@@ -211,6 +220,9 @@ class Guard:
         is_first: True if this process speaks for all ranks.
     """
 
+    on_forward, on_fallback = _passed_on("on_forward"), _passed_on("on_fallback")
+    on_optimizer, on_loss = _passed_on("on_optimizer"), _passed_on("on_loss")
+    on_step, on_skip = _passed_on("on_step"), _passed_on("on_skip")
     fake_card: str | None = None
     fake_ranks = 0
     is_trial = False
@@ -243,14 +255,6 @@ class Guard:
         self._guarded(begin)
         return self._config
 
-    def on_forward(self, batch: int, check: Callable[..., GradientCheck]) -> None:
-        """Note that the model is about to be called."""
-        self._guarded(self._agent.on_forward, batch, check)
-
-    def on_fallback(self, message: str) -> None:
-        """Note another way of training than the one that is tuned."""
-        self._guarded(self._agent.on_fallback, message)
-
     def on_several_models(self) -> None:
         """Train as without the tool: what was chosen was chosen for one of them."""
         self.on_unknown(SEVERAL_MODELS)
@@ -270,22 +274,6 @@ class Guard:
         outcome, message = self._classify(error)
         if self._is_on and outcome is Outcome.OOM:
             self._lacked = Failed(outcome=outcome, message=message)
-
-    def on_optimizer(self) -> None:
-        """Note that the script has made an optimizer."""
-        self._guarded(self._agent.on_optimizer)
-
-    def on_loss(self, loss: Any) -> None:
-        """Note that a backward pass begins."""
-        self._guarded(self._agent.on_loss, loss)
-
-    def on_step(self, optimizer: Any) -> None:
-        """Note that an optimizer has stepped."""
-        self._guarded(self._agent.on_step, optimizer)
-
-    def on_skip(self, optimizer: Any) -> None:
-        """Note that a GradScaler has kept it from that."""
-        self._guarded(self._agent.on_skip, optimizer)
 
     def end(self, error: BaseException | None) -> None:
         """Note that the script has ended, by this error or by itself, before that reaches anybody else."""

@@ -9,6 +9,7 @@ import os
 import socket
 import subprocess
 import sys
+import weakref
 from contextlib import ExitStack
 from dataclasses import replace
 from pathlib import Path
@@ -20,7 +21,6 @@ from autorecompute.errors import SetupError, UsageError
 from autorecompute.units import MIB, format_bytes, format_count, parse_bytes
 from autorecompute.worker import hooks
 from autorecompute.worker.guard import Guard, TrainingAgent
-from autorecompute.worker.hooks import ExpectedSteps
 from autorecompute.worker.protocol import SearchRequest, Settings, is_alone, is_first
 from autorecompute.worker.side_channel import SideChannel
 
@@ -95,12 +95,12 @@ def follow_training(
     Raises:
         SetupError: the training system lacks something.
     """
-    expected = ExpectedSteps()
+    schedulers: weakref.WeakSet[Any] = weakref.WeakSet()
     backend = registry.plain_worker()
     if not is_first():
         settings = replace(settings, tuning_steps=0)
     alone = channel is not None and is_alone()
-    agent = TrainingAgent(channel, backend, settings, expected, is_alone=alone)
+    agent = TrainingAgent(channel, backend, settings, schedulers, is_alone=alone)
     guard = Guard(agent, say, is_first=is_first())
     parameters = {id(one) for optimizer in optimizers for one in _parameters_of(optimizer)}
 
@@ -114,7 +114,7 @@ def follow_training(
         backend.note(optimizer)
         agent.on_optimizer()
     ends = ExitStack()
-    ends.callback(expected.follow())
+    ends.callback(hooks.follow_schedulers(schedulers))
     ends.callback(hooks.follow_steps(on_step, guard.on_skip, guard.on_failure))
     ends.callback(hooks.follow_losses(guard.on_loss, guard.on_failure))
     ends.callback(hooks.follow_optimizers(guard.on_optimizer))

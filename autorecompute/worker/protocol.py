@@ -234,22 +234,17 @@ class Failed:
         message: A sentence for the user.
         trace: Last lines of the traceback; empty where there is none.
         is_usage: True if the command asked for what this script does not allow.
+        is_setup: True if the installation does not allow training at all.
     """
 
     outcome: Outcome
     message: str
     trace: tuple[str, ...] = ()
     is_usage: bool = False
+    is_setup: bool = False
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Refused:
-    """The installation does not allow training at all: what is missing and how to repair it."""
-
-    message: str
-
-
-Message = Hello | Beat | Detection | Measurement | GradientCheck | Order | Check | KeepConfig | Ended | Failed | Refused
+Message = Hello | Beat | Detection | Measurement | GradientCheck | Order | Check | KeepConfig | Ended | Failed
 _KINDS: dict[str, type[Any]] = {kind.__name__: kind for kind in get_args(Message)}
 
 

@@ -18,7 +18,7 @@ from typing import TYPE_CHECKING, Any
 
 from autorecompute.errors import AutorecomputeError, OwnCheckpointingError, ScriptError, SetupError, chain_of
 from autorecompute.measurement import Outcome
-from autorecompute.worker.protocol import BATCH_VARIABLE, MODULE_FLAG, Channel, Failed, Refused, explain_missing_rank
+from autorecompute.worker.protocol import BATCH_VARIABLE, MODULE_FLAG, Channel, Failed, explain_missing_rank
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -141,38 +141,29 @@ STARTED = (
 )
 
 
-class Children:
-    """Processes that the script starts.
+def follow_children(address: str, has_trained: Callable[[], bool]) -> Callable[[], bool]:
+    """Have each process that this one starts say so if it trains before this one does.
 
-    Attributes:
-        has_started: True once it has started any.
-        is_one: True if this is one, with a copy of all that the script's process had in it.
+    Args:
+        address: The controller's socket, which a process that was not forked calls by itself.
+        has_trained: Tells whether this process has begun to train.
+
+    Returns:
+        A function that tells whether any was started.
     """
+    started = threading.Event()
+    os.register_at_fork(after_in_parent=started.set)
+    start = BaseProcess.start
 
-    def __init__(self) -> None:
-        self.has_started = self.is_one = False
+    @functools.wraps(start)
+    def start_and_follow(process: Any) -> None:
+        started.set()
+        if not has_trained() and process._target is not None:  # noqa: SLF001  (its target has no other name)
+            process._target = functools.partial(run_followed, address, process._target)  # noqa: SLF001
+        start(process)
 
-    def follow(self, address: str, has_trained: Callable[[], bool]) -> None:
-        """Note each process that this one starts, and have it say so if it trains before this one does.
-
-        Args:
-            address: The controller's socket, which a process that was not forked calls by itself.
-            has_trained: Tells whether this process has begun to train.
-        """
-        os.register_at_fork(
-            after_in_parent=functools.partial(setattr, self, "has_started", True),
-            after_in_child=functools.partial(setattr, self, "is_one", True),
-        )
-        start = BaseProcess.start
-
-        @functools.wraps(start)
-        def start_and_follow(process: Any) -> None:
-            self.has_started = True
-            if not has_trained() and process._target is not None:  # noqa: SLF001  (its target has no other name)
-                process._target = functools.partial(run_followed, address, process._target)  # noqa: SLF001
-            start(process)
-
-        BaseProcess.start = start_and_follow  # type: ignore[assignment,method-assign]
+    BaseProcess.start = start_and_follow  # type: ignore[assignment,method-assign]
+    return started.is_set
 
 
 def run_followed(address: str, target: Callable[..., object], *args: object, **kwargs: object) -> None:
@@ -252,10 +243,10 @@ SKIPS_ON = (
 )
 
 
-def describe_failure(error: BaseException, backend: WorkerBackend, script: str) -> Failed | Refused:
+def describe_failure(error: BaseException, backend: WorkerBackend, script: str) -> Failed:
     """Describe a failure for the controller; the whole traceback goes to the log, unless a sentence says it all."""
     if isinstance(error, SetupError):
-        return Refused(message=str(error))
+        return Failed(outcome=Outcome.SCRIPT_ERROR, message=str(error), is_setup=True)
     # What a breakpoint in the model raises reaches us wrapped in what the training system makes of it.
     for origin in chain_of(error):
         if isinstance(origin, bdb.BdbQuit):

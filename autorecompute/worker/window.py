@@ -15,28 +15,7 @@ if TYPE_CHECKING:
     from autorecompute.backends.interface import LiveMeter
     from autorecompute.meters import Meter
     from autorecompute.meters.host import Processors
-    from autorecompute.plans import Config
     from autorecompute.worker.protocol import Order
-
-
-class Memories:
-    """Memory that configs took in this process."""
-
-    def __init__(self) -> None:
-        self._kept: dict[tuple[Config, int | None], Measurement] = {}
-
-    def find(self, order: Order, batch: int | None) -> Measurement | None:
-        """Return the measurement that an order without a warm-up relies on.
-
-        ``None`` where there is none, or no need of it.
-        """
-        return self._kept.get((order.config, batch)) if order.warmup == 0 else None
-
-    def keep(self, config: Config, measurement: Measurement) -> None:
-        """Note a measurement; where batches differ in length the longest one decides."""
-        before = self._kept.get((config, measurement.batch))
-        if before is None or (measurement.peak_bytes or 0) > (before.peak_bytes or 0):
-            self._kept[config, measurement.batch] = measurement
 
 
 class Window:

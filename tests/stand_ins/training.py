@@ -52,7 +52,7 @@ class Training:
     def __init__(self, detection, target, orders):
         self.detection, self.orders = detection, list(orders)
         self.sent, self.happened = [], []
-        self.held, self.warnings, self.wrong = 700, (), ""
+        self.held, self.peak, self.warnings, self.wrong = 700, 900, (), ""
         self.compile_seconds = 0.0
         self.optimizers = [Optimizer() for _ in range(3)]
         self.has_open_forward = False
@@ -131,7 +131,7 @@ class Training:
         return self.held
 
     def read(self):
-        return Measurement(outcome=Outcome.LOST, peak_bytes=900)
+        return Measurement(outcome=Outcome.LOST, peak_bytes=self.peak)
 
     def observe(self):
         self.happened.append("observe")

@@ -10,7 +10,6 @@ from autorecompute.plans import Config
 from autorecompute.training_job import Detection
 from autorecompute.worker import agent, side_channel, training
 from autorecompute.worker.guard import Guard, TrainingAgent
-from autorecompute.worker.hooks import ExpectedSteps
 from autorecompute.worker.protocol import Beat, Check, Ended, Failed, KeepConfig, Settings, decode, encode
 from autorecompute.worker.side_channel import SideChannel
 from stand_ins.live import Live
@@ -28,7 +27,7 @@ class Beside(Training):
         theirs, ours = socket.socketpair()
         self.line, self.controller = SideChannel(theirs.detach()), Connection(ours.detach())
         settings = Settings(address="", backend="torch")
-        self.inner = TrainingAgent(self.line, self, settings, ExpectedSteps())
+        self.inner = TrainingAgent(self.line, self, settings, ())
         self.agent = self.guard = Guard(self.inner, training.say)
 
     def order(self, *messages):
