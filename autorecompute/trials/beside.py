@@ -12,8 +12,7 @@ from typing import TYPE_CHECKING, NoReturn
 
 from autorecompute.measurement import UNCOMPARED, GradientCheck, Measurement, Outcome
 from autorecompute.training_job import Detection
-from autorecompute.trials.bench import Bench
-from autorecompute.trials.endings import as_measurement, mark_busy_host
+from autorecompute.trials.bench import CPU, Bench, as_measurement, mark_busy_host
 from autorecompute.waiting import OutOfTime
 from autorecompute.worker.protocol import Beat, Check, Failed, KeepConfig, decode, encode, explain_end
 
@@ -24,8 +23,6 @@ if TYPE_CHECKING:
     from autorecompute.plans import Config
     from autorecompute.trials.job import Effort, Job
     from autorecompute.worker.protocol import Message
-
-CPU = "cpu"
 
 SHARE = 0.05
 """Of the steps that a training is expected to take, so many are spent on trials at most."""
@@ -41,9 +38,6 @@ FEWEST_RACED = 2
 
 CHECK_STEPS = 1
 """Steps as which a comparison of gradients counts."""
-
-
-STDERR = 2
 
 
 class TrainingEndedError(Exception):
@@ -292,6 +286,6 @@ def start_beside(work: Callable[[socket.socket], None]) -> socket.socket:
 
 def _forget_terminal() -> None:
     null = os.open(os.devnull, os.O_RDWR)
-    for number in range(STDERR + 1):
+    for number in range(3):
         os.dup2(null, number)
     os.close(null)

@@ -24,6 +24,18 @@ if TYPE_CHECKING:
     from autorecompute.training_job import Device
 
 
+WRITABLE = "Make its folder writable."
+
+
+@contextlib.contextmanager
+def explained(what: str, advice: str) -> Iterator[None]:
+    """Raise ``SetupError`` where the system refuses something: what fails, the system's reason, and a way out."""
+    try:
+        yield
+    except OSError as error:
+        raise SetupError(f"{what}: {error.strerror}. {advice}") from error
+
+
 OWNER_AND_NOBODY_ELSE = 0o700
 
 
@@ -141,12 +153,8 @@ def forget_compiled_code(study: Path) -> None:
         SetupError: it cannot be removed.
     """
     folder = compiled_code_of(study)
-    try:
+    with explained(f"{folder} cannot be removed", "Remove it by hand."), contextlib.suppress(FileNotFoundError):
         shutil.rmtree(folder)
-    except FileNotFoundError:
-        return  # nothing was compiled
-    except OSError as error:
-        raise SetupError(f"{folder} cannot be removed: {error.strerror}. Remove it by hand.") from error
 
 
 LONGEST_PURPOSE = 4096
@@ -171,15 +179,14 @@ def hold_device(device: Device, purpose: str, on_wait: Callable[[str], None]) ->
         SetupError: the lock cannot be opened or held.
     """
     file = lock_file(device)
-    with _saying_what_fails(file):
-        descriptor = open_private(file)
-    try:
-        with _saying_what_fails(file):
+    advice = "Remove it, or set TMPDIR to a folder of yours."
+    with contextlib.ExitStack() as ends:
+        with explained(f"The lock {file} of the device cannot be held", advice):
+            descriptor = open_private(file)
+            ends.callback(os.close, descriptor)
             _lock(descriptor, on_wait)
         _sign(descriptor, purpose)
         yield
-    finally:
-        os.close(descriptor)
 
 
 def lock_file(device: Device) -> Path:
@@ -214,14 +221,3 @@ def _sign(descriptor: int, purpose: str) -> None:
     with contextlib.suppress(OSError):
         os.ftruncate(descriptor, 0)
         os.pwrite(descriptor, f"process {os.getpid()} ({purpose})".encode(errors="surrogateescape"), 0)
-
-
-@contextlib.contextmanager
-def _saying_what_fails(file: Path) -> Iterator[None]:
-    try:
-        yield
-    except OSError as error:
-        raise SetupError(
-            f"The lock {file} of the device cannot be held: {error.strerror}. Remove it, or set TMPDIR to a folder of "
-            "yours."
-        ) from error

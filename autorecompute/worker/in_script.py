@@ -174,7 +174,7 @@ _LEAVE: list[Callable[[], None]] = []
 def _begin(request: SearchRequest, optimizers: list[Any]) -> None:
     while _LEAVE:
         _LEAVE.pop()()
-    settings = Settings(address="", backend=registry.plain_name(), tuning_steps=request.steps)
+    settings = Settings(backend=registry.plain_name(), tuning_steps=request.steps)
     channel = start_search(request) if is_first() else None
     try:
         guard, detach = follow_training(channel, settings, _say, optimizers)

@@ -193,7 +193,7 @@ class Settings:
         tuning_steps: The most steps of a training that trials may take, to show how far they are; 0 shows nothing.
     """
 
-    address: str
+    address: str = ""
     target_batch: int | None = None
     override_loader: bool = False
     loader: str = ""

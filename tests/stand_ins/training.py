@@ -56,7 +56,7 @@ class Training:
         self.compile_seconds = 0.0
         self.optimizers = [Optimizer() for _ in range(3)]
         self.has_open_forward = False
-        self.agent = Agent(self, self, Settings(address="", target_batch=target))
+        self.agent = Agent(self, self, Settings(target_batch=target))
         self.loader = None
 
     def begin(self, batch=TARGET):
@@ -77,7 +77,7 @@ class Training:
     def give_loader(self, monkeypatch):
         self.loader = Loader(TARGET)
         monkeypatch.setattr(agent, "override_loader", lambda _settings: self.loader)
-        self.agent = Agent(self, self, Settings(address="", target_batch=TARGET, override_loader=True))
+        self.agent = Agent(self, self, Settings(target_batch=TARGET, override_loader=True))
 
     def train(self, count):
         for _ in range(count):

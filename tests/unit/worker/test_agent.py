@@ -183,7 +183,7 @@ def test_gradients_are_checked_on_the_next_batch(make_training):
 def test_ranks_leave_their_windows_together(make_training):
     """A rank whose batch was wrong reports at the same step as those whose batches were right."""
     training = make_training()
-    training.agent = Agent(training, training, Settings(address="", target_batch=TARGET), is_alone=False)
+    training.agent = Agent(training, training, Settings(target_batch=TARGET), is_alone=False)
     training.begin()
     training.step()
     training.step(TARGET)
@@ -194,7 +194,7 @@ def test_ranks_leave_their_windows_together(make_training):
 
 def test_a_watched_run_is_left_alone(make_training):
     training = make_training()
-    training.agent = Agent(training, training, Settings(address="", watch=FIRST))
+    training.agent = Agent(training, training, Settings(watch=FIRST))
     training.agent.on_forward(TARGET, training.check)
     assert training.agent.on_session(lambda: pytest.fail("detecting costs memory")).is_none
     assert training.sent == []

@@ -26,7 +26,7 @@ class Beside(Training):
         super().__init__(detection, None, ())
         theirs, ours = socket.socketpair()
         self.line, self.controller = SideChannel(theirs.detach()), Connection(ours.detach())
-        settings = Settings(address="", backend="torch")
+        settings = Settings(backend="torch")
         self.inner = TrainingAgent(self.line, self, settings, ())
         self.agent = self.guard = Guard(self.inner, training.say)
 
