@@ -52,9 +52,8 @@ class LoaderOverride:
     loaders are known by their origin, the lines of code that made them: one that comes from where the model was fed
     from before gives the target from its first batch on.
 
-    Args:
-        batch: Samples that the model is to receive.
-        origin: Place of the call that makes its loader, as an earlier process has told; empty as long as nobody knows.
+    ``batch`` is what the model is to receive, and ``origin`` the place of the call that makes its loader, as an earlier
+    process has told; it is empty as long as nobody knows.
     """
 
     def __init__(self, batch: int, origin: str) -> None:
@@ -143,12 +142,8 @@ class Agent:
     every forward has had its backward. A generator's forward, for instance, waits until the discriminator has stepped,
     and no session can be rebuilt meanwhile.
 
-    Args:
-        line: The line to the controller.
-        backend: The training system.
-        settings: Those that the controller gave at the start.
-        is_alone: True if this process trains by itself. Ranks that train together must all end a window at the same
-            step: one that waits for an order keeps the others waiting for its gradients.
+    Ranks that train together (not ``is_alone``) must all end a window at the same step: one that waits for an order
+    keeps the others waiting for its gradients.
 
     Attributes:
         target_batch: Samples that a forward is to receive; ``None`` until the first one tells.

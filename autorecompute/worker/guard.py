@@ -16,8 +16,7 @@ from autorecompute.plans import Config
 from autorecompute.worker.agent import Abandon, Agent
 from autorecompute.worker.hooks import expected_steps
 from autorecompute.worker.protocol import Beat, Check, Ended, Failed, Line, Order, explain_end
-from autorecompute.worker.ranks_line import FollowingLine, LeadingLine, join_ranks
-from autorecompute.worker.side_channel import SearchEndedError
+from autorecompute.worker.training_line import FollowingLine, LeadingLine, SearchEndedError, join_ranks
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable
@@ -26,7 +25,7 @@ if TYPE_CHECKING:
     from autorecompute.measurement import Measurement
     from autorecompute.training_job import Detection
     from autorecompute.worker.protocol import Settings
-    from autorecompute.worker.side_channel import SideChannel
+    from autorecompute.worker.training_line import SideChannel
 
     Say = Callable[[int, str], None]  # a level of ``logging``, and a line for the user
 
@@ -51,14 +50,8 @@ training goes on meanwhile."""
 class TrainingAgent(Agent):
     """Measures in the steps of a training, which never waits for an order but before its first step.
 
-    Ranks that train together begin at the same step, and switch at the same steps.
-
-    Args:
-        side: The line to the controller; of several ranks the first one alone has it.
-        backend: The training system.
-        settings: Those that the controller gave at the start.
-        schedulers: Those of the script, which tell the training's length.
-        is_alone: True if this process trains by itself.
+    Ranks that train together begin at the same step, and switch at the same steps; the first one alone has a line to
+    the controller. The script's schedulers tell the training's length.
 
     Attributes:
         has_begun: True once the first config is on.
@@ -106,7 +99,9 @@ class TrainingAgent(Agent):
 
     def fault_elsewhere(self) -> Failed | None:
         """Return another rank's failure, where this is the first one and another has ended with it."""
-        return self._ranks.last_words() if isinstance(self._ranks, LeadingLine) else None
+        with contextlib.suppress(Exception):  # this process ends, and the store may have gone before it
+            return self._ranks.read_fault() if isinstance(self._ranks, LeadingLine) else None
+        return None
 
     def on_session(self, detect: Callable[[], Detection]) -> Config:
         """Tell what was detected, and begin with the config that the controller answers, on all ranks at once.
@@ -211,13 +206,9 @@ class Guard:
     """Passes on what the backend and torch tell, until the search is over or anything fails.
 
     Nothing that fails here reaches the script: the training goes on with the config that is on, and a sentence says
-    why. Where it fails on one of several ranks, the search ends for all: none of them switches by itself. Where
-    parameters are sharded, ranks that recompute different blocks would wait for each other.
-
-    Args:
-        agent: Measures.
-        say: Tells the user.
-        is_first: True if this process speaks for all ranks.
+    why: ``say`` tells the user, and of several ranks the first one does. Where it fails on one of them, the search ends
+    for all: none of them switches by itself. Where parameters are sharded, ranks that recompute different blocks would
+    wait for each other.
     """
 
     on_forward, on_fallback = _passed_on("on_forward"), _passed_on("on_fallback")

@@ -142,14 +142,9 @@ STARTED = (
 
 
 def follow_children(address: str, has_trained: Callable[[], bool]) -> Callable[[], bool]:
-    """Have each process that this one starts say so if it trains before this one does.
+    """Have each process that this one starts tell the controller if it trains before this one does.
 
-    Args:
-        address: The controller's socket, which a process that was not forked calls by itself.
-        has_trained: Tells whether this process has begun to train.
-
-    Returns:
-        A function that tells whether any was started.
+    Return what tells whether any was started. One that was not forked calls the controller's address by itself.
     """
     started = threading.Event()
     os.register_at_fork(after_in_parent=started.set)

@@ -27,17 +27,17 @@ class Window:
 
     Args:
         meter: The device's memory.
-        order: How many steps of each.
-        whole_life: Whether the peak is that of the process since its birth: nothing is released and nothing reset.
-        extends_itself: Whether a discarded step is made up for by a further one.
+        order: Its numbers of steps.
+        whole_life: True if the peak is that of the process since its birth: nothing is released and nothing reset.
+        extends_itself: True if a discarded step is made up for by a further one.
         live: Counts the bytes of live tensors in that one step; ``None`` where the meter tells the peak.
         known: A measurement of this config in this process that tells of memory; nothing but time is measured then.
-        left_bytes: What the tool has left in this process, and a training without it would not hold.
+        left_bytes: Memory that the tool has left in this process, which a training without it would not hold.
         before_bytes: The peak of the process before its first step, where it is left alone; else 0.
         processors: Count processor time from the beginning of the window on; ``None`` to count none.
 
     Attributes:
-        restarts: How often all steps were left out, as the model was compiled in one.
+        restarts: Number of times that all steps were left out, as the model was compiled in one.
     """
 
     def __init__(  # noqa: PLR0913  (what is measured, and by what)
@@ -87,11 +87,9 @@ class Window:
             self._meter.observe()
 
     def end_step(self, samples: int, loss: float | None) -> None:
-        """Count the step that ends now.
+        """Count the step that ends now, with the samples of all its forwards.
 
-        Args:
-            samples: Samples of all its forwards.
-            loss: Value its last backward started from, ``None`` where that was no scalar.
+        ``loss`` is what its last backward started from, ``None`` where that was no scalar.
         """
         self._meter.synchronize()
         elapsed = time.perf_counter() - self._step_began
