@@ -18,9 +18,7 @@ if TYPE_CHECKING:
     from autorecompute.meters.nvml import Card
 
 T = TypeVar("T")
-
-NEGLIGIBLE_BYTES = 64 * MIB
-"""Bytes of a display server or a monitoring daemon on a card, which are no news."""
+NEGLIGIBLE_BYTES = 64 * MIB  # of a display server or a monitoring daemon on a card, which are no news
 
 
 class CudaMeter:

@@ -84,19 +84,15 @@ def _read_status(field: str) -> int:
     raise AssertionError(f"{STATUS} has no {field}")
 
 
-TOO_SHORT_SECONDS = 0.2
-"""The kernel counts in hundredths of a second: a shorter while says little."""
+TOO_SHORT_SECONDS = 0.2  # the kernel counts in hundredths of a second: a shorter while says little
 
 
 class Processors:
     """Counts processor time from its creation on.
 
-    Counting reads the kernel's own counters once at each end, some milliseconds, and nothing in between.
-
-    Args:
-        tuner: The process that started this one and whatever else belongs to the tuning. What it and all its
-            descendants take is not others'. ``None`` stands for this process.
-        do_the_work: Whether the processors compute the steps of the training; not so where a GPU does.
+    Counting reads the kernel's own counters once at each end, some milliseconds, and nothing in between. The ``tuner``
+    is the process that started this one, or this one where it is ``None``: time of its descendants is not others'.
+    Where a GPU computes the steps, the processors do not ``do_the_work``.
     """
 
     def __init__(self, tuner: int | None, *, do_the_work: bool) -> None:

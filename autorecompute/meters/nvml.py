@@ -81,8 +81,7 @@ def ask(function: str, *arguments: Any) -> Any:
         raise NvmlUnsupportedError("the NVIDIA driver is too old for the installed nvidia-ml-py") from error
 
 
-CONTEXT_BYTES = GIB
-"""So much may a process have on the card beside its allocator: the CUDA context, and kernels of cuBLAS and cuDNN."""
+CONTEXT_BYTES = GIB  # of a process beside its allocator: the CUDA context, and kernels of cuBLAS and cuDNN
 
 CLOCK_EVENTS = {
     0x004: "power cap",  # SwPowerCap
@@ -95,11 +94,9 @@ CLOCK_EVENTS = {
 """NVML's bits for what holds the clocks down. An idle card and clocks that an administrator fixed are not among them:
 the first says nothing about the steps, the second holds for all of them alike."""
 
-_MEMORY_V2 = 0x02000028
-"""``nvmlMemory_v2`` of pynvml: the size of the answer and the second version of its form."""
-
+_MEMORY_V2 = 0x02000028  # pynvml's nvmlMemory_v2: the size of the answer and the second version of its form
+# One question under two names: drivers before 535 know the second only, and CUDA 14 is to drop it.
 _CLOCK_QUESTIONS = ("nvmlDeviceGetCurrentClocksEventReasons", "nvmlDeviceGetCurrentClocksThrottleReasons")
-"""One question under two names: drivers before 535 know the second only, and CUDA 14 is to drop it."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -167,7 +164,6 @@ class Card:
 
 
 VISIBLE_VARIABLE = "CUDA_VISIBLE_DEVICES"
-
 _WHOLE = "nvmlDeviceGetDeviceHandleFromMigDeviceHandle"
 
 

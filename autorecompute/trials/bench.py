@@ -66,10 +66,10 @@ def following(logs: Path, stream: BinaryIO) -> Iterator[None]:
 
 
 START_TIMEOUT_SECONDS = 900.0
+# A step may take so many times what it took at first before the script is said to hang, and five minutes at least: an
+# evaluation or a checkpoint can lie between two steps.
 LEAST_STALL_SECONDS = 300.0
 SLOWDOWN = 20.0
-"""A step may take so many times what it took at first before the script is said to hang, and five minutes at least: an
-evaluation or a checkpoint can lie between two steps."""
 
 
 class Bench:
@@ -79,11 +79,11 @@ class Bench:
     its time is over (``waiting.py``).
 
     Args:
-        job: What is trained.
+        job: The job that is trained.
         batch: The target batch; ``None`` takes what the script gives.
         logs: Folder for the workers' output.
-        limit_bytes: What a process that is watched may take of a card at most; ``None`` for all there is.
-        debugs: Whether the first worker keeps the terminal and has all the time it wants.
+        limit_bytes: The most that a watched process may take of a card; ``None`` for all there is.
+        debugs: True if the first worker keeps the terminal and has all the time it wants.
         study: The folder of the study, whose processes share what they compile; ``None`` where there is none.
 
     Attributes:
@@ -321,13 +321,10 @@ class Bench:
         self._pace = self._pace or measurement.median_step_seconds
 
 
-LEAST_ROOM_BYTES = 16 * 1024
-"""On a disk with less a script cannot print, and fails of that."""
-
+LEAST_ROOM_BYTES = 16 * 1024  # on a disk: with less a script cannot print, and fails of that
 TAIL_LINES = 5
 BUSY = "host busy"
-LAST_WORDS_LINES = 60
-"""A launcher adds forty lines of its own to the last words of a rank."""
+LAST_WORDS_LINES = 60  # a launcher adds forty lines of its own to the last words of a rank
 
 
 def as_measurement(message: Message) -> Measurement:

@@ -24,20 +24,11 @@ if TYPE_CHECKING:
     from autorecompute.trials.job import Effort, Job
     from autorecompute.worker.protocol import Message
 
-SHARE = 0.05
-"""Of the steps that a training is expected to take, so many are spent on trials at most."""
-
-TRIALS = 3
-"""A trial is cut short to leave steps for so many, however few there are."""
-
-FEWEST_TIMED = 2
-"""Steps of a trial that are timed at least."""
-
-FEWEST_RACED = 2
-"""Nothing is kept back before so many configs were measured."""
-
-CHECK_STEPS = 1
-"""Steps as which a comparison of gradients counts."""
+SHARE = 0.05  # of the steps that a training is expected to take, spent on trials at most
+TRIALS = 3  # a trial is cut short to leave steps for so many, however few there are
+FEWEST_TIMED = 2  # steps of a trial
+FEWEST_RACED = 2  # nothing is kept back before so many configs were measured
+CHECK_STEPS = 1  # as which a comparison of gradients counts
 
 
 class TrainingEndedError(Exception):
@@ -51,13 +42,13 @@ class TrainingBench(Bench):
     samples of the next batch, and counts as one step; so does a whole step with the config on fake tensors.
 
     Args:
-        job: What is trained.
-        logs: Where other benches would keep output; nothing is written here.
+        job: The job that is trained.
+        logs: Folder for the output of other benches; this one writes nothing.
         line: The socket to the training.
-        steps: How many steps may be spent on trials.
+        steps: The most steps that may be spent on trials.
 
     Attributes:
-        spent_seconds: What trials took, and the steps that passed between them.
+        spent_seconds: Time of the trials, and of the steps that passed between them.
         checks: The gradients of each config that was to be used, beside those without recompute.
     """
 
@@ -74,10 +65,7 @@ class TrainingBench(Bench):
     def keep_back(self, steps: int, share: float, trial: Effort) -> None:
         """Have :attr:`is_live` say no where a trial would leave too few steps to compare what was measured in turns.
 
-        Args:
-            steps: How many are kept back, from the third trial on.
-            share: The largest part of all steps that may be kept back.
-            trial: What the next trials take.
+        From the third trial on so many are kept back, but no more than this share of all steps.
         """
         self._reserve, self._next = (steps, share), trial
 
@@ -88,9 +76,8 @@ class TrainingBench(Bench):
     @property
     def is_live(self) -> bool:
         """Tell whether the training has steps left for another trial."""
-        return not self._has_ended and self.left_steps >= self._needed
+        return not self._has_ended and self.left_steps >= self._needed()
 
-    @property
     def _needed(self) -> int:
         if self._next is None:
             return 0
@@ -218,7 +205,7 @@ class TrainingBench(Bench):
         return compared + max(effort.warmup, 1) + observed + effort.steps
 
     def _count(self, config: Config, measurement: Measurement, idle_steps: int) -> None:
-        """Add what a trial took, and the steps before it, in which the last one's config was still on."""
+        # In the steps before it the last one's config was still on.
         idle_seconds = max(idle_steps, 0) * self._step_seconds
         self.spent_seconds += idle_seconds + measurement.warmup_seconds + sum(measurement.step_seconds)
         self._step_seconds = statistics.median(measurement.step_seconds or (0.0,))

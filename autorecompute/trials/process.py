@@ -44,8 +44,7 @@ if TYPE_CHECKING:
     from collections.abc import Container, Iterator, Mapping
 
 
-LEAST_SHARE = 0.01
-"""Of one processor: who waits for nothing but looks around now and then takes less."""
+LEAST_SHARE = 0.01  # of one processor: who waits for nothing but looks around now and then takes less
 
 
 def _activity_of(pid: int, log: Path) -> tuple[float, float, int]:
@@ -59,6 +58,7 @@ def _activity_of(pid: int, log: Path) -> tuple[float, float, int]:
     return time.monotonic(), used, log.stat().st_size if log.is_file() else 0
 
 
+# Documented switches of the trackers; not WANDB_DISABLED and the like, which make Hugging Face's Trainer raise.
 SWITCHES = {
     "CLEARML_OFFLINE_MODE": "1",
     "COMET_AUTO_LOG_DISABLE": "1",
@@ -67,21 +67,12 @@ SWITCHES = {
     "WANDB_MODE": "disabled",
     "MLFLOW_ALLOW_FILE_STORE": "true",  # MLflow 3 keeps nothing in a folder otherwise
 }
-"""Documented switches of the trackers; not ``WANDB_DISABLED`` and the like, which make Hugging Face's Trainer raise."""
-
 FOLDER_VARIABLE = "MLFLOW_TRACKING_URI"
-
-FORGOTTEN = ("MLFLOW_EXPERIMENT_ID", "MLFLOW_RUN_ID")
-"""Variables of a tracker that name entries of the store it is kept from."""
+FORGOTTEN = ("MLFLOW_EXPERIMENT_ID", "MLFLOW_RUN_ID")  # they name entries of the store that MLflow is kept from
 
 
 def quieten(environment: Mapping[str, str], folder: Path) -> dict[str, str]:
-    """Return the environment with every tracker switched off.
-
-    Args:
-        environment: What a worker would get.
-        folder: What a tracker may write to; it is removed with the worker.
-    """
+    """Return the environment with every tracker off. One may write to the folder, which goes with the worker."""
     kept = {name: value for name, value in environment.items() if name not in FORGOTTEN}
     return {**kept, **SWITCHES, FOLDER_VARIABLE: (folder / "mlruns").as_uri()}
 
@@ -229,25 +220,18 @@ AT_ONCE = (
 GRACE_SECONDS = 3.0
 POLL_SECONDS = 0.5
 STACK_SECONDS = 1.0
-
-TRANSFER_SECONDS = 30
-"""A worker that stops in the middle of a message is given up after so long. Messages have a few MiB at most."""
-
+TRANSFER_SECONDS = 30  # after which a worker that stops in the middle of a message, a few MiB, is given up
 STDERR = 2
 
 
 class WorkerProcess:
     """A started worker.
 
-    Args:
-        command: The worker's command line.
-        environment: Its whole environment, but for the switches of experiment trackers.
-        log: File that takes its output.
-        settings: What it is told, with the address it has to call.
-        in_foreground: Whether it keeps the terminal, for a debugger in the script; it gets no log then.
+    It has this environment, with the switches of experiment trackers, and these settings, with the address that it has
+    to call. In the foreground it keeps the terminal, for a debugger in the script, and gets no log.
 
     Attributes:
-        answers: What each rank said when all of them had answered last, in their order.
+        answers: The last answers of all ranks, in their order.
 
     Raises:
         SetupError: the command cannot be started.
@@ -408,11 +392,9 @@ class WorkerProcess:
             return Failed(outcome=Outcome.CRASH, message=f"the worker speaks another version's language: {error}")
 
     def _describe_death(self, rank: int = 0, *, is_held: bool = False) -> Failed | Ended:
-        """Classify the death of a worker that said nothing of its end.
+        """Classify the death of a worker that said nothing of its end, and whose line of this rank has ended.
 
-        Args:
-            rank: Whose line it was that ended.
-            is_held: Whether a line is open still: a process that was forked has it, too, and has outlived the worker.
+        Where a line ``is_held`` still, a process that was forked has it, too, and has outlived the worker.
         """
         try:
             code = self._process.wait(GRACE_SECONDS)
@@ -455,10 +437,7 @@ class WorkerProcess:
 
 
 def _start(command: list[str], environment: dict[str, str], log: Path | None) -> subprocess.Popen[bytes]:
-    """Return the started command.
-
-    In the foreground with the terminal, or in a group of its own with its output in a log.
-    """
+    """Start the command in the foreground, with the terminal, or in a group of its own, with its output in a log."""
     starting = explained(f"{shown(command[0])} cannot be started", "Check --launcher.")
     if log is None:
         with starting:

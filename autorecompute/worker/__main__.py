@@ -57,7 +57,6 @@ class _Worker:
         self._has_begun = False
 
     def run(self) -> int:
-        """Run the script, tell how it ended, and give its exit code."""
         try:
             end = self._run_script()
             if end is None or isinstance(end, SystemExit):

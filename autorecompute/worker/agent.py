@@ -31,8 +31,7 @@ if TYPE_CHECKING:
     from autorecompute.training_job import Detection
 
 
-PATIENCE = 3
-"""After so many steps of other optimizers, the one that led has left the training, or never comes."""
+PATIENCE = 3  # steps of other optimizers, after which the one that led has left the training, or never comes
 
 
 def override_loader(settings: Settings) -> LoaderOverride | None:

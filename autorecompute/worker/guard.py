@@ -42,9 +42,8 @@ def _make_bar(steps: int) -> Any:
     return None
 
 
+# So long a step waits for the order that follows a measurement. Where the search takes longer, the training goes on.
 ANSWER_SECONDS = 0.005
-"""So long a step waits for the order that follows a measurement. Between trials the search may take longer, and the
-training goes on meanwhile."""
 
 
 class TrainingAgent(Agent):

@@ -12,8 +12,7 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Iterable
 
 
-UNSCALED = "_autorecompute_unscaled"
-"""Attribute of a scaled loss for the loss before it was scaled."""
+UNSCALED = "_autorecompute_unscaled"  # attribute of a scaled loss for the loss before
 
 
 def put_in(owner: Any, name: str, replacement: Any) -> Callable[[], None]:
@@ -133,14 +132,9 @@ def follow_losses(on_loss: Callable[[Any], None], on_failure: Callable[[Exceptio
     return ends.close
 
 
-TOTALS = ("total_steps", "T_max", "total_iters")
-"""Attributes of torch's schedulers that say how long they are."""
-
-KEYWORD = "num_training_steps"
-"""Argument of Hugging Face's schedulers with the number of steps."""
-
-LEAST_STEPS = 2
-"""One step does not tell a scheduler that goes by steps from one that goes by epochs."""
+TOTALS = ("total_steps", "T_max", "total_iters")  # attributes of torch's schedulers that say how long they are
+KEYWORD = "num_training_steps"  # argument of Hugging Face's schedulers with the same
+LEAST_STEPS = 2  # one does not tell a scheduler that goes by steps from one that goes by epochs
 
 
 def follow_schedulers(schedulers: weakref.WeakSet[Any]) -> Callable[[], None]:

@@ -22,9 +22,8 @@ if TYPE_CHECKING:
     from collections.abc import Iterable, Mapping, Sequence
 
 
+# Those that torchrun sets for each rank: see "Environment Variables" on its page in PyTorch's documentation.
 LAUNCHER_VARIABLES = ("RANK", "LOCAL_RANK", "WORLD_SIZE", "LOCAL_WORLD_SIZE", "MASTER_ADDR", "MASTER_PORT")
-"""Variables that torchrun sets for each rank: see "Environment Variables" on its page in PyTorch's documentation."""
-
 _MISSED_BY_TORCH = re.compile(r"environment variable (\w+) expected, but not set")
 
 
@@ -70,13 +69,11 @@ def _missed_variable(error: BaseException) -> str:
     return missed[1] if missed is not None else ""
 
 
+# Makes a rank write the stacks of all its threads to its log; scripts use the named signals for themselves.
 STACK_SIGNAL = signal.SIGRTMIN + 5
-"""Makes a rank write the stacks of all its threads to its log; scripts use the named signals for themselves."""
-
 SETTINGS_VARIABLE = "AUTORECOMPUTE_WORKER"
 BATCH_VARIABLE = "AUTORECOMPUTE_BATCH_SIZE"
-MODULE_FLAG = "-m"
-"""Stands before the name of a module on a worker's command line, as it does on Python's."""
+MODULE_FLAG = "-m"  # before the name of a module on a worker's command line, as on Python's
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -127,7 +124,7 @@ class Check:
 
 
 def explain_end(reason: str) -> str:
-    """Tell the user of a search that ends, and why; the config stays on."""
+    """Return a sentence on a search that ends, and why."""
     return f"tuning has stopped, and the training goes on: {reason.rstrip('.')}."
 
 

@@ -180,21 +180,11 @@ def _tell(address: str) -> None:
     raise SystemExit(1)
 
 
-STEPS_WITHOUT_SESSION = 10
-"""So many optimizer steps without a training session mean that there is none to come."""
-
-BACKWARDS_WITHOUT_OPTIMIZER = 20
-"""So many backward passes of a script that has made no optimizer mean that it changes the weights by itself."""
-
-MISSED_STEPS = 12
-"""So many steps in a row may miss the target batch: loaders prefetch, and an epoch ends with a smaller batch."""
-
-SKIPPED_STEPS = 50
-"""So many steps in a row may be skipped by a GradScaler: it begins with a scale that is too large, and halves it."""
-
-COMPILATIONS = 8
-"""So often a model may be compiled in the steps of one config. Two are usual: batches of another length bring one that
-holds for any length."""
+STEPS_WITHOUT_SESSION = 10  # optimizer steps without a training session: there is none to come
+BACKWARDS_WITHOUT_OPTIMIZER = 20  # of a script that has made no optimizer, and so changes the weights by itself
+MISSED_STEPS = 12  # in a row may miss the target batch: loaders prefetch, and an epoch ends with a smaller batch
+SKIPPED_STEPS = 50  # in a row may be skipped by a GradScaler: it begins with a scale that is too large, and halves it
+COMPILATIONS = 8  # in the steps of one config. Two are usual: other lengths bring one that holds for any length
 
 NO_TORCH = "It never imported torch, so that there was nothing to tune. Give the script that trains."
 

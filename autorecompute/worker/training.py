@@ -36,9 +36,9 @@ if TYPE_CHECKING:
     from autorecompute.worker.guard import Say
 
 
+# A notebook may have put this package on its module path by itself.
 PACKAGES = str(Path(__file__).parents[2])
-"""Folder in which this package was found: a notebook may have put it on its module path by itself."""
-
+# Leaves a search that is nobody's child: a script may wait for all of its own.
 BESIDE = """
 import os, sys
 if os.fork():
@@ -47,8 +47,6 @@ sys.path.append(sys.argv[1])
 from autorecompute.cli.train import training_search
 training_search(int(sys.argv[2]), sys.argv[3])
 """
-"""Leaves a search that is nobody's child: a script may wait for all of its own."""
-
 START_SECONDS = 60.0
 
 
@@ -163,8 +161,7 @@ def _say(level: int, text: str) -> None:
     _LOG.log(level, "%s%s", "" if _LOG.hasHandlers() else f"{_LOG.name}: ", text)
 
 
-_LEAVE: list[Callable[[], None]] = []
-"""Ends the search beside this process, and its config; empty where there is none."""
+_LEAVE: list[Callable[[], None]] = []  # what ends the search beside this process, and its config, if there is one
 
 
 def _begin(request: SearchRequest, optimizers: list[Any]) -> None:

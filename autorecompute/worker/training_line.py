@@ -32,15 +32,9 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
 
 
-TRANSFER_SECONDS = 30
-"""A controller that stops in the middle of a message is given up after so long."""
-
-PATIENCE_SECONDS = 120.0
-"""So long the first step waits for its config. The controller looks at some thousand configs meanwhile."""
-
-FAREWELL_SECONDS = 5.0
-"""So long a script that ends waits for the controller to write down what is known."""
-
+TRANSFER_SECONDS = 30  # after which a controller that stops in the middle of a message is given up
+PATIENCE_SECONDS = 120.0  # of the first step for its config: the controller looks at some thousand configs meanwhile
+FAREWELL_SECONDS = 5.0  # of a script that ends, for the controller to write down what is known
 GONE = "the search has ended without an answer"
 
 
@@ -124,27 +118,14 @@ class SideChannel(Line):
             return False
 
 
-LOOK_SECONDS = 0.005
-"""Between two looks of one that waits."""
-
-LOOKS = 20
-"""One that waits a moment looks at least so often."""
-
-_NUMBERS = itertools.count()
-"""Of the trainings of this process: each rank follows the same ones, in the same order."""
-
-
-JOIN_SECONDS = 20.0
-"""So long a rank that is about to train waits for the others, and never longer than a share of what the script has
-given its own collectives."""
-
-JOIN_SHARE = 0.25
-
-FOLLOW_SECONDS = 2 * PATIENCE_SECONDS
-"""So long a rank waits for the first order: the first rank waits for all others, and then for the controller."""
-
-FOLLOWING_TIMES = 4
-"""A rank waits for the first one's word so many times as long as that one waits for an order."""
+LOOK_SECONDS = 0.005  # between two looks of one that waits
+LOOKS = 20  # of one that waits a moment, at least
+JOIN_SECONDS = 20.0  # of a rank that is about to train, for the others
+JOIN_SHARE = 0.25  # of what the script has given its own collectives: no rank waits longer for the others
+FOLLOW_SECONDS = 2 * PATIENCE_SECONDS  # for the first order: the first rank waits for all others, and the controller
+FOLLOWING_TIMES = 4  # as long as the first rank waits for an order, the others wait for its word
+LATE_STEPS = 5  # ranks are a step apart at most: one that has not answered after so many measures nothing
+NUMBERS = itertools.count()  # of this process's trainings: each rank follows the same ones, in the same order
 
 
 def _stay(reason: str) -> KeepConfig:
@@ -288,10 +269,6 @@ def _read_order(note: bytes) -> Due:
     order = decode(frame) if frame else None
     assert not isinstance(order, Beat | Ended | Failed), "an order is one"
     return int(step), order  # type: ignore[return-value]
-
-
-LATE_STEPS = 5
-"""Ranks that train together are a step apart at most: one that has not answered after so many measures nothing."""
 
 
 class LeadingLine(RanksLine):
@@ -445,7 +422,7 @@ def join_ranks(side: SideChannel | None) -> LeadingLine | FollowingLine:
         own = store.clone() if hasattr(store, "clone") else store
     except (RuntimeError, ValueError) as error:
         raise ConnectionError(f"the process group has no store: {error}") from error
-    notes = distributed.PrefixStore(f"autorecompute/{next(_NUMBERS)}", own)
+    notes = distributed.PrefixStore(f"autorecompute/{next(NUMBERS)}", own)
     if (rank == 0) != (side is not None):
         raise Abandon("the ranks of the process group are not those of the environment")
     place = notes, rank, world_size, float(store.timeout.total_seconds())
