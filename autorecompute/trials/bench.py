@@ -22,7 +22,7 @@ from autorecompute.trials.job import Effort, begins_too_large, known_loader
 from autorecompute.trials.private import WRITABLE, cache_variables, explained
 from autorecompute.trials.process import WorkerProcess
 from autorecompute.waiting import raise_if_over
-from autorecompute.worker.protocol import Check, Ended, Failed, Message, Order, Settings
+from autorecompute.worker.protocol import BATCH_VARIABLE, Check, Ended, Failed, Message, Order, Settings
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Mapping, Sequence
@@ -189,7 +189,7 @@ class Bench:
             if not (isinstance(message, Ended) and message.exit_code == 0):
                 return as_measurement(message)
             if not has_measured:
-                raise too_short(message, effort.warmup + effort.steps, self.output_at.format(log=self.log))
+                break
         raise too_short(message, effort.warmup + effort.steps, self.output_at.format(log=self.log))
 
     def check(self, config: Config) -> GradientCheck | Measurement:
@@ -285,7 +285,9 @@ class Bench:
         with explained(f"{self.log} cannot be written", WRITABLE):
             self.log.unlink(missing_ok=True)
         self._has_measured = False
-        environment = {**self._base, **variables, **self._job.batch_environment(batch)}
+        environment = {**self._base, **variables}
+        if batch is not None:
+            environment[BATCH_VARIABLE] = str(batch)
         command, settings = self._job.worker_command(batch), self._settings(batch, watch)
         raise_if_over()
         self._worker = WorkerProcess(command, environment, self.log, settings, in_foreground=self._is_debugged)

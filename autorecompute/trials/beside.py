@@ -129,7 +129,8 @@ class TrainingBench(Bench):
             raise OutOfTime
         check = self.check(config)
         if not check.agrees:
-            return Measurement(outcome=_outcome_of(check), message=check.message)
+            outcome = Outcome.WRONG_GRADIENT if check.steps else Outcome.SCRIPT_ERROR
+            return Measurement(outcome=outcome, message=check.message)
         before, cost = self._trained_steps, self._cost(config, effort)
         self._send(effort.order(config))
         message = self._receive()
@@ -243,10 +244,6 @@ def _explained(check: GradientCheck) -> GradientCheck:
         return replace(check, message=f"a step with it raises: {check.message}")
     message = check.message or f"{check.parameter} is off by {check.worst:.1e} of its largest gradient"
     return replace(check, message=f"its gradients are wrong: {message}")
-
-
-def _outcome_of(check: GradientCheck) -> Outcome:
-    return Outcome.WRONG_GRADIENT if check.steps else Outcome.SCRIPT_ERROR
 
 
 def start_beside(work: Callable[[socket.socket], None]) -> socket.socket:

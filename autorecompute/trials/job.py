@@ -13,7 +13,7 @@ from autorecompute.backends.registry import AUTO
 from autorecompute.errors import UsageError
 from autorecompute.files import is_file, shown
 from autorecompute.plans.savings import BATCH
-from autorecompute.worker.protocol import BATCH_VARIABLE, MODULE_FLAG, Order
+from autorecompute.worker.protocol import MODULE_FLAG, Order
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -120,7 +120,7 @@ class Job:
         """Tell whether the batch is among the arguments; if not, the DataLoader is told."""
         return self.batch_flag is not None or any(PLACEHOLDER in argument for argument in self.arguments)
 
-    def script_arguments(self, batch: int | None) -> list[str]:
+    def script_arguments(self, batch: int | str | None) -> list[str]:
         """Return the script's arguments at this batch.
 
         Raises:
@@ -161,14 +161,13 @@ class Job:
             launcher="" if is_own else shlex.join(start),
         )
 
-    def plain_command(self, batch: int | None) -> list[str]:
+    def plain_command(self, batch: int | str | None) -> list[str]:
         """Return the command a user would type, for people to read."""
         return [*self._start, *self._words, *self.script_arguments(batch)]
 
     def command_of_any_batch(self) -> list[str]:
         """Return the same with the place for the batch left open."""
-        flag = [self.batch_flag, PLACEHOLDER] if self.batch_flag is not None else []
-        return [*self._start, *self._words, *self.arguments, *flag]
+        return self.plain_command(PLACEHOLDER)
 
     @property
     def script_at(self) -> int:
@@ -186,11 +185,6 @@ class Job:
         if self.is_typed:
             return []
         return [MODULE_FLAG, str(self.script)] if self.is_module else [str(self.script)]
-
-    @staticmethod
-    def batch_environment(batch: int | None) -> dict[str, str]:
-        """Return the variable that scripts may read the batch from."""
-        return {} if batch is None else {BATCH_VARIABLE: str(batch)}
 
 
 def _require_module_name(name: str) -> None:

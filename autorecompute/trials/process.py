@@ -186,17 +186,9 @@ def _make() -> Path:
 def _remove_abandoned(root: Path) -> None:
     for folder in root.glob(f"{PREFIX}*"):
         # Others may make or lose their folders meanwhile, and none of that is ours to tell.
-        with contextlib.suppress(OSError):
-            _remove_if_abandoned(folder)
-
-
-def _remove_if_abandoned(folder: Path) -> None:
-    lock = os.open(folder / OWNER, os.O_RDWR | os.O_NOFOLLOW)
-    try:
-        fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
-        shutil.rmtree(folder)  # follows no links
-    finally:
-        os.close(lock)
+        with contextlib.suppress(OSError), os.fdopen(os.open(folder / OWNER, os.O_RDWR | os.O_NOFOLLOW), "wb") as lock:
+            fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
+            shutil.rmtree(folder)  # follows no links
 
 
 NO_MEMORY = "killed by the kernel, which ran out of memory"
@@ -267,11 +259,6 @@ class WorkerProcess:
             self._ends = ends.pop_all()
         self._oom_kills.follow(self._process.pid)
         self._activity = _activity_of(self._process.pid, log)
-
-    @property
-    def pid(self) -> int:
-        """Return the process at the head of its group: the first rank, or the launcher of all."""
-        return self._process.pid
 
     def send(self, message: Message) -> None:
         """Give an order to every rank; a worker that is gone is noticed when its answer is awaited."""
@@ -349,7 +336,7 @@ class WorkerProcess:
         except subprocess.TimeoutExpired:
             self._signal_group(signal.SIGKILL)
             self._process.wait()
-        # The leader may have left children behind that ignored the first signal.
+        # Its leader, the first rank or the launcher of all, may have left children that ignored the first signal.
         self._signal_group(signal.SIGKILL)
         self._ends.close()
 

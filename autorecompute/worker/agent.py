@@ -34,16 +34,6 @@ if TYPE_CHECKING:
 PATIENCE = 3  # steps of other optimizers, after which the one that led has left the training, or never comes
 
 
-def override_loader(settings: Settings) -> LoaderOverride | None:
-    """Follow every DataLoader of the process from now on.
-
-    ``None`` where nobody will give the model another batch than the script does.
-    """
-    if settings.target_batch is None or not (settings.override_loader or settings.watch is None):
-        return None
-    return LoaderOverride(settings.target_batch, settings.loader)
-
-
 class LoaderOverride:
     """Follows every DataLoader of the process: a training forward shows that the one that served last feeds the model.
 
@@ -82,23 +72,20 @@ class LoaderOverride:
         # torch reads the batch size once an epoch; ours reads it for every batch, so that it can change in between.
         BatchSampler.__iter__ = _draw_batches
 
-    def change(self, batch: int) -> None:
-        """Have the model receive another batch, from the next time on that it is applied."""
-        self._batch = batch
-
     @property
     def batch(self) -> int | None:
         """Return the batch that the loader that served last draws; ``None`` where it draws none itself."""
         samplers = list(_nested(self._latest))
         return samplers[-1].batch_size if samplers else None
 
-    def apply(self) -> bool:
+    def apply(self, batch: int) -> bool:
         """Set the batch of the loader that served last, from its next one on; ``False`` where it draws none itself."""
+        self._batch = batch
         samplers = list(_nested(self._latest))
         if not samplers:
             return False
         for sampler in samplers:
-            sampler.batch_size = self._batch
+            sampler.batch_size = batch
         origin = self._origins.get(samplers[-1], "")
         # Loaders for training and evaluation may come from one loop; then its lines do not tell them apart.
         self.origin = origin if list(self._origins.values()).count(origin) == 1 else ""
@@ -154,7 +141,10 @@ class Agent:
 
     def __init__(self, line: Line, backend: WorkerBackend, settings: Settings, *, is_alone: bool = True) -> None:
         self.line, self.backend, self.settings, self.is_alone = line, backend, settings, is_alone
-        self.target_batch, self._loader = settings.target_batch, override_loader(settings)
+        self.target_batch, self._loader = settings.target_batch, None
+        # Elsewhere nobody will give the model another batch than the script does.
+        if settings.target_batch is not None and (settings.override_loader or settings.watch is None):
+            self._loader = LoaderOverride(settings.target_batch, settings.loader)
         self._is_given_batch = settings.override_loader and self._loader is not None
         self.fake_card = settings.card if settings.fakes else None
         self.fake_ranks, self.replaces_checkpointing = settings.ranks, settings.replaces_checkpointing
@@ -220,8 +210,9 @@ class Agent:
             self._look_at(wanted, check)
         self._batches.append(batch)
         self.target_batch, self._first_batch = self.target_batch or batch, self._first_batch or batch
+        is_missed = batch != self.target_batch and self._is_given_batch
         # At every miss: a script may make a loader anew for each epoch.
-        if batch != self.target_batch and self._is_given_batch and self._loader and not self._loader.apply():
+        if is_missed and self._loader is not None and not self._loader.apply(self.target_batch):
             self._give_up_batch(batch)
 
     def on_several_models(self) -> None:
@@ -407,8 +398,7 @@ class Agent:
         if self._loader is None or drawn is None or not (self._is_given_batch or drawn == self.target_batch):
             return False
         self.target_batch, self._is_given_batch = order.batch, True
-        self._loader.change(order.batch)
-        self._loader.apply()
+        self._loader.apply(order.batch)
         return True
 
     def _give_up_batch(self, batch: int) -> None:

@@ -7,7 +7,6 @@ from __future__ import annotations
 
 import atexit
 import contextlib
-import json
 import logging
 import os
 import socket
@@ -58,7 +57,7 @@ def start_search(request: SearchRequest) -> SideChannel:
     """
     ours, its = socket.socketpair()
     channel = SideChannel(ours.detach())
-    words = [PACKAGES, str(its.fileno()), json.dumps(codec.to_plain(request))]
+    words = [PACKAGES, str(its.fileno()), codec.encode(request).decode()]
     with its, ExitStack() as failing:
         failing.callback(channel.close)
         try:
@@ -88,31 +87,35 @@ def follow_training(
     """Put in the hooks that follow a training; return the guard that they tell, and what takes them out again.
 
     That recomputes nothing from then on. It is given the error that has ended the training, or none. Of several ranks
-    the first one alone has a channel. Where optimizers are given, they train already, and the search ends where another
-    one steps: it was made before, and nobody knows what it trains.
+    the first one alone has a channel, or starts the search that the settings ask for. Where optimizers are given, they
+    train already, and the search ends where another one steps: it was made before, and nobody knows what it trains.
 
     Raises:
-        SetupError: the training system lacks something.
+        SetupError: the training system lacks something, or the search cannot be started.
     """
-    schedulers: weakref.WeakSet[Any] = weakref.WeakSet()
-    backend = registry.plain_worker()
-    if not is_first():
-        settings = replace(settings, tuning_steps=0)
-    alone = channel is not None and is_alone()
-    agent = TrainingAgent(channel, backend, settings, schedulers, is_alone=alone)
-    guard = Guard(agent, say, is_first=is_first())
-    parameters = {id(one) for optimizer in optimizers for one in _parameters_of(optimizer)}
+    speaks = is_first()
+    if settings.search is not None and speaks:
+        channel = start_search(settings.search)
+    with ExitStack() as ends:
+        if channel is not None:
+            ends.callback(channel.close)
+        schedulers: weakref.WeakSet[Any] = weakref.WeakSet()
+        backend = registry.plain_worker()
+        settings = settings if speaks else replace(settings, tuning_steps=0)
+        agent = TrainingAgent(channel, backend, settings, schedulers, is_alone=channel is not None and is_alone())
+        guard = Guard(agent, say, is_first=speaks)
+        parameters = {id(one) for optimizer in optimizers for one in _parameters_of(optimizer)}
 
-    def on_step(optimizer: Any) -> None:
-        if parameters and parameters.isdisjoint(map(id, _parameters_of(optimizer))):
-            guard.on_unknown(NOT_GIVEN)
-        guard.on_step(optimizer)
+        def on_step(optimizer: Any) -> None:
+            if parameters and parameters.isdisjoint(map(id, _parameters_of(optimizer))):
+                guard.on_unknown(NOT_GIVEN)
+            guard.on_step(optimizer)
 
-    backend.install(guard)
-    for optimizer in optimizers:
-        backend.note(optimizer)
-        agent.on_optimizer()
-    ends = ExitStack()
+        backend.install(guard)
+        for optimizer in optimizers:
+            backend.note(optimizer)
+            agent.on_optimizer()
+        ends.pop_all()
     ends.callback(hooks.follow_schedulers(schedulers))
     ends.callback(hooks.follow_steps(on_step, guard.on_skip, guard.on_failure))
     ends.callback(hooks.follow_losses(guard.on_loss, guard.on_failure))
@@ -167,14 +170,8 @@ _LEAVE: list[Callable[[], None]] = []  # what ends the search beside this proces
 def _begin(request: SearchRequest, optimizers: list[Any]) -> None:
     while _LEAVE:
         _LEAVE.pop()()
-    settings = Settings(backend=registry.plain_name(), tuning_steps=request.steps)
-    channel = start_search(request) if is_first() else None
-    try:
-        guard, detach = follow_training(channel, settings, _say, optimizers)
-    except BaseException:
-        if channel is not None:
-            channel.close()
-        raise
+    settings = Settings(backend=registry.plain_name(), search=request, tuning_steps=request.steps)
+    guard, detach = follow_training(None, settings, _say, optimizers)
     # The last exception that nobody has caught: an interpreter goes on after it, and a script ends.
     error_before = getattr(sys, "last_value", None)
 
@@ -259,12 +256,8 @@ def main() -> None:
 
 def _follow(settings: Settings, channel: SideChannel | None) -> Guard | None:
     try:
-        if settings.search is not None and is_first():
-            channel = start_search(settings.search)
         return follow_training(channel, settings, say)[0]
     except Exception as error:  # noqa: BLE001  (nothing of ours may end the training)
-        if channel is not None:
-            channel.close()
         if is_first():
             say(logging.WARNING, f"the script trains without autorecompute: {str(error).rstrip('.')}.")
         return None

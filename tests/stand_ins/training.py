@@ -28,17 +28,14 @@ class Loader:
     origin = ""
 
     def __init__(self, batch):
-        self.wanted, self._size, self._ahead = batch, batch, batch
-
-    def change(self, batch):
-        self.wanted = batch
+        self._size, self._ahead = batch, batch
 
     @property
     def batch(self):
         return self._size
 
-    def apply(self):
-        self._size = self.wanted
+    def apply(self, batch):
+        self._size = batch
         return True
 
     def draw(self):
@@ -76,7 +73,7 @@ class Training:
 
     def give_loader(self, monkeypatch):
         self.loader = Loader(TARGET)
-        monkeypatch.setattr(agent, "override_loader", lambda _settings: self.loader)
+        monkeypatch.setattr(agent, "LoaderOverride", lambda *_: self.loader)
         self.agent = Agent(self, self, Settings(target_batch=TARGET, override_loader=True))
 
     def train(self, count):
