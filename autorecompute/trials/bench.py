@@ -294,10 +294,7 @@ class Bench:
         return self._wait(watch)
 
     def _wait(self, order: Order | None) -> Message:
-        """Return the answer of a script that is started, or has measured nothing yet.
-
-        How long its steps are is not known.
-        """
+        # How long the steps are of a script that is started, or has measured nothing yet, is not known.
         assert self._worker is not None, "a script that is waited for was started"
         if self._is_debugged:
             return self._worker.receive(math.inf)
@@ -398,7 +395,6 @@ def failure_to_start(message: Message, log: Path, output: str, where: str) -> Au
 
 
 def _as_failed(message: Message) -> Failed:
-    """Return the failure for a message that was no answer."""
     return Failed(outcome=Outcome.CRASH, message=f"unexpected message from the worker: {type(message).__name__}")
 
 

@@ -36,7 +36,7 @@ class TrainingEndedError(Exception):
 
 
 class TrainingBench(Bench):
-    """Measures configs in the steps of one training that goes on.
+    """Measures configs in the steps of one training that goes on; ``TrainingEndedError`` is raised where it does not.
 
     A config is used in no step before its gradients were compared with those without recompute. That happens on a few
     samples of the next batch, and counts as one step; so does a whole step with the config on fake tensors.
@@ -103,11 +103,7 @@ class TrainingBench(Bench):
         return ""
 
     def detect(self) -> Detection:
-        """Wait until the script trains, and return the detection.
-
-        Raises:
-            TrainingEndedError: it never does.
-        """
+        """Wait until the script trains, and return the detection."""
         if self._detection is None:
             message = self._receive()
             if not isinstance(message, Detection):
@@ -122,7 +118,6 @@ class TrainingBench(Bench):
 
         Raises:
             OutOfTime: there are no steps left for it.
-            TrainingEndedError: the training has ended.
         """
         effort = self._fitted(effort)
         if self._cost(config, effort) > self.left_steps:
@@ -143,11 +138,7 @@ class TrainingBench(Bench):
         return mark_busy_host(message)
 
     def check(self, config: Config) -> GradientCheck:
-        """Compare the config's gradients with those without recompute, once for each config.
-
-        Raises:
-            TrainingEndedError: the training has ended.
-        """
+        """Compare the config's gradients with those without recompute, once for each config."""
         if config.is_none:
             return UNCOMPARED
         if config not in self.checks:
@@ -164,27 +155,16 @@ class TrainingBench(Bench):
         """Return the bytes that a whole step on fake tensors takes, from the comparison of gradients.
 
         ``None`` where none can be run, or no step is left for it.
-
-        Raises:
-            TrainingEndedError: the training has ended.
         """
         is_known = config.is_none or config in self.checks
         return self.check(config).step_bytes if is_known or self.left_steps >= CHECK_STEPS else None
 
     def keep_config(self, config: Config | None, message: str) -> None:
-        """End the search: the training goes on with this config, or with what is on; tell its user why.
-
-        Raises:
-            TrainingEndedError: it has ended.
-        """
+        """End the search: the training goes on with this config, or with what is on; tell its user why."""
         self._send(KeepConfig(config=config, message=message))
 
     def give_up(self, reason: str) -> None:
-        """End the search with what is on.
-
-        Raises:
-            TrainingEndedError: the script has ended.
-        """
+        """End the search with what is on."""
         self.keep_config(None, explain_end(reason))
 
     def hang_up(self) -> None:

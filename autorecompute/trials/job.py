@@ -176,12 +176,10 @@ class Job:
 
     @property
     def _start(self) -> list[str]:
-        """Return the words that people type before the script."""
         return shlex.split(self.launcher) or [PYTHON]
 
     @property
     def _words(self) -> list[str]:
-        """Return Python's arguments up to the script."""
         if self.is_typed:
             return []
         return [MODULE_FLAG, str(self.script)] if self.is_module else [str(self.script)]

@@ -49,7 +49,12 @@ def private_folder(root: Path | None = None) -> Path:
     Raises:
         SetupError: it cannot be made, or what has its name is not this user's folder alone.
     """
-    folder = (temporary_directory() if root is None else root) / f"autorecompute-{os.geteuid()}"
+    try:
+        folder = (root or Path(tempfile.gettempdir())) / f"autorecompute-{os.geteuid()}"
+    except OSError as error:
+        raise SetupError(
+            "No folder for temporary files can be written. Make room on the disk, or set TMPDIR to a folder of yours."
+        ) from error
     try:
         with contextlib.suppress(FileExistsError):
             folder.mkdir(mode=OWNER_AND_NOBODY_ELSE)
@@ -78,16 +83,6 @@ def make_private_folder(prefix: str, root: Path | None = None) -> Path:
         return Path(tempfile.mkdtemp(prefix=prefix, dir=own))
     except OSError as error:
         raise _not_private(own, _reason(error)) from error
-
-
-def temporary_directory() -> Path:
-    """Return the folder for temporary files; raise ``SetupError`` where there is none that can be written."""
-    try:
-        return Path(tempfile.gettempdir())
-    except OSError as error:
-        raise SetupError(
-            "No folder for temporary files can be written. Make room on the disk, or set TMPDIR to a folder of yours."
-        ) from error
 
 
 def _reason(error: OSError) -> str:

@@ -137,7 +137,6 @@ def _lines(file: Path) -> list[str]:
 
 
 def _count(counter: Path) -> int | None:
-    """Kill so far; ``None`` where nothing counts them."""
     values = [value for name, _, value in (line.partition(" ") for line in _lines(counter)) if name == FIELD]
     return int(values[0]) if values else None
 

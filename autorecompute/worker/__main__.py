@@ -99,7 +99,6 @@ class _Worker:
             self._follow()
 
     def _follow(self) -> Agent:
-        """Put the hooks in, unless that was done."""
         if self._agent is not None:
             return self._agent
         self._has_begun = True  # the backend imports what is waited for
@@ -127,7 +126,7 @@ class _Worker:
 
 
 def _read(request: SystemExit | None) -> tuple[int, str]:
-    """Return the exit code that a script has asked for, and the words to print where it gave words instead."""
+    # A script may give words to print instead of a code.
     code = request.code if request is not None else None
     if isinstance(code, int | None):
         return code or 0, ""

@@ -262,7 +262,6 @@ class Agent:
         self.on_step(optimizer)
 
     def _leads(self, optimizer: Any) -> bool:
-        """Tell whether the step of this optimizer ends a training step."""
         leader = self._leader()
         if optimizer is leader:
             self._others_since = 0

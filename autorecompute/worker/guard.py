@@ -193,8 +193,6 @@ SEVERAL_MODELS = "the script trains several models in one step, and peaks are kn
 
 
 def _passed_on(name: str) -> Callable[..., None]:
-    """Return a guard's method that tells the agent by its method of this name."""
-
     def tell(self: Guard, *args: Any) -> None:
         self._guarded(getattr(self._agent, name), *args)
 

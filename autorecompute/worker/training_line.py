@@ -129,7 +129,6 @@ NUMBERS = itertools.count()  # of this process's trainings: each rank follows th
 
 
 def _stay(reason: str) -> KeepConfig:
-    """Return the end of a search that leaves on what is on."""
     return KeepConfig(config=None, message=explain_end(reason))
 
 
@@ -168,7 +167,6 @@ class RanksLine(Line):
         return order
 
     def _take(self) -> Order | Check | None:
-        """Return the order that is due, if one is."""
         if not self._due or self._due[0][0] > self._step:
             return None
         _, order = self._due.popleft()
@@ -255,7 +253,6 @@ class FollowingLine(RanksLine):
         return self._take()
 
     def _hears(self, seconds: float) -> bool:
-        """Tell whether the next order comes within so many seconds."""
         key = f"order/{self._orders + 1}"
         note = self._read(key) if self._wait([key], seconds, unless=key) else None
         if note is not None:

@@ -34,7 +34,7 @@ class Window:
         known: A measurement of this config in this process that tells of memory; nothing but time is measured then.
         left_bytes: Memory that the tool has left in this process, which a training without it would not hold.
         before_bytes: The peak of the process before its first step, where it is left alone; else 0.
-        processors: Count processor time from the beginning of the window on; ``None`` to count none.
+        processors: Count processor time from the beginning of the window on.
 
     Attributes:
         restarts: Number of times that all steps were left out, as the model was compiled in one.
@@ -51,7 +51,7 @@ class Window:
         known: Measurement | None = None,
         left_bytes: int = 0,
         before_bytes: int = 0,
-        processors: Processors | None = None,
+        processors: Processors,
     ) -> None:
         self._meter = meter
         self.order = order if known is not None or order.warmup else replace(order, warmup=1)
@@ -137,11 +137,11 @@ class Window:
             self._is_observing = False
 
     def _begin_step(self) -> None:
-        self._cpu_began = self._processors.own_seconds() if self._processors is not None else None
+        self._cpu_began = self._processors.own_seconds()
         self._step_began = time.perf_counter()
 
     def _count_cpu_seconds(self) -> list[float]:
-        own_seconds = self._processors.own_seconds() if self._processors is not None else None
+        own_seconds = self._processors.own_seconds()
         if own_seconds is None or self._cpu_began is None:
             return []
         return [max(own_seconds - self._cpu_began, SHORTEST_SECONDS)]
@@ -183,7 +183,7 @@ class Window:
             message="" if is_finite else f"the loss is {next(x for x in self._losses if not math.isfinite(x))}",
             step_seconds=tuple(self._step_seconds),
             cpu_seconds=tuple(self._cpu_seconds),
-            others_share=self._processors.others_share() if self._processors is not None else None,
+            others_share=self._processors.others_share(),
             warmup_seconds=self._warmup_seconds,
             compile_seconds=self._compile_seconds,
             samples=statistics.median_low(self._samples),

@@ -9,6 +9,8 @@ from autorecompute.worker.protocol import Order
 from autorecompute.worker.window import Window
 from stand_ins.live import Live
 
+IDLE = types.SimpleNamespace(own_seconds=lambda: None, others_share=lambda: None)
+
 
 class Device:
     """A meter whose device holds memory and works behind the process's back."""
@@ -57,7 +59,7 @@ def device(clock):
 @pytest.fixture
 def begin(device):
     return lambda warmup=2, steps=3, **options: Window(
-        device, Order(config=Config(), warmup=warmup, steps=steps), **options
+        device, Order(config=Config(), warmup=warmup, steps=steps), **{"processors": IDLE, **options}
     )
 
 
