@@ -33,6 +33,15 @@ if TYPE_CHECKING:
 POLL_SECONDS = 0.1
 
 
+def _read_on(log: Path, places: dict[Path, int]) -> bytes:
+    """Return what was written to a log since the last call, and note its place."""
+    with log.open("rb") as file:
+        file.seek(places.get(log, 0))
+        output = file.read()
+        places[log] = file.tell()
+    return output
+
+
 @contextlib.contextmanager
 def following(logs: Path, stream: BinaryIO) -> Iterator[None]:
     """Copy the workers' logs to a stream as they grow, and all of them to their end when the context ends.
@@ -44,11 +53,7 @@ def following(logs: Path, stream: BinaryIO) -> Iterator[None]:
     is_over = threading.Event()
 
     def copy() -> None:
-        for path in sorted(logs.glob("*.log")):
-            with path.open("rb") as log:
-                log.seek(copied.get(path, 0))
-                stream.write(log.read())
-                copied[path] = log.tell()
+        stream.writelines(_read_on(log, copied) for log in sorted(logs.glob("*.log")))
         stream.flush()
 
     def follow() -> None:
@@ -251,13 +256,7 @@ class Bench:
 
     def take_output(self) -> str:
         """Return the output of the live or last worker since the last call."""
-        if not self.log.is_file():
-            return ""
-        with self.log.open("rb") as log:
-            log.seek(self._taken.get(self.log, 0))
-            output = log.read()
-            self._taken[self.log] = log.tell()
-        return output.decode(errors="replace")
+        return _read_on(self.log, self._taken).decode(errors="replace") if self.log.is_file() else ""
 
     def _settings(self, batch: int | None, watch: Order | None) -> Settings:
         return Settings(

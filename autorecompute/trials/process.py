@@ -9,7 +9,6 @@ import os
 import shutil
 import signal
 import socket
-import struct
 import subprocess
 import sys
 import time
@@ -37,6 +36,7 @@ from autorecompute.worker.protocol import (
     Settings,
     decode,
     encode,
+    limited,
     merge,
 )
 
@@ -341,10 +341,8 @@ class WorkerProcess:
 
     def _welcome(self) -> None:
         peer, _ = self._listener.accept()
-        for option in (socket.SO_RCVTIMEO, socket.SO_SNDTIMEO):
-            peer.setsockopt(socket.SOL_SOCKET, option, struct.pack("ll", TRANSFER_SECONDS, 0))
         # A rank that has not said its name yet is known by a number that none has.
-        self._ranks[self._ends.enter_context(Connection(peer.detach()))] = -1 - len(self._ranks)
+        self._ranks[self._ends.enter_context(limited(peer, TRANSFER_SECONDS))] = -1 - len(self._ranks)
 
     def _hear(self, connection: Connection) -> Message | None:
         message = self._read(connection)

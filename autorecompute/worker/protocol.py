@@ -5,6 +5,8 @@ from __future__ import annotations
 import os
 import re
 import signal
+import socket
+import struct
 import sys
 from dataclasses import dataclass, replace
 from itertools import chain
@@ -247,6 +249,13 @@ def decode(frame: bytes) -> Message:
         raise ValueError(f"unknown message {kind!r:.100}")
     message: Message = codec.from_plain(envelope.get("value"), _KINDS[kind])
     return message
+
+
+def limited(line: socket.socket, seconds: int) -> Connection:
+    """Return a connection over the socket; one who stops in the middle of a message for so long is given up."""
+    for option in (socket.SO_RCVTIMEO, socket.SO_SNDTIMEO):
+        line.setsockopt(socket.SOL_SOCKET, option, struct.pack("ll", seconds, 0))
+    return Connection(line.detach())
 
 
 class Line:

@@ -5,10 +5,8 @@ from __future__ import annotations
 import itertools
 import os
 import socket
-import struct
 import time
 from collections import deque
-from multiprocessing.connection import Connection
 from typing import TYPE_CHECKING, Any
 
 from autorecompute.measurement import Outcome
@@ -25,6 +23,7 @@ from autorecompute.worker.protocol import (
     decode,
     encode,
     explain_end,
+    limited,
     merge,
 )
 
@@ -54,10 +53,7 @@ class SideChannel(Line):
 
     def __init__(self, descriptor: int) -> None:
         os.set_inheritable(descriptor, False)
-        line = socket.socket(fileno=descriptor)
-        for option in (socket.SO_RCVTIMEO, socket.SO_SNDTIMEO):
-            line.setsockopt(socket.SOL_SOCKET, option, struct.pack("ll", TRANSFER_SECONDS, 0))
-        self._connection = Connection(line.detach())
+        self._connection = limited(socket.socket(fileno=descriptor), TRANSFER_SECONDS)
         self._identity = os.fstat(descriptor).st_ino
         # A process that the script forks would otherwise keep the line open.
         os.register_at_fork(after_in_child=self.close)
