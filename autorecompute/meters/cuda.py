@@ -8,6 +8,7 @@ from contextlib import suppress
 from typing import TYPE_CHECKING, TypeVar
 
 from autorecompute.measurement import Measurement, Outcome
+from autorecompute.meters.host import HostMeter
 from autorecompute.meters.nvml import NvmlError, find_card
 from autorecompute.units import MIB, format_bytes
 
@@ -109,6 +110,22 @@ class CudaMeter:
         used_bytes, is_counted = neighbours or (0, True)
         if used_bytes > NEGLIGIBLE_BYTES:
             yield f"{'' if is_counted else 'about '}{format_bytes(used_bytes)} of other processes on the card"
+
+
+Meter = HostMeter | CudaMeter
+"""Watches the memory of the process it runs in."""
+
+
+def meter_for(device_kind: str) -> Meter:
+    """Return the meter of a device of this kind, ``cpu`` or ``cuda``."""
+    return CudaMeter() if device_kind == "cuda" else HostMeter()
+
+
+def kind_in_use() -> str:
+    """Return the kind of device on which a script trains: one on the CPU leaves a card alone, though it may see one."""
+    import torch
+
+    return "cuda" if torch.cuda.is_initialized() else "cpu"
 
 
 def _index_in_use(cuda: ModuleType) -> int:

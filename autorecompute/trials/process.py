@@ -318,14 +318,15 @@ class WorkerProcess:
         return printed != size or used - seconds >= LEAST_SHARE * (now - before)
 
     def _give_up(self, timeout: float, stall: float, *, is_late: bool) -> Failed:
-        came = sum(rank >= 0 for rank in self._ranks.values())
-        absent = ABSENT.format(came=came, of=self._world_size, seconds=min(timeout, stall))
         if is_late:
-            said = f"not done within {timeout:.0f} s"
-            return Failed(outcome=Outcome.TIMEOUT, message=said if came >= self._world_size else absent)
-        self._write_stacks()
-        said = f"no step for {stall:.0f} s; the stacks are in its log"
-        return Failed(outcome=Outcome.HANG, message=said if came >= self._world_size else absent)
+            outcome, said = Outcome.TIMEOUT, f"not done within {timeout:.0f} s"
+        else:
+            self._write_stacks()
+            outcome, said = Outcome.HANG, f"no step for {stall:.0f} s; the stacks are in its log"
+        came = sum(rank >= 0 for rank in self._ranks.values())
+        if came < self._world_size:
+            said = ABSENT.format(came=came, of=self._world_size, seconds=min(timeout, stall))
+        return Failed(outcome=outcome, message=said)
 
     def close(self) -> None:
         """End the worker with everything it started."""

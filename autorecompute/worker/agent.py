@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING, Any
 
 from autorecompute.errors import first_line
 from autorecompute.measurement import Measurement, Outcome
-from autorecompute.meters import Meter, kind_in_use, meter_for
+from autorecompute.meters.cuda import Meter, kind_in_use, meter_for
 from autorecompute.meters.host import Processors
 from autorecompute.plans import Config
 from autorecompute.worker import script

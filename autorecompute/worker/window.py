@@ -13,7 +13,7 @@ from autorecompute.ranges import SHORTEST_SECONDS
 
 if TYPE_CHECKING:
     from autorecompute.backends.interface import LiveMeter
-    from autorecompute.meters import Meter
+    from autorecompute.meters.cuda import Meter
     from autorecompute.meters.host import Processors
     from autorecompute.worker.protocol import Order
 
