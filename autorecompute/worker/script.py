@@ -32,11 +32,7 @@ TRACE_LINES = 12
 
 
 def script_file(words: list[str]) -> str:
-    """Return the file that a worker's command line names, of a module its origin.
-
-    Raises:
-        ImportError: there is no such module, or it has nothing to run.
-    """
+    """Return the file that a worker's command line names, of a module its origin."""
     return str(find_module(words[1]).origin) if words[0] == MODULE_FLAG else words[0]
 
 
@@ -59,11 +55,7 @@ def run_as_main(script: str, arguments: list[str]) -> None:
 
 
 def run_module_as_main(name: str, arguments: list[str]) -> None:
-    """Run a module as ``python -m`` would, with the working directory first on the module path.
-
-    Raises:
-        ImportError: there is no such module, or it has nothing to run.
-    """
+    """Run a module as ``python -m`` would, with the working directory first on the module path."""
     _lead_module_path(os.getcwd())  # noqa: PTH109  (a string, as Python puts it there)
     spec = find_module(name)
     code = spec.loader.get_code(spec.name)  # type: ignore[union-attr]
@@ -106,8 +98,8 @@ def _run(code: CodeType, **names: object) -> None:
 
 
 def _wait_for_threads() -> None:
-    """Wait for what the script's threads still do, as Python does before a process ends."""
-    # Not by joining them: pools of threads wait for work until they are told that none comes.
+    # As Python does before a process ends, and not by joining them: pools of threads wait for work until they are told
+    # that none comes.
     threading._shutdown()  # type: ignore[attr-defined]  # noqa: SLF001
 
 
