@@ -59,6 +59,6 @@ def auto(
     Raises:
         UsageError: the arguments do not make sense: a size without a unit, an optimizer of another model.
     """
-    from autorecompute.worker.in_script import tune_from_here
+    from autorecompute.worker.training import tune_from_here
 
     tune_from_here(model, optimizer, memory_limit=memory_limit, study=study, tuning_steps=tuning_steps)

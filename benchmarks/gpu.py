@@ -11,7 +11,7 @@ import time
 
 from autorecompute.backends.ortmodule.exceptions import classify
 from autorecompute.meters.cuda import CudaMeter
-from autorecompute.meters.nvml import Nvml, describe_visible, find_card
+from autorecompute.meters.nvml import describe_visible, find_card
 from autorecompute.units import GIB, MIB, format_bytes
 
 WIDTH, LAYERS, BATCH = 4096, 6, 4096
@@ -24,11 +24,11 @@ def machine():
     """What is at hand."""
     import torch
 
-    card = find_card(Nvml(), str(torch.cuda.get_device_properties(0).uuid))
+    card = find_card(str(torch.cuda.get_device_properties(0).uuid))
     torch.empty(1, device="cuda")
     return {
         "torch": f"{torch.__version__}, CUDA {torch.version.cuda}",
-        "seen": describe_visible(Nvml()),
+        "seen": describe_visible(),
         "card": card.uuid.split("-")[0] + (" instance" if card.is_instance else " whole"),
         "card_total_bytes": card.memory_bytes("total"),
         "torch_total_bytes": torch.cuda.get_device_properties(0).total_memory,
@@ -111,7 +111,7 @@ def clock_events():
     """What holds the clocks down under full load, and what looking costs while the card works."""
     import torch
 
-    card = find_card(Nvml(), str(torch.cuda.get_device_properties(0).uuid))
+    card = find_card(str(torch.cuda.get_device_properties(0).uuid))
     matrix = torch.randn(8192, 8192, device="cuda", dtype=torch.float16)
     seen, seconds, began = {}, [], time.perf_counter()
     while time.perf_counter() - began < BUSY_SECONDS:

@@ -122,7 +122,7 @@ def _peak_options(args: argparse.Namespace) -> list[str]:
 
 @contextlib.contextmanager
 def _bench(batch: int | None, job: Job, *, follows: bool, debugs: bool) -> Iterator[Bench]:
-    from autorecompute.trials import Bench, Follower
+    from autorecompute.trials import Bench, following
     from autorecompute.trials.private import make_private_folder
     from autorecompute.waiting import interruptible
 
@@ -130,7 +130,7 @@ def _bench(batch: int | None, job: Job, *, follows: bool, debugs: bool) -> Itera
     logs = make_private_folder("plans-")
     try:
         # A crash must not keep its last words back: what is to be seen is passed on while it is written.
-        follower = Follower(logs, sys.stderr.buffer) if follows else contextlib.nullcontext()
+        follower = following(logs, sys.stderr.buffer) if follows else contextlib.nullcontext()
         # Followed inside the bench: what a launcher has to say of being ended is of no interest.
         with interruptible(), Bench(job, batch, logs, debugs=debugs) as bench, follower:
             bench.output_at = "Its output is above."

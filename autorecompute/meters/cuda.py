@@ -7,8 +7,9 @@ import os
 from contextlib import suppress
 from typing import TYPE_CHECKING, TypeVar
 
-from autorecompute.meters.host import Reading
-from autorecompute.meters.nvml import Nvml, NvmlError, find_card
+from autorecompute.measurement import Measurement, Outcome
+from autorecompute.meters.host import HostMeter
+from autorecompute.meters.nvml import NvmlError, find_card
 from autorecompute.units import MIB, format_bytes
 
 if TYPE_CHECKING:
@@ -18,9 +19,7 @@ if TYPE_CHECKING:
     from autorecompute.meters.nvml import Card
 
 T = TypeVar("T")
-
-NEGLIGIBLE_BYTES = 64 * MIB
-"""Bytes of a display server or a monitoring daemon on a card, which are no news."""
+NEGLIGIBLE_BYTES = 64 * MIB  # of a display server or a monitoring daemon on a card, which are no news
 
 
 class CudaMeter:
@@ -38,7 +37,7 @@ class CudaMeter:
         self._total_bytes = int(properties.total_memory)
         self._card: Card | None = None
         with suppress(NvmlError):
-            self._card = find_card(Nvml(), str(properties.uuid))
+            self._card = find_card(str(properties.uuid))
         # Insertion order is that of a user's reading: a dict keeps it where a set would not.
         self._clock_events: dict[str, None] = {}
         self._earlier_retries = 0
@@ -65,11 +64,12 @@ class CudaMeter:
         """Note what holds the clocks down; once the device is idle, NVML would tell of that alone."""
         self._clock_events |= dict.fromkeys(self._ask_card(lambda card: card.clock_events()) or ())
 
-    def read(self) -> Reading:
+    def read(self) -> Measurement:
         """Return the allocator's peaks; the driver's figure is what is in use now, which a cached peak keeps."""
         total = self._count_retries()
         retries = None if total is None else total - self._earlier_retries
-        return Reading(
+        return Measurement(
+            outcome=Outcome.LOST,
             peak_bytes=self._cuda.max_memory_reserved(self._index),
             allocated_bytes=self._cuda.max_memory_allocated(self._index),
             device_bytes=self._ask_card(lambda card: card.memory_bytes("used")),
@@ -110,6 +110,22 @@ class CudaMeter:
         used_bytes, is_counted = neighbours or (0, True)
         if used_bytes > NEGLIGIBLE_BYTES:
             yield f"{'' if is_counted else 'about '}{format_bytes(used_bytes)} of other processes on the card"
+
+
+Meter = HostMeter | CudaMeter
+"""Watches the memory of the process it runs in."""
+
+
+def meter_for(device_kind: str) -> Meter:
+    """Return the meter of a device of this kind, ``cpu`` or ``cuda``."""
+    return CudaMeter() if device_kind == "cuda" else HostMeter()
+
+
+def kind_in_use() -> str:
+    """Return the kind of device on which a script trains: one on the CPU leaves a card alone, though it may see one."""
+    import torch
+
+    return "cuda" if torch.cuda.is_initialized() else "cpu"
 
 
 def _index_in_use(cuda: ModuleType) -> int:

@@ -6,33 +6,13 @@ import ctypes
 import gc
 import os
 import time
-from dataclasses import dataclass
 from pathlib import Path
 
 import psutil
 
 from autorecompute.errors import SetupError
+from autorecompute.measurement import Measurement, Outcome
 from autorecompute.units import KIB
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Reading:
-    """Memory at its highest since the last reset.
-
-    Attributes:
-        peak_bytes: Memory that the limit holds: resident on a CPU, reserved by the allocator on CUDA.
-        allocated_bytes: CUDA only: memory in live tensors.
-        device_bytes: CUDA only: memory in use on the whole card, by NVML, CUDA context and other processes included.
-        retries: CUDA only: times that the allocator gave all its free blocks back before a request could be met.
-        marks: Other events meanwhile that a reader of the figures should know, in words.
-    """
-
-    peak_bytes: int
-    allocated_bytes: int | None = None
-    device_bytes: int | None = None
-    retries: int | None = None
-    marks: tuple[str, ...] = ()
-
 
 STATUS = Path("/proc/self/status")
 CLEAR_REFS = Path("/proc/self/clear_refs")
@@ -77,9 +57,9 @@ class HostMeter:
     def observe(self) -> None:
         """Do nothing: there is nothing to note while a step runs."""
 
-    def read(self) -> Reading:
+    def read(self) -> Measurement:
         """Return the high-water mark since the last reset, or since the process began."""
-        return Reading(peak_bytes=max(self._earlier_bytes, _read_status("VmHWM")))
+        return Measurement(outcome=Outcome.LOST, peak_bytes=max(self._earlier_bytes, _read_status("VmHWM")))
 
     def held_bytes(self) -> int:
         """Return the resident memory now."""
@@ -104,19 +84,15 @@ def _read_status(field: str) -> int:
     raise AssertionError(f"{STATUS} has no {field}")
 
 
-TOO_SHORT_SECONDS = 0.2
-"""The kernel counts in hundredths of a second: a shorter while says little."""
+TOO_SHORT_SECONDS = 0.2  # the kernel counts in hundredths of a second: a shorter while says little
 
 
 class Processors:
     """Counts processor time from its creation on.
 
-    Counting reads the kernel's own counters once at each end, some milliseconds, and nothing in between.
-
-    Args:
-        tuner: The process that started this one and whatever else belongs to the tuning. What it and all its
-            descendants take is not others'. ``None`` stands for this process.
-        do_the_work: Whether the processors compute the steps of the training; not so where a GPU does.
+    Counting reads the kernel's own counters once at each end, some milliseconds, and nothing in between. The ``tuner``
+    is the process that started this one, or this one where it is ``None``: time of its descendants is not others'.
+    Where a GPU computes the steps, the processors do not ``do_the_work``.
     """
 
     def __init__(self, tuner: int | None, *, do_the_work: bool) -> None:

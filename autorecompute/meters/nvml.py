@@ -57,51 +57,31 @@ _UNSUPPORTED = {
 }
 
 
-class Nvml:
-    """The library, initialised; it stays so until the process ends.
+def ask(function: str, *arguments: Any) -> Any:
+    """Return the answer of one of pynvml's functions, the first of which is ``nvmlInit``.
 
     Raises:
-        NvmlError: there is no driver, or it does not answer.
+        NvmlError: there is none; an ``NvmlUnsupportedError`` where that is so of this question alone.
     """
-
-    def __init__(self) -> None:
-        try:
-            import pynvml
-        except ImportError as error:
-            remedy = "Run: python -m pip install nvidia-ml-py"
-            raise NvmlError("nvidia-ml-py is not installed", remedy) from error
-        self._pynvml = pynvml
-        self.ask("nvmlInit")
-
-    def ask(self, function: str, *arguments: Any) -> Any:
-        """Return the answer of one of pynvml's functions.
-
-        Raises:
-            NvmlError: there is none; an ``NvmlUnsupportedError`` where that is so of this question alone.
-        """
-        question = getattr(self._pynvml, function, None)
-        if question is None:
-            raise NvmlUnsupportedError(f"the installed nvidia-ml-py does not know {function}")
-        try:
-            return question(*arguments)
-        except self._pynvml.NVMLError as error:
-            raise self._translate(error) from error
-        except self._pynvml.NVMLLibraryMismatchError as error:
-            raise NvmlUnsupportedError("the NVIDIA driver is too old for the installed nvidia-ml-py") from error
-
-    def constant(self, name: str) -> int:
-        """Return a number that pynvml has a name for."""
-        return int(getattr(self._pynvml, name))
-
-    def _translate(self, error: Any) -> NvmlError:
-        name = next((one for one in (*_FAULTS, *_UNSUPPORTED) if error.value == getattr(self._pynvml, one, None)), "")
+    try:
+        import pynvml
+    except ImportError as error:
+        raise NvmlError("nvidia-ml-py is not installed", "Run: python -m pip install nvidia-ml-py") from error
+    question = getattr(pynvml, function, None)
+    if question is None:
+        raise NvmlUnsupportedError(f"the installed nvidia-ml-py does not know {function}")
+    try:
+        return question(*arguments)
+    except pynvml.NVMLError as error:
+        name = next((one for one in (*_FAULTS, *_UNSUPPORTED) if error.value == getattr(pynvml, one, None)), "")
         if name in _UNSUPPORTED:
-            return NvmlUnsupportedError(_UNSUPPORTED[name])
-        return NvmlError(*_FAULTS.get(name, (f"NVML answers: {error}",)))
+            raise NvmlUnsupportedError(_UNSUPPORTED[name]) from error
+        raise NvmlError(*_FAULTS.get(name, (f"NVML answers: {error}",))) from error
+    except pynvml.NVMLLibraryMismatchError as error:
+        raise NvmlUnsupportedError("the NVIDIA driver is too old for the installed nvidia-ml-py") from error
 
 
-CONTEXT_BYTES = GIB
-"""So much may a process have on the card beside its allocator: the CUDA context, and kernels of cuBLAS and cuDNN."""
+CONTEXT_BYTES = GIB  # of a process beside its allocator: the CUDA context, and kernels of cuBLAS and cuDNN
 
 CLOCK_EVENTS = {
     0x004: "power cap",  # SwPowerCap
@@ -114,8 +94,9 @@ CLOCK_EVENTS = {
 """NVML's bits for what holds the clocks down. An idle card and clocks that an administrator fixed are not among them:
 the first says nothing about the steps, the second holds for all of them alike."""
 
+_MEMORY_V2 = 0x02000028  # pynvml's nvmlMemory_v2: the size of the answer and the second version of its form
+# One question under two names: drivers before 535 know the second only, and CUDA 14 is to drop it.
 _CLOCK_QUESTIONS = ("nvmlDeviceGetCurrentClocksEventReasons", "nvmlDeviceGetCurrentClocksThrottleReasons")
-"""One question under two names: drivers before 535 know the second only, and CUDA 14 is to drop it."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -125,7 +106,6 @@ class Card:
     Of an instance, ``whole`` is the handle of the physical card, and ``handle`` its own.
     """
 
-    nvml: Nvml = field(compare=False, repr=False)
     handle: Any = field(compare=False, repr=False)
     whole: Any = field(compare=False, repr=False)
     uuid: str
@@ -142,25 +122,25 @@ class Card:
         Contexts of processes are used. Drivers before 510 count in what they keep for themselves.
         """
         try:
-            figures = self.nvml.ask("nvmlDeviceGetMemoryInfo", self.handle, self.nvml.constant("nvmlMemory_v2"))
+            figures = ask("nvmlDeviceGetMemoryInfo", self.handle, _MEMORY_V2)
         except NvmlUnsupportedError:
-            figures = self.nvml.ask("nvmlDeviceGetMemoryInfo", self.handle)
+            figures = ask("nvmlDeviceGetMemoryInfo", self.handle)
         return int(getattr(figures, kind))
 
     def clock_events(self) -> tuple[str, ...]:
         """Return the causes that hold the clocks down now, in words; a MIG instance shares them with its card."""
         newer, older = _CLOCK_QUESTIONS
         try:
-            reasons = int(self.nvml.ask(newer, self.whole))
+            reasons = int(ask(newer, self.whole))
         except NvmlUnsupportedError:
-            reasons = int(self.nvml.ask(older, self.whole))
+            reasons = int(ask(older, self.whole))
         return tuple(words for bit, words in CLOCK_EVENTS.items() if reasons & bit)
 
     def processes(self) -> dict[int, int | None]:
         """Return the bytes of each process on it, ``None`` where the driver does not tell; the ids are the host's."""
         found: dict[int, int | None] = {}
         for kind in ("Compute", "Graphics"):
-            for process in self.nvml.ask(f"nvmlDeviceGet{kind}RunningProcesses", self.handle):
+            for process in ask(f"nvmlDeviceGet{kind}RunningProcesses", self.handle):
                 # A process of both kinds is listed twice with the same figure.
                 found[process.pid] = process.usedGpuMemory
         return found
@@ -184,37 +164,36 @@ class Card:
 
 
 VISIBLE_VARIABLE = "CUDA_VISIBLE_DEVICES"
-
 _WHOLE = "nvmlDeviceGetDeviceHandleFromMigDeviceHandle"
 
 
-def all_cards(nvml: Nvml) -> list[Card]:
+def all_cards() -> list[Card]:
     """Return the physical cards that the driver shows here, in its order, which is that of the PCI bus."""
-    handles = _handles(nvml, nvml.ask("nvmlDeviceGetCount"), "nvmlDeviceGetHandleByIndex")
-    return [_card(nvml, handle, whole=handle) for handle in handles]
+    ask("nvmlInit")
+    handles = _handles(ask("nvmlDeviceGetCount"), "nvmlDeviceGetHandleByIndex")
+    return [_card(handle, whole=handle) for handle in handles]
 
 
 def instances(card: Card) -> list[Card]:
     """Return the MIG instances of a card; empty where MIG is off, or on with none created."""
-    nvml = card.nvml
     try:
-        is_divided = not card.is_instance and nvml.ask("nvmlDeviceGetMigMode", card.handle)[0]
+        is_divided = not card.is_instance and ask("nvmlDeviceGetMigMode", card.handle)[0]
     except NvmlUnsupportedError:
         is_divided = False
-    most = nvml.ask("nvmlDeviceGetMaxMigDeviceCount", card.handle) if is_divided else 0
-    handles = _handles(nvml, most, "nvmlDeviceGetMigDeviceHandleByIndex", card.handle)
-    return [_card(nvml, handle, whole=card.handle) for handle in handles]
+    most = ask("nvmlDeviceGetMaxMigDeviceCount", card.handle) if is_divided else 0
+    handles = _handles(most, "nvmlDeviceGetMigDeviceHandleByIndex", card.handle)
+    return [_card(handle, whole=card.handle) for handle in handles]
 
 
-def _handles(nvml: Nvml, count: int, question: str, *of: Any) -> Iterator[Any]:
+def _handles(count: int, question: str, *of: Any) -> Iterator[Any]:
     for index in range(count):
         # A card that this process has no right to, and that CUDA does not count either, has none, and so has a place
         # for an instance that was not created.
         with suppress(NvmlUnsupportedError):
-            yield nvml.ask(question, *of, index)
+            yield ask(question, *of, index)
 
 
-def visible_cards(nvml: Nvml, value: str | None) -> list[Card]:
+def visible_cards(value: str | None) -> list[Card]:
     """Return the cards that a CUDA process sees under a value of ``CUDA_VISIBLE_DEVICES``, in its order.
 
     The list holds indices, UUIDs or their unique beginnings, and ends before the first entry that names no card; an
@@ -222,7 +201,7 @@ def visible_cards(nvml: Nvml, value: str | None) -> list[Card]:
     a process sees. An index means NVML's order, which is CUDA's too where all cards are of one kind or
     ``CUDA_DEVICE_ORDER=PCI_BUS_ID`` is set: what must be right goes by :func:`find_card`.
     """
-    cards = all_cards(nvml)
+    cards = all_cards()
     entries = map(str, range(len(cards))) if value is None else value.split(",")
     found: list[Card] = []
     for entry in entries:
@@ -237,7 +216,7 @@ def visible_cards(nvml: Nvml, value: str | None) -> list[Card]:
     return found
 
 
-def find_card(nvml: Nvml, uuid: str) -> Card:
+def find_card(uuid: str) -> Card:
     """Return the card or MIG instance with this UUID, as torch gives it without a prefix, or as NVML does.
 
     CUDA may give the UUID of the whole card to a process that has only a MIG instance of it. Then the instance is the
@@ -246,25 +225,26 @@ def find_card(nvml: Nvml, uuid: str) -> Card:
     Raises:
         NvmlError: no card of this UUID is visible.
     """
+    ask("nvmlInit")
     names = [uuid] if uuid.startswith(("GPU-", "MIG-")) else [f"GPU-{uuid}", f"MIG-{uuid}"]
     for name in names:
         try:
-            handle = nvml.ask("nvmlDeviceGetHandleByUUID", name)
+            handle = ask("nvmlDeviceGetHandleByUUID", name)
         except NvmlUnsupportedError:
             continue
-        card = _card(nvml, handle, whole=nvml.ask(_WHOLE, handle) if name.startswith("MIG-") else handle)
+        card = _card(handle, whole=ask(_WHOLE, handle) if name.startswith("MIG-") else handle)
         own = instances(card)
-        visible = visible_cards(nvml, os.environ.get(VISIBLE_VARIABLE)) if own else []
+        visible = visible_cards(os.environ.get(VISIBLE_VARIABLE)) if own else []
         return next((part for part in own if part in visible), own[0] if own else card)
     raise NvmlError(f"NVML knows no card {uuid}", "See those it knows with: nvidia-smi -L")
 
 
-def describe_visible(nvml: Nvml) -> str:
+def describe_visible() -> str:
     """Return the driver and the cards that a CUDA process started here sees, in words."""
     value = os.environ.get(VISIBLE_VARIABLE)
-    names = [f"{card.name} ({format_bytes(card.memory_bytes('total'))})" for card in visible_cards(nvml, value)]
-    hidden = f"none: {VISIBLE_VARIABLE}={value} hides all {len(all_cards(nvml))}" if value is not None else "none"
-    return f"driver {nvml.ask('nvmlSystemGetDriverVersion')}, GPUs seen: {', '.join(names) or hidden}"
+    names = [f"{card.name} ({format_bytes(card.memory_bytes('total'))})" for card in visible_cards(value)]
+    hidden = f"none: {VISIBLE_VARIABLE}={value} hides all {len(all_cards())}" if value is not None else "none"
+    return f"driver {ask('nvmlSystemGetDriverVersion')}, GPUs seen: {', '.join(names) or hidden}"
 
 
 def _named(entry: str, cards: list[Card]) -> Card | None:
@@ -282,11 +262,10 @@ def _unique(beginning: str, cards: list[Card]) -> Card | None:
     return matching[0] if len(matching) == 1 else None
 
 
-def _card(nvml: Nvml, handle: Any, *, whole: Any) -> Card:
+def _card(handle: Any, *, whole: Any) -> Card:
     return Card(
-        nvml=nvml,
         handle=handle,
         whole=whole,
-        uuid=str(nvml.ask("nvmlDeviceGetUUID", handle)),
-        name=str(nvml.ask("nvmlDeviceGetName", handle)),
+        uuid=str(ask("nvmlDeviceGetUUID", handle)),
+        name=str(ask("nvmlDeviceGetName", handle)),
     )

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from autorecompute.trials.bench import Bench, Follower
+from autorecompute.trials.bench import Bench, following
 from autorecompute.trials.job import Job
 
-__all__ = ["Bench", "Follower", "Job"]
+__all__ = ["Bench", "Job", "following"]

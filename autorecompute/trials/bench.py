@@ -2,28 +2,30 @@
 
 from __future__ import annotations
 
+import contextlib
 import math
 import os
+import shutil
 import statistics
 import threading
 from dataclasses import replace
+from pathlib import Path
 from typing import TYPE_CHECKING, BinaryIO, Self
 
 from autorecompute.backends import registry
-from autorecompute.errors import SetupError
+from autorecompute.errors import AutorecomputeError, ScriptError, SetupError, TooLargeError, UsageError, WrongBatchError
 from autorecompute.measurement import GradientCheck, Measurement, Outcome
 from autorecompute.plans import Config
+from autorecompute.ranges import NEGLIGIBLE_SHARE
 from autorecompute.training_job import ALLOCATOR, Detection, default_allocator
-from autorecompute.trials.endings import as_measurement, failure_to_start, mark_busy_host, too_short, unwritable
 from autorecompute.trials.job import Effort, begins_too_large, known_loader
-from autorecompute.trials.private import cache_variables
+from autorecompute.trials.private import WRITABLE, cache_variables, explained
 from autorecompute.trials.process import WorkerProcess
 from autorecompute.waiting import raise_if_over
-from autorecompute.worker.protocol import Check, Ended, Failed, Message, Order, Settings
+from autorecompute.worker.protocol import BATCH_VARIABLE, Check, Ended, Failed, Message, Order, Settings
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Mapping, Sequence
-    from pathlib import Path
+    from collections.abc import Iterator, Mapping, Sequence
 
     from autorecompute.trials.job import Job
 
@@ -31,50 +33,48 @@ if TYPE_CHECKING:
 POLL_SECONDS = 0.1
 
 
-class Follower:
-    """Copies the workers' logs to a stream as they grow; a context manager that has copied all of them at its end.
+def _read_on(log: Path, places: dict[Path, int]) -> bytes:
+    """Return what was written to a log since the last call, and note its place."""
+    with log.open("rb") as file:
+        file.seek(places.get(log, 0))
+        output = file.read()
+        places[log] = file.tell()
+    return output
+
+
+@contextlib.contextmanager
+def following(logs: Path, stream: BinaryIO) -> Iterator[None]:
+    """Copy the workers' logs to a stream as they grow, and all of them to their end when the context ends.
 
     The worker writes to a file, never to a pipe of ours: whatever becomes of this process, nothing that it prints is
     lost, and nothing holds it up.
-
-    Args:
-        logs: The folder of the logs.
-        stream: Where they are copied to, byte for byte.
     """
+    copied: dict[Path, int] = {}
+    is_over = threading.Event()
 
-    def __init__(self, logs: Path, stream: BinaryIO) -> None:
-        self._logs, self._stream = logs, stream
-        self._copied: dict[Path, int] = {}
-        self._is_over = threading.Event()
-        self._thread = threading.Thread(target=self._follow, daemon=True)
+    def copy() -> None:
+        stream.writelines(_read_on(log, copied) for log in sorted(logs.glob("*.log")))
+        stream.flush()
 
-    def __enter__(self) -> Self:
-        self._thread.start()
-        return self
+    def follow() -> None:
+        while not is_over.wait(POLL_SECONDS):
+            copy()
+        copy()
 
-    def __exit__(self, *_: object) -> None:
-        self._is_over.set()
-        self._thread.join()
-
-    def _follow(self) -> None:
-        while not self._is_over.wait(POLL_SECONDS):
-            self._copy()
-        self._copy()
-
-    def _copy(self) -> None:
-        for path in sorted(self._logs.glob("*.log")):
-            with path.open("rb") as log:
-                log.seek(self._copied.get(path, 0))
-                self._stream.write(log.read())
-                self._copied[path] = log.tell()
-        self._stream.flush()
+    thread = threading.Thread(target=follow, daemon=True)
+    thread.start()
+    try:
+        yield
+    finally:
+        is_over.set()
+        thread.join()
 
 
 START_TIMEOUT_SECONDS = 900.0
+# A step may take so many times what it took at first before the script is said to hang, and five minutes at least: an
+# evaluation or a checkpoint can lie between two steps.
 LEAST_STALL_SECONDS = 300.0
 SLOWDOWN = 20.0
-"""A step may take so many times what it took at first before the script is said to hang, and five minutes at least: an
-evaluation or a checkpoint can lie between two steps."""
 
 
 class Bench:
@@ -84,11 +84,11 @@ class Bench:
     its time is over (``waiting.py``).
 
     Args:
-        job: What is trained.
+        job: The job that is trained.
         batch: The target batch; ``None`` takes what the script gives.
         logs: Folder for the workers' output.
-        limit_bytes: What a process that is watched may take of a card at most; ``None`` for all there is.
-        debugs: Whether the first worker keeps the terminal and has all the time it wants.
+        limit_bytes: The most that a watched process may take of a card; ``None`` for all there is.
+        debugs: True if the first worker keeps the terminal and has all the time it wants.
         study: The folder of the study, whose processes share what they compile; ``None`` where there is none.
 
     Attributes:
@@ -194,7 +194,7 @@ class Bench:
             if not (isinstance(message, Ended) and message.exit_code == 0):
                 return as_measurement(message)
             if not has_measured:
-                raise too_short(message, effort.warmup + effort.steps, self.output_at.format(log=self.log))
+                break
         raise too_short(message, effort.warmup + effort.steps, self.output_at.format(log=self.log))
 
     def check(self, config: Config) -> GradientCheck | Measurement:
@@ -240,7 +240,7 @@ class Bench:
         """
         self.close()
         watch = effort.order(Config())
-        message = self._start(lambda address: self._settings(address, batch, watch=watch), environment, batch, watch)
+        message = self._start(environment, batch, watch)
         self.close()
         return mark_busy_host(message if isinstance(message, Measurement) else as_measurement(message))
 
@@ -256,17 +256,10 @@ class Bench:
 
     def take_output(self) -> str:
         """Return the output of the live or last worker since the last call."""
-        if not self.log.is_file():
-            return ""
-        with self.log.open("rb") as log:
-            log.seek(self._taken.get(self.log, 0))
-            output = log.read()
-            self._taken[self.log] = log.tell()
-        return output.decode(errors="replace")
+        return _read_on(self.log, self._taken).decode(errors="replace") if self.log.is_file() else ""
 
-    def _settings(self, address: str, batch: int | None, watch: Order | None = None) -> Settings:
+    def _settings(self, batch: int | None, watch: Order | None) -> Settings:
         return Settings(
-            address=address,
             tuner=os.getpid(),
             target_batch=batch,
             override_loader=not self._job.takes_batch,
@@ -283,38 +276,29 @@ class Bench:
 
     def _start_trials(self) -> Message:
         variables = {**registry.trial_variables(self._job.backend), "PYTHONUNBUFFERED": "1"}
-        return self._start(lambda address: self._settings(address, self._batch), variables, self._batch, None)
+        return self._start(variables, self._batch, None)
 
-    def _start(
-        self, settings: Callable[[str], Settings], variables: Mapping[str, str], batch: int | None, watch: Order | None
-    ) -> Message:
+    def _start(self, variables: Mapping[str, str], batch: int | None, watch: Order | None) -> Message:
         self.starts += 1
         self.log = self._logs / f"{self.starts:02d}.log"
-        self._forget(self.log)
+        with explained(f"{self.log} cannot be written", WRITABLE):
+            self.log.unlink(missing_ok=True)
         self._has_measured = False
-        environment = {**self._base, **variables, **self._job.batch_environment(batch)}
-        command = self._job.worker_command(batch)
+        environment = {**self._base, **variables}
+        if batch is not None:
+            environment[BATCH_VARIABLE] = str(batch)
+        command, settings = self._job.worker_command(batch), self._settings(batch, watch)
         raise_if_over()
         self._worker = WorkerProcess(command, environment, self.log, settings, in_foreground=self._is_debugged)
         return self._wait(watch)
 
     def _wait(self, order: Order | None) -> Message:
-        """Return the answer of a script that is started, or has measured nothing yet.
-
-        How long its steps are is not known.
-        """
+        # How long the steps are of a script that is started, or has measured nothing yet, is not known.
         assert self._worker is not None, "a script that is waited for was started"
         if self._is_debugged:
             return self._worker.receive(math.inf)
         steps = 0 if order is None else order.warmup + order.steps
         return self._worker.receive(START_TIMEOUT_SECONDS * (1 + steps), stall=START_TIMEOUT_SECONDS)
-
-    @staticmethod
-    def _forget(log: Path) -> None:
-        try:
-            log.unlink(missing_ok=True)
-        except OSError as error:
-            raise SetupError(f"{log} cannot be written: {error.strerror}. Make its folder writable.") from error
 
     @property
     def _is_debugged(self) -> bool:
@@ -333,6 +317,108 @@ class Bench:
         if effort.batch is not None:
             return
         self._pace = self._pace or measurement.median_step_seconds
+
+
+LEAST_ROOM_BYTES = 16 * 1024  # on a disk: with less a script cannot print, and fails of that
+TAIL_LINES = 5
+BUSY = "host busy"
+LAST_WORDS_LINES = 60  # a launcher adds forty lines of its own to the last words of a rank
+
+
+def as_measurement(message: Message) -> Measurement:
+    """Return a measurement for a worker's last message, which was another one.
+
+    Raises:
+        SetupError: the installation does not allow training.
+    """
+    if isinstance(message, Failed):
+        if message.is_setup:
+            raise SetupError(message.message)
+        return Measurement(outcome=message.outcome, message=message.message, trace=message.trace)
+    if isinstance(message, Ended):
+        text = f"the script ended by itself after {message.steps} steps, with exit code {message.exit_code}"
+        said = f": {message.message}" if message.message else ""
+        return Measurement(outcome=Outcome.SCRIPT_ERROR, message=f"{text}{said}")
+    return as_measurement(_as_failed(message))
+
+
+def unwritable(config: Config, detection: Detection) -> Measurement | None:
+    """Return the failure of a config that no process could be given; ``None`` where one can.
+
+    Raises:
+        SetupError: these versions read no config at all.
+    """
+    try:
+        registry.render(config, (), detection.versions, Path())
+    except UsageError as error:
+        return Measurement(outcome=Outcome.SCRIPT_ERROR, message=str(error))
+    return None
+
+
+def too_short(message: Message, steps: int, where: str) -> ScriptError:
+    """Return the error of a script that ended by itself before it had taken the steps of one trial."""
+    assert isinstance(message, Ended), "only an end is too short"
+    # Where live tensors are counted, that takes one step more.
+    least = max(steps, message.steps) + 1
+    return ScriptError(
+        f"The script ended after {message.steps} steps; a trial needs at least {least}. Let it train longer, ask for "
+        f"fewer with --steps and --warmup, or check that its data fills batches of the target's size. "
+        f"{where}"
+    )
+
+
+def failure_to_start(message: Message, log: Path, output: str, where: str) -> AutorecomputeError:
+    """Return the error of a worker that came to no training session."""
+    if not output:
+        where = "It printed nothing."
+    if not isinstance(message, Failed | Ended):
+        message = _as_failed(message)
+    if isinstance(message, Failed) and message.is_setup:
+        return SetupError(message.message)
+    if shutil.disk_usage(log.parent).free < LEAST_ROOM_BYTES:
+        return SetupError(
+            f"The disk is full at {log}, where the script writes. Trials so far are kept: free some space and run the "
+            "same command again."
+        )
+    if isinstance(message, Failed) and (message.is_usage or message.outcome is Outcome.WRONG_BATCH):
+        return (UsageError if message.is_usage else WrongBatchError)(message.message)
+    if isinstance(message, Failed):
+        kind = TooLargeError if message.outcome.is_about_memory else ScriptError
+        return kind(f"{_describe_failure(message, output)}Outcome: {message.outcome}. {where}")
+    if message.exit_code:
+        return ScriptError(
+            f"The script left with exit code {message.exit_code} before it trained. Check its arguments, which "
+            f"follow --.{_quote(output, TAIL_LINES)}{where}"
+        )
+    return ScriptError(f"The script ended before it trained. {message.advice} {where}")
+
+
+def _as_failed(message: Message) -> Failed:
+    return Failed(outcome=Outcome.CRASH, message=f"unexpected message from the worker: {type(message).__name__}")
+
+
+def _describe_failure(failed: Failed, output: str) -> str:
+    """Return the script's own traceback, what the worker said of the failure, or its last words where it died of it."""
+    if failed.trace:
+        trace = "".join(f"  {line}\n" for line in failed.trace)
+        return f"The script fails before it trains. {failed.message}\n{trace}"
+    if failed.message.endswith("."):
+        return f"{failed.message} "
+    return f"The script fails before it trains: {failed.message}.{_quote(output, LAST_WORDS_LINES)}"
+
+
+def _quote(output: str, lines: int) -> str:
+    tail = "".join(f"  {line}\n" for line in output.splitlines()[-lines:])
+    return f" It printed last:\n{tail}" if tail else " "
+
+
+def mark_busy_host(measurement: Measurement) -> Measurement:
+    """Return the measurement, marked where other processes had more than a negligible share of the cores."""
+    share = measurement.others_share
+    others = tuple(mark for mark in measurement.marks if not mark.startswith(BUSY))
+    if share is None or share <= NEGLIGIBLE_SHARE:
+        return replace(measurement, marks=others)
+    return replace(measurement, marks=(*others, f"{BUSY}: {100 * share:.0f} % of the cores by others"))
 
 
 CPU = "cpu"

@@ -12,8 +12,7 @@ from typing import TYPE_CHECKING, NoReturn
 
 from autorecompute.measurement import UNCOMPARED, GradientCheck, Measurement, Outcome
 from autorecompute.training_job import Detection
-from autorecompute.trials.bench import Bench
-from autorecompute.trials.endings import as_measurement, mark_busy_host
+from autorecompute.trials.bench import CPU, Bench, as_measurement, mark_busy_host
 from autorecompute.waiting import OutOfTime
 from autorecompute.worker.protocol import Beat, Check, Failed, KeepConfig, decode, encode, explain_end
 
@@ -25,25 +24,11 @@ if TYPE_CHECKING:
     from autorecompute.trials.job import Effort, Job
     from autorecompute.worker.protocol import Message
 
-CPU = "cpu"
-
-SHARE = 0.05
-"""Of the steps that a training is expected to take, so many are spent on trials at most."""
-
-TRIALS = 3
-"""A trial is cut short to leave steps for so many, however few there are."""
-
-FEWEST_TIMED = 2
-"""Steps of a trial that are timed at least."""
-
-FEWEST_RACED = 2
-"""Nothing is kept back before so many configs were measured."""
-
-CHECK_STEPS = 1
-"""Steps as which a comparison of gradients counts."""
-
-
-STDERR = 2
+SHARE = 0.05  # of the steps that a training is expected to take, spent on trials at most
+TRIALS = 3  # a trial is cut short to leave steps for so many, however few there are
+FEWEST_TIMED = 2  # steps of a trial
+FEWEST_RACED = 2  # nothing is kept back before so many configs were measured
+CHECK_STEPS = 1  # as which a comparison of gradients counts
 
 
 class TrainingEndedError(Exception):
@@ -51,19 +36,19 @@ class TrainingEndedError(Exception):
 
 
 class TrainingBench(Bench):
-    """Measures configs in the steps of one training that goes on.
+    """Measures configs in the steps of one training that goes on; ``TrainingEndedError`` is raised where it does not.
 
     A config is used in no step before its gradients were compared with those without recompute. That happens on a few
     samples of the next batch, and counts as one step; so does a whole step with the config on fake tensors.
 
     Args:
-        job: What is trained.
-        logs: Where other benches would keep output; nothing is written here.
+        job: The job that is trained.
+        logs: Folder for the output of other benches; this one writes nothing.
         line: The socket to the training.
-        steps: How many steps may be spent on trials.
+        steps: The most steps that may be spent on trials.
 
     Attributes:
-        spent_seconds: What trials took, and the steps that passed between them.
+        spent_seconds: Time of the trials, and of the steps that passed between them.
         checks: The gradients of each config that was to be used, beside those without recompute.
     """
 
@@ -80,10 +65,7 @@ class TrainingBench(Bench):
     def keep_back(self, steps: int, share: float, trial: Effort) -> None:
         """Have :attr:`is_live` say no where a trial would leave too few steps to compare what was measured in turns.
 
-        Args:
-            steps: How many are kept back, from the third trial on.
-            share: The largest part of all steps that may be kept back.
-            trial: What the next trials take.
+        From the third trial on so many are kept back, but no more than this share of all steps.
         """
         self._reserve, self._next = (steps, share), trial
 
@@ -94,9 +76,8 @@ class TrainingBench(Bench):
     @property
     def is_live(self) -> bool:
         """Tell whether the training has steps left for another trial."""
-        return not self._has_ended and self.left_steps >= self._needed
+        return not self._has_ended and self.left_steps >= self._needed()
 
-    @property
     def _needed(self) -> int:
         if self._next is None:
             return 0
@@ -122,11 +103,7 @@ class TrainingBench(Bench):
         return ""
 
     def detect(self) -> Detection:
-        """Wait until the script trains, and return the detection.
-
-        Raises:
-            TrainingEndedError: it never does.
-        """
+        """Wait until the script trains, and return the detection."""
         if self._detection is None:
             message = self._receive()
             if not isinstance(message, Detection):
@@ -141,14 +118,14 @@ class TrainingBench(Bench):
 
         Raises:
             OutOfTime: there are no steps left for it.
-            TrainingEndedError: the training has ended.
         """
         effort = self._fitted(effort)
         if self._cost(config, effort) > self.left_steps:
             raise OutOfTime
         check = self.check(config)
         if not check.agrees:
-            return Measurement(outcome=_outcome_of(check), message=check.message)
+            outcome = Outcome.WRONG_GRADIENT if check.steps else Outcome.SCRIPT_ERROR
+            return Measurement(outcome=outcome, message=check.message)
         before, cost = self._trained_steps, self._cost(config, effort)
         self._send(effort.order(config))
         message = self._receive()
@@ -161,11 +138,7 @@ class TrainingBench(Bench):
         return mark_busy_host(message)
 
     def check(self, config: Config) -> GradientCheck:
-        """Compare the config's gradients with those without recompute, once for each config.
-
-        Raises:
-            TrainingEndedError: the training has ended.
-        """
+        """Compare the config's gradients with those without recompute, once for each config."""
         if config.is_none:
             return UNCOMPARED
         if config not in self.checks:
@@ -182,27 +155,16 @@ class TrainingBench(Bench):
         """Return the bytes that a whole step on fake tensors takes, from the comparison of gradients.
 
         ``None`` where none can be run, or no step is left for it.
-
-        Raises:
-            TrainingEndedError: the training has ended.
         """
         is_known = config.is_none or config in self.checks
         return self.check(config).step_bytes if is_known or self.left_steps >= CHECK_STEPS else None
 
     def keep_config(self, config: Config | None, message: str) -> None:
-        """End the search: the training goes on with this config, or with what is on; tell its user why.
-
-        Raises:
-            TrainingEndedError: it has ended.
-        """
+        """End the search: the training goes on with this config, or with what is on; tell its user why."""
         self._send(KeepConfig(config=config, message=message))
 
     def give_up(self, reason: str) -> None:
-        """End the search with what is on.
-
-        Raises:
-            TrainingEndedError: the script has ended.
-        """
+        """End the search with what is on."""
         self.keep_config(None, explain_end(reason))
 
     def hang_up(self) -> None:
@@ -224,7 +186,7 @@ class TrainingBench(Bench):
         return compared + max(effort.warmup, 1) + observed + effort.steps
 
     def _count(self, config: Config, measurement: Measurement, idle_steps: int) -> None:
-        """Add what a trial took, and the steps before it, in which the last one's config was still on."""
+        # In the steps before it the last one's config was still on.
         idle_seconds = max(idle_steps, 0) * self._step_seconds
         self.spent_seconds += idle_seconds + measurement.warmup_seconds + sum(measurement.step_seconds)
         self._step_seconds = statistics.median(measurement.step_seconds or (0.0,))
@@ -264,10 +226,6 @@ def _explained(check: GradientCheck) -> GradientCheck:
     return replace(check, message=f"its gradients are wrong: {message}")
 
 
-def _outcome_of(check: GradientCheck) -> Outcome:
-    return Outcome.WRONG_GRADIENT if check.steps else Outcome.SCRIPT_ERROR
-
-
 def start_beside(work: Callable[[socket.socket], None]) -> socket.socket:
     """Run a function in a process of its own, which is nobody's child, and give the other end of its line.
 
@@ -292,6 +250,6 @@ def start_beside(work: Callable[[socket.socket], None]) -> socket.socket:
 
 def _forget_terminal() -> None:
     null = os.open(os.devnull, os.O_RDWR)
-    for number in range(STDERR + 1):
+    for number in range(3):
         os.dup2(null, number)
     os.close(null)

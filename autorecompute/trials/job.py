@@ -13,7 +13,7 @@ from autorecompute.backends.registry import AUTO
 from autorecompute.errors import UsageError
 from autorecompute.files import is_file, shown
 from autorecompute.plans.savings import BATCH
-from autorecompute.worker.protocol import BATCH_VARIABLE, MODULE_FLAG, Order
+from autorecompute.worker.protocol import MODULE_FLAG, Order
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -27,9 +27,9 @@ class Effort:
     """Length of a trial.
 
     Attributes:
-        warmup: Steps before the timed ones; 0 for a config that is timed in turns with others (``interleaving.py``).
+        warmup: Steps before the timed ones; 0 for a config that is timed in turns with others.
         steps: Timed steps.
-        profiles: Whether the last step is profiled, which takes time of its own.
+        profiles: True if the last step is profiled, which takes time of its own.
         batch: Samples a forward instead of the target batch, on a bench that can change it.
     """
 
@@ -48,11 +48,7 @@ def known_loader(detection: Detection | None, *, is_watched: bool) -> str:
     """Return the DataLoader that is told the batch before the first step; empty where that has the script's own.
 
     A worker that exports a model has to begin as the first one did, with the script's own batch: what the export leaves
-    behind depends on it, and peaks would not be those of the same process.
-
-    Args:
-        detection: What an earlier process of the script has told; ``None`` where there was none.
-        is_watched: Whether the process is measured as a whole.
+    behind depends on it, and peaks would not be those of the same process. One that is watched as a whole does not.
     """
     if detection is None:
         return ""
@@ -78,19 +74,18 @@ class Job:
     """A script with its arguments.
 
     Attributes:
-        script: The script's path, or the name of a module.
-        is_module: Whether it is a module, as in ``python -m package.train``.
-        is_typed: Whether there is no script: the training is typed into a notebook or an interpreter, and is only
+        script: The script's path, or the name of a module, as in ``python -m package.train``.
+        is_typed: True if there is no script: the training is typed into a notebook or an interpreter, and is only
             called by this name.
         arguments: Its arguments; ``{batch}`` in them stands for the batch.
         batch_flag: A flag of the script that takes the batch.
-        launcher: What stands before ``-m MODULE`` to start it, ``torchrun --nproc-per-node 1`` for instance; empty for
+        launcher: The words before ``-m MODULE`` that start it, ``torchrun --nproc-per-node 1`` for instance; empty for
             this interpreter.
-        backend: The training system, by its name; ``auto`` for the one that the script uses.
-        fakes: Whether tensors have no data, and only what can be recomputed is of interest.
+        backend: Name of the training system; ``auto`` for the one that the script uses.
+        fakes: True if tensors have no data, and only what can be recomputed is of interest.
         card: The card that they stand for; empty for the CPU.
-        ranks: As one of how many ranks it trains on them, without the others; 0 for the script as it is.
-        replaces_checkpointing: Whether the checkpoints that the script makes itself are switched off.
+        ranks: Number of ranks as one of which it trains on them, without the others; 0 for the script as it is.
+        replaces_checkpointing: True if the checkpoints that the script makes itself are switched off.
 
     Raises:
         UsageError: there is no such script, it is no Python, or the launcher cannot be read.
@@ -125,7 +120,7 @@ class Job:
         """Tell whether the batch is among the arguments; if not, the DataLoader is told."""
         return self.batch_flag is not None or any(PLACEHOLDER in argument for argument in self.arguments)
 
-    def script_arguments(self, batch: int | None) -> list[str]:
+    def script_arguments(self, batch: int | str | None) -> list[str]:
         """Return the script's arguments at this batch.
 
         Raises:
@@ -138,13 +133,15 @@ class Job:
 
     def worker_command(self, batch: int | None) -> list[str]:
         """Return the command that runs the script inside a worker."""
-        start = shlex.split(self.launcher) or [sys.executable]
-        return [*start, "-m", "autorecompute.worker", *self._words, *self.script_arguments(batch)]
+        return self._command("autorecompute.worker", batch)
 
     def training_command(self) -> list[str]:
         """Return the command that runs the script to its own end, measured while it trains."""
+        return self._command("autorecompute.worker.training", None)
+
+    def _command(self, module: str, batch: int | None) -> list[str]:
         start = shlex.split(self.launcher) or [sys.executable]
-        return [*start, "-m", "autorecompute.worker.training", *self._words, *self.script_arguments(None)]
+        return [*start, "-m", module, *self._words, *self.script_arguments(batch)]
 
     @classmethod
     def of_command(cls, command: Sequence[str], script_at: int) -> Self:
@@ -164,14 +161,13 @@ class Job:
             launcher="" if is_own else shlex.join(start),
         )
 
-    def plain_command(self, batch: int | None) -> list[str]:
+    def plain_command(self, batch: int | str | None) -> list[str]:
         """Return the command a user would type, for people to read."""
         return [*self._start, *self._words, *self.script_arguments(batch)]
 
     def command_of_any_batch(self) -> list[str]:
         """Return the same with the place for the batch left open."""
-        flag = [self.batch_flag, PLACEHOLDER] if self.batch_flag is not None else []
-        return [*self._start, *self._words, *self.arguments, *flag]
+        return self.plain_command(PLACEHOLDER)
 
     @property
     def script_at(self) -> int:
@@ -180,20 +176,13 @@ class Job:
 
     @property
     def _start(self) -> list[str]:
-        """Return the words that people type before the script."""
         return shlex.split(self.launcher) or [PYTHON]
 
     @property
     def _words(self) -> list[str]:
-        """Return Python's arguments up to the script."""
         if self.is_typed:
             return []
         return [MODULE_FLAG, str(self.script)] if self.is_module else [str(self.script)]
-
-    @staticmethod
-    def batch_environment(batch: int | None) -> dict[str, str]:
-        """Return the variable that scripts may read the batch from."""
-        return {} if batch is None else {BATCH_VARIABLE: str(batch)}
 
 
 def _require_module_name(name: str) -> None:

@@ -24,6 +24,18 @@ if TYPE_CHECKING:
     from autorecompute.training_job import Device
 
 
+WRITABLE = "Make its folder writable."
+
+
+@contextlib.contextmanager
+def explained(what: str, advice: str) -> Iterator[None]:
+    """Raise ``SetupError`` where the system refuses something: what fails, the system's reason, and a way out."""
+    try:
+        yield
+    except OSError as error:
+        raise SetupError(f"{what}: {error.strerror}. {advice}") from error
+
+
 OWNER_AND_NOBODY_ELSE = 0o700
 
 
@@ -31,15 +43,18 @@ def private_folder(root: Path | None = None) -> Path:
     """Return the user's own folder; made where there is none.
 
     Its name is known in advance, for all processes of one user have to find the same locks. On a machine with other
-    users one of them may have put something else there, so what is there is checked before it is used.
-
-    Args:
-        root: Where it lies; the temporary directory where none is given.
+    users one of them may have put something else there, so what is there is checked before it is used. It lies in the
+    temporary directory, or in ``root`` where that is given.
 
     Raises:
         SetupError: it cannot be made, or what has its name is not this user's folder alone.
     """
-    folder = (temporary_directory() if root is None else root) / f"autorecompute-{os.geteuid()}"
+    try:
+        folder = (root or Path(tempfile.gettempdir())) / f"autorecompute-{os.geteuid()}"
+    except OSError as error:
+        raise SetupError(
+            "No folder for temporary files can be written. Make room on the disk, or set TMPDIR to a folder of yours."
+        ) from error
     try:
         with contextlib.suppress(FileExistsError):
             folder.mkdir(mode=OWNER_AND_NOBODY_ELSE)
@@ -58,11 +73,7 @@ def private_folder(root: Path | None = None) -> Path:
 
 
 def make_private_folder(prefix: str, root: Path | None = None) -> Path:
-    """Make a new folder in the user's own.
-
-    Args:
-        prefix: What its name begins with.
-        root: Where the user's own folder lies; the temporary directory where none is given.
+    """Make a new folder in the user's own one below ``root``.
 
     Raises:
         SetupError: it cannot be made.
@@ -72,20 +83,6 @@ def make_private_folder(prefix: str, root: Path | None = None) -> Path:
         return Path(tempfile.mkdtemp(prefix=prefix, dir=own))
     except OSError as error:
         raise _not_private(own, _reason(error)) from error
-
-
-def temporary_directory() -> Path:
-    """Return the folder for temporary files, from ``TMPDIR`` or the system.
-
-    Raises:
-        SetupError: there is none that can be written.
-    """
-    try:
-        return Path(tempfile.gettempdir())
-    except OSError as error:
-        raise SetupError(
-            "No folder for temporary files can be written. Make room on the disk, or set TMPDIR to a folder of yours."
-        ) from error
 
 
 def _reason(error: OSError) -> str:
@@ -107,87 +104,59 @@ def compiled_code_of(study: Path) -> Path:
     """Return the folder for the compiled code of a study; whoever compiles makes it.
 
     It is not in the study's own folder, which may come from elsewhere: compilers run what they find in their caches.
-
-    Raises:
-        SetupError: this user can have no folder that others cannot write to.
+    ``SetupError`` is raised where this user can have no folder that others cannot write to.
     """
     digest = hashlib.sha256(str(study.absolute()).encode(errors="surrogateescape")).hexdigest()
     return private_folder() / f"compiled-{digest[:DIGITS]}"
 
 
 def cache_variables(study: Path, inherited: Mapping[str, str]) -> dict[str, str]:
-    """Return variables that put compilers' caches in a study's folder, but for those that the user has set.
-
-    Raises:
-        SetupError: as above.
-    """
+    """Return variables that put compilers' caches in a study's folder, but for those that the user has set."""
     names = [name for name in registry.cache_variables() if name not in inherited]
     return {name: str(compiled_code_of(study)) for name in names}
 
 
 def variables_of_known_code(study: Path, inherited: Mapping[str, str]) -> dict[str, str]:
-    """Return the same for a process that trains with a study's answer; nothing if the study has compiled nothing here.
-
-    Raises:
-        SetupError: as above.
-    """
+    """Return the same for a process that trains with a study's answer; none where the study has compiled nothing."""
     return cache_variables(study, inherited) if compiled_code_of(study).is_dir() else {}
 
 
 def forget_compiled_code(study: Path) -> None:
-    """Remove the compiled code of a study, whose own folder is gone.
-
-    Raises:
-        SetupError: it cannot be removed.
-    """
+    """Remove the compiled code of a study, whose own folder is gone; raise ``SetupError`` where that fails."""
     folder = compiled_code_of(study)
-    try:
+    with explained(f"{folder} cannot be removed", "Remove it by hand."), contextlib.suppress(FileNotFoundError):
         shutil.rmtree(folder)
-    except FileNotFoundError:
-        return  # nothing was compiled
-    except OSError as error:
-        raise SetupError(f"{folder} cannot be removed: {error.strerror}. Remove it by hand.") from error
 
 
 LONGEST_PURPOSE = 4096
-
-POLL_SECONDS = 0.5
-"""Between two tries to get a device that is held."""
+POLL_SECONDS = 0.5  # between two tries to get a device that is held
 
 
 @contextlib.contextmanager
 def hold_device(device: Device, purpose: str, on_wait: Callable[[str], None]) -> Iterator[None]:
     """Hold the device while the context lasts; another tuning of this user that holds it is waited for.
 
-    The lock is the kernel's, so it goes with the process that holds it, however that ends.
-
-    Args:
-        device: Known by its UUID, so that ``CUDA_VISIBLE_DEVICES`` can call it anything; a CPU is one device.
-        purpose: What the next one in line is told.
-        on_wait: Called with a sentence on who holds the device, if somebody does.
+    The lock is the kernel's, so it goes with the process that holds it, however that ends. A card is known by its UUID,
+    whatever ``CUDA_VISIBLE_DEVICES`` calls it; a CPU is one device. The next one in line is told the purpose, by a
+    sentence to its ``on_wait``.
 
     Raises:
         OutOfTime: the time was over before the device was free.
         SetupError: the lock cannot be opened or held.
     """
     file = lock_file(device)
-    with _saying_what_fails(file):
-        descriptor = open_private(file)
-    try:
-        with _saying_what_fails(file):
+    advice = "Remove it, or set TMPDIR to a folder of yours."
+    with contextlib.ExitStack() as ends:
+        with explained(f"The lock {file} of the device cannot be held", advice):
+            descriptor = open_private(file)
+            ends.callback(os.close, descriptor)
             _lock(descriptor, on_wait)
         _sign(descriptor, purpose)
         yield
-    finally:
-        os.close(descriptor)
 
 
 def lock_file(device: Device) -> Path:
-    """Return the file that stands for the device, for this user.
-
-    Raises:
-        SetupError: there is no folder for it that belongs to this user alone.
-    """
+    """Return the file that stands for the device, for this user."""
     # With older drivers the UUID of a part of a card has slashes in it.
     return private_folder() / f"{urllib.parse.quote(device.uuid or device.kind, safe='')}.lock"
 
@@ -214,14 +183,3 @@ def _sign(descriptor: int, purpose: str) -> None:
     with contextlib.suppress(OSError):
         os.ftruncate(descriptor, 0)
         os.pwrite(descriptor, f"process {os.getpid()} ({purpose})".encode(errors="surrogateescape"), 0)
-
-
-@contextlib.contextmanager
-def _saying_what_fails(file: Path) -> Iterator[None]:
-    try:
-        yield
-    except OSError as error:
-        raise SetupError(
-            f"The lock {file} of the device cannot be held: {error.strerror}. Remove it, or set TMPDIR to a folder of "
-            "yours."
-        ) from error

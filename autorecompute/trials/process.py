@@ -9,22 +9,20 @@ import os
 import shutil
 import signal
 import socket
-import struct
 import subprocess
 import sys
 import time
+from dataclasses import replace
 from multiprocessing.connection import Connection, wait
 from pathlib import Path, PurePosixPath
-from typing import TYPE_CHECKING, Any, NamedTuple
+from typing import TYPE_CHECKING, Any
 
 import psutil
 
 from autorecompute import codec
-from autorecompute.errors import SetupError
 from autorecompute.files import open_private, shown
 from autorecompute.measurement import Outcome
-from autorecompute.trials.endings import ABSENT, AT_ONCE, IN_BACKGROUND, NO_MEMORY, NO_RANKS
-from autorecompute.trials.private import make_private_folder
+from autorecompute.trials.private import WRITABLE, explained, make_private_folder
 from autorecompute.units import signal_name
 from autorecompute.waiting import left_seconds, raise_if_over
 from autorecompute.worker.protocol import (
@@ -35,50 +33,32 @@ from autorecompute.worker.protocol import (
     Failed,
     Hello,
     Message,
-    Refused,
     Settings,
     decode,
     encode,
+    limited,
     merge,
 )
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Container, Iterator, Mapping
+    from collections.abc import Container, Iterator, Mapping
 
 
-LEAST_SHARE = 0.01
-"""Of one processor: who waits for nothing but looks around now and then takes less."""
+LEAST_SHARE = 0.01  # of one processor: who waits for nothing but looks around now and then takes less
 
 
-class Activity:
-    """Looks at what a process and its descendants do, from one call to the next.
-
-    Args:
-        pid: The process.
-        log: What they print to.
-    """
-
-    def __init__(self, pid: int, log: Path) -> None:
-        self._pid, self._log = pid, log
-        self._seen = self._look()
-
-    def has_gone_on(self) -> bool:
-        """Tell whether they have printed, or kept a processor busy, since this was asked last."""
-        (before, seconds, size), self._seen = self._seen, self._look()
-        now, used, printed = self._seen
-        return printed != size or used - seconds >= LEAST_SHARE * (now - before)
-
-    def _look(self) -> tuple[float, float, int]:
-        """Return the time, the processor time that they have had, and the length of what they have printed."""
-        try:
-            first = psutil.Process(self._pid)
-            # Those of children that have ended are counted with who waited for them.
-            used = sum(sum(one.cpu_times()[:4]) for one in [first, *first.children(recursive=True)])
-        except psutil.Error:  # one of them has just ended
-            used = 0.0
-        return time.monotonic(), used, self._log.stat().st_size if self._log.is_file() else 0
+def _activity_of(pid: int, log: Path) -> tuple[float, float, int]:
+    """Return the time, the processor time of a process with its descendants, and the length of what they printed."""
+    try:
+        first = psutil.Process(pid)
+        # Those of children that have ended are counted with who waited for them.
+        used = sum(sum(one.cpu_times()[:4]) for one in [first, *first.children(recursive=True)])
+    except psutil.Error:  # one of them has just ended
+        used = 0.0
+    return time.monotonic(), used, log.stat().st_size if log.is_file() else 0
 
 
+# Documented switches of the trackers; not WANDB_DISABLED and the like, which make Hugging Face's Trainer raise.
 SWITCHES = {
     "CLEARML_OFFLINE_MODE": "1",
     "COMET_AUTO_LOG_DISABLE": "1",
@@ -87,21 +67,12 @@ SWITCHES = {
     "WANDB_MODE": "disabled",
     "MLFLOW_ALLOW_FILE_STORE": "true",  # MLflow 3 keeps nothing in a folder otherwise
 }
-"""Documented switches of the trackers; not ``WANDB_DISABLED`` and the like, which make Hugging Face's Trainer raise."""
-
 FOLDER_VARIABLE = "MLFLOW_TRACKING_URI"
-
-FORGOTTEN = ("MLFLOW_EXPERIMENT_ID", "MLFLOW_RUN_ID")
-"""Variables of a tracker that name entries of the store it is kept from."""
+FORGOTTEN = ("MLFLOW_EXPERIMENT_ID", "MLFLOW_RUN_ID")  # they name entries of the store that MLflow is kept from
 
 
 def quieten(environment: Mapping[str, str], folder: Path) -> dict[str, str]:
-    """Return the environment with every tracker switched off.
-
-    Args:
-        environment: What a worker would get.
-        folder: What a tracker may write to; it is removed with the worker.
-    """
+    """Return the environment with every tracker off. One may write to the folder, which goes with the worker."""
     kept = {name: value for name, value in environment.items() if name not in FORGOTTEN}
     return {**kept, **SWITCHES, FOLDER_VARIABLE: (folder / "mlruns").as_uri()}
 
@@ -130,15 +101,6 @@ class OomKills:
         return any(answers)
 
 
-class _Mount(NamedTuple):
-    """Mount of a hierarchy of control groups, with the group that is shown there."""
-
-    kind: str
-    shown: PurePosixPath
-    point: Path
-    options: list[str]
-
-
 def _has_risen(counters: dict[Path, int]) -> bool | None:
     """Tell whether the first counter that is still there has risen: a group may go away with its last process."""
     for counter, before in counters.items():
@@ -150,27 +112,21 @@ def _has_risen(counters: dict[Path, int]) -> bool | None:
 
 def _counters_of(pid: int) -> Iterator[Path]:
     """Files that count the kills among the processes of its group, the narrowest first."""
-    mounts = list(_mounts())
-    for line in _lines(PROC / str(pid) / "cgroup"):
-        _, controllers, group = line.split(":", 2)
-        for mount in mounts:
-            if not PurePosixPath(group).is_relative_to(mount.shown):
-                continue
-            folder = mount.point / PurePosixPath(group).relative_to(mount.shown)
-            if mount.kind == "cgroup" and "memory" in controllers.split(",") and "memory" in mount.options:
-                yield folder / "memory.oom_control"
-            elif mount.kind == "cgroup2" and not controllers:
-                # A group without the memory controller is counted with the one above it; each counts those below.
-                above = [place for place in folder.parents if place.is_relative_to(mount.point)]
-                yield from (place / "memory.events" for place in (folder, *above))
-
-
-def _mounts() -> Iterator[_Mount]:
+    groups = [line.split(":", 2)[1:] for line in _lines(PROC / str(pid) / "cgroup")]
     for line in _lines(PROC / "self" / "mountinfo"):
         place, _, system = line.partition(" - ")
         kind, *_, options = system.split(" ")
-        _, _, _, shown, point, *_ = place.split(" ")
-        yield _Mount(kind, PurePosixPath(shown), Path(point), options.split(","))
+        shown_group, point = place.split(" ")[3:5]
+        for controllers, group in groups:
+            if not PurePosixPath(group).is_relative_to(shown_group):
+                continue
+            folder = Path(point) / PurePosixPath(group).relative_to(shown_group)
+            if kind == "cgroup" and "memory" in controllers.split(",") and "memory" in options.split(","):
+                yield folder / "memory.oom_control"
+            elif kind == "cgroup2" and not controllers:
+                # A group without the memory controller is counted with the one above it; each counts those below.
+                above = [parent for parent in folder.parents if parent.is_relative_to(point)]
+                yield from (each / "memory.events" for each in (folder, *above))
 
 
 def _lines(file: Path) -> list[str]:
@@ -181,7 +137,6 @@ def _lines(file: Path) -> list[str]:
 
 
 def _count(counter: Path) -> int | None:
-    """Kill so far; ``None`` where nothing counts them."""
     values = [value for name, _, value in (line.partition(" ") for line in _lines(counter)) if name == FIELD]
     return int(values[0]) if values else None
 
@@ -190,10 +145,12 @@ PREFIX = "worker-"
 SOCKET = "worker.sock"
 OWNER = "owner.lock"
 LONGEST_SOCKET_PATH = 107
+MAKE_ROOM = "Make room, or set TMPDIR to another folder."
 
 
-class SocketFolder:
-    """A folder for one worker, in the user's own temporary folder; those that killed processes left there are removed.
+@contextlib.contextmanager
+def socket_folder() -> Iterator[Path]:
+    """Make a folder for one worker, in the user's own temporary folder, and remove those that killed processes left.
 
     Its owner holds a lock in it, which is the kernel's and goes with the owner, however that ends: whoever gets the
     lock of a folder knows that nobody needs it. A folder without a lock is left alone.
@@ -201,47 +158,19 @@ class SocketFolder:
     Raises:
         SetupError: there is no place for it.
     """
-
-    def __init__(self) -> None:
-        self.path = _make()
-        draft = self.path / f"{OWNER}.draft"
-        with self._saying_what_fails():
-            self._lock = os.fdopen(open_private(draft), "wb")
-            fcntl.flock(self._lock, fcntl.LOCK_EX)
-            # Only now does it have the name that others look for: a lock that is not held yet would be anybody's.
-            draft.rename(self.path / OWNER)
-        _remove_abandoned(self.path.parent)
-
-    @property
-    def address(self) -> str:
-        """Return the address that a worker calls."""
-        return str(self.path / SOCKET)
-
-    def listen(self) -> socket.socket:
-        """Return the socket that the worker finds at the address.
-
-        Raises:
-            SetupError: it cannot be made.
-        """
-        listener = socket.socket(socket.AF_UNIX)
-        with self._saying_what_fails():
-            listener.bind(self.address)
-        listener.listen()
-        return listener
-
-    def remove(self) -> None:
-        """Remove the folder with all that was written there."""
-        shutil.rmtree(self.path, ignore_errors=True)
-        self._lock.close()
-
-    @contextlib.contextmanager
-    def _saying_what_fails(self) -> Iterator[None]:
-        try:
-            yield
-        except OSError as error:
-            raise SetupError(
-                f"The folder {self.path} cannot be used: {error.strerror}. Make room, or set TMPDIR to another folder."
-            ) from error
+    folder = _make()
+    draft = folder / f"{OWNER}.draft"
+    with explained(f"The folder {folder} cannot be used", MAKE_ROOM):
+        lock = os.fdopen(open_private(draft), "wb")
+        fcntl.flock(lock, fcntl.LOCK_EX)
+        # Only now does it have the name that others look for: a lock that is not held yet would be anybody's.
+        draft.rename(folder / OWNER)
+    _remove_abandoned(folder.parent)
+    try:
+        yield folder
+    finally:
+        shutil.rmtree(folder, ignore_errors=True)
+        lock.close()
 
 
 def _make() -> Path:
@@ -256,42 +185,44 @@ def _make() -> Path:
 def _remove_abandoned(root: Path) -> None:
     for folder in root.glob(f"{PREFIX}*"):
         # Others may make or lose their folders meanwhile, and none of that is ours to tell.
-        with contextlib.suppress(OSError):
-            _remove_if_abandoned(folder)
+        with contextlib.suppress(OSError), os.fdopen(os.open(folder / OWNER, os.O_RDWR | os.O_NOFOLLOW), "wb") as lock:
+            fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
+            shutil.rmtree(folder)  # follows no links
 
 
-def _remove_if_abandoned(folder: Path) -> None:
-    lock = os.open(folder / OWNER, os.O_RDWR | os.O_NOFOLLOW)
-    try:
-        fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
-        shutil.rmtree(folder)  # follows no links
-    finally:
-        os.close(lock)
-
+NO_MEMORY = "killed by the kernel, which ran out of memory"
+IN_BACKGROUND = (
+    "The script's process ended and left one behind that it had forked, as a daemon does, and only the script's own "
+    "process is measured. Train in the foreground, and leave the background to the shell or a service manager."
+)
+NO_RANKS = (
+    "The launcher sets no RANK: two of its processes are rank {rank}. Have it set RANK and WORLD_SIZE for each, as "
+    "torchrun does."
+)
+ABSENT = (
+    "WORLD_SIZE tells of {of} ranks, and {came} came within {seconds:.0f} s. Start them all with --launcher, as in "
+    '--launcher "torchrun --nproc-per-node 2", or unset WORLD_SIZE.'
+)
+AT_ONCE = (
+    "It called os._exit(0) or the like, which ends a process at once. Train in it first, and not in a thread that "
+    "this ends."
+)
 
 GRACE_SECONDS = 3.0
 POLL_SECONDS = 0.5
 STACK_SECONDS = 1.0
-
-TRANSFER_SECONDS = 30
-"""A worker that stops in the middle of a message is given up after so long. Messages have a few MiB at most."""
-
+TRANSFER_SECONDS = 30  # after which a worker that stops in the middle of a message, a few MiB, is given up
 STDERR = 2
-LAST_WORDS = (Ended, Failed, Refused)
 
 
 class WorkerProcess:
     """A started worker.
 
-    Args:
-        command: The worker's command line.
-        environment: Its whole environment, but for the switches of experiment trackers.
-        log: File that takes its output.
-        settings: What it is told, given the address it has to call.
-        in_foreground: Whether it keeps the terminal, for a debugger in the script; it gets no log then.
+    It has this environment, with the switches of experiment trackers, and these settings, with the address that it has
+    to call. In the foreground it keeps the terminal, for a debugger in the script, and gets no log.
 
     Attributes:
-        answers: What each rank said when all of them had answered last, in their order.
+        answers: The last answers of all ranks, in their order.
 
     Raises:
         SetupError: the command cannot be started.
@@ -302,12 +233,10 @@ class WorkerProcess:
         command: list[str],
         environment: dict[str, str],
         log: Path,
-        settings: Callable[[str], Settings],
+        settings: Settings,
         *,
         in_foreground: bool = False,
     ) -> None:
-        self._folder = SocketFolder()
-        self._listener = self._folder.listen()
         self._ranks: dict[Connection, int] = {}
         self.answers: tuple[Message, ...] = ()
         self._pids: list[int] = []
@@ -315,23 +244,20 @@ class WorkerProcess:
         self._world_size = 1
         self._is_loading = True
         self._oom_kills = OomKills()
-        self._in_foreground = in_foreground
-        environment = quieten(environment, self._folder.path)
-        environment[SETTINGS_VARIABLE] = codec.encode(settings(self._folder.address)).decode()
-        try:
+        self._log, self._in_foreground = log, in_foreground
+        with contextlib.ExitStack() as ends:
+            folder = ends.enter_context(socket_folder())
+            address = str(folder / SOCKET)
+            self._listener = ends.enter_context(socket.socket(socket.AF_UNIX))
+            with explained(f"The folder {folder} cannot be used", MAKE_ROOM):
+                self._listener.bind(address)
+            self._listener.listen()
+            environment = quieten(environment, folder)
+            environment[SETTINGS_VARIABLE] = codec.encode(replace(settings, address=address)).decode()
             self._process = _start(command, environment, None if in_foreground else log)
-        except OSError as error:
-            self._forget_socket()
-            if error.filename == str(log):
-                raise SetupError(f"{log} cannot be written: {error.strerror}. Make its folder writable.") from error
-            raise SetupError(f"{shown(command[0])} cannot be started: {error.strerror}. Check --launcher.") from error
+            self._ends = ends.pop_all()
         self._oom_kills.follow(self._process.pid)
-        self._activity = Activity(self._process.pid, log)
-
-    @property
-    def pid(self) -> int:
-        """Return the process at the head of its group: the first rank, or the launcher of all."""
-        return self._process.pid
+        self._activity = _activity_of(self._process.pid, log)
 
     def send(self, message: Message) -> None:
         """Give an order to every rank; a worker that is gone is noticed when its answer is awaited."""
@@ -356,7 +282,7 @@ class WorkerProcess:
         while True:
             speakers = self._listen(said, min(deadline, self._last_beat + stall))
             if speakers is None:
-                if not (self._is_loading and self._activity.has_gone_on()):
+                if not (self._is_loading and self._has_gone_on()):
                     return self._give_up(timeout, stall, is_late=time.monotonic() >= deadline)
                 self._last_beat = time.monotonic()
                 deadline = self._last_beat + timeout
@@ -379,21 +305,28 @@ class WorkerProcess:
             message = self._hear(speaker)
             if isinstance(message, Beat):
                 self._last_beat, self._steps = time.monotonic(), message.step
-            elif isinstance(message, LAST_WORDS):
+            elif isinstance(message, Ended | Failed):
                 return message
             elif message is not None:
                 said[self._ranks[speaker]] = message
         return None
 
+    def _has_gone_on(self) -> bool:
+        """Tell whether its processes have printed, or kept a processor busy, since this was asked last."""
+        (before, seconds, size), self._activity = self._activity, _activity_of(self._process.pid, self._log)
+        now, used, printed = self._activity
+        return printed != size or used - seconds >= LEAST_SHARE * (now - before)
+
     def _give_up(self, timeout: float, stall: float, *, is_late: bool) -> Failed:
-        came = sum(rank >= 0 for rank in self._ranks.values())
-        absent = ABSENT.format(came=came, of=self._world_size, seconds=min(timeout, stall))
         if is_late:
-            said = f"not done within {timeout:.0f} s"
-            return Failed(outcome=Outcome.TIMEOUT, message=said if came >= self._world_size else absent)
-        self._write_stacks()
-        said = f"no step for {stall:.0f} s; the stacks are in its log"
-        return Failed(outcome=Outcome.HANG, message=said if came >= self._world_size else absent)
+            outcome, said = Outcome.TIMEOUT, f"not done within {timeout:.0f} s"
+        else:
+            self._write_stacks()
+            outcome, said = Outcome.HANG, f"no step for {stall:.0f} s; the stacks are in its log"
+        came = sum(rank >= 0 for rank in self._ranks.values())
+        if came < self._world_size:
+            said = ABSENT.format(came=came, of=self._world_size, seconds=min(timeout, stall))
+        return Failed(outcome=outcome, message=said)
 
     def close(self) -> None:
         """End the worker with everything it started."""
@@ -403,16 +336,14 @@ class WorkerProcess:
         except subprocess.TimeoutExpired:
             self._signal_group(signal.SIGKILL)
             self._process.wait()
-        # The leader may have left children behind that ignored the first signal.
+        # Its leader, the first rank or the launcher of all, may have left children that ignored the first signal.
         self._signal_group(signal.SIGKILL)
-        self._forget_socket()
+        self._ends.close()
 
     def _welcome(self) -> None:
         peer, _ = self._listener.accept()
-        for option in (socket.SO_RCVTIMEO, socket.SO_SNDTIMEO):
-            peer.setsockopt(socket.SOL_SOCKET, option, struct.pack("ll", TRANSFER_SECONDS, 0))
         # A rank that has not said its name yet is known by a number that none has.
-        self._ranks[Connection(peer.detach())] = -1 - len(self._ranks)
+        self._ranks[self._ends.enter_context(limited(peer, TRANSFER_SECONDS))] = -1 - len(self._ranks)
 
     def _hear(self, connection: Connection) -> Message | None:
         message = self._read(connection)
@@ -446,11 +377,9 @@ class WorkerProcess:
             return Failed(outcome=Outcome.CRASH, message=f"the worker speaks another version's language: {error}")
 
     def _describe_death(self, rank: int = 0, *, is_held: bool = False) -> Failed | Ended:
-        """Classify the death of a worker that said nothing of its end.
+        """Classify the death of a worker that said nothing of its end, and whose line of this rank has ended.
 
-        Args:
-            rank: Whose line it was that ended.
-            is_held: Whether a line is open still: a process that was forked has it, too, and has outlived the worker.
+        Where a line ``is_held`` still, a process that was forked has it, too, and has outlived the worker.
         """
         try:
             code = self._process.wait(GRACE_SECONDS)
@@ -491,24 +420,19 @@ class WorkerProcess:
             else:
                 os.killpg(self._process.pid, number)
 
-    def _forget_socket(self) -> None:
-        for connection in self._ranks:
-            connection.close()
-        self._listener.close()
-        self._folder.remove()
-
 
 def _start(command: list[str], environment: dict[str, str], log: Path | None) -> subprocess.Popen[bytes]:
-    """Return the started command.
-
-    In the foreground with the terminal, or in a group of its own with its output in a log.
-    """
+    """Start the command in the foreground, with the terminal, or in a group of its own, with its output in a log."""
+    starting = explained(f"{shown(command[0])} cannot be started", "Check --launcher.")
     if log is None:
-        # Standard output is for data: what a script prints, and its debugger, is talk.
-        return subprocess.Popen(command, env=environment, stdout=STDERR)
+        with starting:
+            # Standard output is for data: what a script prints, and its debugger, is talk.
+            return subprocess.Popen(command, env=environment, stdout=STDERR)
     # A script may set its own group, which nobody can who leads a session: the worker gives the terminal up instead.
     is_launched = command[0] != sys.executable
-    with log.open("ab") as output:
+    with explained(f"{log} cannot be written", WRITABLE):
+        output = log.open("ab")
+    with output, starting:
         return subprocess.Popen(
             command,
             env=environment,

@@ -14,6 +14,7 @@ from pathlib import Path
 from autorecompute import codec
 from autorecompute.backends import registry
 from autorecompute.errors import SetupError
+from autorecompute.measurement import Outcome
 from autorecompute.worker import hooks, script
 from autorecompute.worker.agent import Abandon, Agent
 from autorecompute.worker.protocol import (
@@ -21,12 +22,12 @@ from autorecompute.worker.protocol import (
     STACK_SIGNAL,
     Channel,
     Ended,
+    Failed,
     Hello,
     Message,
-    Refused,
     Settings,
 )
-from autorecompute.worker.script import STARTED, Children, describe_failure, run_words, script_file
+from autorecompute.worker.script import STARTED, describe_failure, follow_children, run_words, script_file
 
 PR_SET_PDEATHSIG = 1
 
@@ -50,13 +51,12 @@ class _Worker:
 
     def __init__(self, channel: Channel, settings: Settings, words: list[str], *, is_alone: bool) -> None:
         self._channel, self._settings, self._words, self._is_alone = channel, settings, words, is_alone
-        self._children, self._script = Children(), ""
+        self._pid, self._script = os.getpid(), ""
+        self._has_children = follow_children(settings.address, self._has_trained)
         self._agent: Agent | None = None
         self._has_begun = False
 
     def run(self) -> int:
-        """Run the script, tell how it ended, and give its exit code."""
-        self._children.follow(self._settings.address, self._has_trained)
         try:
             end = self._run_script()
             if end is None or isinstance(end, SystemExit):
@@ -88,7 +88,7 @@ class _Worker:
         code, text = _read(request)
         if self._agent is None:
             why = script.PASSED_BY if "torch" in sys.modules else script.NO_TORCH
-            steps, advice = 0, f"{why} {STARTED}" if self._children.has_started else why
+            steps, advice = 0, f"{why} {STARTED}" if self._has_children() else why
         else:
             steps, advice = self._agent.steps, self._agent.advice
         self._tell(Ended(steps=steps, exit_code=code, advice=advice, message=text))
@@ -99,17 +99,16 @@ class _Worker:
             self._follow()
 
     def _follow(self) -> Agent:
-        """Put the hooks in, unless that was done."""
         if self._agent is not None:
             return self._agent
         self._has_begun = True  # the backend imports what is waited for
         try:
             backend = registry.worker(self._settings.backend, Path(self._settings.address).parent)
             agent = Agent(self._channel, backend, self._settings, is_alone=self._is_alone)
-            agent.children, agent.script = self._children, self._script
+            agent.has_children, agent.script = self._has_children, self._script
             backend.install(agent)
         except SetupError as error:
-            self._channel.send(Refused(message=str(error)))
+            self._channel.send(Failed(outcome=Outcome.SCRIPT_ERROR, message=str(error), is_setup=True))
             raise Abandon(str(error)) from error
         hooks.follow_steps(agent.on_step, agent.on_skip, agent.on_failure)
         hooks.follow_losses(agent.on_loss, agent.on_failure)
@@ -122,12 +121,12 @@ class _Worker:
 
     def _tell(self, end: Message) -> None:
         # A process that the script forked has a copy of the line, and its end is not the script's.
-        if not self._children.is_one:
+        if os.getpid() == self._pid:
             self._channel.send(end)
 
 
 def _read(request: SystemExit | None) -> tuple[int, str]:
-    """Return the exit code that a script has asked for, and the words to print where it gave words instead."""
+    # A script may give words to print instead of a code.
     code = request.code if request is not None else None
     if isinstance(code, int | None):
         return code or 0, ""

@@ -5,6 +5,7 @@ from __future__ import annotations
 import functools
 import hashlib
 import itertools
+import os
 import sys
 import traceback
 import weakref
@@ -13,14 +14,14 @@ from typing import TYPE_CHECKING, Any
 
 from autorecompute.errors import first_line
 from autorecompute.measurement import Measurement, Outcome
-from autorecompute.meters import Meter, kind_in_use, meter_for
+from autorecompute.meters.cuda import Meter, kind_in_use, meter_for
 from autorecompute.meters.host import Processors
 from autorecompute.plans import Config
 from autorecompute.worker import script
 from autorecompute.worker.hooks import is_in_backward
 from autorecompute.worker.protocol import Beat, Check, Failed, Line, Order, Settings
-from autorecompute.worker.script import STARTED, TRAINS_ELSEWHERE, Children, describe_failure, with_callers
-from autorecompute.worker.window import Memories, Window
+from autorecompute.worker.script import STARTED, TRAINS_ELSEWHERE, describe_failure, with_callers
+from autorecompute.worker.window import Window
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator, MutableMapping
@@ -30,18 +31,7 @@ if TYPE_CHECKING:
     from autorecompute.training_job import Detection
 
 
-PATIENCE = 3
-"""After so many steps of other optimizers, the one that led has left the training, or never comes."""
-
-
-def override_loader(settings: Settings) -> LoaderOverride | None:
-    """Follow every DataLoader of the process from now on.
-
-    ``None`` where nobody will give the model another batch than the script does.
-    """
-    if settings.target_batch is None or not (settings.override_loader or settings.watch is None):
-        return None
-    return LoaderOverride(settings.target_batch, settings.loader)
+PATIENCE = 3  # steps of other optimizers, after which the one that led has left the training, or never comes
 
 
 class LoaderOverride:
@@ -51,9 +41,8 @@ class LoaderOverride:
     loaders are known by their origin, the lines of code that made them: one that comes from where the model was fed
     from before gives the target from its first batch on.
 
-    Args:
-        batch: Samples that the model is to receive.
-        origin: Place of the call that makes its loader, as an earlier process has told; empty as long as nobody knows.
+    ``batch`` is what the model is to receive, and ``origin`` the place of the call that makes its loader, as an earlier
+    process has told; it is empty as long as nobody knows.
     """
 
     def __init__(self, batch: int, origin: str) -> None:
@@ -83,23 +72,20 @@ class LoaderOverride:
         # torch reads the batch size once an epoch; ours reads it for every batch, so that it can change in between.
         BatchSampler.__iter__ = _draw_batches
 
-    def change(self, batch: int) -> None:
-        """Have the model receive another batch, from the next time on that it is applied."""
-        self._batch = batch
-
     @property
     def batch(self) -> int | None:
         """Return the batch that the loader that served last draws; ``None`` where it draws none itself."""
         samplers = list(_nested(self._latest))
         return samplers[-1].batch_size if samplers else None
 
-    def apply(self) -> bool:
+    def apply(self, batch: int) -> bool:
         """Set the batch of the loader that served last, from its next one on; ``False`` where it draws none itself."""
+        self._batch = batch
         samplers = list(_nested(self._latest))
         if not samplers:
             return False
         for sampler in samplers:
-            sampler.batch_size = self._batch
+            sampler.batch_size = batch
         origin = self._origins.get(samplers[-1], "")
         # Loaders for training and evaluation may come from one loop; then its lines do not tell them apart.
         self.origin = origin if list(self._origins.values()).count(origin) == 1 else ""
@@ -142,23 +128,23 @@ class Agent:
     every forward has had its backward. A generator's forward, for instance, waits until the discriminator has stepped,
     and no session can be rebuilt meanwhile.
 
-    Args:
-        line: The line to the controller.
-        backend: The training system.
-        settings: Those that the controller gave at the start.
-        is_alone: True if this process trains by itself. Ranks that train together must all end a window at the same
-            step: one that waits for an order keeps the others waiting for its gradients.
+    Ranks that train together (not ``is_alone``) must all end a window at the same step: one that waits for an order
+    keeps the others waiting for its gradients.
 
     Attributes:
         target_batch: Samples that a forward is to receive; ``None`` until the first one tells.
         script: The script's file; empty before it runs.
+        has_children: Tells whether the script has started processes.
     """
 
     is_trial = True
 
     def __init__(self, line: Line, backend: WorkerBackend, settings: Settings, *, is_alone: bool = True) -> None:
         self.line, self.backend, self.settings, self.is_alone = line, backend, settings, is_alone
-        self.target_batch, self._loader = settings.target_batch, override_loader(settings)
+        self.target_batch, self._loader = settings.target_batch, None
+        # Elsewhere nobody will give the model another batch than the script does.
+        if settings.target_batch is not None and (settings.override_loader or settings.watch is None):
+            self._loader = LoaderOverride(settings.target_batch, settings.loader)
         self._is_given_batch = settings.override_loader and self._loader is not None
         self.fake_card = settings.card if settings.fakes else None
         self.fake_ranks, self.replaces_checkpointing = settings.ranks, settings.replaces_checkpointing
@@ -166,7 +152,7 @@ class Agent:
         self._meter: Meter | None = None
         self._does_cpu_work, self._left_bytes, self._before_bytes = False, 0, 0
         self._window: Window | None = None
-        self._memories = Memories()
+        self._measured: dict[tuple[Config, int | None], Measurement] = {}
         self._leader: Callable[[], Any] = lambda: None
         self._others_since = 0
         self._batches: list[int] = []
@@ -177,14 +163,15 @@ class Agent:
         self._postponed: Order | None = None
         self._awaited: Order | None = None
         self._warnings: tuple[str, ...] = ()
-        self.children, self.steps, self.script = Children(), 0, ""
+        self._pid, self.steps, self.script = os.getpid(), 0, ""
+        self.has_children: Callable[[], bool] = lambda: False
 
     @property
     def advice(self) -> str:
         """Return why a script may never come to training, and what to do about it, in sentences."""
         if self._backwards and not self._has_optimizer:
             return script.NO_OPTIMIZER
-        return self.backend.why_nothing_trained() + f" {STARTED}" * self.children.has_started
+        return self.backend.why_nothing_trained() + f" {STARTED}" * self.has_children()
 
     @property
     def has_trained(self) -> bool:
@@ -195,7 +182,7 @@ class Agent:
         """Tell what was detected and begin with the config that the controller answers."""
         self._require_own_process()
         if self.settings.watch is not None:
-            self._before_bytes = self._use_meter(kind_in_use()).read().peak_bytes
+            self._before_bytes = self._use_meter(kind_in_use()).read().peak_bytes or 0
             return Config()
         detection = detect() if self.settings.fakes else self._weighed(detect())
         assert self.target_batch is not None, "a session is created in a forward"
@@ -223,8 +210,9 @@ class Agent:
             self._look_at(wanted, check)
         self._batches.append(batch)
         self.target_batch, self._first_batch = self.target_batch or batch, self._first_batch or batch
+        is_missed = batch != self.target_batch and self._is_given_batch
         # At every miss: a script may make a loader anew for each epoch.
-        if batch != self.target_batch and self._is_given_batch and self._loader and not self._loader.apply():
+        if is_missed and self._loader is not None and not self._loader.apply(self.target_batch):
             self._give_up_batch(batch)
 
     def on_several_models(self) -> None:
@@ -274,7 +262,6 @@ class Agent:
         self.on_step(optimizer)
 
     def _leads(self, optimizer: Any) -> bool:
-        """Tell whether the step of this optimizer ends a training step."""
         leader = self._leader()
         if optimizer is leader:
             self._others_since = 0
@@ -342,7 +329,7 @@ class Agent:
             whole_life=self.settings.watch is not None,
             extends_itself=self.is_alone,
             live=self.backend.live_meter() if self.settings.watch is None else None,
-            known=self._memories.find(order, self.target_batch),
+            known=self._measured.get((order.config, self.target_batch)) if order.warmup == 0 else None,
             left_bytes=self._left_bytes,
             before_bytes=self._before_bytes,
             processors=Processors(self.settings.tuner, do_the_work=self._does_cpu_work),
@@ -368,8 +355,14 @@ class Agent:
             measurement = Measurement(outcome=Outcome.WRONG_GRADIENT, message=wrong, warnings=self._warnings)
         if window.order.profiles:
             measurement = replace(measurement, profile=self.backend.take_profile())
-        self._memories.keep(window.order.config, measurement)
+        self._keep(window.order.config, measurement)
         self._answer(measurement)
+
+    def _keep(self, config: Config, measurement: Measurement) -> None:
+        """Keep what a config takes of memory; where batches differ in length the longest one decides."""
+        before = self._measured.setdefault((config, measurement.batch), measurement)
+        if (measurement.peak_bytes or 0) > (before.peak_bytes or 0):
+            self._measured[config, measurement.batch] = measurement
 
     def _answer(self, measurement: Measurement) -> None:
         self.line.send(measurement)
@@ -404,8 +397,7 @@ class Agent:
         if self._loader is None or drawn is None or not (self._is_given_batch or drawn == self.target_batch):
             return False
         self.target_batch, self._is_given_batch = order.batch, True
-        self._loader.change(order.batch)
-        self._loader.apply()
+        self._loader.apply(order.batch)
         return True
 
     def _give_up_batch(self, batch: int) -> None:
@@ -413,7 +405,7 @@ class Agent:
         self._fail(Outcome.WRONG_BATCH, text.format(batch=batch, target=self.target_batch))
 
     def _require_own_process(self) -> None:
-        if self.children.is_one:
+        if os.getpid() != self._pid:
             self._fail(Outcome.SCRIPT_ERROR, TRAINS_ELSEWHERE)
 
     def _end(self, error: Exception) -> None:

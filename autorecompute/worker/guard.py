@@ -14,19 +14,18 @@ from autorecompute.errors import first_line
 from autorecompute.measurement import GradientCheck, Outcome
 from autorecompute.plans import Config
 from autorecompute.worker.agent import Abandon, Agent
+from autorecompute.worker.hooks import expected_steps
 from autorecompute.worker.protocol import Beat, Check, Ended, Failed, Line, Order, explain_end
-from autorecompute.worker.ranks_line import FollowingLine, LeadingLine, join_ranks
-from autorecompute.worker.side_channel import SearchEndedError
+from autorecompute.worker.training_line import FollowingLine, LeadingLine, SearchEndedError, join_ranks
 
 if TYPE_CHECKING:
-    from collections.abc import Callable
+    from collections.abc import Callable, Iterable
 
     from autorecompute.backends.interface import WorkerBackend
     from autorecompute.measurement import Measurement
     from autorecompute.training_job import Detection
-    from autorecompute.worker.hooks import ExpectedSteps
     from autorecompute.worker.protocol import Settings
-    from autorecompute.worker.side_channel import SideChannel
+    from autorecompute.worker.training_line import SideChannel
 
     Say = Callable[[int, str], None]  # a level of ``logging``, and a line for the user
 
@@ -43,22 +42,15 @@ def _make_bar(steps: int) -> Any:
     return None
 
 
+# So long a step waits for the order that follows a measurement. Where the search takes longer, the training goes on.
 ANSWER_SECONDS = 0.005
-"""So long a step waits for the order that follows a measurement. Between trials the search may take longer, and the
-training goes on meanwhile."""
 
 
 class TrainingAgent(Agent):
     """Measures in the steps of a training, which never waits for an order but before its first step.
 
-    Ranks that train together begin at the same step, and switch at the same steps.
-
-    Args:
-        side: The line to the controller; of several ranks the first one alone has it.
-        backend: The training system.
-        settings: Those that the controller gave at the start.
-        expected: Tells the training's length, where anything does.
-        is_alone: True if this process trains by itself.
+    Ranks that train together begin at the same step, and switch at the same steps; the first one alone has a line to
+    the controller. The script's schedulers tell the training's length.
 
     Attributes:
         has_begun: True once the first config is on.
@@ -69,12 +61,12 @@ class TrainingAgent(Agent):
         side: SideChannel | None,
         backend: WorkerBackend,
         settings: Settings,
-        expected: ExpectedSteps,
+        schedulers: Iterable[Any],
         *,
         is_alone: bool = True,
     ) -> None:
         super().__init__(side or Line(), backend, settings, is_alone=is_alone)
-        self._side, self._expected = side, expected
+        self._side, self._schedulers = side, schedulers
         self._ranks: LeadingLine | FollowingLine | None = None
         self.has_begun, self._fault = False, ""
         self._awaits_answer = False
@@ -106,7 +98,9 @@ class TrainingAgent(Agent):
 
     def fault_elsewhere(self) -> Failed | None:
         """Return another rank's failure, where this is the first one and another has ended with it."""
-        return self._ranks.last_words() if isinstance(self._ranks, LeadingLine) else None
+        with contextlib.suppress(Exception):  # this process ends, and the store may have gone before it
+            return self._ranks.read_fault() if isinstance(self._ranks, LeadingLine) else None
+        return None
 
     def on_session(self, detect: Callable[[], Detection]) -> Config:
         """Tell what was detected, and begin with the config that the controller answers, on all ranks at once.
@@ -176,7 +170,7 @@ class TrainingAgent(Agent):
             self._look_for_order(seconds)
 
     def _answer(self, measurement: Measurement) -> None:
-        self.line.send(Beat(step=self.steps, expected=self._expected.after(self.steps)))
+        self.line.send(Beat(step=self.steps, expected=expected_steps(self._schedulers, self.steps)))
         self.line.send(measurement)
         self._window, self._awaits_answer = None, True
 
@@ -198,19 +192,25 @@ NEXT_START = "Start again with a lower memory limit, and the search begins with 
 SEVERAL_MODELS = "the script trains several models in one step, and peaks are known of one"
 
 
+def _passed_on(name: str) -> Callable[..., None]:
+    def tell(self: Guard, *args: Any) -> None:
+        self._guarded(getattr(self._agent, name), *args)
+
+    return tell
+
+
 class Guard:
     """Passes on what the backend and torch tell, until the search is over or anything fails.
 
     Nothing that fails here reaches the script: the training goes on with the config that is on, and a sentence says
-    why. Where it fails on one of several ranks, the search ends for all: none of them switches by itself. Where
-    parameters are sharded, ranks that recompute different blocks would wait for each other.
-
-    Args:
-        agent: Measures.
-        say: Tells the user.
-        is_first: True if this process speaks for all ranks.
+    why: ``say`` tells the user, and of several ranks the first one does. Where it fails on one of them, the search ends
+    for all: none of them switches by itself. Where parameters are sharded, ranks that recompute different blocks would
+    wait for each other.
     """
 
+    on_forward, on_fallback = _passed_on("on_forward"), _passed_on("on_fallback")
+    on_optimizer, on_loss = _passed_on("on_optimizer"), _passed_on("on_loss")
+    on_step, on_skip = _passed_on("on_step"), _passed_on("on_skip")
     fake_card: str | None = None
     fake_ranks = 0
     is_trial = False
@@ -243,14 +243,6 @@ class Guard:
         self._guarded(begin)
         return self._config
 
-    def on_forward(self, batch: int, check: Callable[..., GradientCheck]) -> None:
-        """Note that the model is about to be called."""
-        self._guarded(self._agent.on_forward, batch, check)
-
-    def on_fallback(self, message: str) -> None:
-        """Note another way of training than the one that is tuned."""
-        self._guarded(self._agent.on_fallback, message)
-
     def on_several_models(self) -> None:
         """Train as without the tool: what was chosen was chosen for one of them."""
         self.on_unknown(SEVERAL_MODELS)
@@ -270,22 +262,6 @@ class Guard:
         outcome, message = self._classify(error)
         if self._is_on and outcome is Outcome.OOM:
             self._lacked = Failed(outcome=outcome, message=message)
-
-    def on_optimizer(self) -> None:
-        """Note that the script has made an optimizer."""
-        self._guarded(self._agent.on_optimizer)
-
-    def on_loss(self, loss: Any) -> None:
-        """Note that a backward pass begins."""
-        self._guarded(self._agent.on_loss, loss)
-
-    def on_step(self, optimizer: Any) -> None:
-        """Note that an optimizer has stepped."""
-        self._guarded(self._agent.on_step, optimizer)
-
-    def on_skip(self, optimizer: Any) -> None:
-        """Note that a GradScaler has kept it from that."""
-        self._guarded(self._agent.on_skip, optimizer)
 
     def end(self, error: BaseException | None) -> None:
         """Note that the script has ended, by this error or by itself, before that reaches anybody else."""

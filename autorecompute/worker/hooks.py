@@ -4,16 +4,15 @@ from __future__ import annotations
 
 import functools
 import inspect
-import weakref
 from contextlib import ExitStack
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
-    from collections.abc import Callable
+    import weakref
+    from collections.abc import Callable, Iterable
 
 
-UNSCALED = "_autorecompute_unscaled"
-"""Attribute of a scaled loss for the loss before it was scaled."""
+UNSCALED = "_autorecompute_unscaled"  # attribute of a scaled loss for the loss before
 
 
 def put_in(owner: Any, name: str, replacement: Any) -> Callable[[], None]:
@@ -133,52 +132,42 @@ def follow_losses(on_loss: Callable[[Any], None], on_failure: Callable[[Exceptio
     return ends.close
 
 
-TOTALS = ("total_steps", "T_max", "total_iters")
-"""Attributes of torch's schedulers that say how long they are."""
-
-KEYWORD = "num_training_steps"
-"""Argument of Hugging Face's schedulers with the number of steps."""
-
-LEAST_STEPS = 2
-"""One step does not tell a scheduler that goes by steps from one that goes by epochs."""
+TOTALS = ("total_steps", "T_max", "total_iters")  # attributes of torch's schedulers that say how long they are
+KEYWORD = "num_training_steps"  # argument of Hugging Face's schedulers with the same
+LEAST_STEPS = 2  # one does not tell a scheduler that goes by steps from one that goes by epochs
 
 
-class ExpectedSteps:
-    """Follows the schedulers that a script makes."""
+def follow_schedulers(schedulers: weakref.WeakSet[Any]) -> Callable[[], None]:
+    """Add each scheduler that is made from now on to the set."""
+    from torch.optim.lr_scheduler import LRScheduler, SequentialLR
 
-    def __init__(self) -> None:
-        self._schedulers: weakref.WeakSet[Any] = weakref.WeakSet()
-
-    def follow(self) -> Callable[[], None]:
-        """Note each scheduler that is made from now on; give what ends that."""
-        from torch.optim.lr_scheduler import LRScheduler, SequentialLR
-
-        ends = ExitStack()
-        # A sequence does not call the constructor of its base class.
-        for kind in (LRScheduler, SequentialLR):
-            ends.callback(self._note_all_of(kind))
-        return ends.close
-
-    def _note_all_of(self, kind: type) -> Callable[[], None]:
+    def note_all_of(kind: type) -> Callable[[], None]:
         make = kind.__init__  # type: ignore[misc]
 
         @functools.wraps(make)
         def make_and_note(scheduler: Any, *args: Any, **kwargs: Any) -> None:
             make(scheduler, *args, **kwargs)
-            self._schedulers.add(scheduler)
-            self._schedulers.difference_update(_parts_of(scheduler))
+            schedulers.add(scheduler)
+            schedulers.difference_update(_parts_of(scheduler))
 
         return put_in(kind, "__init__", make_and_note)
 
-    def after(self, steps: int) -> int | None:
-        """Return the steps of the whole training, once so many have ended; ``None`` where nobody tells.
+    ends = ExitStack()
+    # A sequence does not call the constructor of its base class.
+    for kind in (LRScheduler, SequentialLR):
+        ends.callback(note_all_of(kind))
+    return ends.close
 
-        A scheduler that has not gone along with the steps counts something else, epochs for instance.
-        """
-        if steps < LEAST_STEPS:
-            return None
-        told = [_length_of(scheduler) for scheduler in self._schedulers if scheduler.last_epoch >= steps - 1]
-        return min((length for length in told if length is not None), default=None)
+
+def expected_steps(schedulers: Iterable[Any], steps: int) -> int | None:
+    """Return the steps of the whole training, once so many have ended; ``None`` where no scheduler tells.
+
+    One that has not gone along with the steps counts something else, epochs for instance.
+    """
+    if steps < LEAST_STEPS:
+        return None
+    told = [_length_of(scheduler) for scheduler in schedulers if scheduler.last_epoch >= steps - 1]
+    return min((length for length in told if length is not None), default=None)
 
 
 def _parts_of(scheduler: Any) -> list[Any]:

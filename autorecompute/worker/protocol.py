@@ -2,10 +2,11 @@
 
 from __future__ import annotations
 
-import json
 import os
 import re
 import signal
+import socket
+import struct
 import sys
 from dataclasses import dataclass, replace
 from itertools import chain
@@ -23,9 +24,8 @@ if TYPE_CHECKING:
     from collections.abc import Iterable, Mapping, Sequence
 
 
+# Those that torchrun sets for each rank: see "Environment Variables" on its page in PyTorch's documentation.
 LAUNCHER_VARIABLES = ("RANK", "LOCAL_RANK", "WORLD_SIZE", "LOCAL_WORLD_SIZE", "MASTER_ADDR", "MASTER_PORT")
-"""Variables that torchrun sets for each rank: see "Environment Variables" on its page in PyTorch's documentation."""
-
 _MISSED_BY_TORCH = re.compile(r"environment variable (\w+) expected, but not set")
 
 
@@ -71,13 +71,11 @@ def _missed_variable(error: BaseException) -> str:
     return missed[1] if missed is not None else ""
 
 
+# Makes a rank write the stacks of all its threads to its log; scripts use the named signals for themselves.
 STACK_SIGNAL = signal.SIGRTMIN + 5
-"""Makes a rank write the stacks of all its threads to its log; scripts use the named signals for themselves."""
-
 SETTINGS_VARIABLE = "AUTORECOMPUTE_WORKER"
 BATCH_VARIABLE = "AUTORECOMPUTE_BATCH_SIZE"
-MODULE_FLAG = "-m"
-"""Stands before the name of a module on a worker's command line, as it does on Python's."""
+MODULE_FLAG = "-m"  # before the name of a module on a worker's command line, as on Python's
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -91,12 +89,7 @@ class Hello:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Beat:
-    """A step has ended: the script is alive.
-
-    Attributes:
-        step: Steps that have ended so far.
-        expected: Steps that the script's scheduler lets expect in all; ``None`` where nobody tells.
-    """
+    """So many steps have ended, of those that the script's scheduler lets expect in all: the script is alive."""
 
     step: int
     expected: int | None = None
@@ -104,13 +97,12 @@ class Beat:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Order:
-    """Train with a config and measure it.
+    """Train with a config, warm up, time so many steps, and profile the last of them if that is wanted.
+
+    Without a warm-up the config is one of several that are timed in turns: what it takes of memory is what was measured
+    of it before in this process, and it warms up only where that is not known.
 
     Attributes:
-        warmup: Steps before the timed ones. With 0 the config is one of several that are timed in turns: what it takes
-            of memory is what was measured of it before in this process, and it warms up only where that is not known.
-        steps: Timed steps.
-        profiles: True if the last step is to be profiled.
         batch: Samples that each forward must receive from now on; ``None`` for as many as until now. Only a DataLoader
             that may be overridden can change it.
     """
@@ -124,12 +116,9 @@ class Order:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Check:
-    """Look at a config on the next batch, before it trains with it.
+    """Look at a config on the next batch, before it trains with it, and compare its gradients if that is wanted.
 
     What a whole step takes is told where one can be run on fake tensors.
-
-    Attributes:
-        compares: True if its gradients are compared with those without recompute, too.
     """
 
     config: Config
@@ -137,7 +126,7 @@ class Check:
 
 
 def explain_end(reason: str) -> str:
-    """Tell the user of a search that ends, and why; the config stays on."""
+    """Return a sentence on a search that ends, and why."""
     return f"tuning has stopped, and the training goes on: {reason.rstrip('.')}."
 
 
@@ -156,10 +145,9 @@ class SearchRequest:
     Attributes:
         script: The script's path, the name of a module, or, where a notebook or an interpreter has no script
             (``is_typed``), what its studies are called after.
-        limit_bytes: The most that the peak may reach; ``None`` takes what the device has to give.
+        limit_bytes: The largest peak; ``None`` takes what the device has to give.
         study: Name of the study; ``None`` for one that is made of the script and of what it trains.
         steps: The most steps that may be spent on trials.
-        launcher: The command that starts the script's ranks; empty where nobody has said.
     """
 
     script: str
@@ -180,20 +168,18 @@ class Settings:
         address: The controller's socket: its path, or the number of a file descriptor that the process inherits.
         target_batch: Samples that each forward must receive; ``None`` takes what the script gives.
         override_loader: True if the DataLoader that feeds the model may be made to give the target batch.
-        loader: Origin of that DataLoader, as an earlier :class:`~autorecompute.training_job.Detection` told it.
+        loader: Origin of that DataLoader, as an earlier detection told it.
         watch: Measure these steps of the run as it is, without swapping anything; ``None`` to obey orders.
         limit_bytes: The most that the process may take of its device, where that can be enforced; ``None`` for all.
         fakes: True if tensors are to have no data: nothing is ordered after the detection.
         card: The card that such tensors stand for; empty for the CPU.
         ranks: Number of ranks of which the script trains on them as one, without the others; 0 for a script as it is.
-        replaces_checkpointing: True if the checkpoints that the script makes itself are switched off.
-        tuner: The controller's process. What it and its descendants take of the processors is not others' work;
-            ``None`` where that is true of this process alone.
+        tuner: The controller's process, whose descendants are not others; ``None`` for this process alone.
         search: The search that the first rank starts beside itself; ``None`` where there is a controller already.
-        tuning_steps: The most steps of a training that trials may take, to show how far they are; 0 shows nothing.
+        tuning_steps: The most steps that trials may take, for a progress bar; 0 shows none.
     """
 
-    address: str
+    address: str = ""
     target_batch: int | None = None
     override_loader: bool = False
     loader: str = ""
@@ -211,10 +197,9 @@ class Settings:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Ended:
-    """The script came to its end by itself.
+    """The script came to its end by itself after so many optimizer steps.
 
     Attributes:
-        steps: Optimizer steps it took.
         advice: Sentences on why it may never have come to training, and what to do about it.
         message: Words that it gave to ``sys.exit``.
     """
@@ -231,31 +216,25 @@ class Failed:
 
     Attributes:
         outcome: Outcome of the trial in progress.
-        message: A sentence for the user.
         trace: Last lines of the traceback; empty where there is none.
         is_usage: True if the command asked for what this script does not allow.
+        is_setup: True if the installation does not allow training at all.
     """
 
     outcome: Outcome
     message: str
     trace: tuple[str, ...] = ()
     is_usage: bool = False
+    is_setup: bool = False
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Refused:
-    """The installation does not allow training at all: what is missing and how to repair it."""
-
-    message: str
-
-
-Message = Hello | Beat | Detection | Measurement | GradientCheck | Order | Check | KeepConfig | Ended | Failed | Refused
+Message = Hello | Beat | Detection | Measurement | GradientCheck | Order | Check | KeepConfig | Ended | Failed
 _KINDS: dict[str, type[Any]] = {kind.__name__: kind for kind in get_args(Message)}
 
 
 def encode(message: Message) -> bytes:
     """Return the message as it travels."""
-    return json.dumps({"kind": type(message).__name__, "value": codec.to_plain(message)}).encode()
+    return codec.encode({"kind": type(message).__name__, "value": message})
 
 
 def decode(frame: bytes) -> Message:
@@ -264,15 +243,19 @@ def decode(frame: bytes) -> Message:
     Raises:
         ValueError: the frame is no message of ours.
     """
-    try:
-        envelope = json.loads(frame)
-        kind, value = envelope["kind"], envelope["value"]
-    except (KeyError, TypeError, RecursionError) as error:
-        raise ValueError(f"no message: {frame[:100]!r}") from error
+    envelope = codec.parse(frame)
+    kind = envelope.get("kind") if isinstance(envelope, dict) else None
     if not isinstance(kind, str) or kind not in _KINDS:
         raise ValueError(f"unknown message {kind!r:.100}")
-    message: Message = codec.from_plain(value, _KINDS[kind])
+    message: Message = codec.from_plain(envelope.get("value"), _KINDS[kind])
     return message
+
+
+def limited(line: socket.socket, seconds: int) -> Connection:
+    """Return a connection over the socket; one who stops in the middle of a message for so long is given up."""
+    for option in (socket.SO_RCVTIMEO, socket.SO_SNDTIMEO):
+        line.setsockopt(socket.SOL_SOCKET, option, struct.pack("ll", seconds, 0))
+    return Connection(line.detach())
 
 
 class Line:

@@ -18,7 +18,7 @@ from typing import TYPE_CHECKING, Any
 
 from autorecompute.errors import AutorecomputeError, OwnCheckpointingError, ScriptError, SetupError, chain_of
 from autorecompute.measurement import Outcome
-from autorecompute.worker.protocol import BATCH_VARIABLE, MODULE_FLAG, Channel, Failed, Refused, explain_missing_rank
+from autorecompute.worker.protocol import BATCH_VARIABLE, MODULE_FLAG, Channel, Failed, explain_missing_rank
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -32,11 +32,7 @@ TRACE_LINES = 12
 
 
 def script_file(words: list[str]) -> str:
-    """Return the file that a worker's command line names, of a module its origin.
-
-    Raises:
-        ImportError: there is no such module, or it has nothing to run.
-    """
+    """Return the file that a worker's command line names, of a module its origin."""
     return str(find_module(words[1]).origin) if words[0] == MODULE_FLAG else words[0]
 
 
@@ -59,11 +55,7 @@ def run_as_main(script: str, arguments: list[str]) -> None:
 
 
 def run_module_as_main(name: str, arguments: list[str]) -> None:
-    """Run a module as ``python -m`` would, with the working directory first on the module path.
-
-    Raises:
-        ImportError: there is no such module, or it has nothing to run.
-    """
+    """Run a module as ``python -m`` would, with the working directory first on the module path."""
     _lead_module_path(os.getcwd())  # noqa: PTH109  (a string, as Python puts it there)
     spec = find_module(name)
     code = spec.loader.get_code(spec.name)  # type: ignore[union-attr]
@@ -106,8 +98,8 @@ def _run(code: CodeType, **names: object) -> None:
 
 
 def _wait_for_threads() -> None:
-    """Wait for what the script's threads still do, as Python does before a process ends."""
-    # Not by joining them: pools of threads wait for work until they are told that none comes.
+    # As Python does before a process ends, and not by joining them: pools of threads wait for work until they are told
+    # that none comes.
     threading._shutdown()  # type: ignore[attr-defined]  # noqa: SLF001
 
 
@@ -141,38 +133,24 @@ STARTED = (
 )
 
 
-class Children:
-    """Processes that the script starts.
+def follow_children(address: str, has_trained: Callable[[], bool]) -> Callable[[], bool]:
+    """Have each process that this one starts tell the controller if it trains before this one does.
 
-    Attributes:
-        has_started: True once it has started any.
-        is_one: True if this is one, with a copy of all that the script's process had in it.
+    Return what tells whether any was started. One that was not forked calls the controller's address by itself.
     """
+    started = threading.Event()
+    os.register_at_fork(after_in_parent=started.set)
+    start = BaseProcess.start
 
-    def __init__(self) -> None:
-        self.has_started = self.is_one = False
+    @functools.wraps(start)
+    def start_and_follow(process: Any) -> None:
+        started.set()
+        if not has_trained() and process._target is not None:  # noqa: SLF001  (its target has no other name)
+            process._target = functools.partial(run_followed, address, process._target)  # noqa: SLF001
+        start(process)
 
-    def follow(self, address: str, has_trained: Callable[[], bool]) -> None:
-        """Note each process that this one starts, and have it say so if it trains before this one does.
-
-        Args:
-            address: The controller's socket, which a process that was not forked calls by itself.
-            has_trained: Tells whether this process has begun to train.
-        """
-        os.register_at_fork(
-            after_in_parent=functools.partial(setattr, self, "has_started", True),
-            after_in_child=functools.partial(setattr, self, "is_one", True),
-        )
-        start = BaseProcess.start
-
-        @functools.wraps(start)
-        def start_and_follow(process: Any) -> None:
-            self.has_started = True
-            if not has_trained() and process._target is not None:  # noqa: SLF001  (its target has no other name)
-                process._target = functools.partial(run_followed, address, process._target)  # noqa: SLF001
-            start(process)
-
-        BaseProcess.start = start_and_follow  # type: ignore[assignment,method-assign]
+    BaseProcess.start = start_and_follow  # type: ignore[assignment,method-assign]
+    return started.is_set
 
 
 def run_followed(address: str, target: Callable[..., object], *args: object, **kwargs: object) -> None:
@@ -194,21 +172,11 @@ def _tell(address: str) -> None:
     raise SystemExit(1)
 
 
-STEPS_WITHOUT_SESSION = 10
-"""So many optimizer steps without a training session mean that there is none to come."""
-
-BACKWARDS_WITHOUT_OPTIMIZER = 20
-"""So many backward passes of a script that has made no optimizer mean that it changes the weights by itself."""
-
-MISSED_STEPS = 12
-"""So many steps in a row may miss the target batch: loaders prefetch, and an epoch ends with a smaller batch."""
-
-SKIPPED_STEPS = 50
-"""So many steps in a row may be skipped by a GradScaler: it begins with a scale that is too large, and halves it."""
-
-COMPILATIONS = 8
-"""So often a model may be compiled in the steps of one config. Two are usual: batches of another length bring one that
-holds for any length."""
+STEPS_WITHOUT_SESSION = 10  # optimizer steps without a training session: there is none to come
+BACKWARDS_WITHOUT_OPTIMIZER = 20  # of a script that has made no optimizer, and so changes the weights by itself
+MISSED_STEPS = 12  # in a row may miss the target batch: loaders prefetch, and an epoch ends with a smaller batch
+SKIPPED_STEPS = 50  # in a row may be skipped by a GradScaler: it begins with a scale that is too large, and halves it
+COMPILATIONS = 8  # in the steps of one config. Two are usual: other lengths bring one that holds for any length
 
 NO_TORCH = "It never imported torch, so that there was nothing to tune. Give the script that trains."
 
@@ -252,10 +220,10 @@ SKIPS_ON = (
 )
 
 
-def describe_failure(error: BaseException, backend: WorkerBackend, script: str) -> Failed | Refused:
+def describe_failure(error: BaseException, backend: WorkerBackend, script: str) -> Failed:
     """Describe a failure for the controller; the whole traceback goes to the log, unless a sentence says it all."""
     if isinstance(error, SetupError):
-        return Refused(message=str(error))
+        return Failed(outcome=Outcome.SCRIPT_ERROR, message=str(error), is_setup=True)
     # What a breakpoint in the model raises reaches us wrapped in what the training system makes of it.
     for origin in chain_of(error):
         if isinstance(origin, bdb.BdbQuit):

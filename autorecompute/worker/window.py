@@ -13,30 +13,9 @@ from autorecompute.ranges import SHORTEST_SECONDS
 
 if TYPE_CHECKING:
     from autorecompute.backends.interface import LiveMeter
-    from autorecompute.meters import Meter
+    from autorecompute.meters.cuda import Meter
     from autorecompute.meters.host import Processors
-    from autorecompute.plans import Config
     from autorecompute.worker.protocol import Order
-
-
-class Memories:
-    """Memory that configs took in this process."""
-
-    def __init__(self) -> None:
-        self._kept: dict[tuple[Config, int | None], Measurement] = {}
-
-    def find(self, order: Order, batch: int | None) -> Measurement | None:
-        """Return the measurement that an order without a warm-up relies on.
-
-        ``None`` where there is none, or no need of it.
-        """
-        return self._kept.get((order.config, batch)) if order.warmup == 0 else None
-
-    def keep(self, config: Config, measurement: Measurement) -> None:
-        """Note a measurement; where batches differ in length the longest one decides."""
-        before = self._kept.get((config, measurement.batch))
-        if before is None or (measurement.peak_bytes or 0) > (before.peak_bytes or 0):
-            self._kept[config, measurement.batch] = measurement
 
 
 class Window:
@@ -48,17 +27,17 @@ class Window:
 
     Args:
         meter: The device's memory.
-        order: How many steps of each.
-        whole_life: Whether the peak is that of the process since its birth: nothing is released and nothing reset.
-        extends_itself: Whether a discarded step is made up for by a further one.
+        order: Its numbers of steps.
+        whole_life: True if the peak is that of the process since its birth: nothing is released and nothing reset.
+        extends_itself: True if a discarded step is made up for by a further one.
         live: Counts the bytes of live tensors in that one step; ``None`` where the meter tells the peak.
         known: A measurement of this config in this process that tells of memory; nothing but time is measured then.
-        left_bytes: What the tool has left in this process, and a training without it would not hold.
+        left_bytes: Memory that the tool has left in this process, which a training without it would not hold.
         before_bytes: The peak of the process before its first step, where it is left alone; else 0.
-        processors: Count processor time from the beginning of the window on; ``None`` to count none.
+        processors: Count processor time from the beginning of the window on.
 
     Attributes:
-        restarts: How often all steps were left out, as the model was compiled in one.
+        restarts: Number of times that all steps were left out, as the model was compiled in one.
     """
 
     def __init__(  # noqa: PLR0913  (what is measured, and by what)
@@ -72,7 +51,7 @@ class Window:
         known: Measurement | None = None,
         left_bytes: int = 0,
         before_bytes: int = 0,
-        processors: Processors | None = None,
+        processors: Processors,
     ) -> None:
         self._meter = meter
         self.order = order if known is not None or order.warmup else replace(order, warmup=1)
@@ -108,11 +87,9 @@ class Window:
             self._meter.observe()
 
     def end_step(self, samples: int, loss: float | None) -> None:
-        """Count the step that ends now.
+        """Count the step that ends now, with the samples of all its forwards.
 
-        Args:
-            samples: Samples of all its forwards.
-            loss: Value its last backward started from, ``None`` where that was no scalar.
+        ``loss`` is what its last backward started from, ``None`` where that was no scalar.
         """
         self._meter.synchronize()
         elapsed = time.perf_counter() - self._step_began
@@ -160,11 +137,11 @@ class Window:
             self._is_observing = False
 
     def _begin_step(self) -> None:
-        self._cpu_began = self._processors.own_seconds() if self._processors is not None else None
+        self._cpu_began = self._processors.own_seconds()
         self._step_began = time.perf_counter()
 
     def _count_cpu_seconds(self) -> list[float]:
-        own_seconds = self._processors.own_seconds() if self._processors is not None else None
+        own_seconds = self._processors.own_seconds()
         if own_seconds is None or self._cpu_began is None:
             return []
         return [max(own_seconds - self._cpu_began, SHORTEST_SECONDS)]
@@ -206,7 +183,7 @@ class Window:
             message="" if is_finite else f"the loss is {next(x for x in self._losses if not math.isfinite(x))}",
             step_seconds=tuple(self._step_seconds),
             cpu_seconds=tuple(self._cpu_seconds),
-            others_share=self._processors.others_share() if self._processors is not None else None,
+            others_share=self._processors.others_share(),
             warmup_seconds=self._warmup_seconds,
             compile_seconds=self._compile_seconds,
             samples=statistics.median_low(self._samples),
@@ -215,16 +192,12 @@ class Window:
         )
 
     def _read_memory(self) -> Measurement:
-        reading = self._meter.read()
-        resident_bytes = None if self._live is None else max(reading.peak_bytes - self._left_bytes, 0)
-        return Measurement(
-            outcome=Outcome.LOST,
-            peak_bytes=reading.peak_bytes if self._live is None else (self._held_bytes or 0) + self._live_bytes,
-            held_bytes=self._held_bytes,
-            before_bytes=self._before_bytes,
-            allocated_bytes=reading.allocated_bytes if self._live is None else self._live_bytes,
-            resident_bytes=resident_bytes,
-            device_bytes=reading.device_bytes,
-            retries=reading.retries,
-            marks=reading.marks,
+        reading = replace(self._meter.read(), held_bytes=self._held_bytes, before_bytes=self._before_bytes)
+        if self._live is None:
+            return reading
+        return replace(
+            reading,
+            peak_bytes=(self._held_bytes or 0) + self._live_bytes,
+            allocated_bytes=self._live_bytes,
+            resident_bytes=max((reading.peak_bytes or 0) - self._left_bytes, 0),
         )

@@ -1,6 +1,5 @@
-from autorecompute.measurement import GradientCheck
+from autorecompute.measurement import GradientCheck, Measurement, Outcome
 from autorecompute.memory import Operation, Phase, StepProfile
-from autorecompute.meters import Reading
 from autorecompute.plans import Config
 from autorecompute.worker import agent
 from autorecompute.worker.agent import Agent
@@ -29,17 +28,14 @@ class Loader:
     origin = ""
 
     def __init__(self, batch):
-        self.wanted, self._size, self._ahead = batch, batch, batch
-
-    def change(self, batch):
-        self.wanted = batch
+        self._size, self._ahead = batch, batch
 
     @property
     def batch(self):
         return self._size
 
-    def apply(self):
-        self._size = self.wanted
+    def apply(self, batch):
+        self._size = batch
         return True
 
     def draw(self):
@@ -53,11 +49,11 @@ class Training:
     def __init__(self, detection, target, orders):
         self.detection, self.orders = detection, list(orders)
         self.sent, self.happened = [], []
-        self.held, self.warnings, self.wrong = 700, (), ""
+        self.held, self.peak, self.warnings, self.wrong = 700, 900, (), ""
         self.compile_seconds = 0.0
         self.optimizers = [Optimizer() for _ in range(3)]
         self.has_open_forward = False
-        self.agent = Agent(self, self, Settings(address="", target_batch=target))
+        self.agent = Agent(self, self, Settings(target_batch=target))
         self.loader = None
 
     def begin(self, batch=TARGET):
@@ -77,8 +73,8 @@ class Training:
 
     def give_loader(self, monkeypatch):
         self.loader = Loader(TARGET)
-        monkeypatch.setattr(agent, "override_loader", lambda _settings: self.loader)
-        self.agent = Agent(self, self, Settings(address="", target_batch=TARGET, override_loader=True))
+        monkeypatch.setattr(agent, "LoaderOverride", lambda *_: self.loader)
+        self.agent = Agent(self, self, Settings(target_batch=TARGET, override_loader=True))
 
     def train(self, count):
         for _ in range(count):
@@ -132,7 +128,7 @@ class Training:
         return self.held
 
     def read(self):
-        return Reading(peak_bytes=900)
+        return Measurement(outcome=Outcome.LOST, peak_bytes=self.peak)
 
     def observe(self):
         self.happened.append("observe")

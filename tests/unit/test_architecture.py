@@ -45,7 +45,7 @@ FLOW = {
     "figures": BASE,
     "result": BASE,
     "codec": BASE,
-    "__init__": {"backends.registry", "worker.in_script", *BASE},
+    "__init__": {"backends.registry", "worker.training", *BASE},
     "meters": BASE,
     "backends": {"meters.*", "startup.sitecustomize", *BASE},
     "worker": {*REGISTRY, "meters.*", *BASE},

@@ -25,7 +25,7 @@ from autorecompute.backends.ortmodule.installation import (
     version_of,
 )
 from autorecompute.errors import SetupError
-from autorecompute.meters.nvml import Nvml, NvmlError, describe_visible
+from autorecompute.meters.nvml import NvmlError, describe_visible
 from autorecompute.tested import VERSIONS, describe
 from autorecompute.units import GIB, format_bytes
 
@@ -215,7 +215,7 @@ def _check_nvml() -> Finding:
     if version_of("nvidia-ml-py") is None:
         return _missing("NVML", "nvidia-ml-py is not installed", _run(pip("install nvidia-ml-py")))
     try:
-        return _ok("NVML", describe_visible(Nvml()))
+        return _ok("NVML", describe_visible())
     except NvmlError as error:
         if not build_information().get("cuda_version"):
             return _ok("NVML", "no NVIDIA driver, and on a CPU none is needed")

@@ -112,7 +112,7 @@ def test_a_script_that_hangs_shows_where(tmp_path):
     script.write_text(HANGS)
     command = Job(script=script).worker_command(None)
     variables = {**os.environ, "PYTHONUNBUFFERED": "1"}
-    worker = WorkerProcess(command, variables, log, lambda address: Settings(address=address))
+    worker = WorkerProcess(command, variables, log, Settings())
     Workplace.wait_until(lambda: "hangs" in log.read_text())
     assert worker.receive(timeout=LONG, stall=0.0).outcome is Outcome.HANG
     Workplace.wait_until(lambda: "hangs.py" in log.read_text().partition("most recent call first")[2])

@@ -3,7 +3,6 @@ import pytest
 
 from autorecompute.meters.nvml import (
     CONTEXT_BYTES,
-    Nvml,
     NvmlError,
     NvmlUnsupportedError,
     all_cards,
@@ -18,7 +17,7 @@ OURS, THEIRS = 4711, 815
 @pytest.fixture
 def asked(nvml):
     assert len(nvml.cards) == 1
-    return all_cards(Nvml())[0]
+    return all_cards()[0]
 
 
 def test_memory_tells_what_the_driver_keeps_from_what_is_used(card, asked):

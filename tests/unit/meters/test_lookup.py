@@ -2,7 +2,6 @@ import pynvml
 import pytest
 
 from autorecompute.meters.nvml import (
-    Nvml,
     NvmlError,
     all_cards,
     describe_visible,
@@ -32,7 +31,7 @@ def make_machine(*, divided=()):
 
 def see(value, **machine):
     with make_machine(**machine).installed():
-        return [card.uuid for card in visible_cards(Nvml(), value)]
+        return [card.uuid for card in visible_cards(value)]
 
 
 @pytest.mark.parametrize(
@@ -78,8 +77,8 @@ def test_a_card_in_mig_mode_is_seen_as_one_instance(value, seen):
 @pytest.mark.parametrize("uuid", [SECOND, PARTS[1]])
 def test_a_card_or_an_instance_is_found_by_its_uuid_with_prefix_or_as_torch_gives_it(uuid):
     with make_machine(divided={THIRD}).installed():
-        assert find_card(Nvml(), uuid).uuid == find_card(Nvml(), uuid.partition("-")[2]).uuid == uuid
-        assert find_card(Nvml(), PARTS[1]).whole.card.uuid == THIRD
+        assert find_card(uuid).uuid == find_card(uuid.partition("-")[2]).uuid == uuid
+        assert find_card(PARTS[1]).whole.card.uuid == THIRD
 
 
 @pytest.mark.parametrize(("value", "part"), [(None, PARTS[0]), (PARTS[1], PARTS[1]), ("2", PARTS[0]), ("0", PARTS[0])])
@@ -87,31 +86,30 @@ def test_the_uuid_of_a_card_in_mig_mode_means_the_instance_in_use(monkeypatch, v
     if value is not None:
         monkeypatch.setenv("CUDA_VISIBLE_DEVICES", value)
     with make_machine(divided={THIRD}).installed():
-        assert find_card(Nvml(), THIRD.removeprefix("GPU-")).uuid == part
+        assert find_card(THIRD.removeprefix("GPU-")).uuid == part
 
 
 def test_an_unknown_uuid_is_said_to_be_one():
     with make_machine().installed(), pytest.raises(NvmlError, match="nvidia-smi -L"):
-        find_card(Nvml(), "GPU-nowhere")
+        find_card("GPU-nowhere")
 
 
 def test_a_card_without_mig_has_no_instances():
     with FakeNvml(FakeCard(is_divided=None)).installed():
-        assert instances(all_cards(Nvml())[0]) == []
+        assert instances(all_cards()[0]) == []
 
 
 def test_a_card_that_one_may_not_use_does_not_count():
     """A control group can hide the device files of cards that the driver counts."""
     machine = make_machine()
     with machine.installed():
-        library = Nvml()
         machine.errors["nvmlDeviceGetHandleByIndex"] = pynvml.NVML_ERROR_NO_PERMISSION
-        assert all_cards(library) == []
+        assert all_cards() == []
 
 
 def test_doctor_can_say_what_is_seen(monkeypatch):
     with make_machine().installed():
         monkeypatch.setenv("CUDA_VISIBLE_DEVICES", "1")
-        assert describe_visible(Nvml()) == "driver 550.54.15, GPUs seen: NVIDIA Paper 40GB (40.00 GiB)"
+        assert describe_visible() == "driver 550.54.15, GPUs seen: NVIDIA Paper 40GB (40.00 GiB)"
         monkeypatch.setenv("CUDA_VISIBLE_DEVICES", "")
-        assert describe_visible(Nvml()).endswith("GPUs seen: none: CUDA_VISIBLE_DEVICES= hides all 3")
+        assert describe_visible().endswith("GPUs seen: none: CUDA_VISIBLE_DEVICES= hides all 3")

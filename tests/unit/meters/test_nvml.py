@@ -3,7 +3,7 @@ import sys
 import pynvml
 import pytest
 
-from autorecompute.meters.nvml import Nvml, NvmlError, NvmlUnsupportedError
+from autorecompute.meters.nvml import NvmlError, NvmlUnsupportedError, ask
 
 
 @pytest.mark.parametrize(
@@ -22,46 +22,47 @@ from autorecompute.meters.nvml import Nvml, NvmlError, NvmlUnsupportedError
     ],
 )
 def test_an_error_code_becomes_a_kind_and_advice(nvml, code, kind, advice):
-    library = Nvml()
+    ask("nvmlInit")
     nvml.errors["nvmlDeviceGetCount"] = code
     with pytest.raises(kind, match=advice) as caught:
-        library.ask("nvmlDeviceGetCount")
+        ask("nvmlDeviceGetCount")
     assert (type(caught.value), caught.value.exit_code, caught.value.__cause__.value) == (kind, 3, code)
 
 
 def test_without_the_library_there_is_no_nvml(nvml):
     nvml.errors["nvmlInit"] = pynvml.NVML_ERROR_LIBRARY_NOT_FOUND
     with pytest.raises(NvmlError, match="no NVIDIA driver is installed"):
-        Nvml()
+        ask("nvmlInit")
 
 
 def test_without_the_package_the_message_installs_it(monkeypatch):
     monkeypatch.setitem(sys.modules, "pynvml", None)
     with pytest.raises(NvmlError, match="pip install nvidia-ml-py"):
-        Nvml()
+        ask("nvmlInit")
 
 
 @pytest.mark.usefixtures("nvml")
 def test_a_function_that_the_package_lacks_is_an_unsupported_figure():
     with pytest.raises(NvmlUnsupportedError, match="does not know nvmlOfTomorrow"):
-        Nvml().ask("nvmlOfTomorrow")
+        ask("nvmlOfTomorrow")
 
 
 def test_a_driver_older_than_the_package_is_an_unsupported_figure(nvml, monkeypatch):
     """The exception of pynvml for that, which is no NVMLError, is translated too."""
-    library = Nvml()
+    ask("nvmlInit")
 
     def mismatch(_):
         raise pynvml.NVMLLibraryMismatchError("Unversioned function called")
 
     monkeypatch.setattr(nvml, "nvmlDeviceGetComputeRunningProcesses", mismatch, raising=False)
     with pytest.raises(NvmlUnsupportedError, match="too old"):
-        library.ask("nvmlDeviceGetComputeRunningProcesses", None)
+        ask("nvmlDeviceGetComputeRunningProcesses", None)
 
 
 def test_on_this_machine_it_answers_or_says_what_is_missing():
     try:
-        answer = Nvml().ask("nvmlSystemGetDriverVersion")
+        ask("nvmlInit")
+        answer = ask("nvmlSystemGetDriverVersion")
     except NvmlError as error:
         answer = error.remedy
     assert answer

@@ -79,7 +79,7 @@ def start(tmp_path, make_job, sockets):
 
     def start(actions="", *, command=None, log=tmp_path / "worker.log", **variables):
         command = command or make_job(actions).worker_command(None)
-        worker = WorkerProcess(command, {**os.environ, **variables}, log, lambda address: Settings(address=address))
+        worker = WorkerProcess(command, {**os.environ, **variables}, log, Settings())
         started.append(worker)
         return worker
 

@@ -26,7 +26,6 @@ from autorecompute.worker.protocol import (
     Failed,
     Hello,
     Order,
-    Refused,
     Settings,
 )
 
@@ -110,7 +109,7 @@ class FakeWorker:
         self.channel.send(Ended(steps=int(steps), exit_code=int(exit_code)))
 
     def refused(self, message):
-        self.channel.send(Refused(message=message))
+        self.channel.send(Failed(outcome=Outcome.SCRIPT_ERROR, message=message, is_setup=True))
 
     def hang_up(self):
         """Closes the line and lives on."""

@@ -8,7 +8,7 @@ from autorecompute.errors import ScriptError, SetupError, UsageError
 from autorecompute.measurement import GradientCheck, Outcome
 from autorecompute.plans import Config
 from autorecompute.training_job import ALLOCATOR_VARIABLES
-from autorecompute.trials import Bench, bench, endings
+from autorecompute.trials import Bench, bench
 from autorecompute.trials.job import Effort
 from autorecompute.trials.private import cache_variables
 from autorecompute.units import GIB
@@ -50,7 +50,7 @@ def test_one_worker_detects_once_and_measures_config_after_config(make_bench, ma
 
 
 def test_a_busy_host_is_marked_on_the_measurement(make_bench, monkeypatch):
-    monkeypatch.setattr(endings, "NEGLIGIBLE_SHARE", -1.0)
+    monkeypatch.setattr(bench, "NEGLIGIBLE_SHARE", -1.0)
     (mark,) = make_bench("detect forever").measure(CONFIG, EFFORT).marks
     assert mark == "host busy: 5 % of the cores by others"
 

@@ -72,8 +72,6 @@ def test_a_script_without_a_batch_is_left_as_it_is(script):
     job = Job(script=script, arguments=("--epochs", "1"))
     assert not job.takes_batch
     assert job.script_arguments(None) == job.script_arguments(32) == ["--epochs", "1"]
-    assert "32" in job.batch_environment(32).values()
-    assert job.batch_environment(None) == {}
 
 
 def test_a_launcher_stands_in_front(script):

@@ -8,7 +8,7 @@ import pytest
 from autorecompute.errors import SetupError
 from autorecompute.training_job import Device
 from autorecompute.trials.private import cache_variables, hold_device, private_folder
-from autorecompute.trials.process import SocketFolder
+from autorecompute.trials.process import socket_folder
 
 pytestmark = pytest.mark.usefixtures("own_temporary_directory")
 
@@ -28,7 +28,7 @@ def _link_elsewhere(folder):
     "use",
     [
         lambda: hold_device(Device(kind="cpu", name="It", total_bytes=1), "study", pytest.fail).__enter__(),
-        SocketFolder,
+        lambda: socket_folder().__enter__(),
         lambda: cache_variables(Path("studies/bert"), {}),
     ],
     ids=["locks", "sockets", "compiled code"],

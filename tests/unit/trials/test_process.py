@@ -103,8 +103,8 @@ def counts(tmp_path, monkeypatch):
 )
 def test_a_death_is_out_of_memory_where_its_own_group_counts_a_kill(start, counts, end, counter, outcome):
     worker = start(f"detect order {end}")
-    (counts / str(worker.pid)).mkdir()
-    (counts / str(worker.pid) / "cgroup").write_text("0::/\n")
+    (counts / str(worker._process.pid)).mkdir()
+    (counts / str(worker._process.pid) / "cgroup").write_text("0::/\n")
     worker.receive(LONG)
     (counts / counter).write_text("oom_kill 4\n")
     worker.send(ORDER)

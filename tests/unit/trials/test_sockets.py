@@ -7,18 +7,18 @@ from pathlib import Path
 import pytest
 
 from autorecompute.trials.private import private_folder
-from autorecompute.trials.process import OWNER, SocketFolder
+from autorecompute.trials.process import OWNER, socket_folder
 
 OWN = """
 import subprocess, sys, time
-from autorecompute.trials.process import SocketFolder
+from autorecompute.trials.process import socket_folder
 
-folder = SocketFolder()
-(folder.path / "mlruns").mkdir()
-(folder.path / "mlruns" / "run").touch()
-child = subprocess.Popen([sys.executable, "-c", "import time; time.sleep(600)"], stdout=subprocess.DEVNULL)
-print(folder.path, child.pid, flush=True)
-time.sleep(600)
+with socket_folder() as folder:
+    (folder / "mlruns").mkdir()
+    (folder / "mlruns" / "run").touch()
+    child = subprocess.Popen([sys.executable, "-c", "import time; time.sleep(600)"], stdout=subprocess.DEVNULL)
+    print(folder, child.pid, flush=True)
+    time.sleep(600)
 """
 
 
@@ -56,11 +56,10 @@ def test_the_folder_of_a_killed_owner_is_removed_and_that_of_a_living_one_stays(
     (killed, left), (living, kept) = own(), own()
     killed.kill()
     killed.wait()
-    own_folder = SocketFolder()
-    assert living.poll() is None
-    assert not left.exists()
-    assert (kept / "mlruns" / "run").exists()
-    own_folder.remove()
+    with socket_folder():
+        assert living.poll() is None
+        assert not left.exists()
+        assert (kept / "mlruns" / "run").exists()
 
 
 @pytest.mark.parametrize("name", ["worker-x", "plans-x", "elsewhere"])
@@ -70,7 +69,8 @@ def test_what_has_no_owner_is_left_alone(name):
     if not name.startswith("worker-"):
         (stranger / OWNER).touch()
     os.utime(stranger, (0, 0))
-    SocketFolder().remove()
+    with socket_folder():
+        pass
     assert stranger.exists()
 
 
@@ -81,6 +81,7 @@ def test_a_link_is_not_followed(tmp_path):
     (own / "worker-link").symlink_to(elsewhere)
     (own / "worker-inner").mkdir()
     (own / "worker-inner" / OWNER).symlink_to(elsewhere / OWNER)
-    SocketFolder().remove()
+    with socket_folder():
+        pass
     assert (elsewhere / OWNER).exists()
     assert (own / "worker-inner").exists()

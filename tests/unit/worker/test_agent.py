@@ -1,4 +1,5 @@
 import contextlib
+import os
 
 import pytest
 
@@ -44,6 +45,18 @@ def test_configs_are_swapped_between_two_steps(training):
         training.steps(4)
     assert len(training.sent[2].step_seconds) == SECOND.steps
     assert training.sent[2].outcome is Outcome.OK
+
+
+def test_the_longest_batch_decides_what_a_config_takes_in_turns(make_training):
+    measure, turn = (Order(config=CONFIG, warmup=warmup, steps=1) for warmup in (1, 0))
+    training = make_training(orders=(measure, measure, measure, turn))
+    training.begin()
+    for peak, steps in ((500, 3), (800, 2), (600, 2)):
+        training.peak = peak
+        training.steps(steps)
+    with pytest.raises(SystemExit):
+        training.step(TARGET)
+    assert [measured.peak_bytes for measured in training.sent[1:]] == [500, 800, 600, 800]
 
 
 def test_a_profile_comes_with_its_measurement_and_no_other(make_training):
@@ -170,7 +183,7 @@ def test_gradients_are_checked_on_the_next_batch(make_training):
 def test_ranks_leave_their_windows_together(make_training):
     """A rank whose batch was wrong reports at the same step as those whose batches were right."""
     training = make_training()
-    training.agent = Agent(training, training, Settings(address="", target_batch=TARGET), is_alone=False)
+    training.agent = Agent(training, training, Settings(target_batch=TARGET), is_alone=False)
     training.begin()
     training.step()
     training.step(TARGET)
@@ -181,7 +194,7 @@ def test_ranks_leave_their_windows_together(make_training):
 
 def test_a_watched_run_is_left_alone(make_training):
     training = make_training()
-    training.agent = Agent(training, training, Settings(address="", watch=FIRST))
+    training.agent = Agent(training, training, Settings(watch=FIRST))
     training.agent.on_forward(TARGET, training.check)
     assert training.agent.on_session(lambda: pytest.fail("detecting costs memory")).is_none
     assert training.sent == []
@@ -209,11 +222,11 @@ def test_a_script_may_accumulate_gradients_for_as_long_as_it_likes(make_training
 
 
 @pytest.mark.parametrize("trained", [False, True])
-def test_a_forked_process_that_trains_is_told_and_left(make_training, trained):
+def test_a_forked_process_that_trains_is_told_and_left(make_training, monkeypatch, trained):
     training = make_training()
     if trained:
         training.begin()
-    training.agent.children.is_one = True
+    monkeypatch.setattr(os, "getpid", lambda: 0)
     with pytest.raises(Abandon):
         training.step(TARGET) if trained else training.begin()
     assert "in a process that it starts itself" in training.sent[-1].message
@@ -221,7 +234,7 @@ def test_a_forked_process_that_trains_is_told_and_left(make_training, trained):
 
 def test_who_started_processes_and_never_trained_is_told_of_them(make_training):
     training = make_training()
-    training.agent.children.has_started = True
+    training.agent.has_children = lambda: True
     assert training.agent.advice.startswith(ADVICE)
     assert "--launcher" in training.agent.advice
 

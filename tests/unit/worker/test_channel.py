@@ -6,7 +6,7 @@ import pytest
 
 from autorecompute.plans import Config
 from autorecompute.worker.protocol import Beat, Channel, Ended, KeepConfig, Order, decode, encode
-from autorecompute.worker.side_channel import SearchEndedError, SideChannel
+from autorecompute.worker.training_line import SearchEndedError, SideChannel
 
 ORDER = Order(config=Config.parse(["blocks.*/gelu:drop"]), warmup=1, steps=2)
 

@@ -38,7 +38,7 @@ class OnCard(Training):
         self.cuda = FakeCuda(self.card)
         self.cuda.allocate(MODEL)
         self.detection = make_detection(device=Device(kind="cuda", name=self.card.name, total_bytes=40 * GIB))
-        self.agent = Agent(self, self, Settings(address="", target_batch=BATCH, **settings))
+        self.agent = Agent(self, self, Settings(target_batch=BATCH, **settings))
 
     def train(self, steps, *, activations):
         self.agent.on_session(lambda: self.detection)

@@ -4,7 +4,6 @@ import pytest
 import torch
 
 from autorecompute.worker import hooks
-from autorecompute.worker.hooks import ExpectedSteps
 
 POINTS = [
     (torch.Tensor, "backward"),
@@ -28,7 +27,7 @@ def test_what_is_followed_is_told_until_its_end():
         hooks.follow_steps(told.append, told.append, told.append),
         hooks.follow_losses(lambda _: told.append("loss"), told.append),
         hooks.follow_optimizers(lambda: told.append("optimizer")),
-        ExpectedSteps().follow(),
+        hooks.follow_schedulers(set()),
     ]
     weight = torch.nn.Parameter(torch.ones(2))
     optimizer = torch.optim.SGD([weight], lr=0.1)

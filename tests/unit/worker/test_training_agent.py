@@ -8,11 +8,10 @@ from autorecompute.backends import registry
 from autorecompute.measurement import GradientCheck, Measurement, Outcome
 from autorecompute.plans import Config
 from autorecompute.training_job import Detection
-from autorecompute.worker import agent, side_channel, training
+from autorecompute.worker import agent, training, training_line
 from autorecompute.worker.guard import Guard, TrainingAgent
-from autorecompute.worker.hooks import ExpectedSteps
 from autorecompute.worker.protocol import Beat, Check, Ended, Failed, KeepConfig, Settings, decode, encode
-from autorecompute.worker.side_channel import SideChannel
+from autorecompute.worker.training_line import SideChannel
 from stand_ins.live import Live
 from stand_ins.training import ADVICE, CONFIG, FIRST, SECOND, Training
 
@@ -27,8 +26,8 @@ class Beside(Training):
         super().__init__(detection, None, ())
         theirs, ours = socket.socketpair()
         self.line, self.controller = SideChannel(theirs.detach()), Connection(ours.detach())
-        settings = Settings(address="", backend="torch")
-        self.inner = TrainingAgent(self.line, self, settings, ExpectedSteps())
+        settings = Settings(backend="torch")
+        self.inner = TrainingAgent(self.line, self, settings, ())
         self.agent = self.guard = Guard(self.inner, training.say)
 
     def order(self, *messages):
@@ -53,7 +52,7 @@ def beside(make_detection, monkeypatch):
     training = Beside(make_detection(batch=0))
     monkeypatch.setattr(agent, "meter_for", lambda _: training)
     monkeypatch.setattr(registry, "other_in_use", lambda _: "")
-    monkeypatch.setattr(side_channel, "FAREWELL_SECONDS", 0.0)
+    monkeypatch.setattr(training_line, "FAREWELL_SECONDS", 0.0)
     with training.controller:
         yield training
     training.line.close()

@@ -1,15 +1,15 @@
-import dataclasses
 import types
 
 import pytest
 
-from autorecompute.measurement import Outcome
-from autorecompute.meters import Reading
+from autorecompute.measurement import Measurement, Outcome
 from autorecompute.plans import Config
 from autorecompute.worker import window
 from autorecompute.worker.protocol import Order
-from autorecompute.worker.window import Memories, Window
+from autorecompute.worker.window import Window
 from stand_ins.live import Live
+
+IDLE = types.SimpleNamespace(own_seconds=lambda: None, others_share=lambda: None)
 
 
 class Device:
@@ -34,7 +34,7 @@ class Device:
         self.peak_bytes = self.held
 
     def read(self):
-        return Reading(peak_bytes=self.peak_bytes, allocated_bytes=self.held)
+        return Measurement(outcome=Outcome.LOST, peak_bytes=self.peak_bytes, allocated_bytes=self.held)
 
     def held_bytes(self):
         return self.held
@@ -59,7 +59,7 @@ def device(clock):
 @pytest.fixture
 def begin(device):
     return lambda warmup=2, steps=3, **options: Window(
-        device, Order(config=Config(), warmup=warmup, steps=steps), **options
+        device, Order(config=Config(), warmup=warmup, steps=steps), **{"processors": IDLE, **options}
     )
 
 
@@ -168,15 +168,6 @@ def test_a_step_in_turn_of_an_unknown_config_warms_up(begin, clock):
     assert not measured.is_timing
     run(measured, clock, 2)
     assert measured.is_complete
-
-
-def test_the_longest_batch_decides_what_a_config_takes(make_measurement):
-    memories, order = Memories(), Order(config=Config(), warmup=0, steps=1)
-    for peak_bytes in (500, 800, 600):
-        memories.keep(Config(), make_measurement(peak_bytes=peak_bytes, batch=8))
-    assert memories.find(order, 8).peak_bytes == 800
-    assert memories.find(order, 16) is None
-    assert memories.find(dataclasses.replace(order, warmup=1), 8) is None
 
 
 def test_a_whole_life_keeps_its_peak(begin, clock, device):

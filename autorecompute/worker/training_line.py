@@ -1,9 +1,10 @@
-"""Lines by which ranks that train together hear of the same order."""
+"""A training's line to its controller, which it can do without, and how its ranks hear of the same order."""
 
 from __future__ import annotations
 
-import contextlib
 import itertools
+import os
+import socket
 import time
 from collections import deque
 from typing import TYPE_CHECKING, Any
@@ -22,41 +23,108 @@ from autorecompute.worker.protocol import (
     decode,
     encode,
     explain_end,
+    limited,
     merge,
 )
-from autorecompute.worker.side_channel import GONE, PATIENCE_SECONDS, SearchEndedError
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
 
-    from autorecompute.worker.side_channel import SideChannel
+
+TRANSFER_SECONDS = 30  # after which a controller that stops in the middle of a message is given up
+PATIENCE_SECONDS = 120.0  # of the first step for its config: the controller looks at some thousand configs meanwhile
+FAREWELL_SECONDS = 5.0  # of a script that ends, for the controller to write down what is known
+GONE = "the search has ended without an answer"
 
 
-LOOK_SECONDS = 0.005
-"""Between two looks of one that waits."""
+class SearchEndedError(Exception):
+    """The search is over: not an error, but the end of what the training does for it."""
 
-LOOKS = 20
-"""One that waits a moment looks at least so often."""
-
-_NUMBERS = itertools.count()
-"""Of the trainings of this process: each rank follows the same ones, in the same order."""
+    def __init__(self, keep: KeepConfig) -> None:
+        super().__init__(keep.message)
+        self.keep = keep
 
 
-JOIN_SECONDS = 20.0
-"""So long a rank that is about to train waits for the others, and never longer than a share of what the script has
-given its own collectives."""
+class SideChannel(Line):
+    """Messages in both directions. Whatever fails raises ``ConnectionError``, and nothing waits without an end.
 
-JOIN_SHARE = 0.25
+    The socket of this number is inherited by this process, and not by its children.
+    """
 
-FOLLOW_SECONDS = 2 * PATIENCE_SECONDS
-"""So long a rank waits for the first order: the first rank waits for all others, and then for the controller."""
+    def __init__(self, descriptor: int) -> None:
+        os.set_inheritable(descriptor, False)
+        self._connection = limited(socket.socket(fileno=descriptor), TRANSFER_SECONDS)
+        self._identity = os.fstat(descriptor).st_ino
+        # A process that the script forks would otherwise keep the line open.
+        os.register_at_fork(after_in_child=self.close)
 
-FOLLOWING_TIMES = 4
-"""A rank waits for the first one's word so many times as long as that one waits for an order."""
+    def send(self, message: Message) -> None:
+        """Say something; ``SearchEndedError`` where the controller has ended the search before."""
+        try:
+            self._require_line()
+            self._connection.send_bytes(encode(message))
+        except OSError as error:
+            # What it said before it hung up can still be read.
+            self.poll(0.0)
+            raise ConnectionError(GONE) from error
+
+    def receive_order(self) -> Order | Check:
+        """Wait for the first order; ``SearchEndedError`` where nothing is to be measured."""
+        order = self.poll(PATIENCE_SECONDS)
+        if order is None:
+            raise ConnectionError(GONE)
+        return order
+
+    def poll(self, seconds: float) -> Order | Check | None:
+        """Return the next order, if it comes within so many seconds; ``SearchEndedError`` where the search is over."""
+        try:
+            self._require_line()
+            if not self._connection.poll(seconds):
+                return None
+            message = decode(self._connection.recv_bytes())
+        except (EOFError, OSError, ValueError) as error:
+            raise ConnectionError(GONE) from error
+        if isinstance(message, KeepConfig):
+            raise SearchEndedError(message)
+        assert isinstance(message, Order | Check), "a training gets orders and nothing else"
+        return message
+
+    def wait_for_end(self) -> None:
+        """Wait a little for the controller to end, so that a command right after the script finds the study whole."""
+        try:
+            while self.poll(FAREWELL_SECONDS) is not None:
+                pass
+        except (ConnectionError, SearchEndedError):
+            self.close()
+
+    def close(self) -> None:
+        """Hang up."""
+        if not self._connection.closed and self._is_line():
+            self._connection.close()
+
+    def _require_line(self) -> None:
+        if self._connection.closed or not self._is_line():
+            raise OSError("the line is closed")
+
+    def _is_line(self) -> bool:
+        # A script that closes all files it does not know may have opened another one under the number.
+        try:
+            return os.fstat(self._connection.fileno()).st_ino == self._identity
+        except OSError:
+            return False
+
+
+LOOK_SECONDS = 0.005  # between two looks of one that waits
+LOOKS = 20  # of one that waits a moment, at least
+JOIN_SECONDS = 20.0  # of a rank that is about to train, for the others
+JOIN_SHARE = 0.25  # of what the script has given its own collectives: no rank waits longer for the others
+FOLLOW_SECONDS = 2 * PATIENCE_SECONDS  # for the first order: the first rank waits for all others, and the controller
+FOLLOWING_TIMES = 4  # as long as the first rank waits for an order, the others wait for its word
+LATE_STEPS = 5  # ranks are a step apart at most: one that has not answered after so many measures nothing
+NUMBERS = itertools.count()  # of this process's trainings: each rank follows the same ones, in the same order
 
 
 def _stay(reason: str) -> KeepConfig:
-    """Return the end of a search that leaves on what is on."""
     return KeepConfig(config=None, message=explain_end(reason))
 
 
@@ -67,13 +135,10 @@ Due = tuple[int, "Order | Check | KeepConfig | None"]
 
 
 class RanksLine(Line):
-    """Base of both ends. Their notes are in the store of the script's process group.
+    """Base of both ends. Their notes are in a ``torch.distributed.Store``: that of the script's process group.
 
-    Args:
-        store: The store, a :class:`torch.distributed.Store`; where it does not answer, ``ConnectionError`` is raised.
-        rank: The number of this process.
-        world_size: The number of ranks.
-        patience_seconds: Seconds that the script has its own collectives wait.
+    Where it does not answer, ``ConnectionError`` is raised. ``patience_seconds`` is how long the script has its own
+    collectives wait.
     """
 
     def __init__(self, store: Any, rank: int, world_size: int, patience_seconds: float) -> None:
@@ -98,7 +163,6 @@ class RanksLine(Line):
         return order
 
     def _take(self) -> Order | Check | None:
-        """Return the order that is due, if one is."""
         if not self._due or self._due[0][0] > self._step:
             return None
         _, order = self._due.popleft()
@@ -185,7 +249,6 @@ class FollowingLine(RanksLine):
         return self._take()
 
     def _hears(self, seconds: float) -> bool:
-        """Tell whether the next order comes within so many seconds."""
         key = f"order/{self._orders + 1}"
         note = self._read(key) if self._wait([key], seconds, unless=key) else None
         if note is not None:
@@ -199,10 +262,6 @@ def _read_order(note: bytes) -> Due:
     order = decode(frame) if frame else None
     assert not isinstance(order, Beat | Ended | Failed), "an order is one"
     return int(step), order  # type: ignore[return-value]
-
-
-LATE_STEPS = 5
-"""Ranks that train together are a step apart at most: one that has not answered after so many measures nothing."""
 
 
 class LeadingLine(RanksLine):
@@ -266,12 +325,6 @@ class LeadingLine(RanksLine):
                 self._offer(order, self._step + 1)
         return self._take()
 
-    def last_words(self) -> Failed | None:
-        """Return another rank's failure, if one has ended with it."""
-        with contextlib.suppress(Exception):  # this process ends, and the store may have gone before it
-            return self._read_fault()
-        return None
-
     def wait_for_end(self) -> None:
         """Wait a little for the controller to end."""
         self._side.wait_for_end()
@@ -316,11 +369,12 @@ class LeadingLine(RanksLine):
         return self._keep is None
 
     def _hear_fault(self) -> None:
-        fault = self._read_fault() if self._keep is None else None
+        fault = self.read_fault() if self._keep is None else None
         if fault is not None:
             self._keep = _stay(fault.message)
 
-    def _read_fault(self) -> Failed | None:
+    def read_fault(self) -> Failed | None:
+        """Return another rank's failure, if one has ended with it."""
         note = self._read(FAULT)
         fault = decode(note) if note is not None else None
         assert isinstance(fault, Failed | None), "a fault is told as one"
@@ -344,10 +398,7 @@ class LeadingLine(RanksLine):
 
 
 def join_ranks(side: SideChannel | None) -> LeadingLine | FollowingLine:
-    """Return this rank's line, once all ranks are about to train.
-
-    Args:
-        side: The line to the controller, which the first rank alone has.
+    """Return this rank's line, once all ranks are about to train; the first one alone has a line to the controller.
 
     Raises:
         Abandon: the ranks are not together.
@@ -364,7 +415,7 @@ def join_ranks(side: SideChannel | None) -> LeadingLine | FollowingLine:
         own = store.clone() if hasattr(store, "clone") else store
     except (RuntimeError, ValueError) as error:
         raise ConnectionError(f"the process group has no store: {error}") from error
-    notes = distributed.PrefixStore(f"autorecompute/{next(_NUMBERS)}", own)
+    notes = distributed.PrefixStore(f"autorecompute/{next(NUMBERS)}", own)
     if (rank == 0) != (side is not None):
         raise Abandon("the ranks of the process group are not those of the environment")
     place = notes, rank, world_size, float(store.timeout.total_seconds())

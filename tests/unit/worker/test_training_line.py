@@ -5,8 +5,7 @@ import pytest
 from autorecompute.measurement import Outcome
 from autorecompute.plans import Config
 from autorecompute.worker.protocol import Failed, KeepConfig, Order
-from autorecompute.worker.ranks_line import FollowingLine, LeadingLine
-from autorecompute.worker.side_channel import SearchEndedError
+from autorecompute.worker.training_line import FollowingLine, LeadingLine, SearchEndedError
 
 MOMENT = 0.001
 ORDER = Order(config=Config.parse(["blocks.*/gelu:drop"]), warmup=0, steps=1)
