@@ -38,8 +38,8 @@ if TYPE_CHECKING:
     from torch.optim import Optimizer
 
     from autorecompute.backends.torch.fake.live import Event
-    from autorecompute.backends.torch.fake.repeats import FakeStep
-    from autorecompute.backends.torch.fake.steps import Script
+    from autorecompute.backends.torch.fake.steps import Script, Take
+    from autorecompute.backends.torch.fake.tensors import FakeLiveBytes
     from autorecompute.backends.torch.forecast.records import Steps, TorchDetection
     from autorecompute.backends.torch.switch.applying import Tuned
     from autorecompute.plans import Config
@@ -344,9 +344,7 @@ def _alike(tuned: Tuned, config: Config) -> frozenset[str]:
     )
 
 
-def _divided(
-    take: Callable[..., FakeStep], config: Config, calls: Sequence[str], skipped: frozenset[str]
-) -> tuple[FakeStep, Kinds]:
+def _divided(take: Take, config: Config, calls: Sequence[str], skipped: frozenset[str]) -> tuple[FakeLiveBytes, Kinds]:
     """Return a step, and the bytes of each kind at its peak; a whole step where one without some units cannot tell."""
     step, row = take(config.choices, skipped), Row(calls, skipped)
     by_segment = itertools.groupby(step.events, operator.attrgetter("segment"))
@@ -360,7 +358,7 @@ def _divided(
     return step, _at_peak(step, [known[one] for one in stand_ins if one in known])
 
 
-def _at_peak(step: FakeStep, parts: Iterable[tuple[Kinds, Kinds]]) -> Kinds:
+def _at_peak(step: FakeLiveBytes, parts: Iterable[tuple[Kinds, Kinds]]) -> Kinds:
     now: Kinds = collections.Counter()
     for number, size in step.held.items():
         now[STATE if number in step.state else step.kinds.get(number, ACTIVATIONS)] += size
@@ -373,7 +371,7 @@ def _at_peak(step: FakeStep, parts: Iterable[tuple[Kinds, Kinds]]) -> Kinds:
     return peak
 
 
-def _changes(step: FakeStep, events: Iterable[Event]) -> tuple[Kinds, Kinds]:
+def _changes(step: FakeLiveBytes, events: Iterable[Event]) -> tuple[Kinds, Kinds]:
     """Return the bytes of each kind that a segment adds when most are alive, and in the end."""
     now: Kinds = collections.Counter()
     highest, most = now.copy(), 0

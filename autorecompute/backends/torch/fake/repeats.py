@@ -6,22 +6,23 @@ import collections
 import dataclasses
 import functools
 import itertools
-from collections.abc import Iterator, Mapping
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 from torch import Tensor
 from torch.utils._pytree import tree_leaves, tree_map_only
 from torch.utils.weak import TensorWeakRef
 
-from autorecompute.backends.torch.fake.live import BACKWARD, FORWARD, OUTSIDE, Event, Segment
+from autorecompute.backends.torch.fake.live import BACKWARD, FORWARD, OUTSIDE, Segment
 from autorecompute.backends.torch.forecast.caching_allocator import CachingAllocator
 from autorecompute.backends.torch.forecast.records import Amount
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Collection, Iterable, Sequence
+    from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
 
     from torch.nn import Module
 
+    from autorecompute.backends.torch.fake.live import Event
+    from autorecompute.backends.torch.fake.tensors import FakeLiveBytes
     from autorecompute.backends.torch.find.graphs import Plan
     from autorecompute.backends.torch.forecast.caching_allocator import AllocatorSettings, AllocatorStats
     from autorecompute.backends.torch.switch.rewriting import Program
@@ -37,39 +38,18 @@ STEPS = 3
 """Steps that are run through the allocator: what the first leaves free is in pieces that later ones may not fit in."""
 
 
-@dataclasses.dataclass(frozen=True)
-class FakeStep:
-    """Record of one step on fake tensors.
-
-    Attributes:
-        base: Bytes that are alive before it; so is ``held``, of each storage by its number.
-        state: The numbers of those that an optimizer makes in its first step.
-        kinds: The kind of a storage's bytes, by its number (``steps.told_apart``); activations have none.
-    """
-
-    base: int
-    events: tuple[Event, ...]
-    work: Mapping[Segment, Amount]
-    held: Mapping[int, int]
-    state: frozenset[int]
-    kinds: Mapping[int, str] = dataclasses.field(default_factory=dict)
-
-
-def card_memory(step: FakeStep, settings: AllocatorSettings | None = None, limit: int | None = None) -> AllocatorStats:
+def card_memory(step: FakeLiveBytes, settings: AllocatorSettings | None = None) -> AllocatorStats:
     """Return the peaks that ``torch.cuda.memory_stats`` would show after some steps like this one.
 
     The step is taken as it is: where it ran on the CPU's kernels, a card's kernels may keep other tensors. What
     libraries take for themselves, such as the workspace of cuBLAS, is not in it.
-
-    Raises:
-        MemoryError: The step goes beyond the limit.
     """
-    allocator = CachingAllocator(settings, limit)
+    allocator = CachingAllocator(settings)
     allocator.answer(requests_of(step))
     return allocator.peak
 
 
-def requests_of(step: FakeStep, steps: int = STEPS) -> Iterator[tuple[int, int]]:
+def requests_of(step: FakeLiveBytes, steps: int = STEPS) -> Iterator[tuple[int, int]]:
     """Yield what training asks the allocator for: the model and a batch, then steps, in the first of them the state."""
     yield from ((number, size) for number, size in step.held.items() if number not in step.state)
     first = next((place for place, event in enumerate(step.events) if event.segment.phase == OUTSIDE), len(step.events))
@@ -373,7 +353,7 @@ class Row:
             for piece in pieces
         ]
 
-    def work(self, step: FakeStep, phases: Collection[str]) -> Amount:
+    def work(self, step: FakeLiveBytes, phases: Collection[str]) -> Amount:
         """Return the work of a whole step in these phases."""
         everywhere = [Segment(*each) for each in itertools.product(phases, self._numbers, (False, True))]
         return sum((step.work.get(self._brief(segment), Amount()) for segment in everywhere), Amount())

@@ -21,7 +21,7 @@ from torch.optim import Optimizer
 from autorecompute.backends.common import observe_batch
 from autorecompute.backends.torch.compiled.forms import eagerly
 from autorecompute.backends.torch.fake.live import BACKWARD, FORWARD, OUTSIDE, Segment, state_of, tensors_of, work_of
-from autorecompute.backends.torch.fake.repeats import FakeStep, last_result
+from autorecompute.backends.torch.fake.repeats import last_result
 from autorecompute.backends.torch.fake.tensors import (
     FakeLiveBytes,
     FakeOperators,
@@ -46,13 +46,13 @@ if TYPE_CHECKING:
     from torch._subclasses.fake_tensor import FakeTensorMode
     from torch.nn import Module, Parameter
 
-    from autorecompute.backends.torch.fake.live import LiveBytes
     from autorecompute.backends.torch.find.storages import Values
     from autorecompute.backends.torch.switch.switchboard import Switchboard
     from autorecompute.memory import Machine
     from autorecompute.plans import Choice
 
     Call = tuple[tuple[Any, ...], dict[str, Any]]
+    Take = Callable[..., FakeLiveBytes]
 
 
 class Timeline:
@@ -305,25 +305,17 @@ class FakeSteps:
         self._batch = script.batch[1] if script.batch else observe_batch([*script.args, *script.kwargs.values()])
         self.has_loss = False
 
-    def run(self, board: Switchboard, choices: Iterable[Choice]) -> LiveBytes:
+    def run(self, board: Switchboard, choices: Iterable[Choice]) -> FakeLiveBytes:
         """Return the bytes of a step under these choices, as of every step after the first.
 
-        Nothing of it is left: the model, the optimizers, the random numbers and what is on in the board are as before.
-
-        Raises:
-            UnknownValueError: A value is looked at that the probe has not seen.
-            RuntimeError: An operator cannot be run on fake tensors.
+        Raises: as :meth:`taking`.
         """
-        with self._fake(board) as (call, mode):
-            operators = FakeOperators(mode)
-            self._step(call, operators)  # makes the optimizers' state
-            board.set(choices)
-            return self._step(call, operators)
+        with self.taking(board) as take:
+            take((), optimizes=True)  # makes the optimizers' state
+            return take(choices, optimizes=True)
 
     @contextlib.contextmanager
-    def prepared(
-        self, board: Switchboard, machine: Machine | None = None
-    ) -> Iterator[tuple[FakeStep, Callable[..., FakeStep]]]:
+    def prepared(self, board: Switchboard, machine: Machine | None = None) -> Iterator[tuple[FakeLiveBytes, Take]]:
         """Take a step with nothing on, and give it with what takes others after it, as :meth:`taking` does."""
         with self.taking(board, machine) as take:
             if self._script.begins_with_gradients:
@@ -331,13 +323,17 @@ class FakeSteps:
             yield take((), optimizes=True, makes_state=True), take
 
     @contextlib.contextmanager
-    def taking(self, board: Switchboard, machine: Machine | None = None) -> Iterator[Callable[..., FakeStep]]:
-        """Give what takes one step after the other; nothing is left of them.
+    def taking(self, board: Switchboard, machine: Machine | None = None) -> Iterator[Take]:
+        """Give what takes one step after the other.
 
-        What takes a step gets the choices that are on in it, and may be told units that are skipped, whether the
-        optimizers step in it, whether they have made their state before it, and how many times as large its batch is.
+        Nothing is left of them: the model, the optimizers, the random numbers and what is on in the board are as
+        before. What takes a step gets the choices that are on in it, and may be told units that are skipped, whether
+        the optimizers step in it, whether they have made their state before it, and how many times as large its batch
+        is.
 
-        Raises: as :meth:`run`.
+        Raises:
+            UnknownValueError: A value is looked at that the probe has not seen.
+            RuntimeError: An operator cannot be run on fake tensors.
         """
         device = next((parameter.device.type for parameter in self._model.parameters()), "cpu")
         with self._fake(board) as (call, mode):
@@ -350,13 +346,13 @@ class FakeSteps:
                 optimizes: bool = False,
                 makes_state: bool = False,
                 times: int = 1,
-            ) -> FakeStep:
+            ) -> FakeLiveBytes:
                 board.set(choices)
                 batch = resized(call, self._batch, times * self._batch)
                 gc.collect()  # else the process would go on holding what steps leave behind
                 meter = self._step(batch, operators, skipped, optimizes=optimizes, makes_state=makes_state)
-                state = meter.held.keys() & meter.numbers_of(state_of(self._script.optimizers))
-                return FakeStep(meter.base, tuple(meter.events), meter.work, meter.held, frozenset(state), meter.kinds)
+                meter.state = meter.held.keys() & meter.numbers_of(state_of(self._script.optimizers))
+                return meter
 
             yield take
 
@@ -404,10 +400,10 @@ class FakeSteps:
         self,
         call: Call,
         operators: FakeOperators,
-        skipped: Collection[str] = (),
+        skipped: Collection[str],
         *,
-        optimizes: bool = True,
-        makes_state: bool = False,
+        optimizes: bool,
+        makes_state: bool,
     ) -> FakeLiveBytes:
         self._timeline.start()
         optimizers, buckets = self._script.optimizers, self._script.buckets

@@ -40,12 +40,13 @@ from autorecompute.backends.torch.forecast.records import (
 from autorecompute.plans import Choice
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterator, Sequence
+    from collections.abc import Iterator, Sequence
 
     from torch.nn import Module
 
-    from autorecompute.backends.torch.fake.repeats import Cut, FakeStep, Lifetimes, Piece
-    from autorecompute.backends.torch.fake.steps import Script
+    from autorecompute.backends.torch.fake.repeats import Cut, Lifetimes, Piece
+    from autorecompute.backends.torch.fake.steps import Script, Take
+    from autorecompute.backends.torch.fake.tensors import FakeLiveBytes
     from autorecompute.backends.torch.find.detection import Detected
     from autorecompute.backends.torch.switch.switchboard import Site, Switchboard
     from autorecompute.memory import Machine
@@ -259,7 +260,7 @@ class _Taken(NamedTuple):
 class _Survey:
     """Takes a step with each choice, and compares it with the one without."""
 
-    def __init__(self, take: Callable[..., FakeStep], plain: FakeStep, found: Detected) -> None:
+    def __init__(self, take: Take, plain: FakeLiveBytes, found: Detected) -> None:
         self._take, self._found = take, found
         whole, pieces = Row(found.calls, ()), cut(plain.events, len(found.calls))
         self._whole = _Taken(whole, plain.base, pieces, whole.work(plain, _COMPUTED), lifetimes(plain.events))
