@@ -24,7 +24,15 @@ from autorecompute.backends.torch.fake.steps import GATHERED, GRADIENTS, PARAMET
 from autorecompute.backends.torch.fake.survey import bytes_of
 from autorecompute.backends.torch.find.structure import is_sharded
 from autorecompute.backends.torch.forecast.caching_allocator import AllocatorSettings
-from autorecompute.backends.torch.forecast.cards import CARDS, CUDNN, EFFICIENT, FLASH, MATH, AttentionCall, kernel_of
+from autorecompute.backends.torch.forecast.cards import (
+    CAPABILITIES,
+    CUDNN,
+    EFFICIENT,
+    FLASH,
+    MATH,
+    AttentionCall,
+    kernel_of,
+)
 from autorecompute.backends.torch.forecast.records import OnCard
 from autorecompute.backends.torch.switch.checkpoints import attention_by
 from autorecompute.errors import ScriptError
@@ -390,7 +398,7 @@ def _plus(one: Kinds, other: Kinds) -> Kinds:
 
 def kernels_of(card: str, optimizers: Sequence[Optimizer]) -> AbstractContextManager[None]:
     """Have operators take the kernels of a card, or without one this machine's: plans and steps are those it has."""
-    return CardKernels(CARDS[card].capability).active(optimizers) if card else contextlib.nullcontext()
+    return CardKernels(CAPABILITIES[card]).active(optimizers) if card else contextlib.nullcontext()
 
 
 def with_whole_steps(  # noqa: PLR0913  (a model, its configs, and two ways to look at them)
