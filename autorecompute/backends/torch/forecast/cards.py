@@ -32,8 +32,8 @@ _FIGURES = {
     "RTX 5090": ((12, 0), 32, 1792, _speeds(104.8, 104.8, 209.5), "NVIDIA RTX Blackwell white paper"),
 }
 """By the name that ``--card`` takes: the compute capability (NVIDIA, "CUDA GPU Compute Capability"), the memory and the
-bandwidth in units of 10^9 bytes, 10^12 floating point operations a second by type of numbers, and the document that says
-so. A type that is not there has the speed of float32."""
+bandwidth in units of 10^9 bytes, 10^12 floating point operations a second by type of numbers, and the source. A type
+that is not there has the speed of float32."""
 
 CAPABILITIES = {name: capability for name, (capability, *_) in _FIGURES.items()}
 
