@@ -57,8 +57,8 @@ class Layout(NamedTuple):
     @classmethod
     def of(cls, tensor: Tensor) -> Layout:
         """Return the layout of a tensor."""
-        storage = tensor.untyped_storage().nbytes()
-        return cls(tensor.size(), tensor.stride(), tensor.storage_offset(), tensor.dtype, storage)
+        size, offset = tensor.size(), tensor.storage_offset()
+        return cls(size, tensor.stride(), offset, tensor.dtype, tensor.untyped_storage().nbytes())
 
     def view(self, value: Tensor) -> Tensor:
         """Return the tensor as it lay, on what its storage held.
@@ -108,30 +108,16 @@ def _other_than_zero(tensor: Tensor) -> float | Tensor:
     return float(next(filter(None, few), None) or tensor.amax())
 
 
-class State(NamedTuple):
-    """The state of a step that decides what is made again, and that may differ in another step.
+def state_of(modules: Hashable, noted: Noted, tensors: Iterable[Tensor], read: Iterable[Any]) -> tuple[Any, ...]:
+    """Return the state of a step that decides what is made again, and that may differ in another step.
 
-    Attributes:
-        modules: The modes of the unit's modules and of autocast.
-        noted: The notes for the recipe; of tensors, that there are any.
-        forms: Type and shape of each saved tensor.
-        has: For each tensor that the recipe reads, true if it is there.
+    It is made of the modes of the unit's modules and of autocast, the notes for the recipe (of tensors, that there are
+    any), the type and shape of each saved tensor, and which of the tensors that the recipe reads are there.
     """
-
-    modules: Hashable
-    noted: tuple[Hashable, ...]
-    forms: tuple[tuple[torch.dtype, torch.Size], ...]
-    has: tuple[bool, ...]
-
-    @classmethod
-    def of(cls, modules: Hashable, noted: Noted, tensors: Iterable[Tensor], read: Iterable[Any]) -> State:
-        """Return it for a step, with what is saved in it and what the recipe reads."""
-        forms = tuple([(tensor.dtype, tensor.size()) for tensor in tensors])
-        has = tuple([one is not None for one in read])
-        hashable = (tuple(value) if isinstance(value, list) else value for value in noted.values())
-        return cls(
-            modules, tuple(["a tensor" if isinstance(value, Tensor) else value for value in hashable]), forms, has
-        )
+    forms = tuple([(tensor.dtype, tensor.size()) for tensor in tensors])
+    hashable = (tuple(value) if isinstance(value, list) else value for value in noted.values())
+    notes = tuple(["a tensor" if isinstance(value, Tensor) else value for value in hashable])
+    return modules, notes, forms, tuple([one is not None for one in read])
 
 
 @dataclasses.dataclass(frozen=True)
@@ -139,13 +125,12 @@ class Drop:
     """Tensors that one operator of a unit made.
 
     Attributes:
-        site: The operator's site.
         slots: Where it is saved. Those of one storage are together: casts of it are storages of their own.
         recipe: How it is made again; None for the mask of a dropout, which is kept as one byte an element.
         touched: Paths of the modules that made or saved what is dropped or read.
         maker: The place of the node that made it.
         ways: The edges over which it came from there to the slots.
-        state: That of the step in which it was found.
+        state: State of the step in which it was found.
     """
 
     site: str
@@ -154,7 +139,7 @@ class Drop:
     touched: frozenset[str]
     maker: int
     ways: frozenset[Edge]
-    state: State = dataclasses.field(compare=False)
+    state: tuple[Any, ...] = dataclasses.field(compare=False)
 
     @functools.cached_property
     def edges(self) -> frozenset[Edge]:
@@ -163,12 +148,12 @@ class Drop:
 
     @functools.cached_property
     def notes(self) -> tuple[Note, ...]:
-        """Notes that are taken of a step."""
+        """Notes that the recipe takes of a step."""
         return tuple(notes_of(self.recipe)) if self.recipe is not None else ()
 
     @functools.cached_property
     def tensors(self) -> tuple[Slot, ...]:
-        """The slots of the tensors that are read."""
+        """Slots of the tensors that the recipe reads."""
         return tuple(tensors_of(self.recipe)) if self.recipe is not None else ()
 
     def places(self) -> frozenset[int]:
@@ -188,11 +173,10 @@ class Drop:
         tensors = [[slot.in_step(nodes) for slot in together] for together in self.slots]
         if not all(map(_share_storage, tensors)):
             return None
-        if self.recipe is None:
-            return Dropping(self, nodes, {}, tensors)
-        elements = shape_of(nodes[self.maker]).numel()
-        if any(tensor.untyped_storage().nbytes() != elements * tensor.element_size() for tensor, *_ in tensors):
-            return None
+        if self.recipe is not None:
+            elements = shape_of(nodes[self.maker]).numel()
+            if any(tensor.untyped_storage().nbytes() != elements * tensor.element_size() for tensor, *_ in tensors):
+                return None
         return Dropping(self, nodes, noted_of(self.notes, nodes), tensors)
 
 
@@ -209,10 +193,10 @@ class Dropping(NamedTuple):
     noted: Noted
     tensors: Sequence[Sequence[Tensor]]
 
-    def state(self, modules: Hashable) -> State:
+    def state(self, modules: Hashable) -> tuple[Any, ...]:
         """Return the state in which it is dropped, with that of its unit's modules."""
         read = [slot.in_step(self.nodes) for slot in self.drop.tensors]
-        return State.of(modules, self.noted, itertools.chain.from_iterable(self.tensors), read)
+        return state_of(modules, self.noted, itertools.chain.from_iterable(self.tensors), read)
 
     def is_same(self) -> bool:
         """Tell whether the recipe gives, bit for bit, what is there."""
@@ -221,7 +205,7 @@ class Dropping(NamedTuple):
         try:
             with torch.no_grad():
                 value = made(self.drop.recipe, self.nodes, self.noted)
-                together = [tensor for tensors in self.tensors for tensor in tensors]
+                together = itertools.chain.from_iterable(self.tensors)
                 return all(is_same(Layout.of(tensor).view(value), tensor) for tensor in together)
         except (RuntimeError, TypeError, AttributeError):  # out of memory, or a tensor is missing: it is kept
             return False
@@ -315,8 +299,7 @@ class Program:
         """Return a wrapper of the unit that drops the operators of these sites; each is compared by its watch."""
         key = frozenset(sites)
         if key not in self._arounds:
-            chosen = [drop for drop in self.drops if drop.site in sites]
-            self._arounds[key] = Rewrite(self._plan, chosen, sites)
+            self._arounds[key] = Rewrite(self._plan, [drop for drop in self.drops if drop.site in sites], sites)
         return self._arounds[key]
 
     def touched(self, site: str) -> frozenset[str]:
@@ -341,7 +324,7 @@ class Rewrite:
         self.missed = 0
         self._follow = route(plan, {place for drop in drops for place in drop.places()})
         self._drops, self._watches = drops, watches
-        self._known: list[dict[State, bool]] = [{drop.state: True} for drop in self._drops]
+        self._known: list[dict[tuple[Any, ...], bool]] = [{drop.state: True} for drop in self._drops]
         self._has_rows = [True] * len(self._drops)
         self._end = 0
 
@@ -368,11 +351,10 @@ class Rewrite:
             compared = {site for site, watch in self._watches.items() if watch.begins()}
             for one in dropping:
                 site = one.drop.site
-                if self._watches[site].is_taken_back:
-                    continue
-                hooks = one.hooks(self._watches[site] if site in compared else None)
-                for slot in itertools.chain.from_iterable(one.drop.slots):
-                    getattr(nodes[slot.place], f"_raw_saved_{slot.name}").register_hooks(*hooks)
+                if not self._watches[site].is_taken_back:
+                    hooks = one.hooks(self._watches[site] if site in compared else None)
+                    for slot in itertools.chain.from_iterable(one.drop.slots):
+                        getattr(nodes[slot.place], f"_raw_saved_{slot.name}").register_hooks(*hooks)
         except RuntimeError:  # hooks of the script's own, or a tensor that it has changed in place
             self.missed += 1
 
