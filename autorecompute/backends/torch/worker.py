@@ -39,7 +39,8 @@ from autorecompute.backends.torch.forecast.cards import CARDS
 from autorecompute.backends.torch.forecast.forecast import TorchMemoryModel
 from autorecompute.backends.torch.forecast.plans_file import requested
 from autorecompute.backends.torch.forecast.records import COMPILED, FROZEN, TorchDetection, describe_own
-from autorecompute.backends.torch.switch.applying import Roots, Tuned, decide_elsewhere, to_alike
+from autorecompute.backends.torch.switch import applying
+from autorecompute.backends.torch.switch.applying import Roots, Tuned, to_alike
 from autorecompute.errors import ScriptError, first_line
 from autorecompute.measurement import UNCOMPARED
 from autorecompute.meters.host import HostMeter
@@ -124,7 +125,7 @@ class TorchBackend:
             from autorecompute.backends.torch.fake.machine import pretend
 
             pretend(listener.fake_ranks)
-        decide_elsewhere()
+        applying.ELSEWHERE.set()
         self._roots.install(listener.on_failure)
 
     def note(self, optimizer: Optimizer) -> None:
