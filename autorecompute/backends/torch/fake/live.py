@@ -8,7 +8,7 @@ import dataclasses
 import functools
 import math
 import time
-from typing import TYPE_CHECKING, Any, Self
+from typing import TYPE_CHECKING, Any, NamedTuple, Self
 
 import torch
 from torch import Tensor
@@ -50,19 +50,15 @@ class _Multiplying(dict[str, float]):
     def __missing__(self, kind: str) -> float:
         if kind == TF32:  # what is measured is what the script has switched on
             return self[FLOAT]
-        self[kind] = speed = self._measured(getattr(torch, kind))
-        return speed
-
-    def _measured(self, dtype: torch.dtype) -> float:
-        rows = SMALLEST
-        while True:
+        rows, seconds = SMALLEST // 2, 0.0
+        while seconds < LONG_ENOUGH_SECONDS and rows < LARGEST:
+            rows *= 2
             # Fake tensors are made of everything around, and a fake takes no time.
             with _disable_current_modes(), torch.no_grad():
-                one = torch.ones(rows, rows, dtype=dtype, device=self._device)
+                one = torch.ones(rows, rows, dtype=getattr(torch, kind), device=self._device)
                 seconds = _best(functools.partial(torch.mm, one, one.clone(), out=torch.empty_like(one)), self._device)
-            if seconds >= LONG_ENOUGH_SECONDS or rows == LARGEST:
-                return 2 * rows**3 / seconds
-            rows *= 2
+        self[kind] = speed = 2 * rows**3 / seconds
+        return speed
 
 
 def this_machine(device: str) -> Machine:
@@ -82,19 +78,15 @@ def this_machine(device: str) -> Machine:
 
 def _best(call: Callable[[], object], device: str) -> float:
     """Return the shortest time of some calls: others on the machine make them longer, nothing makes them shorter."""
+    settle = torch.cuda.synchronize if device == "cuda" else lambda: None
     seconds = []
     for _ in range(1 + REPEATS):
-        _settle(device)
+        settle()
         begin = time.perf_counter()
         call()
-        _settle(device)
+        settle()
         seconds.append(max(time.perf_counter() - begin, 1e-9))
     return min(seconds[1:])
-
-
-def _settle(device: str) -> None:
-    if device == "cuda":
-        torch.cuda.synchronize()
 
 
 OPERATIONS_PER_BYTE = {"cpu": 10.0, "cuda": 100.0}
@@ -192,8 +184,7 @@ class Segment:
         is_behind: True for what lies behind the unit and before the next one; behind the last one are the head and the
             loss.
         node: The node that the backward pass is in, counted from the first one of the unit; where nothing repeats, that
-            which the forward pass makes as well, counted from the model's first. Segments of one unit are equal
-            whatever it is.
+            which the forward pass makes as well, counted from the model's first. Segments are equal whatever it is.
     """
 
     phase: str
@@ -202,14 +193,8 @@ class Segment:
     node: int = dataclasses.field(default=0, compare=False)
 
 
-@dataclasses.dataclass(frozen=True)
-class Event:
-    """A change of the bytes that are alive.
-
-    Attributes:
-        change: Bytes that came, or went where it is negative.
-        storage: The number of their storage in this step.
-    """
+class Event(NamedTuple):
+    """A change of the bytes that are alive: those of a storage, by its number in this step, came or went."""
 
     segment: Segment
     change: int
@@ -350,8 +335,7 @@ class StepLive:
             self._meter = AllocatedLive(self._known)
             self._meter.start()
         else:
-            self._meter = LiveBytes(self._known())
-            self._meter.__enter__()
+            self._meter = LiveBytes(self._known()).__enter__()
 
     def stop(self) -> int:
         """Return the most bytes alive beyond those that were at the start."""

@@ -68,15 +68,15 @@ def requests_of(step: FakeLiveBytes, steps: int = STEPS) -> Iterator[tuple[int, 
 class Extent(NamedTuple):
     """Change of the live bytes in a part of a step, and the most that it ever added."""
 
-    change: int
-    highest: int
+    change: int = 0
+    highest: int = 0
 
     def then(self, other: Extent) -> Extent:
         """Return this part and the one behind it as one."""
         return Extent(self.change + other.change, max(self.highest, self.change + other.highest))
 
 
-NO_EXTENT = Extent(0, 0)
+NO_EXTENT = Extent()
 
 
 class Piece(NamedTuple):
@@ -101,10 +101,9 @@ def cut(events: Iterable[Event], calls: int) -> list[Piece]:
 
 def usual_order(calls: int) -> list[Segment]:
     """Return the segments of a step with so many calls of units, in the order in which a step goes through them."""
-    forward = [Segment(FORWARD, unit, is_behind) for unit in range(calls) for is_behind in (False, True)]
-    forward.insert(0, Segment(FORWARD, -1))
-    backward = [dataclasses.replace(segment, phase=BACKWARD) for segment in reversed(forward)]
-    return [*forward, *backward, Segment(OUTSIDE, -1)]
+    places = [(-1, False), *((unit, is_behind) for unit in range(calls) for is_behind in (False, True))]
+    forward = [Segment(FORWARD, *place) for place in places]
+    return [*forward, *(Segment(BACKWARD, *place) for place in reversed(places)), Segment(OUTSIDE, -1)]
 
 
 def _nodes(events: Iterable[Event]) -> tuple[tuple[int, Extent], ...]:
@@ -291,20 +290,15 @@ def last_result() -> tuple[Around, Around]:
 
 
 class Row:
-    """The calls of units in a step, some of which are left out.
-
-    Args:
-        calls: Paths of the units, in the order of their calls.
-        skipped: Those that are left out.
-    """
+    """The calls of units in a step, by their paths in order, some of which are left out."""
 
     def __init__(self, calls: Sequence[str], skipped: Collection[str]) -> None:
         self.skipped = skipped
-        self.calls = sum(path not in skipped for path in calls)
         self._is_skipped = {place: path in skipped for place, path in enumerate(calls)}
         self._numbers = {-1: -1}
-        for place, path in enumerate(calls):
-            self._numbers[place] = self._numbers[place - 1] + (path not in skipped)
+        for place, is_skipped in self._is_skipped.items():
+            self._numbers[place] = self._numbers[place - 1] + (not is_skipped)
+        self.calls = self._numbers[len(calls) - 1] + 1
 
     def whole(self, order: Sequence[Segment], pieces: Sequence[Piece]) -> list[Piece] | None:
         """Return the segments of the whole step, which goes through these; ``None`` as for :meth:`stand_ins`."""
