@@ -7,8 +7,8 @@ import functools
 import itertools
 import math
 from collections.abc import Mapping
-from dataclasses import dataclass, field
-from typing import TYPE_CHECKING, NamedTuple, Self
+from dataclasses import dataclass, field, replace
+from typing import TYPE_CHECKING, Self
 
 import numpy as np
 
@@ -40,7 +40,7 @@ from autorecompute.plans import Choice, Config, Plan, Space
 from autorecompute.plans.savings import BATCH
 
 if TYPE_CHECKING:
-    from collections.abc import Collection, Iterable, Sequence
+    from collections.abc import Collection, Sequence
 
     from autorecompute.backends.torch.forecast.records import Part
     from autorecompute.memory import Timeline
@@ -76,18 +76,8 @@ class Column:
     covered: dict[int, np.ndarray] = field(default_factory=dict)
     both: dict[int, np.ndarray] = field(default_factory=dict)
 
-    def share_in(self, config: Config, choice: Choice) -> float:
-        """Return the share of the occurrences that a config has on."""
-        on = next((on for on in config.choices if on.covers(choice)), None)
-        if on is None:
-            return 0.0
-        return 1.0 if on.count is None else min(on.count / self.occurrences, 1.0)
-
     def add(self, on: np.ndarray, rows: np.ndarray, change: np.ndarray, highest: np.ndarray) -> None:
-        """Add to the change and the highest of each part of the steps in ``rows`` the share of the choice that is on.
-
-        That is of shape ``[rows, parts]``.
-        """
+        """Add to the parts of the steps in ``rows`` the share of the choice that is on, of shape ``[rows, parts]``."""
         again = range(self.once, len(self.parts))  # of these a part may have several
         for told in (slice(None, self.once), *(slice(at, at + 1) for at in again)):
             where = np.ix_(rows, self.parts[told])
@@ -117,7 +107,8 @@ def columns_of(
     known = {(option.site, option.option): option for option in steps.options}
     owners = [part.owner for part in steps.parts]
     on = [(choice.site, choice.option) for choice in choices]
-    options = [known.get(one, _nothing(*one)) for one in on]
+    nothing = OptionStep(site="", option="", units=(), parts=(), change=(), highest=(), work=0.0)
+    options = [known[one] if one in known else replace(nothing, site=one[0], option=one[1]) for one in on]
     options += [one for one in steps.interactions if {(one.site, one.option), one.beside} <= set(on)]
     columns = [_column(option, owners, scale) for option in options]
     for place, outer in enumerate(options[: len(on)]):
@@ -129,10 +120,6 @@ def columns_of(
             if not {option.site, *option.beside[:1]}.isdisjoint(covers.get(outer.site, ())):
                 column.covered[place] = _table(option, owners, [inside(count) for count in counts])
     return columns
-
-
-def _nothing(site: str, option: str) -> OptionStep:
-    return OptionStep(site=site, option=option, units=(), parts=(), change=(), highest=(), work=0.0)
 
 
 def _column(option: OptionStep, owners: Sequence[int], scale: float) -> Column:
@@ -174,16 +161,6 @@ def _table(option: OptionStep, owners: Sequence[int], chosen: Sequence[Collectio
     return shares
 
 
-class _Piece(NamedTuple):
-    """Bytes that are alive from one part to another, and their phase where it is not that of the first part."""
-
-    name: str
-    first: int
-    last: int
-    size: int
-    phase: Phase | None = None
-
-
 FORWARD, BACKWARD = "forward", "backward"
 
 
@@ -202,13 +179,13 @@ def draw(
     parts, change, alive = _whole(parts, change, alive)
     kept = _in_time(_kept(parts, change), alive)
     passing = [
-        _Piece(f"while it runs: {_name(part)} ({part.phase})", place, place, round(float(most)) - _held(kept, place))
+        _piece(f"while it runs: {_name(part)} ({part.phase})", place, place, round(float(most)) - _held(kept, place))
         for place, (part, most) in enumerate(zip(parts, alive, strict=True))
     ]
     tensors = tuple(
-        Tensor(name=name, shape=(str(size),), element_bytes=1, first=first, last=last, phase=phase)
-        for name, first, last, size, phase in (*kept, *passing)
-        if size > 0
+        replace(piece, shape=(str(piece.element_bytes),), element_bytes=1)
+        for piece in (*kept, *passing)
+        if piece.element_bytes > 0
     )
     operations = tuple(
         Operation(
@@ -232,12 +209,18 @@ def _whole(parts: Sequence[Part], change: np.ndarray, alive: np.ndarray) -> tupl
     return [parts[place] for place in first], np.add.reduceat(change, first), np.maximum.reduceat(alive, first)
 
 
-def _in_time(kept: list[_Piece], alive: np.ndarray) -> list[_Piece]:
+def _piece(name: str, first: int, last: int, size: int, phase: Phase | None = None) -> Tensor:
+    """Return bytes that are alive from one part to another; fewer than none where a part lets go of others."""
+    return Tensor(name=name, shape=(), element_bytes=size, first=first, last=last, phase=phase)
+
+
+def _in_time(kept: list[Tensor], alive: np.ndarray) -> list[Tensor]:
     """Return the same pieces, none alive in the part that makes or frees it where that holds less than all of them."""
     for place, most in enumerate(alive):
         if _held(kept, place) > most:
             kept = [
-                piece._replace(
+                replace(
+                    piece,
                     first=piece.first + (piece.first == place < piece.last),
                     last=piece.last - (piece.first < piece.last == place),
                 )
@@ -246,29 +229,27 @@ def _in_time(kept: list[_Piece], alive: np.ndarray) -> list[_Piece]:
     return kept
 
 
-def _held(kept: Sequence[_Piece], place: int) -> int:
-    return sum(piece.size for piece in kept if piece.first <= place <= piece.last)
+def _held(kept: Sequence[Tensor], place: int) -> int:
+    return sum(piece.element_bytes for piece in kept if piece.first <= place <= piece.last)
 
 
-def _kept(parts: Sequence[Part], change: np.ndarray) -> list[_Piece]:
+def _kept(parts: Sequence[Part], change: np.ndarray) -> list[Tensor]:
     """Return the bytes that each forward pass leaves for its backward pass, and their gradients."""
     last_of = {part.name: place for place, part in enumerate(parts) if part.phase == BACKWARD}
-    found: list[_Piece] = []
+    found: list[Tensor] = []
     pending: dict[str, int] = {}
     for place, part in enumerate(parts):
         size = round(float(change[place]))
         if part.phase == FORWARD:
             pending[part.name] = pending.get(part.name, 0) + size
             if size < 0 and found:  # it lets go of what an earlier part kept
-                earlier = found.pop()
-                found.append(earlier._replace(size=earlier.size + size))
-                continue
-            found.append(_Piece(f"kept by {_name(part)}", place, last_of.get(part.name, len(parts) - 1), size))
+                found[-1] = replace(found[-1], element_bytes=found[-1].element_bytes + size)
+            else:
+                found.append(_piece(f"kept by {_name(part)}", place, last_of.get(part.name, len(parts) - 1), size))
         elif part.phase == BACKWARD:
             left = size + pending.pop(part.name, 0)
             if place + 1 < len(parts):
-                name = f"gradients of {_name(part)}"
-                found.append(_Piece(name, place + 1, len(parts) - 1, left, Phase.BACKWARD))
+                found.append(_piece(f"gradients of {_name(part)}", place + 1, len(parts) - 1, left, Phase.BACKWARD))
     return found
 
 
@@ -297,6 +278,16 @@ CHUNK = 4096
 LARGEST_BATCH = 1 << 20
 
 
+def switches_of(configs: Sequence[Config], choices: Sequence[Choice], occurrences: Sequence[int]) -> np.ndarray:
+    """Return the share of its occurrences at which each config has each choice on: one line each, a column a choice."""
+    table = np.zeros((len(configs), len(choices)), dtype=np.float32)
+    for row, config in enumerate(configs):
+        for column, choice in enumerate(choices):
+            if (on := next((on for on in config.choices if on.covers(choice)), None)) is not None:
+                table[row, column] = 1.0 if on.count is None else min(on.count / occurrences[column], 1.0)
+    return table
+
+
 class StepSimulator:
     """Simulates thousands of configs at once.
 
@@ -319,11 +310,7 @@ class StepSimulator:
 
     def matrix(self, configs: Sequence[Config]) -> np.ndarray:
         """Return the configs as :meth:`simulate` takes them: one line each, a column for each choice."""
-        table = [
-            [column.share_in(config, choice) for choice, column in zip(self._choices, self._columns, strict=False)]
-            for config in configs
-        ]
-        return np.array(table, dtype=np.float32).reshape(len(configs), len(self._choices))
+        return switches_of(configs, self._choices, [column.occurrences for column in self._columns])
 
     def simulate(self, switches: np.ndarray) -> Simulated:
         """Forecast the memory and the recompute of configs.
@@ -475,7 +462,11 @@ class TorchMemoryModel:
 
     def forecasts(self, dims: Mapping[str, int]) -> list[Forecast]:
         """Return the presets, each plan alone and all but each, those that recompute least first."""
-        found = [self.forecast(config, dims) for config in self._telling()]
+        plans, all_on = self.space.plans, self.space.all_on
+        alone = (Config.of([plan]) for plan in plans)
+        left_out = (all_on.without_plan(plan) for plan in plans if all_on.has(plan))
+        configs = dict.fromkeys([Config(), *self.space.presets.values(), *alone, *left_out])
+        found = [self.forecast(config, dims) for config in configs]
         return sorted(found, key=lambda forecast: (forecast.recompute_share, forecast.peak_bytes))
 
     def effects(self, dims: Mapping[str, int]) -> list[Effect]:
@@ -501,12 +492,6 @@ class TorchMemoryModel:
     def plans_by_tensor(self) -> dict[str, Plan]:
         """Return nothing: parts of a step are told apart, and not their tensors."""
         return {}
-
-    def _telling(self) -> Iterable[Config]:
-        plans, all_on = self.space.plans, self.space.all_on
-        alone = (Config.of([plan]) for plan in plans)
-        left_out = (all_on.without_plan(plan) for plan in plans if all_on.has(plan))
-        return dict.fromkeys([Config(), *self.space.presets.values(), *alone, *left_out])
 
     def _estimate(self, machine: Machine, simulator: StepSimulator, config: Config) -> Estimate:
         again = simulator.made_again(config)
