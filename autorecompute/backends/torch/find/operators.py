@@ -21,7 +21,7 @@ from autorecompute.backends.torch.find.refusals import Reason
 from autorecompute.backends.torch.find.storages import tensors_in
 from autorecompute.backends.torch.find.structure import is_within
 from autorecompute.backends.torch.switch.module_state import modes_of
-from autorecompute.backends.torch.switch.rewriting import Drop, Layout, Mask, Program, made, state_of
+from autorecompute.backends.torch.switch.rewriting import Drop, Layout, Mask, Program, State, made
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Hashable, Iterable, Iterator, Mapping
@@ -199,7 +199,7 @@ class _Unit:
         noted = noted_of(notes_of(recipe), self._nodes) if recipe is not None else {}
         places = {maker, *(slot.place for slot in (*slots, *read))}
         touched = frozenset(self._seen.owner_of(sequence_of(self._nodes[place])) for place in places)
-        state = state_of(self._modules, noted, slots.values(), (slot.in_step(self._nodes) for slot in read))
+        state = State.of(self._modules, noted, slots.values(), (slot.in_step(self._nodes) for slot in read))
         site = self._site(self._nodes[maker], MASK if recipe is None else None)
         return Drop(site, (tuple(slots),), recipe, touched, maker, ways, state)
 

@@ -108,16 +108,31 @@ def _other_than_zero(tensor: Tensor) -> float | Tensor:
     return float(next(filter(None, few), None) or tensor.amax())
 
 
-def state_of(modules: Hashable, noted: Noted, tensors: Iterable[Tensor], read: Iterable[Any]) -> tuple[Any, ...]:
-    """Return the state of a step that decides what is made again, and that may differ in another step.
+class State(NamedTuple):
+    """The state of a step that decides what is made again, and that may differ in another step.
 
-    It is made of the modes of the unit's modules and of autocast, the notes for the recipe (of tensors, that there are
-    any), the type and shape of each saved tensor, and which of the tensors that the recipe reads are there.
+    Attributes:
+        modules: The modes of the unit's modules and of autocast.
+        noted: The notes for the recipe; of tensors, that there are any.
+        forms: Type and shape of each saved tensor.
+        has: For each tensor that the recipe reads, true if it is there.
     """
-    forms = tuple([(tensor.dtype, tensor.size()) for tensor in tensors])
-    hashable = (tuple(value) if isinstance(value, list) else value for value in noted.values())
-    notes = tuple(["a tensor" if isinstance(value, Tensor) else value for value in hashable])
-    return modules, notes, forms, tuple([one is not None for one in read])
+
+    modules: Hashable
+    noted: tuple[Hashable, ...]
+    forms: tuple[tuple[torch.dtype, torch.Size], ...]
+    has: tuple[bool, ...]
+
+    @classmethod
+    def of(cls, modules: Hashable, noted: Noted, tensors: Iterable[Tensor], read: Iterable[Any]) -> State:
+        """Return it for a step, with what is saved in it and what the recipe reads."""
+        hashable = (tuple(value) if isinstance(value, list) else value for value in noted.values())
+        return cls(
+            modules=modules,
+            noted=tuple(["a tensor" if isinstance(value, Tensor) else value for value in hashable]),
+            forms=tuple([(tensor.dtype, tensor.size()) for tensor in tensors]),
+            has=tuple([one is not None for one in read]),
+        )
 
 
 @dataclasses.dataclass(frozen=True)
@@ -139,7 +154,7 @@ class Drop:
     touched: frozenset[str]
     maker: int
     ways: frozenset[Edge]
-    state: tuple[Any, ...] = dataclasses.field(compare=False)
+    state: State = dataclasses.field(compare=False)
 
     @functools.cached_property
     def edges(self) -> frozenset[Edge]:
@@ -193,10 +208,10 @@ class Dropping(NamedTuple):
     noted: Noted
     tensors: Sequence[Sequence[Tensor]]
 
-    def state(self, modules: Hashable) -> tuple[Any, ...]:
+    def state(self, modules: Hashable) -> State:
         """Return the state in which it is dropped, with that of its unit's modules."""
         read = [slot.in_step(self.nodes) for slot in self.drop.tensors]
-        return state_of(modules, self.noted, itertools.chain.from_iterable(self.tensors), read)
+        return State.of(modules, self.noted, itertools.chain.from_iterable(self.tensors), read)
 
     def is_same(self) -> bool:
         """Tell whether the recipe gives, bit for bit, what is there."""
@@ -324,7 +339,7 @@ class Rewrite:
         self.missed = 0
         self._follow = route(plan, {place for drop in drops for place in drop.places()})
         self._drops, self._watches = drops, watches
-        self._known: list[dict[tuple[Any, ...], bool]] = [{drop.state: True} for drop in self._drops]
+        self._known: list[dict[State, bool]] = [{drop.state: True} for drop in self._drops]
         self._has_rows = [True] * len(self._drops)
         self._end = 0
 
