@@ -13,6 +13,7 @@ import torch
 
 from autorecompute import codec
 from autorecompute.backends.common import describe_device, observe_batch, on_few_samples
+from autorecompute.backends.interface import WorkerBackend
 from autorecompute.backends.torch.check.gradients import check_gradients
 from autorecompute.backends.torch.compiled.forms import CLOCK, MEASURED, AllocatedLive, has_compiled, is_compiled
 from autorecompute.backends.torch.controller import MODEL, NAME
@@ -82,7 +83,7 @@ def make_backend(folder: Path, *, leaves: Callable[[Module], bool] = lambda _mod
     return TorchBackend(leaves)
 
 
-class TorchBackend:
+class TorchBackend(WorkerBackend):
     """Plain PyTorch inside the user's process.
 
     The first module that trains is tuned. Others that are built like it, an ensemble's for instance, get the same
@@ -215,9 +216,6 @@ class TorchBackend:
     def take_compile_seconds(self) -> float:
         """Seconds since the last call in which ``torch.compile`` was at work on a model that is tuned."""
         return CLOCK.take() if self._is_compiled else 0.0
-
-    def take_profile(self) -> None:
-        """Do nothing: fake steps have told what a profile would."""
 
     @property
     def has_open_forward(self) -> bool:

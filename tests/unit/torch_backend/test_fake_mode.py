@@ -13,6 +13,7 @@ from autorecompute.backends.torch.fake.tensors import LargeTensorsAreFake, is_fa
 from autorecompute.backends.torch.find.detection import space_of
 from autorecompute.backends.torch.forecast.cards import CAPABILITIES
 from autorecompute.backends.torch.forecast.forecast import TorchMemoryModel
+from autorecompute.backends.torch.forecast.records import TorchDetection
 from autorecompute.backends.torch.switch.applying import Tuned
 from autorecompute.errors import ScriptError
 from autorecompute.plans import Config
@@ -119,7 +120,7 @@ def test_what_is_found_with_a_cards_kernels_is_there_in_its_steps():
             meters = {config: whole.run(tuned.board, config.choices) for config in configs}
             held = reserve(training.model, tuned, script, meters)
     assert tuned.missed == ()
-    memory = TorchMemoryModel(space, steps, 0, {}, held)
+    memory = TorchMemoryModel(space, steps, 0, {}, TorchDetection(on_card=held))
     for config, meter in meters.items():
         forecast = memory.forecast(config, memory.dims)
         assert forecast.live_bytes == meter.peak - meter.base

@@ -17,7 +17,7 @@ from autorecompute.backends.torch.fake.tensors import LargeTensorsAreFake, is_fa
 from autorecompute.backends.torch.find.detection import space_of
 from autorecompute.backends.torch.forecast.cards import CAPABILITIES, CARDS, GIGA, TERA
 from autorecompute.backends.torch.forecast.forecast import TorchMemoryModel
-from autorecompute.backends.torch.forecast.records import NOTHING
+from autorecompute.backends.torch.forecast.records import NOTHING, TorchDetection
 from autorecompute.backends.torch.switch.applying import Tuned
 from autorecompute.units import MIB
 from tiny_models import call_of, make
@@ -168,7 +168,7 @@ def test_the_estimate_of_a_preset_is_what_a_whole_step_with_it_computes():
     script = Script(args, kwargs, [torch.optim.AdamW(training.model.parameters())])
     steps = survey_steps(training.model, tuned.found, tuned.board, script, card)
     space = space_of(tuned.found, tuned.board, steps)
-    memory = TorchMemoryModel(space, steps, 0, {}, machine=card)
+    memory = TorchMemoryModel(space, steps, 0, {}, TorchDetection(machine=card))
     fakes = FakeSteps(training.model, tuned.found.structure.units, script, tuned.found.values)
     with fakes.prepared(tuned.board, card) as (_, take):
         for preset, config in space.presets.items():

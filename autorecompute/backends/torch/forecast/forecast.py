@@ -15,7 +15,6 @@ import numpy as np
 from autorecompute.backends.torch.forecast.records import (
     CALL_SECONDS,
     Amount,
-    OnCard,
     OptionStep,
     Steps,
     TorchDetection,
@@ -30,7 +29,6 @@ from autorecompute.memory import (
     Machine,
     Operation,
     Phase,
-    RankPeak,
     Simulated,
     StepProfile,
     Tensor,
@@ -369,9 +367,7 @@ class TorchMemoryModel:
     Attributes:
         resting_bytes: Bytes that the process held before its first step.
         sizes: The dimensions of the steps.
-        on_card: The memory of presets on a card, where one was asked for.
-        machine: The machine whose seconds the steps tell, where they do.
-        of_rank: The parts of the peak of presets on one rank, where one was asked for.
+        told: What else is known: presets on a card and on a rank, and the machine whose seconds the steps tell.
         likely_error: Share that half of all forecasts are off by less than.
     """
 
@@ -379,9 +375,7 @@ class TorchMemoryModel:
     steps: Steps
     resting_bytes: int
     sizes: Mapping[str, int]
-    on_card: tuple[OnCard, ...] = ()
-    of_rank: tuple[RankPeak, ...] = ()
-    machine: Machine | None = None
+    told: TorchDetection = field(default_factory=TorchDetection)
     likely_error: float = LIKELY_ERROR
 
     @classmethod
@@ -392,8 +386,8 @@ class TorchMemoryModel:
             detection: The model's.
             roughly: True for what one forward pass tells, where it does.
         """
-        extra = TorchDetection.of(detection)
-        steps = extra.rough_steps if roughly else extra.steps
+        told = TorchDetection.of(detection)
+        steps = told.rough_steps if roughly else told.steps
         if steps is None:
             return None
         return cls(
@@ -401,9 +395,7 @@ class TorchMemoryModel:
             steps=steps,
             resting_bytes=detection.resting_bytes,
             sizes={name: size for name, size in detection.dims.items() if name != BATCH},
-            on_card=extra.on_card,
-            of_rank=extra.of_rank,
-            machine=None if roughly else extra.machine,
+            told=replace(told, machine=None) if roughly else told,
             likely_error=ROUGH_ERROR if roughly else LIKELY_ERROR,
         )
 
@@ -445,8 +437,8 @@ class TorchMemoryModel:
         """Forecast a config at these dimensions."""
         simulator = self._simulator_of(config, dims)
         seen = simulator.simulate(simulator.matrix([config]))
-        live_bytes, is_looked_at = int(seen.peak_bytes[0]), self._scale(dims) == 1
-        on_card = next((one for one in self.on_card if one.config == config and is_looked_at), None)
+        live_bytes, is_looked_at, machine = int(seen.peak_bytes[0]), self._scale(dims) == 1, self.told.machine
+        on_card = next((one for one in self.told.on_card if one.config == config and is_looked_at), None)
         return Forecast(
             config=config,
             peak_bytes=self.base_bytes(dims) + live_bytes,
@@ -456,8 +448,8 @@ class TorchMemoryModel:
             recompute_share=float(seen.recompute_share[0]),
             allocated_bytes=on_card.allocated_bytes if on_card is not None else None,
             reserved_bytes=on_card.reserved_bytes if on_card is not None else None,
-            estimate=self._estimate(self.machine, simulator, config) if self.machine and is_looked_at else None,
-            rank=next((one for one in self.of_rank if one.config == config and is_looked_at), None),
+            estimate=self._estimate(machine, simulator, config) if machine and is_looked_at else None,
+            rank=next((one for one in self.told.of_rank if one.config == config and is_looked_at), None),
         )
 
     def forecasts(self, dims: Mapping[str, int]) -> list[Forecast]:
