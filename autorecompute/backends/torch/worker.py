@@ -19,7 +19,7 @@ from autorecompute.backends.torch.compiled.forms import CLOCK, MEASURED, Allocat
 from autorecompute.backends.torch.controller import MODEL, NAME
 from autorecompute.backends.torch.fake.live import StepLive, tensors_of, this_machine
 from autorecompute.backends.torch.fake.machine import kernels_of, with_whole_steps
-from autorecompute.backends.torch.fake.steps import Script, buckets_around, require_group
+from autorecompute.backends.torch.fake.steps import Script, buckets_around
 from autorecompute.backends.torch.fake.survey import bytes_of, rough_steps, survey_steps
 from autorecompute.backends.torch.fake.tensors import LargeTensorsAreFake, taken_for_real
 from autorecompute.backends.torch.find import own_checkpoints, refusals
@@ -287,8 +287,11 @@ class TorchBackend(WorkerBackend):
         if self._is_compiled:
             raise ScriptError(str(Refusal(Reason.COMPILED_FAKE)))
         ranks, optimizers = self._listener.fake_ranks, self._roots.optimizers_of(root)
-        if ranks:
-            require_group()
+        if ranks and not torch.distributed.is_initialized():
+            raise ScriptError(
+                "The script makes no process group, so there is one rank of it. Leave --ranks out, or have the script "
+                "call torch.distributed.init_process_group where WORLD_SIZE is set."
+            )
         card = self._listener.fake_card or ""
         self._stands_for = machine = CARDS[card] if card else this_machine(next(root.parameters()).device.type)
         with fakes.small_ones_too(root, optimizers), kernels_of(card, optimizers), taken_for_real():

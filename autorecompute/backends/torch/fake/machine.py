@@ -62,8 +62,7 @@ MODULES = (dist, distributed_c10d, device_mesh)
 def pretend(ranks: int) -> None:
     """Make this process rank 0 of so many from now on: in its environment, and in the group that the script makes.
 
-    Args:
-        ranks: The number of them; with 0 a script that needs others to make its group is told how to have them.
+    With 0 a script that needs others to make its group is told how to have them.
     """
     make, make_inner, make_mesh = dist.init_process_group, dist.new_group, device_mesh.init_device_mesh
     if not ranks:

@@ -38,7 +38,6 @@ from autorecompute.backends.torch.find.storages import tensors_in
 from autorecompute.backends.torch.find.structure import is_sharded
 from autorecompute.backends.torch.switch.module_state import exchanged, out_of_autocast, untouched, without_collection
 from autorecompute.backends.torch.switch.switchboard import around_of, put_around
-from autorecompute.errors import ScriptError
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Iterator
@@ -128,19 +127,6 @@ REDUCES = "post_backward"
 """The method of ``fully_shard`` that reduces the gradients of a parameter group; private to torch."""
 
 
-def require_group() -> None:
-    """Refuse a script that trains alone.
-
-    Raises:
-        ScriptError: It has made no process group.
-    """
-    if not torch.distributed.is_initialized():
-        raise ScriptError(
-            "The script makes no process group, so there is one rank of it. Leave --ranks out, or have the script call "
-            "torch.distributed.init_process_group where WORLD_SIZE is set."
-        )
-
-
 @contextlib.contextmanager
 def told_apart(model: Module, meter: FakeLiveBytes, buckets: Buckets | None) -> Iterator[Callable[[], None]]:
     """Follow what ``fully_shard`` gathers and reduces in a step, and tell the kinds of its storages in ``meter.kinds``.
@@ -195,7 +181,6 @@ class Buckets:
     """The buckets in which ``DistributedDataParallel`` has gradients summed over ranks, for as long as it lives.
 
     Args:
-        parameters: The model's.
         are_gradients: True if the gradients lie in them (``gradient_as_bucket_view``), and not beside them.
 
     Attributes:

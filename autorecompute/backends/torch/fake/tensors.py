@@ -60,12 +60,7 @@ _CONSTANTS = {bool, int, float, str, type(None), torch.dtype, torch.device, torc
 
 
 class FakeOperators:
-    """Runs operators on fake tensors.
-
-    Args:
-        mode: That of the tensors.
-        work_of: Returns the work of an operator that is given this, with its arguments and its result.
-    """
+    """Runs operators on fake tensors of a mode; ``work_of`` tells the work of one, by its arguments and its result."""
 
     def __init__(self, mode: FakeTensorMode, work_of: Callable[..., Amount]) -> None:
         self._mode, self.work_of = mode, work_of

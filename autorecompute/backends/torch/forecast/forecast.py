@@ -405,18 +405,12 @@ class TorchMemoryModel:
         return {**self.sizes, BATCH: self.steps.batch}
 
     def base_bytes(self, dims: Mapping[str, int]) -> int:
-        """Return the bytes that a process holds beyond the tensors of a step.
-
-        The model and the optimizer's state among it.
-        """
+        """Return the bytes that a process holds beyond the tensors of a step: the model, the optimizer's state."""
         growth = round(self.steps.batch_bytes * (self._scale(dims) - 1))
         return self.resting_bytes + self.steps.later_bytes + growth
 
     def simulator(self, dims: Mapping[str, int], choices: Sequence[Choice]) -> StepSimulator:
-        """Return a simulator with a column for each of these choices.
-
-        Activations are taken to grow as the batch does.
-        """
+        """Return a simulator with a column for each choice; activations are taken to grow as the batch does."""
         return StepSimulator(self.steps, choices, self.space.covers, self._scale(dims))
 
     def timeline(self, config: Config, dims: Mapping[str, int] | None = None) -> Timeline:

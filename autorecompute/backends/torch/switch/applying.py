@@ -221,16 +221,13 @@ class Tuned(NamedTuple):
     @property
     def missed(self) -> tuple[str, ...]:
         """Paths of the units whose operators were kept in some calls, as their graph was another one there."""
-        model = self.reference()
+        model, paths = self.reference(), {effect.path for effect in self.board.effects}
         if model is None:
             return ()
-        rewrites = {
-            effect.path: around
-            for effect in self.board.effects
-            for around in around_of(model.get_submodule(effect.path))
-            if isinstance(around, Rewrite)
-        }
-        return tuple(sorted(path for path, rewrite in rewrites.items() if rewrite.missed))
+        around = {path: around_of(model.get_submodule(path)) for path in sorted(paths)}
+        return tuple(
+            path for path, own in around.items() if any(isinstance(one, Rewrite) and one.missed for one in own)
+        )
 
 
 ELSEWHERE = threading.Event()

@@ -80,10 +80,7 @@ def streams_in(functions: Iterable[tuple[Any, type]]) -> list[Any]:
 
 
 def changing_in(functions: Iterable[tuple[Any, type]]) -> list[tuple[Mapping[str, Any], str]]:
-    """Return the holders and names of generators that may be replaced later.
-
-    Those are globals, and attributes of classes, that functions name or those that these call.
-    """
+    """Return the holders and names of generators that may be replaced later: globals, and attributes of classes."""
     found: dict[tuple[int, str], tuple[Mapping[str, Any], str]] = {}
     for function, kind in _reached_from(functions):
         names = names_in(function.__code__)
@@ -119,10 +116,7 @@ def names_in(code: CodeType | None) -> frozenset[str]:
 
 
 def _values_in(function: Any, kind: type) -> Iterator[Any]:
-    """Yield what a function's names may mean.
-
-    Globals, what modules hold, methods of a class, modules imported inside.
-    """
+    """Yield what a function's names may mean: globals, what modules hold, methods of a class, imported modules."""
     names = names_in(function.__code__)
     values = [function.__globals__[name] for name in names & function.__globals__.keys()]
     # Imported inside of a function; or another thing of that name, and then a state too much is read.

@@ -53,10 +53,7 @@ _MODULES: collections.Counter[type] = collections.Counter()
 
 
 def can_be_intercepted(module: Module) -> bool:
-    """Tell whether a call of the module looks its forward up on the class.
-
-    Not where the instance has one of its own.
-    """
+    """Tell whether a call of the module looks its forward up on the class, as the instance has none of its own."""
     return "forward" not in vars(module) and callable(getattr(type(module), "forward", None))
 
 
@@ -91,19 +88,15 @@ def release(module: Module) -> None:
 def _restore(kind: Any) -> None:
     _MODULES[kind] -= 1
     ours = vars(kind).get("forward")
-    if _MODULES[kind] > 0 or not isinstance(ours, _Forward):  # somebody has replaced it since: what they put stays
-        return
-    if ours.own is None:
-        del kind.forward
-    else:
-        kind.forward = ours.own
+    if _MODULES[kind] == 0 and isinstance(ours, _Forward):  # else somebody has replaced it since: what they put stays
+        if ours.own is None:
+            del kind.forward
+        else:
+            kind.forward = ours.own
 
 
 class _Forward:
-    """A class's ``forward`` that runs through what is around a module, where a module is asked for it.
-
-    The class's ``own`` is ``None`` where it inherited it.
-    """
+    """A class's ``forward`` that runs through what is around a module; ``own`` is ``None`` of one that it inherited."""
 
     def __init__(self, kind: Any) -> None:
         self.own = vars(kind).get("forward")
@@ -366,10 +359,7 @@ def attention_checkpoint(watch: Watch) -> Callable[..., Any]:
 
 
 def intercept_attention(*, on: bool) -> None:
-    """Have ``torch.nn.functional``'s attention ask what it is to go through, or be plain again.
-
-    It stays as it is within :func:`attention_by`.
-    """
+    """Have ``torch.nn.functional``'s attention ask what to go through, or outside of :func:`attention_by` be plain."""
     current = getattr(functional, ATTENTION)
     original = getattr(current, ORIGINAL, None)
     if on and original is None:
