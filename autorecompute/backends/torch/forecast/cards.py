@@ -87,7 +87,9 @@ def kernel_of(call: AttentionCall, capability: tuple[int, int], release: tuple[i
     """Return the kernel that a training step takes on a card (``select_sdp_backend``)."""
     if not _is_fusable(call):
         return MATH
-    if _prefers_cudnn(capability) and _fits_cudnn(call, capability, release):
+    # If it is later than 9.15.0 (``check_prefer_cudnn_attention``).
+    prefers_cudnn = capability in {(9, 0), (10, 0), (10, 3)}
+    if prefers_cudnn and _fits_cudnn(call, capability, release):
         return CUDNN
     if _fits_flash(call, capability):
         return FLASH
@@ -99,22 +101,15 @@ def _is_fusable(call: AttentionCall) -> bool:
     shapes = (call.query, call.key, call.value)
     if any(len(shape) != 4 for shape in shapes) or not call.has_plain_strides:  # noqa: PLR2004 (batch to head size)
         return False
-    is_one_batch = len({shape[0] for shape in shapes}) == 1
-    return is_one_batch and 0 not in {call.query[2], call.key[2]} and (_has_one_head_each(call) or _is_grouped(call))
+    if len({shape[0] for shape in shapes}) > 1 or 0 in {call.query[2], call.key[2]}:
+        return False
+    # Heads of the query may share those of the key (``check_grouped_query_attention``).
+    shares = call.is_grouped and call.key[1] == call.value[1] and call.query[1] % call.key[1] == 0
+    return _has_one_head_each(call) or shares
 
 
 def _has_one_head_each(call: AttentionCall) -> bool:
     return call.query[1] == call.key[1] == call.value[1]
-
-
-def _is_grouped(call: AttentionCall) -> bool:
-    """Tell whether heads of the query share those of the key (``check_grouped_query_attention``)."""
-    return call.is_grouped and call.key[1] == call.value[1] and call.query[1] % call.key[1] == 0
-
-
-def _prefers_cudnn(capability: tuple[int, int]) -> bool:
-    """Tell whether cuDNN comes first, if it is later than 9.15.0 (``check_prefer_cudnn_attention``)."""
-    return capability in {(9, 0), (10, 0), (10, 3)}
 
 
 def _fits_cudnn(call: AttentionCall, capability: tuple[int, int], release: tuple[int, int]) -> bool:
@@ -165,7 +160,10 @@ def _has_flash_backward(head: int, dropout: float, capability: tuple[int, int]) 
 def _fits_efficient(call: AttentionCall, capability: tuple[int, int]) -> bool:
     """``can_use_mem_efficient_attention``."""
     types = {HALF, FLOAT, BFLOAT16} if capability >= (8, 0) else {HALF, FLOAT}
-    alignment = _alignment(call.dtype, capability)
+    # A head has to be a multiple of so many numbers (``minimum_gemm_alignment``).
+    is_half = call.dtype in {HALF, BFLOAT16}
+    has_tensor_cores = capability >= (8, 0) or (capability >= (7, 0) and is_half)
+    alignment = (8 if is_half else 4) if has_tensor_cores else 1
     return (
         (5, 0) <= capability <= (12, 1)
         and call.dtype in types
@@ -173,11 +171,3 @@ def _fits_efficient(call: AttentionCall, capability: tuple[int, int]) -> bool:
         and call.query[3] == call.key[3]
         and all(size and size % alignment == 0 for size in (call.query[3], call.value[3]))
     )
-
-
-def _alignment(dtype: str, capability: tuple[int, int]) -> int:
-    """Return the numbers that a head has to be a multiple of (``minimum_gemm_alignment``)."""
-    is_half = dtype in {HALF, BFLOAT16}
-    has_tensor_cores = capability >= (8, 0) or (capability >= (7, 0) and is_half)
-    least = 4 if capability >= (8, 0) else 1
-    return max(least, 8 if is_half else 4) if has_tensor_cores else least
