@@ -45,16 +45,13 @@ if TYPE_CHECKING:
     from autorecompute.training_job import Detection
 
 
-@dataclass(frozen=True, kw_only=True)
 class Column:
     """Difference that one choice makes to a step where all its occurrences are on.
 
     Attributes:
         parts: The parts of a step that differ, by their places, of shape ``[parts]``. Those that are told a second time
             are the last ones.
-        once: Number of those that are told for the first time.
         change: Bytes that are added to the change of each of them; so is ``highest``.
-        work: Recompute as a share of a step; ``again`` is the same in full.
         shares: Share of the choice that is on in each part by its count, of shape ``[occurrences + 1, parts + 1]``; the
             last entry is of all occurrences.
         covered: By the place of each column that covers this one: the share of each part, and of all occurrences in
@@ -63,21 +60,20 @@ class Column:
             these occurrences in its own.
     """
 
-    occurrences: int
-    parts: np.ndarray
-    once: int
-    change: np.ndarray
-    highest: np.ndarray
-    work: float
-    again: Amount
-    shares: np.ndarray
-    covered: dict[int, np.ndarray] = field(default_factory=dict)
-    both: dict[int, np.ndarray] = field(default_factory=dict)
+    def __init__(self, option: OptionStep, owners: Sequence[int], scale: float) -> None:
+        self.option, self.occurrences = option, max(len(option.units), 1)
+        self.parts = np.array(option.parts, dtype=int)
+        self.change = np.array(option.change, dtype=np.float64) * scale
+        self.highest = np.array(option.highest, dtype=np.float64) * scale
+        self.shares = _table(option, owners, [set(range(count)) for count in range(self.occurrences + 1)])
+        self.covered: dict[int, np.ndarray] = {}
+        self.both: dict[int, np.ndarray] = {}
 
     def add(self, on: np.ndarray, rows: np.ndarray, change: np.ndarray, highest: np.ndarray) -> None:
         """Add to the parts of the steps in ``rows`` the share of the choice that is on, of shape ``[rows, parts]``."""
-        again = range(self.once, len(self.parts))  # of these a part may have several
-        for told in (slice(None, self.once), *(slice(at, at + 1) for at in again)):
+        once = len(set(self.option.parts))
+        again = range(once, len(self.parts))  # of these a part may have several
+        for told in (slice(None, once), *(slice(at, at + 1) for at in again)):
             where = np.ix_(rows, self.parts[told])
             change[where] += on[:, told] * self.change[told]
             highest[where] += on[:, told] * self.highest[told]
@@ -108,30 +104,17 @@ def columns_of(
     nothing = OptionStep(site="", option="", units=(), parts=(), change=(), highest=(), work=0.0)
     options = [known[one] if one in known else replace(nothing, site=one[0], option=one[1]) for one in on]
     options += [one for one in steps.interactions if {(one.site, one.option), one.beside} <= set(on)]
-    columns = [_column(option, owners, scale) for option in options]
+    columns = [Column(option, owners, scale) for option in options]
     for place, outer in enumerate(options[: len(on)]):
         counts = range(columns[place].occurrences + 1)
-        for column, option in zip(columns, options, strict=True):
+        for column in columns:
+            option = column.option
             inside = functools.partial(_inside, option, outer)
             if option.beside and on[place] in {(option.site, option.option), option.beside}:
                 column.both[place] = np.array([len(inside(count)) for count in counts])
             if not {option.site, *option.beside[:1]}.isdisjoint(covers.get(outer.site, ())):
                 column.covered[place] = _table(option, owners, [inside(count) for count in counts])
     return columns
-
-
-def _column(option: OptionStep, owners: Sequence[int], scale: float) -> Column:
-    occurrences = max(len(option.units), 1)
-    return Column(
-        occurrences=occurrences,
-        parts=np.array(option.parts, dtype=int),
-        once=len(set(option.parts)),
-        change=np.array(option.change, dtype=np.float64) * scale,
-        highest=np.array(option.highest, dtype=np.float64) * scale,
-        work=option.work,
-        again=option.again,
-        shares=_table(option, owners, [set(range(count)) for count in range(occurrences + 1)]),
-    )
 
 
 def _inside(option: OptionStep, outer: OptionStep, count: int) -> set[int]:
@@ -329,7 +312,7 @@ class StepSimulator:
             (rows,) = np.nonzero(counts[:, at])
             on, share = column.on(counts[rows], at)
             column.add(on, rows, change, highest)
-            work[rows] += share * column.work
+            work[rows] += share * column.option.work
         highest = np.maximum(np.maximum(highest, change), 0)
         before = np.cumsum(change, axis=1) - change
         return change, before + highest, work
@@ -338,7 +321,9 @@ class StepSimulator:
         """Return the recompute of one config in a step."""
         counts = self._counts(self.matrix([config]))
         shares = (float(column.on(counts, at)[1][0]) for at, column in enumerate(self._columns))
-        return sum((column.again.times(share) for column, share in zip(self._columns, shares, strict=True)), Amount())
+        return sum(
+            (column.option.again.times(share) for column, share in zip(self._columns, shares, strict=True)), Amount()
+        )
 
     def _counts(self, switches: np.ndarray) -> np.ndarray:
         counts = np.zeros((len(switches), len(self._columns)), dtype=int)
