@@ -313,8 +313,8 @@ class Row:
 
         Args:
             order: The segments that a whole step goes through.
-            taken: Those that one without the units that are left out goes through; where they do not follow from the
-                former, the answer is ``None``.
+            taken: Segments of a step without the units that are left out; where they do not follow from the former, the
+                answer is ``None``.
         """
         found = [self._brief(segment) for segment in order]
         left = [one for segment, one in zip(order, found, strict=True) if not self._is_skipped.get(segment.unit, False)]

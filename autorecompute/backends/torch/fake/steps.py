@@ -249,7 +249,7 @@ class Script:
         batch: The samples in the arguments, and as many as a step is to have; ``None`` for those in the arguments.
         keeps_gradients: True if those of the last step are held until the next forward pass is through.
         accumulates: True if gradients of batches before it are held all through it.
-        buckets: Those of ``DistributedDataParallel`` around the model; ``None`` where there is none.
+        buckets: Buckets of the ``DistributedDataParallel`` around the model; ``None`` where there is none.
         calls: Number of calls of the model, with as much each time, before the backward pass through all of them.
     """
 

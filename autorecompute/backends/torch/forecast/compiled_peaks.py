@@ -52,7 +52,7 @@ class CompiledSimulator:
     """Adds up what the choices of a config change, each as it does by itself.
 
     Args:
-        peaks: Those of no choice and of single ones.
+        peaks: Peaks of no choice and of single ones.
         choices: All that can be on, in the order of the columns that :meth:`simulate` takes.
         scale: Size of activations, as a multiple of those in the peaks.
     """
@@ -113,7 +113,7 @@ class CompiledPeaks:
     """Peaks of a compiled model, from its joint graph.
 
     Args:
-        peaks: Those of no choice and of single ones.
+        peaks: Peaks of no choice and of single ones.
         base_bytes: Bytes that the process holds between two steps.
         batch: Samples of these peaks.
     """

@@ -352,7 +352,7 @@ class TorchMemoryModel:
     Attributes:
         resting_bytes: Bytes that the process held before its first step.
         sizes: The dimensions of the steps.
-        told: What else is known: presets on a card and on a rank, and the machine whose seconds the steps tell.
+        told: The detection: presets on a card and on a rank, and the machine whose seconds the steps tell.
         likely_error: Share that half of all forecasts are off by less than.
     """
 

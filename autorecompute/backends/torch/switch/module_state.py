@@ -325,7 +325,7 @@ class Before:
     Args:
         modules: The module that is called, and all within it.
         written: Buffers that are known to be written; None where nothing is known.
-        generators: Those that were at hand in an earlier call of the same modules; the attribute has those of this one.
+        generators: Generators at hand in an earlier call of the same modules; the attribute has those of this one.
 
     Attributes:
         once: A context that is entered with this the first time. What was kept of products is used up when a block has

@@ -140,8 +140,8 @@ class Drop:
     """Tensors that one operator of a unit made.
 
     Attributes:
-        slots: Where it is saved. Those of one storage are together: casts of it are storages of their own.
-        recipe: How it is made again; None for the mask of a dropout, which is kept as one byte an element.
+        slots: Places where it is saved. Those of one storage are together: casts of it are storages of their own.
+        recipe: The way to make it again; None for the mask of a dropout, which is kept as one byte an element.
         touched: Paths of the modules that made or saved what is dropped or read.
         maker: The place of the node that made it.
         ways: The edges over which it came from there to the slots.
