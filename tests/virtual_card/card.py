@@ -84,9 +84,7 @@ class VirtualCard(TorchDispatchMode):
         self.allocator = CachingAllocator(AllocatorSettings.of(os.environ), self.total_bytes - CONTEXT_BYTES)
         self._storages = Storages(self.allocator.free)
         self._fakes = FakeTensorMode(allow_non_fake_inputs=True)
-        self._operators = FakeOperators(
-            self._fakes, functools.partial(work_of, device="cuda", machine=reached(paper.model))
-        )
+        self._operators = FakeOperators(self._fakes, functools.partial(work_of, machine=reached(paper.model)))
         self._clock, self._busy_until, self._pid, self._has_begun = clock, clock.get(), os.getpid(), False
         self._chance = random.Random(f"{paper.seed} {number}")
         self._of_process = math.exp(self._gauss(PROCESS_NOISE))

@@ -10,7 +10,7 @@ from torch.nn import functional
 from torch.utils.flop_counter import FlopCounterMode
 
 from autorecompute.backends.torch.fake import live
-from autorecompute.backends.torch.fake.live import LiveBytes, Segment, work_of
+from autorecompute.backends.torch.fake.live import ROUGH, LiveBytes, Segment, work_of
 from autorecompute.backends.torch.fake.steps import FakeSteps, Script
 from autorecompute.backends.torch.fake.survey import survey_steps
 from autorecompute.backends.torch.fake.tensors import LargeTensorsAreFake, is_fake
@@ -39,7 +39,7 @@ class Working(LiveBytes):
         return result, work_of(function, args, kwargs, result, machine=self._machine)
 
 
-def amount_of(call, machine=None):
+def amount_of(call, machine=ROUGH["cpu"]):
     with Working(machine) as meter:
         call()
     return meter.work[ONE]
@@ -66,7 +66,7 @@ def attention_in(step):
     class Attention(LiveBytes):
         def _run(self, function, args, kwargs):
             if "for_cpu" in str(function):
-                found.append(float(work_of(function, args, kwargs, None).operations))
+                found.append(float(work_of(function, args, kwargs, None, machine=ROUGH["cpu"]).operations))
             return super()._run(function, args, kwargs)
 
     with Attention():

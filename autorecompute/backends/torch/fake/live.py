@@ -89,8 +89,12 @@ def _best(call: Callable[[], object], device: str) -> float:
     return min(seconds[1:])
 
 
-OPERATIONS_PER_BYTE = {"cpu": 10.0, "cuda": 100.0}
-"""Multiplications and additions that a device does in the time in which it reads or writes a byte."""
+ROUGH = {
+    device: Machine(name=device, source="", is_measured=False, operations_per_second={FLOAT: speed}, bytes_per_second=1)
+    for device, speed in (("cpu", 10.0), ("cuda", 100.0))
+}
+"""In place of speeds the multiplications and additions in the time in which a device reads or writes a byte: they order
+configs before a step of any has run. Trials correct them."""
 
 _ATEN = torch.ops.aten
 _CONVOLUTIONS = {_ATEN.convolution, _ATEN._convolution, _ATEN.convolution_backward}
@@ -101,19 +105,10 @@ _IDLE = {_ATEN.empty, _ATEN.empty_like, _ATEN.empty_strided, _ATEN.new_empty, _A
 """They reserve memory and neither read nor write it."""
 
 
-def work_of(  # noqa: PLR0913  (an operator's call, and where it runs)
-    function: Any,
-    args: tuple[Any, ...],
-    kwargs: Mapping[str, Any],
-    result: Any,
-    *,
-    device: str = "cpu",
-    machine: Machine | None = None,
+def work_of(
+    function: Any, args: tuple[Any, ...], kwargs: Mapping[str, Any], result: Any, *, machine: Machine
 ) -> Amount:
-    """Return the work of one operator, and its time on a machine.
-
-    Where none is known a rule of thumb orders configs before a step of any has run. Trials correct it.
-    """
+    """Return the work of one operator, and its time on a machine."""
     packet = getattr(function, "overloadpacket", None)
     if getattr(function, "is_view", False) or packet in _IDLE:
         return NOTHING
@@ -123,12 +118,9 @@ def work_of(  # noqa: PLR0913  (an operator's call, and where it runs)
     moved = float(sum(math.prod(tensor.shape) * tensor.element_size() for tensor in (*read, *written)))
     count = _OWN_COUNTS.get(packet) or flop_registry.get(packet)
     operations = float(count(*args, **kwargs, out_val=result)) if count is not None else 0.0
-    if machine is None:
-        cost = max(moved, operations / OPERATIONS_PER_BYTE.get(device, OPERATIONS_PER_BYTE["cpu"]))
-    else:
-        cost = moved / machine.bytes_per_second
-        if operations:
-            cost = max(cost, operations / _speed(machine, packet, given[0]))
+    cost = moved / machine.bytes_per_second
+    if operations:
+        cost = max(cost, operations / _speed(machine, packet, given[0]))
     return Amount(operations=operations, moved_bytes=moved, cost=cost)
 
 

@@ -20,7 +20,16 @@ from torch.optim import Optimizer
 
 from autorecompute.backends.common import observe_batch
 from autorecompute.backends.torch.compiled.forms import eagerly
-from autorecompute.backends.torch.fake.live import BACKWARD, FORWARD, OUTSIDE, Segment, state_of, tensors_of, work_of
+from autorecompute.backends.torch.fake.live import (
+    BACKWARD,
+    FORWARD,
+    OUTSIDE,
+    ROUGH,
+    Segment,
+    state_of,
+    tensors_of,
+    work_of,
+)
 from autorecompute.backends.torch.fake.repeats import last_result
 from autorecompute.backends.torch.fake.tensors import (
     FakeLiveBytes,
@@ -321,8 +330,9 @@ class FakeSteps:
             RuntimeError: An operator cannot be run on fake tensors.
         """
         device = next((parameter.device.type for parameter in self._model.parameters()), "cpu")
+        machine = machine or ROUGH.get(device, ROUGH["cpu"])
         with self._fake(board) as (call, mode):
-            operators = FakeOperators(mode, functools.partial(work_of, device=device, machine=machine))
+            operators = FakeOperators(mode, functools.partial(work_of, machine=machine))
 
             def take(
                 choices: Iterable[Choice],
