@@ -129,10 +129,7 @@ def _make_mesh(
 
 
 _ATEN = torch.ops.aten
-_FUSED = {
-    CUDNN: _ATEN._scaled_dot_product_cudnn_attention,
-    EFFICIENT: _ATEN._scaled_dot_product_efficient_attention,
-}
+_FUSED = {CUDNN: _ATEN._scaled_dot_product_cudnn_attention, EFFICIENT: _ATEN._scaled_dot_product_efficient_attention}
 HALF_BYTES = 2
 
 

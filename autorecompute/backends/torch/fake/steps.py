@@ -392,13 +392,7 @@ class FakeSteps:
                 module._forward_pre_hooks, module._forward_hooks = pre_hooks, forward_hooks
 
     def _step(
-        self,
-        call: Call,
-        operators: FakeOperators,
-        skipped: Collection[str],
-        *,
-        optimizes: bool,
-        makes_state: bool,
+        self, call: Call, operators: FakeOperators, skipped: Collection[str], *, optimizes: bool, makes_state: bool
     ) -> FakeLiveBytes:
         self._timeline.start()
         optimizers, buckets = self._script.optimizers, self._script.buckets

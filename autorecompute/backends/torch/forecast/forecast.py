@@ -12,13 +12,7 @@ from typing import TYPE_CHECKING, Self
 
 import numpy as np
 
-from autorecompute.backends.torch.forecast.records import (
-    CALL_SECONDS,
-    Amount,
-    OptionStep,
-    Steps,
-    TorchDetection,
-)
+from autorecompute.backends.torch.forecast.records import CALL_SECONDS, Amount, OptionStep, Steps, TorchDetection
 from autorecompute.memory import (
     HEAD,
     OPTIMIZER,

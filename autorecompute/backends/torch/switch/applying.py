@@ -99,10 +99,7 @@ class Roots:
             self.note(optimizer)
 
         self._is_on = True
-        self._put = [
-            (Module, "__call__", call, call_and_tell),
-            (Optimizer, "add_param_group", add, add_and_note),
-        ]
+        self._put = [(Module, "__call__", call, call_and_tell), (Optimizer, "add_param_group", add, add_and_note)]
         for owner, name, _, ours in self._put:
             setattr(owner, name, ours)
 
