@@ -9,6 +9,7 @@ import dataclasses
 import functools
 import gc
 import inspect
+import itertools
 import operator
 from collections.abc import Callable, Collection, Mapping, Sequence
 from typing import TYPE_CHECKING, Any
@@ -375,21 +376,17 @@ class FakeSteps:
         """Tell values inside what makes a module run again, and follow units outside what drops their operators."""
         watchers = {self._model.get_submodule(path): self._values.around(path) for path in self._values.paths}
         left_out, (keep, give) = {self._model.get_submodule(path) for path in skipped}, last_result()
-        before = {module: around_of(module) for module in {*self._units, *watchers}}
-        for module, arounds in before.items():
-            outer = [keep, self._timeline.around] if module in self._units else []
-            inner = [watchers[module]] if module in watchers else []
-            put_around(module, [give] if module in left_out else [*outer, *arounds, *inner])
-        hooks = {module: (module._forward_pre_hooks, module._forward_hooks) for module in left_out}
-        for module in left_out:  # with them fully_shard gathers parameters
-            module._forward_pre_hooks, module._forward_hooks = collections.OrderedDict(), collections.OrderedDict()
-        try:
+        with contextlib.ExitStack() as undone:
+            for module in {*self._units, *watchers}:
+                arounds = around_of(module)
+                undone.callback(put_around, module, arounds)
+                outer = [keep, self._timeline.around] if module in self._units else []
+                inner = [watchers[module]] if module in watchers else []
+                put_around(module, [give] if module in left_out else [*outer, *arounds, *inner])
+            for module, hooks in itertools.product(left_out, ("_forward_pre_hooks", "_forward_hooks")):
+                undone.callback(setattr, module, hooks, getattr(module, hooks))
+                setattr(module, hooks, collections.OrderedDict())  # with them fully_shard gathers parameters
             yield
-        finally:
-            for module, arounds in before.items():
-                put_around(module, arounds)
-            for module, (pre_hooks, forward_hooks) in hooks.items():
-                module._forward_pre_hooks, module._forward_hooks = pre_hooks, forward_hooks
 
     def _step(
         self, call: Call, operators: FakeOperators, skipped: Collection[str], *, optimizes: bool, makes_state: bool

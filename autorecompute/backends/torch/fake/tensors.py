@@ -263,19 +263,16 @@ def in_fakes(mode: FakeTensorMode, model: Module, optimizers: Iterable[Optimizer
             made[id(real)] = real if is_fake(real) else Parameter(mode.from_tensor(real.detach()), real.requires_grad)
         return made[id(real)]
 
-    real = [(module, dict(module._parameters), dict(module._buffers)) for module in model.modules()]
-    for module, parameters, buffers in real:
-        module._parameters.update({name: fake(one) for name, one in parameters.items() if one is not None})
-        module._buffers.update({name: as_fakes(one, mode) for name, one in buffers.items() if one is not None})
-    try:
-        with contextlib.ExitStack() as swapped:
-            for optimizer in optimizers:
-                swapped.enter_context(_optimizer_in_fakes(optimizer, fake, mode))
-            yield
-    finally:
-        for module, parameters, buffers in real:
-            module._parameters.update(parameters)
-            module._buffers.update(buffers)
+    with contextlib.ExitStack() as undone:
+        for module in model.modules():
+            parameters, buffers = dict(module._parameters), dict(module._buffers)
+            undone.callback(module._parameters.update, parameters)
+            undone.callback(module._buffers.update, buffers)
+            module._parameters.update({name: fake(one) for name, one in parameters.items() if one is not None})
+            module._buffers.update({name: as_fakes(one, mode) for name, one in buffers.items() if one is not None})
+        for optimizer in optimizers:
+            undone.enter_context(_optimizer_in_fakes(optimizer, fake, mode))
+        yield
 
 
 @contextlib.contextmanager

@@ -376,7 +376,10 @@ class Before:
             raise RuntimeError(CHANGED.format("a parameter"))
         self._entered = contextlib.ExitStack()
         self._entered.enter_context(kept(within_reach(self._modules)))
-        self._entered.enter_context(self._kept_now())
+        self._entered.callback(self.generators.set, self.generators.states())
+        for module in self._modules:
+            self._entered.callback(module._parameters.update, dict(module._parameters))
+        self._entered.enter_context(_as_now(self._modules))
         for module, training, parameters in zip(self._modules, self._training, self._parameters, strict=True):
             module._parameters.update(parameters)
             module.training = training
@@ -402,18 +405,6 @@ class Before:
                     own[name] = fresh.setdefault(id(value), copy.copy(value))
                 elif value is not UNKNOWN:
                     own[name] = value
-
-    @contextlib.contextmanager
-    def _kept_now(self) -> Iterator[None]:
-        states = self.generators.states()
-        parameters = [(module, dict(module._parameters)) for module in self._modules]
-        try:
-            with _as_now(self._modules):
-                yield
-        finally:
-            for module, own in parameters:
-                module._parameters.update(own)
-            self.generators.set(states)
 
     def _versions_now(self) -> list[int]:
         return [value._version for own in self._parameters for value in own.values() if value is not None]
