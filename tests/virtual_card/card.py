@@ -24,7 +24,7 @@ from autorecompute.backends.torch.forecast.caching_allocator import (
     AllocatorSettings,
     CachingAllocator,
 )
-from autorecompute.backends.torch.forecast.cards import BFLOAT16, CARDS, FLOAT, HALF, TF32, machine_of
+from autorecompute.backends.torch.forecast.cards import BFLOAT16, CAPABILITIES, CARDS, FLOAT, HALF, TF32
 from autorecompute.backends.torch.forecast.records import NOTHING
 from autorecompute.units import MIB, format_bytes
 from virtual_card import CONTEXT_BYTES, cuda
@@ -61,7 +61,7 @@ _PRODUCTS = {_ATEN.mm, _ATEN.addmm, _ATEN.bmm}
 
 def reached(model):
     """Return a card at the speeds that models reach on it."""
-    card = machine_of(model)
+    card = CARDS[model]
     speeds = card.operations_per_second
     return dataclasses.replace(
         card,
@@ -78,15 +78,13 @@ class VirtualCard(TorchDispatchMode):
     def __init__(self, paper, clock, number):
         super().__init__()
         self.paper, self.total_bytes = paper, paper.bytes
-        self.capability = CARDS[paper.model].capability
+        self.capability = CAPABILITIES[paper.model]
         self.random_state = [0, 0]
         self.is_suspended = False
         self.allocator = CachingAllocator(AllocatorSettings.of(os.environ), self.total_bytes - CONTEXT_BYTES)
         self._storages = Storages(self.allocator.free)
         self._fakes = FakeTensorMode(allow_non_fake_inputs=True)
-        self._operators = FakeOperators(
-            self._fakes, functools.partial(work_of, device="cuda", machine=reached(paper.model))
-        )
+        self._operators = FakeOperators(self._fakes, functools.partial(work_of, machine=reached(paper.model)))
         self._clock, self._busy_until, self._pid, self._has_begun = clock, clock.get(), os.getpid(), False
         self._chance = random.Random(f"{paper.seed} {number}")
         self._of_process = math.exp(self._gauss(PROCESS_NOISE))

@@ -116,8 +116,8 @@ def _answer(card):
         "memory_stats": stats,
         "empty_cache": card.empty_cache,
         "mem_get_info": lambda *_: (card.total_bytes - CONTEXT_BYTES - memory.now.reserved, card.total_bytes),
-        "set_per_process_memory_fraction": lambda fraction, _device=None: memory.limit_to(
-            min(int(fraction * card.total_bytes), card.total_bytes - CONTEXT_BYTES)
+        "set_per_process_memory_fraction": lambda fraction, _device=None: setattr(
+            memory, "limit", min(int(fraction * card.total_bytes), card.total_bytes - CONTEXT_BYTES)
         ),
         "get_rng_state": get_rng_state,
         "set_rng_state": set_rng_state,

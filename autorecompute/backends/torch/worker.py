@@ -13,12 +13,13 @@ import torch
 
 from autorecompute import codec
 from autorecompute.backends.common import describe_device, observe_batch, on_few_samples
+from autorecompute.backends.interface import WorkerBackend
 from autorecompute.backends.torch.check.gradients import check_gradients
 from autorecompute.backends.torch.compiled.forms import CLOCK, MEASURED, AllocatedLive, has_compiled, is_compiled
 from autorecompute.backends.torch.controller import MODEL, NAME
 from autorecompute.backends.torch.fake.live import StepLive, tensors_of, this_machine
 from autorecompute.backends.torch.fake.machine import kernels_of, with_whole_steps
-from autorecompute.backends.torch.fake.steps import Script, buckets_around, require_group
+from autorecompute.backends.torch.fake.steps import Script, buckets_around
 from autorecompute.backends.torch.fake.survey import bytes_of, rough_steps, survey_steps
 from autorecompute.backends.torch.fake.tensors import LargeTensorsAreFake, taken_for_real
 from autorecompute.backends.torch.find import own_checkpoints, refusals
@@ -35,11 +36,12 @@ from autorecompute.backends.torch.find.source import (
 )
 from autorecompute.backends.torch.find.storages import tensors_in
 from autorecompute.backends.torch.find.structure import is_sharded
-from autorecompute.backends.torch.forecast.cards import machine_of
+from autorecompute.backends.torch.forecast.cards import CARDS
 from autorecompute.backends.torch.forecast.forecast import TorchMemoryModel
 from autorecompute.backends.torch.forecast.plans_file import requested
 from autorecompute.backends.torch.forecast.records import COMPILED, FROZEN, TorchDetection, describe_own
-from autorecompute.backends.torch.switch.applying import Roots, Tuned, decide_elsewhere, to_alike
+from autorecompute.backends.torch.switch import applying
+from autorecompute.backends.torch.switch.applying import Roots, Tuned, to_alike
 from autorecompute.errors import ScriptError, first_line
 from autorecompute.measurement import UNCOMPARED
 from autorecompute.meters.host import HostMeter
@@ -81,7 +83,7 @@ def make_backend(folder: Path, *, leaves: Callable[[Module], bool] = lambda _mod
     return TorchBackend(leaves)
 
 
-class TorchBackend:
+class TorchBackend(WorkerBackend):
     """Plain PyTorch inside the user's process.
 
     The first module that trains is tuned. Others that are built like it, an ensemble's for instance, get the same
@@ -124,7 +126,7 @@ class TorchBackend:
             from autorecompute.backends.torch.fake.machine import pretend
 
             pretend(listener.fake_ranks)
-        decide_elsewhere()
+        applying.ELSEWHERE.set()
         self._roots.install(listener.on_failure)
 
     def note(self, optimizer: Optimizer) -> None:
@@ -215,9 +217,6 @@ class TorchBackend:
         """Seconds since the last call in which ``torch.compile`` was at work on a model that is tuned."""
         return CLOCK.take() if self._is_compiled else 0.0
 
-    def take_profile(self) -> None:
-        """Do nothing: fake steps have told what a profile would."""
-
     @property
     def has_open_forward(self) -> bool:
         """Tell whether a training forward waits for its backward."""
@@ -288,10 +287,13 @@ class TorchBackend:
         if self._is_compiled:
             raise ScriptError(str(Refusal(Reason.COMPILED_FAKE)))
         ranks, optimizers = self._listener.fake_ranks, self._roots.optimizers_of(root)
-        if ranks:
-            require_group()
+        if ranks and not torch.distributed.is_initialized():
+            raise ScriptError(
+                "The script makes no process group, so there is one rank of it. Leave --ranks out, or have the script "
+                "call torch.distributed.init_process_group where WORLD_SIZE is set."
+            )
         card = self._listener.fake_card or ""
-        self._stands_for = machine = machine_of(card) if card else this_machine(next(root.parameters()).device.type)
+        self._stands_for = machine = CARDS[card] if card else this_machine(next(root.parameters()).device.type)
         with fakes.small_ones_too(root, optimizers), kernels_of(card, optimizers), taken_for_real():
             args, kwargs = fakes.without_floats((tuple(args), dict(kwargs)))
             detection = self._detect(root, args, kwargs)

@@ -22,7 +22,7 @@ PLANS = Config.parse(["transformer.h.*:checkpoint:1", "transformer.h.*.mlp.act/m
 
 @pytest.fixture(autouse=True)
 def undecided(monkeypatch):
-    monkeypatch.setattr(applying, "_ELSEWHERE", threading.Event())
+    monkeypatch.setattr(applying, "ELSEWHERE", threading.Event())
     monkeypatch.delenv(VARIABLE, raising=False)
 
 

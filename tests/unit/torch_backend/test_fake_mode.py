@@ -11,8 +11,9 @@ from autorecompute.backends.torch.fake.steps import FakeSteps, Script
 from autorecompute.backends.torch.fake.survey import bytes_of, survey_steps
 from autorecompute.backends.torch.fake.tensors import LargeTensorsAreFake, is_fake
 from autorecompute.backends.torch.find.detection import space_of
-from autorecompute.backends.torch.forecast.cards import CARDS
+from autorecompute.backends.torch.forecast.cards import CAPABILITIES
 from autorecompute.backends.torch.forecast.forecast import TorchMemoryModel
+from autorecompute.backends.torch.forecast.records import TorchDetection
 from autorecompute.backends.torch.switch.applying import Tuned
 from autorecompute.errors import ScriptError
 from autorecompute.plans import Config
@@ -109,7 +110,7 @@ def test_what_is_found_with_a_cards_kernels_is_there_in_its_steps():
     optimizer = torch.optim.AdamW(training.model.parameters())
     with LargeTensorsAreFake() as fakes, fakes.small_ones_too(training.model, [optimizer]):
         args, kwargs = fakes.without_floats(call_of(training))
-        with CardKernels(CARDS["H100"].capability).active([optimizer]):
+        with CardKernels(CAPABILITIES["H100"]).active([optimizer]):
             tuned = Tuned.of(training.model, args, kwargs)
             script = Script(args, kwargs, [optimizer])
             steps = survey_steps(training.model, tuned.found, tuned.board, script)
@@ -119,7 +120,7 @@ def test_what_is_found_with_a_cards_kernels_is_there_in_its_steps():
             meters = {config: whole.run(tuned.board, config.choices) for config in configs}
             held = reserve(training.model, tuned, script, meters)
     assert tuned.missed == ()
-    memory = TorchMemoryModel(space, steps, 0, {}, held)
+    memory = TorchMemoryModel(space, steps, 0, {}, TorchDetection(on_card=held))
     for config, meter in meters.items():
         forecast = memory.forecast(config, memory.dims)
         assert forecast.live_bytes == meter.peak - meter.base

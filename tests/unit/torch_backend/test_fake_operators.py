@@ -7,6 +7,7 @@ from torch._subclasses.fake_tensor import FakeTensorMode
 
 from autorecompute.backends.torch.fake.tensors import FakeOperators
 from autorecompute.backends.torch.find.storages import tensors_in
+from autorecompute.backends.torch.forecast.records import NOTHING
 
 aten = torch.ops.aten
 
@@ -36,7 +37,7 @@ def storage_of(tensor):
     ],
 )
 def test_a_remembered_result_is_the_one_of_the_mode(mode, function, more):
-    operators, x = FakeOperators(mode), torch.randn(4, 6)
+    operators, x = FakeOperators(mode, lambda *_: NOTHING), torch.randn(4, 6)
 
     def forms(results):
         return [(o.shape, o.stride(), o.dtype, o.device, storage_of(o) == storage_of(x)) for o in results]
@@ -49,14 +50,14 @@ def test_a_remembered_result_is_the_one_of_the_mode(mode, function, more):
 
 
 def test_a_number_is_told_from_an_equal_one_of_another_type(mode):
-    operators = FakeOperators(mode)
+    operators = FakeOperators(mode, lambda *_: NOTHING)
     kinds = [operators.run(aten.full.default, ([2], value), {})[0].dtype for value in (1, 1.0, True)]
     assert kinds == [torch.int64, torch.float32, torch.bool]
 
 
 def test_a_tensor_goes_as_soon_as_nobody_holds_it(mode):
     """Neither memory nor a cycle keeps results or arguments."""
-    operators, x = FakeOperators(mode), torch.randn(4, 6)
+    operators, x = FakeOperators(mode, lambda *_: NOTHING), torch.randn(4, 6)
     gc.disable()
     try:
         for _ in range(2):  # the first is run, the second remembered

@@ -10,14 +10,14 @@ from torch.nn import functional
 from torch.utils.flop_counter import FlopCounterMode
 
 from autorecompute.backends.torch.fake import live
-from autorecompute.backends.torch.fake.live import LiveBytes, Segment, work_of
+from autorecompute.backends.torch.fake.live import ROUGH, LiveBytes, Segment, work_of
 from autorecompute.backends.torch.fake.steps import FakeSteps, Script
 from autorecompute.backends.torch.fake.survey import survey_steps
 from autorecompute.backends.torch.fake.tensors import LargeTensorsAreFake, is_fake
 from autorecompute.backends.torch.find.detection import space_of
-from autorecompute.backends.torch.forecast.cards import CARDS, machine_of
+from autorecompute.backends.torch.forecast.cards import CAPABILITIES, CARDS, GIGA, TERA
 from autorecompute.backends.torch.forecast.forecast import TorchMemoryModel
-from autorecompute.backends.torch.forecast.records import NOTHING
+from autorecompute.backends.torch.forecast.records import NOTHING, TorchDetection
 from autorecompute.backends.torch.switch.applying import Tuned
 from autorecompute.units import MIB
 from tiny_models import call_of, make
@@ -39,7 +39,7 @@ class Working(LiveBytes):
         return result, work_of(function, args, kwargs, result, machine=self._machine)
 
 
-def amount_of(call, machine=None):
+def amount_of(call, machine=ROUGH["cpu"]):
     with Working(machine) as meter:
         call()
     return meter.work[ONE]
@@ -66,7 +66,7 @@ def attention_in(step):
     class Attention(LiveBytes):
         def _run(self, function, args, kwargs):
             if "for_cpu" in str(function):
-                found.append(float(work_of(function, args, kwargs, None).operations))
+                found.append(float(work_of(function, args, kwargs, None, machine=ROUGH["cpu"]).operations))
             return super()._run(function, args, kwargs)
 
     with Attention():
@@ -86,7 +86,7 @@ def test_attention_of_a_cpu_counts_as_that_of_a_card():
 
 def test_an_operator_takes_the_longer_of_computing_and_moving():
     """A product of large matrices is bound by the card's operations, an addition by its memory, a view by nothing."""
-    card, one = machine_of("H100"), torch.ones(1024, 1024)
+    card, one = CARDS["H100"], torch.ones(1024, 1024)
     half = one.to(torch.bfloat16)
     product, sum_ = amount_of(lambda: half @ half, card), amount_of(lambda: one + one, card)
     assert product.cost == pytest.approx(2 * 1024**3 / 989.5e12)
@@ -109,7 +109,7 @@ def test_tensor_cores_take_float32_where_the_script_lets_them(precision, speed):
     before, one = torch.get_float32_matmul_precision(), torch.ones(2048, 2048)
     torch.set_float32_matmul_precision(precision)
     try:
-        seconds = amount_of(lambda: one @ one, machine_of("A100")).cost
+        seconds = amount_of(lambda: one @ one, CARDS["A100"]).cost
     finally:
         torch.set_float32_matmul_precision(before)
     assert seconds == pytest.approx(2 * 2048**3 / speed)
@@ -120,7 +120,7 @@ def test_a_type_that_a_card_has_no_cores_for_has_the_speed_of_float32():
     seconds = {}
     for dtype in (torch.float32, torch.bfloat16, torch.float16):
         one = torch.ones(2048, 2048, dtype=dtype)
-        seconds[dtype] = amount_of(functools.partial(torch.mm, one, one), machine_of("V100")).cost
+        seconds[dtype] = amount_of(functools.partial(torch.mm, one, one), CARDS["V100"]).cost
     assert seconds[torch.bfloat16] == seconds[torch.float32] > 5 * seconds[torch.float16]
 
 
@@ -128,14 +128,13 @@ def test_a_type_that_a_card_has_no_cores_for_has_the_speed_of_float32():
 def test_the_documentation_has_the_figures_of_every_card_and_where_they_come_from(name):
     card = CARDS[name]
     (row,) = [line for line in (DOCS / "gpu.md").read_text().splitlines() if line.startswith(f"| {name} | ")]
-    teraflops = [f"{card.teraflops[kind]:g}" if kind in card.teraflops else "-" for kind in KINDS]
-    capability = ".".join(map(str, card.capability))
-    figures = [name, capability, str(card.memory_gb), f"{card.gb_per_second:g}", *teraflops, card.source]
+    speeds = card.operations_per_second
+    teraflops = [f"{speeds[kind] / TERA:g}" if kind in speeds else "-" for kind in KINDS]
+    gigabytes = [f"{figure / GIGA:g}" for figure in (card.memory_bytes, card.bytes_per_second)]
+    figures = [name, ".".join(map(str, CAPABILITIES[name])), *gigabytes, *teraflops, card.source]
     assert [cell.strip() for cell in row.strip("|").split("|")] == figures
-    machine = machine_of(name)
-    assert machine.source.startswith("NVIDIA")
-    assert machine.operations_per_second["float16"] >= machine.operations_per_second["float32"]
-    assert machine.operations_per_second["float32"] > machine.bytes_per_second
+    assert card.source.startswith("NVIDIA")
+    assert speeds["float16"] >= speeds["float32"] > card.bytes_per_second
 
 
 def test_this_machine_is_measured_with_data_where_everything_else_is_fake(monkeypatch):
@@ -163,13 +162,13 @@ def test_the_estimate_of_a_preset_is_what_a_whole_step_with_it_computes():
 
     At another batch no step was looked at, and nothing is told.
     """
-    training, card = make("llama", batch=8), machine_of("A100")
+    training, card = make("llama", batch=8), CARDS["A100"]
     args, kwargs = call_of(training)
     tuned = Tuned.of(training.model, args, kwargs)
     script = Script(args, kwargs, [torch.optim.AdamW(training.model.parameters())])
     steps = survey_steps(training.model, tuned.found, tuned.board, script, card)
     space = space_of(tuned.found, tuned.board, steps)
-    memory = TorchMemoryModel(space, steps, 0, {}, machine=card)
+    memory = TorchMemoryModel(space, steps, 0, {}, TorchDetection(machine=card))
     fakes = FakeSteps(training.model, tuned.found.structure.units, script, tuned.found.values)
     with fakes.prepared(tuned.board, card) as (_, take):
         for preset, config in space.presets.items():

@@ -52,7 +52,7 @@ class Listener:
 def begin(monkeypatch):
     """Follows this process as a worker does, and stops in the end."""
     followed = []
-    monkeypatch.setattr(applying, "_ELSEWHERE", threading.Event())
+    monkeypatch.setattr(applying, "ELSEWHERE", threading.Event())
     # Tests that ran before in this process may have compiled something, which these do not.
     monkeypatch.setattr(live, "is_compiling", lambda: False)
 

@@ -23,9 +23,15 @@ from autorecompute.backends.torch.find.graphs import grad_of_leaves, show_gradie
 from autorecompute.backends.torch.find.refusals import classify
 from autorecompute.backends.torch.find.structure import forgotten, gradients_of, is_anywhere, is_sharded, is_within
 from autorecompute.backends.torch.forecast.records import CHECKPOINT
-from autorecompute.backends.torch.switch.checkpoints import can_have_its_own, has_cache, with_its_own
 from autorecompute.backends.torch.switch.module_state import AUTOCAST_DEVICES, copies_of, untouched, without_autocast
-from autorecompute.backends.torch.switch.switchboard import around_of, can_be_intercepted, put_around
+from autorecompute.backends.torch.switch.switchboard import (
+    around_of,
+    can_be_intercepted,
+    can_have_its_own,
+    has_cache,
+    put_around,
+    with_its_own,
+)
 from autorecompute.measurement import GradientCheck, Outcome
 from autorecompute.plans import Choice
 

@@ -29,8 +29,7 @@ from autorecompute.backends.torch.forecast.records import (
     RECOMPUTE,
     kept_cluster,
 )
-from autorecompute.backends.torch.switch.checkpoints import MATMULS, has_cache
-from autorecompute.backends.torch.switch.switchboard import Effect, Site, Switchboard
+from autorecompute.backends.torch.switch.switchboard import MATMULS, Effect, Site, Switchboard, has_cache
 from autorecompute.errors import first_line
 
 if TYPE_CHECKING:

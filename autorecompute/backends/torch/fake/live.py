@@ -8,7 +8,7 @@ import dataclasses
 import functools
 import math
 import time
-from typing import TYPE_CHECKING, Any, Self
+from typing import TYPE_CHECKING, Any, NamedTuple, Self
 
 import torch
 from torch import Tensor
@@ -50,19 +50,15 @@ class _Multiplying(dict[str, float]):
     def __missing__(self, kind: str) -> float:
         if kind == TF32:  # what is measured is what the script has switched on
             return self[FLOAT]
-        self[kind] = speed = self._measured(getattr(torch, kind))
-        return speed
-
-    def _measured(self, dtype: torch.dtype) -> float:
-        rows = SMALLEST
-        while True:
+        rows, seconds = SMALLEST // 2, 0.0
+        while seconds < LONG_ENOUGH_SECONDS and rows < LARGEST:
+            rows *= 2
             # Fake tensors are made of everything around, and a fake takes no time.
             with _disable_current_modes(), torch.no_grad():
-                one = torch.ones(rows, rows, dtype=dtype, device=self._device)
+                one = torch.ones(rows, rows, dtype=getattr(torch, kind), device=self._device)
                 seconds = _best(functools.partial(torch.mm, one, one.clone(), out=torch.empty_like(one)), self._device)
-            if seconds >= LONG_ENOUGH_SECONDS or rows == LARGEST:
-                return 2 * rows**3 / seconds
-            rows *= 2
+        self[kind] = speed = 2 * rows**3 / seconds
+        return speed
 
 
 def this_machine(device: str) -> Machine:
@@ -82,23 +78,23 @@ def this_machine(device: str) -> Machine:
 
 def _best(call: Callable[[], object], device: str) -> float:
     """Return the shortest time of some calls: others on the machine make them longer, nothing makes them shorter."""
+    settle = torch.cuda.synchronize if device == "cuda" else lambda: None
     seconds = []
     for _ in range(1 + REPEATS):
-        _settle(device)
+        settle()
         begin = time.perf_counter()
         call()
-        _settle(device)
+        settle()
         seconds.append(max(time.perf_counter() - begin, 1e-9))
     return min(seconds[1:])
 
 
-def _settle(device: str) -> None:
-    if device == "cuda":
-        torch.cuda.synchronize()
-
-
-OPERATIONS_PER_BYTE = {"cpu": 10.0, "cuda": 100.0}
-"""Multiplications and additions that a device does in the time in which it reads or writes a byte."""
+ROUGH = {
+    device: Machine(name=device, source="", is_measured=False, operations_per_second={FLOAT: speed}, bytes_per_second=1)
+    for device, speed in (("cpu", 10.0), ("cuda", 100.0))
+}
+"""In place of speeds the multiplications and additions in the time in which a device reads or writes a byte: they order
+configs before a step of any has run. Trials correct them."""
 
 _ATEN = torch.ops.aten
 _CONVOLUTIONS = {_ATEN.convolution, _ATEN._convolution, _ATEN.convolution_backward}
@@ -109,19 +105,10 @@ _IDLE = {_ATEN.empty, _ATEN.empty_like, _ATEN.empty_strided, _ATEN.new_empty, _A
 """They reserve memory and neither read nor write it."""
 
 
-def work_of(  # noqa: PLR0913  (an operator's call, and where it runs)
-    function: Any,
-    args: tuple[Any, ...],
-    kwargs: Mapping[str, Any],
-    result: Any,
-    *,
-    device: str = "cpu",
-    machine: Machine | None = None,
+def work_of(
+    function: Any, args: tuple[Any, ...], kwargs: Mapping[str, Any], result: Any, *, machine: Machine
 ) -> Amount:
-    """Return the work of one operator, and its time on a machine.
-
-    Where none is known a rule of thumb orders configs before a step of any has run. Trials correct it.
-    """
+    """Return the work of one operator, and its time on a machine."""
     packet = getattr(function, "overloadpacket", None)
     if getattr(function, "is_view", False) or packet in _IDLE:
         return NOTHING
@@ -131,12 +118,9 @@ def work_of(  # noqa: PLR0913  (an operator's call, and where it runs)
     moved = float(sum(math.prod(tensor.shape) * tensor.element_size() for tensor in (*read, *written)))
     count = _OWN_COUNTS.get(packet) or flop_registry.get(packet)
     operations = float(count(*args, **kwargs, out_val=result)) if count is not None else 0.0
-    if machine is None:
-        cost = max(moved, operations / OPERATIONS_PER_BYTE.get(device, OPERATIONS_PER_BYTE["cpu"]))
-    else:
-        cost = moved / machine.bytes_per_second
-        if operations:
-            cost = max(cost, operations / _speed(machine, packet, given[0]))
+    cost = moved / machine.bytes_per_second
+    if operations:
+        cost = max(cost, operations / _speed(machine, packet, given[0]))
     return Amount(operations=operations, moved_bytes=moved, cost=cost)
 
 
@@ -192,8 +176,7 @@ class Segment:
         is_behind: True for what lies behind the unit and before the next one; behind the last one are the head and the
             loss.
         node: The node that the backward pass is in, counted from the first one of the unit; where nothing repeats, that
-            which the forward pass makes as well, counted from the model's first. Segments of one unit are equal
-            whatever it is.
+            which the forward pass makes as well, counted from the model's first. Segments are equal whatever it is.
     """
 
     phase: str
@@ -202,14 +185,8 @@ class Segment:
     node: int = dataclasses.field(default=0, compare=False)
 
 
-@dataclasses.dataclass(frozen=True)
-class Event:
-    """A change of the bytes that are alive.
-
-    Attributes:
-        change: Bytes that came, or went where it is negative.
-        storage: The number of their storage in this step.
-    """
+class Event(NamedTuple):
+    """A change of the bytes that are alive: those of a storage, by its number in this step, came or went."""
 
     segment: Segment
     change: int
@@ -350,8 +327,7 @@ class StepLive:
             self._meter = AllocatedLive(self._known)
             self._meter.start()
         else:
-            self._meter = LiveBytes(self._known())
-            self._meter.__enter__()
+            self._meter = LiveBytes(self._known()).__enter__()
 
     def stop(self) -> int:
         """Return the most bytes alive beyond those that were at the start."""

@@ -24,9 +24,17 @@ from autorecompute.backends.torch.fake.steps import GATHERED, GRADIENTS, PARAMET
 from autorecompute.backends.torch.fake.survey import bytes_of
 from autorecompute.backends.torch.find.structure import is_sharded
 from autorecompute.backends.torch.forecast.caching_allocator import AllocatorSettings
-from autorecompute.backends.torch.forecast.cards import CARDS, CUDNN, EFFICIENT, FLASH, MATH, AttentionCall, kernel_of
+from autorecompute.backends.torch.forecast.cards import (
+    CAPABILITIES,
+    CUDNN,
+    EFFICIENT,
+    FLASH,
+    MATH,
+    AttentionCall,
+    kernel_of,
+)
 from autorecompute.backends.torch.forecast.records import OnCard
-from autorecompute.backends.torch.switch.checkpoints import attention_by
+from autorecompute.backends.torch.switch.switchboard import attention_by
 from autorecompute.errors import ScriptError
 from autorecompute.memory import RankPeak
 
@@ -38,8 +46,8 @@ if TYPE_CHECKING:
     from torch.optim import Optimizer
 
     from autorecompute.backends.torch.fake.live import Event
-    from autorecompute.backends.torch.fake.repeats import FakeStep
-    from autorecompute.backends.torch.fake.steps import Script
+    from autorecompute.backends.torch.fake.steps import Script, Take
+    from autorecompute.backends.torch.fake.tensors import FakeLiveBytes
     from autorecompute.backends.torch.forecast.records import Steps, TorchDetection
     from autorecompute.backends.torch.switch.applying import Tuned
     from autorecompute.plans import Config
@@ -54,8 +62,7 @@ MODULES = (dist, distributed_c10d, device_mesh)
 def pretend(ranks: int) -> None:
     """Make this process rank 0 of so many from now on: in its environment, and in the group that the script makes.
 
-    Args:
-        ranks: The number of them; with 0 a script that needs others to make its group is told how to have them.
+    With 0 a script that needs others to make its group is told how to have them.
     """
     make, make_inner, make_mesh = dist.init_process_group, dist.new_group, device_mesh.init_device_mesh
     if not ranks:
@@ -122,10 +129,7 @@ def _make_mesh(
 
 
 _ATEN = torch.ops.aten
-_FUSED = {
-    CUDNN: _ATEN._scaled_dot_product_cudnn_attention,
-    EFFICIENT: _ATEN._scaled_dot_product_efficient_attention,
-}
+_FUSED = {CUDNN: _ATEN._scaled_dot_product_cudnn_attention, EFFICIENT: _ATEN._scaled_dot_product_efficient_attention}
 HALF_BYTES = 2
 
 
@@ -344,9 +348,7 @@ def _alike(tuned: Tuned, config: Config) -> frozenset[str]:
     )
 
 
-def _divided(
-    take: Callable[..., FakeStep], config: Config, calls: Sequence[str], skipped: frozenset[str]
-) -> tuple[FakeStep, Kinds]:
+def _divided(take: Take, config: Config, calls: Sequence[str], skipped: frozenset[str]) -> tuple[FakeLiveBytes, Kinds]:
     """Return a step, and the bytes of each kind at its peak; a whole step where one without some units cannot tell."""
     step, row = take(config.choices, skipped), Row(calls, skipped)
     by_segment = itertools.groupby(step.events, operator.attrgetter("segment"))
@@ -360,7 +362,7 @@ def _divided(
     return step, _at_peak(step, [known[one] for one in stand_ins if one in known])
 
 
-def _at_peak(step: FakeStep, parts: Iterable[tuple[Kinds, Kinds]]) -> Kinds:
+def _at_peak(step: FakeLiveBytes, parts: Iterable[tuple[Kinds, Kinds]]) -> Kinds:
     now: Kinds = collections.Counter()
     for number, size in step.held.items():
         now[STATE if number in step.state else step.kinds.get(number, ACTIVATIONS)] += size
@@ -373,7 +375,7 @@ def _at_peak(step: FakeStep, parts: Iterable[tuple[Kinds, Kinds]]) -> Kinds:
     return peak
 
 
-def _changes(step: FakeStep, events: Iterable[Event]) -> tuple[Kinds, Kinds]:
+def _changes(step: FakeLiveBytes, events: Iterable[Event]) -> tuple[Kinds, Kinds]:
     """Return the bytes of each kind that a segment adds when most are alive, and in the end."""
     now: Kinds = collections.Counter()
     highest, most = now.copy(), 0
@@ -392,7 +394,7 @@ def _plus(one: Kinds, other: Kinds) -> Kinds:
 
 def kernels_of(card: str, optimizers: Sequence[Optimizer]) -> AbstractContextManager[None]:
     """Have operators take the kernels of a card, or without one this machine's: plans and steps are those it has."""
-    return CardKernels(CARDS[card].capability).active(optimizers) if card else contextlib.nullcontext()
+    return CardKernels(CAPABILITIES[card]).active(optimizers) if card else contextlib.nullcontext()
 
 
 def with_whole_steps(  # noqa: PLR0913  (a model, its configs, and two ways to look at them)

@@ -6,22 +6,23 @@ import collections
 import dataclasses
 import functools
 import itertools
-from collections.abc import Iterator, Mapping
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 from torch import Tensor
 from torch.utils._pytree import tree_leaves, tree_map_only
 from torch.utils.weak import TensorWeakRef
 
-from autorecompute.backends.torch.fake.live import BACKWARD, FORWARD, OUTSIDE, Event, Segment
-from autorecompute.backends.torch.forecast.caching_allocator import CachingAllocator
+from autorecompute.backends.torch.fake.live import BACKWARD, FORWARD, OUTSIDE, Segment
+from autorecompute.backends.torch.forecast.caching_allocator import BY_DEFAULT, CachingAllocator
 from autorecompute.backends.torch.forecast.records import Amount
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Collection, Iterable, Sequence
+    from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
 
     from torch.nn import Module
 
+    from autorecompute.backends.torch.fake.live import Event
+    from autorecompute.backends.torch.fake.tensors import FakeLiveBytes
     from autorecompute.backends.torch.find.graphs import Plan
     from autorecompute.backends.torch.forecast.caching_allocator import AllocatorSettings, AllocatorStats
     from autorecompute.backends.torch.switch.rewriting import Program
@@ -37,39 +38,18 @@ STEPS = 3
 """Steps that are run through the allocator: what the first leaves free is in pieces that later ones may not fit in."""
 
 
-@dataclasses.dataclass(frozen=True)
-class FakeStep:
-    """Record of one step on fake tensors.
-
-    Attributes:
-        base: Bytes that are alive before it; so is ``held``, of each storage by its number.
-        state: The numbers of those that an optimizer makes in its first step.
-        kinds: The kind of a storage's bytes, by its number (``steps.told_apart``); activations have none.
-    """
-
-    base: int
-    events: tuple[Event, ...]
-    work: Mapping[Segment, Amount]
-    held: Mapping[int, int]
-    state: frozenset[int]
-    kinds: Mapping[int, str] = dataclasses.field(default_factory=dict)
-
-
-def card_memory(step: FakeStep, settings: AllocatorSettings | None = None, limit: int | None = None) -> AllocatorStats:
+def card_memory(step: FakeLiveBytes, settings: AllocatorSettings = BY_DEFAULT) -> AllocatorStats:
     """Return the peaks that ``torch.cuda.memory_stats`` would show after some steps like this one.
 
     The step is taken as it is: where it ran on the CPU's kernels, a card's kernels may keep other tensors. What
     libraries take for themselves, such as the workspace of cuBLAS, is not in it.
-
-    Raises:
-        MemoryError: The step goes beyond the limit.
     """
-    allocator = CachingAllocator(settings, limit)
+    allocator = CachingAllocator(settings)
     allocator.answer(requests_of(step))
     return allocator.peak
 
 
-def requests_of(step: FakeStep, steps: int = STEPS) -> Iterator[tuple[int, int]]:
+def requests_of(step: FakeLiveBytes, steps: int = STEPS) -> Iterator[tuple[int, int]]:
     """Yield what training asks the allocator for: the model and a batch, then steps, in the first of them the state."""
     yield from ((number, size) for number, size in step.held.items() if number not in step.state)
     first = next((place for place, event in enumerate(step.events) if event.segment.phase == OUTSIDE), len(step.events))
@@ -88,15 +68,15 @@ def requests_of(step: FakeStep, steps: int = STEPS) -> Iterator[tuple[int, int]]
 class Extent(NamedTuple):
     """Change of the live bytes in a part of a step, and the most that it ever added."""
 
-    change: int
-    highest: int
+    change: int = 0
+    highest: int = 0
 
     def then(self, other: Extent) -> Extent:
         """Return this part and the one behind it as one."""
         return Extent(self.change + other.change, max(self.highest, self.change + other.highest))
 
 
-NO_EXTENT = Extent(0, 0)
+NO_EXTENT = Extent()
 
 
 class Piece(NamedTuple):
@@ -121,10 +101,9 @@ def cut(events: Iterable[Event], calls: int) -> list[Piece]:
 
 def usual_order(calls: int) -> list[Segment]:
     """Return the segments of a step with so many calls of units, in the order in which a step goes through them."""
-    forward = [Segment(FORWARD, unit, is_behind) for unit in range(calls) for is_behind in (False, True)]
-    forward.insert(0, Segment(FORWARD, -1))
-    backward = [dataclasses.replace(segment, phase=BACKWARD) for segment in reversed(forward)]
-    return [*forward, *backward, Segment(OUTSIDE, -1)]
+    places = [(-1, False), *((unit, is_behind) for unit in range(calls) for is_behind in (False, True))]
+    forward = [Segment(FORWARD, *place) for place in places]
+    return [*forward, *(Segment(BACKWARD, *place) for place in reversed(places)), Segment(OUTSIDE, -1)]
 
 
 def _nodes(events: Iterable[Event]) -> tuple[tuple[int, Extent], ...]:
@@ -311,20 +290,15 @@ def last_result() -> tuple[Around, Around]:
 
 
 class Row:
-    """The calls of units in a step, some of which are left out.
-
-    Args:
-        calls: Paths of the units, in the order of their calls.
-        skipped: Those that are left out.
-    """
+    """The calls of units in a step, by their paths in order, some of which are left out."""
 
     def __init__(self, calls: Sequence[str], skipped: Collection[str]) -> None:
         self.skipped = skipped
-        self.calls = sum(path not in skipped for path in calls)
         self._is_skipped = {place: path in skipped for place, path in enumerate(calls)}
         self._numbers = {-1: -1}
-        for place, path in enumerate(calls):
-            self._numbers[place] = self._numbers[place - 1] + (path not in skipped)
+        for place, is_skipped in self._is_skipped.items():
+            self._numbers[place] = self._numbers[place - 1] + (not is_skipped)
+        self.calls = self._numbers[len(calls) - 1] + 1
 
     def whole(self, order: Sequence[Segment], pieces: Sequence[Piece]) -> list[Piece] | None:
         """Return the segments of the whole step, which goes through these; ``None`` as for :meth:`stand_ins`."""
@@ -339,8 +313,8 @@ class Row:
 
         Args:
             order: The segments that a whole step goes through.
-            taken: Those that one without the units that are left out goes through; where they do not follow from the
-                former, the answer is ``None``.
+            taken: Segments of a step without the units that are left out; where they do not follow from the former, the
+                answer is ``None``.
         """
         found = [self._brief(segment) for segment in order]
         left = [one for segment, one in zip(order, found, strict=True) if not self._is_skipped.get(segment.unit, False)]
@@ -373,7 +347,7 @@ class Row:
             for piece in pieces
         ]
 
-    def work(self, step: FakeStep, phases: Collection[str]) -> Amount:
+    def work(self, step: FakeLiveBytes, phases: Collection[str]) -> Amount:
         """Return the work of a whole step in these phases."""
         everywhere = [Segment(*each) for each in itertools.product(phases, self._numbers, (False, True))]
         return sum((step.work.get(self._brief(segment), Amount()) for segment in everywhere), Amount())

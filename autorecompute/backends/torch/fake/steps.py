@@ -9,6 +9,7 @@ import dataclasses
 import functools
 import gc
 import inspect
+import itertools
 import operator
 from collections.abc import Callable, Collection, Mapping, Sequence
 from typing import TYPE_CHECKING, Any
@@ -20,8 +21,17 @@ from torch.optim import Optimizer
 
 from autorecompute.backends.common import observe_batch
 from autorecompute.backends.torch.compiled.forms import eagerly
-from autorecompute.backends.torch.fake.live import BACKWARD, FORWARD, OUTSIDE, Segment, state_of, tensors_of, work_of
-from autorecompute.backends.torch.fake.repeats import FakeStep, last_result
+from autorecompute.backends.torch.fake.live import (
+    BACKWARD,
+    FORWARD,
+    OUTSIDE,
+    ROUGH,
+    Segment,
+    state_of,
+    tensors_of,
+    work_of,
+)
+from autorecompute.backends.torch.fake.repeats import last_result
 from autorecompute.backends.torch.fake.tensors import (
     FakeLiveBytes,
     FakeOperators,
@@ -38,7 +48,6 @@ from autorecompute.backends.torch.find.storages import tensors_in
 from autorecompute.backends.torch.find.structure import is_sharded
 from autorecompute.backends.torch.switch.module_state import exchanged, out_of_autocast, untouched, without_collection
 from autorecompute.backends.torch.switch.switchboard import around_of, put_around
-from autorecompute.errors import ScriptError
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Iterator
@@ -46,13 +55,13 @@ if TYPE_CHECKING:
     from torch._subclasses.fake_tensor import FakeTensorMode
     from torch.nn import Module, Parameter
 
-    from autorecompute.backends.torch.fake.live import LiveBytes
     from autorecompute.backends.torch.find.storages import Values
     from autorecompute.backends.torch.switch.switchboard import Switchboard
     from autorecompute.memory import Machine
     from autorecompute.plans import Choice
 
     Call = tuple[tuple[Any, ...], dict[str, Any]]
+    Take = Callable[..., FakeLiveBytes]
 
 
 class Timeline:
@@ -128,19 +137,6 @@ REDUCES = "post_backward"
 """The method of ``fully_shard`` that reduces the gradients of a parameter group; private to torch."""
 
 
-def require_group() -> None:
-    """Refuse a script that trains alone.
-
-    Raises:
-        ScriptError: It has made no process group.
-    """
-    if not torch.distributed.is_initialized():
-        raise ScriptError(
-            "The script makes no process group, so there is one rank of it. Leave --ranks out, or have the script call "
-            "torch.distributed.init_process_group where WORLD_SIZE is set."
-        )
-
-
 @contextlib.contextmanager
 def told_apart(model: Module, meter: FakeLiveBytes, buckets: Buckets | None) -> Iterator[Callable[[], None]]:
     """Follow what ``fully_shard`` gathers and reduces in a step, and tell the kinds of its storages in ``meter.kinds``.
@@ -195,7 +191,6 @@ class Buckets:
     """The buckets in which ``DistributedDataParallel`` has gradients summed over ranks, for as long as it lives.
 
     Args:
-        parameters: The model's.
         are_gradients: True if the gradients lie in them (``gradient_as_bucket_view``), and not beside them.
 
     Attributes:
@@ -264,7 +259,7 @@ class Script:
         batch: The samples in the arguments, and as many as a step is to have; ``None`` for those in the arguments.
         keeps_gradients: True if those of the last step are held until the next forward pass is through.
         accumulates: True if gradients of batches before it are held all through it.
-        buckets: Those of ``DistributedDataParallel`` around the model; ``None`` where there is none.
+        buckets: Buckets of the ``DistributedDataParallel`` around the model; ``None`` where there is none.
         calls: Number of calls of the model, with as much each time, before the backward pass through all of them.
     """
 
@@ -305,25 +300,17 @@ class FakeSteps:
         self._batch = script.batch[1] if script.batch else observe_batch([*script.args, *script.kwargs.values()])
         self.has_loss = False
 
-    def run(self, board: Switchboard, choices: Iterable[Choice]) -> LiveBytes:
+    def run(self, board: Switchboard, choices: Iterable[Choice]) -> FakeLiveBytes:
         """Return the bytes of a step under these choices, as of every step after the first.
 
-        Nothing of it is left: the model, the optimizers, the random numbers and what is on in the board are as before.
-
-        Raises:
-            UnknownValueError: A value is looked at that the probe has not seen.
-            RuntimeError: An operator cannot be run on fake tensors.
+        Raises: as :meth:`taking`.
         """
-        with self._fake(board) as (call, mode):
-            operators = FakeOperators(mode)
-            self._step(call, operators)  # makes the optimizers' state
-            board.set(choices)
-            return self._step(call, operators)
+        with self.taking(board) as take:
+            take((), optimizes=True)  # makes the optimizers' state
+            return take(choices, optimizes=True)
 
     @contextlib.contextmanager
-    def prepared(
-        self, board: Switchboard, machine: Machine | None = None
-    ) -> Iterator[tuple[FakeStep, Callable[..., FakeStep]]]:
+    def prepared(self, board: Switchboard, machine: Machine | None = None) -> Iterator[tuple[FakeLiveBytes, Take]]:
         """Take a step with nothing on, and give it with what takes others after it, as :meth:`taking` does."""
         with self.taking(board, machine) as take:
             if self._script.begins_with_gradients:
@@ -331,17 +318,22 @@ class FakeSteps:
             yield take((), optimizes=True, makes_state=True), take
 
     @contextlib.contextmanager
-    def taking(self, board: Switchboard, machine: Machine | None = None) -> Iterator[Callable[..., FakeStep]]:
-        """Give what takes one step after the other; nothing is left of them.
+    def taking(self, board: Switchboard, machine: Machine | None = None) -> Iterator[Take]:
+        """Give what takes one step after the other.
 
-        What takes a step gets the choices that are on in it, and may be told units that are skipped, whether the
-        optimizers step in it, whether they have made their state before it, and how many times as large its batch is.
+        Nothing is left of them: the model, the optimizers, the random numbers and what is on in the board are as
+        before. What takes a step gets the choices that are on in it, and may be told units that are skipped, whether
+        the optimizers step in it, whether they have made their state before it, and how many times as large its batch
+        is.
 
-        Raises: as :meth:`run`.
+        Raises:
+            UnknownValueError: A value is looked at that the probe has not seen.
+            RuntimeError: An operator cannot be run on fake tensors.
         """
         device = next((parameter.device.type for parameter in self._model.parameters()), "cpu")
+        machine = machine or ROUGH.get(device, ROUGH["cpu"])
         with self._fake(board) as (call, mode):
-            operators = FakeOperators(mode, functools.partial(work_of, device=device, machine=machine))
+            operators = FakeOperators(mode, functools.partial(work_of, machine=machine))
 
             def take(
                 choices: Iterable[Choice],
@@ -350,13 +342,13 @@ class FakeSteps:
                 optimizes: bool = False,
                 makes_state: bool = False,
                 times: int = 1,
-            ) -> FakeStep:
+            ) -> FakeLiveBytes:
                 board.set(choices)
                 batch = resized(call, self._batch, times * self._batch)
                 gc.collect()  # else the process would go on holding what steps leave behind
                 meter = self._step(batch, operators, skipped, optimizes=optimizes, makes_state=makes_state)
-                state = meter.held.keys() & meter.numbers_of(state_of(self._script.optimizers))
-                return FakeStep(meter.base, tuple(meter.events), meter.work, meter.held, frozenset(state), meter.kinds)
+                meter.state = meter.held.keys() & meter.numbers_of(state_of(self._script.optimizers))
+                return meter
 
             yield take
 
@@ -384,30 +376,20 @@ class FakeSteps:
         """Tell values inside what makes a module run again, and follow units outside what drops their operators."""
         watchers = {self._model.get_submodule(path): self._values.around(path) for path in self._values.paths}
         left_out, (keep, give) = {self._model.get_submodule(path) for path in skipped}, last_result()
-        before = {module: around_of(module) for module in {*self._units, *watchers}}
-        for module, arounds in before.items():
-            outer = [keep, self._timeline.around] if module in self._units else []
-            inner = [watchers[module]] if module in watchers else []
-            put_around(module, [give] if module in left_out else [*outer, *arounds, *inner])
-        hooks = {module: (module._forward_pre_hooks, module._forward_hooks) for module in left_out}
-        for module in left_out:  # with them fully_shard gathers parameters
-            module._forward_pre_hooks, module._forward_hooks = collections.OrderedDict(), collections.OrderedDict()
-        try:
+        with contextlib.ExitStack() as undone:
+            for module in {*self._units, *watchers}:
+                arounds = around_of(module)
+                undone.callback(put_around, module, arounds)
+                outer = [keep, self._timeline.around] if module in self._units else []
+                inner = [watchers[module]] if module in watchers else []
+                put_around(module, [give] if module in left_out else [*outer, *arounds, *inner])
+            for module, hooks in itertools.product(left_out, ("_forward_pre_hooks", "_forward_hooks")):
+                undone.callback(setattr, module, hooks, getattr(module, hooks))
+                setattr(module, hooks, collections.OrderedDict())  # with them fully_shard gathers parameters
             yield
-        finally:
-            for module, arounds in before.items():
-                put_around(module, arounds)
-            for module, (pre_hooks, forward_hooks) in hooks.items():
-                module._forward_pre_hooks, module._forward_hooks = pre_hooks, forward_hooks
 
     def _step(
-        self,
-        call: Call,
-        operators: FakeOperators,
-        skipped: Collection[str] = (),
-        *,
-        optimizes: bool = True,
-        makes_state: bool = False,
+        self, call: Call, operators: FakeOperators, skipped: Collection[str], *, optimizes: bool, makes_state: bool
     ) -> FakeLiveBytes:
         self._timeline.start()
         optimizers, buckets = self._script.optimizers, self._script.buckets

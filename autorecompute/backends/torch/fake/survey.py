@@ -40,12 +40,13 @@ from autorecompute.backends.torch.forecast.records import (
 from autorecompute.plans import Choice
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterator, Sequence
+    from collections.abc import Iterator, Sequence
 
     from torch.nn import Module
 
-    from autorecompute.backends.torch.fake.repeats import Cut, FakeStep, Lifetimes, Piece
-    from autorecompute.backends.torch.fake.steps import Script
+    from autorecompute.backends.torch.fake.repeats import Cut, Lifetimes, Piece
+    from autorecompute.backends.torch.fake.steps import Script, Take
+    from autorecompute.backends.torch.fake.tensors import FakeLiveBytes
     from autorecompute.backends.torch.find.detection import Detected
     from autorecompute.backends.torch.switch.switchboard import Site, Switchboard
     from autorecompute.memory import Machine
@@ -215,7 +216,7 @@ def survey_steps(
 
 def _parts(cuts: Sequence[Cut], plain: Sequence[Piece], doubled: _Taken | None, found: Detected) -> tuple[Part, ...]:
     """Return the parts of a step, with the share that does not grow with the batch, of which nothing may be known."""
-    units, once, fixed = found.structure.units, parts_of(plain, cuts), [NO_EXTENT] * len(cuts)
+    once, fixed = parts_of(plain, cuts), [NO_EXTENT] * len(cuts)
     if doubled is not None and [piece.segment for piece in doubled.pieces] == [piece.segment for piece in plain]:
         both = zip(once, parts_of(doubled.pieces, cuts), strict=True)
         fixed = [Extent(2 * one.change - two.change, 2 * one.highest - two.highest) for one, two in both]
@@ -223,7 +224,7 @@ def _parts(cuts: Sequence[Cut], plain: Sequence[Piece], doubled: _Taken | None, 
         Part(
             phase=segment.phase,
             name=_name(segment, found),
-            owner=_owner(segment, found, units),
+            owner=_owner(segment, found),
             change=extent.change,
             highest=extent.highest,
             fixed_change=constant.change,
@@ -239,11 +240,11 @@ def _name(segment: Segment, found: Detected) -> str:
     return "" if is_head or segment.unit < 0 else found.calls[segment.unit]
 
 
-def _owner(segment: Segment, found: Detected, units: Sequence[str]) -> int:
+def _owner(segment: Segment, found: Detected) -> int:
     """Return the unit whose recompute decides: what is behind a unit goes with it, and what comes before the first."""
     if segment.phase == OUTSIDE or not found.calls:
         return 0
-    return units.index(found.calls[max(segment.unit, 0)])
+    return found.structure.units.index(found.calls[max(segment.unit, 0)])
 
 
 class _Taken(NamedTuple):
@@ -259,23 +260,18 @@ class _Taken(NamedTuple):
 class _Survey:
     """Takes a step with each choice, and compares it with the one without."""
 
-    def __init__(self, take: Callable[..., FakeStep], plain: FakeStep, found: Detected) -> None:
+    def __init__(self, take: Take, plain: FakeLiveBytes, found: Detected) -> None:
         self._take, self._found = take, found
         whole, pieces = Row(found.calls, ()), cut(plain.events, len(found.calls))
         self._whole = _Taken(whole, plain.base, pieces, whole.work(plain, _COMPUTED), lifetimes(plain.events))
         self._outside = [piece for piece in pieces if piece.segment.phase not in _COMPUTED]
-        self._short = self._shortest()
-
-    def _shortest(self) -> _Taken:
-        """Return the step without the units that are repeated, if the whole one follows from it."""
-        row = Row(self._found.calls, self._found.repeated)
-        if not row.skipped:
-            return self._whole
-        taken = self._step([], row)
-        if taken.pieces != self._whole.pieces:
-            _LOG.debug("units that look alike take other memory: no step leaves one out")
-            return self._whole
-        return taken
+        self._short = self._whole  # or without the units that are repeated, if the whole step follows from that
+        if found.repeated:
+            taken = self._step([], Row(found.calls, found.repeated))
+            if taken.pieces == pieces:
+                self._short = taken
+            else:
+                _LOG.debug("units that look alike take other memory: no step leaves one out")
 
     def doubled(self) -> _Taken | None:
         """Return the step without recompute at twice the batch; ``None`` where the model takes no other."""
@@ -327,7 +323,7 @@ class _Survey:
         """
         pairs = zip(cuts, parts_of(self._whole.pieces, cuts), parts_of(taken.pieces, cuts), strict=True)
         own = {
-            place: (self._owner(segment), other.change - one.change, other.highest - one.highest)
+            place: (_owner(segment, self._found), other.change - one.change, other.highest - one.highest)
             for place, ((_, segment, _), one, other) in enumerate(pairs)
             if one != other
         }
@@ -363,11 +359,8 @@ class _Survey:
             at = dataclasses.replace(segment, unit=whole)
             places = (place for place, (_, other, nodes) in enumerate(cuts) if other == at and node in nodes)
             if (place := next(places, None)) is not None:
-                sizes[place, self._owner(Segment(BACKWARD, decider))] += size
+                sizes[place, _owner(Segment(BACKWARD, decider), self._found)] += size
         return sizes
-
-    def _owner(self, segment: Segment) -> int:
-        return _owner(segment, self._found, self._found.structure.units)
 
     def _step(self, choices: Sequence[Choice], row: Row, times: int = 1) -> _Taken:
         """Return a step with these choices; a whole one where one without the units that are left out cannot tell."""

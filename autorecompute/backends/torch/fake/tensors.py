@@ -60,17 +60,10 @@ _CONSTANTS = {bool, int, float, str, type(None), torch.dtype, torch.device, torc
 
 
 class FakeOperators:
-    """Runs operators on fake tensors.
+    """Runs operators on fake tensors of a mode; ``work_of`` tells the work of one, by its arguments and its result."""
 
-    Args:
-        mode: That of the tensors.
-        work: Returns the work of an operator that is given this, with its arguments and its result; ``None`` where
-            nobody asks.
-    """
-
-    def __init__(self, mode: FakeTensorMode, work: Callable[..., Amount] | None = None) -> None:
-        self._mode = mode
-        self._work = work
+    def __init__(self, mode: FakeTensorMode, work_of: Callable[..., Amount]) -> None:
+        self._mode, self.work_of = mode, work_of
         self._answers: dict[Any, tuple[_Remake, Amount]] = {}
 
     def run(self, function: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> tuple[Any, Amount]:
@@ -92,10 +85,6 @@ class FakeOperators:
             if (new := self._remake_of(result, tensors, taken)) is not None:
                 self._answers[key] = new, work
         return result, work
-
-    def work_of(self, function: Any, args: tuple[Any, ...], kwargs: dict[str, Any], result: Any) -> Amount:
-        """Return the work of an operator that gave this."""
-        return self._work(function, args, kwargs, result) if self._work is not None else NOTHING
 
     def _remake_of(self, result: Any, given: Sequence[FakeTensor], taken: set[int]) -> _Remake | None:
         """Return what makes such a result from tensors of the same forms; ``None`` where forms do not tell it all.
@@ -227,7 +216,8 @@ class FakeLiveBytes(LiveBytes):
     """Counts the bytes of fake tensors, and tells their values where they were recorded.
 
     Attributes:
-        kinds: The kind of a storage's bytes, by its number, where whoever takes the step has found out.
+        state: Numbers of the storages that an optimizer makes in its first step.
+        kinds: The kind of a storage's bytes, by its number (``steps.told_apart``); activations have none.
     """
 
     def __init__(
@@ -235,6 +225,7 @@ class FakeLiveBytes(LiveBytes):
     ) -> None:
         super().__init__(known, segment)
         self._operators, self._values = operators, values
+        self.state: set[int] = set()
         self.kinds: dict[int, str] = {}
 
     @classmethod
@@ -272,19 +263,16 @@ def in_fakes(mode: FakeTensorMode, model: Module, optimizers: Iterable[Optimizer
             made[id(real)] = real if is_fake(real) else Parameter(mode.from_tensor(real.detach()), real.requires_grad)
         return made[id(real)]
 
-    real = [(module, dict(module._parameters), dict(module._buffers)) for module in model.modules()]
-    for module, parameters, buffers in real:
-        module._parameters.update({name: fake(one) for name, one in parameters.items() if one is not None})
-        module._buffers.update({name: as_fakes(one, mode) for name, one in buffers.items() if one is not None})
-    try:
-        with contextlib.ExitStack() as swapped:
-            for optimizer in optimizers:
-                swapped.enter_context(_optimizer_in_fakes(optimizer, fake, mode))
-            yield
-    finally:
-        for module, parameters, buffers in real:
-            module._parameters.update(parameters)
-            module._buffers.update(buffers)
+    with contextlib.ExitStack() as undone:
+        for module in model.modules():
+            parameters, buffers = dict(module._parameters), dict(module._buffers)
+            undone.callback(module._parameters.update, parameters)
+            undone.callback(module._buffers.update, buffers)
+            module._parameters.update({name: fake(one) for name, one in parameters.items() if one is not None})
+            module._buffers.update({name: as_fakes(one, mode) for name, one in buffers.items() if one is not None})
+        for optimizer in optimizers:
+            undone.enter_context(_optimizer_in_fakes(optimizer, fake, mode))
+        yield
 
 
 @contextlib.contextmanager

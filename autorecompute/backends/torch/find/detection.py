@@ -24,10 +24,8 @@ from autorecompute.backends.torch.forecast.records import (
     CompiledPeak,
     label_of,
 )
-from autorecompute.backends.torch.switch.checkpoints import MATMULS
-from autorecompute.backends.torch.switch.checkpoints import NAME as ATTENTION
 from autorecompute.backends.torch.switch.rewriting import Program
-from autorecompute.backends.torch.switch.switchboard import Site, Switchboard
+from autorecompute.backends.torch.switch.switchboard import ATTENTION, MATMULS, Site, Switchboard
 from autorecompute.plans import Choice, Config, Plan, Space
 
 if TYPE_CHECKING:

@@ -5,7 +5,7 @@ from __future__ import annotations
 import bisect
 import dataclasses
 import operator
-from typing import TYPE_CHECKING, Self
+from typing import TYPE_CHECKING, NamedTuple, Self
 
 from autorecompute.errors import SetupError
 from autorecompute.units import MIB
@@ -69,11 +69,11 @@ class Block:
 
     @property
     def is_split(self) -> bool:
-        """Tell whether it is a part of its segment only."""
+        """Tell whether its segment has other blocks."""
         return self.before is not None or self.after is not None
 
     def cut(self, size: int) -> Block:
-        """Take these bytes off its front, as a block of their own; this one is what is left."""
+        """Return a block of the bytes at its front; this one is what is left."""
         front = Block(self.address, size, is_mapped=self.is_mapped, before=self.before, after=self)
         if front.before is not None:
             front.before.after = front
@@ -89,7 +89,7 @@ class Pool:
     """Free blocks for requests of one kind, in segments that the driver gives one by one.
 
     Args:
-        give: Returns the address of a segment of so many bytes.
+        address_for: Returns the address of a segment of so many bytes.
         is_small: True if it is for requests up to ``SMALL_SIZE``.
         max_split_size: Blocks of these bytes or more are not split; ``None`` to split all.
 
@@ -98,12 +98,10 @@ class Pool:
         free_blocks: The free blocks, the smallest first; of one size the lowest address.
     """
 
-    def __init__(
-        self, give: Callable[[int], int] | None = None, *, is_small: bool, max_split_size: int | None = None
-    ) -> None:
+    def __init__(self, address_for: Callable[[int], int], *, is_small: bool, max_split_size: int | None = None) -> None:
         self.reserved = 0
         self.free_blocks: list[Block] = []
-        self._give, self._is_small, self._max_split_size = give, is_small, max_split_size
+        self._address_for, self._is_small, self._max_split_size = address_for, is_small, max_split_size
 
     def find(self, size: int) -> Block | None:
         """Return the smallest free block that holds a rounded request, taken out of the pool (``get_free_block``)."""
@@ -129,8 +127,7 @@ class Pool:
 
     def grow(self, size: int) -> Block:
         """Return a free block for a rounded request from new memory, not in the pool (``alloc_block``)."""
-        assert self._give is not None, "segments come from the driver"
-        block = Block(self._give(segment_size(size)), segment_size(size))
+        block = Block(self._address_for(segment_size(size)), segment_size(size))
         self.reserved += block.size
         return block
 
@@ -140,12 +137,9 @@ class Pool:
             self._give_back(block)
 
     def release_enough(self, size: int) -> bool:
-        """Give free segments back that are not split for their size, until they hold a rounded request.
+        """Give unsplit segments back until they hold a rounded request; tell whether they do.
 
         The smallest that holds it alone; else the largest ones (``release_available_cached_blocks``).
-
-        Returns:
-            True if so much was given back.
         """
         if self._max_split_size is None:
             return False
@@ -214,7 +208,7 @@ class GrowingSegment(Pool):
     """
 
     def __init__(self, *, is_small: bool) -> None:
-        super().__init__(is_small=is_small)
+        super().__init__(lambda _size: 0, is_small=is_small)
         self._page = SMALL_SEGMENT if is_small else LARGE_SEGMENT
         self._gaps = [Block(0, ADDRESS_SPACE, is_mapped=False)]  # by address
 
@@ -260,7 +254,7 @@ class GrowingSegment(Pool):
             self._gaps.remove(block)
 
     def _lowest_room(self, size: int) -> Block:
-        """Return the first of blocks without a tensor that follow each other and hold so much, one of them unmapped."""
+        """Return the first of free blocks in a row that hold so much, one of them unmapped."""
         for gap in self._gaps:
             first = gap.before if gap.before is not None and not gap.before.is_allocated else gap
             room, last = first.size, first.after
@@ -295,7 +289,6 @@ class GrowingSegment(Pool):
 
 
 def _room(block: Block) -> int:
-    """Return the bytes to which a free block could grow."""
     return block.size + (block.after.size if block.after is not None and not block.after.is_mapped else 0)
 
 
@@ -307,28 +300,11 @@ WITHOUT_EFFECT = frozenset(
 """Options about memory that is given back near a limit, or about the host's: they change nothing that is reserved."""
 
 
-@dataclasses.dataclass(frozen=True, kw_only=True)
-class AllocatorSettings:
-    """Settings of ``PYTORCH_ALLOC_CONF`` that decide about memory; it was called ``PYTORCH_CUDA_ALLOC_CONF``.
-
-    Attributes:
-        expandable_segments: True if each pool is one segment that grows.
-        max_split_size: Blocks of these bytes or more are not split; ``None`` to split all.
-
-    Raises:
-        ValueError: PyTorch refuses the size, or the model does not know the two together.
-    """
+class AllocatorSettings(NamedTuple):
+    """Settings of ``PYTORCH_ALLOC_CONF`` that decide about memory; it was called ``PYTORCH_CUDA_ALLOC_CONF``."""
 
     expandable_segments: bool = False
     max_split_size: int | None = None
-
-    def __post_init__(self) -> None:
-        if self.max_split_size is None:
-            return
-        if self.max_split_size <= LARGE_SEGMENT:
-            raise ValueError("max_split_size_mb has to be more than 20")
-        if self.expandable_segments:
-            raise ValueError("max_split_size_mb has no known effect with expandable_segments:True")
 
     @classmethod
     def of(cls, environment: Mapping[str, str]) -> Self:
@@ -343,21 +319,26 @@ class AllocatorSettings:
         if options.get("backend", NATIVE) == NATIVE:
             options.pop("backend", None)
         unknown = sorted(options.keys() - {EXPANDABLE, MAX_SPLIT, *WITHOUT_EFFECT})
-        split_mb = options.get(MAX_SPLIT, "")
-        try:
-            if unknown or not (split_mb.isdecimal() or MAX_SPLIT not in options):
-                raise ValueError(f"{unknown[0] if unknown else f'{MAX_SPLIT}:{split_mb}'} is not known")  # noqa: TRY301
-            is_expandable = options.get(EXPANDABLE, "").lower() == "true"
-            return cls(expandable_segments=is_expandable, max_split_size=int(split_mb) * MIB if split_mb else None)
-        except ValueError as error:
+        is_expandable, split_mb = options.get(EXPANDABLE, "").lower() == "true", options.get(MAX_SPLIT)
+        fault = ""
+        if unknown or not (split_mb is None or split_mb.isdecimal()):
+            fault = f"{unknown[0] if unknown else f'{MAX_SPLIT}:{split_mb}'} is not known"
+        elif split_mb is not None and int(split_mb) * MIB <= LARGE_SEGMENT:
+            fault = f"{MAX_SPLIT} has to be more than 20"
+        elif split_mb is not None and is_expandable:
+            fault = f"{MAX_SPLIT} has no known effect with {EXPANDABLE}:True"
+        if fault:
             raise SetupError(
-                f"What a card's allocator would reserve cannot be told with {name}={environment[name]}: {error}. Unset "
+                f"What a card's allocator would reserve cannot be told with {name}={environment[name]}: {fault}. Unset "
                 "it, or leave out --card."
-            ) from error
+            )
+        return cls(is_expandable, int(split_mb) * MIB if split_mb else None)
 
 
-@dataclasses.dataclass(frozen=True)
-class AllocatorStats:
+BY_DEFAULT = AllocatorSettings()
+
+
+class AllocatorStats(NamedTuple):
     """Figures of ``torch.cuda.memory_stats``, in bytes.
 
     Attributes:
@@ -381,7 +362,7 @@ class CachingAllocator:
     """Answers requests as PyTorch's allocator does.
 
     Args:
-        settings: Those of the environment.
+        settings: The allocator's settings.
         limit: The most bytes that may be reserved, as ``torch.cuda.set_per_process_memory_fraction`` sets it; ``None``
             for no limit. As in PyTorch, pages of a segment that grows may go beyond it by less than one page.
 
@@ -391,12 +372,16 @@ class CachingAllocator:
         peak: The most of each figure so far, each at its own time.
     """
 
-    def __init__(self, settings: AllocatorSettings | None = None, limit: int | None = None) -> None:
-        settings = settings or AllocatorSettings()
-        self.pools = tuple(self._pool(settings, is_small=is_small) for is_small in (True, False))
+    def __init__(self, settings: AllocatorSettings = BY_DEFAULT, limit: int | None = None) -> None:
+        self.pools: tuple[Pool, ...] = tuple(
+            GrowingSegment(is_small=is_small)
+            if settings.expandable_segments
+            else Pool(self._address_for, is_small=is_small, max_split_size=settings.max_split_size)
+            for is_small in (True, False)
+        )
         self.blocks: dict[int, Block] = {}
         self.peak = AllocatorStats()
-        self._limit = limit
+        self.limit = limit
         self._allocated = self._requested = self._retries = 0
         self._next_range = ADDRESS_SPACE
         self._rests: list[tuple[int, int]] = []  # size and address
@@ -443,13 +428,9 @@ class CachingAllocator:
             self._pool_for(block.size).free(block)
 
     def empty_cache(self) -> None:
-        """Give the driver all memory back that no tensor has a part of (``release_cached_blocks``)."""
+        """Give all free memory back (``release_cached_blocks``)."""
         for pool in self.pools:
             pool.release()
-
-    def limit_to(self, limit: int) -> None:
-        """Let no more than these bytes be reserved from now on."""
-        self._limit = limit
 
     def reset_peak(self) -> None:
         """Forget all peaks before now."""
@@ -469,23 +450,12 @@ class CachingAllocator:
         return pool.grow(size)
 
     def _has_room(self, size: int) -> bool:
-        return self._limit is None or self.now.reserved + segment_size(size) <= self._limit
+        return self.limit is None or self.now.reserved + segment_size(size) <= self.limit
 
     def _count(self, block: Block, sign: int) -> None:
         self._allocated += sign * block.size
         self._requested += sign * block.requested
-        now, peak = self.now, self.peak
-        self.peak = AllocatorStats(
-            max(now.allocated, peak.allocated),
-            max(now.requested, peak.requested),
-            max(now.reserved, peak.reserved),
-            now.retries,
-        )
-
-    def _pool(self, settings: AllocatorSettings, *, is_small: bool) -> Pool:
-        if settings.expandable_segments:
-            return GrowingSegment(is_small=is_small)
-        return Pool(self._address_for, is_small=is_small, max_split_size=settings.max_split_size)
+        self.peak = AllocatorStats(*map(max, self.now, self.peak))
 
     def _address_for(self, size: int) -> int:
         """Return the address of a segment, which decides about free blocks of one size: the lowest is taken.

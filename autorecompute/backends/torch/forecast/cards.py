@@ -12,59 +12,43 @@ FLOAT, TF32, BFLOAT16, HALF = "float32", "tf32", "bfloat16", "float16"
 TERA, GIGA = 1e12, 1e9
 
 
-@dataclass(frozen=True, slots=True)
-class Card:
-    """Figures of a card.
-
-    Attributes:
-        capability: Its compute capability (NVIDIA, "CUDA GPU Compute Capability").
-        memory_gb: Its memory, in units of 10^9 bytes.
-        gb_per_second: Its bandwidth, in units of 10^9 bytes.
-        teraflops: 10^12 floating point operations a second, by type of numbers. A type that is not there has the speed
-            of float32.
-        source: The document that says so.
-    """
-
-    capability: tuple[int, int]
-    memory_gb: int
-    gb_per_second: float
-    teraflops: dict[str, float]
-    source: str
-
-
 def _speeds(single: float, tensor: float, half: float) -> dict[str, float]:
     """Return the speeds of a card whose tensor cores take TF32 and both types of 16 bits."""
     return {FLOAT: single, TF32: tensor, BFLOAT16: half, HALF: half}
 
 
-CARDS = {
-    "V100": Card((7, 0), 32, 900, {FLOAT: 15.7, HALF: 125}, "NVIDIA V100 data sheet, SXM2 32 GB"),
-    "T4": Card((7, 5), 16, 320, {FLOAT: 8.1, HALF: 65}, "NVIDIA T4 data sheet"),
-    "A100": Card((8, 0), 80, 2039, _speeds(19.5, 156, 312), "NVIDIA A100 data sheet, SXM 80 GB"),
-    "A10": Card((8, 6), 24, 600, _speeds(31.2, 62.5, 125), "NVIDIA A10 data sheet"),
-    "RTX 3090": Card((8, 6), 24, 936, _speeds(35.6, 35.6, 71), "NVIDIA Ampere GA102 white paper"),
-    "L4": Card((8, 9), 24, 300, _speeds(30.3, 60, 121), "NVIDIA L4 data sheet"),
-    "L40S": Card((8, 9), 48, 864, _speeds(91.6, 183, 362), "NVIDIA L40S data sheet"),
-    "RTX 4090": Card((8, 9), 24, 1008, _speeds(82.6, 82.6, 165.2), "NVIDIA Ada GPU architecture white paper"),
-    "H100": Card((9, 0), 80, 3350, _speeds(67, 494.5, 989.5), "NVIDIA H100 data sheet, SXM"),
-    "H200": Card((9, 0), 141, 4800, _speeds(67, 494.5, 989.5), "NVIDIA H200 data sheet, SXM"),
-    "B200": Card((10, 0), 180, 7700, _speeds(75, 1100, 2250), "NVIDIA Blackwell data sheet, HGX B200"),
-    "RTX 5090": Card((12, 0), 32, 1792, _speeds(104.8, 104.8, 209.5), "NVIDIA RTX Blackwell white paper"),
+_FIGURES = {
+    "V100": ((7, 0), 32, 900, {FLOAT: 15.7, HALF: 125}, "NVIDIA V100 data sheet, SXM2 32 GB"),
+    "T4": ((7, 5), 16, 320, {FLOAT: 8.1, HALF: 65}, "NVIDIA T4 data sheet"),
+    "A100": ((8, 0), 80, 2039, _speeds(19.5, 156, 312), "NVIDIA A100 data sheet, SXM 80 GB"),
+    "A10": ((8, 6), 24, 600, _speeds(31.2, 62.5, 125), "NVIDIA A10 data sheet"),
+    "RTX 3090": ((8, 6), 24, 936, _speeds(35.6, 35.6, 71), "NVIDIA Ampere GA102 white paper"),
+    "L4": ((8, 9), 24, 300, _speeds(30.3, 60, 121), "NVIDIA L4 data sheet"),
+    "L40S": ((8, 9), 48, 864, _speeds(91.6, 183, 362), "NVIDIA L40S data sheet"),
+    "RTX 4090": ((8, 9), 24, 1008, _speeds(82.6, 82.6, 165.2), "NVIDIA Ada GPU architecture white paper"),
+    "H100": ((9, 0), 80, 3350, _speeds(67, 494.5, 989.5), "NVIDIA H100 data sheet, SXM"),
+    "H200": ((9, 0), 141, 4800, _speeds(67, 494.5, 989.5), "NVIDIA H200 data sheet, SXM"),
+    "B200": ((10, 0), 180, 7700, _speeds(75, 1100, 2250), "NVIDIA Blackwell data sheet, HGX B200"),
+    "RTX 5090": ((12, 0), 32, 1792, _speeds(104.8, 104.8, 209.5), "NVIDIA RTX Blackwell white paper"),
 }
-"""By the name that ``--card`` takes."""
+"""By the name that ``--card`` takes: the compute capability (NVIDIA, "CUDA GPU Compute Capability"), the memory and the
+bandwidth in units of 10^9 bytes, 10^12 floating point operations a second by type of numbers, and the source. A type
+that is not there has the speed of float32."""
 
+CAPABILITIES = {name: capability for name, (capability, *_) in _FIGURES.items()}
 
-def machine_of(name: str) -> Machine:
-    """Return the card of this name as a machine; its memory in full, of which a CUDA context takes a part."""
-    card = CARDS[name]
-    return Machine(
+CARDS = {
+    name: Machine(
         name=name,
-        source=card.source,
+        source=source,
         is_measured=False,
-        operations_per_second={kind: TERA * speed for kind, speed in card.teraflops.items()},
-        bytes_per_second=GIGA * card.gb_per_second,
-        memory_bytes=round(card.memory_gb * GIGA),
+        operations_per_second={kind: TERA * speed for kind, speed in teraflops.items()},
+        bytes_per_second=GIGA * bandwidth,
+        memory_bytes=round(memory * GIGA),
     )
+    for name, (_, memory, bandwidth, teraflops, source) in _FIGURES.items()
+}
+"""Each card as a machine; its memory in full, of which a CUDA context takes a part."""
 
 
 CUDNN, FLASH, EFFICIENT, MATH = "cudnn", "flash", "efficient", "math"
@@ -103,7 +87,9 @@ def kernel_of(call: AttentionCall, capability: tuple[int, int], release: tuple[i
     """Return the kernel that a training step takes on a card (``select_sdp_backend``)."""
     if not _is_fusable(call):
         return MATH
-    if _prefers_cudnn(capability) and _fits_cudnn(call, capability, release):
+    # If it is later than 9.15.0 (``check_prefer_cudnn_attention``).
+    prefers_cudnn = capability in {(9, 0), (10, 0), (10, 3)}
+    if prefers_cudnn and _fits_cudnn(call, capability, release):
         return CUDNN
     if _fits_flash(call, capability):
         return FLASH
@@ -115,22 +101,15 @@ def _is_fusable(call: AttentionCall) -> bool:
     shapes = (call.query, call.key, call.value)
     if any(len(shape) != 4 for shape in shapes) or not call.has_plain_strides:  # noqa: PLR2004 (batch to head size)
         return False
-    is_one_batch = len({shape[0] for shape in shapes}) == 1
-    return is_one_batch and 0 not in {call.query[2], call.key[2]} and (_has_one_head_each(call) or _is_grouped(call))
+    if len({shape[0] for shape in shapes}) > 1 or 0 in {call.query[2], call.key[2]}:
+        return False
+    # Heads of the query may share those of the key (``check_grouped_query_attention``).
+    shares = call.is_grouped and call.key[1] == call.value[1] and call.query[1] % call.key[1] == 0
+    return _has_one_head_each(call) or shares
 
 
 def _has_one_head_each(call: AttentionCall) -> bool:
     return call.query[1] == call.key[1] == call.value[1]
-
-
-def _is_grouped(call: AttentionCall) -> bool:
-    """Tell whether heads of the query share those of the key (``check_grouped_query_attention``)."""
-    return call.is_grouped and call.key[1] == call.value[1] and call.query[1] % call.key[1] == 0
-
-
-def _prefers_cudnn(capability: tuple[int, int]) -> bool:
-    """Tell whether cuDNN comes first, if it is later than 9.15.0 (``check_prefer_cudnn_attention``)."""
-    return capability in {(9, 0), (10, 0), (10, 3)}
 
 
 def _fits_cudnn(call: AttentionCall, capability: tuple[int, int], release: tuple[int, int]) -> bool:
@@ -181,7 +160,10 @@ def _has_flash_backward(head: int, dropout: float, capability: tuple[int, int]) 
 def _fits_efficient(call: AttentionCall, capability: tuple[int, int]) -> bool:
     """``can_use_mem_efficient_attention``."""
     types = {HALF, FLOAT, BFLOAT16} if capability >= (8, 0) else {HALF, FLOAT}
-    alignment = _alignment(call.dtype, capability)
+    # A head has to be a multiple of so many numbers (``minimum_gemm_alignment``).
+    is_half = call.dtype in {HALF, BFLOAT16}
+    has_tensor_cores = capability >= (8, 0) or (capability >= (7, 0) and is_half)
+    alignment = (8 if is_half else 4) if has_tensor_cores else 1
     return (
         (5, 0) <= capability <= (12, 1)
         and call.dtype in types
@@ -189,11 +171,3 @@ def _fits_efficient(call: AttentionCall, capability: tuple[int, int]) -> bool:
         and call.query[3] == call.key[3]
         and all(size and size % alignment == 0 for size in (call.query[3], call.value[3]))
     )
-
-
-def _alignment(dtype: str, capability: tuple[int, int]) -> int:
-    """Return the numbers that a head has to be a multiple of (``minimum_gemm_alignment``)."""
-    is_half = dtype in {HALF, BFLOAT16}
-    has_tensor_cores = capability >= (8, 0) or (capability >= (7, 0) and is_half)
-    least = 4 if capability >= (8, 0) else 1
-    return max(least, 8 if is_half else 4) if has_tensor_cores else least

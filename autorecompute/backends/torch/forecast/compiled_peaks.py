@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING, Final
 
 import numpy as np
 
+from autorecompute.backends.torch.forecast.forecast import switches_of
 from autorecompute.backends.torch.forecast.records import BUDGET, GRAPH, KEEPING, RECOMPUTE, CompiledPeak
 from autorecompute.memory import Forecast, Simulated
 from autorecompute.plans import Choice, Config
@@ -51,7 +52,7 @@ class CompiledSimulator:
     """Adds up what the choices of a config change, each as it does by itself.
 
     Args:
-        peaks: Those of no choice and of single ones.
+        peaks: Peaks of no choice and of single ones.
         choices: All that can be on, in the order of the columns that :meth:`simulate` takes.
         scale: Size of activations, as a multiple of those in the peaks.
     """
@@ -75,14 +76,8 @@ class CompiledSimulator:
 
     def matrix(self, configs: Sequence[Config]) -> np.ndarray:
         """Return the configs as :meth:`simulate` takes them: one line each, a column for each choice."""
-        table = [
-            [
-                max((self._share(on) for on in config.choices if on.covers(choice)), default=0.0)
-                for choice in self._choices
-            ]
-            for config in configs
-        ]
-        return np.array(table, dtype=np.float32).reshape(len(configs), len(self._choices))
+        occurrences = [max(self._occurrences.get(choice, 1), 1) for choice in self._choices]
+        return switches_of(configs, self._choices, occurrences)
 
     def simulate(self, switches: np.ndarray) -> Simulated:
         """Forecast the memory and the recompute of configs.
@@ -118,7 +113,7 @@ class CompiledPeaks:
     """Peaks of a compiled model, from its joint graph.
 
     Args:
-        peaks: Those of no choice and of single ones.
+        peaks: Peaks of no choice and of single ones.
         base_bytes: Bytes that the process holds between two steps.
         batch: Samples of these peaks.
     """

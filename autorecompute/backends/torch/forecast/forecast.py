@@ -7,19 +7,12 @@ import functools
 import itertools
 import math
 from collections.abc import Mapping
-from dataclasses import dataclass, field
-from typing import TYPE_CHECKING, NamedTuple, Self
+from dataclasses import dataclass, field, replace
+from typing import TYPE_CHECKING, Self
 
 import numpy as np
 
-from autorecompute.backends.torch.forecast.records import (
-    CALL_SECONDS,
-    Amount,
-    OnCard,
-    OptionStep,
-    Steps,
-    TorchDetection,
-)
+from autorecompute.backends.torch.forecast.records import CALL_SECONDS, Amount, OptionStep, Steps, TorchDetection
 from autorecompute.memory import (
     HEAD,
     OPTIMIZER,
@@ -30,7 +23,6 @@ from autorecompute.memory import (
     Machine,
     Operation,
     Phase,
-    RankPeak,
     Simulated,
     StepProfile,
     Tensor,
@@ -40,23 +32,20 @@ from autorecompute.plans import Choice, Config, Plan, Space
 from autorecompute.plans.savings import BATCH
 
 if TYPE_CHECKING:
-    from collections.abc import Collection, Iterable, Sequence
+    from collections.abc import Collection, Sequence
 
     from autorecompute.backends.torch.forecast.records import Part
     from autorecompute.memory import Timeline
     from autorecompute.training_job import Detection
 
 
-@dataclass(frozen=True, kw_only=True)
 class Column:
     """Difference that one choice makes to a step where all its occurrences are on.
 
     Attributes:
         parts: The parts of a step that differ, by their places, of shape ``[parts]``. Those that are told a second time
             are the last ones.
-        once: Number of those that are told for the first time.
         change: Bytes that are added to the change of each of them; so is ``highest``.
-        work: Recompute as a share of a step; ``again`` is the same in full.
         shares: Share of the choice that is on in each part by its count, of shape ``[occurrences + 1, parts + 1]``; the
             last entry is of all occurrences.
         covered: By the place of each column that covers this one: the share of each part, and of all occurrences in
@@ -65,31 +54,20 @@ class Column:
             these occurrences in its own.
     """
 
-    occurrences: int
-    parts: np.ndarray
-    once: int
-    change: np.ndarray
-    highest: np.ndarray
-    work: float
-    again: Amount
-    shares: np.ndarray
-    covered: dict[int, np.ndarray] = field(default_factory=dict)
-    both: dict[int, np.ndarray] = field(default_factory=dict)
-
-    def share_in(self, config: Config, choice: Choice) -> float:
-        """Return the share of the occurrences that a config has on."""
-        on = next((on for on in config.choices if on.covers(choice)), None)
-        if on is None:
-            return 0.0
-        return 1.0 if on.count is None else min(on.count / self.occurrences, 1.0)
+    def __init__(self, option: OptionStep, owners: Sequence[int], scale: float) -> None:
+        self.option, self.occurrences = option, max(len(option.units), 1)
+        self.parts = np.array(option.parts, dtype=int)
+        self.change = np.array(option.change, dtype=np.float64) * scale
+        self.highest = np.array(option.highest, dtype=np.float64) * scale
+        self.shares = _table(option, owners, [set(range(count)) for count in range(self.occurrences + 1)])
+        self.covered: dict[int, np.ndarray] = {}
+        self.both: dict[int, np.ndarray] = {}
 
     def add(self, on: np.ndarray, rows: np.ndarray, change: np.ndarray, highest: np.ndarray) -> None:
-        """Add to the change and the highest of each part of the steps in ``rows`` the share of the choice that is on.
-
-        That is of shape ``[rows, parts]``.
-        """
-        again = range(self.once, len(self.parts))  # of these a part may have several
-        for told in (slice(None, self.once), *(slice(at, at + 1) for at in again)):
+        """Add to the parts of the steps in ``rows`` the share of the choice that is on, of shape ``[rows, parts]``."""
+        once = len(set(self.option.parts))
+        again = range(once, len(self.parts))  # of these a part may have several
+        for told in (slice(None, once), *(slice(at, at + 1) for at in again)):
             where = np.ix_(rows, self.parts[told])
             change[where] += on[:, told] * self.change[told]
             highest[where] += on[:, told] * self.highest[told]
@@ -117,36 +95,20 @@ def columns_of(
     known = {(option.site, option.option): option for option in steps.options}
     owners = [part.owner for part in steps.parts]
     on = [(choice.site, choice.option) for choice in choices]
-    options = [known.get(one, _nothing(*one)) for one in on]
+    nothing = OptionStep(site="", option="", units=(), parts=(), change=(), highest=(), work=0.0)
+    options = [known[one] if one in known else replace(nothing, site=one[0], option=one[1]) for one in on]
     options += [one for one in steps.interactions if {(one.site, one.option), one.beside} <= set(on)]
-    columns = [_column(option, owners, scale) for option in options]
+    columns = [Column(option, owners, scale) for option in options]
     for place, outer in enumerate(options[: len(on)]):
         counts = range(columns[place].occurrences + 1)
-        for column, option in zip(columns, options, strict=True):
+        for column in columns:
+            option = column.option
             inside = functools.partial(_inside, option, outer)
             if option.beside and on[place] in {(option.site, option.option), option.beside}:
                 column.both[place] = np.array([len(inside(count)) for count in counts])
             if not {option.site, *option.beside[:1]}.isdisjoint(covers.get(outer.site, ())):
                 column.covered[place] = _table(option, owners, [inside(count) for count in counts])
     return columns
-
-
-def _nothing(site: str, option: str) -> OptionStep:
-    return OptionStep(site=site, option=option, units=(), parts=(), change=(), highest=(), work=0.0)
-
-
-def _column(option: OptionStep, owners: Sequence[int], scale: float) -> Column:
-    occurrences = max(len(option.units), 1)
-    return Column(
-        occurrences=occurrences,
-        parts=np.array(option.parts, dtype=int),
-        once=len(set(option.parts)),
-        change=np.array(option.change, dtype=np.float64) * scale,
-        highest=np.array(option.highest, dtype=np.float64) * scale,
-        work=option.work,
-        again=option.again,
-        shares=_table(option, owners, [set(range(count)) for count in range(occurrences + 1)]),
-    )
 
 
 def _inside(option: OptionStep, outer: OptionStep, count: int) -> set[int]:
@@ -174,16 +136,6 @@ def _table(option: OptionStep, owners: Sequence[int], chosen: Sequence[Collectio
     return shares
 
 
-class _Piece(NamedTuple):
-    """Bytes that are alive from one part to another, and their phase where it is not that of the first part."""
-
-    name: str
-    first: int
-    last: int
-    size: int
-    phase: Phase | None = None
-
-
 FORWARD, BACKWARD = "forward", "backward"
 
 
@@ -202,13 +154,13 @@ def draw(
     parts, change, alive = _whole(parts, change, alive)
     kept = _in_time(_kept(parts, change), alive)
     passing = [
-        _Piece(f"while it runs: {_name(part)} ({part.phase})", place, place, round(float(most)) - _held(kept, place))
+        _piece(f"while it runs: {_name(part)} ({part.phase})", place, place, round(float(most)) - _held(kept, place))
         for place, (part, most) in enumerate(zip(parts, alive, strict=True))
     ]
     tensors = tuple(
-        Tensor(name=name, shape=(str(size),), element_bytes=1, first=first, last=last, phase=phase)
-        for name, first, last, size, phase in (*kept, *passing)
-        if size > 0
+        replace(piece, shape=(str(piece.element_bytes),), element_bytes=1)
+        for piece in (*kept, *passing)
+        if piece.element_bytes > 0
     )
     operations = tuple(
         Operation(
@@ -232,12 +184,18 @@ def _whole(parts: Sequence[Part], change: np.ndarray, alive: np.ndarray) -> tupl
     return [parts[place] for place in first], np.add.reduceat(change, first), np.maximum.reduceat(alive, first)
 
 
-def _in_time(kept: list[_Piece], alive: np.ndarray) -> list[_Piece]:
+def _piece(name: str, first: int, last: int, size: int, phase: Phase | None = None) -> Tensor:
+    """Return bytes that are alive from one part to another; fewer than none where a part lets go of others."""
+    return Tensor(name=name, shape=(), element_bytes=size, first=first, last=last, phase=phase)
+
+
+def _in_time(kept: list[Tensor], alive: np.ndarray) -> list[Tensor]:
     """Return the same pieces, none alive in the part that makes or frees it where that holds less than all of them."""
     for place, most in enumerate(alive):
         if _held(kept, place) > most:
             kept = [
-                piece._replace(
+                replace(
+                    piece,
                     first=piece.first + (piece.first == place < piece.last),
                     last=piece.last - (piece.first < piece.last == place),
                 )
@@ -246,29 +204,27 @@ def _in_time(kept: list[_Piece], alive: np.ndarray) -> list[_Piece]:
     return kept
 
 
-def _held(kept: Sequence[_Piece], place: int) -> int:
-    return sum(piece.size for piece in kept if piece.first <= place <= piece.last)
+def _held(kept: Sequence[Tensor], place: int) -> int:
+    return sum(piece.element_bytes for piece in kept if piece.first <= place <= piece.last)
 
 
-def _kept(parts: Sequence[Part], change: np.ndarray) -> list[_Piece]:
+def _kept(parts: Sequence[Part], change: np.ndarray) -> list[Tensor]:
     """Return the bytes that each forward pass leaves for its backward pass, and their gradients."""
     last_of = {part.name: place for place, part in enumerate(parts) if part.phase == BACKWARD}
-    found: list[_Piece] = []
+    found: list[Tensor] = []
     pending: dict[str, int] = {}
     for place, part in enumerate(parts):
         size = round(float(change[place]))
         if part.phase == FORWARD:
             pending[part.name] = pending.get(part.name, 0) + size
             if size < 0 and found:  # it lets go of what an earlier part kept
-                earlier = found.pop()
-                found.append(earlier._replace(size=earlier.size + size))
-                continue
-            found.append(_Piece(f"kept by {_name(part)}", place, last_of.get(part.name, len(parts) - 1), size))
+                found[-1] = replace(found[-1], element_bytes=found[-1].element_bytes + size)
+            else:
+                found.append(_piece(f"kept by {_name(part)}", place, last_of.get(part.name, len(parts) - 1), size))
         elif part.phase == BACKWARD:
             left = size + pending.pop(part.name, 0)
             if place + 1 < len(parts):
-                name = f"gradients of {_name(part)}"
-                found.append(_Piece(name, place + 1, len(parts) - 1, left, Phase.BACKWARD))
+                found.append(_piece(f"gradients of {_name(part)}", place + 1, len(parts) - 1, left, Phase.BACKWARD))
     return found
 
 
@@ -297,6 +253,16 @@ CHUNK = 4096
 LARGEST_BATCH = 1 << 20
 
 
+def switches_of(configs: Sequence[Config], choices: Sequence[Choice], occurrences: Sequence[int]) -> np.ndarray:
+    """Return the share of its occurrences at which each config has each choice on: one line each, a column a choice."""
+    table = np.zeros((len(configs), len(choices)), dtype=np.float32)
+    for row, config in enumerate(configs):
+        for column, choice in enumerate(choices):
+            if (on := next((on for on in config.choices if on.covers(choice)), None)) is not None:
+                table[row, column] = 1.0 if on.count is None else min(on.count / occurrences[column], 1.0)
+    return table
+
+
 class StepSimulator:
     """Simulates thousands of configs at once.
 
@@ -319,11 +285,7 @@ class StepSimulator:
 
     def matrix(self, configs: Sequence[Config]) -> np.ndarray:
         """Return the configs as :meth:`simulate` takes them: one line each, a column for each choice."""
-        table = [
-            [column.share_in(config, choice) for choice, column in zip(self._choices, self._columns, strict=False)]
-            for config in configs
-        ]
-        return np.array(table, dtype=np.float32).reshape(len(configs), len(self._choices))
+        return switches_of(configs, self._choices, [column.occurrences for column in self._columns])
 
     def simulate(self, switches: np.ndarray) -> Simulated:
         """Forecast the memory and the recompute of configs.
@@ -344,7 +306,7 @@ class StepSimulator:
             (rows,) = np.nonzero(counts[:, at])
             on, share = column.on(counts[rows], at)
             column.add(on, rows, change, highest)
-            work[rows] += share * column.work
+            work[rows] += share * column.option.work
         highest = np.maximum(np.maximum(highest, change), 0)
         before = np.cumsum(change, axis=1) - change
         return change, before + highest, work
@@ -353,7 +315,9 @@ class StepSimulator:
         """Return the recompute of one config in a step."""
         counts = self._counts(self.matrix([config]))
         shares = (float(column.on(counts, at)[1][0]) for at, column in enumerate(self._columns))
-        return sum((column.again.times(share) for column, share in zip(self._columns, shares, strict=True)), Amount())
+        return sum(
+            (column.option.again.times(share) for column, share in zip(self._columns, shares, strict=True)), Amount()
+        )
 
     def _counts(self, switches: np.ndarray) -> np.ndarray:
         counts = np.zeros((len(switches), len(self._columns)), dtype=int)
@@ -382,9 +346,7 @@ class TorchMemoryModel:
     Attributes:
         resting_bytes: Bytes that the process held before its first step.
         sizes: The dimensions of the steps.
-        on_card: The memory of presets on a card, where one was asked for.
-        machine: The machine whose seconds the steps tell, where they do.
-        of_rank: The parts of the peak of presets on one rank, where one was asked for.
+        told: The detection: presets on a card and on a rank, and the machine whose seconds the steps tell.
         likely_error: Share that half of all forecasts are off by less than.
     """
 
@@ -392,9 +354,7 @@ class TorchMemoryModel:
     steps: Steps
     resting_bytes: int
     sizes: Mapping[str, int]
-    on_card: tuple[OnCard, ...] = ()
-    of_rank: tuple[RankPeak, ...] = ()
-    machine: Machine | None = None
+    told: TorchDetection = field(default_factory=TorchDetection)
     likely_error: float = LIKELY_ERROR
 
     @classmethod
@@ -405,8 +365,8 @@ class TorchMemoryModel:
             detection: The model's.
             roughly: True for what one forward pass tells, where it does.
         """
-        extra = TorchDetection.of(detection)
-        steps = extra.rough_steps if roughly else extra.steps
+        told = TorchDetection.of(detection)
+        steps = told.rough_steps if roughly else told.steps
         if steps is None:
             return None
         return cls(
@@ -414,9 +374,7 @@ class TorchMemoryModel:
             steps=steps,
             resting_bytes=detection.resting_bytes,
             sizes={name: size for name, size in detection.dims.items() if name != BATCH},
-            on_card=extra.on_card,
-            of_rank=extra.of_rank,
-            machine=None if roughly else extra.machine,
+            told=replace(told, machine=None) if roughly else told,
             likely_error=ROUGH_ERROR if roughly else LIKELY_ERROR,
         )
 
@@ -426,18 +384,12 @@ class TorchMemoryModel:
         return {**self.sizes, BATCH: self.steps.batch}
 
     def base_bytes(self, dims: Mapping[str, int]) -> int:
-        """Return the bytes that a process holds beyond the tensors of a step.
-
-        The model and the optimizer's state among it.
-        """
+        """Return the bytes that a process holds beyond the tensors of a step: the model, the optimizer's state."""
         growth = round(self.steps.batch_bytes * (self._scale(dims) - 1))
         return self.resting_bytes + self.steps.later_bytes + growth
 
     def simulator(self, dims: Mapping[str, int], choices: Sequence[Choice]) -> StepSimulator:
-        """Return a simulator with a column for each of these choices.
-
-        Activations are taken to grow as the batch does.
-        """
+        """Return a simulator with a column for each choice; activations are taken to grow as the batch does."""
         return StepSimulator(self.steps, choices, self.space.covers, self._scale(dims))
 
     def timeline(self, config: Config, dims: Mapping[str, int] | None = None) -> Timeline:
@@ -458,8 +410,8 @@ class TorchMemoryModel:
         """Forecast a config at these dimensions."""
         simulator = self._simulator_of(config, dims)
         seen = simulator.simulate(simulator.matrix([config]))
-        live_bytes, is_looked_at = int(seen.peak_bytes[0]), self._scale(dims) == 1
-        on_card = next((one for one in self.on_card if one.config == config and is_looked_at), None)
+        live_bytes, is_looked_at, machine = int(seen.peak_bytes[0]), self._scale(dims) == 1, self.told.machine
+        on_card = next((one for one in self.told.on_card if one.config == config and is_looked_at), None)
         return Forecast(
             config=config,
             peak_bytes=self.base_bytes(dims) + live_bytes,
@@ -469,13 +421,17 @@ class TorchMemoryModel:
             recompute_share=float(seen.recompute_share[0]),
             allocated_bytes=on_card.allocated_bytes if on_card is not None else None,
             reserved_bytes=on_card.reserved_bytes if on_card is not None else None,
-            estimate=self._estimate(self.machine, simulator, config) if self.machine and is_looked_at else None,
-            rank=next((one for one in self.of_rank if one.config == config and is_looked_at), None),
+            estimate=self._estimate(machine, simulator, config) if machine and is_looked_at else None,
+            rank=next((one for one in self.told.of_rank if one.config == config and is_looked_at), None),
         )
 
     def forecasts(self, dims: Mapping[str, int]) -> list[Forecast]:
         """Return the presets, each plan alone and all but each, those that recompute least first."""
-        found = [self.forecast(config, dims) for config in self._telling()]
+        plans, all_on = self.space.plans, self.space.all_on
+        alone = (Config.of([plan]) for plan in plans)
+        left_out = (all_on.without_plan(plan) for plan in plans if all_on.has(plan))
+        configs = dict.fromkeys([Config(), *self.space.presets.values(), *alone, *left_out])
+        found = [self.forecast(config, dims) for config in configs]
         return sorted(found, key=lambda forecast: (forecast.recompute_share, forecast.peak_bytes))
 
     def effects(self, dims: Mapping[str, int]) -> list[Effect]:
@@ -501,12 +457,6 @@ class TorchMemoryModel:
     def plans_by_tensor(self) -> dict[str, Plan]:
         """Return nothing: parts of a step are told apart, and not their tensors."""
         return {}
-
-    def _telling(self) -> Iterable[Config]:
-        plans, all_on = self.space.plans, self.space.all_on
-        alone = (Config.of([plan]) for plan in plans)
-        left_out = (all_on.without_plan(plan) for plan in plans if all_on.has(plan))
-        return dict.fromkeys([Config(), *self.space.presets.values(), *alone, *left_out])
 
     def _estimate(self, machine: Machine, simulator: StepSimulator, config: Config) -> Estimate:
         again = simulator.made_again(config)

@@ -174,7 +174,7 @@ class Steps:
         parts: The parts of a step without recompute, in order.
         later_bytes: Bytes that the process holds between two steps beyond what it held before the first: the
             optimizer's state, and the batch.
-        batch_bytes: Those of them that grow with the batch.
+        batch_bytes: Part of them that grows with the batch.
         has_own_loss: True if the model returns its loss. Where the script computes it, a cross entropy took its place,
             and the peak may be another one.
         amount: Work of a step without recompute, the optimizer's among it.

@@ -11,6 +11,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, NamedTuple, Self
 
 import torch
+from torch.nn import Module
 from torch.nn.parallel import DistributedDataParallel
 from torch.optim import Optimizer
 from torch.optim.optimizer import register_optimizer_step_post_hook
@@ -37,8 +38,6 @@ from autorecompute.errors import UsageError
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping, Sequence
 
-    from torch.nn import Module
-
     from autorecompute.backends.torch.fake.steps import Script
     from autorecompute.plans import Config
 
@@ -60,8 +59,7 @@ class Roots:
         leaves: Tells modules that are none and hold none, whatever an optimizer has of them.
 
     Attributes:
-        is_transformed: True once a transform of ``torch.func`` has called a module with weights that no optimizer
-            holds.
+        is_transformed: True once ``torch.func`` has called a module with weights that no optimizer holds.
     """
 
     def __init__(
@@ -84,7 +82,7 @@ class Roots:
         What a root raises is told to ``on_failure`` before its caller gets it.
         """
         self._on_failure = on_failure or self._on_failure
-        call, add = torch.nn.Module.__call__, Optimizer.add_param_group
+        call, add = Module.__call__, Optimizer.add_param_group
 
         @functools.wraps(call)
         def call_and_tell(module: Module, *args: Any, **kwargs: Any) -> Any:
@@ -101,10 +99,7 @@ class Roots:
             self.note(optimizer)
 
         self._is_on = True
-        self._put = [
-            (torch.nn.Module, "__call__", call, call_and_tell),
-            (Optimizer, "add_param_group", add, add_and_note),
-        ]
+        self._put = [(Module, "__call__", call, call_and_tell), (Optimizer, "add_param_group", add, add_and_note)]
         for owner, name, _, ours in self._put:
             setattr(owner, name, ours)
 
@@ -223,30 +218,22 @@ class Tuned(NamedTuple):
     @property
     def missed(self) -> tuple[str, ...]:
         """Paths of the units whose operators were kept in some calls, as their graph was another one there."""
-        model = self.reference()
+        model, paths = self.reference(), {effect.path for effect in self.board.effects}
         if model is None:
             return ()
-        rewrites = {
-            effect.path: around
-            for effect in self.board.effects
-            for around in around_of(model.get_submodule(effect.path))
-            if isinstance(around, Rewrite)
-        }
-        return tuple(sorted(path for path, rewrite in rewrites.items() if rewrite.missed))
+        around = {path: around_of(model.get_submodule(path)) for path in sorted(paths)}
+        return tuple(
+            path for path, own in around.items() if any(isinstance(one, Rewrite) and one.missed for one in own)
+        )
 
 
-_ELSEWHERE = threading.Event()
+ELSEWHERE = threading.Event()
 """Set once a tuner, or the environment, decides about this process's recompute."""
-
-
-def decide_elsewhere() -> None:
-    """Have :func:`apply` do nothing in this process."""
-    _ELSEWHERE.set()
 
 
 def is_decided() -> bool:
     """Tell whether :func:`apply` does nothing in this process."""
-    return _ELSEWHERE.is_set()
+    return ELSEWHERE.is_set()
 
 
 def apply(model: Module, plans: str | os.PathLike[str] | None = None) -> None:
@@ -435,4 +422,4 @@ def follow_environment() -> None:
     wanted = requested(os.environ)
     if wanted is not None and not wanted.does_nothing:
         apply_in_first_step(wanted)
-        decide_elsewhere()
+        ELSEWHERE.set()

@@ -31,13 +31,13 @@ from autorecompute.backends.torch.switch.script_state import (
     UNKNOWN,
     Generators,
     attributes_of_all,
-    kept_contents,
+    kept,
     kept_weights,
+    within_reach,
 )
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Hashable, Iterable, Iterator
-    from types import TracebackType
 
     from torch.nn import Module
 
@@ -59,20 +59,14 @@ CHANGED = (
 )
 
 
-class _Lost(Tensor):  # type: ignore[misc]
-    """In place of a tensor that cannot be had any more: whatever is done with it is an error."""
+def _lost(name: str) -> Tensor:
+    """Return what stands for a tensor that cannot be had any more: whatever is done with it is an error."""
 
-    what = "a tensor"
+    def refuse(*_args: Any, **_kwargs: Any) -> Any:
+        raise RuntimeError(CHANGED.format(f"the tensor {name}"))
 
-    @classmethod
-    def of(cls, name: str) -> type[_Lost]:
-        """Return it for a tensor of this name."""
-        return type(cls.__name__, (cls,), {"what": f"the tensor {name}"})
-
-    @classmethod
-    def __torch_function__(cls, *_args: Any, **_kwargs: Any) -> Any:
-        """Raise an error that says what was lost."""
-        raise RuntimeError(CHANGED.format(cls.what))
+    kind = type("_Lost", (Tensor,), {"__torch_function__": classmethod(refuse)})
+    return torch.empty(0).as_subclass(kind)
 
 
 def _buffers_of(modules: list[Module]) -> dict[Place, Tensor]:
@@ -89,10 +83,14 @@ def _holder(module: Module, name: str) -> dict[str, Any]:
     return buffers if name in buffers else vars(module)
 
 
+def _is_plain(value: Tensor, *kinds: type) -> bool:
+    return type(value) in kinds and value.layout is torch.strided and not value.is_nested
+
+
 def _can_be_copied(value: Tensor) -> bool:
     """Tell whether an attribute is no more than a few numbers, without a graph that a copy would keep."""
-    is_plain = type(value) in (Tensor, FakeTensor) and value.layout is torch.strided and not value.is_nested
-    return is_plain and not value.requires_grad and not value.is_inference() and _is_small(value)
+    has_no_graph = not value.requires_grad and not value.is_inference()
+    return _is_plain(value, Tensor, FakeTensor) and has_no_graph and _is_small(value)
 
 
 def _is_computed_weight(module: Module, name: str) -> bool:
@@ -104,8 +102,7 @@ def _is_computed_weight(module: Module, name: str) -> bool:
 
 def _can_be_summed(value: Tensor) -> bool:
     """Tell whether a buffer is one block of numbers in memory of the host."""
-    is_plain = type(value) is Tensor and value.layout is torch.strided and not value.is_nested
-    return is_plain and value.device.type == "cpu" and not value.is_quantized
+    return _is_plain(value, Tensor) and value.device.type == "cpu" and not value.is_quantized
 
 
 def _is_small(value: Tensor) -> bool:
@@ -204,7 +201,7 @@ def untouched(model: Module) -> Iterator[Callable[[], Iterator[Named]]]:
     with (
         _random_numbers(model),
         _as_now(model.modules()),
-        kept_contents(model.modules()),
+        kept(within_reach(model.modules())),
         without_gradient_hooks(model),
         kept_weights(model) as written,
     ):
@@ -326,10 +323,9 @@ class Before:
     use of it is an error.
 
     Args:
-        modules: The modules.
-        written: Buffers that are known to be written, as places in ``modules`` with a name; None where nothing is
-            known.
-        generators: Those that were at hand in an earlier call of the same modules; the attribute has those of this one.
+        modules: The module that is called, and all within it.
+        written: Buffers that are known to be written; None where nothing is known.
+        generators: Generators at hand in an earlier call of the same modules; the attribute has those of this one.
 
     Attributes:
         once: A context that is entered with this the first time. What was kept of products is used up when a block has
@@ -379,8 +375,11 @@ class Before:
         if self._versions_now() != self._versions:
             raise RuntimeError(CHANGED.format("a parameter"))
         self._entered = contextlib.ExitStack()
-        self._entered.enter_context(kept_contents(self._modules))
-        self._entered.enter_context(self._kept_now())
+        self._entered.enter_context(kept(within_reach(self._modules)))
+        self._entered.callback(self.generators.set, self.generators.states())
+        for module in self._modules:
+            self._entered.callback(module._parameters.update, dict(module._parameters))
+        self._entered.enter_context(_as_now(self._modules))
         for module, training, parameters in zip(self._modules, self._training, self._parameters, strict=True):
             module._parameters.update(parameters)
             module.training = training
@@ -391,9 +390,7 @@ class Before:
         self._entered.enter_context(once)
         return self
 
-    def __exit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, traceback: TracebackType | None
-    ) -> None:
+    def __exit__(self, *exception: object) -> None:
         self._entered.close()
 
     def _put_figures(self) -> None:
@@ -408,18 +405,6 @@ class Before:
                     own[name] = fresh.setdefault(id(value), copy.copy(value))
                 elif value is not UNKNOWN:
                     own[name] = value
-
-    @contextlib.contextmanager
-    def _kept_now(self) -> Iterator[None]:
-        states = self.generators.states()
-        parameters = [(module, dict(module._parameters)) for module in self._modules]
-        try:
-            with _as_now(self._modules):
-                yield
-        finally:
-            for module, own in parameters:
-                module._parameters.update(own)
-            self.generators.set(states)
 
     def _versions_now(self) -> list[int]:
         return [value._version for own in self._parameters for value in own.values() if value is not None]
@@ -455,7 +440,7 @@ class Before:
             return same
         if copy is not None:
             return copy.clone()
-        return torch.empty(0).as_subclass(_Lost.of(place[1]))
+        return _lost(place[1])
 
     def _same(self, place: Place) -> Tensor | None:
         """Return the tensor itself where it is alive, and nobody has written it."""

@@ -57,8 +57,8 @@ class Layout(NamedTuple):
     @classmethod
     def of(cls, tensor: Tensor) -> Layout:
         """Return the layout of a tensor."""
-        storage = tensor.untyped_storage().nbytes()
-        return cls(tensor.size(), tensor.stride(), tensor.storage_offset(), tensor.dtype, storage)
+        size, offset = tensor.size(), tensor.storage_offset()
+        return cls(size, tensor.stride(), offset, tensor.dtype, tensor.untyped_storage().nbytes())
 
     def view(self, value: Tensor) -> Tensor:
         """Return the tensor as it lay, on what its storage held.
@@ -126,11 +126,12 @@ class State(NamedTuple):
     @classmethod
     def of(cls, modules: Hashable, noted: Noted, tensors: Iterable[Tensor], read: Iterable[Any]) -> State:
         """Return it for a step, with what is saved in it and what the recipe reads."""
-        forms = tuple([(tensor.dtype, tensor.size()) for tensor in tensors])
-        has = tuple([one is not None for one in read])
         hashable = (tuple(value) if isinstance(value, list) else value for value in noted.values())
         return cls(
-            modules, tuple(["a tensor" if isinstance(value, Tensor) else value for value in hashable]), forms, has
+            modules=modules,
+            noted=tuple(["a tensor" if isinstance(value, Tensor) else value for value in hashable]),
+            forms=tuple([(tensor.dtype, tensor.size()) for tensor in tensors]),
+            has=tuple([one is not None for one in read]),
         )
 
 
@@ -139,13 +140,12 @@ class Drop:
     """Tensors that one operator of a unit made.
 
     Attributes:
-        site: The operator's site.
-        slots: Where it is saved. Those of one storage are together: casts of it are storages of their own.
-        recipe: How it is made again; None for the mask of a dropout, which is kept as one byte an element.
+        slots: Places where it is saved. Those of one storage are together: casts of it are storages of their own.
+        recipe: The way to make it again; None for the mask of a dropout, which is kept as one byte an element.
         touched: Paths of the modules that made or saved what is dropped or read.
         maker: The place of the node that made it.
         ways: The edges over which it came from there to the slots.
-        state: That of the step in which it was found.
+        state: State of the step in which it was found.
     """
 
     site: str
@@ -163,12 +163,12 @@ class Drop:
 
     @functools.cached_property
     def notes(self) -> tuple[Note, ...]:
-        """Notes that are taken of a step."""
+        """Notes that the recipe takes of a step."""
         return tuple(notes_of(self.recipe)) if self.recipe is not None else ()
 
     @functools.cached_property
     def tensors(self) -> tuple[Slot, ...]:
-        """The slots of the tensors that are read."""
+        """Slots of the tensors that the recipe reads."""
         return tuple(tensors_of(self.recipe)) if self.recipe is not None else ()
 
     def places(self) -> frozenset[int]:
@@ -188,11 +188,10 @@ class Drop:
         tensors = [[slot.in_step(nodes) for slot in together] for together in self.slots]
         if not all(map(_share_storage, tensors)):
             return None
-        if self.recipe is None:
-            return Dropping(self, nodes, {}, tensors)
-        elements = shape_of(nodes[self.maker]).numel()
-        if any(tensor.untyped_storage().nbytes() != elements * tensor.element_size() for tensor, *_ in tensors):
-            return None
+        if self.recipe is not None:
+            elements = shape_of(nodes[self.maker]).numel()
+            if any(tensor.untyped_storage().nbytes() != elements * tensor.element_size() for tensor, *_ in tensors):
+                return None
         return Dropping(self, nodes, noted_of(self.notes, nodes), tensors)
 
 
@@ -221,7 +220,7 @@ class Dropping(NamedTuple):
         try:
             with torch.no_grad():
                 value = made(self.drop.recipe, self.nodes, self.noted)
-                together = [tensor for tensors in self.tensors for tensor in tensors]
+                together = itertools.chain.from_iterable(self.tensors)
                 return all(is_same(Layout.of(tensor).view(value), tensor) for tensor in together)
         except (RuntimeError, TypeError, AttributeError):  # out of memory, or a tensor is missing: it is kept
             return False
@@ -315,8 +314,7 @@ class Program:
         """Return a wrapper of the unit that drops the operators of these sites; each is compared by its watch."""
         key = frozenset(sites)
         if key not in self._arounds:
-            chosen = [drop for drop in self.drops if drop.site in sites]
-            self._arounds[key] = Rewrite(self._plan, chosen, sites)
+            self._arounds[key] = Rewrite(self._plan, [drop for drop in self.drops if drop.site in sites], sites)
         return self._arounds[key]
 
     def touched(self, site: str) -> frozenset[str]:
@@ -368,11 +366,10 @@ class Rewrite:
             compared = {site for site, watch in self._watches.items() if watch.begins()}
             for one in dropping:
                 site = one.drop.site
-                if self._watches[site].is_taken_back:
-                    continue
-                hooks = one.hooks(self._watches[site] if site in compared else None)
-                for slot in itertools.chain.from_iterable(one.drop.slots):
-                    getattr(nodes[slot.place], f"_raw_saved_{slot.name}").register_hooks(*hooks)
+                if not self._watches[site].is_taken_back:
+                    hooks = one.hooks(self._watches[site] if site in compared else None)
+                    for slot in itertools.chain.from_iterable(one.drop.slots):
+                        getattr(nodes[slot.place], f"_raw_saved_{slot.name}").register_hooks(*hooks)
         except RuntimeError:  # hooks of the script's own, or a tensor that it has changed in place
             self.missed += 1
 

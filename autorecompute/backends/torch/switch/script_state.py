@@ -71,8 +71,7 @@ def way_of(value: Any) -> tuple[Callable[[], Any], Callable[[Any], object]] | No
 def streams_in(functions: Iterable[tuple[Any, type]]) -> list[Any]:
     """Return the generators of Python and NumPy that functions of classes draw from, or those that these call.
 
-    To read the state of such a generator takes longer than all else that is kept of a module, so it is to be done where
-    a forward names it, or a function of the script that the forward calls.
+    Reading the state of such a generator takes longer than all else that is kept of a module: only those are read.
     """
     found: dict[int, Any] = {}
     for function, kind in _reached_from(functions):
@@ -81,10 +80,7 @@ def streams_in(functions: Iterable[tuple[Any, type]]) -> list[Any]:
 
 
 def changing_in(functions: Iterable[tuple[Any, type]]) -> list[tuple[Mapping[str, Any], str]]:
-    """Return the holders and names of generators that may be replaced later.
-
-    Those are globals, and attributes of classes, that functions name or those that these call.
-    """
+    """Return the holders and names of generators that may be replaced later: globals, and attributes of classes."""
     found: dict[tuple[int, str], tuple[Mapping[str, Any], str]] = {}
     for function, kind in _reached_from(functions):
         names = names_in(function.__code__)
@@ -120,10 +116,7 @@ def names_in(code: CodeType | None) -> frozenset[str]:
 
 
 def _values_in(function: Any, kind: type) -> Iterator[Any]:
-    """Yield what a function's names may mean.
-
-    Globals, what modules hold, methods of a class, modules imported inside.
-    """
+    """Yield what a function's names may mean: globals, what modules hold, methods of a class, imported modules."""
     names = names_in(function.__code__)
     values = [function.__globals__[name] for name in names & function.__globals__.keys()]
     # Imported inside of a function; or another thing of that name, and then a state too much is read.
@@ -167,9 +160,8 @@ def attributes_of_all(
     These are, for each module, its plain values by name, with ``UNKNOWN`` for all else; the tensors, by a module's
     place and their name; and the generators of random numbers, which are among the plain values, too.
 
-    Plain values are numbers, text, enums, tuples of such, generators of random numbers, and short lists, dictionaries
-    and sets of such, which are copied. To keep more could keep a step's graph alive. A list that several modules have
-    is one copy.
+    Plain values are numbers, text, enums, tuples of such, generators, and copies of short containers of such, one of a
+    container that several modules have. To keep more could keep a step's graph alive.
     """
     figures: list[dict[str, Any]] = []
     tensors: dict[tuple[int, str], Tensor] = {}
@@ -217,19 +209,11 @@ def _is_fixed(kind: type) -> bool:
 
 
 @contextlib.contextmanager
-def kept_contents(modules: Iterable[Module]) -> Iterator[None]:
-    """Put back afterwards what lists, dictionaries and sets hold.
-
-    Those are meant that are attributes of modules, or that a forward or a hook of a module has at hand, and those
-    within them. Nobody may go back through the graph of another run, and no figure of it is the training's.
-    """
-    with kept(_within_reach(modules)):
-        yield
-
-
-@contextlib.contextmanager
 def kept(values: Iterable[Any]) -> Iterator[None]:
-    """Put back afterwards what lists, dictionaries and sets among these values, and within them, hold."""
+    """Put back afterwards what lists, dictionaries and sets among these values, and within them, hold.
+
+    Nobody may go back through the graph of another run, and no figure of it is the training's.
+    """
     copies: dict[int, tuple[Any, Any]] = {}
     waiting, entries = list(values), 0
     for value in waiting:
@@ -261,16 +245,15 @@ def _functions_of(module: Module) -> list[tuple[Any, type]]:
 
 
 class Generators:
-    """Generators of random numbers that a forward or a hook of a model has at hand.
+    """Generators of random numbers that a forward or a hook of a model has at hand, and others that are given.
 
-    Those are meant that a script made itself, and Python's and NumPy's own where a forward, or what it calls, names
-    them; and others that are given.
+    Python's and NumPy's own are among them where a forward, or what it calls, names them.
     """
 
     def __init__(self, modules: Iterable[Module], others: Iterable[Any] = ()) -> None:
         modules = list(modules)
         functions = [pair for module in modules for pair in _functions_of(module)]
-        values = (*_within_reach(modules), *streams_in(functions), *others)
+        values = (*within_reach(modules), *streams_in(functions), *others)
         known = {id(value): (value, way_of(value)) for value in values}
         self._known = {key: value for key, (value, way) in known.items() if way is not None}
         self._ways = [way for _, way in known.values() if way is not None]
@@ -291,7 +274,7 @@ class Generators:
             put(state)
 
 
-def _within_reach(modules: Iterable[Module]) -> Iterator[Any]:
+def within_reach(modules: Iterable[Module]) -> Iterator[Any]:
     """Yield what forwards and hooks of modules find without being given it: attributes, globals, closures.
 
     Not all globals of the script: others may be in use by another thread at this moment, such as one that loads data.
@@ -383,10 +366,7 @@ class _Copies(TorchDispatchMode):  # type: ignore[misc]
 
 
 def _tensors_of(model: Module) -> list[Named]:
-    """Return each parameter, and each tensor in an attribute or in a container there.
-
-    Plain ones, whose numbers lie in one.
-    """
+    """Return the plain ones among parameters, and tensors in attributes or in containers there."""
     found = list(model.named_parameters())
     for path, module in model.named_modules():
         for name, value in attributes_of(module).items():
