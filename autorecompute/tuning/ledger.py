@@ -103,7 +103,12 @@ class Ledger:
 
         The trial that an earlier session took with it is kept; only who holds the device knows it is over.
         """
-        lost = self._trial_in_progress()
+        lost = None
+        try:
+            lost = self._folder.trial_in_progress()
+        except SetupError:
+            # What goes away with the machine may take the end of a file with it.
+            self._context.note("the last run was interrupted while it measured a config; which one is not known")
         # Between the database and the folder, too, a session may have gone away.
         last = self.trials[-1:]
         unwritten = [trial for trial in last if not (self._folder.trial(trial.number) / "result.json").is_file()]
@@ -161,14 +166,6 @@ class Ledger:
     def _own(self) -> TrialStore:
         assert self.store is not None, "begin() opens it"
         return self.store
-
-    def _trial_in_progress(self) -> Trial | None:
-        try:
-            return self._folder.trial_in_progress()
-        except SetupError:
-            # What goes away with the machine may take the end of a file with it.
-            self._context.note("the last run was interrupted while it measured a config; which one is not known")
-            return None
 
 
 LOSSES = 2
@@ -310,7 +307,11 @@ class SharedLedger(Ledger):
             if (running := frozenset(self._shared.others)) != awaited:
                 awaited, since = running, time.monotonic()
             elif running and time.monotonic() - since > QUIET_SECONDS:
-                self._note_awaited(running)
+                trials = " and ".join(f"trial {number}" for number in sorted(running))
+                self._context.note(
+                    f"waiting for {trials} of other workers: ended by them, or given up {GRACE_SECONDS} s after the "
+                    "last heartbeat"
+                )
                 since = math.inf
             pause(POLL_SECONDS)
 
@@ -372,13 +373,6 @@ class SharedLedger(Ledger):
     @property
     def _is_answered(self) -> bool:
         return self._shared.answer is not None and self._shared.answer != self._known
-
-    def _note_awaited(self, running: Collection[int]) -> None:
-        trials = " and ".join(f"trial {number}" for number in sorted(running))
-        self._context.note(
-            f"waiting for {trials} of other workers: ended by them, or given up {GRACE_SECONDS} s after the last "
-            "heartbeat"
-        )
 
     def _bind(self) -> None:
         founding = self._shared.founding
