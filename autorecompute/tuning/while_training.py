@@ -104,12 +104,11 @@ class _Tuning:
         known = self._ledger.known_answer()
         goes_on = known is not None and known.search_end in {SearchEnd.INTERRUPTED, SearchEnd.TRAINING}
         if known is not None and known.best is not None and not goes_on:
-            best, check = known.best, self._bench.check(known.best.config)
-            study = f"as study {self._context.folder.name} has it"
+            study, check = f"as study {self._context.folder.name} has it", self._bench.check(known.best.config)
             if check.agrees:
-                self._bench.keep_config(best.config, f"{describe(best)}, {study}")
+                self._bench.keep_config(known.best.config, f"{describe(known.best)}, {study}")
             else:
-                self._bench.keep_config(None, f"{name_of(best)}, {study}, is not used: {check.message}")
+                self._bench.keep_config(None, f"{name_of(known.best)}, {study}, is not used: {check.message}")
             return
         searcher = self._make_searcher()
         runner = TrialRunner(self._context, self._ledger, has_reference=False)
