@@ -37,7 +37,6 @@ if TYPE_CHECKING:
 CONFIRMATIONS = 5
 """So many finalists get the chance to confirm themselves before nothing is said to fit."""
 
-
 RACE_SHARE = 0.5
 """Of the time that the search took, so much may be spent on being sure about the last few percent; and as long as a
 start takes, which every process that confirms one costs, too."""
@@ -55,13 +54,7 @@ class Attempt:
     processes: it has a race behind it, and a tie goes to the lower peak. So a config that was confirmed before the
     decision does not replace its winner, however fast it looks.
 
-    Args:
-        context: The tuning.
-        ledger: Keeps trials.
-        runner: Measures them.
-        prior: A stored study; ``None`` where there is none.
-        transfer: The answer's record of the study that this one started from.
-        set_answer: Is given each answer that an interruption would leave; ``None`` takes the last one back.
+    ``set_answer`` is given each answer that an interruption would leave; ``None`` takes the last one back.
     """
 
     def __init__(  # noqa: PLR0913  (the parts of one tuning)
@@ -80,7 +73,7 @@ class Attempt:
         for known in self._confirmer.rejections:
             context.note(f"{known.outcome} in an earlier session: {known.reason}")
         self._searcher = StudySearcher(context, prior, self._confirmer.limit)
-        self._earlier, self._known = context.folder.result(), self._confirmer.configs
+        self._earlier, self._known = context.folder.result(), frozenset(self._confirmer.confirmed)
         best = self._earlier.best if self._earlier is not None else None
         # What has knobs is the answer with them alone, and what a training found may be none.
         is_answer = best is not None and best.confirmed and not best.knobs and best.config in self._known
@@ -93,8 +86,6 @@ class Attempt:
         Raises:
             KeyboardInterrupt: the user stopped it; the answer so far was kept.
             LeftToOthers: the time is over, there is no answer yet, and other workers go on.
-            ScriptError: the script fails by itself.
-            SetupError: the study cannot be written.
         """
         try:
             return self._search_and_decide()
@@ -189,11 +180,7 @@ class Attempt:
         return self._ledger.publish(result) if is_for_all else result
 
     def _give_late(self) -> Result:
-        """Return the answer of a worker whose time is over. The one whose turn it is to give an answer gives it to all.
-
-        Raises:
-            LeftToOthers: it has none, and others go on.
-        """
+        """Return the answer of a worker whose time is over. Who is to give an answer gives it to all."""
         so_far = self._compose_so_far()
         is_for_all = so_far.best is not None and self._ledger.is_confirming
         if not is_for_all and (published := self._leave_to_others(so_far)) is not None:
@@ -202,11 +189,7 @@ class Attempt:
         return self._ledger.publish(result) if is_for_all else result
 
     def _leave_to_others(self, so_far: Result) -> Result | None:
-        """End here where others go on; give the answer that they may have come to at this moment.
-
-        Raises:
-            LeftToOthers: they do.
-        """
+        """End here where others go on; give the answer that they may have come to at this moment."""
         self._ledger.refresh()
         if (published := self._ledger.published_answer()) is not None:
             return published
@@ -230,14 +213,10 @@ class Attempt:
 
     def _write(self, result: Result) -> None:
         """Write an answer down, unless it takes away one that a training found and that may yet be confirmed."""
-        earlier = self._earlier
-        known = earlier.best if earlier is not None else None
+        known = self._earlier.best if self._earlier is not None else None
         may_be_confirmed = known is not None and not known.confirmed and known.config.hash not in result.rejected
         if not (result.search_end.is_early and result.best is None and may_be_confirmed):
             self._context.folder.finish(result)
-
-    def _sign(self, result: Result) -> Result:
-        return replace(result, wall_seconds=self._ledger.seconds, transferred_from=self._transfer)
 
     @property
     def _best(self) -> Best | None:
@@ -247,13 +226,11 @@ class Attempt:
         return fastest if is_new or self._decided is None else self._decided
 
     def _settle(self, best: Best) -> None:
-        self._decided, self._known = best, self._confirmer.configs
+        self._decided, self._known = best, frozenset(self._confirmer.confirmed)
 
     def _compose(self, rival: Rival, trials: Sequence[Trial], limit_bytes: int, *, compared: bool) -> Result:
-        best, raced = self._best, self._race
-        result = compose(
-            self._context, self._confirmer, best, rival, trials, limit_bytes, compared=compared, raced=raced
-        )
+        seen = (self._context, self._confirmer, self._best, rival, trials, limit_bytes)
+        result = compose(*seen, compared=compared, raced=self._race)
         return replace(result, wall_seconds=self._ledger.seconds, transferred_from=self._transfer)
 
     def _compose_so_far(self) -> Result:
@@ -264,21 +241,17 @@ class Attempt:
     def _decide(self, trials: Sequence[Trial], limit_bytes: int, steps: Mapping[int, float]) -> Result:
         """Return the answer, with everything in it measured.
 
-        Args:
-            trials: The trials under the limit for trials.
-            limit_bytes: That limit.
-            steps: Their expected steps, by number: who is raced depends on it.
+        The trials are under the limit for trials. Who is raced depends on their expected steps.
         """
         context, confirmer = self._context, self._confirmer
         self._ran_out, confirmer.last_process = False, None
         baseline = _baseline_of(trials)
-        deadline_seconds = time.monotonic()
-        deadline_seconds += max(RACE_SHARE * self._ledger.seconds, context.budget.expect(Task.START))
+        race_seconds = max(RACE_SHARE * self._ledger.seconds, context.budget.expect(Task.START))
+        deadline_seconds = time.monotonic() + race_seconds
         standings = fitting_finalists(confirmer.remaining(trials), steps)
         # Where no recompute holds the limit nothing has to be recomputed, whatever looks as fast.
-        is_needless = self._confirm([entry for entry in standings if entry.trial.config.is_none])
         beside: dict[Config, Rival] = {}
-        if not is_needless:
+        if not self._confirm([entry for entry in standings if entry.trial.config.is_none]):
             others = [entry for entry in standings if not entry.trial.config.is_none]
             ranked = self._rank(others, trials, deadline_seconds=deadline_seconds)
             # Before the fresh processes, which end the one that lives.
@@ -423,21 +396,13 @@ def compose(  # noqa: PLR0913, PLR0917  (all that an answer is made of)
 ) -> Result:
     """Return the answer that these make. What is over the limit in it is over the user's, not over that for trials.
 
-    Args:
-        context: The tuning.
-        confirmer: Knows the configs that cannot be the answer.
-        best: The winner, if there is one.
-        rival: The largest batch that fits without recompute, and how the winner compares with it.
-        trials: The trials of the search.
-        limit_bytes: The limit for trials.
-        compared: True if all comparisons were made that there were to make.
-        raced: The race of the finalists.
+    ``limit_bytes`` is the limit for trials, and ``compared`` true if all comparisons were made that there are to make.
     """
     detection, rejections = context.detection, confirmer.rejections
     trials = [trial.under(context.problem.limit_bytes) for trial in trials]
     by_hash = {trial.config.hash: trial for trial in trials}
     # A whole process says more than the reserve: of these it is known whether they hold the limit.
-    known = {*confirmer.rejected, *confirmer.configs, *([best.config] if best is not None else [])}
+    known = {*confirmer.rejected, *confirmer.confirmed, *([best.config] if best is not None else [])}
     short = [trial.config for trial in trials if trial.fits and not trial.under(limit_bytes).fits]
     runners = [entry for entry in (*raced.standings, *raced.over_limit) if entry.ratios]
     speeds = {entry.trial.config.hash: entry.relative_throughput for entry in runners}

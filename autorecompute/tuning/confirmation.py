@@ -54,29 +54,24 @@ class Confirmer:
         self._context = context
         self.rejections = context.folder.rejections()
         """Finalists that cannot be the answer."""
-        self._confirmed = {best.config: best for best in context.folder.confirmed()}
+        self.confirmed = {best.config: best for best in context.folder.confirmed()}
         self.failures: dict[Config, str] = {}
         """Why configs were not confirmed in this session that may be confirmed in the next one, in words."""
         self.last_process: Config | None = None
         """The config of the last process, until that is taken back."""
         self._began_seconds, self._early = time.monotonic(), 0
-        self._excess_bytes, self._guesses, self._has_told = 0, True, False
+        self._least_excess, self._guesses, self._has_told = 0, True, False
 
     @property
     def best(self) -> Best | None:
         """Return the fastest of the confirmed configs."""
-        known = list(self._confirmed.values())
+        known = list(self.confirmed.values())
         has_all = all(best.relative_throughput is not None for best in known)
         return max(
             known,
             key=lambda best: (best.relative_throughput or 0.0) if has_all else best.samples_per_second,
             default=None,
         )
-
-    @property
-    def configs(self) -> frozenset[Config]:
-        """Return the confirmed configs."""
-        return frozenset(self._confirmed)
 
     @property
     def rejected(self) -> frozenset[Config]:
@@ -89,40 +84,40 @@ class Confirmer:
         return [trial for trial in trials if trial.config not in rejected]
 
     @property
-    def known_excesses(self) -> list[int]:
+    def _excesses(self) -> list[int]:
         """Return the bytes beyond their timed steps of whole processes that needed too much, the least first."""
         return sorted(known.excess_bytes for known in self.rejections if known.excess_bytes)
 
-    def excess_bytes(self, trials: Sequence[Trial]) -> int | None:
+    def _excess_bytes(self, trials: Sequence[Trial]) -> int | None:
         """Return the bytes that whole processes held beyond the peak of their trial; ``None`` where none has run.
 
         Of those that held the limit the usual one tells, as one may have held more by chance. Those that broke it tell
         less: of them the one that held most counts.
         """
         peaks = {trial.config: trial.measurement.peak_bytes for trial in trials}
-        confirmed = [best.peak_bytes - (peaks.get(best.config) or best.peak_bytes) for best in self._confirmed.values()]
-        return statistics.median_low(confirmed) if confirmed else max(self.known_excesses, default=None)
+        confirmed = [best.peak_bytes - (peaks.get(best.config) or best.peak_bytes) for best in self.confirmed.values()]
+        return statistics.median_low(confirmed) if confirmed else max(self._excesses, default=None)
 
     def limit(self, trials: Sequence[Trial]) -> int:
         """Return the bytes left for the live tensors of a trial after these trials."""
         limit_bytes = self._context.problem.limit_bytes
         own_bytes = self._own_bytes(trials)
-        if self._excess_bytes or own_bytes is None:
-            return limit_bytes - self._excess_bytes
-        seen_bytes = self.excess_bytes(trials)
+        if self._least_excess or own_bytes is None:
+            return limit_bytes - self._least_excess
+        seen_bytes = self._excess_bytes(trials)
         if seen_bytes is not None:
             return limit_bytes - max(seen_bytes, 0)
         return limit_bytes - (own_bytes if self._guesses else 0)
 
     def is_guess(self, trials: Sequence[Trial]) -> bool:
         """Tell whether the limit rests on a guess, or on one whole process that held more than a guess would allow."""
-        if self._excess_bytes or self._own_bytes(trials) is None:
+        if self._least_excess or self._own_bytes(trials) is None:
             return False
         limit_bytes = self._context.problem.limit_bytes
-        seen_bytes = self.excess_bytes(trials)
+        seen_bytes = self._excess_bytes(trials)
         if seen_bytes is None:
             return self.limit(trials) < limit_bytes
-        told = len(self._confirmed) + len(self.known_excesses)
+        told = len(self.confirmed) + len(self._excesses)
         return told < TELLING and seen_bytes > round(WHOLE_PROCESS_SHARE * limit_bytes)
 
     def stop_guessing(self, *, learns: bool = False) -> int:
@@ -132,12 +127,12 @@ class Confirmer:
         """
         self._guesses = False
         if learns:
-            self._excess_bytes = min(self.known_excesses, default=0)
-        return self._excess_bytes
+            self._least_excess = min(self._excesses, default=0)
+        return self._least_excess
 
     def leanest_beyond(self, trials: Sequence[Trial]) -> Trial | None:
         """Return the trial of least peak where the guess leaves room for none: its process tells what is needed."""
-        is_known = self._confirmed or len(self.known_excesses) >= TELLING
+        is_known = self.confirmed or len(self._excesses) >= TELLING
         left_bytes, able = self.limit(trials), self.remaining(trials)
         if not self._guesses or is_known or any(trial.under(left_bytes).fits for trial in able):
             return None
@@ -166,19 +161,19 @@ class Confirmer:
 
         One process alone may have needed more by chance: two tell.
         """
-        needed = self.known_excesses
+        needed = self._excesses
         return len(needed) >= TELLING and finalist.peak_bytes + needed[0] > self._context.problem.limit_bytes
 
     def needs(self, config: Config) -> tuple[Task, ...]:
         """Return the tasks before the config is confirmed; nothing where it is."""
-        if config in self._confirmed:
+        if config in self.confirmed:
             return ()
         return (Task.CONFIRMATION,) if config.is_none else (Task.CHECK, Task.CONFIRMATION)
 
     def confirm(self, finalist: Finalist) -> Best | None:
         """Return the config with the figures of its fresh process; ``None`` with a note where it was not confirmed."""
         config = finalist.trial.config
-        known = self._confirmed.get(config)
+        known = self.confirmed.get(config)
         if known is None:
             self.last_process = config
             self.failures.pop(config, None)
@@ -190,11 +185,8 @@ class Confirmer:
 
         A confirmation ends the script and starts it twice: by itself, and for the trials after it. So it has to be due.
 
-        Args:
-            finalist: The best so far.
-            reserve_seconds: Time that has to be left after it.
-            teaches: The whole process of this config tells the limit of all trials. Then it may be no better than what
-                was confirmed before.
+        ``reserve_seconds`` have to be left after it. Where the process teaches the limit of all trials, the config may
+        be no better than what was confirmed before.
         """
         tasks = self.needs(finalist.trial.config)
         if not tasks or not (teaches or self._is_news(finalist)):
@@ -223,7 +215,7 @@ class Confirmer:
     def learn(self, standings: Sequence[Finalist]) -> None:
         """Take what a race tells of configs that were confirmed before it: single trials are compared with it else."""
         for finalist in standings:
-            known = self._confirmed.get(finalist.trial.config)
+            known = self.confirmed.get(finalist.trial.config)
             if known is not None and finalist.ratios:
                 self._update(known, finalist)
 
@@ -231,8 +223,8 @@ class Confirmer:
         # What the config is beside no recompute may be better known by now than when it was confirmed.
         low, high = finalist.spread or (None, None)
         best = replace(known, relative_throughput=finalist.relative_throughput, relative_low=low, relative_high=high)
-        self._confirmed[known.config] = best
-        self._context.folder.keep_confirmed(list(self._confirmed.values()))
+        self.confirmed[known.config] = best
+        self._context.folder.keep_confirmed(list(self.confirmed.values()))
         return best
 
     def _reject(self, rejection: Rejection) -> None:

@@ -182,35 +182,29 @@ class TuningContext:
         """Report a line to whoever watches."""
         self.progress.note(text)
 
-    def detect(self) -> None:
+    def detect(self, open_bench: Callable[[int], Bench] | None = None) -> None:
         """Start the script and find what it trains, the limit and the problem.
 
+        With a function that opens a bench nobody asked for the batch: it is halved where more has no room.
+
         Raises:
-            ScriptError: the script fails by itself.
+            ScriptError: the script fails by itself, or not even a single sample has room.
             SetupError: the installation lacks something.
             UsageError: the batch cannot reach the model.
         """
-        with self.budget.timing(Task.START):
-            self.detection = self.bench.detect()
-        limit_bytes = self.settings.limit_bytes or choose_limit(self.detection, self.folder, self.note)
-        self.problem = Problem.of(self.detection, limit_bytes)
-
-    def detect_somewhere(self, open_bench: Callable[[int], Bench]) -> None:
-        """Do so at half the batch, or a half of that, where more has no room: nobody asked for the batch.
-
-        Raises:
-            TooLargeError: a single sample has no room.
-        """
-        batch = self.settings.batch
-        assert batch, "a batch is looked for"
         try:
-            self.detect()
+            with self.budget.timing(Task.START):
+                self.detection = self.bench.detect()
         except TooLargeError:
-            if batch == 1:
+            batch = self.settings.batch
+            if open_bench is None or batch is None or batch == 1:
                 raise
             self.note(f"batch {batch}: the script runs out of memory before anything can be recomputed")
             self.bench, self.settings = open_bench(batch // 2), replace(self.settings, batch=batch // 2)
-            self.detect_somewhere(open_bench)
+            self.detect(open_bench)
+            return
+        limit_bytes = self.settings.limit_bytes or choose_limit(self.detection, self.folder, self.note)
+        self.problem = Problem.of(self.detection, limit_bytes)
 
     def emit(self, config: Config, knobs: Collection[str] = ()) -> dict[str, str]:
         """Return the variables for a fresh process that trains with a config. Files that they name are written.

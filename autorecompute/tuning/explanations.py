@@ -27,22 +27,21 @@ if TYPE_CHECKING:
 
 
 OUT_OF_TIME = "The time was over before the first trial. Give it more with --timeout."
-OUT_OF_TIME_AGAIN = "The time was over before another batch was done. Give it more with --timeout."
 
 STARTS_OF_AN_ANSWER = 4
 """The script is started twice for an answer, to be measured and to be confirmed; what lies between takes about as long
 in a script that starts in seconds."""
 
 
-def explain_too_little_time(start_seconds: float, waited_seconds: float = 0.0, kept: str = "") -> str:
+def explain_too_little_time(folder: StudyFolder, start_seconds: float, waited_seconds: float) -> str:
     """Return that there was no time for a single trial, and how much to try.
 
-    Args:
-        start_seconds: Time that a start of the script took; 0 where none came to its end.
-        waited_seconds: Time of the wait for the device, while another tuning held it.
-        kept: Sentence of :func:`explain_kept`; empty where nothing was measured before.
+    A start took no time where none came to its end. The wait is that for the device, while another tuning held it.
     """
-    which, kept = "another" if kept else "the first", f" {kept}" if kept else ""
+    trials = read_trials(folder.database, folder.name_in_database)
+    which, kept = "another" if trials else "the first", ""
+    if trials:
+        kept = f" {format_count(len(trials), 'trial')} kept in {folder.path}. Rerun the command to continue."
     if waited_seconds > start_seconds:
         return (
             f"The time was over before {which} trial: {format_seconds(waited_seconds)} of it went into waiting for "
@@ -58,14 +57,6 @@ def explain_too_little_time(start_seconds: float, waited_seconds: float = 0.0, k
     )
 
 
-def explain_kept(folder: StudyFolder) -> str:
-    """Tell of the trials kept from earlier sessions, which count; empty where there are none."""
-    trials = read_trials(folder.database, folder.name_in_database)
-    if not trials:
-        return ""
-    return f"{format_count(len(trials), 'trial')} kept in {folder.path}. Rerun the command to continue."
-
-
 def explain_unconfirmed(folder: StudyFolder) -> str:
     """Tell of a training's answer that no process has confirmed; it stays in the study. Empty where there is none."""
     result = folder.result()
@@ -78,7 +69,10 @@ def explain_late_batches(folder: StudyFolder, batches: Sequence[int]) -> str:
     """Return that the time of a tuning over several batches was over before a batch was done, and what is kept."""
     if not read_batches(folder, batches).without:
         return OUT_OF_TIME
-    return f"{OUT_OF_TIME_AGAIN} What was measured is kept in {folder.path}. Rerun the command to continue."
+    return (
+        "The time was over before another batch was done. Give it more with --timeout. What was measured is kept in "
+        f"{folder.path}. Rerun the command to continue."
+    )
 
 
 WHOLE_PROCESS_SHARE = 0.05
@@ -110,13 +104,8 @@ def explain_no_fit(  # noqa: PLR0913  (all that is known)
 ) -> str:
     """Return a sentence on the least peak seen, and what it would take to fit.
 
-    Args:
-        trials: All trials.
-        detection: The detected training.
-        limit_bytes: The limit that no config holds.
-        unconfirmed: Reasons other than memory that kept configs that fit from being confirmed, the last at the end.
-        rejections: The configs that fit and cannot be the answer.
-        memory: Forecasts peaks where none was measured; ``None`` where nothing does.
+    ``unconfirmed`` are reasons other than memory, the last one at the end. A model of memory forecasts peaks where none
+    was measured.
     """
     # A trial that failed may have a peak, too, which is not that of a whole step.
     measured = [trial for trial in trials if trial.measurement.outcome.is_measured]
@@ -242,11 +231,7 @@ def explain_too_few_trials(
 ) -> str:
     """Return that more trials may find a config that fits, and the preset that should.
 
-    Args:
-        trials: Number of trials that were allowed, and made.
-        limit_bytes: The limit that no measured config holds.
-        expected: Predictions of the presets that were not measured.
-        rejections: The configs that held the limit in their trial and cannot be the answer.
+    ``expected`` are the predictions of the presets that were not measured.
     """
     found = f"No config that holds {format_bytes(limit_bytes)} was found in {format_count(trials, 'trial')}."
     why = f"Not confirmed: {rejections[-1].reason}." if rejections else ""
@@ -323,16 +308,8 @@ def summarize_search(  # noqa: PLR0913  (all that is known)
 ) -> str:
     """Compare the config that a training goes on with to its first one, and tell the cost of the trials.
 
-    Args:
-        best: The config that stays on; ``None`` where nothing fits.
-        limit_bytes: The memory limit.
-        trials: All trials in the steps of the training.
-        first: The trial of what the training began with.
-        standings: Those that were compared in turns, the fastest first.
-        refused: Configs whose gradients were wrong, each with the reason.
-        spent_steps: Steps that went into trials.
-        spent_seconds: Time that these steps took.
-        notes: Further sentences without a full stop.
+    The standings were compared in turns, the fastest first. Each refused config comes with the reason. Notes are
+    further sentences without a full stop.
     """
     began = next((entry for entry in standings if entry.trial == first), None)
     if not trials:

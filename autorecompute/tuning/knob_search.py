@@ -20,7 +20,7 @@ from autorecompute.tuning.intervals import interval
 from autorecompute.units import format_count
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterable, Sequence
+    from collections.abc import Callable, Sequence
 
     from autorecompute.result import Best, Result
     from autorecompute.training_job import Detection
@@ -52,13 +52,7 @@ A_KNOB = (Task.START, Task.CHECK, *TWO_PAIRS)
 def try_knobs(context: TuningContext, result: Result, keep: Callable[[Result], None]) -> Result:
     """Return the answer with the knobs that pay; as it is where none is wanted, or all were tried before.
 
-    Args:
-        context: The tuning.
-        result: The answer, with or without knobs.
-        keep: Is given the answer after each knob, which an interruption leaves.
-
-    Raises:
-        SetupError: the study cannot be written.
+    ``keep`` is given the answer after each knob, which an interruption leaves.
     """
     best, backend = result.best, registry.backend_of(context.detection.versions)
     if not context.settings.turns_knobs or best is None:
@@ -72,13 +66,13 @@ def try_knobs(context: TuningContext, result: Result, keep: Callable[[Result], N
         return changed
 
     if not result.knobs:
-        inherited = {name: text for name, text in os.environ.items() if name not in registry.variables()}
-        reasons = {
-            knob.name: knob.why_not(best.config, context.detection) or _taken(knob.variables, inherited)
-            for knob in backend.KNOBS
-        }
-        knobs = tuple(KnobFigures(name=name, why_not=reason) for name, reason in reasons.items())
-        result = save(replace(result, knobs=knobs))
+        inherited, untried = os.environ.keys() - set(registry.variables()), list[KnobFigures]()
+        for knob in backend.KNOBS:
+            taken = sorted(inherited.intersection(knob.variables))
+            why_not = knob.why_not(best.config, context.detection)
+            why_not = why_not or (f"{taken[0]} is set in your environment" if taken else "")
+            untried.append(KnobFigures(name=knob.name, why_not=why_not))
+        result = save(replace(result, knobs=tuple(untried)))
     for knob in backend.KNOBS:
         known = next((figures for figures in result.knobs if figures.name == knob.name), None)
         if known is None or not known.is_open or not context.budget.allows(*A_KNOB):
@@ -137,12 +131,9 @@ def _compare(context: TuningContext, knob: str, base: Best, other: Best) -> tupl
     others: list[Measurement] = []
     outcome, message = Outcome.OK, ""
     while outcome is Outcome.OK and len(bases) < MOST_PAIRS and not _is_settled(context, bases, others):
-        if len(bases) % 2 == 0:
-            bases.append(_run(context, base))
-            others.append(_run_guarded(context, other))
-        else:
-            others.append(_run_guarded(context, other))
-            bases.append(_run(context, base))
+        turns = [(bases, base), (others, other)]
+        for runs, best in turns if len(bases) % 2 == 0 else reversed(turns):
+            runs.append(_run(context, best, may_break=runs is others))
         outcome, message = _judge(bases, others, context.problem.limit_bytes)
     gain = interval(_log_ratios(bases, others), MISS) if outcome is Outcome.OK else None
     figures = KnobFigures(
@@ -170,17 +161,15 @@ def _is_settled(context: TuningContext, bases: Sequence[Measurement], others: Se
     return is_sure or not context.budget.allows(*TWO_PAIRS)
 
 
-def _run(context: TuningContext, best: Best) -> Measurement:
-    environment = context.emit(best.config, best.knobs)
-    with context.budget.timing(Task.CONFIRMATION):
-        return context.watch(environment, context.settings.batch)
-
-
-def _run_guarded(context: TuningContext, best: Best) -> Measurement:
+def _run(context: TuningContext, best: Best, *, may_break: bool) -> Measurement:
     # A knob may keep the installation from working.
     try:
-        return _run(context, best)
+        environment = context.emit(best.config, best.knobs)
+        with context.budget.timing(Task.CONFIRMATION):
+            return context.watch(environment, context.settings.batch)
     except SetupError as error:
+        if not may_break:
+            raise
         return Measurement(outcome=Outcome.SCRIPT_ERROR, message=str(error))
 
 
@@ -193,11 +182,6 @@ def _log_ratios(bases: Sequence[Measurement], others: Sequence[Measurement]) -> 
         assert other, "so did the one with it"
         ratios.append(math.log(base / other))
     return ratios
-
-
-def _taken(variables: Iterable[str], inherited: Iterable[str]) -> str:
-    taken = sorted(set(variables).intersection(inherited))
-    return f"{taken[0]} is set in your environment" if taken else ""
 
 
 def _check_gradients(bench: Bench, best: Best) -> tuple[Outcome, str, Best]:

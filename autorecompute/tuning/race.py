@@ -45,12 +45,7 @@ UNKNOWN = Interval(-math.inf, 0.0, math.inf)
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Finalist:
-    """A finalist.
-
-    Attributes:
-        trial: Its trial in the study.
-        rounds: One for each round it ran in, from the first round on without a gap.
-    """
+    """A finalist, with one record for each round it ran in, from the first round on without a gap."""
 
     trial: Trial
     rounds: tuple[RoundRecord, ...] = ()
@@ -90,10 +85,8 @@ class Finalist:
 def fitting_finalists(trials: Sequence[Trial], steps: Mapping[int, float] | None = None) -> list[Finalist]:
     """Return the configs that fit, fastest first.
 
-    Args:
-        trials: What was measured.
-        steps: What their steps should really take, by number; without it, what was measured counts, relative to their
-            reference where all of them have one.
+    Their expected steps count, by number. Without those it is what was measured, relative to the reference where all of
+    them have one.
     """
     fitting = [trial for trial in trials if trial.fits]
     has_all = all(trial.relative_throughput is not None for trial in fitting)
@@ -238,15 +231,10 @@ def race(  # noqa: PLR0913  (what bounds a race)
     A finalist that fails in a round or is over the limit there is out, and not ranked. A reference that fails is not
     measured again.
 
-    Args:
-        bench: Measures them.
-        standings: The finalists.
-        has_reference: True if the batch runs without recompute.
-        limit_bytes: The memory limit.
-        deadline_seconds: Time on the monotonic clock after which no round begins, but those before the first look.
-        end_seconds: Time at which the race should be over, be it before the first look; the first round is always run.
-        earlier: A race of the same finalists that was not over, whose rounds count.
-        after_round: Called with the race so far after each round but the last possible one.
+    After ``deadline_seconds`` on the monotonic clock no round begins, but those before the first look. At
+    ``end_seconds`` the race should be over, be it before the first look; the first round is always run. The rounds of
+    an ``earlier`` race of the same finalists count. ``after_round`` gets the race so far after each round but the last
+    possible one.
     """
     raced = Race(standings=tuple(standings)) if earlier is None else replace(earlier, ranking=None)
     has_reference &= all(run.reference_seconds for entry in raced.standings for run in entry.rounds[-1:])

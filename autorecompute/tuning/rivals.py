@@ -68,8 +68,8 @@ def measure_rival_batch(  # noqa: PLR0913  (what its batch is guessed from, and 
         has_time: Tells whether there is time to measure another one.
 
     Returns:
-        The fresh process of the largest that was found; true if no smaller batch is known to fit; and true if that
-        process was the first of the search, with none between it and what ran before.
+        The fresh process of the largest, if one was found; true if no smaller batch fits; and true if that process was
+        the first of the search, with none between it and what ran before.
     """
     # A single sample is estimated away only by a model that fills the limit without any.
     smallest = 1 if resting_bytes < limit_bytes else 0
@@ -102,8 +102,6 @@ class Rival:
     """The largest batch that fits without recompute, and how the winner compares with it.
 
     Attributes:
-        figures: Its figures; ``None`` where there is none, or no time for it.
-        comparison: The winner beside it; ``None`` where there was nothing to compare.
         none_fits: True if no smaller batch is known to fit without recompute.
         is_complete: True if there was time for all that it takes.
     """
@@ -119,11 +117,7 @@ def compare_with_rival_batch(
 ) -> Rival:
     """Measure the largest batch that fits without recompute, unless it is known, and compare as time allows.
 
-    Args:
-        context: The tuning.
-        best: A confirmed config.
-        baseline: The trial without recompute.
-        is_just_confirmed: True if its fresh process was the last thing that ran.
+    The winner is just confirmed if its fresh process was the last thing that ran.
     """
     known, budget = context.settings.rival_batch, context.budget
     if known is not None:
@@ -180,12 +174,6 @@ def compare_in_place(
 
     ``None`` where the script's batch cannot be changed while it runs, a swap takes time, nothing smaller was found to
     fit, or there is no time.
-
-    Args:
-        context: The tuning.
-        finalist: The fastest config.
-        baseline: The trial without recompute.
-        limit_bytes: The limit for the steps of a trial.
     """
     bench, budget, config = context.bench, context.budget, finalist.trial.config
     starts = [] if bench.is_live else [Task.START]
@@ -205,19 +193,16 @@ def compare_in_place(
     if found is None or not found.samples_per_second or not may_go_on():
         return None
 
-    def run(config: Config, batch: int | None) -> Callable[[], float | None]:
-        def measure() -> float | None:
-            measurement = bench.measure(config, replace(ROUND_EFFORT, warmup=0, batch=batch))
-            return measurement.samples_per_second if measurement.outcome is Outcome.OK else None
+    def run(config: Config, batch: int | None = None) -> float | None:
+        measurement = bench.measure(config, replace(ROUND_EFFORT, warmup=0, batch=batch))
+        return measurement.samples_per_second if measurement.outcome is Outcome.OK else None
 
-        return measure
-
-    rate = run(config, None)()
+    rate = run(config)
     if not rate or not may_go_on():
         return None
     comparison = compare_in_pairs(
-        run(config, None),
-        run(Config(), found.batch),
+        lambda: run(config),
+        lambda: run(Config(), found.batch),
         rate / found.samples_per_second,
         least_ratio=LEAST_RATIO,
         are_neighbours=False,
@@ -227,7 +212,7 @@ def compare_in_place(
     if not comparison.pairs:
         return None
     if bench.is_live:
-        run(config, None)()  # the gradients are compared at the target batch
+        run(config)  # the gradients are compared at the target batch
     return Rival(figures_of(found), comparison)
 
 
@@ -298,7 +283,7 @@ def measure_without(context: TuningContext, batch: int, limit_bytes: int, *, is_
     """Return the figures of the batch, told to whoever watches.
 
     Raises:
-        ScriptError: it has to, and fails for another reason than memory.
+        ScriptError: a batch that is due fails for another reason than memory.
     """
     context.note(f"batch {batch}: measuring without recompute")
     with context.budget.timing(Task.CONFIRMATION):
@@ -363,19 +348,11 @@ def compare_in_pairs(  # noqa: PLR0913  (two runs, and what bounds their pairs)
 ) -> Comparison:
     """Compare two runs by pairs of neighbours, after a first comparison: A B, B A, A B.
 
-    Args:
-        run_with: Runs the config that recomputes; its samples/s, or ``None`` where it failed.
-        run_without: The same for its rival.
-        ratio: Throughput with recompute over that without, as measured so far.
-        least_ratio: The ratio that has to be reached.
-        are_neighbours: True if the two were measured one right after the other, so that they count as a pair.
-        has_time: Tells whether there is time for another pair.
-        most: Pairs at most.
+    A run gives samples/s, or ``None`` where it failed. ``ratio`` is the throughput with recompute over that without, as
+    measured so far. It counts as a pair where the two were neighbours, measured one right after the other.
     """
     ratios = [ratio] if are_neighbours else []
-    found = compare([ratio], least_ratio)
-    if not are_neighbours:
-        found = replace(found, pairs=0)
+    found = Comparison(ratio=ratio, pairs=len(ratios), is_clear=False)
     while not found.is_clear and _may_become_clear(ratios, least_ratio, most) and has_time():
         if len(ratios) % 2 == 0:
             recomputed, plain = run_with(), run_without()

@@ -150,7 +150,10 @@ class StudySearcher:
     def propose(self, trials: Sequence[Trial], claimed: Collection[Config] = ()) -> Proposal | None:
         """Return the next config to measure, or ``None`` when nothing is left to gain."""
         baseline = next((trial for trial in trials if trial.config.is_none), None)
-        if baseline is None and not self._skips_baseline(trials):
+        outcomes = [trial.measurement.outcome for trial in trials]
+        breaks = any(not outcome.is_measured and not outcome.is_about_memory for outcome in outcomes)
+        # Where it has no room it is left out, unless a trial fails otherwise.
+        if baseline is None and (breaks or not self._why_not_without):
             return None if Config() in claimed else Proposal(config=Config(), reason="baseline")
         if baseline is not None and baseline.fits:
             return None
@@ -170,12 +173,6 @@ class StudySearcher:
         if not fitting or any(trial.config.is_none for trial in fitting):
             return {trial.number: trial.measurement.median_step_seconds or 0.0 for trial in fitting}
         return self._searcher(trials).expect_steps(trials)
-
-    def _skips_baseline(self, trials: Sequence[Trial]) -> bool:
-        """Tell whether the run without recompute is left out, as it has no room; not where a trial fails otherwise."""
-        outcomes = [trial.measurement.outcome for trial in trials]
-        breaks = any(not outcome.is_measured and not outcome.is_about_memory for outcome in outcomes)
-        return bool(self._why_not_without) and not breaks
 
     def _searcher(self, trials: Sequence[Trial]) -> Searcher:
         """Return the searcher under the limit that holds now; the first one takes two small steps of the script."""

@@ -93,10 +93,7 @@ class BatchTuner:
 
     def _answer(self) -> Result:
         context = self._context
-        if self._batches:
-            context.detect()
-        else:
-            context.detect_somewhere(lambda batch: self._open_bench(batch, self._folder))
+        context.detect(None if self._batches else lambda batch: self._open_bench(batch, self._folder))
         context.problem = replace(context.problem, batch=SEVERAL_BATCHES)
         command = tuple(context.job.command_of_any_batch())
         bind(self._folder, replace(context.tuned, command=command), context.note)

@@ -33,9 +33,6 @@ class TunedBatch:
     """A batch that has a study of its own.
 
     Attributes:
-        batch: Samples a forward.
-        result: The answer of that study.
-        least_peak_bytes: The least peak that was seen in it.
         measured: Number of its trials, without those that it took over from a study of the same problem.
     """
 
@@ -89,12 +86,6 @@ class TunedBatch:
         return self.result.verdict is None
 
 
-def is_any_open(tuned: Sequence[TunedBatch]) -> bool:
-    """Tell whether more time or trials may find a config for a batch that has none, below any that no config holds."""
-    too_large = min((entry.batch for entry in tuned if entry.result.verdict is Verdict.NO_FIT), default=math.inf)
-    return any(entry.is_open and entry.batch < too_large for entry in tuned)
-
-
 def point_beyond(batch: int, study: str) -> CurvePoint:
     """Return a batch that no config can make fit: the script has no memory for it before there is any."""
     recomputed = Recomputed(study=study, description=BEYOND, figures=Figures())
@@ -104,10 +95,7 @@ def point_beyond(batch: int, study: str) -> CurvePoint:
 def draw(without: Iterable[Figures], tuned: Sequence[TunedBatch], beyond: CurvePoint | None = None) -> list[CurvePoint]:
     """Return every batch that was measured, the smallest first.
 
-    Args:
-        without: Fresh processes without recompute.
-        tuned: The batches with a study of their own.
-        beyond: One that none can have; ``None`` where none was seen.
+    The first ones are fresh processes without recompute. Nobody can have the batch beyond, if there is one.
     """
     baselines = [entry.result.rival for entry in tuned if entry.result.rival is not None]
     points = {
@@ -128,11 +116,7 @@ def draw(without: Iterable[Figures], tuned: Sequence[TunedBatch], beyond: CurveP
 class BatchAnswer:
     """Compares the batches of a curve.
 
-    Args:
-        context: The tuning; its folder is that of the study that stands for all batches.
-        chooser: Knows which batch may be the answer.
-        curve: All batches that were measured.
-        tuned: The batches with a study of their own.
+    The folder of the context is that of the study that stands for all batches.
     """
 
     def __init__(
@@ -151,13 +135,14 @@ class BatchAnswer:
     def compare(self, has_time: Callable[[], bool] = lambda: False) -> Comparison | None:
         """Return the fastest batch with recompute beside the fastest without; ``None`` where one of them is missing.
 
-        Args:
-            has_time: Tells whether there is time for a further pair of processes; without it there is none.
+        Without time for a further pair of processes there is none.
         """
         if self._recomputed is None or self._rival is None:
             return None
         study = self._study_at(self._recomputed.batch)
-        if self._least_ratio == LEAST_RATIO and _has_compared(study, self._rival.batch):
+        is_same = study.rival is not None and study.rival.batch == self._rival.batch
+        # The study of the batch may have compared the two already, in neighbouring processes.
+        if self._least_ratio == LEAST_RATIO and is_same and study.comparison is not None and study.comparison.pairs:
             return study.comparison
         assert study.best is not None, "it was the fastest"
         # They run under what would be emitted.
@@ -174,17 +159,17 @@ class BatchAnswer:
     def result(self, comparison: Comparison | None, search_end: SearchEnd, own_seconds: float) -> Result:
         """Return the answer.
 
-        Args:
-            comparison: Result of :meth:`compare`.
-            search_end: Why no further config was measured.
-            own_seconds: Time spent outside of the studies of the batches.
+        ``own_seconds`` were spent outside of the studies of the batches.
         """
         point, tuned = self._point(comparison), self._tuned
         if point is not None and point is self._recomputed:
             base = self._study_at(point.batch)
         else:
             base = self._result_without(point or (self._curve[0] if self._curve else None))
-        is_open = bool(self._chooser.untuned(self._curve)) or is_any_open(tuned)
+        too_large = min((entry.batch for entry in tuned if entry.result.verdict is Verdict.NO_FIT), default=math.inf)
+        is_open = bool(self._chooser.untuned(self._curve))
+        # More time or trials may find a config for a batch that has none, below any that no config holds.
+        is_open = is_open or any(entry.is_open and entry.batch < too_large for entry in tuned)
         compared = base.compared and not search_end.is_early and not is_open
         result = replace(
             base,
@@ -277,12 +262,6 @@ def _speed_with(point: CurvePoint) -> float:
 
 def _speed_without(point: CurvePoint) -> float:
     return point.without.samples_per_second or 0.0
-
-
-def _has_compared(result: Result, rival_batch: int) -> bool:
-    """Tell whether the study of the batch has compared its winner with this rival batch in neighbouring processes."""
-    is_same = result.rival is not None and result.rival.batch == rival_batch
-    return is_same and result.comparison is not None and result.comparison.pairs > 0
 
 
 def says_more(known: Result, so_far: Result) -> bool:

@@ -61,7 +61,13 @@ class TrialRunner:
                     continue
                 return proposal
             # Not before: whether the batch runs without recompute may be what another worker is finding out.
-            reference = reference or self._begin_reference()
+            if reference is None:
+                known = [trial for trial in settled(self._ledger.trials) if trial.config.is_none]
+                has_failed = any(not trial.measurement.outcome.is_measured for trial in known)
+                fails = has_failed or not self._has_reference or bool(self._context.why_not_without())
+                # No longer than a trial: a script may have just enough steps for one.
+                effort = Effort(warmup=1, steps=min(self._context.settings.effort.steps, REFERENCE_STEPS))
+                reference = Reference(self._context.bench, effort, is_known_to_fail=fails)
             # What fails on this worker's host alone would be measured as a failure of every config, for all workers.
             if self._ledger.store is None and not proposal.config.is_none and (first := reference.first()) is not None:
                 self._check_script(first)
@@ -81,15 +87,6 @@ class TrialRunner:
             trial, self._context.command, rendered.variables, self._context.bench.take_output()
         )
         write_files(rendered.files)
-
-    def _begin_reference(self) -> Reference:
-        failed = not self._has_reference or bool(self._context.why_not_without())
-        failed = failed or any(
-            trial.config.is_none and not trial.measurement.outcome.is_measured for trial in settled(self._ledger.trials)
-        )
-        # No longer than a trial: a script may have just enough steps for one.
-        effort = Effort(warmup=1, steps=min(self._context.settings.effort.steps, REFERENCE_STEPS))
-        return Reference(self._context.bench, effort, is_known_to_fail=failed)
 
     def _propose(self, searcher: Searcher, limit: Limit) -> Proposal | SearchEnd:
         if self._ledger.is_closing:

@@ -16,7 +16,7 @@ from autorecompute.tuning.attempt import Attempt
 from autorecompute.tuning.budget import Task
 from autorecompute.tuning.context import device_lock
 from autorecompute.tuning.knob_search import try_knobs
-from autorecompute.tuning.ledger import Ledger, SharedLedger
+from autorecompute.tuning.ledger import Ledger
 from autorecompute.tuning.race import race_winner
 from autorecompute.tuning.trial_runner import TrialRunner
 from autorecompute.units import format_bytes
@@ -44,8 +44,7 @@ class Tuner:
         """The answer that an interruption leaves, or that an earlier session left."""
         self._transfer: Transfer | None = None
         self._prior: Prior | None = None
-        shared = context.shared
-        self._ledger = Ledger(context) if shared is None else SharedLedger(context, shared)
+        self._ledger = Ledger(context)
 
     def run(self) -> Result:
         """Return the study's answer; measured now, or read where the identical problem was finished before.
@@ -122,7 +121,13 @@ class Tuner:
             runner.keep(trial)
             if trial.measurement.outcome is Outcome.LOST:
                 self._context.note(f"the last run was interrupted while it measured {trial.description}")
-        self._require_room()
+        resting_bytes, limit_bytes = self._context.detection.resting_bytes, self._context.problem.limit_bytes
+        if resting_bytes > limit_bytes:
+            raise NothingFitsError(
+                f"The script holds {format_bytes(resting_bytes)} before its first step, above the limit of "
+                f"{format_bytes(limit_bytes)}: no recompute can help. Raise --memory-limit, or train a "
+                "smaller model."
+            )
         result = self._attempt(runner)
         while self._can_improve(result):
             self._ledger.resume()
@@ -137,15 +142,6 @@ class Tuner:
             self._context, self._ledger, runner, prior=self._prior, transfer=self._transfer, set_answer=set_answer
         )
         return attempt.run()
-
-    def _require_room(self) -> None:
-        resting_bytes, limit_bytes = self._context.detection.resting_bytes, self._context.problem.limit_bytes
-        if resting_bytes > limit_bytes:
-            raise NothingFitsError(
-                f"The script holds {format_bytes(resting_bytes)} before its first step, above the limit of "
-                f"{format_bytes(limit_bytes)}: no recompute can help. Raise --memory-limit, or train a "
-                "smaller model."
-            )
 
     def _can_improve(self, result: Result) -> bool:
         """Tell whether another worker answered for want of time that this one has."""
@@ -175,8 +171,8 @@ class Tuner:
         return explanations.explain_early_end(*seen, memory=memory, winner=winner)
 
     def _explain_lateness(self) -> str:
-        start_seconds, kept = self._context.budget.expect(Task.START), explanations.explain_kept(self._context.folder)
-        return explanations.explain_too_little_time(start_seconds, self._context.waited_seconds, kept)
+        context, start_seconds = self._context, self._context.budget.expect(Task.START)
+        return explanations.explain_too_little_time(context.folder, start_seconds, context.waited_seconds)
 
 
 FINALISTS = 3
@@ -202,8 +198,11 @@ def _start_from(
             neighbour = replace(neighbour, differences=(IN_A_FOLDER,))
         elif is_new:
             _adopt(neighbour, folder, store)
-        elif not _has_adopted(neighbour, folder, store):
-            neighbour = replace(neighbour, differences=(BEGUN_BEFORE,))
+        else:
+            known, own = list(neighbour.records.trials), folder.kept_trials()
+            # The same trials may have been taken over the other way round: what was measured here has a folder.
+            if store.trials[: len(known)] != known or known[0].number in own:
+                neighbour = replace(neighbour, differences=(BEGUN_BEFORE,))
     transfer = Transfer(study=neighbour.name, differences=neighbour.differences)
     return transfer, _prior_of(neighbour) if neighbour.differences else None
 
@@ -235,13 +234,6 @@ def _adopt(neighbour: Neighbour, folder: StudyFolder, store: TrialStore) -> None
     if records.result is not None:
         transfer = Transfer(study=neighbour.name, differences=neighbour.differences)
         folder.finish(replace(records.result, study=folder.name, transferred_from=transfer))
-
-
-def _has_adopted(neighbour: Neighbour, folder: StudyFolder, store: TrialStore) -> bool:
-    """Tell whether an earlier session took over all that the stored study knows."""
-    known, own = list(neighbour.records.trials), folder.kept_trials()
-    # Trials that are the same may have been taken over the other way round: what was measured here has a folder.
-    return store.trials[: len(known)] == known and known[0].number not in own
 
 
 def _finalists_of(neighbour: Neighbour) -> tuple[Config, ...]:
