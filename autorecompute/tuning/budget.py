@@ -48,8 +48,8 @@ class Budget:
     Nothing is promised of a task that was not seen yet: it is expected to take what its parts took.
 
     Args:
-        timeout_seconds: What the user allows; ``None`` for no end.
-        began_seconds: When the command began, on the monotonic clock.
+        timeout_seconds: Time that the user allows; ``None`` for no end.
+        began_seconds: Start of the command on the monotonic clock.
     """
 
     def __init__(self, timeout_seconds: float | None, began_seconds: float) -> None:
@@ -91,12 +91,7 @@ class Budget:
         return self.expect(*tasks) <= self.left_seconds + self._leeway_seconds
 
     def reserve_seconds(self, needed: Sequence[Task], wished: Sequence[Task]) -> float:
-        """Return the time for the end of the tuning: all that is needed, and half the time at most of what is wished.
-
-        Args:
-            needed: Without these there is no answer.
-            wished: These make it a better one, as more trials do.
-        """
+        """Return the time to keep for the end: all that is needed, and half the time at most of what is wished."""
         needed_seconds = self.expect(*needed)
         spare_seconds = self._timeout_seconds - self.expect(Task.START) - needed_seconds
         return needed_seconds + min(self.expect(*wished), max(spare_seconds / 2, 0.0))

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import copy
 import time
 from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass, field, replace
@@ -47,16 +46,16 @@ class TuningSettings:
     """Settings that the user gave.
 
     Attributes:
-        limit_bytes: What the peak may reach; ``None`` takes what the device has to give (``tuning/context.py``).
-        max_trials: How many configs may be measured over the study's life.
-        timeout_seconds: How long the command may take as a whole; ``None`` for no end.
-        began_seconds: When the command began, on the monotonic clock; ``None`` for when it begins to tune.
-        effort: How long each config is measured.
-        batch: The target batch; ``None`` takes what the script gives.
-        sampler: Who proposes configs, by one of the names in ``search/sampling.py``.
-        is_fresh: Whether nothing is taken over from other studies.
+        limit_bytes: The memory limit; ``None`` takes the bytes available.
+        max_trials: The most trials over the study's life.
+        timeout_seconds: Time for the whole command; ``None`` for no end.
+        began_seconds: Start of the command on the monotonic clock; ``None`` for that of the tuning.
+        effort: Steps of a trial.
+        batch: The target batch; ``None`` takes that of the script.
+        sampler: One of the names in ``search/sampling.py``.
+        is_fresh: True to take nothing over from other studies.
         rival_batch: The largest batch that fits without recompute, where it was measured before.
-        turns_knobs: Whether other settings are tried on the winner, each in fresh processes.
+        turns_knobs: True to try other settings on the winner, each in fresh processes.
     """
 
     limit_bytes: int | None
@@ -86,34 +85,24 @@ class Progress(Protocol):
         """Tell that the script reached its first training session.
 
         Args:
-            detection: What it trains.
+            detection: Its training.
             limit_bytes: The memory limit.
-            known_trials: What earlier sessions, and other workers, measured.
-            budget: How many trials there may be, those included.
-            deadline_seconds: When the command should end, on the monotonic clock; infinite without a timeout.
+            known_trials: Trials of earlier sessions, and of other workers.
+            budget: The most trials, those included.
+            deadline_seconds: Time on the monotonic clock when the command should end; infinite without a timeout.
         """
-        ...
 
     def trial_begins(self, number: int, description: str, reason: str, prediction: Prediction | None) -> None:
         """Tell that a config is about to be measured, of which so much is expected."""
-        ...
 
     def trial_ended(self, trial: Trial) -> None:
         """Tell that it was measured, or failed to be."""
-        ...
 
     def leads(self, trial: Trial, relative_throughput: float | None) -> None:
-        """Tell that the search is over for now, and that this config is the one to be confirmed.
-
-        Args:
-            trial: Its trial.
-            relative_throughput: Its throughput as a share of that without recompute, by all that is known.
-        """
-        ...
+        """Tell that the search is over for now, and that the config of this trial is the one to be confirmed."""
 
     def note(self, text: str) -> None:
-        """Something worth a line happened."""
-        ...
+        """Tell a line."""
 
 
 @dataclass(slots=True, kw_only=True, eq=False)
@@ -121,16 +110,11 @@ class TuningContext:
     """State that every part of a tuning works with.
 
     Attributes:
-        job: What is trained.
-        bench: Where it is measured.
-        folder: Where the study is kept.
-        settings: What was asked for.
-        progress: Who watches.
         shared: The study in the storage of its other workers; ``None`` for a study in its folder alone.
         budget: The time there is. Every context begins with one of its own.
-        detection: What the script trains, from :meth:`detect` on.
-        problem: What has to be solved, from :meth:`detect` on. Workers that share a study agree on one later.
-        waited_seconds: What the wait for the device took so far, while another tuning held it.
+        detection: The training that was detected, from :meth:`detect` on.
+        problem: The problem, from :meth:`detect` on. Workers that share a study agree on one later.
+        waited_seconds: Time of the wait for the device so far, while another tuning held it.
     """
 
     job: Job
@@ -198,44 +182,29 @@ class TuningContext:
         """Report a line to whoever watches."""
         self.progress.note(text)
 
-    def detect(self) -> None:
+    def detect(self, open_bench: Callable[[int], Bench] | None = None) -> None:
         """Start the script and find what it trains, the limit and the problem.
 
+        With a function that opens a bench nobody asked for the batch: it is halved where more has no room.
+
         Raises:
-            ScriptError: the script fails by itself.
+            ScriptError: the script fails by itself, or not even a single sample has room.
             SetupError: the installation lacks something.
             UsageError: the batch cannot reach the model.
         """
-        with self.budget.timing(Task.START):
-            self.detection = self.bench.detect()
-        limit_bytes = self.settings.limit_bytes or choose_limit(self.detection, self.folder, self.note)
-        self.problem = Problem.of(self.detection, limit_bytes)
-
-    def detect_somewhere(self, open_bench: Callable[[int], Bench]) -> None:
-        """Do so at half the batch, or a half of that, where more has no room: nobody asked for the batch.
-
-        Raises:
-            TooLargeError: a single sample has no room.
-            ScriptError: the script fails by itself.
-            SetupError: the installation lacks something.
-            UsageError: the batch cannot reach the model.
-        """
-        batch = self.settings.batch
-        assert batch, "a batch is looked for"
         try:
-            self.detect()
+            with self.budget.timing(Task.START):
+                self.detection = self.bench.detect()
         except TooLargeError:
-            if batch == 1:
+            batch = self.settings.batch
+            if open_bench is None or batch is None or batch == 1:
                 raise
             self.note(f"batch {batch}: the script runs out of memory before anything can be recomputed")
             self.bench, self.settings = open_bench(batch // 2), replace(self.settings, batch=batch // 2)
-            self.detect_somewhere(open_bench)
-
-    def at_batch(self, batch: int, bench: Bench) -> TuningContext:
-        """Return the same tuning at one of its batches, within the same time."""
-        context = copy.copy(self)
-        context.bench, context.settings = bench, replace(self.settings, batch=batch)
-        return context
+            self.detect(open_bench)
+            return
+        limit_bytes = self.settings.limit_bytes or choose_limit(self.detection, self.folder, self.note)
+        self.problem = Problem.of(self.detection, limit_bytes)
 
     def emit(self, config: Config, knobs: Collection[str] = ()) -> dict[str, str]:
         """Return the variables for a fresh process that trains with a config. Files that they name are written.
@@ -287,12 +256,7 @@ def choose_limit(detection: Detection, folder: StudyFolder, on_shortage: Callabl
     """Return the limit that the study was begun with, or for a new study the bytes available now.
 
     What is free on a card changes from one minute to the next. A study that went on under another limit than it began
-    with would be another problem.
-
-    Args:
-        detection: The device, and what is in use on it.
-        folder: The study.
-        on_shortage: Called with a sentence where less is free than when the study began.
+    with would be another problem. ``on_shortage`` gets a sentence where less is free than when the study began.
     """
     available = available_bytes(detection)
     limit = folder.problem().limit_bytes if folder.exists() else available
@@ -338,20 +302,16 @@ def device_lock(context: TuningContext) -> Iterator[None]:
             held.enter_context(hold_device(context.detection.device, purpose, note_wait))
         except OutOfTime:
             waited_seconds = 0.0 if began_waiting is None else time.monotonic() - began_waiting
-            raise TooLittleTimeError(_describe_late(waited_seconds, is_same=is_same)) from None
+            who = "another worker of this study" if is_same else "another tuning"
+            way_out = (
+                "The same command gives the answer once that worker is through. Start one worker for each device."
+                if is_same
+                else "Run the same command once that is through, or give it more with --timeout."
+            )
+            raise TooLittleTimeError(
+                f"Timed out: {who} is using this device, after {format_seconds(waited_seconds)} of waiting for it. "
+                f"{way_out}"
+            ) from None
         if began_waiting is not None:
             context.waited_seconds += time.monotonic() - began_waiting
         yield
-
-
-def _describe_late(waited_seconds: float, *, is_same: bool) -> str:
-    waited = f"after {format_seconds(waited_seconds)} of waiting for it"
-    if is_same:
-        return (
-            f"Timed out: another worker of this study is using this device, {waited}. The same command gives the "
-            "answer once that worker is through. Start one worker for each device."
-        )
-    return (
-        f"Timed out: another tuning is using this device, {waited}. Run the same command once that is "
-        "through, or give it more with --timeout."
-    )

@@ -5,13 +5,9 @@ from __future__ import annotations
 import math
 import os
 import statistics
-from collections.abc import Sequence
-from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
-from autorecompute.measurement import Trial
 from autorecompute.plans.savings import BATCH, explain_worthless
-from autorecompute.result import Best
 from autorecompute.search.candidates import predict_frontier
 from autorecompute.search.model_searcher import LIKELY
 from autorecompute.studies.records import read_batches
@@ -21,32 +17,31 @@ from autorecompute.tuning.rivals import FORECAST_SHARE
 from autorecompute.units import MIB, format_bytes, format_count, format_rate, format_seconds
 
 if TYPE_CHECKING:
-    from collections.abc import Mapping
+    from collections.abc import Mapping, Sequence
 
-    from autorecompute.measurement import Prediction
+    from autorecompute.measurement import Prediction, Trial
     from autorecompute.memory import MemoryModel
-    from autorecompute.result import Rejection, Result
+    from autorecompute.result import Best, Rejection, Result
     from autorecompute.studies import StudyFolder
     from autorecompute.training_job import Detection
 
 
 OUT_OF_TIME = "The time was over before the first trial. Give it more with --timeout."
-OUT_OF_TIME_AGAIN = "The time was over before another batch was done. Give it more with --timeout."
 
 STARTS_OF_AN_ANSWER = 4
 """The script is started twice for an answer, to be measured and to be confirmed; what lies between takes about as long
 in a script that starts in seconds."""
 
 
-def explain_too_little_time(start_seconds: float, waited_seconds: float = 0.0, kept: str = "") -> str:
+def explain_too_little_time(folder: StudyFolder, start_seconds: float, waited_seconds: float) -> str:
     """Return that there was no time for a single trial, and how much to try.
 
-    Args:
-        start_seconds: What a start of the script took; 0 where none came to its end.
-        waited_seconds: What the wait for the device took, while another tuning held it.
-        kept: What :func:`explain_kept` says; empty where nothing was measured before.
+    A start took no time where none came to its end. The wait is that for the device, while another tuning held it.
     """
-    which, kept = "another" if kept else "the first", f" {kept}" if kept else ""
+    trials = read_trials(folder.database, folder.name_in_database)
+    which, kept = "another" if trials else "the first", ""
+    if trials:
+        kept = f" {format_count(len(trials), 'trial')} kept in {folder.path}. Rerun the command to continue."
     if waited_seconds > start_seconds:
         return (
             f"The time was over before {which} trial: {format_seconds(waited_seconds)} of it went into waiting for "
@@ -62,14 +57,6 @@ def explain_too_little_time(start_seconds: float, waited_seconds: float = 0.0, k
     )
 
 
-def explain_kept(folder: StudyFolder) -> str:
-    """Tell of the trials kept from earlier sessions, which count; empty where there are none."""
-    trials = read_trials(folder.database, folder.name_in_database)
-    if not trials:
-        return ""
-    return f"{format_count(len(trials), 'trial')} kept in {folder.path}. Rerun the command to continue."
-
-
 def explain_unconfirmed(folder: StudyFolder) -> str:
     """Tell of a training's answer that no process has confirmed; it stays in the study. Empty where there is none."""
     result = folder.result()
@@ -82,7 +69,10 @@ def explain_late_batches(folder: StudyFolder, batches: Sequence[int]) -> str:
     """Return that the time of a tuning over several batches was over before a batch was done, and what is kept."""
     if not read_batches(folder, batches).without:
         return OUT_OF_TIME
-    return f"{OUT_OF_TIME_AGAIN} What was measured is kept in {folder.path}. Rerun the command to continue."
+    return (
+        "The time was over before another batch was done. Give it more with --timeout. What was measured is kept in "
+        f"{folder.path}. Rerun the command to continue."
+    )
 
 
 WHOLE_PROCESS_SHARE = 0.05
@@ -114,13 +104,8 @@ def explain_no_fit(  # noqa: PLR0913  (all that is known)
 ) -> str:
     """Return a sentence on the least peak seen, and what it would take to fit.
 
-    Args:
-        trials: All that was measured.
-        detection: What the job is.
-        limit_bytes: What no config holds.
-        unconfirmed: What else than memory kept configs that fit from being confirmed, in words, the last at the end.
-        rejections: The configs that fit and cannot be the answer.
-        memory: What forecasts peaks where none was measured; ``None`` where nothing does.
+    ``unconfirmed`` are reasons other than memory, the last one at the end. A model of memory forecasts peaks where none
+    was measured.
     """
     # A trial that failed may have a peak, too, which is not that of a whole step.
     measured = [trial for trial in trials if trial.measurement.outcome.is_measured]
@@ -135,10 +120,14 @@ def explain_no_fit(  # noqa: PLR0913  (all that is known)
     peak_bytes = least.measurement.peak_bytes or 0
     if least.config in too_large:
         reason = next(known.reason for known in rejections if known.config == least.config)
+        # The leanest config should need as much more as a whole process as those that ran.
+        excess = max((known.excess_bytes or 0 for known in rejections), default=0)
+        leanest = min(trial.measurement.peak_bytes or 0 for trial in measured)
+        enough = max(leanest + excess, limit_bytes + MIB) if excess else limit_bytes * 11 // 10
         return (
             f"{least.description} held {format_bytes(limit_bytes)} while it trained, with "
             f"{format_bytes(peak_bytes)}, but its whole process did not. Not confirmed: {reason}. "
-            f"{_higher_limit(_enough_as_a_whole(measured, rejections, limit_bytes), needed_without)}. "
+            f"{_higher_limit(enough, needed_without)}. "
             f"{advise_on_glibc(detection.device.kind)}".rstrip()
         )
     if peak_bytes <= limit_bytes:
@@ -172,17 +161,6 @@ def _smaller_batch(detection: Detection, limit_bytes: int, memory: MemoryModel |
     return f"{forecast}: --target-batch {batch} should fit."
 
 
-def _enough_as_a_whole(measured: Sequence[Trial], rejections: Sequence[Rejection], limit_bytes: int) -> int:
-    """Return the bytes that the leanest config should need as a whole process, by the excess of those confirmed."""
-    excess = _excess(rejections)
-    least = min(trial.measurement.peak_bytes or 0 for trial in measured)
-    return max(least + excess, limit_bytes + MIB) if excess else limit_bytes * 11 // 10
-
-
-def _excess(rejections: Sequence[Rejection]) -> int:
-    return max((known.excess_bytes or 0 for known in rejections), default=0)
-
-
 def _needed_without(measured: Sequence[Trial], rejections: Sequence[Rejection], limit_bytes: int) -> int | None:
     """Return the measured bytes without recompute, of a whole process where one ran.
 
@@ -190,7 +168,7 @@ def _needed_without(measured: Sequence[Trial], rejections: Sequence[Rejection], 
     """
     peaks = [trial.measurement.peak_bytes or 0 for trial in measured if trial.config.is_none]
     own = [known for known in rejections if known.config.is_none]
-    needed = max(peaks, default=0) + _excess(own or rejections)
+    needed = max(peaks, default=0) + max((known.excess_bytes or 0 for known in own or rejections), default=0)
     return needed if needed > limit_bytes else None
 
 
@@ -253,11 +231,7 @@ def explain_too_few_trials(
 ) -> str:
     """Return that more trials may find a config that fits, and the preset that should.
 
-    Args:
-        trials: How many were allowed, and made.
-        limit_bytes: What no measured config holds.
-        expected: What is expected of the presets that were not measured.
-        rejections: The configs that held the limit in their trial and cannot be the answer.
+    ``expected`` are the predictions of the presets that were not measured.
     """
     found = f"No config that holds {format_bytes(limit_bytes)} was found in {format_count(trials, 'trial')}."
     why = f"Not confirmed: {rejections[-1].reason}." if rejections else ""
@@ -320,73 +294,58 @@ def _explain_detected(detection: Detection) -> str:
     return f" {reason}" if reason else ""
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class SearchSummary:
-    """A search in the steps of a training.
+def summarize_search(  # noqa: PLR0913  (all that is known)
+    best: Best | None,
+    limit_bytes: int,
+    *,
+    trials: Sequence[Trial],
+    first: Trial | None,
+    standings: Sequence[Finalist],
+    refused: Sequence[str],
+    spent_steps: int,
+    spent_seconds: float,
+    notes: Sequence[str] = (),
+) -> str:
+    """Compare the config that a training goes on with to its first one, and tell the cost of the trials.
 
-    Attributes:
-        best: What stays on; ``None`` where nothing fits.
-        limit_bytes: What the peak may reach.
-        trials: What was tried.
-        first: The trial of what the training began with.
-        standings: Those that were compared in turns, the fastest first.
-        refused: Configs whose gradients were wrong, each with the reason.
-        spent_steps: Steps that went into trials.
-        spent_seconds: What they took.
-        notes: What else there is to say, in sentences without a full stop.
+    The standings were compared in turns, the fastest first. Each refused config comes with the reason. Notes are
+    further sentences without a full stop.
     """
+    began = next((entry for entry in standings if entry.trial == first), None)
+    if not trials:
+        end = "keeping the current config: none was measured"
+    elif best is None:
+        tried, limit = format_count(len(trials), "config"), format_bytes(limit_bytes)
+        peaks = [trial.measurement.peak_bytes for trial in trials if trial.measurement.peak_bytes is not None]
+        least = f"; the least peak was {format_bytes(min(peaks))}" if peaks else ""
+        end = f"keeping the current config: {tried} tried, and none can be used at {limit}{least}"
+    else:
+        end, cost = describe(best), f"The trials took {format_count(spent_steps, 'step')}"
+        if began is None or began is standings[0]:
+            end += f"; {_describe_lead(trials, standings)}. {cost}"
+        else:
+            ratio = math.exp(lag(began, standings[0]))
+            end += f", {ratio:.2f}x of {name_of(began.trial)} ({format_bytes(began.peak_bytes)}), which it began with"
+            end += f". {_describe_return(step_seconds(began), ratio, spent_steps, spent_seconds) or cost}"
+    if refused:
+        end += f". Not used: {refused[0]}{f', and {len(refused) - 1} more' if len(refused) > 1 else ''}"
+    return ". ".join([end, *notes])
 
-    best: Best | None
-    limit_bytes: int
-    trials: Sequence[Trial]
-    first: Trial | None
-    standings: Sequence[Finalist]
-    refused: Sequence[str]
-    spent_steps: int
-    spent_seconds: float
-    notes: Sequence[str] = ()
 
-    @property
-    def sentence(self) -> str:
-        """Compare the config now on with the training's first one, and tell the cost of the trials."""
-        return ". ".join([f"{self._describe_end()}{self._describe_refused()}", *self.notes])
+def _describe_lead(trials: Sequence[Trial], standings: Sequence[Finalist]) -> str:
+    if sum(trial.measurement.outcome.is_measured for trial in trials) == 1:
+        return "no other was measured"
+    return "no other was faster" if standings else "no steps were left to compare it in turns with others"
 
-    def _describe_end(self) -> str:
-        if not self.trials:
-            return "keeping the current config: none was measured"
-        if self.best is None:
-            tried, limit = format_count(len(self.trials), "config"), format_bytes(self.limit_bytes)
-            return f"keeping the current config: {tried} tried, and none can be used at {limit}{self._describe_least()}"
-        winner, spent = describe(self.best), f"The trials took {format_count(self.spent_steps, 'step')}"
-        first = next((entry for entry in self.standings if entry.trial == self.first), None)
-        if first is None or first is self.standings[0]:
-            return f"{winner}; {self._describe_lead()}. {spent}"
-        ratio = math.exp(lag(first, self.standings[0]))
-        name, peak = name_of(first.trial), format_bytes(first.peak_bytes)
-        began = f"{ratio:.2f}x of {name} ({peak}), which it began with"
-        return f"{winner}, {began}. {self._describe_cost(step_seconds(first), ratio) or spent}"
 
-    def _describe_least(self) -> str:
-        peaks = [trial.measurement.peak_bytes for trial in self.trials if trial.measurement.peak_bytes is not None]
-        return f"; the least peak was {format_bytes(min(peaks))}" if peaks else ""
-
-    def _describe_lead(self) -> str:
-        if sum(trial.measurement.outcome.is_measured for trial in self.trials) == 1:
-            return "no other was measured"
-        return "no other was faster" if self.standings else "no steps were left to compare it in turns with others"
-
-    def _describe_cost(self, first_seconds: float, ratio: float) -> str:
-        """After how many steps the training is where it would be if it had stayed with what it began with."""
-        gained = first_seconds - first_seconds / ratio
-        lost_seconds = self.spent_seconds - self.spent_steps * first_seconds
-        if gained <= 0:
-            return ""
-        steps = self.spent_steps + math.ceil(max(lost_seconds, 0.0) / gained)
-        return f"The trials are earned back after {format_count(steps, 'step')}"
-
-    def _describe_refused(self) -> str:
-        more = f", and {len(self.refused) - 1} more" if len(self.refused) > 1 else ""
-        return f". Not used: {self.refused[0]}{more}" if self.refused else ""
+def _describe_return(first_seconds: float, ratio: float, spent_steps: int, spent_seconds: float) -> str:
+    """After how many steps the training is where it would be if it had stayed with what it began with."""
+    gained = first_seconds - first_seconds / ratio
+    lost_seconds = spent_seconds - spent_steps * first_seconds
+    if gained <= 0:
+        return ""
+    steps = spent_steps + math.ceil(max(lost_seconds, 0.0) / gained)
+    return f"The trials are earned back after {format_count(steps, 'step')}"
 
 
 def step_seconds(entry: Finalist) -> float:

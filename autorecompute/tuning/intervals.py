@@ -54,11 +54,20 @@ def interval(values: Sequence[float], miss: float) -> Interval:
         values: One for each round, at least one.
         miss: Chance that the centre lies below the interval, and the same again that it lies above.
     """
-    means = _pair_means(values)
-    middle = statistics.median(means)
-    share = miss / 3
-    candidates = [_student(values, share), _signed_rank(means, len(values), share), _scaled_median(values, share)]
-    low, high = min(candidates, key=lambda ends: ends[1] - ends[0])
+    means, count, share = _pair_means(values), len(values), miss / 3
+    middle, ends = statistics.median(means), [(-math.inf, math.inf)]
+    if count > 1:
+        mean, error = statistics.fmean(values), statistics.stdev(values) / math.sqrt(count)
+        half = student_quantile(share, count - 1) * error
+        ends.append((mean - half, mean + half))
+    if outside := signed_rank_quantile(share, count):
+        ends.append((means[outside - 1], means[-outside]))
+    if count >= LEAST_FOR_MAD:
+        median = statistics.median(values)
+        deviation = statistics.median(abs(value - median) for value in values) / MAD_OF_NORMAL
+        half = student_quantile(share, count // 2) * deviation * MEDIAN_ERROR / math.sqrt(count)
+        ends.append((median - half, median + half))
+    low, high = min(ends, key=lambda pair: pair[1] - pair[0])
     return Interval(min(low, middle), middle, max(high, middle))
 
 
@@ -69,29 +78,6 @@ def centre(values: Sequence[float]) -> float:
 
 def _pair_means(values: Sequence[float]) -> list[float]:
     return sorted((first + second) / 2 for index, first in enumerate(values) for second in values[index:])
-
-
-def _student(values: Sequence[float], miss: float) -> tuple[float, float]:
-    if len(values) < 2:  # noqa: PLR2004  (a single value has no spread)
-        return -math.inf, math.inf
-    mean = statistics.fmean(values)
-    half = student_quantile(miss, len(values) - 1) * statistics.stdev(values) / math.sqrt(len(values))
-    return mean - half, mean + half
-
-
-def _signed_rank(means: Sequence[float], count: int, miss: float) -> tuple[float, float]:
-    outside = signed_rank_quantile(miss, count)
-    return (means[outside - 1], means[-outside]) if outside else (-math.inf, math.inf)
-
-
-def _scaled_median(values: Sequence[float], miss: float) -> tuple[float, float]:
-    if len(values) < LEAST_FOR_MAD:
-        return -math.inf, math.inf
-    median = statistics.median(values)
-    deviation = statistics.median(abs(value - median) for value in values) / MAD_OF_NORMAL
-    error = deviation * MEDIAN_ERROR / math.sqrt(len(values))
-    half = student_quantile(miss, len(values) // 2) * error
-    return median - half, median + half
 
 
 @functools.cache

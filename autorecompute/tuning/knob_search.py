@@ -20,7 +20,7 @@ from autorecompute.tuning.intervals import interval
 from autorecompute.units import format_count
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterable, Sequence
+    from collections.abc import Callable, Sequence
 
     from autorecompute.result import Best, Result
     from autorecompute.training_job import Detection
@@ -49,138 +49,128 @@ A_KNOB = (Task.START, Task.CHECK, *TWO_PAIRS)
 """Least tasks of a knob."""
 
 
-class KnobSearch:
-    """Tries the knobs of the backend on the answer of a study."""
+def try_knobs(context: TuningContext, result: Result, keep: Callable[[Result], None]) -> Result:
+    """Return the answer with the knobs that pay; as it is where none is wanted, or all were tried before.
 
-    def __init__(self, context: TuningContext) -> None:
-        self._context = context
-        self._backend = registry.backend_of(context.detection.versions)
-
-    def run(self, result: Result, keep: Callable[[Result], None]) -> Result:
-        """Return the answer with the knobs that pay; as it is where none is wanted, or all were tried before.
-
-        Args:
-            result: The answer, with or without knobs.
-            keep: Is given the answer after each knob, which an interruption leaves.
-
-        Raises:
-            SetupError: the study cannot be written.
-        """
-        context, best = self._context, result.best
-        if not context.settings.turns_knobs or best is None:
-            return result
-        if not self._backend.KNOBS:
-            context.note(f"no knob to try: there is none for {self._backend.NAME}")
-        if not result.knobs:
-            inherited = {name: text for name, text in os.environ.items() if name not in registry.variables()}
-            reasons = {
-                knob.name: knob.why_not(best.config, context.detection) or _taken(knob.variables, inherited)
-                for knob in self._backend.KNOBS
-            }
-            knobs = tuple(KnobFigures(name=name, why_not=reason) for name, reason in reasons.items())
-            result = self._save(replace(result, knobs=knobs), keep)
-        for knob in self._backend.KNOBS:
-            known = next((figures for figures in result.knobs if figures.name == knob.name), None)
-            if known is None or not known.is_open or not context.budget.allows(*A_KNOB):
-                continue
-            context.note(f"trying {knob.name}: {knob.effect}")
-            with hold_device(context.detection.device, f"study {context.folder.path}", context.note):
-                figures, best = self._try(knob.name, best)
-            context.note(f"knob {knob.name}: {figures.sentence}")
-            knobs = tuple(figures if entry is known else entry for entry in result.knobs)
-            result = self._save(replace(result, best=best, knobs=knobs), keep)
+    ``keep`` is given the answer after each knob, which an interruption leaves.
+    """
+    best, backend = result.best, registry.backend_of(context.detection.versions)
+    if not context.settings.turns_knobs or best is None:
         return result
+    if not backend.KNOBS:
+        context.note(f"no knob to try: there is none for {backend.NAME}")
 
-    def _save(self, result: Result, keep: Callable[[Result], None]) -> Result:
-        self._context.folder.finish(result)
-        keep(result)
-        return result
+    def save(changed: Result) -> Result:
+        context.folder.finish(changed)
+        keep(changed)
+        return changed
 
-    def _try(self, knob: str, best: Best) -> tuple[KnobFigures, Best]:
-        logs, names = self._context.folder.workers / "knobs", (*best.knobs, knob)
-        make_folder(logs)
-        variables = self._context.emit(Config(), names)
-        try:
-            with self._context.bench.under(variables, logs) as bench:
-                turned, lost = self._turn(best, names, bench.detect())
-                outcome, message, turned = _check_gradients(bench, turned)
-        except (ScriptError, SetupError, UsageError) as error:
-            return KnobFigures(name=knob, outcome=Outcome.SCRIPT_ERROR, message=str(error)), best
-        if outcome is not Outcome.OK:
-            return KnobFigures(name=knob, outcome=outcome, message=message), best
-        figures, measured = self._compare(best, turned)
-        figures = replace(figures, name=knob, message="; ".join(filter(None, [lost, figures.message])))
-        if not figures.kept:
-            return figures, best
-        assert figures.peak_bytes is not None, "what is kept was measured"
-        speed = statistics.median(speed for item in measured if (speed := item.samples_per_second) is not None)
-        losses = measured[-1].losses
-        return figures, replace(turned, samples_per_second=speed, peak_bytes=figures.peak_bytes, losses=losses)
+    if not result.knobs:
+        inherited, untried = os.environ.keys() - set(registry.variables()), list[KnobFigures]()
+        for knob in backend.KNOBS:
+            taken = sorted(inherited.intersection(knob.variables))
+            why_not = knob.why_not(best.config, context.detection)
+            why_not = why_not or (f"{taken[0]} is set in your environment" if taken else "")
+            untried.append(KnobFigures(name=knob.name, why_not=why_not))
+        result = save(replace(result, knobs=tuple(untried)))
+    for knob in backend.KNOBS:
+        known = next((figures for figures in result.knobs if figures.name == knob.name), None)
+        if known is None or not known.is_open or not context.budget.allows(*A_KNOB):
+            continue
+        context.note(f"trying {knob.name}: {knob.effect}")
+        with hold_device(context.detection.device, f"study {context.folder.path}", context.note):
+            figures, best = _try(context, knob.name, best)
+        context.note(f"knob {knob.name}: {figures.sentence}")
+        knobs = tuple(figures if entry is known else entry for entry in result.knobs)
+        result = save(replace(result, best=best, knobs=knobs))
+    return result
 
-    def _turn(self, best: Best, names: tuple[str, ...], under: Detection) -> tuple[Best, str]:
-        """Return the config as far as its plans exist under the knobs: others might be ignored without a word."""
-        changing = [knob.plans for knob in self._backend.KNOBS if knob.plans is not None and knob.name in names]
-        plans, on = changing[0](under) if changing else under.plans, best.config.choices
-        if self._context.detection.space.is_mix(best.config):
-            offered = [choice for plan in plans for choice in plan.choices]
-            # Each at as many places as before.
-            found = frozenset(own for own in on if any(own.covers(choice) for choice in offered))
-        else:
-            # No plan is offered for what the training system alone knows: it has its preset or has it not.
-            found = on if best.config in under.own_presets.values() else frozenset()
-        if found == on:
-            return replace(best, knobs=names), ""
-        config = Config(found)
-        turned = replace(best, config=config, description=Space(plans=tuple(plans)).describe(config), knobs=names)
-        return turned, f"without {len(on) - len(found)} of the winner's {format_count(len(on), 'plan')}, not found then"
 
-    def _compare(self, base: Best, other: Best) -> tuple[KnobFigures, list[Measurement]]:
-        bases: list[Measurement] = []
-        others: list[Measurement] = []
-        outcome, message = Outcome.OK, ""
-        while outcome is Outcome.OK and len(bases) < MOST_PAIRS and not self._is_settled(bases, others):
-            if len(bases) % 2 == 0:
-                bases.append(self._run(base))
-                others.append(self._run_guarded(other))
-            else:
-                others.append(self._run_guarded(other))
-                bases.append(self._run(base))
-            outcome, message = _judge(bases, others, self._context.problem.limit_bytes)
-        gain = interval(_log_ratios(bases, others), MISS) if outcome is Outcome.OK else None
-        figures = KnobFigures(
-            name="",
-            outcome=outcome,
-            message=message,
-            throughput_ratio=math.exp(gain.middle) if gain else None,
-            low=math.exp(gain.low) if gain else None,
-            high=math.exp(gain.high) if gain else None,
-            peak_bytes=_highest_peak(others),
-            base_peak_bytes=_highest_peak(bases),
-            kept=gain is not None and gain.middle > math.log1p(MARGIN) and gain.low > 0,
-        )
-        return figures, others
+def _try(context: TuningContext, knob: str, best: Best) -> tuple[KnobFigures, Best]:
+    logs, names = make_folder(context.folder.workers / "knobs"), (*best.knobs, knob)
+    variables = context.emit(Config(), names)
+    try:
+        with context.bench.under(variables, logs) as bench:
+            turned, lost = _turn(context, best, names, bench.detect())
+            outcome, message, turned = _check_gradients(bench, turned)
+    except (ScriptError, SetupError, UsageError) as error:
+        return KnobFigures(name=knob, outcome=Outcome.SCRIPT_ERROR, message=str(error)), best
+    if outcome is not Outcome.OK:
+        return KnobFigures(name=knob, outcome=outcome, message=message), best
+    figures, measured = _compare(context, knob, best, turned)
+    figures = replace(figures, message="; ".join(filter(None, [lost, figures.message])))
+    if not figures.kept:
+        return figures, best
+    assert figures.peak_bytes is not None, "what is kept was measured"
+    speed = statistics.median(speed for item in measured if (speed := item.samples_per_second) is not None)
+    losses = measured[-1].losses
+    return figures, replace(turned, samples_per_second=speed, peak_bytes=figures.peak_bytes, losses=losses)
 
-    def _is_settled(self, bases: Sequence[Measurement], others: Sequence[Measurement]) -> bool:
-        if not bases or len(bases) % 2:
-            return False
-        ratios = _log_ratios(bases, others)
-        gain = interval(ratios, MISS)
-        is_alike = max(ratios) - min(ratios) <= math.log1p(AGREEMENT)
-        is_slower = max(ratios) <= 0
-        is_sure = gain.low > 0 or is_slower or (gain.middle <= math.log1p(MARGIN) and is_alike)
-        return is_sure or not self._context.budget.allows(*TWO_PAIRS)
 
-    def _run(self, best: Best) -> Measurement:
-        environment = self._context.emit(best.config, best.knobs)
-        with self._context.budget.timing(Task.CONFIRMATION):
-            return self._context.watch(environment, self._context.settings.batch)
+def _turn(context: TuningContext, best: Best, names: tuple[str, ...], under: Detection) -> tuple[Best, str]:
+    """Return the config as far as its plans exist under the knobs: others might be ignored without a word."""
+    known = registry.backend_of(context.detection.versions).KNOBS
+    changing = [knob.plans for knob in known if knob.plans is not None and knob.name in names]
+    plans, on = changing[0](under) if changing else under.plans, best.config.choices
+    if context.detection.space.is_mix(best.config):
+        offered = [choice for plan in plans for choice in plan.choices]
+        # Each at as many places as before.
+        found = frozenset(own for own in on if any(own.covers(choice) for choice in offered))
+    else:
+        # No plan is offered for what the training system alone knows: it has its preset or has it not.
+        found = on if best.config in under.own_presets.values() else frozenset()
+    if found == on:
+        return replace(best, knobs=names), ""
+    config = Config(found)
+    turned = replace(best, config=config, description=Space(plans=tuple(plans)).describe(config), knobs=names)
+    return turned, f"without {len(on) - len(found)} of the winner's {format_count(len(on), 'plan')}, not found then"
 
-    def _run_guarded(self, best: Best) -> Measurement:
-        """Return a knob may keep the installation from working."""
-        try:
-            return self._run(best)
-        except SetupError as error:
-            return Measurement(outcome=Outcome.SCRIPT_ERROR, message=str(error))
+
+def _compare(context: TuningContext, knob: str, base: Best, other: Best) -> tuple[KnobFigures, list[Measurement]]:
+    bases: list[Measurement] = []
+    others: list[Measurement] = []
+    outcome, message = Outcome.OK, ""
+    while outcome is Outcome.OK and len(bases) < MOST_PAIRS and not _is_settled(context, bases, others):
+        turns = [(bases, base), (others, other)]
+        for runs, best in turns if len(bases) % 2 == 0 else reversed(turns):
+            runs.append(_run(context, best, may_break=runs is others))
+        outcome, message = _judge(bases, others, context.problem.limit_bytes)
+    gain = interval(_log_ratios(bases, others), MISS) if outcome is Outcome.OK else None
+    figures = KnobFigures(
+        name=knob,
+        outcome=outcome,
+        message=message,
+        throughput_ratio=math.exp(gain.middle) if gain else None,
+        low=math.exp(gain.low) if gain else None,
+        high=math.exp(gain.high) if gain else None,
+        peak_bytes=_highest_peak(others),
+        base_peak_bytes=_highest_peak(bases),
+        kept=gain is not None and gain.middle > math.log1p(MARGIN) and gain.low > 0,
+    )
+    return figures, others
+
+
+def _is_settled(context: TuningContext, bases: Sequence[Measurement], others: Sequence[Measurement]) -> bool:
+    if not bases or len(bases) % 2:
+        return False
+    ratios = _log_ratios(bases, others)
+    gain = interval(ratios, MISS)
+    is_alike = max(ratios) - min(ratios) <= math.log1p(AGREEMENT)
+    is_slower = max(ratios) <= 0
+    is_sure = gain.low > 0 or is_slower or (gain.middle <= math.log1p(MARGIN) and is_alike)
+    return is_sure or not context.budget.allows(*TWO_PAIRS)
+
+
+def _run(context: TuningContext, best: Best, *, may_break: bool) -> Measurement:
+    # A knob may keep the installation from working.
+    try:
+        environment = context.emit(best.config, best.knobs)
+        with context.budget.timing(Task.CONFIRMATION):
+            return context.watch(environment, context.settings.batch)
+    except SetupError as error:
+        if not may_break:
+            raise
+        return Measurement(outcome=Outcome.SCRIPT_ERROR, message=str(error))
 
 
 def _log_ratios(bases: Sequence[Measurement], others: Sequence[Measurement]) -> list[float]:
@@ -192,11 +182,6 @@ def _log_ratios(bases: Sequence[Measurement], others: Sequence[Measurement]) -> 
         assert other, "so did the one with it"
         ratios.append(math.log(base / other))
     return ratios
-
-
-def _taken(variables: Iterable[str], inherited: Iterable[str]) -> str:
-    taken = sorted(set(variables).intersection(inherited))
-    return f"{taken[0]} is set in your environment" if taken else ""
 
 
 def _check_gradients(bench: Bench, best: Best) -> tuple[Outcome, str, Best]:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 import math
 import random
 import statistics
@@ -44,12 +45,7 @@ UNKNOWN = Interval(-math.inf, 0.0, math.inf)
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Finalist:
-    """A finalist.
-
-    Attributes:
-        trial: Its trial in the study.
-        rounds: One for each round it ran in, from the first round on without a gap.
-    """
+    """A finalist, with one record for each round it ran in, from the first round on without a gap."""
 
     trial: Trial
     rounds: tuple[RoundRecord, ...] = ()
@@ -89,10 +85,8 @@ class Finalist:
 def fitting_finalists(trials: Sequence[Trial], steps: Mapping[int, float] | None = None) -> list[Finalist]:
     """Return the configs that fit, fastest first.
 
-    Args:
-        trials: What was measured.
-        steps: What their steps should really take, by number; without it, what was measured counts, relative to their
-            reference where all of them have one.
+    Their expected steps count, by number. Without those it is what was measured, relative to the reference where all of
+    them have one.
     """
     fitting = [trial for trial in trials if trial.fits]
     has_all = all(trial.relative_throughput is not None for trial in fitting)
@@ -110,13 +104,10 @@ def fitting_finalists(trials: Sequence[Trial], steps: Mapping[int, float] | None
 def gap(first: Finalist, second: Finalist, miss: float) -> Interval:
     """Return the logarithm of the first's step time over the second's, from the undisturbed rounds that both ran in.
 
-    Args:
-        first: A finalist with at least one run.
-        second: Another one.
-        miss: Chance of a wrong end, for each end.
+    Each end is wrong with the chance ``miss``.
     """
-    evidence = [both for both in _shared_rounds(first, second) if not any(run.is_disturbed for run in both)]
-    return interval([_difference(*both) for both in evidence], miss) if evidence else UNKNOWN
+    _, evidence = _differences(first, second)
+    return interval(evidence, miss) if evidence else UNKNOWN
 
 
 def rank(entries: Sequence[Finalist]) -> list[Finalist]:
@@ -130,9 +121,8 @@ def rank(entries: Sequence[Finalist]) -> list[Finalist]:
 
 def lag(entry: Finalist, other: Finalist) -> float:
     """Return the estimate alone of how much longer a step of the first takes, as a logarithm."""
-    shared = _shared_rounds(entry, other)
-    clean = [both for both in shared if not any(run.is_disturbed for run in both)]
-    return centre([_difference(*both) for both in (clean if len(clean) >= LEAST_TELLING else shared)])
+    shared, undisturbed = _differences(entry, other)
+    return centre(undisturbed if len(undisturbed) >= LEAST_TELLING else shared)
 
 
 def is_faster(entry: Finalist, other: Finalist) -> bool:
@@ -143,13 +133,13 @@ def is_faster(entry: Finalist, other: Finalist) -> bool:
     return own is not None and others is not None and math.log(own / others) > LOG_TIE
 
 
-def _shared_rounds(first: Finalist, second: Finalist) -> list[tuple[RoundRecord, RoundRecord]]:
+def _differences(first: Finalist, second: Finalist) -> tuple[list[float], list[float]]:
+    """Return the logarithms for all rounds that both ran in, and for the undisturbed ones of them."""
     # Only what two finalists did in the same round is compared: what slows a whole round cancels.
-    return list(zip(first.rounds, second.rounds, strict=False))
-
-
-def _difference(own: RoundRecord, others: RoundRecord) -> float:
-    return math.log(own.seconds / others.seconds)
+    shared = list(zip(first.rounds, second.rounds, strict=False))
+    logs = [math.log(own.seconds / others.seconds) for own, others in shared]
+    calm = [not own.is_disturbed and not others.is_disturbed for own, others in shared]
+    return logs, list(itertools.compress(logs, calm))
 
 
 FINALISTS = 4
@@ -168,18 +158,18 @@ CARD_ROUND_EFFORT = replace(ROUND_EFFORT, warmup=2)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class RaceResult:
-    """Result of a race.
+class Race:
+    """A race, as far as it has come.
 
     Attributes:
-        standings: The finalists that ran to the end or were beaten, the winner first.
-        ranking: How sure that is; ``None`` where no finalist is left.
+        standings: The finalists that run or were beaten, the first one first.
+        ranking: Its end; ``None`` where it did not end, or no finalist is left.
         over_limit: The finalists that held the limit in their trial and not in their last round.
         failed: The finalists that were not measured in a round, for whatever reason.
     """
 
     standings: tuple[Finalist, ...]
-    ranking: Ranking | None
+    ranking: Ranking | None = None
     over_limit: tuple[Finalist, ...] = ()
     failed: tuple[Finalist, ...] = ()
 
@@ -199,6 +189,16 @@ class RaceResult:
         """Return the number of rounds that other processes disturbed."""
         longest = max(self.standings, key=lambda entry: len(entry.rounds), default=None)
         return sum(run.is_disturbed for run in longest.rounds) if longest is not None else 0
+
+    @property
+    def evidence(self) -> int:
+        """Return the number of rounds that nothing disturbed."""
+        return self.rounds - self.disturbed
+
+    @property
+    def is_at_its_end(self) -> bool:
+        """Tell whether no further round is allowed."""
+        return self.evidence >= LOOKS[-1] or self.rounds >= MOST_ROUNDS
 
     @property
     def everybody(self) -> tuple[Finalist, ...]:
@@ -223,175 +223,137 @@ def race(  # noqa: PLR0913  (what bounds a race)
     limit_bytes: float = math.inf,
     deadline_seconds: float = math.inf,
     end_seconds: float = math.inf,
-    earlier: RaceResult | None = None,
-    after_round: Callable[[RaceResult], None] = lambda _: None,
-) -> RaceResult:
+    earlier: Race | None = None,
+    after_round: Callable[[Race], None] = lambda _: None,
+) -> Race:
     """Measure the finalists in rounds until they are ranked, tied, or the time is over.
 
     A finalist that fails in a round or is over the limit there is out, and not ranked. A reference that fails is not
     measured again.
 
-    Args:
-        bench: Where they are measured.
-        standings: The finalists.
-        has_reference: Whether the batch runs without recompute.
-        limit_bytes: What the peak may reach.
-        deadline_seconds: Time on the monotonic clock after which no round begins, but those before the first look.
-        end_seconds: Time at which the race should be over, be it before the first look; the first round is always run.
-        earlier: A race of the same finalists that was not over, whose rounds count.
-        after_round: Called with the race so far after each round but the last possible one.
+    After ``deadline_seconds`` on the monotonic clock no round begins, but those before the first look. At
+    ``end_seconds`` the race should be over, be it before the first look; the first round is always run. The rounds of
+    an ``earlier`` race of the same finalists count. ``after_round`` gets the race so far after each round but the last
+    possible one.
     """
-    found = _Race(bench, standings, limit_bytes, has_reference=has_reference, earlier=earlier)
-    return found.run(deadline_seconds, end_seconds, after_round)
-
-
-class _Race:
-    def __init__(
-        self,
-        bench: Bench,
-        standings: Sequence[Finalist],
-        limit_bytes: float,
-        *,
-        has_reference: bool,
-        earlier: RaceResult | None,
-    ) -> None:
-        self._bench, self._limit_bytes, self._has_reference = bench, limit_bytes, has_reference
-        self._over_limit: list[Finalist] = []
-        self._failed: list[Finalist] = []
-        self._running: dict[Config, Finalist] = {entry.trial.config: entry for entry in standings}
-        self._beaten: list[Finalist] = []
-        self._miss = (1 - CONFIDENCE) / (len(LOOKS) * max(len(standings) - 1, 1))
-        self._order = list(self._running)
-        self._rounds = self._disturbed = 0
-        # The order is no secret, and a race should be the same race when it is repeated.
-        self._chance = random.Random(0)  # noqa: S311
-        if earlier is not None:
-            self._take_over(earlier)
-
-    def _take_over(self, earlier: RaceResult) -> None:
-        self._rounds, self._disturbed = earlier.rounds, earlier.disturbed
-        # A finalist that was not in the last round was beaten before.
-        last = [entry for entry in earlier.standings if len(entry.rounds) == self._rounds]
-        self._running = {entry.trial.config: entry for entry in last}
-        self._beaten = [entry for entry in earlier.standings if entry not in last]
-        self._over_limit, self._failed = list(earlier.over_limit), list(earlier.failed)
-        self._has_reference &= all(entry.rounds[-1].reference_seconds for entry in last)
-        if self._evidence in LOOKS:
-            self._drop_beaten()
-
-    @property
-    def _evidence(self) -> int:
-        return self._rounds - self._disturbed
-
-    def run(self, deadline_seconds: float, end_seconds: float, after_round: Callable[[RaceResult], None]) -> RaceResult:
-        while not self._is_last:
-            began, evidence = time.monotonic(), self._evidence
-            self._run_round()
-            if not self._running:
-                break
-            if not self._is_last:
-                after_round(self._raced([*rank(list(self._running.values())), *rank(self._beaten)]))
-            now = time.monotonic()
-            is_late = (self._rounds >= LOOKS[0] and now >= deadline_seconds) or now + (now - began) > end_seconds
-            is_last = is_late or self._is_last
-            if not is_last and (self._evidence == evidence or self._evidence not in LOOKS):
-                continue
-            self._drop_beaten()
-            winner = self._settled()
-            if winner is not None or is_last:
-                return self._end(winner)
-        return self._raced(rank(self._beaten))
-
-    @property
-    def _is_last(self) -> bool:
-        return self._evidence >= LOOKS[-1] or self._rounds >= MOST_ROUNDS
-
-    def _run_round(self) -> None:
-        self._rounds = number = self._rounds + 1
-        if number % 2 == 1:
-            self._chance.shuffle(self._order)
+    raced = Race(standings=tuple(standings)) if earlier is None else replace(earlier, ranking=None)
+    has_reference &= all(run.reference_seconds for entry in raced.standings for run in entry.rounds[-1:])
+    miss = (1 - CONFIDENCE) / (len(LOOKS) * max(len(standings) - 1, 1))
+    numbers = [entry.trial.number for entry in standings]
+    # The order is no secret, and a race should be the same race when it is repeated.
+    order, chance = [entry.trial.config for entry in standings], random.Random(0)  # noqa: S311
+    while not raced.is_at_its_end:
+        began, evidence, is_odd = time.monotonic(), raced.evidence, raced.rounds % 2 == 0
+        # Who was beaten was not in the last round.
+        running = [entry for entry in raced.standings if len(entry.rounds) == raced.rounds]
+        running.sort(key=lambda entry: numbers.index(entry.trial.number))
+        if evidence in LOOKS:
+            running = _unbeaten(running, miss)
+        if is_odd:
+            chance.shuffle(order)
         else:
-            self._order.reverse()
+            order.reverse()
         # The reference begins one round and ends the next; the finalists stay side by side.
-        order = [Config(), *self._order] if number % 2 == 1 else [*self._order, Config()]
-        runs = {*self._running, *([Config()] if self._has_reference else [])}
-        measured = self._measure([config for config in dict.fromkeys(order) if config in runs])
-        reference = measured.get(Config()) if self._has_reference else None
-        self._has_reference = reference is not None and reference.outcome.is_measured
-        is_disturbed = any(measurement.is_disturbed for measurement in measured.values())
-        self._disturbed += is_disturbed
-        for config, entry in list(self._running.items()):
-            measurement = measured[config].under(self._limit_bytes)
-            if not measurement.outcome.is_measured:
-                self._failed.append(self._running.pop(config))
-                continue
-            run = RoundRecord(
-                step_seconds=measurement.step_seconds,
-                cpu_seconds=measurement.cpu_seconds,
-                reference_seconds=reference.step_seconds if reference is not None else (),
-                reference_cpu_seconds=reference.cpu_seconds if reference is not None else (),
-                is_disturbed=is_disturbed,
-                marks=measurement.marks,
-            )
-            self._running[config] = replace(entry, rounds=(*entry.rounds, run))
-            if measurement.outcome is Outcome.OVER_LIMIT:
-                self._over_limit.append(self._running.pop(config))
+        able = {*(entry.trial.config for entry in running), *([Config()] if has_reference else [])}
+        turns = dict.fromkeys([Config(), *order] if is_odd else [*order, Config()])
+        measured = _measure(bench, [config for config in turns if config in able])
+        reference = measured.get(Config()) if has_reference else None
+        has_reference = reference is not None and reference.outcome.is_measured
+        raced, left = _with_round(raced, running, measured, reference, limit_bytes)
+        if not left:
+            return raced
+        if not raced.is_at_its_end:
+            after_round(raced)
+        now = time.monotonic()
+        is_late = (raced.rounds >= LOOKS[0] and now >= deadline_seconds) or now + (now - began) > end_seconds
+        is_last = is_late or raced.is_at_its_end
+        if is_last or (raced.evidence != evidence and raced.evidence in LOOKS):
+            left = _unbeaten(left, miss)
+            winner = _winner(left, miss)
+            if winner is not None or is_last:
+                return _ended(raced, left, winner)
+    return raced
 
-    def _measure(self, configs: Sequence[Config]) -> dict[Config, Measurement]:
-        if takes_turns(self._bench):
-            return measure_in_turns(self._bench, configs, ROUND_EFFORT.steps)
-        effort = ROUND_EFFORT if drifts(self._bench) else CARD_ROUND_EFFORT
-        return {config: self._bench.measure(config, effort) for config in configs}
 
-    def _drop_beaten(self) -> None:
-        # All are compared before any is dropped: who is beaten may have beaten another.
-        entries = list(self._running.values())
-        for entry in entries:
-            if len(self._running) > 1 and any(self._beats(other, entry) for other in entries if other is not entry):
-                self._beaten.append(self._running.pop(entry.trial.config))
+def _measure(bench: Bench, configs: Sequence[Config]) -> dict[Config, Measurement]:
+    if takes_turns(bench):
+        return measure_in_turns(bench, configs, ROUND_EFFORT.steps)
+    effort = ROUND_EFFORT if drifts(bench) else CARD_ROUND_EFFORT
+    return {config: bench.measure(config, effort) for config in configs}
 
-    def _beats(self, other: Finalist, entry: Finalist) -> bool:
-        margin = 0.0 if other.peak_bytes <= entry.peak_bytes else LOG_TIE
-        return gap(entry, other, self._miss).low > margin
 
-    def _settled(self) -> Finalist | None:
-        entries = list(self._running.values())
-        for entry in entries:
-            others = [other for other in entries if other is not entry]
-            is_leanest = all(entry.peak_bytes <= other.peak_bytes for other in others)
-            if is_leanest and all(gap(entry, other, self._miss).high <= LOG_TIE for other in others):
-                return entry
-        return None
-
-    def _end(self, winner: Finalist | None) -> RaceResult:
-        entries = rank(list(self._running.values()))
-        first = winner or entries[0]
-        others = [entry for entry in entries if entry is not first]
-        end = RaceEnd.UNDECIDED if winner is None else RaceEnd.TIE if others else None
-        ranking = Ranking(
-            end=end or (RaceEnd.RANKED if self._beaten else RaceEnd.ALONE),
-            rounds=self._rounds,
-            disturbed=self._disturbed,
-            confidence=CONFIDENCE,
-            rivals=tuple(entry.trial.description for entry in others),
+def _with_round(
+    raced: Race,
+    running: Sequence[Finalist],
+    measured: Mapping[Config, Measurement],
+    reference: Measurement | None,
+    limit_bytes: float,
+) -> tuple[Race, list[Finalist]]:
+    """Return the race after a round, and who is left to run in the next one."""
+    is_disturbed = any(measurement.is_disturbed for measurement in measured.values())
+    left: list[Finalist] = []
+    over_limit, failed = list(raced.over_limit), list(raced.failed)
+    for entry in running:
+        measurement = measured[entry.trial.config].under(limit_bytes)
+        if not measurement.outcome.is_measured:
+            failed.append(entry)
+            continue
+        run = RoundRecord(
+            step_seconds=measurement.step_seconds,
+            cpu_seconds=measurement.cpu_seconds,
+            reference_seconds=reference.step_seconds if reference is not None else (),
+            reference_cpu_seconds=reference.cpu_seconds if reference is not None else (),
+            is_disturbed=is_disturbed,
+            marks=measurement.marks,
         )
-        return self._raced([first, *others, *rank(self._beaten)], ranking)
-
-    def _raced(self, standings: Sequence[Finalist], ranking: Ranking | None = None) -> RaceResult:
-        return RaceResult(
-            standings=tuple(standings),
-            ranking=ranking,
-            over_limit=tuple(self._over_limit),
-            failed=tuple(self._failed),
-        )
+        place = over_limit if measurement.outcome is Outcome.OVER_LIMIT else left
+        place.append(replace(entry, rounds=(*entry.rounds, run)))
+    beaten = [entry for entry in raced.standings if entry not in running]
+    standings = (*rank(left), *rank(beaten))
+    return Race(standings=standings, over_limit=tuple(over_limit), failed=tuple(failed)), left
 
 
-def keep_race(folder: StudyFolder, raced: RaceResult, trials: int) -> None:
-    """Write down how far a race has come.
+def _unbeaten(entries: Sequence[Finalist], miss: float) -> list[Finalist]:
+    left = list(entries)
+    # All are compared before any is dropped: who is beaten may have beaten another.
+    for entry in entries:
+        if len(left) > 1 and any(_beats(other, entry, miss) for other in entries if other is not entry):
+            left.remove(entry)
+    return left
 
-    Raises:
-        SetupError: the folder cannot be written.
-    """
+
+def _beats(other: Finalist, entry: Finalist, miss: float) -> bool:
+    margin = 0.0 if other.peak_bytes <= entry.peak_bytes else LOG_TIE
+    return gap(entry, other, miss).low > margin
+
+
+def _winner(entries: Sequence[Finalist], miss: float) -> Finalist | None:
+    for entry in entries:
+        others = [other for other in entries if other is not entry]
+        is_leanest = all(entry.peak_bytes <= other.peak_bytes for other in others)
+        if is_leanest and all(gap(entry, other, miss).high <= LOG_TIE for other in others):
+            return entry
+    return None
+
+
+def _ended(raced: Race, left: Sequence[Finalist], winner: Finalist | None) -> Race:
+    entries = rank(left)
+    first = winner or entries[0]
+    others = [entry for entry in entries if entry is not first]
+    beaten = [entry for entry in raced.standings if entry not in left]
+    end = RaceEnd.UNDECIDED if winner is None else RaceEnd.TIE if others else None
+    ranking = Ranking(
+        end=end or (RaceEnd.RANKED if beaten else RaceEnd.ALONE),
+        rounds=raced.rounds,
+        disturbed=raced.disturbed,
+        confidence=CONFIDENCE,
+        rivals=tuple(entry.trial.description for entry in others),
+    )
+    return replace(raced, standings=(first, *others, *rank(beaten)), ranking=ranking)
+
+
+def keep_race(folder: StudyFolder, raced: Race, trials: int) -> None:
+    """Write down how far a race has come."""
 
     def write(entries: Sequence[Finalist]) -> tuple[StandingRecord, ...]:
         return tuple(
@@ -414,12 +376,8 @@ def keep_race(folder: StudyFolder, raced: RaceResult, trials: int) -> None:
     folder.write(RACE_FILE, codec.to_plain(record))
 
 
-def read_race(folder: StudyFolder, trials: Sequence[Trial]) -> RaceResult | None:
-    """Return the race that was held among these trials; ``None`` where none was.
-
-    Raises:
-        SetupError: the file cannot be read.
-    """
+def read_race(folder: StudyFolder, trials: Sequence[Trial]) -> Race | None:
+    """Return the race that was held among these trials; ``None`` where none was."""
     record = folder.read(RACE_FILE, RaceRecord)
     if record is None or record.trials != len(trials):
         return None
@@ -431,7 +389,7 @@ def read_race(folder: StudyFolder, trials: Sequence[Trial]) -> RaceResult | None
     def read(runners: Sequence[StandingRecord]) -> tuple[Finalist, ...]:
         return tuple(Finalist(trial=fitting[runner.trial], rounds=runner.rounds) for runner in runners)
 
-    return RaceResult(
+    return Race(
         standings=read(record.standings),
         ranking=record.ranking,
         over_limit=read(record.over_limit),
@@ -440,11 +398,7 @@ def read_race(folder: StudyFolder, trials: Sequence[Trial]) -> RaceResult | None
 
 
 def race_winner(folder: StudyFolder, trials: Sequence[Trial], rejected: Collection[Config]) -> Trial | None:
-    """Return who came first in it, of those that may be the answer; ``None`` where there is no race, or it is not over.
-
-    Raises:
-        SetupError: the file cannot be read.
-    """
+    """Return who came first in it and may be the answer; ``None`` where there is no race, or it is not over."""
     raced = read_race(folder, trials)
     if raced is None or not raced.is_over:
         return None

@@ -1,7 +1,9 @@
-"""Finds the largest batch that fits without recompute, and compares the answer with it."""
+"""Finds the largest batch that fits without recompute, and compares the answer with it in pairs."""
 
 from __future__ import annotations
 
+import math
+import statistics
 from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING
 
@@ -11,12 +13,12 @@ from autorecompute.measurement import Measurement, Outcome
 from autorecompute.plans import Config
 from autorecompute.trials.bench import takes_turns
 from autorecompute.tuning.budget import Task
-from autorecompute.tuning.paired_comparison import PAIR, compare_in_pairs, has_enough_pairs
+from autorecompute.tuning.intervals import student_quantile
 from autorecompute.tuning.race import CARD_ROUND_EFFORT, ROUND_EFFORT
 from autorecompute.units import format_bytes, format_rate
 
 if TYPE_CHECKING:
-    from collections.abc import Callable
+    from collections.abc import Callable, Sequence
 
     from autorecompute.measurement import Trial
     from autorecompute.result import Best, Result
@@ -41,21 +43,6 @@ FORECAST_SHARE = 0.9
 """Of the limit, what is forecast may take so much: a card's allocator reserves a tenth more."""
 
 
-@dataclass(frozen=True, slots=True)
-class RivalSearch:
-    """Result of the search for the rival batch.
-
-    Attributes:
-        found: Its fresh process; ``None`` where no smaller batch was found to fit.
-        none_fits: Whether it is known that no smaller batch fits without recompute.
-        is_first: Whether that process was the first of the search, with none between it and what ran before.
-    """
-
-    found: Measurement | None
-    none_fits: bool
-    is_first: bool
-
-
 def measure_rival_batch(  # noqa: PLR0913  (what its batch is guessed from, and whether there is time)
     measure: Callable[[int], Measurement],
     target: int,
@@ -65,7 +52,7 @@ def measure_rival_batch(  # noqa: PLR0913  (what its batch is guessed from, and 
     peak_bytes: int | None,
     forecast_batch: int | None = None,
     has_time: Callable[[], bool] = lambda: True,
-) -> RivalSearch:
+) -> tuple[Measurement | None, bool, bool]:
     """Look for the largest batch that fits without recompute.
 
     Activations grow in proportion to the batch, so the first guess is near; each further one learns from the last.
@@ -74,11 +61,15 @@ def measure_rival_batch(  # noqa: PLR0913  (what its batch is guessed from, and 
     Args:
         measure: Measures a batch without recompute.
         target: The target batch, which does not fit without recompute.
-        limit_bytes: What its peak may reach.
+        limit_bytes: The memory limit.
         resting_bytes: Memory without any activation.
         peak_bytes: Peak at the target batch without recompute; ``None`` where it ran out of memory.
         forecast_batch: The largest batch that should fit without recompute; ``None`` where nothing tells.
-        has_time: Whether there is time to measure another one.
+        has_time: Tells whether there is time to measure another one.
+
+    Returns:
+        The fresh process of the largest, if one was found; true if no smaller batch fits; and true if that process was
+        the first of the search, with none between it and what ran before.
     """
     # A single sample is estimated away only by a model that fills the limit without any.
     smallest = 1 if resting_bytes < limit_bytes else 0
@@ -98,7 +89,7 @@ def measure_rival_batch(  # noqa: PLR0913  (what its batch is guessed from, and 
             too_large, was_memory = guess, was_memory and outcome.is_about_memory
         fitting = guess // 2 if peak is None else _largest(guess, limit_bytes, resting_bytes, peak)
         guess = min(max(fitting, smallest), too_large - 1)
-    return RivalSearch(found, none_fits=found is None and guess < 1 and was_memory, is_first=is_first)
+    return found, found is None and guess < 1 and was_memory, is_first
 
 
 def _largest(batch: int, limit_bytes: int, resting_bytes: int, peak_bytes: int) -> int:
@@ -111,10 +102,8 @@ class Rival:
     """The largest batch that fits without recompute, and how the winner compares with it.
 
     Attributes:
-        figures: Its figures; ``None`` where there is none, or no time for it.
-        comparison: The winner beside it; ``None`` where there was nothing to compare.
-        none_fits: Whether it is known that no smaller batch fits without recompute.
-        is_complete: Whether there was time for all that it takes.
+        none_fits: True if no smaller batch is known to fit without recompute.
+        is_complete: True if there was time for all that it takes.
     """
 
     figures: Figures | None = None
@@ -128,45 +117,35 @@ def compare_with_rival_batch(
 ) -> Rival:
     """Measure the largest batch that fits without recompute, unless it is known, and compare as time allows.
 
-    Args:
-        context: What the tuning works with.
-        best: A confirmed config.
-        baseline: The trial without recompute.
-        is_just_confirmed: Whether its fresh process was the last thing that ran.
+    The winner is just confirmed if its fresh process was the last thing that ran.
     """
-    known = context.settings.rival_batch
+    known, budget = context.settings.rival_batch, context.budget
     if known is not None:
         # A tuning over several batches knows it, and compares with it once for all batches in the end.
         speed = known.samples_per_second
         apart = Comparison(ratio=best.samples_per_second / speed, pairs=0, is_clear=False) if speed else None
         return Rival(known, apart)
-    search = _find_rival_batch(context, baseline)
-    if search.found is None or not search.found.samples_per_second:
-        is_complete = search.none_fits or context.budget.allows(Task.CONFIRMATION)
-        return Rival(none_fits=search.none_fits, is_complete=is_complete)
-    figures = figures_of(search.found)
+
+    def has_time() -> bool:
+        return budget.allows(Task.CONFIRMATION)
+
+    if has_time():
+        context.note("measuring the largest batch that fits without recompute")
+    found, none_fits, is_first = _search(
+        context, lambda batch: context.watch({}, batch), context.problem.limit_bytes, baseline, has_time
+    )
+    if found is None or not found.samples_per_second:
+        return Rival(none_fits=none_fits, is_complete=none_fits or has_time())
     comparison = compare_in_pairs(
         fresh_runs(context, context.emit(best.config), best.batch),
-        fresh_runs(context, {}, figures.batch),
-        best.samples_per_second / search.found.samples_per_second,
+        fresh_runs(context, {}, found.batch),
+        best.samples_per_second / found.samples_per_second,
         least_ratio=LEAST_RATIO,
-        are_neighbours=is_just_confirmed and search.is_first,
-        has_time=lambda: context.budget.allows(*PAIR),
+        are_neighbours=is_just_confirmed and is_first,
+        has_time=lambda: budget.allows(*PAIR),
     )
-    is_complete = has_enough_pairs(comparison, has_time=context.budget.allows(*PAIR))
-    return Rival(figures, comparison, is_complete=is_complete)
-
-
-def _find_rival_batch(context: TuningContext, baseline: Trial | None) -> RivalSearch:
-    if context.budget.allows(Task.CONFIRMATION):
-        context.note("measuring the largest batch that fits without recompute")
-    return _search(
-        context,
-        lambda batch: context.watch({}, batch),
-        context.problem.limit_bytes,
-        baseline,
-        has_time=lambda: context.budget.allows(Task.CONFIRMATION),
-    )
+    is_complete = has_enough_pairs(comparison, has_time=budget.allows(*PAIR))
+    return Rival(figures_of(found), comparison, is_complete=is_complete)
 
 
 def _search(
@@ -174,9 +153,8 @@ def _search(
     measure: Callable[[int], Measurement],
     limit_bytes: int,
     baseline: Trial | None,
-    *,
     has_time: Callable[[], bool],
-) -> RivalSearch:
+) -> tuple[Measurement | None, bool, bool]:
     memory, room_bytes = context.memory, round(FORECAST_SHARE * limit_bytes)
     return measure_rival_batch(
         measure,
@@ -196,12 +174,6 @@ def compare_in_place(
 
     ``None`` where the script's batch cannot be changed while it runs, a swap takes time, nothing smaller was found to
     fit, or there is no time.
-
-    Args:
-        context: What the tuning works with.
-        finalist: The fastest config.
-        baseline: The trial without recompute.
-        limit_bytes: What the steps of a trial may reach.
     """
     bench, budget, config = context.bench, context.budget, finalist.trial.config
     starts = [] if bench.is_live else [Task.START]
@@ -214,30 +186,23 @@ def compare_in_place(
         # A process that ended is not started again for this: the comparison in fresh ones needs none.
         return bench.starts == begun and bench.is_live and budget.allows(*PAIR_IN_PLACE)
 
-    search = _search(
-        context,
-        lambda batch: bench.measure(Config(), replace(CARD_ROUND_EFFORT, batch=batch)),
-        limit_bytes,
-        baseline,
-        has_time=may_go_on,
-    )
-    found = search.found
+    def measure(batch: int) -> Measurement:
+        return bench.measure(Config(), replace(CARD_ROUND_EFFORT, batch=batch))
+
+    found, _, _ = _search(context, measure, limit_bytes, baseline, may_go_on)
     if found is None or not found.samples_per_second or not may_go_on():
         return None
 
-    def run(config: Config, batch: int | None) -> Callable[[], float | None]:
-        def measure() -> float | None:
-            measurement = bench.measure(config, replace(ROUND_EFFORT, warmup=0, batch=batch))
-            return measurement.samples_per_second if measurement.outcome is Outcome.OK else None
+    def run(config: Config, batch: int | None = None) -> float | None:
+        measurement = bench.measure(config, replace(ROUND_EFFORT, warmup=0, batch=batch))
+        return measurement.samples_per_second if measurement.outcome is Outcome.OK else None
 
-        return measure
-
-    rate = run(config, None)()
+    rate = run(config)
     if not rate or not may_go_on():
         return None
     comparison = compare_in_pairs(
-        run(config, None),
-        run(Config(), found.batch),
+        lambda: run(config),
+        lambda: run(Config(), found.batch),
         rate / found.samples_per_second,
         least_ratio=LEAST_RATIO,
         are_neighbours=False,
@@ -247,7 +212,7 @@ def compare_in_place(
     if not comparison.pairs:
         return None
     if bench.is_live:
-        run(config, None)()  # the gradients are compared at the target batch
+        run(config)  # the gradients are compared at the target batch
     return Rival(figures_of(found), comparison)
 
 
@@ -283,15 +248,9 @@ def needs_rival_batch(best: Best | None, settings: TuningSettings) -> bool:
     return best is not None and not best.config.is_none and settings.batch is not None
 
 
-def recall_rival(earlier: Result | None, best: Best | None, rival: Rival) -> Rival:
-    """Return an earlier session's comparison of the same winner and rival, without time to compare now.
-
-    Args:
-        earlier: The answer of that session; ``None`` where there is none.
-        best: The winner.
-        rival: What was made of it in this session.
-    """
-    if rival.is_complete or earlier is None or earlier.best is None or best is None:
+def recall_rival(earlier: Result | None, best: Best, rival: Rival) -> Rival:
+    """Return an earlier session's comparison of the same winner and rival, without time to compare now."""
+    if rival.is_complete or earlier is None or earlier.best is None:
         return rival
     if not (earlier.compared and earlier.best.confirmed and earlier.best.config == best.config):
         return rival
@@ -324,7 +283,7 @@ def measure_without(context: TuningContext, batch: int, limit_bytes: int, *, is_
     """Return the figures of the batch, told to whoever watches.
 
     Raises:
-        ScriptError: it has to, and fails for another reason than memory.
+        ScriptError: a batch that is due fails for another reason than memory.
     """
     context.note(f"batch {batch}: measuring without recompute")
     with context.budget.timing(Task.CONFIRMATION):
@@ -354,3 +313,92 @@ def without_lost(record: BatchRecord) -> BatchRecord:
     gone = lost(record)
     known = tuple(figures for figures in record.without if figures.batch not in gone)
     return replace(record, without=known, is_complete=record.is_complete and not gone)
+
+
+LEAST_PAIRS = 2
+"""One pair has no interval: what slows one process of it alone looks like a large difference."""
+
+PAIRS = 5
+"""So many pairs of fresh processes are measured at most."""
+
+LEAST_TO_GIVE_UP = 3
+"""Three pairs tell roughly how far pairs scatter."""
+
+TOO_NEAR = 0.5
+"""The pairs end early where their mean is nearer to what it is held against than this share of half the interval that
+all pairs would have. They decide as often as all pairs do, with fewer pairs where nothing is to be decided. With a
+whole half they would decide less often."""
+
+MISS = 0.05
+"""Chance that an interval lies on the wrong side of the margin, each time that one is made."""
+
+PAIR = (Task.CONFIRMATION, Task.CONFIRMATION)
+"""Tasks of a pair of fresh processes."""
+
+
+def compare_in_pairs(  # noqa: PLR0913  (two runs, and what bounds their pairs)
+    run_with: Callable[[], float | None],
+    run_without: Callable[[], float | None],
+    ratio: float,
+    *,
+    least_ratio: float,
+    are_neighbours: bool,
+    has_time: Callable[[], bool],
+    most: int = PAIRS,
+) -> Comparison:
+    """Compare two runs by pairs of neighbours, after a first comparison: A B, B A, A B.
+
+    A run gives samples/s, or ``None`` where it failed. ``ratio`` is the throughput with recompute over that without, as
+    measured so far. It counts as a pair where the two were neighbours, measured one right after the other.
+    """
+    ratios = [ratio] if are_neighbours else []
+    found = Comparison(ratio=ratio, pairs=len(ratios), is_clear=False)
+    while not found.is_clear and _may_become_clear(ratios, least_ratio, most) and has_time():
+        if len(ratios) % 2 == 0:
+            recomputed, plain = run_with(), run_without()
+        else:
+            plain, recomputed = run_without(), run_with()
+        if not recomputed or not plain:
+            break
+        ratios.append(recomputed / plain)
+        found = compare(ratios, least_ratio)
+    return found
+
+
+def _may_become_clear(ratios: Sequence[float], least_ratio: float, most: int) -> bool:
+    if len(ratios) < LEAST_TO_GIVE_UP:
+        return True
+    logs = [math.log(ratio) for ratio in ratios]
+    distance = abs(statistics.fmean(logs) - math.log(least_ratio))
+    return len(ratios) < most and distance >= TOO_NEAR * _half_interval(logs, most)
+
+
+def has_enough_pairs(comparison: Comparison, *, has_time: bool) -> bool:
+    """Tell whether it was not the time that ended a comparison."""
+    return comparison.is_clear or comparison.pairs >= PAIRS or has_time
+
+
+def compare(ratios: Sequence[float], least_ratio: float) -> Comparison:
+    """Compare ratios of throughput, one of each pair, with a ratio that is to be reached.
+
+    The ratio is their median, because one of several pairs may be spoilt. The interval is that of their mean. It is
+    clear where the whole interval lies on one side.
+    """
+    if len(ratios) < LEAST_PAIRS:
+        return Comparison(ratio=ratios[0], pairs=1, is_clear=False)
+    logs = [math.log(ratio) for ratio in ratios]
+    centre = statistics.fmean(logs)
+    half = _half_interval(logs, len(logs))
+    found = Comparison(
+        ratio=statistics.median(ratios),
+        low=math.exp(centre - half),
+        high=math.exp(centre + half),
+        pairs=len(ratios),
+        is_clear=False,
+    )
+    return replace(found, is_clear=judge(found, least_ratio) is not Verdict.UNDECIDED)
+
+
+def _half_interval(logs: Sequence[float], pairs: int) -> float:
+    """Return half the interval of the mean of so many pairs, which scatter as these do."""
+    return student_quantile(MISS, pairs - 1) * statistics.stdev(logs) / math.sqrt(pairs)

@@ -21,7 +21,7 @@ from autorecompute.trials.job import Effort
 from autorecompute.tuning.budget import Task
 
 if TYPE_CHECKING:
-    from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
+    from collections.abc import Collection, Iterable, Mapping, Sequence
 
     from autorecompute.measurement import Measurement, Prediction, Trial
     from autorecompute.memory import MemoryModel, PeakForecaster, StepProfile
@@ -45,14 +45,9 @@ def informative_configs(space: Space, wanted: Iterable[Config] = ()) -> list[Con
 
 
 def survey(bench: Bench, configs: Iterable[Config], batch: int | None = None) -> StepProfiles:
-    """Measure a step without recompute, and profile one of each config.
+    """Measure a step without recompute, and profile one of each config, which are without recompute among others.
 
-    A config that fails where others do not is left out.
-
-    Args:
-        bench: Where they are measured.
-        configs: What to profile; without recompute is among them.
-        batch: Samples a forward; ``None`` for the bench's own.
+    A config that fails where others do not is left out. A batch of ``None`` is the bench's own.
 
     Raises:
         ScriptError: not even the config without recompute can train.
@@ -63,17 +58,14 @@ def survey(bench: Bench, configs: Iterable[Config], batch: int | None = None) ->
     measured = bench.measure(Config(), measuring)
     if measured.peak_bytes is None or measured.held_bytes is None:
         raise _failure(bench, measured)
-    profiles = dict(_profile(bench, configs, replace(PROFILING, batch=batch)))
-    return StepProfiles(peak_bytes=measured.peak_bytes, held_bytes=measured.held_bytes, profiles=profiles)
-
-
-def _profile(bench: Bench, configs: Iterable[Config], effort: Effort) -> Iterator[tuple[Config, StepProfile]]:
+    profiles: dict[Config, StepProfile] = {}
     for config in configs:
-        measurement = bench.measure(config, effort)
+        measurement = bench.measure(config, replace(PROFILING, batch=batch))
         if measurement.profile is not None:
-            yield config, measurement.profile
+            profiles[config] = measurement.profile
         elif config.is_none:
             raise _failure(bench, measurement)
+    return StepProfiles(peak_bytes=measured.peak_bytes, held_bytes=measured.held_bytes, profiles=profiles)
 
 
 def _failure(bench: Bench, measurement: Measurement) -> ScriptError:
@@ -111,7 +103,16 @@ def analyse(context: TuningContext) -> MemoryModel | None:
         return None
     context.note("profiling two small steps: without recompute, and with all plans on")
     try:
-        found = _profile_small_steps(context)
+        batch, configs = context.settings.batch, [Config(), space.all_on]
+        small = PROFILED_BATCH if batch is None else min(batch, PROFILED_BATCH)
+        if context.bench.can_change_batch:
+            found = survey(context.bench, configs, small)
+        else:
+            # What takes the batch from its command line has to be started again; two at once might not fit the device.
+            context.bench.close()
+            logs = make_folder(context.logs / "analysis")
+            with Bench(context.job, small, logs, study=context.folder.path) as bench:
+                found = survey(bench, configs)
     except AutorecomputeError as error:
         context.note(f"no small step could be profiled, the search begins without: {error}")
         return None
@@ -120,18 +121,6 @@ def analyse(context: TuningContext) -> MemoryModel | None:
         return None
     keep_analysis(context.folder, found)
     return backend.memory_model(space, found)
-
-
-def _profile_small_steps(context: TuningContext) -> StepProfiles:
-    configs, batch = [Config(), context.detection.space.all_on], context.settings.batch
-    small = PROFILED_BATCH if batch is None else min(batch, PROFILED_BATCH)
-    if context.bench.can_change_batch:
-        return survey(context.bench, configs, small)
-    # What takes the batch from its command line has to be started again; two at once might not fit the device.
-    context.bench.close()
-    logs = make_folder(context.logs / "analysis")
-    with Bench(context.job, small, logs, study=context.folder.path) as bench:
-        return survey(bench, configs)
 
 
 class StudySearcher:
@@ -161,7 +150,10 @@ class StudySearcher:
     def propose(self, trials: Sequence[Trial], claimed: Collection[Config] = ()) -> Proposal | None:
         """Return the next config to measure, or ``None`` when nothing is left to gain."""
         baseline = next((trial for trial in trials if trial.config.is_none), None)
-        if baseline is None and not self._skips_baseline(trials):
+        outcomes = [trial.measurement.outcome for trial in trials]
+        breaks = any(not outcome.is_measured and not outcome.is_about_memory for outcome in outcomes)
+        # Where it has no room it is left out, unless a trial fails otherwise.
+        if baseline is None and (breaks or not self._why_not_without):
             return None if Config() in claimed else Proposal(config=Config(), reason="baseline")
         if baseline is not None and baseline.fits:
             return None
@@ -181,12 +173,6 @@ class StudySearcher:
         if not fitting or any(trial.config.is_none for trial in fitting):
             return {trial.number: trial.measurement.median_step_seconds or 0.0 for trial in fitting}
         return self._searcher(trials).expect_steps(trials)
-
-    def _skips_baseline(self, trials: Sequence[Trial]) -> bool:
-        """Tell whether the run without recompute is left out, as it has no room; not where a trial fails otherwise."""
-        outcomes = [trial.measurement.outcome for trial in trials]
-        breaks = any(not outcome.is_measured and not outcome.is_about_memory for outcome in outcomes)
-        return bool(self._why_not_without) and not breaks
 
     def _searcher(self, trials: Sequence[Trial]) -> Searcher:
         """Return the searcher under the limit that holds now; the first one takes two small steps of the script."""

@@ -14,34 +14,20 @@ from autorecompute.backends.registry import AUTO
 from autorecompute.errors import NothingFitsError, ScriptError, TooLargeError, TooLittleTimeError, WrongBatchError
 from autorecompute.result import Result, SearchEnd
 from autorecompute.search import BatchChooser, Fastest, Listed
-from autorecompute.studies import StudyFolder
+from autorecompute.studies import StudyFolder, records
 from autorecompute.studies.analysis import share_analysis
 from autorecompute.studies.folder import make_folder, require_plain, using
 from autorecompute.studies.problem import SEVERAL_BATCHES
-from autorecompute.studies.records import (
-    BatchRecord,
-    keep_batches,
-    read_batches,
-    require_names_of_batches,
-    required_of,
-    study_of_batch,
-)
+from autorecompute.studies.records import BatchRecord, study_of_batch
 from autorecompute.studies.shared_study import SharedStudy
 from autorecompute.studies.storage import StorageUrl
 from autorecompute.studies.tuned import bind, require_own
 from autorecompute.trials import Bench, Job
+from autorecompute.tuning import explanations
 from autorecompute.tuning.budget import Task
 from autorecompute.tuning.context import Progress, TuningContext, TuningSettings, device_lock
-from autorecompute.tuning.explanations import (
-    explain_interrupted_batches,
-    explain_interruption,
-    explain_late_batches,
-    explain_no_batch,
-    explain_untuned,
-)
-from autorecompute.tuning.knob_search import KnobSearch
-from autorecompute.tuning.paired_comparison import PAIR, has_enough_pairs
-from autorecompute.tuning.rivals import lost, measure_without, without_lost
+from autorecompute.tuning.knob_search import try_knobs
+from autorecompute.tuning.rivals import PAIR, has_enough_pairs, lost, measure_without, without_lost
 from autorecompute.tuning.searcher_factory import PROFILED_BATCH
 from autorecompute.tuning.throughput_curve import BatchAnswer, TunedBatch, draw, point_beyond, says_more
 from autorecompute.tuning.tuner import Tuner
@@ -51,7 +37,7 @@ from autorecompute.waiting import OutOfTime
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator, Sequence
 
-    from autorecompute.figures import CurvePoint, Figures
+    from autorecompute.figures import CurvePoint
     from autorecompute.studies import Problem
 
 
@@ -63,9 +49,9 @@ class BatchTuner:
     """Tunes one job at several batches, and leaves a finished study that stands for all of them.
 
     Args:
-        context: What the tuning works with; its bench gives the detection and runs fresh processes at any batch.
-        batches: The batches to compare; none of them to look for the best.
-        open_bench: Makes a bench for one batch and the study of it.
+        context: The tuning; its bench gives the detection and runs fresh processes at any batch.
+        batches: The batches to compare; empty to look for the best.
+        open_bench: Makes a bench for one batch and its study.
     """
 
     def __init__(
@@ -75,7 +61,7 @@ class BatchTuner:
         self._folder, self._settings, self._budget = context.folder, context.settings, context.budget
         self.so_far: Result | None = None
         """The answer that an interruption leaves, or that an earlier run left which was asked for the same."""
-        self._batch_answer: BatchAnswer | None = None
+        self._chooser: BatchChooser | None = None
         self._tuned: list[TunedBatch] = []
         self._beyond: CurvePoint | None = None
         self._record = BatchRecord(asked=self._batches)
@@ -100,40 +86,35 @@ class BatchTuner:
                 return self.so_far
             if isinstance(late, TooLittleTimeError):
                 raise
-            raise TooLittleTimeError(explain_late_batches(self._folder, self._batches)) from None
+            raise TooLittleTimeError(explanations.explain_late_batches(self._folder, self._batches)) from None
         except KeyboardInterrupt:
             self._finish_so_far(SearchEnd.INTERRUPTED)
             raise
 
     def _answer(self) -> Result:
         context = self._context
-        if self._batches:
-            context.detect()
-        else:
-            context.detect_somewhere(lambda batch: self._open_bench(batch, self._folder))
+        context.detect(None if self._batches else lambda batch: self._open_bench(batch, self._folder))
         context.problem = replace(context.problem, batch=SEVERAL_BATCHES)
         command = tuple(context.job.command_of_any_batch())
         bind(self._folder, replace(context.tuned, command=command), context.note)
-        self._record = without_lost(read_batches(self._folder, self._batches))
+        self._record = without_lost(records.read_batches(self._folder, self._batches))
         result = self._known_result()
         self._set_answer(result)
         if result is None or not self._record.is_answered_by(result, self._settings.max_trials):
             result = self._measure()
-            self._batch_answer = None
+            self._chooser = None
             self._set_answer(result)
         else:
             self._context.note("these batches were compared before: the answer stands")
         if result.best is None:
-            raise NothingFitsError(explain_no_batch(result, context.problem.limit_bytes))
-        return self._turn_knobs(result, result.best.batch)
-
-    def _turn_knobs(self, result: Result, batch: int) -> Result:
-        """Turn them on the answer alone: a batch that does not win has no use for them."""
+            raise NothingFitsError(explanations.explain_no_batch(result, context.problem.limit_bytes))
         if not self._settings.turns_knobs:
             return result
-        self._context.bench.close()
-        with self._open_bench(batch, self._folder) as bench:
-            return KnobSearch(self._context.at_batch(batch, bench)).run(result, self._set_answer)
+        # They are turned on the answer alone: a batch that does not win has no use for them.
+        context.bench.close()
+        with self._open_bench(result.best.batch, self._folder) as bench:
+            context.bench, context.settings = bench, replace(context.settings, batch=result.best.batch)
+            return try_knobs(context, result, self._set_answer)
 
     def _known_result(self) -> Result | None:
         """Return the answer of an earlier run that was asked for the same batches."""
@@ -145,10 +126,8 @@ class BatchTuner:
     def _measure(self) -> Result:
         detection, problem = self._context.detection, self._context.problem
         limits = problem.limit_bytes, self._context.rest_bytes
-        chooser: BatchChooser = Fastest(*limits, detection.batch)
-        if self._batches:
-            chooser = Listed(self._batches, *limits)
-        self._batch_answer = batch_answer = BatchAnswer(self._context, chooser)
+        chooser = Listed(self._batches, *limits) if self._batches else Fastest(*limits, detection.batch)
+        self._chooser = chooser
         deadline_seconds, budget = self._budget.deadline_seconds, self._settings.max_trials
         self._context.progress.detected(
             detection, problem.limit_bytes, known_trials=(), budget=budget, deadline_seconds=deadline_seconds
@@ -156,30 +135,32 @@ class BatchTuner:
         # Whatever measures next wants the memory that the detected model holds.
         self._context.bench.close()
         with self._device_lock():
-            self._measure_without(chooser, problem.limit_bytes)
+            while self._budget.allows(Task.CONFIRMATION) and (batch := chooser.without(self._curve)) is not None:
+                # The script has to bear what was asked for, and a batch where none that is smaller was seen to train.
+                is_due = batch in self._batches or not any(point.fits_without for point in self._curve)
+                figures = measure_without(self._context, batch, problem.limit_bytes, is_due=is_due)
+                self._keep(replace(self._record, without=(*self._record.without, figures)))
         self._finish_so_far(SearchEnd.INTERRUPTED)
         search_end = self._tune_all(chooser, problem)
-        comparison = batch_answer.compare(self._curve, self._tuned)
+        answer = BatchAnswer(self._context, chooser, self._curve, self._tuned)
+        comparison = answer.compare()
         if comparison is not None and not comparison.is_clear and self._has_time_for_a_pair():
             with self._device_lock():
-                comparison = batch_answer.compare(self._curve, self._tuned, self._has_time_for_a_pair)
+                comparison = answer.compare(self._has_time_for_a_pair)
         if comparison is not None and not has_enough_pairs(comparison, has_time=self._has_time_for_a_pair()):
             search_end = SearchEnd.TIME
-        result = batch_answer.result(self._curve, self._tuned, comparison, search_end, self._record.seconds)
+        result = answer.result(comparison, search_end, self._record.seconds)
         known = self._known_result()
         if search_end.is_early and known is not None and known.best is not None and says_more(known, result):
             # There was no time to come as far as an earlier run did.
             result = known.ending(search_end)
         self._folder.finish(result)
-        self._note_what_is_missing(chooser, search_end)
-        self._keep(replace(self._record, asked=self._batches, max_trials=self._settings.max_trials, is_complete=True))
-        return result
-
-    def _note_what_is_missing(self, chooser: BatchChooser, search_end: SearchEnd) -> None:
         if search_end is SearchEnd.TRIALS and (untuned := chooser.untuned(self._curve)):
-            self._context.note(explain_untuned(untuned, self._settings.max_trials))
+            self._context.note(explanations.explain_untuned(untuned, self._settings.max_trials))
         for batch in lost(self._record):
             self._context.note(f"batch {batch}: its processes were lost. The same command measures it again")
+        self._keep(replace(self._record, asked=self._batches, max_trials=self._settings.max_trials, is_complete=True))
+        return result
 
     @property
     def _curve(self) -> list[CurvePoint]:
@@ -188,7 +169,7 @@ class BatchTuner:
     def _keep(self, record: BatchRecord) -> None:
         self._record = record
         # What was lost counts for this run alone.
-        keep_batches(self._folder, without_lost(record))
+        records.keep_batches(self._folder, without_lost(record))
 
     @contextmanager
     def _device_lock(self) -> Iterator[None]:
@@ -196,18 +177,6 @@ class BatchTuner:
             began = time.monotonic()
             yield
         self._keep(replace(self._record, seconds=self._record.seconds + time.monotonic() - began))
-
-    def _measure_without(self, chooser: BatchChooser, limit_bytes: int) -> None:
-        while self._budget.allows(Task.CONFIRMATION) and (batch := chooser.without(self._curve)) is not None:
-            figures = measure_without(self._context, batch, limit_bytes, is_due=self._is_due(batch))
-            self._keep(replace(self._record, without=(*self._record.without, figures)))
-
-    def _is_due(self, batch: int) -> bool:
-        """Tell whether the script has to bear the batch.
-
-        It was asked for, or none that is smaller was seen to train.
-        """
-        return batch in self._batches or not any(point.fits_without for point in self._curve)
 
     def _tune_all(self, chooser: BatchChooser, problem: Problem) -> SearchEnd:
         if chooser.without(self._curve) is not None:
@@ -223,7 +192,11 @@ class BatchTuner:
             try:
                 result = self._tune(batch, trials, problem, timeout_seconds=self._time_left(shares))
             except (ScriptError, WrongBatchError) as error:
-                if self._batches and not self._is_beyond(batch, error):
+                # Of a list all but the first may be beyond: the script has no memory for it before there is any.
+                is_beyond = isinstance(error, TooLargeError) and self._batches and batch != self._batches[0]
+                if is_beyond:
+                    self._beyond = point_beyond(batch, study_of_batch(self._folder, batch).name)
+                elif self._batches:
                     raise
                 self._context.note(f"batch {batch} cannot be tuned, so no larger one is: {error}")
                 break
@@ -236,26 +209,14 @@ class BatchTuner:
             return SearchEnd.TIME
         return SearchEnd.TRIALS if SearchEnd.TRIALS in ends else SearchEnd.NOTHING_LEFT
 
-    def _is_beyond(self, batch: int, error: Exception) -> bool:
-        """Tell whether a listed batch is one that no config holds.
-
-        The script has no memory for it before there is any.
-        """
-        is_beyond = isinstance(error, TooLargeError) and batch != self._batches[0]
-        if is_beyond:
-            self._beyond = point_beyond(batch, study_of_batch(self._folder, batch).name)
-        return is_beyond
-
     def _finish_so_far(self, search_end: SearchEnd) -> None:
         """Keep the best of what was finished, here or in an earlier run, for an interruption of the rest."""
-        if self._batch_answer is None:
+        if self._chooser is None:
             return
         self._keep(replace(self._record, is_complete=False))
         known = self._known_result()
-        comparison = self._batch_answer.compare(self._curve, self._tuned)
-        so_far = self._batch_answer.result(
-            self._curve, self._tuned, comparison, SearchEnd.INTERRUPTED, self._record.seconds
-        )
+        answer = BatchAnswer(self._context, self._chooser, self._curve, self._tuned)
+        so_far = answer.result(answer.compare(), SearchEnd.INTERRUPTED, self._record.seconds)
         if so_far.best is not None and (known is None or not says_more(known, so_far)):
             self.so_far = so_far.ending(search_end)
             self._folder.finish(self.so_far)
@@ -272,6 +233,9 @@ class BatchTuner:
         folder.prepare()
         for entry in self._tuned:
             share_analysis(study_of_batch(self._folder, entry.batch), folder, PROFILED_BATCH)
+        fitting = [point for point in self._curve if point.fits_without]
+        # The first tuning of a list has yet to find the rival.
+        is_rival_known = fitting and (not self._batches or self._tuned)
         settings = replace(
             self._settings,
             batch=batch,
@@ -279,7 +243,7 @@ class BatchTuner:
             max_trials=trials,
             timeout_seconds=timeout_seconds,
             began_seconds=time.monotonic(),
-            rival_batch=self._rival_batch(),
+            rival_batch=fitting[-1].without if is_rival_known else None,
             turns_knobs=False,
         )
         with using(folder), self._open_bench(batch, folder) as bench:
@@ -301,12 +265,6 @@ class BatchTuner:
 
     def _add(self, batch: int, result: Result) -> None:
         self._tuned.append(TunedBatch.of(batch, result, study_of_batch(self._folder, batch)))
-
-    def _rival_batch(self) -> Figures | None:
-        """Return the largest batch that fits without recompute; ``None`` where the first tuning has yet to find it."""
-        fitting = [point for point in self._curve if point.fits_without]
-        is_known = fitting and (not self._batches or self._tuned)
-        return fitting[-1].without if is_known else None
 
     def _has_time_for_a_pair(self) -> bool:
         return self._budget.allows(*PAIR)
@@ -332,12 +290,9 @@ class TuningSession:
     """The tuning of one command.
 
     Attributes:
-        job: What is trained.
-        folder: Where the study is kept.
-        settings: What was asked for.
-        batches: The batches to compare, none of them to look for the best; ``None`` for one batch alone.
-        storage: Where the study is shared with other workers; ``None`` where it is not.
-        debugs: Whether the first worker keeps the terminal and has all the time it wants.
+        batches: The batches to compare, empty to look for the best; ``None`` for one batch alone.
+        storage: Storage in which the study is shared with other workers; ``None`` where it is not.
+        debugs: True if the first worker keeps the terminal and has all the time it wants.
         so_far: The answer that an interruption leaves.
     """
 
@@ -363,16 +318,16 @@ class TuningSession:
     def run(self, progress: Progress) -> Result:
         """Return the study's answer; see :meth:`Tuner.run` and :meth:`BatchTuner.run` for what is raised."""
         if self.batches is not None:
-            require_names_of_batches(self.folder, self.batches)
+            records.require_names_of_batches(self.folder, self.batches)
         with self._opened(progress.note) as shared:
-            limit_bytes = self._enforced_bytes()
+            limit_bytes = self.settings.limit_bytes
+            if limit_bytes is None and self.folder.exists():
+                limit_bytes = self.folder.problem().limit_bytes
 
             def open_bench(batch: int | None, study: StudyFolder) -> Bench:
                 logs = study.workers if shared is None else study.workers / shared.session
-                make_folder(logs)
-                debugs = self.debugs and study is self.folder
-                path = self.folder.path
-                return Bench(self.job, batch, logs, limit_bytes=limit_bytes, debugs=debugs, study=path)
+                debugs, path = self.debugs and study is self.folder, self.folder.path
+                return Bench(self.job, batch, make_folder(logs), limit_bytes=limit_bytes, debugs=debugs, study=path)
 
             context = TuningContext(
                 job=self.job,
@@ -389,14 +344,11 @@ class TuningSession:
                 context.bench.close()
                 self.so_far = tuner.so_far
 
-    def _enforced_bytes(self) -> int | None:
-        """Return a trial's limit on a card: the given one, or that with which the study was begun."""
-        given = self.settings.limit_bytes
-        return self.folder.problem().limit_bytes if given is None and self.folder.exists() else given
-
     def explain_interruption(self) -> str:
         """Tell of the trials that are kept, and of the answer so far."""
-        explain = explain_interruption if self.batches is None else explain_interrupted_batches
+        explain = (
+            explanations.explain_interruption if self.batches is None else explanations.explain_interrupted_batches
+        )
         return explain(self.folder, self.so_far)
 
     @contextmanager
@@ -412,7 +364,7 @@ class TuningSession:
         require_plain(folder)
         # Before there is anything in the folder, which other workers may have, too: a failure leaves nothing behind.
         shared = SharedStudy(self.storage, folder.name)
-        shared.require(required_of(folder))
+        shared.require(records.required_of(folder))
         folder.prepare()
         note(f"study {folder.path}")
         state = "new" if shared.tuned is None else f"{format_count(len(shared.trials), 'trial')} so far"
@@ -423,11 +375,7 @@ class TuningSession:
 def default_name(job: Job, batch: int | str | None, limit_bytes: int | None, graph: str = "") -> str:
     """Return a study's name, the same for the same command: ``bert_mlm-train-b32-1f3a5c``.
 
-    Args:
-        job: The command.
-        batch: The batch that was asked for.
-        limit_bytes: The limit that was asked for.
-        graph: Digest of what it trains, where a command may train one thing after another.
+    ``graph`` is the digest of what it trains, where a command may train one thing after another.
     """
     script = job.script.resolve()
     parts = [str(script), *job.arguments, job.batch_flag, job.launcher, batch, limit_bytes]

@@ -11,8 +11,7 @@ from autorecompute.measurement import Outcome
 from autorecompute.plans import Config
 from autorecompute.result import Best, Result
 from autorecompute.studies.storage import read_trials
-from autorecompute.tuning.paired_comparison import compare_in_pairs
-from autorecompute.tuning.rivals import fresh_runs
+from autorecompute.tuning.rivals import compare_in_pairs, fresh_runs
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Sequence
@@ -34,10 +33,7 @@ class TunedBatch:
     """A batch that has a study of its own.
 
     Attributes:
-        batch: Samples a forward.
-        result: The answer of that study.
-        least_peak_bytes: The least peak that was seen in it.
-        measured: How many trials it measured, without those that it took over from a study of the same problem.
+        measured: Number of its trials, without those that it took over from a study of the same problem.
     """
 
     batch: int
@@ -57,59 +53,37 @@ class TunedBatch:
     @property
     def point(self) -> CurvePoint:
         """Return its place on the curve."""
-        best = self.result.best
-        if best is None:
-            least = Recomputed(
-                study=self.result.study,
-                description=self._why_none,
-                figures=Figures(),
-                least_peak_bytes=self.least_peak_bytes,
+        best, baseline = self.result.best, self.result.baseline
+        # Where the steps without recompute hold the limit and are not the answer, their whole process needs more.
+        outcome = Outcome.OVER_LIMIT if baseline.outcome is Outcome.OK else baseline.outcome
+        figures, description = Figures(), NOT_IN_TIME
+        if best is not None:
+            description = best.description
+            figures = Figures(
+                outcome=Outcome.OK,
+                samples_per_second=best.samples_per_second,
+                relative_throughput=best.relative_throughput,
+                peak_bytes=best.peak_bytes,
+                batch=self.batch,
             )
-            return CurvePoint(batch=self.batch, without=self._baseline, recomputed=least)
-        figures = Figures(
-            outcome=Outcome.OK,
-            samples_per_second=best.samples_per_second,
-            relative_throughput=best.relative_throughput,
-            peak_bytes=best.peak_bytes,
-            batch=self.batch,
-        )
-        if best.config.is_none:
-            return CurvePoint(batch=self.batch, without=figures)
+            if best.config.is_none:
+                return CurvePoint(batch=self.batch, without=figures)
+        elif not self.result.search_end.is_early:
+            description = TOO_FEW_TRIALS if self.is_open else NO_FIT
         recomputed = Recomputed(
             study=self.result.study,
-            description=best.description,
+            description=description,
             figures=figures,
             least_peak_bytes=self.least_peak_bytes,
-            config=best.config,
+            config=best.config if best is not None else None,
         )
-        return CurvePoint(batch=self.batch, without=self._baseline, recomputed=recomputed)
+        without = replace(baseline, outcome=outcome, batch=self.batch)
+        return CurvePoint(batch=self.batch, without=without, recomputed=recomputed)
 
     @property
     def is_open(self) -> bool:
         """Tell whether time or trials were over before it was known that a config fits, or that none does."""
         return self.result.verdict is None
-
-    @property
-    def _why_none(self) -> str:
-        if self.result.search_end.is_early:
-            return NOT_IN_TIME
-        return TOO_FEW_TRIALS if self.is_open else NO_FIT
-
-    @property
-    def _baseline(self) -> Figures:
-        """Return no recompute, which is not the answer.
-
-        Where its steps hold the limit, its whole process needs more.
-        """
-        baseline = self.result.baseline
-        outcome = Outcome.OVER_LIMIT if baseline.outcome is Outcome.OK else baseline.outcome
-        return replace(baseline, outcome=outcome, batch=self.batch)
-
-
-def is_any_open(tuned: Sequence[TunedBatch]) -> bool:
-    """Tell whether more time or trials may find a config for a batch that has none, below any that no config holds."""
-    too_large = min((entry.batch for entry in tuned if entry.result.verdict is Verdict.NO_FIT), default=math.inf)
-    return any(entry.is_open and entry.batch < too_large for entry in tuned)
 
 
 def point_beyond(batch: int, study: str) -> CurvePoint:
@@ -121,10 +95,7 @@ def point_beyond(batch: int, study: str) -> CurvePoint:
 def draw(without: Iterable[Figures], tuned: Sequence[TunedBatch], beyond: CurvePoint | None = None) -> list[CurvePoint]:
     """Return every batch that was measured, the smallest first.
 
-    Args:
-        without: Fresh processes without recompute.
-        tuned: The batches with a study of their own.
-        beyond: One that none can have; ``None`` where none was seen.
+    The first ones are fresh processes without recompute. Nobody can have the batch beyond, if there is one.
     """
     baselines = [entry.result.rival for entry in tuned if entry.result.rival is not None]
     points = {
@@ -142,58 +113,137 @@ def draw(without: Iterable[Figures], tuned: Sequence[TunedBatch], beyond: CurveP
     return [points[batch] for batch in sorted(points)]
 
 
-class Contenders:
-    """Candidates for the answer.
+class BatchAnswer:
+    """Compares the batches of a curve.
 
-    Args:
-        curve: What was measured.
-        may_answer: Whether a batch may be the answer, and not only what it is compared with.
+    The folder of the context is that of the study that stands for all batches.
     """
 
-    def __init__(self, curve: Sequence[CurvePoint], may_answer: Callable[[int], bool]) -> None:
+    def __init__(
+        self, context: TuningContext, chooser: BatchChooser, curve: Sequence[CurvePoint], tuned: Sequence[TunedBatch]
+    ) -> None:
+        self._context, self._chooser, self._curve, self._tuned = context, chooser, curve, tuned
         fitting = [point for point in curve if point.fits_without]
-        able = [point for point in fitting if may_answer(point.batch)]
-        self.recomputed = _fastest_with([point for point in curve if point.fits_with])
-        """The fastest batch with recompute."""
-        self.plain = max(able, key=_speed_without, default=None)
-        """The fastest batch without, of those that may be the answer."""
-        self.baseline = max(fitting, key=_speed_without, default=None)
-        """The fastest batch without, of all that were measured."""
-        self.is_tuned = any(point.recomputed is not None for point in curve)
-        """Tell whether any batch was tuned with recompute."""
+        able = [point for point in fitting if chooser.may_answer(point.batch)]
+        self._recomputed = _fastest_with([point for point in curve if point.fits_with])
+        # The fastest without recompute, of those that may be the answer, and of all that were measured.
+        self._plain = max(able, key=_speed_without, default=None)
+        self._rival = max(fitting, key=_speed_without, default=None)
+        # It has to be a gain, unless the rival batch was not asked for.
+        self._least_ratio = 1 + MARGIN if self._rival is self._plain else LEAST_RATIO
 
-    @property
-    def ratio(self) -> float | None:
-        """Throughput with recompute over that of the rival batch, as measured so far."""
-        if self.recomputed is None or self.baseline is None:
-            return None
-        return _speed_with(self.recomputed) / _speed_without(self.baseline)
+    def compare(self, has_time: Callable[[], bool] = lambda: False) -> Comparison | None:
+        """Return the fastest batch with recompute beside the fastest without; ``None`` where one of them is missing.
 
-    @property
-    def least_ratio(self) -> float:
-        """Return the ratio that recompute has to reach: a gain, unless the rival batch was not asked for."""
-        return 1 + MARGIN if self.baseline is self.plain else LEAST_RATIO
-
-    def answer(self, comparison: Comparison | None) -> CurvePoint | None:
-        """Return the batch to train with, by the best estimate; ``None`` where no batch fits."""
-        if self.recomputed is None or self.plain is None:
-            return self.recomputed or self.plain
-        if comparison is None or comparison.ratio >= self.least_ratio:
-            return self.recomputed
-        # What is only compared with may be faster than all that was asked for.
-        is_faster = _speed_with(self.recomputed) > _speed_without(self.plain)
-        return self.recomputed if is_faster and self.plain is not self.baseline else self.plain
-
-    def verdict(self, comparison: Comparison | None) -> Verdict:
-        """Return the verdict on recompute where all batches were compared.
-
-        Where no batch fits without recompute, the study of the batch to train with knows more.
+        Without time for a further pair of processes there is none.
         """
-        if self.recomputed is not None:
-            return judge(comparison, self.least_ratio)
-        if self.plain is None:
-            return Verdict.NO_FIT
-        return Verdict.DOES_NOT_PAY if self.is_tuned else Verdict.NOT_NEEDED
+        if self._recomputed is None or self._rival is None:
+            return None
+        study = self._study_at(self._recomputed.batch)
+        is_same = study.rival is not None and study.rival.batch == self._rival.batch
+        # The study of the batch may have compared the two already, in neighbouring processes.
+        if self._least_ratio == LEAST_RATIO and is_same and study.comparison is not None and study.comparison.pairs:
+            return study.comparison
+        assert study.best is not None, "it was the fastest"
+        # They run under what would be emitted.
+        environment = self._context.emit(study.best.config)
+        return compare_in_pairs(
+            fresh_runs(self._context, environment, self._recomputed.batch),
+            fresh_runs(self._context, {}, self._rival.batch),
+            _speed_with(self._recomputed) / _speed_without(self._rival),
+            least_ratio=self._least_ratio,
+            are_neighbours=False,
+            has_time=has_time,
+        )
+
+    def result(self, comparison: Comparison | None, search_end: SearchEnd, own_seconds: float) -> Result:
+        """Return the answer.
+
+        ``own_seconds`` were spent outside of the studies of the batches.
+        """
+        point, tuned = self._point(comparison), self._tuned
+        if point is not None and point is self._recomputed:
+            base = self._study_at(point.batch)
+        else:
+            base = self._result_without(point or (self._curve[0] if self._curve else None))
+        too_large = min((entry.batch for entry in tuned if entry.result.verdict is Verdict.NO_FIT), default=math.inf)
+        is_open = bool(self._chooser.untuned(self._curve))
+        # More time or trials may find a config for a batch that has none, below any that no config holds.
+        is_open = is_open or any(entry.is_open and entry.batch < too_large for entry in tuned)
+        compared = base.compared and not search_end.is_early and not is_open
+        result = replace(
+            base,
+            study=self._context.folder.name,
+            problem=self._context.problem.digest,
+            verdict=self._judge(base, comparison, compared=compared),
+            rival=self._rival.without if self._rival is not None else None,
+            comparison=comparison,
+            compared=compared,
+            curve=tuple(self._curve),
+            warnings=tuple(dict.fromkeys(text for entry in tuned for text in entry.result.warnings)),
+            unconfirmed=tuple(dict.fromkeys(text for entry in tuned for text in entry.result.unconfirmed)),
+            trials=sum(entry.result.trials for entry in tuned),
+            wall_seconds=own_seconds + sum(entry.result.wall_seconds for entry in tuned),
+            transferred_from=None,
+        )
+        return result.ending(search_end)
+
+    def _study_at(self, batch: int) -> Result:
+        return next(entry.result for entry in self._tuned if entry.batch == batch)
+
+    def _point(self, comparison: Comparison | None) -> CurvePoint | None:
+        """Return the batch to train with, by the best estimate; ``None`` where no batch fits."""
+        if self._recomputed is None or self._plain is None:
+            return self._recomputed or self._plain
+        if comparison is None or comparison.ratio >= self._least_ratio:
+            return self._recomputed
+        # What is only compared with may be faster than all that was asked for.
+        is_faster = _speed_with(self._recomputed) > _speed_without(self._plain)
+        return self._recomputed if is_faster and self._plain is not self._rival else self._plain
+
+    def _judge(self, base: Result, comparison: Comparison | None, *, compared: bool) -> Verdict | None:
+        """Return the verdict on recompute at all batches together, by the answer at the batch to train with."""
+        if base.best is None:
+            return Verdict.NO_FIT if compared else None
+        if not compared:
+            return Verdict.UNDECIDED
+        if self._rival is None:
+            return base.verdict  # the study of a batch has looked for a smaller one that fits without
+        if self._recomputed is not None:
+            return judge(comparison, self._least_ratio)
+        is_tuned = any(point.recomputed is not None for point in self._curve)
+        return Verdict.DOES_NOT_PAY if is_tuned else Verdict.NOT_NEEDED
+
+    def _result_without(self, point: CurvePoint | None) -> Result:
+        job, problem, detection = self._context.job, self._context.problem, self._context.detection
+        figures, best = Figures() if point is None else point.without, None
+        # The smallest batch that was measured may be one of an earlier list.
+        if point is not None and point.fits_without and self._chooser.may_answer(point.batch):
+            assert figures.samples_per_second is not None, "what fits was timed"
+            assert figures.peak_bytes is not None, "what fits has a peak"
+            best = Best(
+                config=Config(),
+                description=detection.space.describe(Config()),
+                batch=point.batch,
+                samples_per_second=figures.samples_per_second,
+                relative_throughput=None,
+                peak_bytes=figures.peak_bytes,
+                limit_bytes=problem.limit_bytes,
+                confirmed=True,
+            )
+        return Result(
+            study=self._context.folder.name,
+            problem=problem.digest,
+            verdict=None,
+            best=best,
+            baseline=figures,
+            trials=0,
+            device=detection.device,
+            versions=detection.versions,
+            command=job.plain_command(point.batch) if point is not None else job.command_of_any_batch(),
+            script_at=job.script_at,
+            command_gives_batch=job.takes_batch,
+        )
 
 
 def _fastest_with(points: Sequence[CurvePoint]) -> CurvePoint | None:
@@ -212,148 +262,6 @@ def _speed_with(point: CurvePoint) -> float:
 
 def _speed_without(point: CurvePoint) -> float:
     return point.without.samples_per_second or 0.0
-
-
-class BatchAnswer:
-    """Compares the batches of a curve.
-
-    Args:
-        context: What the tuning works with; its folder is that of the study that stands for all batches.
-        chooser: Knows which batch may be the answer.
-    """
-
-    def __init__(self, context: TuningContext, chooser: BatchChooser) -> None:
-        self._context, self._chooser = context, chooser
-
-    def compare(
-        self, curve: Sequence[CurvePoint], tuned: Sequence[TunedBatch], has_time: Callable[[], bool] = lambda: False
-    ) -> Comparison | None:
-        """Return the fastest batch with recompute beside the fastest without; ``None`` where one of them is missing.
-
-        Args:
-            curve: What was measured.
-            tuned: The batches with a study of their own.
-            has_time: Whether there is time for a further pair of processes; without it there is none.
-        """
-        contenders = Contenders(curve, self._chooser.may_answer)
-        if contenders.ratio is None or contenders.recomputed is None or contenders.baseline is None:
-            return None
-        tuned_there = _result_at(contenders.recomputed.batch, tuned)
-        if contenders.least_ratio == LEAST_RATIO and _has_compared(tuned_there, contenders.baseline.batch):
-            return tuned_there.comparison
-        assert tuned_there.best is not None, "it was the fastest"
-        # They run under what would be emitted.
-        environment = self._context.emit(tuned_there.best.config)
-        return compare_in_pairs(
-            fresh_runs(self._context, environment, contenders.recomputed.batch),
-            fresh_runs(self._context, {}, contenders.baseline.batch),
-            contenders.ratio,
-            least_ratio=contenders.least_ratio,
-            are_neighbours=False,
-            has_time=has_time,
-        )
-
-    def result(
-        self,
-        curve: Sequence[CurvePoint],
-        tuned: Sequence[TunedBatch],
-        comparison: Comparison | None,
-        search_end: SearchEnd,
-        own_seconds: float,
-    ) -> Result:
-        """Return the answer.
-
-        Args:
-            curve: What was measured.
-            tuned: The batches with a study of their own.
-            comparison: What :meth:`compare` gave.
-            search_end: Why no further config was measured.
-            own_seconds: Time spent outside of these studies.
-        """
-        contenders = Contenders(curve, self._chooser.may_answer)
-        point = contenders.answer(comparison)
-        if point is not None and point is contenders.recomputed:
-            base = _result_at(point.batch, tuned)
-        else:
-            base = self._result_without(point or (curve[0] if curve else None))
-        is_open = bool(self._chooser.untuned(curve)) or is_any_open(tuned)
-        compared = base.compared and not search_end.is_early and not is_open
-        result = replace(
-            base,
-            study=self._context.folder.name,
-            problem=self._context.problem.digest,
-            verdict=_judge(base, contenders, comparison, compared=compared),
-            rival=contenders.baseline.without if contenders.baseline is not None else None,
-            comparison=comparison,
-            compared=compared,
-            curve=tuple(curve),
-            warnings=tuple(dict.fromkeys(text for entry in tuned for text in entry.result.warnings)),
-            unconfirmed=tuple(dict.fromkeys(text for entry in tuned for text in entry.result.unconfirmed)),
-            trials=sum(entry.result.trials for entry in tuned),
-            wall_seconds=own_seconds + sum(entry.result.wall_seconds for entry in tuned),
-            transferred_from=None,
-        )
-        return result.ending(search_end)
-
-    def _result_without(self, point: CurvePoint | None) -> Result:
-        job, figures = self._context.job, point.without if point is not None else Figures()
-        # The smallest batch that was measured may be one of an earlier list.
-        is_answer = point is not None and point.fits_without and self._chooser.may_answer(point.batch)
-        return Result(
-            study=self._context.folder.name,
-            problem=self._context.problem.digest,
-            verdict=None,
-            best=self._best_without(point) if point is not None and is_answer else None,
-            baseline=figures,
-            trials=0,
-            device=self._context.detection.device,
-            versions=self._context.detection.versions,
-            command=job.plain_command(point.batch) if point is not None else job.command_of_any_batch(),
-            script_at=job.script_at,
-            command_gives_batch=job.takes_batch,
-        )
-
-    def _best_without(self, point: CurvePoint) -> Best:
-        figures = point.without
-        assert figures.samples_per_second is not None, "what fits was timed"
-        assert figures.peak_bytes is not None, "what fits has a peak"
-        return Best(
-            config=Config(),
-            description=self._context.detection.space.describe(Config()),
-            batch=point.batch,
-            samples_per_second=figures.samples_per_second,
-            relative_throughput=None,
-            peak_bytes=figures.peak_bytes,
-            limit_bytes=self._context.problem.limit_bytes,
-            confirmed=True,
-        )
-
-
-def _result_at(batch: int, tuned: Sequence[TunedBatch]) -> Result:
-    return next(entry.result for entry in tuned if entry.batch == batch)
-
-
-def _judge(base: Result, contenders: Contenders, comparison: Comparison | None, *, compared: bool) -> Verdict | None:
-    """Return the verdict on recompute at all batches together.
-
-    Args:
-        base: The answer at the batch to train with.
-        contenders: Who was in question.
-        comparison: How the fastest with recompute compares with the fastest without.
-        compared: Whether all batches were compared.
-    """
-    if base.best is None:
-        return Verdict.NO_FIT if compared else None
-    if not compared:
-        return Verdict.UNDECIDED
-    # The study of a batch has looked for a smaller one that fits without.
-    return base.verdict if contenders.baseline is None else contenders.verdict(comparison)
-
-
-def _has_compared(result: Result, rival_batch: int) -> bool:
-    """Tell whether the study of the batch has compared its winner with this rival batch in neighbouring processes."""
-    is_same = result.rival is not None and result.rival.batch == rival_batch
-    return is_same and result.comparison is not None and result.comparison.pairs > 0
 
 
 def says_more(known: Result, so_far: Result) -> bool:

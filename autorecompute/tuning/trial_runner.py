@@ -36,9 +36,9 @@ class TrialRunner:
     """Measures what a searcher proposes.
 
     Args:
-        context: What the tuning works with.
-        ledger: Where trials are kept.
-        has_reference: Whether the config without recompute may be measured beside others.
+        context: The tuning.
+        ledger: Keeps the trials.
+        has_reference: True if the config without recompute may be measured beside others.
     """
 
     def __init__(self, context: TuningContext, ledger: Ledger, *, has_reference: bool = True) -> None:
@@ -48,10 +48,7 @@ class TrialRunner:
     def search(self, searcher: Searcher, limit: Limit, after_trial: Callable[[list[Trial]], None]) -> SearchEnd:
         """Measure until no worker of the study has anything left to gain, or until trials or time are used up.
 
-        Args:
-            searcher: Proposes configs.
-            limit: What is held against each peak, as the trials so far tell it.
-            after_trial: Called with all trials after each of them.
+        ``after_trial`` is called with all trials after each of them.
         """
         reference: Reference | None = None
         while True:
@@ -64,9 +61,16 @@ class TrialRunner:
                     continue
                 return proposal
             # Not before: whether the batch runs without recompute may be what another worker is finding out.
-            reference = reference or self._begin_reference()
-            if not proposal.config.is_none:
-                self._require_script(reference)
+            if reference is None:
+                known = [trial for trial in settled(self._ledger.trials) if trial.config.is_none]
+                has_failed = any(not trial.measurement.outcome.is_measured for trial in known)
+                fails = has_failed or not self._has_reference or bool(self._context.why_not_without())
+                # No longer than a trial: a script may have just enough steps for one.
+                effort = Effort(warmup=1, steps=min(self._context.settings.effort.steps, REFERENCE_STEPS))
+                reference = Reference(self._context.bench, effort, is_known_to_fail=fails)
+            # What fails on this worker's host alone would be measured as a failure of every config, for all workers.
+            if self._ledger.store is None and not proposal.config.is_none and (first := reference.first()) is not None:
+                self._check_script(first)
             if self._measure(proposal, reference):
                 trials = settled(self._ledger.trials)
                 limit_bytes = limit(trials)
@@ -83,15 +87,6 @@ class TrialRunner:
             trial, self._context.command, rendered.variables, self._context.bench.take_output()
         )
         write_files(rendered.files)
-
-    def _begin_reference(self) -> Reference:
-        failed = not self._has_reference or bool(self._context.why_not_without())
-        failed = failed or any(
-            trial.config.is_none and not trial.measurement.outcome.is_measured for trial in settled(self._ledger.trials)
-        )
-        # No longer than a trial: a script may have just enough steps for one.
-        effort = Effort(warmup=1, steps=min(self._context.settings.effort.steps, REFERENCE_STEPS))
-        return Reference(self._context.bench, effort, is_known_to_fail=failed)
 
     def _propose(self, searcher: Searcher, limit: Limit) -> Proposal | SearchEnd:
         if self._ledger.is_closing:
@@ -155,11 +150,6 @@ class TrialRunner:
             overhead_seconds=max(elapsed - _seconds_of(measurement) - (_seconds_of(beside) if in_turns else 0), 0.0),
         )
 
-    def _require_script(self, reference: Reference) -> None:
-        # What fails on this worker's host alone would be measured as a failure of every config, for all workers.
-        if self._ledger.store is None and (first := reference.first()) is not None:
-            self._check_script(first)
-
     def _check_script(self, measurement: Measurement) -> None:
         outcome = measurement.outcome
         if not outcome.is_measured and not outcome.is_about_memory and outcome is not Outcome.LOST:
@@ -189,9 +179,9 @@ class Reference:
     it moved.
 
     Args:
-        bench: Where it is measured.
-        effort: How long.
-        is_known_to_fail: Whether an earlier session saw that the batch does not run without recompute.
+        bench: Measures it.
+        effort: Steps of one measurement.
+        is_known_to_fail: True if an earlier session saw that the batch does not run without recompute.
     """
 
     def __init__(self, bench: Bench, effort: Effort, *, is_known_to_fail: bool) -> None:

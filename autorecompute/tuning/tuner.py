@@ -1,4 +1,4 @@
-"""One tuning, from detection to the answer."""
+"""One tuning, from detection to the answer, and what it starts from: an answer to the same problem, or a prior."""
 
 from __future__ import annotations
 
@@ -7,30 +7,27 @@ from typing import TYPE_CHECKING
 
 from autorecompute.errors import NothingFitsError, TooLittleTimeError
 from autorecompute.measurement import Outcome
-from autorecompute.result import SearchEnd
+from autorecompute.result import SearchEnd, Transfer
+from autorecompute.search import Prior
+from autorecompute.search.searcher import slowness
 from autorecompute.studies.transfer import find_nearest
+from autorecompute.tuning import explanations
 from autorecompute.tuning.attempt import Attempt
 from autorecompute.tuning.budget import Task
 from autorecompute.tuning.context import device_lock
-from autorecompute.tuning.explanations import (
-    explain_early_end,
-    explain_kept,
-    explain_no_fit,
-    explain_too_few_trials,
-    explain_too_little_time,
-    explain_unconfirmed,
-)
-from autorecompute.tuning.knob_search import KnobSearch
-from autorecompute.tuning.ledger import Ledger, SharedLedger
+from autorecompute.tuning.knob_search import try_knobs
+from autorecompute.tuning.ledger import Ledger
 from autorecompute.tuning.race import race_winner
 from autorecompute.tuning.trial_runner import TrialRunner
-from autorecompute.tuning.warm_start import start_from
 from autorecompute.units import format_bytes
 from autorecompute.waiting import OutOfTime
 
 if TYPE_CHECKING:
-    from autorecompute.result import Result, Transfer
-    from autorecompute.search import Prior
+    from autorecompute.plans import Config
+    from autorecompute.result import Result
+    from autorecompute.studies import StudyFolder
+    from autorecompute.studies.storage import TrialStore
+    from autorecompute.studies.transfer import Neighbour
     from autorecompute.tuning.context import TuningContext
 
 
@@ -47,8 +44,7 @@ class Tuner:
         """The answer that an interruption leaves, or that an earlier session left."""
         self._transfer: Transfer | None = None
         self._prior: Prior | None = None
-        shared = context.shared
-        self._ledger = Ledger(context) if shared is None else SharedLedger(context, shared)
+        self._ledger = Ledger(context)
 
     def run(self) -> Result:
         """Return the study's answer; measured now, or read where the identical problem was finished before.
@@ -69,7 +65,9 @@ class Tuner:
             if self.so_far is not None:
                 return self.so_far
             why = str(late) if isinstance(late, TooLittleTimeError) else self._explain_lateness()
-            raise TooLittleTimeError(f"{why} {explain_unconfirmed(self._context.folder)}".rstrip()) from None
+            raise TooLittleTimeError(
+                f"{why} {explanations.explain_unconfirmed(self._context.folder)}".rstrip()
+            ) from None
 
     def _tune(self) -> Result:
         try:
@@ -83,7 +81,7 @@ class Tuner:
                 with device_lock(self._context):
                     result = self._search_and_decide()
                 self._set_answer(result)
-            result = KnobSearch(self._context).run(result, self._set_answer)
+            result = try_knobs(self._context, result, self._set_answer)
             if result.best is None:
                 raise NothingFitsError(self._explain_none(result))
             return result
@@ -97,7 +95,10 @@ class Tuner:
         is_new = self._ledger.begin()
         result = self._ledger.known_answer()
         if not context.settings.is_fresh and (result is None or not self._is_final(result)):
-            self._start_from_nearest(is_new=is_new)
+            neighbour = find_nearest(context.tuned, context.folder, context.note)
+            if neighbour is not None:
+                self._transfer, self._prior = _start_from(neighbour, context.folder, self._ledger.store, is_new=is_new)
+                context.note(self._transfer.sentence)
             result = self._ledger.known_answer()
         context.progress.detected(
             context.detection,
@@ -113,13 +114,6 @@ class Tuner:
         is_confirmed = result.best is None or result.best.confirmed
         return is_confirmed and not result.can_go_on(self._context.settings.max_trials)
 
-    def _start_from_nearest(self, *, is_new: bool) -> None:
-        context = self._context
-        neighbour = find_nearest(context.tuned, context.folder, context.note)
-        if neighbour is not None:
-            self._transfer, self._prior = start_from(neighbour, context.folder, self._ledger.store, is_new=is_new)
-            context.note(self._transfer.sentence)
-
     def _search_and_decide(self) -> Result:
         """Return the answer by new trials; further attempts follow where another worker's answer can be improved."""
         runner = TrialRunner(self._context, self._ledger)
@@ -127,7 +121,13 @@ class Tuner:
             runner.keep(trial)
             if trial.measurement.outcome is Outcome.LOST:
                 self._context.note(f"the last run was interrupted while it measured {trial.description}")
-        self._require_room()
+        resting_bytes, limit_bytes = self._context.detection.resting_bytes, self._context.problem.limit_bytes
+        if resting_bytes > limit_bytes:
+            raise NothingFitsError(
+                f"The script holds {format_bytes(resting_bytes)} before its first step, above the limit of "
+                f"{format_bytes(limit_bytes)}: no recompute can help. Raise --memory-limit, or train a "
+                "smaller model."
+            )
         result = self._attempt(runner)
         while self._can_improve(result):
             self._ledger.resume()
@@ -142,15 +142,6 @@ class Tuner:
             self._context, self._ledger, runner, prior=self._prior, transfer=self._transfer, set_answer=set_answer
         )
         return attempt.run()
-
-    def _require_room(self) -> None:
-        resting_bytes, limit_bytes = self._context.detection.resting_bytes, self._context.problem.limit_bytes
-        if resting_bytes > limit_bytes:
-            raise NothingFitsError(
-                f"The script holds {format_bytes(resting_bytes)} before its first step, above the limit of "
-                f"{format_bytes(limit_bytes)}: no recompute can help. Raise --memory-limit, or train a "
-                "smaller model."
-            )
 
     def _can_improve(self, result: Result) -> bool:
         """Tell whether another worker answered for want of time that this one has."""
@@ -171,14 +162,87 @@ class Tuner:
         trials, rejections = self._ledger.trials, self._context.folder.rejections()
         seen = (trials, detection, limit_bytes, result.unconfirmed, rejections)
         if result.verdict is None and result.search_end is SearchEnd.TRIALS:
-            return explain_too_few_trials(len(trials), limit_bytes, result.expected, rejections)
+            return explanations.explain_too_few_trials(len(trials), limit_bytes, result.expected, rejections)
         if not result.search_end.is_early:
-            return explain_no_fit(*seen, memory=memory)
+            return explanations.explain_no_fit(*seen, memory=memory)
         if not trials:
             return self._explain_lateness()
         winner = race_winner(self._context.folder, trials, {known.config for known in rejections})
-        return explain_early_end(*seen, memory=memory, winner=winner)
+        return explanations.explain_early_end(*seen, memory=memory, winner=winner)
 
     def _explain_lateness(self) -> str:
-        start_seconds, kept = self._context.budget.expect(Task.START), explain_kept(self._context.folder)
-        return explain_too_little_time(start_seconds, self._context.waited_seconds, kept)
+        context, start_seconds = self._context, self._context.budget.expect(Task.START)
+        return explanations.explain_too_little_time(context.folder, start_seconds, context.waited_seconds)
+
+
+FINALISTS = 3
+"""So many of a stored study's fastest are taken for its finalists where it has raced none."""
+
+
+IN_A_FOLDER = "shared, not in a folder of its own"
+"""Difference of a study that several workers share from a stored one of the same problem."""
+
+BEGUN_BEFORE = "this study had begun already"
+"""Difference of a study that is continued: it takes over nothing."""
+
+
+def _start_from(
+    neighbour: Neighbour, folder: StudyFolder, store: TrialStore | None, *, is_new: bool
+) -> tuple[Transfer, Prior | None]:
+    """Return a study's transfer and prior from the nearest study; a new one takes over all trials of the same problem.
+
+    Without a store others add trials, too, so that it takes over nothing.
+    """
+    if not neighbour.differences:
+        if store is None:
+            neighbour = replace(neighbour, differences=(IN_A_FOLDER,))
+        elif is_new:
+            _adopt(neighbour, folder, store)
+        else:
+            known, own = list(neighbour.records.trials), folder.kept_trials()
+            # The same trials may have been taken over the other way round: what was measured here has a folder.
+            if store.trials[: len(known)] != known or known[0].number in own:
+                neighbour = replace(neighbour, differences=(BEGUN_BEFORE,))
+    transfer = Transfer(study=neighbour.name, differences=neighbour.differences)
+    return transfer, _prior_of(neighbour) if neighbour.differences else None
+
+
+def _prior_of(neighbour: Neighbour) -> Prior:
+    problem, sizes, records = neighbour.tuned.problem, neighbour.tuned.sizes, neighbour.records
+    best = records.result.best if records.result is not None else None
+    # What a knob made of the winner is not for those who do not turn it.
+    is_tried = best is not None and any(trial.config == best.config for trial in records.trials)
+    return Prior(
+        source=neighbour.name,
+        batch=problem.batch,
+        limit_bytes=problem.limit_bytes,
+        resting_bytes=sizes.resting_bytes,
+        dims=sizes.dims,
+        trials=records.trials,
+        answer=best.config if best is not None and is_tried else None,
+        finalists=_finalists_of(neighbour),
+    )
+
+
+def _adopt(neighbour: Neighbour, folder: StudyFolder, store: TrialStore) -> None:
+    """Take over all that a study of the same problem knows into one that has just begun."""
+    records = neighbour.records
+    for trial in records.trials:
+        store.add(trial)
+    folder.keep_rejections(records.rejections)
+    folder.keep_confirmed(records.confirmed)
+    if records.result is not None:
+        transfer = Transfer(study=neighbour.name, differences=neighbour.differences)
+        folder.finish(replace(records.result, study=folder.name, transferred_from=transfer))
+
+
+def _finalists_of(neighbour: Neighbour) -> tuple[Config, ...]:
+    result = neighbour.records.result
+    raced = result.raced if result is not None else {}
+    fitting = [trial for trial in neighbour.records.trials if trial.fits]
+    if raced:
+        fitting = [trial for trial in fitting if trial.config.hash in raced]
+        fitting.sort(key=lambda trial: raced[trial.config.hash], reverse=True)
+    else:
+        fitting.sort(key=slowness)
+    return tuple(trial.config for trial in fitting[:FINALISTS])

@@ -8,18 +8,18 @@ from typing import TYPE_CHECKING
 
 from autorecompute.backends.registry import backend_of
 from autorecompute.errors import AutorecomputeError, SetupError
-from autorecompute.plans.savings import BATCH
 from autorecompute.result import Best, SearchEnd
 from autorecompute.search import GuidedSearcher, ModelSearcher, missing_in
 from autorecompute.search.searcher import MOST_TOO_LARGE
 from autorecompute.studies.folder import require_plain, using
 from autorecompute.trials.beside import TrainingEndedError
 from autorecompute.trials.job import Effort
-from autorecompute.tuning.attempt import Decision
+from autorecompute.tuning.attempt import compose
+from autorecompute.tuning.confirmation import Confirmer
 from autorecompute.tuning.context import TuningContext
-from autorecompute.tuning.explanations import SearchSummary, describe, name_of, step_seconds
+from autorecompute.tuning.explanations import describe, name_of, step_seconds, summarize_search
 from autorecompute.tuning.ledger import Ledger, settled
-from autorecompute.tuning.race import LOOKS, ROUND_EFFORT, Finalist, RaceResult, fitting_finalists, keep_race, race
+from autorecompute.tuning.race import LOOKS, ROUND_EFFORT, Finalist, Race, fitting_finalists, keep_race, race
 from autorecompute.tuning.rivals import Rival
 from autorecompute.tuning.searcher_factory import analyse, planned_config
 from autorecompute.tuning.trial_runner import TrialRunner
@@ -28,10 +28,9 @@ from autorecompute.waiting import OutOfTime
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
-    from autorecompute.measurement import Prediction, Trial
+    from autorecompute.measurement import Trial
     from autorecompute.plans import Config
     from autorecompute.studies import StudyFolder
-    from autorecompute.training_job import Detection
     from autorecompute.trials.beside import TrainingBench
     from autorecompute.trials.job import Job
     from autorecompute.tuning.context import TuningSettings
@@ -90,7 +89,7 @@ class _Tuning:
     def __init__(self, context: TuningContext, bench: TrainingBench) -> None:
         self._context, self._bench = context, bench
         self._ledger = Ledger(context)
-        self._raced: RaceResult | None = None
+        self._raced: Race | None = None
         self._is_measured = False
 
     def run(self) -> None:
@@ -105,14 +104,23 @@ class _Tuning:
         known = self._ledger.known_answer()
         goes_on = known is not None and known.search_end in {SearchEnd.INTERRUPTED, SearchEnd.TRAINING}
         if known is not None and known.best is not None and not goes_on:
-            self._use_known(known.best)
+            study, check = f"as study {self._context.folder.name} has it", self._bench.check(known.best.config)
+            if check.agrees:
+                self._bench.keep_config(known.best.config, f"{describe(known.best)}, {study}")
+            else:
+                self._bench.keep_config(None, f"{name_of(known.best)}, {study}, is not used: {check.message}")
             return
         searcher = self._make_searcher()
         runner = TrialRunner(self._context, self._ledger, has_reference=False)
         for trial in self._ledger.start():
             runner.keep(trial)
+        has_run_out = True
         try:
-            has_run_out = self._search(searcher, runner) is SearchEnd.TIME
+            self._bench.keep_back(RACE_STEPS, RACE_SHARE, EFFORT)
+            with suppress(OutOfTime):
+                end = runner.search(searcher, lambda _: self._context.problem.limit_bytes, lambda _: None)
+                has_run_out = end is SearchEnd.TIME
+            self._bench.release()
             best = self._decide(searcher)
         except TrainingEndedError:
             self._keep(self._choose(searcher), SearchEnd.TRAINING)
@@ -133,14 +141,6 @@ class _Tuning:
         with suppress(TrainingEndedError):
             self._bench.give_up(reason)
 
-    def _use_known(self, best: Best) -> None:
-        study = f"as study {self._context.folder.name} has it"
-        check = self._bench.check(best.config)
-        if check.agrees:
-            self._bench.keep_config(best.config, f"{describe(best)}, {study}")
-        else:
-            self._bench.keep_config(None, f"{name_of(best)}, {study}, is not used: {check.message}")
-
     @property
     def _trials(self) -> list[Trial]:
         return [trial.under(self._context.problem.limit_bytes) for trial in settled(self._ledger.trials)]
@@ -152,8 +152,7 @@ class _Tuning:
         self._is_measured = memory is None
         if memory is None and (memory := rough) is None:
             raise SetupError(NO_FORECAST)
-        dims = {**detection.dims, BATCH: detection.batch}
-        limit_bytes = self._context.problem.limit_bytes
+        dims, limit_bytes = self._context.dims, self._context.problem.limit_bytes
         searcher = ModelSearcher(detection.space, limit_bytes=limit_bytes, memory=memory, dims=dims, least_fit=SURE)
         return GuidedSearcher(
             searcher,
@@ -164,21 +163,12 @@ class _Tuning:
             may_fail=False,
         )
 
-    def _search(self, searcher: GuidedSearcher, runner: TrialRunner) -> SearchEnd:
-        self._bench.keep_back(RACE_STEPS, RACE_SHARE, EFFORT)
-        end = SearchEnd.TIME
-        with suppress(OutOfTime):
-            end = runner.search(searcher, lambda _: self._context.problem.limit_bytes, lambda _: None)
-        self._bench.release()
-        return end
-
     def _decide(self, searcher: GuidedSearcher) -> Best | None:
         """Return the fastest that fits, by rounds in turns as far as there are steps for them."""
         finalists = self._finalists(searcher)
         if len(finalists) > 1:
             with suppress(OutOfTime):  # the rounds so far count
-                limit_bytes = self._context.problem.limit_bytes
-                keep = self._keep_race
+                limit_bytes, keep = self._context.problem.limit_bytes, self._keep_race
                 keep(race(self._bench, finalists, has_reference=False, limit_bytes=limit_bytes, after_round=keep))
         best = self._choose(searcher)
         # What an earlier run of the script measured has not been compared in this one.
@@ -186,24 +176,18 @@ class _Tuning:
             best = self._choose(searcher)
         return best
 
-    def _keep_race(self, raced: RaceResult) -> None:
+    def _keep_race(self, raced: Race) -> None:
         self._raced = raced
         keep_race(self._context.folder, raced, len(self._trials))
 
     def _finalists(self, searcher: GuidedSearcher) -> list[Finalist]:
         """Return those that should be the fastest, and what the training began with, to be compared with them."""
-        trials = self._trials
-        fitting = [
-            entry
-            for entry in fitting_finalists(trials, searcher.expect_steps(trials))
-            if entry.trial.config not in self._refused
-        ]
-        first = self._first
-        return (
-            [entry for place, entry in enumerate(fitting) if place < FINALISTS - 1 or entry.trial == first][:FINALISTS]
-            if first is not None
-            else []
-        )
+        trials, first = self._trials, self._first
+        if first is None:
+            return []
+        fitting = fitting_finalists(trials, searcher.expect_steps(trials))
+        fitting = [entry for entry in fitting if entry.trial.config not in self._refused]
+        return [entry for n, entry in enumerate(fitting) if n < FINALISTS - 1 or entry.trial == first][:FINALISTS]
 
     @property
     def _first(self) -> Trial | None:
@@ -240,14 +224,14 @@ class _Tuning:
         context, limit_bytes = self._context, self._context.problem.limit_bytes
         # Only what is sure to fit was tried: that none of it can be used is no proof that nothing fits.
         ends = search_end if best is not None else SearchEnd.TRAINING
-        result = Decision(context).compose(best, Rival(), self._trials, limit_bytes, compared=False).ending(ends)
-        context.folder.finish(replace(result, wall_seconds=self._ledger.seconds))
+        result = compose(context, Confirmer(context), best, Rival(), self._trials, limit_bytes, compared=False)
+        context.folder.finish(replace(result.ending(ends), wall_seconds=self._ledger.seconds))
 
     def _summarize(self, best: Best | None, notes: Sequence[str]) -> str:
         describe_config = self._context.detection.space.describe
-        return SearchSummary(
-            best=best,
-            limit_bytes=self._context.problem.limit_bytes,
+        return summarize_search(
+            best,
+            self._context.problem.limit_bytes,
             trials=self._trials,
             first=self._first,
             standings=self._raced.standings if self._raced is not None else (),
@@ -255,31 +239,13 @@ class _Tuning:
             spent_steps=self._bench.spent_steps,
             spent_seconds=self._bench.spent_seconds,
             notes=notes,
-        ).sentence
+        )
 
 
 class _Silence:
     """Watches a search whose user reads what the training prints."""
 
-    def detected(
-        self,
-        detection: Detection,
-        limit_bytes: int,
-        *,
-        known_trials: Sequence[Trial],
-        budget: int,
-        deadline_seconds: float,
-    ) -> None:
+    def note(self, *_: object, **__: object) -> None:
         """Nothing."""
 
-    def trial_begins(self, number: int, description: str, reason: str, prediction: Prediction | None) -> None:
-        """Nothing."""
-
-    def trial_ended(self, trial: Trial) -> None:
-        """Nothing."""
-
-    def leads(self, trial: Trial, relative_throughput: float | None) -> None:
-        """Nothing."""
-
-    def note(self, text: str) -> None:
-        """Nothing."""
+    detected = trial_begins = trial_ended = leads = note

@@ -4,7 +4,7 @@ import pytest
 
 from autorecompute.plans import Config
 from autorecompute.studies.records import RoundRecord
-from autorecompute.tuning.explanations import SearchSummary
+from autorecompute.tuning.explanations import summarize_search
 from autorecompute.tuning.race import Finalist
 from autorecompute.units import MIB
 
@@ -23,7 +23,7 @@ def sentence_of(make_trial, make_result):
     def summarize(first, winner):
         began, won = raced(first, SLOW_SECONDS, 0), raced(winner, FAST_SECONDS, 1)
         speed = {"samples_per_second": 32 / FAST_SECONDS, "relative_throughput": None, "confirmed": False}
-        return SearchSummary(
+        return summarize_search(
             best=make_result(winner, of_best=speed).best,
             limit_bytes=900 * MIB,
             trials=[won.trial, began.trial],
@@ -32,7 +32,7 @@ def sentence_of(make_trial, make_result):
             refused=[],
             spent_steps=SPENT_STEPS,
             spent_seconds=SPENT_STEPS * SLOW_SECONDS + LOST_SECONDS,
-        ).sentence
+        )
 
     return summarize
 
@@ -40,8 +40,8 @@ def sentence_of(make_trial, make_result):
 def test_where_nothing_was_measured_no_limit_is_blamed():
     nothing = {"best": None, "trials": [], "first": None, "standings": [], "refused": []}
     spent = {"limit_bytes": 900 * MIB, "spent_steps": 2, "spent_seconds": 1.0}
-    summary = SearchSummary(**nothing, **spent, notes=["The next start tries more"])
-    assert summary.sentence == "keeping the current config: none was measured. The next start tries more"
+    summary = summarize_search(**nothing, **spent, notes=["The next start tries more"])
+    assert summary == "keeping the current config: none was measured. The next start tries more"
 
 
 def test_no_recompute_is_called_that_and_not_none(sentence_of, make_space):

@@ -9,8 +9,7 @@ import pytest
 from autorecompute.figures import LEAST_RATIO, Comparison, CurvePoint, Figures, Verdict, judge
 from autorecompute.measurement import Outcome
 from autorecompute.plans import Config
-from autorecompute.tuning.paired_comparison import LEAST_TO_GIVE_UP, PAIRS, compare, compare_in_pairs
-from autorecompute.tuning.rivals import Rival, judge_recompute
+from autorecompute.tuning.rivals import LEAST_TO_GIVE_UP, PAIRS, Rival, compare, compare_in_pairs, judge_recompute
 from stand_ins.formula import instead
 
 ROUNDING = 1e-9

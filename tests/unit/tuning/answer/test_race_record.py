@@ -7,7 +7,7 @@ from autorecompute.figures import RaceEnd, Ranking
 from autorecompute.studies.records import RACE_FILE
 from autorecompute.studies.storage import read_trials
 from autorecompute.tuning.explanations import explain_interruption
-from autorecompute.tuning.race import LOOKS, ROUND_EFFORT, RaceResult, fitting_finalists, keep_race, read_race
+from autorecompute.tuning.race import LOOKS, ROUND_EFFORT, Race, fitting_finalists, keep_race, read_race
 from autorecompute.units import MIB
 from stand_ins.formula import stop
 
@@ -79,9 +79,9 @@ def test_what_fits_best_so_far_is_who_won_the_race(confirming):
         confirming.folder
     )
     ranking = Ranking(end=RaceEnd.RANKED, rounds=3, confidence=0.99)
-    keep_race(confirming.folder, RaceResult(standings=(other, fastest), ranking=ranking), len(trials))
+    keep_race(confirming.folder, Race(standings=(other, fastest), ranking=ranking), len(trials))
     assert f"not confirmed: {other.trial.description}." in explain_interruption(confirming.folder)
-    keep_race(confirming.folder, RaceResult(standings=(other, fastest), ranking=ranking), len(trials) - 1)
+    keep_race(confirming.folder, Race(standings=(other, fastest), ranking=ranking), len(trials) - 1)
     assert f"not confirmed: {fastest.trial.description}." in explain_interruption(confirming.folder)
 
 

@@ -1,4 +1,5 @@
 from dataclasses import replace
+from types import SimpleNamespace
 
 import pytest
 
@@ -36,9 +37,10 @@ def look():
     """Looks for the rival of a batch of 32 in 600 MiB, whose own peak may be known."""
 
     def look(bench, peak_bytes, *, batch=BATCH, resting_bytes=RESTING, **more):
-        return measure_rival_batch(
+        found, none_fits, is_first = measure_rival_batch(
             bench.measure, batch, LIMIT, resting_bytes=resting_bytes, peak_bytes=peak_bytes, **more
         )
+        return SimpleNamespace(found=found, none_fits=none_fits, is_first=is_first)
 
     return look
 

@@ -15,7 +15,7 @@ from autorecompute.studies import list_studies, load_result
 from autorecompute.studies.analysis import ANALYSIS_FILE
 from autorecompute.studies.records import study_of_batch, trials_of_answer
 from autorecompute.studies.storage import read_trials
-from autorecompute.tuning.paired_comparison import LEAST_PAIRS
+from autorecompute.tuning.rivals import LEAST_PAIRS
 from autorecompute.tuning.searcher_factory import PROFILED_BATCH
 from autorecompute.tuning.throughput_curve import BEYOND
 from autorecompute.units import MIB
