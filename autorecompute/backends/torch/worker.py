@@ -250,7 +250,7 @@ class TorchBackend(WorkerBackend):
 
     def why_nothing_trained(self) -> str:
         """Return why a script may never have come to training, and what to do about it, in sentences."""
-        return refusals.TRANSFORMED if self._roots.is_transformed else refusals.NOTHING_TRAINED
+        return str(Refusal(Reason.TRANSFORMED)) if self._roots.is_transformed else refusals.NOTHING_TRAINED
 
     def classify(self, error: BaseException) -> tuple[Outcome, str]:
         """Classify the exception that ended the script, with a sentence about it."""

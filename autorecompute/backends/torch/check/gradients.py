@@ -42,8 +42,8 @@ if TYPE_CHECKING:
 
     from autorecompute.backends.torch.switch.switchboard import Switchboard
 
-    Context = contextlib.AbstractContextManager[object]
     _See = Callable[[str, Tensor], None]
+    _Run = Callable[[Sequence[Tensor]], list[Tensor]]
 
 
 _A_TENSOR = object()
@@ -74,59 +74,38 @@ def _around(asked: Tensor, forward: Callable[..., Any], module: Module, /, *args
         return forward(*args, **kwargs)
     if has_cache(values):
         forward, args, kwargs = with_its_own(forward, args, kwargs)
-    call = _Call(forward, module, (args, kwargs))
-    results = _Again.apply(call, asked, *call.tensors)
-    return call.result_of(results)
+    # Each tensor once: code asks whether two arguments are the same.
+    tensors = list({id(value): value for value in tree_leaves((args, kwargs)) if isinstance(value, Tensor)}.values())
+    places = {id(tensor): place for place, tensor in enumerate(tensors)}
+    dtypes = {on: torch.get_autocast_dtype(on) for on in AUTOCAST_DEVICES if torch.is_autocast_enabled(on)}
+    returned = None
 
-
-class _Call:
-    """A block's call, which can be made again.
-
-    Attributes:
-        tensors: The tensors among the arguments, each once: code asks whether two arguments are the same.
-        parameters: The block's weights that are trained.
-    """
-
-    def __init__(self, forward: Callable[..., Any], module: Module, given: tuple[Any, Any]) -> None:
-        self._forward, self._given, self._autocasts = forward, given, _autocasts()
-        self.tensors = list({id(value): value for value in tree_leaves(given) if isinstance(value, Tensor)}.values())
-        self._places = {id(tensor): place for place, tensor in enumerate(self.tensors)}
-        self.parameters = [parameter for parameter in module.parameters() if parameter.requires_grad]
-        self._returned: Any = None
-
-    def run(self, tensors: Sequence[Tensor]) -> list[Tensor]:
+    def run(others: Sequence[Tensor]) -> list[Tensor]:
         """Make the call with these in place of its tensors; give the tensors that it returns."""
-        args, kwargs = tree_map_only(Tensor, lambda value: tensors[self._places[id(value)]], self._given)
+        nonlocal returned
+        positional, named = tree_map_only(Tensor, lambda value: others[places[id(value)]], (args, kwargs))
         with contextlib.ExitStack() as stack:
-            for context in self._autocasts():
-                stack.enter_context(context)
-            result = self._forward(*args, **kwargs)
-        self._returned = tree_map_only(Tensor, lambda _: _A_TENSOR, result)
+            for device, dtype in dtypes.items():  # without casts of weights that were made without autograd
+                stack.enter_context(torch.autocast(device, dtype=dtype, cache_enabled=False))
+            result = forward(*positional, **named)
+        returned = tree_map_only(Tensor, lambda _: _A_TENSOR, result)
         return [value for value in tree_leaves(result) if isinstance(value, Tensor)]
 
-    def result_of(self, results: Iterable[Tensor]) -> Any:
-        """Return the block's result, with these as its tensors."""
-        left = iter(results)
-        return tree_map(lambda value: next(left) if value is _A_TENSOR else value, self._returned)
-
-
-def _autocasts() -> Callable[[], list[Context]]:
-    """Make contexts in which autocast is as it is now, without casts of weights that were made without autograd."""
-    on = [device for device in AUTOCAST_DEVICES if torch.is_autocast_enabled(device)]
-    dtypes = {device: torch.get_autocast_dtype(device) for device in on}
-    return lambda: [torch.autocast(device, dtype=dtype, cache_enabled=False) for device, dtype in dtypes.items()]
+    trained = [parameter for parameter in module.parameters() if parameter.requires_grad]
+    left = iter(_Again.apply(run, trained, asked, *tensors))
+    return tree_map(lambda value: next(left) if value is _A_TENSOR else value, returned)
 
 
 class _Again(torch.autograd.Function):  # type: ignore[misc]
     """Calls a block without autograd, and in the backward pass once more with it."""
 
     @staticmethod
-    def forward(ctx: Any, call: _Call, _asked: Tensor, *tensors: Tensor) -> tuple[Tensor, ...]:
-        ctx.call, ctx.needs = call, [tensor.requires_grad for tensor in tensors]
+    def forward(ctx: Any, run: _Run, trained: list[Parameter], _asked: Tensor, *tensors: Tensor) -> tuple[Tensor, ...]:
+        ctx.run, ctx.trained, ctx.needs = run, trained, [tensor.requires_grad for tensor in tensors]
         ctx.set_materialize_grads(False)
         ctx.save_for_backward(*tensors)
         # A block may change its input in place, and may return what it has not made: that is not to be in the graph.
-        results = [result.detach() for result in call.run([tensor.clone() for tensor in tensors])]
+        results = [result.detach() for result in run([tensor.clone() for tensor in tensors])]
         ctx.mark_non_differentiable(*(one for one in results if not one.is_floating_point()))
         return tuple(results)
 
@@ -136,19 +115,19 @@ class _Again(torch.autograd.Function):  # type: ignore[misc]
             tensor.detach().requires_grad_(needs) for tensor, needs in zip(ctx.saved_tensors, ctx.needs, strict=True)
         ]
         with torch.enable_grad():
-            results = ctx.call.run([tensor.clone() for tensor in given])
+            results = ctx.run([tensor.clone() for tensor in given])
         pairs = [
             (result, gradient)
             for result, gradient in zip(results, gradients, strict=True)
             if gradient is not None and result.requires_grad
         ]
-        wanted = [*(tensor for tensor in given if tensor.requires_grad), *ctx.call.parameters]
+        wanted = [*(tensor for tensor in given if tensor.requires_grad), *ctx.trained]
         if not pairs or not wanted:
-            return (None,) * (2 + len(given))
+            return (None,) * (3 + len(given))
         # Hooks of the weights see their gradients, which is all that is wanted of them.
         outputs, incoming = zip(*pairs, strict=True)
         found = iter(grad_of_leaves(outputs, wanted, incoming))
-        return (None, None, *(next(found) if needs else None for needs in ctx.needs))
+        return (None, None, None, *(next(found) if needs else None for needs in ctx.needs))
 
 
 Part = tuple[str, int]

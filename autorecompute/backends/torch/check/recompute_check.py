@@ -161,14 +161,6 @@ class Difference:
         )
 
 
-def sums_of(tensor: Tensor) -> Sums:
-    """Return what a tensor is known again by: the sum of its bits, that of its elements, and how it lies in memory.
-
-    Integers and numbers of 8 bits have no sum of elements. That of the bits depends on how they lie.
-    """
-    return bits_of(tensor), _total(tensor), _like(tensor)
-
-
 def _like(tensor: Tensor) -> tuple[Any, ...]:
     marks = tensor.is_conj(), tensor.is_neg()
     return tensor.shape, tensor.stride(), tensor.dtype, tensor.storage_offset(), marks
@@ -376,11 +368,14 @@ class Watch:
         return self._check.is_turn(self, self._number + self._calls) or is_new
 
     def sums_of(self, tensor: Tensor) -> Sums | None:
-        """Return :func:`sums_of` a tensor; none where it has no values in memory of its own."""
+        """Return the sums of a tensor's bits and elements, and how it lies; none where it has no values of its own.
+
+        Integers and numbers of 8 bits have no sum of elements. That of the bits depends on how they lie in memory.
+        """
         if not can_be_summed(tensor):
             return None
         with self._check.spending(tensor, passes=2):
-            return sums_of(tensor)
+            return bits_of(tensor), _total(tensor), _like(tensor)
 
     def compare(self, sums: Sums | None, again: Tensor) -> None:
         """Compare a tensor that was made again; on a card the answer is looked at later, without a wait."""

@@ -29,7 +29,7 @@ from autorecompute.backends.torch.forecast.records import (
     RECOMPUTE,
     kept_cluster,
 )
-from autorecompute.backends.torch.switch.switchboard import MATMULS, Effect, Site, Switchboard, has_cache
+from autorecompute.backends.torch.switch.switchboard import MATMULS, Effect, Site, Switchboard
 from autorecompute.errors import first_line
 
 if TYPE_CHECKING:
@@ -101,13 +101,7 @@ class CompiledBoard(Switchboard):
         CLOCK.start()
 
     def set(self, choices: Iterable[Choice]) -> None:
-        """Have the next forward pass do what these choices say and nothing else.
-
-        Call it between two steps. What was compiled before is forgotten, and read from the caches where it is there.
-
-        Raises:
-            ValueError: The choices make no sense; what was on stays on.
-        """
+        """Do what :meth:`Switchboard.set` does, and forget what was compiled before: it is read from the caches."""
         chosen = frozenset(choices)
         effects = self.resolve(chosen)
         if effects != self.effects:
@@ -115,12 +109,9 @@ class CompiledBoard(Switchboard):
         self.choices, self.effects = chosen, effects
 
     def resolve(self, choices: Iterable[Choice]) -> frozenset[Effect]:
-        """Return the effects of the choices.
+        """Do what :meth:`Switchboard.resolve` does.
 
         A budget decides about the whole graph, and a checkpoint about all that is in its modules.
-
-        Raises:
-            ValueError: A choice names an unknown site or option, or two choices are for one site.
         """
         chosen = tuple(choices)
         clusters = {choice for choice in chosen if choice.option == RECOMPUTE}
@@ -167,15 +158,6 @@ class CompiledBoard(Switchboard):
             self._before = None
 
 
-class _Probe(Probe):
-    """Refuses all caches: the compiler cannot make one inside of a checkpoint without breaking its graph."""
-
-    def _refuse_before(self, path: str, module: Module, values: Sequence[Any]) -> None:
-        if has_cache(values):
-            self._refuse(path, Reason.CACHE)
-        super()._refuse_before(path, module, values)
-
-
 def detect_compiled(model: Module, args: Sequence[Any], kwargs: Mapping[str, Any]) -> tuple[Detected, CompiledBoard]:
     """Return the sites of a compiled model that is to be called with these arguments, and its switches.
 
@@ -190,11 +172,8 @@ def detect_compiled(model: Module, args: Sequence[Any], kwargs: Mapping[str, Any
         raise RefusedModelError(refusal)
     structure = structure_of(original)
     with eagerly():
-        seen = _Probe(original, structure.units).run(args, kwargs)
-    if seen.is_hooked:
-        raise RefusedModelError(Refusal(Reason.OWN_HOOKS))
-    if "" in seen.refused:
-        raise RefusedModelError(Refusal(seen.refused[""]))
+        # The compiler cannot make a cache inside of a checkpoint without breaking its graph.
+        seen = Probe(original, structure.units, refuses_caches=True).run(args, kwargs)
     blocks, refusals = _blocks(original, structure, seen)
     step, why_none = trace_step(model, args, kwargs)
     options: dict[tuple[str, str], int] = {}
@@ -211,20 +190,20 @@ def detect_compiled(model: Module, args: Sequence[Any], kwargs: Mapping[str, Any
     blocks = [Site(site.name, (*site.options, *of_site.pop(site.name, ())), site.occurrences) for site in blocks]
     sites = (*blocks, *(Site(name, tuple(own), ("",)) for name, own in of_site.items()))
     savings = {site.name: saving_of_modules(seen, site.occurrences) for site in blocks}
+    if why_none:
+        refusals.insert(0, Refusal(Reason.COMPILED_BUDGETS, why_none))
+    if not any(RECOMPUTE in site.options for site in sites):
+        refusals.insert(0, Refusal(Reason.COMPILED_OPERATORS))
     found = Detected(
         structure=structure,
         sites=sites,
         savings={**dict.fromkeys(of_site, Saving(0, 0)), **savings},
         option_savings={key: Saving(0, saved / seen.batch) for key, saved in options.items()},
-        programs={},
-        refusals=(*_told(why_none, sites), *refusals),
+        refusals=tuple(refusals),
         blocks=tuple(site.name for site in blocks),
         batch=seen.batch,
         saved=sum(saved.bytes for saved in seen.saved.values()),
         values=seen.values,
-        calls=(),
-        operators=(),
-        repeated=frozenset(),
         compiled_peaks=peaks,
         checkpointed=places_of(seen.checkpointed, structure),
     )
@@ -264,13 +243,6 @@ def board_of(model: Module, choices: Iterable[Choice] = ()) -> CompiledBoard:
     return CompiledBoard(original, [*blocks, graph, *(Site(name, options, ("",)) for name, options in asked.items())])
 
 
-def _told(why_none: str, sites: Iterable[Site]) -> Iterator[Refusal]:
-    if not any(RECOMPUTE in site.options for site in sites):
-        yield Refusal(Reason.COMPILED_OPERATORS)
-    if why_none:
-        yield Refusal(Reason.COMPILED_BUDGETS, why_none)
-
-
 def _blocks(model: Module, structure: Structure, seen: Probe) -> tuple[list[Site], list[Refusal]]:
     """Return the blocks that can be checkpointed, and why others cannot."""
     sites, refusals = [], []
@@ -280,8 +252,9 @@ def _blocks(model: Module, structure: Structure, seen: Probe) -> tuple[list[Site
             reason = Reason.COMPILED_STATISTICS
         if reason is not None:
             refusals.append(Refusal(reason, group))
-        elif {call.path for call in seen.calls}.issuperset(paths):
-            sites.append(Site(group, (CHECKPOINT, KEEP_MATMUL) if _keeps(seen, paths) else (CHECKPOINT,), paths))
+        elif set(paths).issubset(seen.called):
+            keeps = seen.changed_in(paths).isdisjoint(MATMULS)
+            sites.append(Site(group, (CHECKPOINT, KEEP_MATMUL) if keeps else (CHECKPOINT,), paths))
     return sites, refusals
 
 
@@ -291,12 +264,6 @@ def _groups(model: Module, structure: Structure) -> Iterator[tuple[str, tuple[st
         if set(units) <= set(structure.units):
             inner = {unit: INNER in model.get_submodule(unit)._modules for unit in units}
             yield group, tuple(f"{unit}.{INNER}" if inner[unit] else unit for unit in units)
-
-
-def _keeps(seen: Probe, paths: Sequence[str]) -> bool:
-    """Tell whether no result of a matrix product is changed in place in these modules."""
-    changed = {operator for path, operator in seen.changed if any(is_within(path, one) for one in paths)}
-    return changed.isdisjoint(MATMULS)
 
 
 def _writes_statistics(module: Module) -> bool:

@@ -20,7 +20,7 @@ from autorecompute.backends.torch.find.storages import Storages
 from autorecompute.backends.torch.find.structure import is_within, structure_of
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterable, Iterator
+    from collections.abc import Callable, Iterable
     from contextlib import AbstractContextManager
 
     from torch import Tensor
@@ -154,19 +154,17 @@ def original_of(model: Module) -> Module:
     return getattr(model, INNER, model)
 
 
-def refusals_of_compiled(model: Module) -> Iterator[Refusal]:
-    """Yield what keeps a compiled model from being tuned, seen before it is run."""
+def refusals_of_compiled(model: Module) -> list[Refusal]:
+    """Return what keeps a compiled model from being tuned, seen before it is run."""
     settings = [_settings_of(module) for module in model.modules() if is_compiled(module)]
     on_card = any(parameter.device.type == "cuda" for parameter in model.parameters())
-    for reason, is_so in (
+    reasons = (
         (Reason.COMPILED_TORCH, not _tells_partitions()),
         (Reason.COMPILER, any(setting is None for setting in settings)),
         (Reason.CUDA_GRAPHS, on_card and any((setting or {}).get("triton.cudagraphs") for setting in settings)),
         (Reason.COMPILED_RANKS, torch.distributed.is_available() and torch.distributed.is_initialized()),
-    ):
-        if is_so:
-            yield Refusal(reason)
-            return
+    )
+    return [Refusal(reason) for reason, is_so in reasons if is_so][:1]
 
 
 def _tells_partitions() -> bool:

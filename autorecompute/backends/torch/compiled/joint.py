@@ -188,11 +188,6 @@ class Halves:
     kept: tuple[Node, ...]
     returned: tuple[Node, ...]
 
-    @property
-    def kept_bytes(self) -> int:
-        """Return the bytes of what is kept and was made in the forward pass."""
-        return sum(bytes_of(node) for node in self.kept if node.op != "placeholder")
-
 
 @dataclass(frozen=True)
 class JointGraph:

@@ -65,7 +65,7 @@ def kept_names(cuts: Cuts) -> frozenset[tuple[int, str]]:
 
 def kept_bytes(cuts: Cuts) -> int:
     """Return the bytes of what is kept and was made in the forward pass."""
-    return sum(halves.kept_bytes for halves in cuts)
+    return sum(bytes_of(node) for halves in cuts for node in halves.kept if node.op != "placeholder")
 
 
 @dataclass(frozen=True)
@@ -92,12 +92,8 @@ class TracedStep:
                 object for calls that are cut alike.
             budget: The memory budget; ``None`` for the script's own.
         """
-        known: dict[tuple[int, int], Halves] = {}
-        marks = [mark(given) for _, given in self.calls]
-        for (graph, _), one in zip(self.calls, marks, strict=True):
-            if (graph, id(one)) not in known:
-                known[graph, id(one)] = self.graphs[graph].cut(one, budget)
-        return tuple(known[graph, id(one)] for (graph, _), one in zip(self.calls, marks, strict=True))
+        cut = functools.cache(lambda graph, one: self.graphs[graph].cut(one, budget))
+        return tuple(cut(graph, mark(given)) for graph, given in self.calls)
 
 
 def trace_step(model: Module, args: Sequence[Any], kwargs: Mapping[str, Any]) -> tuple[TracedStep | None, str]:
@@ -215,14 +211,12 @@ def _flops(node: Node) -> float:
         return 2.0 * math.prod(map(int, value.shape)) * int(given[-2].shape[-1])
     if kind == "convolution" and isinstance(value, torch.Tensor):
         return 2.0 * math.prod(map(int, value.shape)) * math.prod(map(int, given[1].shape[1:]))
-    if kind.startswith("_scaled_dot_product") and given:
+    if kind.startswith(ATTENTION) and given:
         return 4.0 * math.prod(map(int, given[0].shape)) * int(given[0].shape[-2])
     return 0.0
 
 
-LIBRARY = frozenset(
-    {"mm", "addmm", "bmm", "baddbmm", "convolution", "convolution_backward", "embedding_dense_backward", "sort", "topk"}
-)
+LIBRARY = PRODUCTS | {"convolution", "convolution_backward", "embedding_dense_backward", "sort", "topk"}
 """Operators that are calls of a library, beside attention: nothing is joined with them."""
 
 ATTENTION = "_scaled_dot_product"
@@ -251,7 +245,7 @@ def peak_of(cuts: Cuts, eager_bytes: int | None = None) -> int:
         is_last = halves is cuts[-1]
         backward = _highest(halves.backward, _given_back(halves), _donated(halves))
         most = max(most, held + is_last * outside + backward)
-        held += halves.kept_bytes + outside
+        held += kept_bytes((halves,)) + outside
         has_loss = any(node.meta["val"].numel() == 1 for node in halves.returned if "val" in node.meta)
         if is_last and eager_bytes is None and not has_loss:
             held += (OUTSIDE_COPIES - 1) * outside
@@ -443,7 +437,9 @@ class Partitions:
         each plan and without any.
         """
         budgets = {(GRAPH, option_of(at)): cuts for at in VALUES if self._is_new(cuts := self._step.cut(budget=at))}
-        found = {**budgets, **self._recomputed(), **self._kept(), **self._kept_under(list(budgets.items())[-1:])}
+        found = {**budgets, **self._recomputed(), **self._kept(self._none)}
+        for (_, option), cuts in list(budgets.items())[-1:]:
+            found |= self._kept(cuts, f"{option}_", value_of(option))
         checkpoints = {(site.name, CHECKPOINT): self._checkpointed(site, CHECKPOINT) for site in blocks}
         spared = {key: cuts for site in blocks for key, cuts in self._spared(site, checkpoints).items()}
         peaks = [self._peak(Config(), self._none)]
@@ -480,19 +476,11 @@ class Partitions:
         by_size = sorted(saving, key=lambda name: kept_bytes(saving[name]))[:MOST_CLUSTERS]
         return {(name, RECOMPUTE): saving[name] for name in by_size}
 
-    def _kept(self) -> dict[Key, Cuts]:
-        """Return the clusters that the compiler makes again by itself, kept."""
-        cut = {(GRAPH, f"{KEEPING}{name}"): self._cut(kept=frozenset([name])) for name in self._again(self._none)}
-        return {key: cuts for key, cuts in cut.items() if self._differs(cuts, self._none)}
-
-    def _kept_under(self, budgets: Sequence[tuple[Key, Cuts]]) -> dict[Key, Cuts]:
-        found: dict[Key, Cuts] = {}
-        for (site, option), under in budgets:
-            for name in self._again(under):
-                cuts = self._cut(value_of(option), kept=frozenset([name]))
-                if self._differs(cuts, under):
-                    found[site, f"{option}_{KEEPING}{name}"] = cuts
-        return found
+    def _kept(self, under: Cuts, option: str = "", budget: float | None = None) -> dict[Key, Cuts]:
+        """Return the clusters that the compiler makes again, by itself or under a budget, kept."""
+        names = self._again(under)
+        cut = {(GRAPH, f"{option}{KEEPING}{name}"): self._cut(budget, kept=frozenset([name])) for name in names}
+        return {key: cuts for key, cuts in cut.items() if self._differs(cuts, under)}
 
     def _spared(self, site: Site, checkpoints: dict[Key, Cuts]) -> dict[Key, Cuts]:
         around = checkpoints[site.name, CHECKPOINT]
@@ -522,13 +510,12 @@ class Partitions:
                 option: FEW_COUNTS for name, option in spared if name == site.name
             }
             for option, parts in options.items():
-                most = len(site.occurrences)
+                key, most = (site.name, option), len(site.occurrences)
                 for count in sorted({-(-most * part // parts) for part in range(1, parts + 1)}):
-                    if (site.name, option) in spared and count == most:
-                        continue
-                    is_known = count == most and (site.name, option) in checkpoints
-                    cuts = checkpoints[site.name, option] if is_known else self._checkpointed(site, option, count)
-                    yield Config(frozenset([Choice(site.name, option, None if count == most else count)])), cuts
+                    if count < most or key not in spared:
+                        whole = checkpoints.get(key) if count == most else None
+                        choice = Choice(*key, None if count == most else count)
+                        yield Config(frozenset([choice])), whole or self._checkpointed(site, option, count)
 
     def _peak(self, config: Config, cuts: Cuts) -> CompiledPeak:
         return CompiledPeak(

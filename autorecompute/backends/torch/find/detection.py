@@ -119,15 +119,15 @@ class Detected:
     structure: Structure
     sites: tuple[Site, ...]
     savings: Mapping[str, Saving]
-    programs: Mapping[str, Program]
     refusals: tuple[Refusal, ...]
     blocks: tuple[str, ...]
     batch: int
     saved: int
     values: Values
-    calls: tuple[str, ...]
-    operators: tuple[str, ...]
-    repeated: frozenset[str]
+    programs: Mapping[str, Program] = dataclasses.field(default_factory=dict)
+    calls: tuple[str, ...] = ()
+    operators: tuple[str, ...] = ()
+    repeated: frozenset[str] = frozenset()
     interactions: tuple[tuple[str, str], ...] = ()
     compiled_peaks: tuple[CompiledPeak, ...] = ()
     option_savings: Mapping[tuple[str, str], Saving] = dataclasses.field(default_factory=dict)
@@ -150,147 +150,145 @@ def detect(model: Module, args: Sequence[Any], kwargs: Mapping[str, Any], calls:
     """
     for refusal in refusals_of_model(model):
         raise RefusedModelError(refusal)
-    structure = structure_of(model)
-    finder = Finder(model, structure, drops=not is_sharded(model))
+    structure, drops = structure_of(model), not is_sharded(model)
+    finder = Finder(model, structure, drops=drops)
     with forgotten(model), eagerly():
         seen = Probe(model, structure.units, finder.visit, compiled_paths(model), calls).run(args, kwargs)
-    if seen.is_hooked:
-        raise RefusedModelError(Refusal(Reason.OWN_HOOKS))
-    if "" in seen.refused:
-        raise RefusedModelError(Refusal(seen.refused[""]))
-    return _Sorting(structure, seen, finder, has_operators=not is_sharded(model)).detected()
+    programs, storages = finder.finish(), finder.storages()
+    blocks = {structure.group_of(unit) for unit in structure.units}
+    saved = sum(one.bytes for one in seen.saved.values())
+    found = {**_modules(seen, structure, blocks), **_attention(seen, structure), **_operators(seen, programs, storages)}
+    large = [site for site, saving in found.items() if saving.at(seen.batch) > LEAST_SHARE * saved]
+    sites = sorted(large, key=lambda site: -found[site].at(seen.batch))
+    savings = {site.name: found[site] for site in sites}
+    unverified = sorted(finder.unverified - savings.keys())
+    return Detected(
+        structure=structure,
+        sites=tuple(sites),
+        savings=savings,
+        programs=programs,
+        refusals=(
+            *_refusals(seen, structure),
+            *(Refusal(Reason.UNVERIFIED, name) for name in unverified),
+            *(() if drops else (Refusal(Reason.SHARDED_OPERATORS),)),
+        ),
+        blocks=tuple(site.name for site in sites if site.name in blocks),
+        batch=seen.batch,
+        saved=saved,
+        values=seen.values,
+        calls=tuple(call.path for call in seen.calls if call.keeps and call.path in structure.units),
+        operators=finder.operators,
+        repeated=repeated(finder.links, programs, kept=1 if drops else 2),
+        interactions=tuple(_interactions(seen, sites, storages)),
+        checkpointed=places_of(seen.checkpointed, structure),
+        unit_bytes=_unit_bytes(seen, structure),
+    )
 
 
-class _Sorting:
-    def __init__(self, structure: Structure, seen: Probe, finder: Finder, *, has_operators: bool) -> None:
-        self._structure, self._seen, self._finder = structure, seen, finder
-        self._has_operators = has_operators
-        self._programs, self._storages = finder.finish(), finder.storages()
-        self._called = list(dict.fromkeys(call.path for call in seen.calls))  # in the order of their first calls
-        self._savings: dict[str, Saving] = {}
-        self._blocks = {structure.group_of(unit) for unit in structure.units}
+def _interactions(seen: Probe, sites: Sequence[Site], storages: Mapping[str, set[int]]) -> Iterator[tuple[str, str]]:
+    modules = [site for site in sites if DROP not in site.options]
+    inputs = {module.name: _given(seen, _calls_of(module)) for module in modules}
+    for module in modules:
+        for site in sites:
+            if DROP in site.options and inputs[module.name] & storages[site.name]:
+                yield site.name, module.name
+    found = [*_sharing(seen, modules, inputs), *_handing_on(seen, modules, inputs)]
+    yield from {frozenset(pair): pair for pair in found}.values()  # a step with both tells all that they share
 
-    def detected(self) -> Detected:
-        batch, saved = self._seen.batch, sum(saved.bytes for saved in self._seen.saved.values())
-        found = (*self._modules(), *self._attention(), *self._operators())
-        sites = [site for site in found if self._savings[site.name].at(batch) > LEAST_SHARE * saved]
-        sites.sort(key=lambda site: -self._savings[site.name].at(batch))
-        return Detected(
-            structure=self._structure,
-            sites=tuple(sites),
-            savings={site.name: self._savings[site.name] for site in sites},
-            programs=self._programs,
-            refusals=tuple(self._refusals({site.name for site in sites})),
-            blocks=tuple(site.name for site in sites if site.name in self._blocks),
-            batch=batch,
-            saved=saved,
-            values=self._seen.values,
-            calls=tuple(call.path for call in self._seen.calls if call.keeps and call.path in self._structure.units),
-            operators=self._finder.operators,
-            repeated=repeated(self._finder.links, self._programs, kept=1 if self._has_operators else 2),
-            interactions=tuple(self._interactions(sites)),
-            checkpointed=places_of(self._seen.checkpointed, self._structure),
-            unit_bytes=self._unit_bytes(),
-        )
 
-    def _interactions(self, sites: Sequence[Site]) -> Iterator[tuple[str, str]]:
-        modules = [site for site in sites if DROP not in site.options]
-        inputs = {module.name: _given(self._seen, _calls_of(module)) for module in modules}
-        for module in modules:
-            for site in sites:
-                if DROP in site.options and inputs[module.name] & self._storages[site.name]:
-                    yield site.name, module.name
-        found = [*self._sharing(modules, inputs), *self._handing_on(modules, inputs)]
-        yield from {frozenset(pair): pair for pair in found}.values()  # a step with both tells all that they share
+def _sharing(seen: Probe, modules: Sequence[Site], inputs: Mapping[str, set[int]]) -> Iterator[tuple[str, str]]:
+    """Pairs that are given one tensor, which one of them keeps for all.
 
-    def _sharing(self, modules: Sequence[Site], inputs: Mapping[str, set[int]]) -> Iterator[tuple[str, str]]:
-        """Pairs that are given one tensor, which one of them keeps for all.
+    Of three, the first makes a pair with each other: the sum is then right with the first, and without it too high,
+    never too low.
+    """
+    for place, module in enumerate(modules):
+        for other in modules[:place]:
+            if inputs[module.name] & inputs[other.name] - seen.saved.keys() and not _is_nested(module, other):
+                yield other.name, module.name
+                break
 
-        Of three, the first makes a pair with each other: the sum is then right with the first, and without it too high,
-        never too low.
-        """
-        kept_anyway = self._seen.saved.keys()
-        for place, module in enumerate(modules):
-            for other in modules[:place]:
-                if inputs[module.name] & inputs[other.name] - kept_anyway and not _is_nested(module, other):
-                    yield other.name, module.name
-                    break
 
-    def _handing_on(self, modules: Sequence[Site], inputs: Mapping[str, set[int]]) -> Iterator[tuple[str, str]]:
-        """Pairs of which the first keeps its result, as a ReLU does, and checkpointed does not, unless the second does.
+def _handing_on(seen: Probe, modules: Sequence[Site], inputs: Mapping[str, set[int]]) -> Iterator[tuple[str, str]]:
+    """Pairs of which the first keeps its result, as a ReLU does, and checkpointed does not, unless the second does.
 
-        Of many that are given it, those that save most: a step for each would take too long.
-        """
-        for module in modules:
-            results = _kept_alone(self._seen, _calls_of(module))
-            given_it = (other for other in modules if results & inputs[other.name] and not _is_nested(module, other))
-            for other in itertools.islice(given_it, MOST_GIVEN):
-                yield module.name, other.name
+    Of many that are given it, those that save most: a step for each would take too long.
+    """
+    for module in modules:
+        results = _kept_alone(seen, _calls_of(module))
+        given_it = (other for other in modules if results & inputs[other.name] and not _is_nested(module, other))
+        for other in itertools.islice(given_it, MOST_GIVEN):
+            yield module.name, other.name
 
-    def _unit_bytes(self) -> dict[str, int]:
-        sizes: dict[str, int] = collections.defaultdict(int)
-        for saved in self._seen.saved.values():
-            units = {self._structure.unit_of(saver) for saver in saved.savers} - {""}
-            sizes[min(units, key=self._structure.units.index, default="")] += saved.bytes
-        return dict(sizes)
 
-    def _modules(self) -> Iterator[Site]:
-        compiled = [path for path, reason in self._seen.refused.items() if reason is Reason.COMPILED]
-        for group, members in self._structure.groups.items():
-            paths = self._trained(members)
-            if not paths or not set(members).issubset(self._called) or self._reason(paths):
-                continue
-            self._savings[group] = saving_of_modules(self._seen, paths)
-            changed = {operator for path, operator in self._seen.changed if any(is_within(path, one) for one in paths)}
-            kept = tuple(operator for operator in MATMULS if operator not in changed)
-            # Where results are kept, a dispatch mode is around the modules.
-            can_keep = compiles_under_modes() or not any(is_within(part, path) for part in compiled for path in paths)
-            has = {CHECKPOINT: True, KEEP_MATMUL: kept and can_keep, EVERY_2ND: len(paths) > FEW_BLOCKS}
-            options = tuple(option for option, offered in has.items() if offered)
-            yield Site(group, options if group in self._blocks else (CHECKPOINT,), paths, kept)
+def _unit_bytes(seen: Probe, structure: Structure) -> dict[str, int]:
+    sizes: dict[str, int] = collections.defaultdict(int)
+    for saved in seen.saved.values():
+        units = {structure.unit_of(saver) for saver in saved.savers} - {""}
+        sizes[min(units, key=structure.units.index, default="")] += saved.bytes
+    return dict(sizes)
 
-    def _attention(self) -> Iterator[Site]:
-        groups: dict[str, list[str]] = collections.defaultdict(list)
-        for path in self._called:
-            module, _, function = path.partition("/")
-            if function:
-                groups[self._structure.group_of(module)].append(module)
-        for group, members in groups.items():
-            paths = self._trained(members)
-            if paths and not self._reason(paths):
-                name = f"{group}/{ATTENTION}" if group else ATTENTION
-                self._savings[name] = saving_of_modules(self._seen, [f"{path}/{ATTENTION}" for path in paths])
-                yield Site(name, (CHECKPOINT,), tuple(paths), attention=True)
 
-    def _operators(self) -> Iterator[Site]:
-        units: dict[str, dict[str, None]] = collections.defaultdict(dict)
-        for path in sorted(self._programs, key=self._called.index):
-            for drop in self._programs[path].drops:
-                units[drop.site][path] = None
-        for name, paths in units.items():
-            found = [self._seen.saved[number] for number in self._storages[name]]
-            self._savings[name] = _saving_of(found, self._seen.batch)
-            yield Site(name, (DROP,), tuple(paths))
+def _modules(seen: Probe, structure: Structure, blocks: Collection[str]) -> dict[Site, Saving]:
+    compiled = [path for path, reason in seen.refused.items() if reason is Reason.COMPILED]
+    called, found = set(seen.called), dict[Site, Saving]()
+    for group, members in structure.groups.items():
+        paths = _trained(seen, members)
+        if not paths or not called.issuperset(members) or _reason(seen, paths):
+            continue
+        changed = seen.changed_in(paths)
+        kept = tuple(operator for operator in MATMULS if operator not in changed)
+        # Where results are kept, a dispatch mode is around the modules.
+        can_keep = compiles_under_modes() or not any(is_within(part, path) for part in compiled for path in paths)
+        has = {CHECKPOINT: True, KEEP_MATMUL: kept and can_keep, EVERY_2ND: len(paths) > FEW_BLOCKS}
+        options = tuple(option for option, offered in has.items() if offered)
+        site = Site(group, options if group in blocks else (CHECKPOINT,), paths, kept)
+        found[site] = saving_of_modules(seen, paths)
+    return found
 
-    def _trained(self, paths: Sequence[str]) -> tuple[str, ...]:
-        """Return the blocks that gradients go back through and that the script does not checkpoint itself.
 
-        Others may be frozen, and everything in front of them.
-        """
-        return tuple(path for path in paths if self._seen.refused.get(path) not in _LEFT_ALONE)
+def _attention(seen: Probe, structure: Structure) -> dict[Site, Saving]:
+    groups: dict[str, list[str]] = collections.defaultdict(list)
+    for path in seen.called:
+        module, _, function = path.partition("/")
+        if function:
+            groups[structure.group_of(module)].append(module)
+    found: dict[Site, Saving] = {}
+    for group, members in groups.items():
+        paths = _trained(seen, members)
+        if paths and not _reason(seen, paths):
+            site = Site(f"{group}/{ATTENTION}" if group else ATTENTION, (CHECKPOINT,), paths, attention=True)
+            found[site] = saving_of_modules(seen, _calls_of(site))
+    return found
 
-    def _reason(self, paths: Sequence[str]) -> Reason | None:
-        return next((self._seen.refused[path] for path in paths if path in self._seen.refused), None)
 
-    def _refusals(self, offered: set[str]) -> Iterator[Refusal]:
-        for group, paths in self._structure.groups.items():
-            reason = self._reason(self._trained(paths) or paths)
-            if reason:
-                yield Refusal(reason, group)
-        for name in sorted(self._finder.unverified - offered):
-            yield Refusal(Reason.UNVERIFIED, name)
-        if not self._has_operators:
-            yield Refusal(Reason.SHARDED_OPERATORS)
+def _operators(seen: Probe, programs: Mapping[str, Program], storages: Mapping[str, set[int]]) -> dict[Site, Saving]:
+    units: dict[str, dict[str, None]] = collections.defaultdict(dict)
+    for path in sorted(programs, key=seen.called.index):
+        for drop in programs[path].drops:
+            units[drop.site][path] = None
+    return {
+        Site(name, (DROP,), tuple(paths)): _saving_of([seen.saved[number] for number in storages[name]], seen.batch)
+        for name, paths in units.items()
+    }
+
+
+def _trained(seen: Probe, paths: Sequence[str]) -> tuple[str, ...]:
+    """Return the blocks that gradients go back through and that the script does not checkpoint itself.
+
+    Others may be frozen, and everything in front of them.
+    """
+    return tuple(path for path in paths if seen.refused.get(path) not in _LEFT_ALONE)
+
+
+def _reason(seen: Probe, paths: Sequence[str]) -> Reason | None:
+    return next((seen.refused[path] for path in paths if path in seen.refused), None)
+
+
+def _refusals(seen: Probe, structure: Structure) -> Iterator[Refusal]:
+    for group, paths in structure.groups.items():
+        if reason := _reason(seen, _trained(seen, paths) or paths):
+            yield Refusal(reason, group)
 
 
 def _calls_of(module: Site) -> set[str]:
@@ -322,24 +320,22 @@ def _presets_of(space: Space, found: Detected, sites: Collection[Site]) -> dict[
     def blocks(option: str) -> list[Plan]:
         return [plan for plan in space.plans if plan.option == option and plan.sites <= set(found.blocks)]
 
-    def config_of(plans: Iterable[Plan], share: int | None = None) -> Config:
+    def config_of(plans: Iterable[Plan], share: int = 1) -> Config:
         config = Config()
         for plan in plans:
-            if share is None:
-                config = space.with_plan(config, plan)
-            elif plan.occurrences >= share:
+            if plan.occurrences >= share:
                 config = space.with_plan(config, plan, -(-plan.occurrences // share))
         return config
 
     presets = {
-        "blocks": config_of(blocks(CHECKPOINT), 1),
+        "blocks": config_of(blocks(CHECKPOINT)),
         "half_of_blocks": config_of(blocks(CHECKPOINT), 2),
         "every_2nd_block": Config(
             frozenset(Choice(site.name, EVERY_2ND) for site in sites if EVERY_2ND in site.options)
         ),
-        "keep_matmul": config_of(blocks(KEEP_MATMUL), 1),
+        "keep_matmul": config_of(blocks(KEEP_MATMUL)),
         "operators": config_of((*operators, *attention)),
-        "attention": config_of(attention, 1),
+        "attention": config_of(attention),
     }
     return {name: config for name, config in presets.items() if not config.is_none}
 
@@ -368,7 +364,7 @@ def space_of(found: Detected, board: Switchboard, steps: Steps | None) -> Space:
     sites = offered(found)
     plans = tuple(_plan(site, option, found, steps) for site in sites for option in site.options if option != EVERY_2ND)
     space = Space(plans=plans, covers=_covers(board, {site.name for site in sites}))
-    return Space(plans=plans, own_presets=_presets_of(space, found, sites), covers=space.covers)
+    return dataclasses.replace(space, own_presets=_presets_of(space, found, sites))
 
 
 def _plan(site: Site, option: str, found: Detected, steps: Steps | None) -> Plan:

@@ -41,15 +41,11 @@ def sequence_of(node: Node) -> int:
     return number
 
 
-@dataclasses.dataclass(frozen=True)
-class Plan:
-    """A graph without its nodes: the ways to them, and their kinds.
+Plan = tuple[tuple[int, int, type], ...]
+"""A graph without its nodes: for each the way to it, which is the place of another node and its edge, and its kind.
 
-    A way is the place of another node and its edge; to a root, -1 and its place among the roots.
-    """
-
-    ways: tuple[tuple[int, int], ...]
-    kinds: tuple[type, ...]
+The way to a root is -1 and its place among the roots.
+"""
 
 
 @dataclasses.dataclass(frozen=True)
@@ -67,7 +63,7 @@ class Graph:
 
     def plan(self) -> Plan:
         """Return the graph without its nodes."""
-        return Plan(tuple(self.ways), tuple(map(kind_of, self.nodes)))
+        return tuple((*way, kind_of(node)) for way, node in zip(self.ways, self.nodes, strict=True))
 
 
 def roots_of(results: Iterable[Tensor]) -> list[Node]:
@@ -102,11 +98,11 @@ def route(plan: Plan, wanted: Collection[int]) -> Callable[[Iterable[Tensor]], d
         place = one
         while place >= 0 and place not in needed:
             needed.add(place)
-            place = plan.ways[place][0]
+            place, *_ = plan[place]
     edges: dict[int, list[tuple[int, int, type]]] = {-1: []}
     for place in sorted(needed):
-        parent, edge = plan.ways[place]
-        edges.setdefault(parent, []).append((place, edge, plan.kinds[place]))
+        parent, edge, kind = plan[place]
+        edges.setdefault(parent, []).append((place, edge, kind))
 
     def follow(results: Iterable[Tensor]) -> dict[int, Node] | None:
         found: dict[int, Node] = {}

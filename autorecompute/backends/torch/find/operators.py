@@ -1,22 +1,39 @@
-"""Finds single operators whose saved tensors can be made again."""
+"""Finds single operators whose saved tensors can be made again, and the recipes for that."""
 
 from __future__ import annotations
 
 import collections
 import functools
+import itertools
 import re
 from dataclasses import replace
 from typing import TYPE_CHECKING, Any
 
 import torch
+from torch.autograd.function import BackwardCFunction
 
 from autorecompute.backends.torch.fake.repeats import Link, forms_of
 from autorecompute.backends.torch.fake.tensors import is_fake, is_same
 from autorecompute.backends.torch.find.graphs import Graph, Plan, graph_of, sequence_of
 from autorecompute.backends.torch.find.identity import name_of
 from autorecompute.backends.torch.find.probe import Handle
-from autorecompute.backends.torch.find.recipes import Edge, Recipe, RecipeFinder, Slot, noted_of, notes_of, tensors_of
-from autorecompute.backends.torch.find.recorded import SAME_ELEMENTS, SAME_MEMORY
+from autorecompute.backends.torch.find.recipes import (
+    EPSILON,
+    SAME_ELEMENTS,
+    SAME_MEMORY,
+    Constant,
+    Edge,
+    Made,
+    Operand,
+    Recipe,
+    Recorded,
+    Slot,
+    Viewed,
+    noted_of,
+    notes_of,
+    shape_of,
+    tensors_of,
+)
 from autorecompute.backends.torch.find.refusals import Reason
 from autorecompute.backends.torch.find.storages import tensors_in
 from autorecompute.backends.torch.find.structure import is_within
@@ -24,9 +41,10 @@ from autorecompute.backends.torch.switch.module_state import modes_of
 from autorecompute.backends.torch.switch.rewriting import Drop, Layout, Mask, Program, State, made
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Hashable, Iterable, Iterator, Mapping
+    from collections.abc import Callable, Collection, Container, Hashable, Iterable, Iterator, Mapping
 
     from torch import Tensor
+    from torch._ops import OpOverloadPacket
     from torch.autograd.graph import Node
     from torch.nn import Module
 
@@ -43,6 +61,15 @@ _RESULTS = frozenset({"result", "output"})
 
 NOT_OURS = {Reason.OWN_CHECKPOINT, Reason.COMPILED}
 """Why nothing is looked at inside a module: others decide there what is kept."""
+
+_DEEPEST = 12
+_MOST = 8
+"""So many ways to make an operand again are looked at."""
+
+_SMALL = 8
+"""A result that has so many times fewer elements than what it is made of is kept: to make it again costs more."""
+
+_EXPAND = frozenset({torch.ops.aten.expand})
 
 
 class Finder:
@@ -100,7 +127,7 @@ class Finder:
     @property
     def operators(self) -> tuple[str, ...]:
         """Return the names of the nodes of each graph, in order; graphs that are alike once."""
-        return tuple(dict.fromkeys(" ".join(kind.__name__ for kind in plan.kinds) for _, plan, _ in self._pending))
+        return tuple(dict.fromkeys(" ".join(kind.__name__ for *_, kind in plan) for _, plan, _ in self._pending))
 
     def finish(self) -> dict[str, Program]:
         """Return for each unit what can be dropped in all its calls: what nobody outside it has saved."""
@@ -155,12 +182,16 @@ class _Unit:
         self._graph, self._hidden, self._seen, self._site, self._modules = graph, hidden, seen, site, modules
         self._nodes = dict(enumerate(graph.nodes))
         self._saved: dict[int, dict[Slot, Tensor]] = collections.defaultdict(dict)
-        self._finder = RecipeFinder(graph, seen.recorded, seen.storages, hidden)
+        # For places of nodes, the slots that hold what the node made, and how it came to them.
+        self._holders: dict[int, list[tuple[Slot, tuple[Edge, ...]]]] = {}
+        self._known_edges: dict[int, dict[str | int, int]] = {}
+        self._avoided: Container[Slot] = ()
+        self._end = 0
         for slot, tensor in self._slots():
             self._saved[seen.storages.number(tensor)][slot] = tensor
-            way = self._way(slot, SAME_ELEMENTS)
+            way = self._way_of(slot, SAME_ELEMENTS)
             if (source := self._source(slot, way)) is not None:
-                self._finder.holders.setdefault(source, []).append((slot, way))
+                self._holders.setdefault(source, []).append((slot, way))
 
     def _slots(self) -> Iterator[tuple[Slot, Tensor]]:
         for place, node in enumerate(self._graph.nodes):
@@ -175,10 +206,10 @@ class _Unit:
                 if isinstance(value, torch.Tensor) and not isinstance(value, torch.nn.Parameter):
                     yield Slot(place, name), value
 
-    def _way(self, slot: Slot, through: frozenset[str]) -> tuple[Edge, ...]:
+    def _way_of(self, slot: Slot, through: Container[OpOverloadPacket]) -> tuple[Edge, ...]:
         """Return the edges from what made a slot's tensor to its node; none where that is the node itself."""
-        edge = self._finder.edges(slot.place).get(slot.name)
-        return () if edge is None else self._finder.way(slot.place, edge, through)
+        edge = self._edges(slot.place).get(slot.name)
+        return () if edge is None else self._way(slot.place, edge, through)
 
     def _source(self, slot: Slot, way: tuple[Edge, ...]) -> int | None:
         if way:
@@ -204,14 +235,14 @@ class _Unit:
         return Drop(site, (tuple(slots),), recipe, touched, maker, ways, state)
 
     def _made_again(self, slots: Mapping[Slot, Tensor]) -> Drop | None:
-        ways = {slot: self._way(slot, SAME_MEMORY) for slot in slots}
+        ways = {slot: self._way_of(slot, SAME_MEMORY) for slot in slots}
         makers = {self._source(slot, way) for slot, way in ways.items()} - {None}
         maker = next(iter(makers)) if len(makers) == 1 else None
         if maker is None:
             return None
         edges = frozenset(edge for way in ways.values() for edge in way)
         is_tried = False
-        for recipe in self._finder.recipes(maker, slots):
+        for recipe in self._recipes(maker, slots):
             is_tried = True
             if self._is_equal(recipe, slots):
                 return self._drop(slots, recipe, maker, edges)
@@ -231,7 +262,7 @@ class _Unit:
     def _mask(self, storage: int, slots: Mapping[Slot, Tensor]) -> Drop | None:
         """Return the mask of a dropout on the CPU: saved once, as the factor of a product, drawn as zeros and ones."""
         (slot, tensor), *others = slots.items()
-        is_factor = self._finder.is_one(slot.place, {torch.ops.aten.mul}) and slot.name == "other"
+        is_factor = self._is_one(slot.place, {torch.ops.aten.mul}) and slot.name == "other"
         if others or not is_factor or tensor.dim() == 0 or storage not in self._seen.masks:
             return None
         edges = self._nodes[slot.place].next_functions
@@ -239,6 +270,136 @@ class _Unit:
             return None
         is_mask = is_fake(tensor) or torch.equal(Mask.of(tensor).tensor(), tensor)
         return self._drop(slots, None, slot.place) if is_mask else None
+
+    def _call_at(self, place: int) -> Recorded | None:
+        node = self._graph.nodes[place]
+        return None if isinstance(node, BackwardCFunction) else self._seen.recorded.get(sequence_of(node))
+
+    def _is_one(self, place: int, packets: Container[OpOverloadPacket]) -> bool:
+        """Tell whether one of these operators made a node."""
+        call = self._call_at(place)
+        return call is not None and call.function.overloadpacket in packets
+
+    def _edges(self, place: int) -> Mapping[str | int, int]:
+        """Return the edges over which an operator's tensors came, by the names of its arguments."""
+        if place not in self._known_edges:
+            self._known_edges[place] = dict(self._edges_of(place))
+        return self._known_edges[place]
+
+    def _edges_of(self, place: int) -> Iterator[tuple[str, int]]:
+        call, sources = self._call_at(place), self._graph.nodes[place].next_functions
+        if call is None:
+            return
+        given = [
+            (argument.name, value)
+            for argument, value in zip(call.function._schema.arguments, call.values, strict=True)
+            if "Tensor" in str(argument.type)
+        ]
+        # Most operators have a gradient for their first tensors.
+        if all(self._came(value, *source) for (_, value), source in zip(given, sources, strict=False)):
+            yield from ((name, edge) for edge, (name, _) in enumerate(given[: len(sources)]))
+            return
+        edge = 0
+        for name, value in given:
+            if isinstance(value, Operand) and value.trains:
+                came = (at for at in range(edge, len(sources)) if self._came(value, *sources[at]))
+                if (found := next(came, None)) is not None:
+                    yield name, found
+                    edge = found + 1
+
+    def _came(self, value: Any, source: Node | None, result: int) -> bool:
+        if isinstance(value, Operand):
+            return value.came_over(source, result, self._seen.storages)
+        return source is None
+
+    def _recipes(self, place: int, avoided: Collection[Slot]) -> Iterator[Recipe]:
+        """Give recipes for what a node made, which is in the slots to be avoided.
+
+        They read nodes alone that are older than those of the slots: the slots' hooks hold the nodes that are read, and
+        what is younger may hold the hooks.
+        """
+        self._avoided = avoided
+        self._end = min(self._sequence(slot.place) for slot in avoided)
+        call = self._call_at(place)
+        if call is None:
+            return
+        most = max((one.elements for one in call.values if isinstance(one, Operand)), default=0)
+        if shape_of(self._nodes[place]).numel() * _SMALL < most:
+            return
+        for recipe in self._made(place, 0):
+            if all(self._sequence(read) < self._end for read in {slot.place for slot in tensors_of(recipe)}):
+                yield recipe
+
+    def _sequence(self, place: int) -> int:
+        return sequence_of(self._graph.nodes[place])
+
+    def _made(self, place: int, depth: int) -> Iterator[Recipe]:
+        call = self._call_at(place)
+        if call is None or place in self._hidden or depth >= _DEEPEST:
+            return
+        if call.function.overloadpacket is torch.ops.aten.native_dropout:  # its mask is kept
+            given = self._operand(place, "input", depth + 1)
+            kept = Slot(place, "result1"), Slot(place, "p", is_noted=True)
+            yield from (Made(None, (recipe, *kept)) for recipe in given)
+        elif call.is_cheap:
+            schema = zip(call.function._schema.arguments, call.values, strict=True)
+            options = [self._argument(place, call, argument, value, depth + 1) for argument, value in schema]
+            for chosen in itertools.product(*(itertools.islice(option, _MOST) for option in options)):
+                yield Made(call.function, chosen)
+
+    def _argument(
+        self, place: int, call: Recorded, argument: Any, value: Any, depth: int
+    ) -> Iterator[Recipe | Constant]:
+        """Give ways to have an argument of a node's operator; a number, or none, may stand in the place of a tensor."""
+        name, is_tensor = argument.name, "Tensor" in str(argument.type)
+        edge = self._edges(place).get(name)
+        if isinstance(value, Operand):
+            yield from self._operand(place, name, depth)
+        elif is_tensor and value is None and edge is not None:
+            yield Slot(place, edge, is_noted=True)
+        elif hasattr(type(self._nodes[place]), f"_saved_{name}"):
+            yield Slot(place, name, is_noted=not is_tensor)
+        elif is_tensor and (value is None or value in call.literals):
+            yield Constant(value, may_change=value is not None)
+        elif not is_tensor and call.is_constant(argument, value):
+            yield Constant(value, may_change=name in EPSILON)
+
+    def _operand(self, place: int, name: str, depth: int) -> Iterator[Recipe]:
+        """Give recipes for a tensor that went into a node: what it saved, what an older node holds, or made again."""
+        slot, edge = Slot(place, name), self._edges(place).get(name)
+        node = self._graph.nodes[place]
+        if slot not in self._avoided and getattr(node, f"_saved_{name}", None) is not None:
+            yield slot
+            return
+        if edge is None:
+            return
+        if name == "bias" and hasattr(
+            node.next_functions[edge][0], "variable"
+        ):  # no node saves it: no gradient needs it
+            yield Slot(place, edge, is_noted=True)
+        way = self._way(place, edge, SAME_ELEMENTS)
+        if way and way[0].source not in self._hidden:
+            expanding = frozenset(one.source for one in way if self._is_one(one.source, _EXPAND))
+            for holder, held in self._holders.get(way[0].source, ()):
+                if holder not in self._avoided and self._sequence(holder.place) < self._end:
+                    yield Viewed(holder, way, expanding, held)
+            for recipe in self._made(way[0].source, depth):
+                yield Viewed(recipe, way, expanding)
+
+    def _way(self, place: int, edge: int, through: Container[OpOverloadPacket]) -> tuple[Edge, ...]:
+        """Return the edges from the node that made what went in over an edge, through views and casts.
+
+        The first comes from that node. There are none where something else made it.
+        """
+        way: list[Edge] = []
+        while (source := self._graph.before(place, edge)) is not None:
+            if self._graph.nodes[place].next_functions[edge][1]:  # another result than an operator's first
+                return ()
+            way.insert(0, Edge(place, edge, source))
+            if not self._is_one(source, through):
+                return tuple(way)
+            place, edge = source, 0
+        return ()
 
 
 @functools.cache

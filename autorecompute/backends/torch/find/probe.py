@@ -15,8 +15,8 @@ from torch.utils._python_dispatch import TorchDispatchMode
 
 from autorecompute.backends.common import observe_batch
 from autorecompute.backends.torch.find.own_checkpoints import covered, followed
-from autorecompute.backends.torch.find.recorded import Recorded
-from autorecompute.backends.torch.find.refusals import Reason, Refusal, RefusedModelError, has_gradient, is_hooked
+from autorecompute.backends.torch.find.recipes import Recorded
+from autorecompute.backends.torch.find.refusals import Reason, Refusal, RefusedModelError
 from autorecompute.backends.torch.find.source import is_in_autograd_function, keeps_for_backward
 from autorecompute.backends.torch.find.storages import (
     Storages,
@@ -33,12 +33,13 @@ from autorecompute.backends.torch.switch.switchboard import (
     MATMULS,
     can_be_intercepted,
     can_have_its_own,
+    has_cache,
     put_around,
     release,
 )
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+    from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
 
     from torch.nn import Module
 
@@ -100,6 +101,7 @@ class Probe(TorchDispatchMode):  # type: ignore[misc]
             What it saved can still be read from the nodes of the graph.
         compiled: Paths of compiled parts, which are left as they are.
         calls: Calls of the model in a step before the backward pass.
+        refuses_caches: Leaves modules alone that are given a key-value cache, whatever it holds.
 
     Attributes:
         batch: Samples in the batch.
@@ -112,25 +114,27 @@ class Probe(TorchDispatchMode):  # type: ignore[misc]
         recorded: The operator that made each node, by the number of the node; none where it cannot be called again.
         refused: Modules that are left as they are, by path.
         values: The values that modules looked at.
-        is_hooked: True where the script has hooks of its own on all saved tensors.
         checkpointed: Paths of the modules that the script checkpoints itself, or would if that were not replaced, in
             the order of their calls. Where it checkpoints a function that calls none, the module that does so.
     """
 
     supports_higher_order_operators = True
 
-    def __init__(
+    def __init__(  # noqa: PLR0913  (a model, and what is known of it)
         self,
         model: Module,
         units: Sequence[str],
         visit: Visit | None = None,
         compiled: Sequence[str] = (),
         calls: int = 1,
+        *,
+        refuses_caches: bool = False,
     ) -> None:
         super().__init__()
         self._model = model
         self._paths = {id(module): path for path, module in model.named_modules()}
         self._units, self._compiled, self._visit, self._times = set(units), compiled, visit, calls
+        self._refuses_caches = refuses_caches
         self._stack: list[str] = []
         self._kept: list[Handle] = []
         self._mark = torch.ones(1, requires_grad=True)
@@ -149,19 +153,21 @@ class Probe(TorchDispatchMode):  # type: ignore[misc]
         self.recorded: dict[int, Recorded | None] = {}
         self.refused: dict[str, Reason] = {}
         self.values = Values()
-        self.is_hooked = False
         self.checkpointed: tuple[str, ...] = ()
 
     def run(self, args: Sequence[Any], kwargs: Mapping[str, Any]) -> Self:
         """Run the forward pass of a training step with these arguments, and return this with what was seen.
 
         Training goes on bit for bit as if it had not been run.
+
+        Raises:
+            RefusedModelError: Nothing of the model can be recomputed.
         """
         self.batch = observe_batch([*args, *kwargs.values()])
         with untouched(self._model), self._intercepted(), torch.enable_grad():
             tensors = (*self._model.parameters(), *self._model.buffers())
             self._fixed = {self.storages.number(tensor) for tensor in tensors}
-            self.is_hooked = is_hooked()
+            is_hooked = _is_hooked()
             with saved_tensors_hooks(self._pack, _unpack), self, followed(self._checkpointed):
                 for _ in range(self._times):
                     given, named = copies_of((tuple(args), dict(kwargs)))
@@ -172,10 +178,23 @@ class Probe(TorchDispatchMode):  # type: ignore[misc]
         self._kept.clear()
         self._note_checkpointed()
         # One call with gradients is enough: a model may run its blocks a first time without.
-        for path in {call.path for call in self.calls} & set(self._paths.values()):
+        for path in set(self._paths.values()).intersection(self.called):
             if not self._has_gradient.get(path, False):
-                self._refuse(path, Reason.OUTPUT)
+                self.refused.setdefault(path, Reason.OUTPUT)
+        if is_hooked:
+            raise RefusedModelError(Refusal(Reason.OWN_HOOKS))
+        if "" in self.refused:
+            raise RefusedModelError(Refusal(self.refused[""]))
         return self
+
+    @property
+    def called(self) -> list[str]:
+        """Paths of the calls, each once, in the order in which they began."""
+        return list(dict.fromkeys(call.path for call in self.calls))
+
+    def changed_in(self, paths: Collection[str]) -> set[torch._ops.OpOverload]:
+        """Return the matrix products whose results are changed in place in these modules."""
+        return {operator for path, operator in self.changed if any(is_within(path, one) for one in paths)}
 
     def owner_of(self, sequence: int) -> str:
         """Return the path of the innermost call that made the node with this number; empty for the model's own."""
@@ -190,10 +209,9 @@ class Probe(TorchDispatchMode):  # type: ignore[misc]
         storages, recorded, number = self.storages, self.recorded, _get_sequence_nr() - 1
         # A node is made right before its operator runs; what runs after that, without a node, has the same number.
         is_first = number not in recorded and function.namespace != "prim"
-        call = Recorded.of(function, args, kwargs or {}, storages) if is_first else None
-        result = function(*args, **(kwargs or {}))
         if is_first:
-            recorded[number] = call.returning(result) if call is not None else None
+            recorded[number] = Recorded.of(function, args, kwargs or {}, storages)
+        result = function(*args, **(kwargs or {}))
         if looks_at_values(function, args):
             self.values.record(self.path.partition("/")[0], function, result)
         if function is torch.ops.aten.bernoulli_.float:
@@ -220,12 +238,12 @@ class Probe(TorchDispatchMode):  # type: ignore[misc]
 
     def _note_checkpointed(self) -> None:
         paths = set(self._paths.values())
-        called = dict.fromkeys(call.path for call in self.calls if call.path in paths)
+        called = [path for path in self.called if path in paths]
         kept = {path for path, reason in self.refused.items() if reason is Reason.OWN_CHECKPOINT}
         covers = covered(self._checkpoints, called)
         self.checkpointed = tuple(path for path in called if path in covers or path in kept)
         for path in covers & {maker for maker, inside in self._checkpoints if inside & kept}:
-            self._refuse(path, Reason.OWN_CHECKPOINT)
+            self.refused.setdefault(path, Reason.OWN_CHECKPOINT)
 
     @property
     def path(self) -> str:
@@ -256,9 +274,10 @@ class Probe(TorchDispatchMode):  # type: ignore[misc]
         self._refuse_before(path, module, (*args, *kwargs.values()))
         result = switchboard.around_attention(self._attend, self._called, path, inputs, forward, *args, **kwargs)
         if [tensor._version for tensor in given] != versions:
-            self._refuse(path, Reason.INPLACE)
+            self.refused.setdefault(path, Reason.INPLACE)
         if torch.is_grad_enabled():
-            self._has_gradient[path] = has_gradient(result) or self._has_gradient.get(path, False)
+            has_gradient = any(tensor.requires_grad for tensor in tensors_in(result))
+            self._has_gradient[path] = has_gradient or self._has_gradient.get(path, False)
         return result
 
     def _attend(self, function: Callable[..., Any], /, *args: Any, **kwargs: Any) -> Any:
@@ -295,22 +314,19 @@ class Probe(TorchDispatchMode):  # type: ignore[misc]
         return result
 
     def _refuse_before(self, path: str, module: Module, values: Sequence[Any]) -> None:
-        if not can_have_its_own(module, values):
-            self._refuse(path, Reason.CACHE)
+        if not can_have_its_own(module, values) or (self._refuses_caches and has_cache(values)):
+            self.refused.setdefault(path, Reason.CACHE)
         if any(is_within(path, compiled) for compiled in self._compiled):
-            self._refuse(path, Reason.COMPILED)
+            self.refused.setdefault(path, Reason.COMPILED)
         is_kept = self._is_asked() if torch.is_grad_enabled() else not is_in_autograd_function()
         if path and not is_kept:
-            self._refuse(path, Reason.OWN_CHECKPOINT)
+            self.refused.setdefault(path, Reason.OWN_CHECKPOINT)
 
     def _is_asked(self) -> bool:
         """Tell whether a tensor that is saved now comes to us: not inside a checkpoint of the script's."""
         self._is_marked = False
         self._mark.square()
         return self._is_marked
-
-    def _refuse(self, path: str, reason: Reason) -> None:
-        self.refused.setdefault(path, reason)
 
     def _pack(self, tensor: Tensor) -> Handle:
         if tensor is self._mark:
@@ -335,3 +351,13 @@ def _unpack(handle: Handle) -> Tensor:
     if handle.tensor is None:  # its unit has returned, and this is still the forward
         raise RefusedModelError(Refusal(Reason.OWN_GRADIENTS))
     return handle.tensor
+
+
+def _is_hooked() -> bool:
+    """Tell whether a tensor that is saved now goes through hooks of the script's."""
+    result = torch.ones(1, requires_grad=True).exp()
+    try:
+        result.grad_fn._raw_saved_result.register_hooks(lambda tensor: tensor, lambda tensor: tensor)
+    except RuntimeError:  # there can be one pair of hooks
+        return True
+    return False

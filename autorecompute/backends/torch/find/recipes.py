@@ -1,39 +1,175 @@
-"""Recipes that make a saved tensor again from other tensors."""
+"""Operators as a forward pass called them, and recipes that make a saved tensor again from other tensors."""
 
 from __future__ import annotations
 
 import dataclasses
 import functools
-import itertools
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 import torch
 from torch import Tensor
 from torch._ops import OpOverload
-from torch.autograd.function import BackwardCFunction
+from torch.utils.flop_counter import flop_registry
 
 from autorecompute.backends.torch.find.graphs import sequence_of
-from autorecompute.backends.torch.find.recorded import SAME_ELEMENTS, Operand, run
+from autorecompute.backends.torch.find.source import calling_frame, literals_of
+from autorecompute.backends.torch.find.storages import tensors_in
 
 if TYPE_CHECKING:
-    from collections.abc import Collection, Container, Iterable, Iterator, Mapping, Sequence
+    from collections.abc import Iterable, Iterator, Mapping, Sequence
 
-    from torch._ops import OpOverloadPacket
     from torch.autograd.graph import Node
 
-    from autorecompute.backends.torch.find.graphs import Graph
-    from autorecompute.backends.torch.find.recorded import Recorded
     from autorecompute.backends.torch.find.storages import Storages
 
 
-_DEEPEST = 12
-_MOST = 8
-"""So many ways to make an operand again are looked at."""
+_ATEN = torch.ops.aten
 
-_SMALL = 8
-"""A result that has so many times fewer elements than what it is made of is kept: to make it again costs more."""
+_SUMS = frozenset({_ATEN.add.Tensor, _ATEN.sub.Tensor, _ATEN.rsub.Scalar})
+"""Operators whose nodes keep no number that was added."""
 
-_EXPAND = frozenset({torch.ops.aten.expand})
+_BATCH_NORMS = frozenset({_ATEN.native_batch_norm, _ATEN.cudnn_batch_norm, _ATEN.miopen_batch_norm})
+"""Operators that write the statistics they are given, which their schemas do not tell."""
+
+_COSTLY = (flop_registry.keys() | {getattr(_ATEN, "_grouped_mm", None)}) - {_ATEN.bmm}
+"""Operators that torch counts FLOPs of are left to checkpoints; a product in batches is attention's, and small."""
+
+_TRAINING = 5
+"""The place among their arguments of what says whether the statistics are those of the batch."""
+
+_MOMENTUM = frozenset({"momentum", "exponential_average_factor"})
+EPSILON = frozenset({"eps", "epsilon"})
+_STRUCTURAL = (bool, str, torch.dtype, torch.device, torch.layout, torch.memory_format)
+"""Types of arguments that are the code's own, not numbers that it computes."""
+
+SAME_ELEMENTS = frozenset(
+    {
+        _ATEN._reshape_alias,
+        _ATEN._to_copy,
+        _ATEN._unsafe_view,
+        _ATEN.alias,
+        _ATEN.detach,
+        _ATEN.expand,
+        _ATEN.squeeze,
+        _ATEN.unsqueeze,
+        _ATEN.view,
+    }
+)
+"""Operators that hand a tensor on with its elements in the same order; a cast changes the type alone."""
+
+SAME_MEMORY = SAME_ELEMENTS | {_ATEN.permute, _ATEN.t, _ATEN.transpose}
+"""Operators that hand it on in the same memory, the dimensions in any order."""
+
+
+class Operand(NamedTuple):
+    """A tensor that an operator was given.
+
+    Attributes:
+        storage: The number of its storage.
+        made: The number of the node that made it, and which of the node's results it is; none of a leaf.
+        trains: True if gradients go back to it.
+        elements: Their number.
+    """
+
+    storage: int
+    made: tuple[int, int] | None
+    trains: bool
+    elements: int
+
+    @classmethod
+    def of(cls, tensor: Tensor, storages: Storages) -> Operand:
+        """Describe a tensor without holding it."""
+        node = tensor.grad_fn
+        made = (sequence_of(node), tensor.output_nr) if node is not None else None
+        return cls(storages.number(tensor), made, tensor.requires_grad, tensor.numel())
+
+    def came_over(self, source: Node | None, result: int, storages: Storages) -> bool:
+        """Tell whether it came over an edge from a node's result."""
+        if source is None or not self.trains:
+            return source is None and not self.trains
+        if self.made is None:
+            variable = getattr(source, "variable", None)
+            return variable is not None and storages.number(variable) == self.storage
+        return self.made == (sequence_of(source), result)
+
+
+class Recorded(NamedTuple):
+    """An operator as it was called.
+
+    Attributes:
+        function: The operator; one that works in place as the one that does not.
+        values: Its arguments in the order of its schema; operands in place of tensors.
+        literals: Numbers that stand in the expression that called it.
+    """
+
+    function: OpOverload
+    values: tuple[Any, ...]
+    literals: frozenset[float]
+
+    @classmethod
+    def of(
+        cls, function: OpOverload, args: tuple[Any, ...], kwargs: Mapping[str, Any], storages: Storages
+    ) -> Recorded | None:
+        """Describe an operator that is about to run; return none for one that cannot be called again.
+
+        What an operator of the user's own reads and writes, its schema need not tell.
+        """
+        out_of_place = _out_of_place(function) if function.namespace == "aten" else None
+        if out_of_place is None:
+            return None
+        arguments = function._schema.arguments
+        given = dict(zip((argument.name for argument in arguments), args, strict=False)) | dict(kwargs)
+        values = (given.get(argument.name, argument.default_value) for argument in arguments)
+        known = tuple(_known(value, storages) for value in values)
+        if any(isinstance(value, tuple) and next(tensors_in(value), None) is not None for value in known):
+            return None
+        adds = function in _SUMS and any(isinstance(value, (int, float)) for value in known[1:2])
+        literals = literals_of(calling_frame()) if adds else frozenset[float]()
+        return cls(out_of_place, known, literals)
+
+    def is_constant(self, argument: Any, value: Any) -> bool:
+        """Tell whether an argument that no node keeps is the same in every step, as far as anybody knows."""
+        if argument.name in _MOMENTUM:
+            return self.function.overloadpacket in _BATCH_NORMS
+        if value is None or isinstance(value, _STRUCTURAL) or argument.name in EPSILON:
+            return True
+        return bool(argument.has_default_value() and value == argument.default_value)
+
+    @property
+    def is_cheap(self) -> bool:
+        """Tell whether it may be called again: it draws nothing, makes no view, and takes little time."""
+        if self.function.overloadpacket in _COSTLY:
+            return False
+        tags = self.function.tags
+        return not ({torch.Tag.nondeterministic_seeded, torch.Tag.inplace_view} & set(tags) or self.function.is_view)
+
+
+def _known(value: Any, storages: Storages) -> Any:
+    """Return a form of an argument that can be compared and hashed, and holds no tensor."""
+    if isinstance(value, Tensor):
+        return Operand.of(value, storages)
+    return tuple(value) if isinstance(value, list) else value
+
+
+def run(function: OpOverload, values: Sequence[Any]) -> Any:
+    """Call an operator with the values of its arguments, in the order of its schema."""
+    if function.overloadpacket in _BATCH_NORMS:  # what ran is not written again
+        running = (None, None) if values[_TRAINING] else values[3:_TRAINING]
+        values = (*values[:3], *running, values[_TRAINING], 0.0, *values[_TRAINING + 2 :])
+    arguments = list(zip(function._schema.arguments, values, strict=True))
+    args = [value for argument, value in arguments if not argument.kwarg_only]
+    return function(*args, **{argument.name: value for argument, value in arguments if argument.kwarg_only})
+
+
+def _out_of_place(function: OpOverload) -> OpOverload | None:
+    """Return an operator that works in place as the one that does not; none where there is none."""
+    if not function._schema.is_mutable:
+        return function
+    name = function._schema.name.partition("::")[2]
+    packet = getattr(_ATEN, name.removesuffix("_"), None) if name.endswith("_") else None
+    return getattr(packet, function._overloadname, None)
+
+
 COMPUTED = "computed"
 """Stands for a parameter where another tensor went in."""
 
@@ -49,31 +185,24 @@ class Edge(NamedTuple):
 class Slot(NamedTuple):
     """Saved under a name by a node: a tensor, or another argument of its operator.
 
-    An argument, no tensor, is noted in every step, as a script may change it.
+    With the number of an edge for a name, it is a parameter that went over it into a node which does not save it.
+
+    What is no tensor of the forward pass is noted in every step: a script may change an argument, and a parameter that
+    is frozen later looks as if there were none.
     """
 
     place: int
-    name: str
+    name: str | int
     is_noted: bool = False
 
     def in_step(self, nodes: Mapping[int, Node]) -> Any:
-        """Return it in the graph of a step, made again where it was dropped; None where the node saved none."""
-        return getattr(nodes[self.place], f"_saved_{self.name}")
+        """Return it in the graph of a step, a tensor made again where it was dropped.
 
-
-@dataclasses.dataclass(frozen=True)
-class Leaf:
-    """A parameter that went over an edge into a node which does not save it.
-
-    It is noted: a parameter that is frozen later looks as if there were none.
-    """
-
-    place: int
-    edge: int
-
-    def in_step(self, nodes: Mapping[int, Node]) -> Any:
-        """Return the parameter; None where no gradient goes there, and a word where it is computed."""
-        leaf = nodes[self.place].next_functions[self.edge][0]
+        It is None where the node saved none, or no gradient goes to the parameter, and a word where that is computed.
+        """
+        if isinstance(self.name, str):
+            return getattr(nodes[self.place], f"_saved_{self.name}")
+        leaf = nodes[self.place].next_functions[self.name][0]
         return None if leaf is None else getattr(leaf, "variable", COMPUTED)
 
 
@@ -143,10 +272,10 @@ class Made:
         return self.of(rows), result[row]
 
 
-Recipe = Slot | Leaf | Viewed | Made
-Note = Edge | Slot | Leaf
+Recipe = Slot | Viewed | Made
+Note = Edge | Slot
 Noted = dict[Note, Any]
-"""Notes of a step: for edges the shape of what went over them, for slots and leaves what they hold."""
+"""Notes of a step: for edges the shape of what went over them, for slots what they hold."""
 
 
 def value_of(part: Recipe | Constant, nodes: Mapping[int, Node], noted: Noted) -> Any:
@@ -158,8 +287,6 @@ def value_of(part: Recipe | Constant, nodes: Mapping[int, Node], noted: Noted) -
     match part:
         case Slot():
             return noted_value(part, noted) if part.is_noted else part.in_step(nodes)
-        case Leaf():
-            return noted[part]
         case Constant():
             return part.value
         case Made():
@@ -204,7 +331,7 @@ def edges_of(recipe: Recipe) -> Iterator[Edge]:
 def notes_of(recipe: Recipe) -> Iterator[Note]:
     """Yield the edges whose shapes are read, the parameters, and the slots that are no tensors of the forward pass."""
     for part in _parts_of(recipe):
-        if isinstance(part, Leaf) or (isinstance(part, Slot) and part.is_noted):
+        if isinstance(part, Slot) and part.is_noted:
             yield part
         elif isinstance(part, Viewed):
             yield from part.way
@@ -222,169 +349,6 @@ def noted_of(notes: Iterable[Note], nodes: Mapping[int, Node]) -> Noted:
 def shape_of(node: Node, result: int = 0) -> torch.Size:
     """Return the shape of what a node made."""
     return torch.Size(node._input_metadata[result].shape)
-
-
-class RecipeFinder:
-    """Finds recipes in a graph.
-
-    Args:
-        graph: The graph.
-        recorded: The operators that made its nodes, by the nodes' numbers.
-        storages: Numbers of storages.
-        hidden: Places of nodes whose tensors cannot be read.
-
-    Attributes:
-        holders: For places of nodes, the slots that hold what the node made, and how it came to them.
-    """
-
-    def __init__(
-        self,
-        graph: Graph,
-        recorded: Mapping[int, Recorded | None],
-        storages: Storages,
-        hidden: Container[int],
-    ) -> None:
-        self._graph, self._recorded, self._storages, self._hidden = graph, recorded, storages, hidden
-        self.holders: dict[int, list[tuple[Slot, tuple[Edge, ...]]]] = {}
-        self._edges: dict[int, dict[str, int]] = {}
-        self._avoided: Container[Slot] = ()
-        self._end = 0
-
-    def _call_at(self, place: int) -> Recorded | None:
-        node = self._graph.nodes[place]
-        return None if isinstance(node, BackwardCFunction) else self._recorded.get(sequence_of(node))
-
-    def is_one(self, place: int, packets: Container[OpOverloadPacket]) -> bool:
-        """Tell whether one of these operators made a node."""
-        call = self._call_at(place)
-        return call is not None and call.function.overloadpacket in packets
-
-    def edges(self, place: int) -> Mapping[str, int]:
-        """Return the edges over which an operator's tensors came, by the names of its arguments."""
-        if place not in self._edges:
-            self._edges[place] = dict(self._edges_of(place))
-        return self._edges[place]
-
-    def _edges_of(self, place: int) -> Iterator[tuple[str, int]]:
-        call, sources = self._call_at(place), self._graph.nodes[place].next_functions
-        if call is None:
-            return
-        given = [
-            (argument.name, value)
-            for argument, value in zip(call.function._schema.arguments, call.values, strict=True)
-            if "Tensor" in str(argument.type)
-        ]
-        # Most operators have a gradient for their first tensors.
-        if all(self._came(value, *source) for (_, value), source in zip(given, sources, strict=False)):
-            yield from ((name, edge) for edge, (name, _) in enumerate(given[: len(sources)]))
-            return
-        edge = 0
-        for name, value in given:
-            if isinstance(value, Operand) and value.trains:
-                came = (at for at in range(edge, len(sources)) if self._came(value, *sources[at]))
-                if (found := next(came, None)) is not None:
-                    yield name, found
-                    edge = found + 1
-
-    def _came(self, value: Any, source: Node | None, result: int) -> bool:
-        if isinstance(value, Operand):
-            return value.came_over(source, result, self._storages)
-        return source is None
-
-    def recipes(self, place: int, avoided: Collection[Slot]) -> Iterator[Recipe]:
-        """Give recipes for what a node made, which is in the slots to be avoided.
-
-        They read nodes alone that are older than those of the slots: the slots' hooks hold the nodes that are read, and
-        what is younger may hold the hooks.
-        """
-        self._avoided = avoided
-        self._end = min(self._sequence(slot.place) for slot in avoided)
-        call = self._call_at(place)
-        if call is None or call.elements * _SMALL < max((one.elements for one in call.operands), default=0):
-            return
-        for recipe in self._made(place, 0):
-            if all(self._sequence(read) < self._end for read in {slot.place for slot in tensors_of(recipe)}):
-                yield recipe
-
-    def _sequence(self, place: int) -> int:
-        return sequence_of(self._graph.nodes[place])
-
-    def _made(self, place: int, depth: int) -> Iterator[Recipe]:
-        call = self._call_at(place)
-        if call is None or place in self._hidden or depth >= _DEEPEST:
-            return
-        if call.function.overloadpacket is torch.ops.aten.native_dropout:  # its mask is kept
-            given = self._operand(place, "input", depth + 1)
-            kept = Slot(place, "result1"), Slot(place, "p", is_noted=True)
-            yield from (Made(None, (recipe, *kept)) for recipe in given)
-        elif call.is_cheap:
-            schema = zip(call.function._schema.arguments, call.values, strict=True)
-            options = [self._argument(place, call, argument, value, depth + 1) for argument, value in schema]
-            for chosen in itertools.product(*(itertools.islice(option, _MOST) for option in options)):
-                yield Made(call.function, chosen)
-
-    def _argument(
-        self, place: int, call: Recorded, argument: Any, value: Any, depth: int
-    ) -> Iterator[Recipe | Constant]:
-        name: str = argument.name
-        if isinstance(value, Operand):
-            yield from self._operand(place, name, depth)
-        elif "Tensor" in str(argument.type):
-            yield from self._number_or_none(place, call, name, value)
-        elif self._keeps(place, name):
-            yield Slot(place, name, is_noted=True)
-        elif call.is_constant(argument, value):
-            yield Constant(value, may_change=call.is_epsilon(argument))
-
-    def _number_or_none(self, place: int, call: Recorded, name: str, value: Any) -> Iterator[Recipe | Constant]:
-        """Give ways to have what stands in the place of a tensor."""
-        edge = self.edges(place).get(name)
-        if value is None and edge is not None:
-            yield Leaf(place, edge)
-        elif self._keeps(place, name):
-            yield Slot(place, name)
-        elif value is None or value in call.literals:
-            yield Constant(value, may_change=value is not None)
-
-    def _operand(self, place: int, name: str, depth: int) -> Iterator[Recipe]:
-        """Give recipes for a tensor that went into a node: what it saved, what an older node holds, or made again."""
-        slot, edge = Slot(place, name), self.edges(place).get(name)
-        node = self._graph.nodes[place]
-        if slot not in self._avoided and getattr(node, f"_saved_{name}", None) is not None:
-            yield slot
-            return
-        if edge is None:
-            return
-        if name == "bias" and hasattr(
-            node.next_functions[edge][0], "variable"
-        ):  # no node saves it: no gradient needs it
-            yield Leaf(place, edge)
-        way = self.way(place, edge, SAME_ELEMENTS)
-        if way and way[0].source not in self._hidden:
-            expanding = frozenset(one.source for one in way if self.is_one(one.source, _EXPAND))
-            for holder, held in self.holders.get(way[0].source, ()):
-                if holder not in self._avoided and self._sequence(holder.place) < self._end:
-                    yield Viewed(holder, way, expanding, held)
-            for recipe in self._made(way[0].source, depth):
-                yield Viewed(recipe, way, expanding)
-
-    def way(self, place: int, edge: int, through: Container[OpOverloadPacket]) -> tuple[Edge, ...]:
-        """Return the edges from the node that made what went in over an edge, through views and casts.
-
-        The first comes from that node. There are none where something else made it.
-        """
-        way: list[Edge] = []
-        while (source := self._graph.before(place, edge)) is not None:
-            if self._graph.nodes[place].next_functions[edge][1]:  # another result than an operator's first
-                return ()
-            way.insert(0, Edge(place, edge, source))
-            if not self.is_one(source, through):
-                return tuple(way)
-            place, edge = source, 0
-        return ()
-
-    def _keeps(self, place: int, name: str) -> bool:
-        return hasattr(type(self._graph.nodes[place]), f"_saved_{name}")
 
 
 def _drop_out(x: Tensor, mask: Tensor, probability: float) -> Tensor:

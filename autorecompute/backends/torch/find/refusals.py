@@ -11,15 +11,12 @@ from torch.nn.parallel import DistributedDataParallel
 from torch.utils.checkpoint import CheckpointError
 
 from autorecompute.backends.common import describe_out_of_memory, is_out_of_memory, last_line
-from autorecompute.backends.torch.find.storages import tensors_in
 from autorecompute.backends.torch.find.structure import can_run_again, is_named, is_sharded
 from autorecompute.errors import AutorecomputeError, chain_of
 from autorecompute.measurement import Outcome
 from autorecompute.units import MIB
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator
-
     from torch.nn import Module
 
 
@@ -88,18 +85,16 @@ class RefusedModelError(AutorecomputeError):
         self.refusal = refusal
 
 
-def refusals_of_model(model: Module) -> Iterator[Refusal]:
-    """Yield what keeps the whole model from being recomputed, seen before it is run."""
-    for reason, is_so in (
+def refusals_of_model(model: Module) -> list[Refusal]:
+    """Return what keeps the whole model from being recomputed, seen before it is run."""
+    reasons = (
         (Reason.ORTMODULE, is_named(model, "ORTModule", "onnxruntime")),
         (Reason.TRANSFORMED, is_transformed()),
         (Reason.SCRIPTED, any(isinstance(module, torch.jit.ScriptModule) for module in model.modules())),
         (Reason.SHARDED, _is_sharded_otherwise(model)),
         (Reason.TENSOR_PARALLEL, any(_is_spread(value, model) for value in model.parameters())),
-    ):
-        if is_so:
-            yield Refusal(reason)
-            return
+    )
+    return [Refusal(reason) for reason, is_so in reasons if is_so][:1]
 
 
 def is_transformed() -> bool:
@@ -127,30 +122,10 @@ def unwrapped(model: Module) -> Module:
     return model.module if isinstance(model, DistributedDataParallel) else model
 
 
-def has_gradient(result: Any) -> bool:
-    """Tell whether gradients go back through what a module returns."""
-    return any(tensor.requires_grad for tensor in tensors_in(result))
-
-
-def is_hooked() -> bool:
-    """Tell whether a tensor that is saved now goes through hooks of the script's."""
-    result = torch.ones(1, requires_grad=True).exp()
-    try:
-        result.grad_fn._raw_saved_result.register_hooks(lambda tensor: tensor, lambda tensor: tensor)
-    except RuntimeError:  # there can be one pair of hooks
-        return True
-    return False
-
-
 NOTHING_TRAINED = (
     "No module that holds the parameters of a torch optimizer was called in training mode. Call the model itself, "
     "model(inputs), rather than a method of it, and after the optimizer was made. Where torch.compile runs a function "
     "around that call, give it the model instead."
-)
-
-TRANSFORMED = (
-    "The model is called under transforms of torch.func, such as vmap and grad, which have no backward pass that could "
-    "recompute. Tune a step that calls model(inputs) and loss.backward(), or train without recompute."
 )
 
 NO_HANDLE = ("CUBLAS_STATUS_NOT_INITIALIZED", "CUDNN_STATUS_NOT_INITIALIZED")

@@ -15,7 +15,7 @@ import sys
 import sysconfig
 from pathlib import Path
 from types import FunctionType
-from typing import TYPE_CHECKING, Any, Final, NamedTuple
+from typing import TYPE_CHECKING, Any, Final
 
 import torch
 from torch.amp.grad_scaler import GradScaler
@@ -240,14 +240,10 @@ _NAMELESS = {"<listcomp>", "<setcomp>", "<dictcomp>", "<genexpr>"}
 _INSTALLED = tuple({*site.getsitepackages(), *(sysconfig.get_path(name) for name in ("purelib", "platlib", "stdlib"))})
 
 
-class _Event(NamedTuple):
-    """So many calls in the code, or 0 where it goes back; true if one of them is the one that runs now."""
+_Event = tuple[int, bool]
+"""So many calls in the code, or 0 where it goes back; true if one of them is the one that runs now."""
 
-    calls: int
-    is_running: bool = False
-
-
-_BACK = _Event(0)
+_BACK: _Event = (0, False)
 
 
 def calls_before_backward() -> int:
@@ -299,8 +295,12 @@ def _count(frame: FrameType, end: tuple[int, int]) -> tuple[int, bool]:
         if _BACK in found:
             break
     between = (list(run) for is_back, run in itertools.groupby(found, _BACK.__eq__) if not is_back)
-    own = next((run for run in between if any(event.is_running for event in run)), None)
-    return (max(1, sum(event.calls for event in own)), _BACK in found) if own else (1, False)
+    counted = next((count for count, is_running in map(_sum, between) if is_running), None)
+    return (1, False) if counted is None else (max(1, counted), _BACK in found)
+
+
+def _sum(events: Sequence[_Event]) -> _Event:
+    return sum(calls for calls, _ in events), any(is_running for _, is_running in events)
 
 
 class _Reader:
@@ -330,7 +330,7 @@ class _Reader:
                 found = self.events([*items, *node.body])
                 contexts = " ".join(ast.dump(item.context_expr) for item in items)
                 is_without = "no_grad" in contexts or "inference_mode" in contexts
-                yield from (one for one in found if one.is_running or one == _BACK or not is_without)
+                yield from (one for one in found if one[1] or one == _BACK or not is_without)
             case ast.Try(body=body, orelse=orelse, finalbody=final):
                 yield from self.events([*body, *orelse, *final])
             case ast.ListComp() | ast.SetComp() | ast.DictComp() | ast.GeneratorExp():
@@ -341,7 +341,7 @@ class _Reader:
             case ast.Call():
                 yield from self.events(ast.iter_child_nodes(node))
                 if node is self._running or ast.dump(node.func) == self._called:
-                    yield _Event(1, node is self._running)
+                    yield 1, node is self._running
                 elif self._goes_back(node):
                     yield _BACK
             case _:
@@ -353,14 +353,14 @@ class _Reader:
         value = _value_of(node.test, self._frame)
         if type(value) in {bool, int, type(None)}:
             return branches[0 if value else 1]
-        return max(branches, key=lambda one: (any(each.is_running for each in one), sum(each.calls for each in one)))
+        return max(branches, key=lambda events: _sum(events)[::-1])
 
     def _loop(self, body: Iterable[ast.AST], rounds: int) -> list[_Event]:
         found = list(self.events(body))
         if _BACK in found or not found:
             return found
-        calls, is_running = sum(event.calls for event in found), any(event.is_running for event in found)
-        return [_Event(rounds * calls, is_running)]
+        calls, is_running = _sum(found)
+        return [(rounds * calls, is_running)]
 
     def _goes_back(self, node: ast.Call) -> bool:
         name = _name_of(node.func)
