@@ -45,7 +45,7 @@ def informative_configs(space: Space, wanted: Iterable[Config] = ()) -> list[Con
 
 
 def survey(bench: Bench, configs: Iterable[Config], batch: int | None = None) -> StepProfiles:
-    """Measure a step without recompute, and profile one of each config, which are without recompute among others.
+    """Measure a step without recompute, and profile one of each config; without recompute is among them.
 
     A config that fails where others do not is left out. A batch of ``None`` is the bench's own.
 
