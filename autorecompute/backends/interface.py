@@ -25,21 +25,10 @@ class Listener(Protocol):
     def target_batch(self) -> int | None:
         """Samples that a forward is to receive; ``None`` for as many as the script gives."""
 
-    @property
-    def fake_card(self) -> str | None:
-        """Return the card that tensors without data stand for, empty for the CPU; ``None`` where tensors have data."""
-
-    @property
-    def fake_ranks(self) -> int:
-        """Return as one of how many ranks the script trains on such tensors; 0 for a script as it is."""
-
-    @property
-    def replaces_checkpointing(self) -> bool:
-        """Tell whether the checkpoints that the script makes itself are to be switched off."""
-
-    @property
-    def is_trial(self) -> bool:
-        """Tell whether the process is there to be measured: its training leads nowhere."""
+    fake_card: str | None  # that tensors without data stand for, empty for the CPU; ``None`` where tensors have data
+    fake_ranks: int  # as one of how many ranks the script trains on such tensors; 0 for a script as it is
+    replaces_checkpointing: bool  # the checkpoints that the script makes itself are to be switched off
+    is_trial: bool  # the process is there to be measured: its training leads nowhere
 
     def on_session(self, detect: Callable[[], Detection]) -> Config:
         """Return the config to train with: a training session exists, and no step has run in it."""
