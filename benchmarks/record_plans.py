@@ -15,7 +15,7 @@ from pathlib import Path
 import onnxruntime
 
 from autorecompute.backends.ortmodule import detection, worker
-from autorecompute.backends.ortmodule.environment import IGNORING_LAYERS, WITHIN_LAYERS
+from autorecompute.backends.ortmodule.controller import IGNORING_LAYERS, WITHIN_LAYERS
 
 
 class Recorder:

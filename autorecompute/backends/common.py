@@ -65,11 +65,8 @@ def last_line(error: BaseException) -> str:
     return lines[-1] if lines else type(error).__name__
 
 
-COMPARED_SAMPLES = 2
-"""So few samples of a batch are compared: the batch need not fit without recompute."""
-
-STATE_DIMENSIONS = 3
-"""The state of a recurrent layer has so many: layers, samples, features."""
+COMPARED_SAMPLES = 2  # so few samples of a batch are compared: the batch need not fit without recompute
+STATE_DIMENSIONS = 3  # the state of a recurrent layer has so many: layers, samples, features
 
 
 def observe_batch(values: list[Any]) -> int:
@@ -101,15 +98,15 @@ def _tensors(value: Any) -> list[Any]:
     return [tensor for part in parts for tensor in _tensors(part)]
 
 
-def slice_batch(value: Any, batch: int, samples: int = COMPARED_SAMPLES) -> Any:
+def slice_batch(value: Any, batch: int) -> Any:
     """Return the same structure with every tensor of ``batch`` rows cut to its first few."""
     import torch
 
     def cut(item: Any) -> Any:
-        return slice_batch(item, batch, samples)
+        return slice_batch(item, batch)
 
     if isinstance(value, torch.Tensor):
-        return _cut_tensor(value, batch, samples)
+        return _cut_tensor(value, batch)
     if isinstance(value, MutableMapping):
         entries = copy.copy(value)  # of the same class: models read the entries of some as attributes
         for key, item in value.items():
@@ -148,16 +145,15 @@ def on_few_samples(
         return compare(tuple(args), dict(kwargs))
 
 
-def _cut_tensor(value: Any, batch: int, samples: int) -> Any:
+def _cut_tensor(value: Any, batch: int) -> Any:
     import torch
 
     if value.layout is not torch.strided or value.is_nested:  # the edges of a graph
         return value
     if value.dim() > 0 and value.shape[0] == batch:
-        return value[:samples]
-    if value.dim() == STATE_DIMENSIONS and value.shape[1] == batch:
-        return value[:, :samples].contiguous()  # as kernels of recurrent layers want it
-    return value
+        return value[:COMPARED_SAMPLES]
+    is_state = value.dim() == STATE_DIMENSIONS and value.shape[1] == batch
+    return value[:, :COMPARED_SAMPLES].contiguous() if is_state else value  # as kernels of recurrent layers want it
 
 
 TOLERANCES = {"float64": 1e-10, "float32": 1e-4, "float16": 1e-2, "bfloat16": 3e-2}
@@ -168,24 +164,18 @@ NOISE_FACTOR = 4.0
 Attention's backward pass does so on a card. Seen on an H100 in bfloat16: from 4e-4 to 1.1e-2 of the largest gradient.
 """
 
-MOST_NOISE = 0.05
-"""But by no more than this share of the largest gradient. Other dropout masks in one of six layers make 0.3 of it."""
-
+MOST_NOISE = 0.05  # but by no more of the largest gradient; other dropout masks in one of six layers make 0.3 of it
 LEAST_ROUNDED = 1024
 """A gradient of so many numbers that all fit into 16 bits was computed in 16 bits: under autocast, whatever the type of
 the weight. There a sum in another order may round to the next number, 2**-8 of the largest gradient in bfloat16."""
 
-PART = 2**22
-"""So many numbers are compared at once: 32 MiB as doubles."""
+PART = 2**22  # so many numbers are compared at once: 32 MiB as doubles
 
 
 def within(found: Mapping[str, float], kind_of: Callable[[str], str], steps: int) -> GradientCheck:
-    """Tell whether each gradient agrees within the tolerance of its own type.
+    """Tell whether each gradient's largest relative difference, over so many steps, is within its tolerance.
 
-    Args:
-        found: The largest relative difference of each, by its name.
-        kind_of: The type that a gradient was computed in, ``float32`` for instance; no difference is allowed in others.
-        steps: Number of steps that were compared.
+    ``kind_of`` gives the type that a gradient was computed in, ``float32`` for instance; others may not differ at all.
     """
     over = {name: off for name, off in found.items() if off > TOLERANCES.get(kind_of(name), 0.0)}
     name, worst = max((over or found).items(), key=lambda entry: (entry[1], entry[0]), default=("", 0.0))
@@ -199,8 +189,7 @@ def beside_noise(found: Mapping[str, float], noise: Mapping[str, float], check: 
     """
     telling = {name: off for name, off in found.items() if noise.get(name, math.inf) <= MOST_NOISE or math.isinf(off)}
     usual = max((noise.get(name, 0.0) for name in telling), default=math.inf)
-    default = (check.parameter, check.worst)
-    name, worst = max(telling.items(), key=lambda entry: entry[1], default=default)
+    name, worst = max(telling.items(), key=lambda entry: entry[1], default=(check.parameter, check.worst))
     agrees = 2 * len(telling) > len(found) and worst <= min(NOISE_FACTOR * usual, MOST_NOISE)
     message = f"{name} is off by {worst:.1e} of its largest gradient, steps without recompute by {usual:.1e}"
     return replace(

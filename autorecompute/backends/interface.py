@@ -25,21 +25,10 @@ class Listener(Protocol):
     def target_batch(self) -> int | None:
         """Samples that a forward is to receive; ``None`` for as many as the script gives."""
 
-    @property
-    def fake_card(self) -> str | None:
-        """Return the card that tensors without data stand for, empty for the CPU; ``None`` where tensors have data."""
-
-    @property
-    def fake_ranks(self) -> int:
-        """Return as one of how many ranks the script trains on such tensors; 0 for a script as it is."""
-
-    @property
-    def replaces_checkpointing(self) -> bool:
-        """Tell whether the checkpoints that the script makes itself are to be switched off."""
-
-    @property
-    def is_trial(self) -> bool:
-        """Tell whether the process is there to be measured: its training leads nowhere."""
+    fake_card: str | None  # that tensors without data stand for, empty for the CPU; ``None`` where tensors have data
+    fake_ranks: int  # as one of how many ranks the script trains on such tensors; 0 for a script as it is
+    replaces_checkpointing: bool  # the checkpoints that the script makes itself are to be switched off
+    is_trial: bool  # the process is there to be measured: its training leads nowhere
 
     def on_session(self, detect: Callable[[], Detection]) -> Config:
         """Return the config to train with: a training session exists, and no step has run in it."""
@@ -47,10 +36,8 @@ class Listener(Protocol):
     def on_forward(self, batch: int, check: Callable[..., GradientCheck]) -> None:
         """Note that the model is about to be called for training with this many samples.
 
-        Args:
-            batch: Samples of the call.
-            check: Compares a config's gradients on this very batch with those without recompute, and looks at a whole
-                step with it; with ``compares=False`` it does that alone.
+        ``check`` compares a config's gradients on this very batch with those without recompute, and looks at a whole
+        step with it; with ``compares=False`` it does that alone.
         """
 
     def on_several_models(self) -> None:
@@ -68,38 +55,27 @@ class Listener(Protocol):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Knob:
-    """A setting besides recompute that takes a restart of the script to change.
-
-    Attributes:
-        name: Its name for people.
-        variables: The environment variables that turn it on.
-        effect: Its effects, in words.
-        needs: Where it does anything, in words; empty where it does everywhere.
-        why_not: Tells why it cannot be tried on a config of a detection, in words; empty where it can.
-        plans: Plans that exist under it, by what a worker detected under its variables; ``None`` if it changes none.
-    """
+    """A setting besides recompute, for which the script is started again with other environment variables."""
 
     name: str
     variables: dict[str, str]
     effect: str
     needs: str = ""
+    """Where it does anything, in words; empty where it does everywhere."""
     why_not: Callable[[Config, Detection], str] = lambda _config, _detection: ""
+    """Tells why it cannot be tried on a config of a detection, in words; empty where it can."""
     plans: Callable[[Detection], Sequence[Plan]] | None = None
+    """Plans that exist under it, by what a worker detected under its variables; ``None`` if it changes none."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Emission:
-    """Settings that make an unmodified script train with a config.
-
-    Attributes:
-        variables: Environment variables to set.
-        files: Content of each file that they name, by its path.
-        notes: Further advice to whoever trains, by its subject.
-    """
+    """Environment variables that make an unmodified script train with a config, and the files that they name."""
 
     variables: dict[str, str]
     files: dict[Path, str] = field(default_factory=dict)
     notes: dict[str, str] = field(default_factory=dict)
+    """Further advice to whoever trains, by its subject."""
 
 
 class ControllerBackend(Protocol):
@@ -109,48 +85,25 @@ class ControllerBackend(Protocol):
     ``LOG_VARIABLES``, which say how much the system logs; ``CARDS``, whose kernels and allocator fake tensors can have.
     """
 
-    NAME: str
-    """Its name on the command line."""
-
-    VARIABLES: tuple[str, ...]
-    """All environment variables that decide about recompute."""
-
-    TRIAL_VARIABLES: Mapping[str, str]
-    """Variables of trials."""
-
-    USED_BY: str
-    """The module by whose import a script tells that it uses the system; empty for the one that trains all others."""
-
-    READ_BY: str
-    """Scripts in which the variables have an effect without ``run``: ``a script that ...``."""
-
+    NAME: str  # on the command line
+    VARIABLES: tuple[str, ...]  # all environment variables that decide about recompute
+    TRIAL_VARIABLES: Mapping[str, str]  # variables of trials
+    KNOBS: Sequence[Knob]  # what ``tune --knobs`` tries, in this order
+    HINTS: Sequence[Knob]  # what users may try themselves
+    REPAIR: str  # a module that builds what can be built here, when it is run; empty where there is nothing to build
+    READ_BY: str  # scripts in which the variables have an effect without ``run``: "a script that ..."
+    USED_BY: str  # module by whose import a script tells that it uses the system; empty for that of all other scripts
     IMPORT_HOOK: str
     """Function that a process which trains with an emission calls by itself when it imports a module: ``before MODULE
     FUNCTION WHAT IS MISSED``, with the function as ``package.module:function``, and what happens in a process that
     cannot call it, in words; or ``after ...``, for when the module has been imported."""
-
-    KNOBS: Sequence[Knob]
-    """Knobs that ``tune --knobs`` tries, in this order."""
-
-    HINTS: Sequence[Knob]
-    """Knobs that users may try themselves."""
-
-    REPAIR: str
-    """A module that builds what can be built here, when it is run; empty where there is nothing to build."""
-
     memory_model: Callable[[Space, StepProfiles], MemoryModel] | None
     """Makes a memory model from profiled steps; ``None`` of a system that profiles none, and has :meth:`memory_of`."""
 
     def render(
         self, config: Config, *, knobs: Collection[str] = (), versions: Mapping[str, str], folder: Path
     ) -> Emission:
-        """Render the config and the knobs of these names.
-
-        Args:
-            config: What to recompute.
-            knobs: Names among ``KNOBS``.
-            versions: Versions of what trains, as a detection has them.
-            folder: Where files lie that the variables name.
+        """Render the config and the knobs of these names for these versions; files go into the folder.
 
         Raises:
             SetupError: these versions read no config of this form.

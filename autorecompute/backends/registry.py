@@ -8,10 +8,9 @@ import sys
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, cast
 
-from autorecompute.backends.imports import when_imported
 from autorecompute.errors import OwnCheckpointingError, SetupError
 from autorecompute.plans import Config
-from autorecompute.startup.sitecustomize import watch_for
+from autorecompute.startup.sitecustomize import ImportWatch, watch_for
 from autorecompute.units import printable
 
 if TYPE_CHECKING:
@@ -20,6 +19,19 @@ if TYPE_CHECKING:
 
     from autorecompute.backends.interface import ControllerBackend, Emission, Listener, WorkerBackend
     from autorecompute.training_job import Detection
+
+
+def when_imported(name: str, change: Callable[[Any], None], before: Callable[[], None] | None = None) -> None:
+    """Call a function with a module as soon as it has been imported: now, if it has been already.
+
+    With the same function again, nothing more happens. ``before`` is called just before the module runs.
+    """
+    watches = [finder for finder in sys.meta_path if isinstance(finder, ImportWatch)]
+    if name in sys.modules:
+        change(sys.modules[name])
+    elif not any((watch.module, watch.after) == (name, change) for watch in watches):
+        # The module must not be imported from here: that may be what is going on at this moment.
+        sys.meta_path.insert(0, ImportWatch(name, before, change))
 
 
 NOT_REPLACED = (
@@ -38,10 +50,7 @@ class AutoBackend:
     """
 
     def __init__(
-        self,
-        plain: Any,
-        others: Mapping[str, ControllerBackend],
-        make: Callable[[ControllerBackend], WorkerBackend],
+        self, plain: Any, others: Mapping[str, ControllerBackend], make: Callable[[ControllerBackend], WorkerBackend]
     ) -> None:
         self._plain, self._others, self._make = plain, others, make
         self._current: WorkerBackend = plain
@@ -62,10 +71,8 @@ class AutoBackend:
 
     def why_nothing_trained(self) -> str:
         """Return the explanation of each backend that the script has brought in."""
-        plain: str = self._plain.why_nothing_trained()
-        if self._current is self._plain:
-            return plain
-        return f"{self._current.why_nothing_trained()} {plain}"
+        brought_in = [] if self._current is self._plain else [self._current]
+        return " ".join(backend.why_nothing_trained() for backend in (*brought_in, self._plain))
 
     def _bring_in(self, controller: ControllerBackend, listener: Listener) -> Callable[[Any], None]:
         def bring_in(_module: Any) -> None:
@@ -108,9 +115,7 @@ class _ForwardingListener:
             note(*told)
 
 
-AUTO = "auto"
-"""Whichever training system the script uses."""
-
+AUTO = "auto"  # whichever training system the script uses
 PACKAGES = {"ortmodule": "autorecompute.backends.ortmodule", "torch": "autorecompute.backends.torch"}
 """The folder of each, as a package: its module ``controller`` is one half, what its ``worker`` makes is the other."""
 
@@ -124,9 +129,9 @@ def controller(name: str) -> ControllerBackend:
     return cast("ControllerBackend", _load(name, "controller"))
 
 
-def controllers() -> list[ControllerBackend]:
-    """Return the controller's half of every backend."""
-    return [controller(name) for name in PACKAGES]
+def controllers(name: str = AUTO) -> list[ControllerBackend]:
+    """Return the controller's half of the backend of this name, or of every one for ``AUTO``."""
+    return [controller(each) for each in (PACKAGES if name == AUTO else [name])]
 
 
 def plain_name() -> str:
@@ -170,7 +175,7 @@ def is_decided() -> bool:
 
 def other_in_use(name: str) -> str:
     """Return the name of another backend whose training system this process has imported; empty where there is none."""
-    others = (backend for backend in controllers() if name != backend.NAME and backend.USED_BY)
+    others = (backend for backend in controllers() if name != backend.NAME)
     return next((backend.NAME for backend in others if backend.USED_BY in sys.modules), "")
 
 
@@ -179,8 +184,7 @@ def call_when_imported(name: str, call: Callable[[], None]) -> None:
 
     The function may import all that the backend is made of: nothing of that is half imported then.
     """
-    chosen = controllers() if name == AUTO else [controller(name)]
-    packages = [backend.USED_BY.partition(".")[0] for backend in chosen if backend.USED_BY]
+    packages = [backend.USED_BY.partition(".")[0] for backend in controllers(name) if backend.USED_BY]
     for package in ("torch", *packages):
         when_imported(package, lambda _module: call())
 
@@ -208,8 +212,7 @@ def variables() -> tuple[str, ...]:
 
 def trial_variables(name: str) -> dict[str, str]:
     """Return the variables of trials of the backend of this name, or of any where it is ``AUTO``."""
-    chosen = controllers() if name == AUTO else [controller(name)]
-    return {variable: value for backend in chosen for variable, value in backend.TRIAL_VARIABLES.items()}
+    return {variable: value for backend in controllers(name) for variable, value in backend.TRIAL_VARIABLES.items()}
 
 
 def cache_variables() -> tuple[str, ...]:

@@ -6,14 +6,7 @@ from autorecompute.search.fastest_batch import BatchChooser, Fastest, Listed
 from autorecompute.search.greedy import GreedySearcher
 from autorecompute.search.model_searcher import ModelSearcher
 from autorecompute.search.sampling import NAMES, OptunaSearcher, RecomputeSampler, make_searcher, require_installed
-from autorecompute.search.searcher import (
-    GuidedSearcher,
-    Limit,
-    Prior,
-    Proposal,
-    Searcher,
-    missing_in,
-)
+from autorecompute.search.searcher import GuidedSearcher, Limit, Prior, Proposal, Searcher, missing_in
 
 __all__ = [
     "NAMES",

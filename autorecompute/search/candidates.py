@@ -20,26 +20,13 @@ if TYPE_CHECKING:
     from autorecompute.plans import Plan, Space
 
 
-MOST_MIXES = 2**15
-"""So many mixes are looked at, give or take those that cannot exist."""
-
-MOST_SETS = 256
-"""So many sets of plans are kept while plans are added."""
-
-FEWEST_SETS = 8
-"""So many sets are mixed even where the blocks are very many."""
-
-RANGES = 32
-"""Sets that need about the same, as one of so many even ranges has it, compete with each other."""
-
-FINE_RANGES, OF_EACH = 128, 2
-"""So many ranges of peaks, and the cheapest of each, have their counts moved."""
-
-MOVES = 8
-"""So many counts of a config are moved one after the other, at most."""
-
-LEAPS = 8
-"""Of more occurrences than this, a count is also moved by such a part of them."""
+MOST_MIXES = 2**15  # so many mixes are looked at, give or take those that cannot exist
+MOST_SETS = 256  # so many sets of plans are kept while plans are added
+FEWEST_SETS = 8  # so many sets are mixed even where the blocks are very many
+RANGES = 32  # sets that need about the same, as one of so many even ranges has it, compete with each other
+FINE_RANGES, OF_EACH = 128, 2  # so many ranges of peaks, and the cheapest of each, have their counts moved
+MOVES = 8  # so many counts of a config are moved one after the other, at most
+LEAPS = 8  # of more occurrences than this, a count is also moved by such a part of them
 
 
 def _cheapest(needs: np.ndarray, simulated: Simulated, most: int, ranges: int = RANGES) -> np.ndarray:
@@ -49,25 +36,21 @@ def _cheapest(needs: np.ndarray, simulated: Simulated, most: int, ranges: int = 
     within = np.minimum((needs - needs.min()) * ranges / spread, ranges - 1).astype(int)
     order = np.lexsort((simulated.recompute_share, within))
     starts = np.searchsorted(within[order], within[order])
-    found: np.ndarray = order[np.arange(len(order)) - starts < most // ranges]
-    return found
+    return np.compress(np.arange(len(order)) - starts < most // ranges, order)
 
 
 def _cheapest_of_fine_ranges(mixes: np.ndarray, simulator: Simulator) -> np.ndarray:
     simulated = simulator.simulate(mixes)
     places = _cheapest(simulated.peak_bytes, simulated, FINE_RANGES * OF_EACH, FINE_RANGES)
-    cheapest: np.ndarray = mixes[np.sort(places)]
-    return cheapest
+    return np.take(mixes, np.sort(places), axis=0)
 
 
 def _best(sets: np.ndarray, most: int, simulator: Simulator) -> np.ndarray:
     if len(sets) <= most:
         return sets
     simulated = simulator.simulate(sets)
-    needs = (simulated.peak_bytes, simulated.stash_bytes)
-    by_peak, by_stash = (_cheapest(each, simulated, most // len(needs)) for each in needs)
-    best: np.ndarray = sets[np.unique(np.concatenate([by_peak, by_stash]))]
-    return best
+    kept = [_cheapest(needs, simulated, most // 2) for needs in (simulated.peak_bytes, simulated.stash_bytes)]
+    return np.take(sets, np.unique(np.concatenate(kept)), axis=0)
 
 
 MOST_PLANS = 15
@@ -76,12 +59,7 @@ simulated peak least."""
 
 
 class Candidates:
-    """Configs as arrays, and what was simulated of each.
-
-    Args:
-        space: The plans.
-        simulator: Made for the choices of :func:`choices_of`.
-    """
+    """Configs as arrays, and what was simulated of each; the simulator is made for :func:`choices_of` the space."""
 
     def __init__(self, space: Space, simulator: Simulator) -> None:
         self._space, self._choices = space, choices_of(space)
@@ -92,16 +70,14 @@ class Candidates:
         """Share of its occurrences at which each choice is on, from 0 to 1; a line for each config."""
         self.shares = self.switches - covered(self.switches, space, self._choices)
         """The same without what lies inside of what is made again as a whole."""
-        self._words = _as_words(self.switches)
+        bits = np.pad(self.switches.astype(bool), ((0, 0), (0, 64 - self.switches.shape[1] % 64)))
+        self._words = list(np.packbits(bits, axis=1).view(np.uint64).T.copy())  # 64 switches of all configs in each
         self.simulated = simulator.simulate(self.switches)
         self.places = {self.config(index): index for index in range(len(self))}
-        """The place of each config."""
         self.choice_shares = simulator.simulate(np.eye(len(self._choices), dtype=np.float32)).recompute_share
         """Kernel time that each switch adds alone, as a share."""
-        self.call_seconds = simulator.call_seconds
-        """Seconds that each switch adds beyond its kernels."""
-        self.step_error = simulator.step_error
-        """Error of a switch's added time, as a share of a step: of each, or the same of all."""
+        self.call_seconds = simulator.call_seconds  # that each switch adds beyond its kernels
+        self.step_error = simulator.step_error  # of a switch's added time, as a share of a step: of each, or of all
 
     def __len__(self) -> int:
         return len(self.switches)
@@ -119,9 +95,14 @@ class Candidates:
         return found
 
     def _existing(self, switches: np.ndarray) -> np.ndarray:
-        """Return the valid ones of some configs."""
-        found: np.ndarray = switches[_can_exist(switches, self._space, self._choices)]
-        return found
+        """Return the valid ones: no site is recomputed in two ways, and every choice takes effect."""
+        choices = self._choices
+        same = np.array([[one.site == other.site and one != other for other in choices] for one in choices], dtype=bool)
+        on = (switches > 0).astype(np.float32)
+        others = on @ same.reshape(len(choices), len(choices)).astype(np.float32)
+        has_nothing = (on > 0) & (switches <= covered(switches, self._space, choices))
+        is_one_way = (others * on).max(axis=1, initial=0) == 0
+        return np.compress(is_one_way & ~has_nothing.any(axis=1), switches, axis=0)
 
     def _subsets(self, simulator: Simulator) -> np.ndarray:
         by_plan = _by_plan(_most_telling(self._space, simulator), self._choices)
@@ -138,9 +119,8 @@ class Candidates:
         few = _best(sets, max(math.isqrt(MOST_MIXES // steps), FEWEST_SETS), simulator)
         first, rest = (part.reshape(-1, few.shape[1]) for part in np.broadcast_arrays(few[:, None], few[None]))
         found = self._existing(np.concatenate([sets, counts, self._at_counts(first, rest)]))
-        mixes = np.unique(found, axis=0)
-        moved = self._move_counts(mixes, simulator)
-        return np.unique(np.concatenate([mixes, *moved, np.array(presets, dtype=np.float32)]), axis=0)
+        moved = self._move_counts(np.unique(found, axis=0), simulator)
+        return np.unique(np.concatenate([found, *moved, np.array(presets, dtype=np.float32)]), axis=0)
 
     def _move_counts(self, mixes: np.ndarray, simulator: Simulator) -> list[np.ndarray]:
         """Return the cheapest mixes, and what is cheaper than they are with some counts moved."""
@@ -187,9 +167,8 @@ class Candidates:
         ]
 
     def _chosen(self, column: int, share: float) -> Choice:
-        choice = self._choices[column]
-        is_part = share < 1
-        return Choice(choice.site, choice.option, round(share * self._counting[column])) if is_part else choice
+        on = self._choices[column]
+        return on if share >= 1 else Choice(on.site, on.option, round(share * self._counting[column]))
 
     @functools.cached_property
     def full(self) -> int:
@@ -203,8 +182,8 @@ def choices_of(space: Space) -> tuple[Choice, ...]:
 
 
 def _by_plan(plans: Sequence[Plan], choices: Sequence[Choice]) -> np.ndarray:
-    table = [[choice in plan.choices for choice in choices] for plan in plans]
-    return np.array(table, dtype=bool).reshape(len(plans), len(choices))
+    rows = [[choice in plan.choices for choice in choices] for plan in plans]
+    return np.array(rows, dtype=bool).reshape(len(plans), len(choices))
 
 
 def _most_telling(space: Space, simulator: Simulator) -> list[Plan]:
@@ -229,23 +208,6 @@ def _counting_columns(plans: Sequence[Plan], choices: Sequence[Choice]) -> dict[
         for plan in plans
         if plan.counts and len(plan.choices) == 1 and shared.count(plan.choices[0]) == 1
     }
-
-
-def _as_words(switches: np.ndarray) -> list[np.ndarray]:
-    """Return 64 switches of all configs in each array, a bit for each switch."""
-    spare = 64 - switches.shape[1] % 64
-    bits = np.pad(switches.astype(bool), ((0, 0), (0, spare)))
-    return list(np.packbits(bits, axis=1).view(np.uint64).T.copy())
-
-
-def _can_exist(switches: np.ndarray, space: Space, choices: Sequence[Choice]) -> np.ndarray:
-    """Return a mask of the valid configs: no site is recomputed in two ways, and every choice takes effect."""
-    same = np.array([[one.site == other.site and one != other for other in choices] for one in choices], dtype=bool)
-    on = (switches > 0).astype(np.float32)
-    in_two_ways = ((on @ same.reshape(len(choices), len(choices)).astype(np.float32)) * on).max(axis=1, initial=0) > 0
-    has_nothing = (on > 0) & (switches <= covered(switches, space, choices))
-    fine: np.ndarray = ~in_two_ways & ~has_nothing.any(axis=1)
-    return fine
 
 
 def covered(switches: np.ndarray, space: Space, choices: Sequence[Choice]) -> np.ndarray:
@@ -300,21 +262,12 @@ def predict_frontier(memory: MemoryModel, dims: Mapping[str, int]) -> tuple[Fore
         KeyError: a shape depends on a dimension that is not known.
     """
     candidates = Candidates(memory.space, memory.simulator(dims, choices_of(memory.space)))
-    simulated = candidates.simulated
-    places = undominated(simulated.peak_bytes, simulated.recompute_share)
+    places = undominated(candidates.simulated.peak_bytes, candidates.simulated.recompute_share)
     return tuple(memory.forecast(candidates.config(place), dims) for place in places)
 
 
 def undominated(peaks: np.ndarray, costs: np.ndarray) -> list[int]:
-    """Return the places that no other beats in both, the lowest peak first.
-
-    Args:
-        peaks: Bytes, an entry for each config.
-        costs: Step times, or shares of extra work.
-    """
-    places, least = [], np.inf
-    for place in np.lexsort((costs, peaks)):
-        if costs[place] < least:
-            places.append(int(place))
-            least = costs[place]
-    return places
+    """Return the places that no other beats in both, in bytes and in step time or extra work, the lowest peak first."""
+    order = np.lexsort((costs, peaks))
+    least = np.minimum.accumulate(np.concatenate([[np.inf], costs[order]]))
+    return [int(place) for place in order[least[1:] < least[:-1]]]

@@ -13,14 +13,9 @@ if TYPE_CHECKING:
     from autorecompute.figures import CurvePoint
 
 
-POINTS_OF_A_LINE = 2
-"""Fewer points have no line through them."""
-
-FLAT = 0.01
-"""Peaks that differ by less than this share do not grow."""
-
-FORECAST_SHARE = 0.97
-"""Of the limit, so much may be filled by what is forecast from the steps of a trial: a whole process needs more."""
+POINTS_OF_A_LINE = 2  # fewer points have no line through them
+FLAT = 0.01  # peaks that differ by less than this share do not grow
+FORECAST_SHARE = 0.97  # of the limit, for what is forecast from the steps of a trial: a whole process needs more
 
 
 def _peaks_without(curve: Sequence[CurvePoint]) -> dict[int, int]:
@@ -42,66 +37,12 @@ def per_sample_bytes(curve: Sequence[CurvePoint], resting_bytes: int) -> float |
     return max(peaks[high] - resting_bytes, 1) / high
 
 
-def largest_without(curve: Sequence[CurvePoint], limit_bytes: int, resting_bytes: int) -> int | None:
-    """Return the largest batch that should fit without recompute; ``None`` where no peak is known."""
-    slope = per_sample_bytes(curve, resting_bytes)
-    if slope is None:
-        return None
-    peaks = {peak: batch for batch, peak in _peaks_without(curve).items()}
-    below = max((peak for peak in peaks if peak <= limit_bytes), default=None)
-    above = min((peak for peak in peaks if peak > limit_bytes), default=None)
-    if below is not None and above is not None and peaks[above] > peaks[below]:
-        # Between two that enclose the limit, their own line is nearer than one through all.
-        slope = (above - below) / (peaks[above] - peaks[below])
-    nearest = above if below is None else below
-    assert nearest is not None, "a slope comes from a peak"
-    return math.floor(peaks[nearest] + (limit_bytes - nearest) / slope)
-
-
-def is_hidden(curve: Sequence[CurvePoint]) -> bool:
-    """Tell whether the two largest batches have one peak: that of the process's start, which says nothing."""
-    peaks = list(_peaks_without(curve).values())[-POINTS_OF_A_LINE:]
-    return len(peaks) == POINTS_OF_A_LINE and peaks[1] < peaks[0] * (1 + FLAT)
-
-
-def largest_with(curve: Sequence[CurvePoint], limit_bytes: int, resting_bytes: int) -> float:
-    """Return the largest batch that any config should hold, going by the least peak seen; infinite before any was."""
-    tuned = {point.batch: point.recomputed.least_peak_bytes for point in curve if point.recomputed is not None}
-    seen = [(batch, peak) for batch, peak in tuned.items() if peak is not None]
-    if not seen:
-        return math.inf
-    batch, peak = max(seen)
-    room = FORECAST_SHARE * limit_bytes - resting_bytes
-    return max(batch * room / max(peak - resting_bytes, 1), 0.0)
-
-
-def throughput_without(curve: Sequence[CurvePoint], batch: float) -> float:
-    """Return the samples/s of this batch if it needed no recompute; infinite where nothing can be said.
-
-    Recompute makes no step faster, so this is what recompute can reach at most.
-    """
-    speeds = {point.batch: point.without.samples_per_second for point in curve if point.without.samples_per_second}
-    if len(speeds) < POINTS_OF_A_LINE:
-        return math.inf
-    seconds = [batch / speed for batch, speed in speeds.items()]
-    slope, start = statistics.linear_regression(list(speeds), seconds)
-    step_seconds = start + slope * batch
-    return batch / step_seconds if step_seconds > 0 else math.inf
-
-
-SURELY_TOO_LARGE = 1.1
-"""A batch that is forecast to need so many times the limit is not measured without recompute."""
+SURELY_TOO_LARGE = 1.1  # a batch that is forecast to need so many times the limit is not measured without recompute
 
 
 @dataclass(frozen=True, slots=True)
 class Listed:
-    """Exactly the batches that were asked for, the smallest first.
-
-    Args:
-        batches: In ascending order.
-        limit_bytes: The most that the peak may reach.
-        resting_bytes: Bytes held without any activation.
-    """
+    """Exactly the batches that were asked for, in ascending order; the bytes are as in :class:`Fastest`."""
 
     batches: tuple[int, ...]
     limit_bytes: int
@@ -109,13 +50,9 @@ class Listed:
 
     def without(self, curve: Sequence[CurvePoint]) -> int | None:
         """Return the next batch to measure without recompute, as long as all before it fit and it may fit as well."""
-        points = {point.batch: point for point in curve}
-        for batch in self.batches:
-            if batch not in points:
-                return None if self._is_too_large(batch, curve) else batch
-            if not points[batch].fits_without:
-                return None
-        return None
+        fits = {point.batch: point.fits_without for point in curve}
+        batch = next((batch for batch in self.batches if not fits.get(batch)), None)
+        return None if batch is None or batch in fits or self._is_too_large(batch, curve) else batch
 
     def recomputed(self, curve: Sequence[CurvePoint]) -> int | None:
         """Return the next batch to tune with recompute; ``None`` when all fit or are tuned."""
@@ -127,9 +64,7 @@ class Listed:
 
     def untuned(self, curve: Sequence[CurvePoint]) -> list[int]:
         """Return the batches that some config may hold, and that nobody has tuned."""
-        tuned = [point for point in curve if point.recomputed is not None]
-        too_large = min((point.batch for point in tuned if not point.fits_with), default=math.inf)
-        return [batch for batch in self._left(curve) if batch < too_large]
+        return [batch for batch in self._left(curve) if batch < _least_too_large(curve)]
 
     def may_answer(self, batch: int) -> bool:
         """Tell whether this batch may be the answer, and not only what it is compared with."""
@@ -144,36 +79,23 @@ class Listed:
         return slope is not None and self.resting_bytes + slope * batch > SURELY_TOO_LARGE * self.limit_bytes
 
 
-START = 8
-"""The first batch to be measured: small enough for most cards, large enough to tell what a sample takes."""
-
-CLOSE = 0.05
-"""The largest batch that fits without recompute is known well enough within this share."""
-
-FASTEST_GROWTH = 8
-"""So many times as large as one that fits may the next batch be: forecasts from far away are not to end a machine."""
-
-MOST_WITHOUT = 10
-"""Batches that are measured without recompute."""
-
-APART = 2.5
-"""The fastest batch has neighbours that are measured, and no farther away than this factor."""
-
-LADDER = (1.25, 1.5, 2.0, 3.0, 4.0, 6.0, 8.0, 12.0, 16.0)
-"""Batches with recompute, as multiples of the largest that fits without."""
-
-LEAST_STEP = 1.1
-"""A batch that is larger by less than this is not worth a tuning of its own."""
-
-NOISE = 0.02
-"""Throughput that grows by less than this share does not grow."""
-
-PATIENCE = 2
-"""So many batches in a row that gain nothing end the search; one does where no larger batch can gain."""
+START = 8  # the first batch to be measured: small enough for most cards, large enough to tell what a sample takes
+CLOSE = 0.05  # the largest batch that fits without recompute is known well enough within this share
+FASTEST_GROWTH = 8  # times as large as one that fits: forecasts from far away are not to end a machine
+MOST_WITHOUT = 10  # batches that are measured without recompute
+APART = 2.5  # the fastest batch has neighbours that are measured, and no farther away than this factor
+LADDER = (1.25, 1.5, 2.0, 3.0, 4.0, 6.0, 8.0, 12.0, 16.0)  # multiples of the largest that fits without
+LEAST_STEP = 1.1  # a batch that is larger by less than this is not worth a tuning of its own
+NOISE = 0.02  # throughput that grows by less than this share does not grow
+PATIENCE = 2  # so many batches in a row that gain nothing end the search; one does where no larger batch can gain
 
 MOST_TUNED = 6
-SHARES = 3
-"""A batch gets a third of the trials and the time that are left: it learns from those before it."""
+SHARES = 3  # a batch gets a third of the trials and the time that are left: it learns from those before it
+
+
+def _least_too_large(curve: Sequence[CurvePoint]) -> float:
+    tuned = [point for point in curve if point.recomputed is not None]
+    return min((point.batch for point in tuned if not point.fits_with), default=math.inf)
 
 
 @dataclass(frozen=True, slots=True)
@@ -201,14 +123,14 @@ class Fastest:
 
     def recomputed(self, curve: Sequence[CurvePoint]) -> int | None:
         """Return the next larger batch to tune that some config may hold, unless throughput has ceased to grow."""
-        tuned = [point for point in curve if point.recomputed is not None]
         largest = max((point.batch for point in curve if point.fits_without or point.fits_with), default=0)
-        too_large = min((point.batch for point in tuned if not point.fits_with), default=math.inf)
-        batch = min(self._next_on_ladder(curve, largest), largest_with(curve, self.limit_bytes, self.resting_bytes))
+        too_large = _least_too_large(curve)
+        batch = min(_next_on_ladder(curve, largest), self._largest_with(curve))
         if batch >= too_large:
             batch = (largest + too_large) / 2
         is_step = batch >= max(LEAST_STEP * largest, largest + 1)
-        if len(tuned) >= MOST_TUNED or not is_step or _has_ceased_to_grow(curve, has_end=too_large < math.inf):
+        tuned = sum(point.recomputed is not None for point in curve)
+        if tuned >= MOST_TUNED or not is_step or _has_ceased_to_grow(curve, has_end=too_large < math.inf):
             return None
         return math.floor(batch)
 
@@ -227,24 +149,48 @@ class Fastest:
     def _towards_the_limit(self, curve: Sequence[CurvePoint]) -> int | None:
         fitting = max((point.batch for point in curve if point.fits_without), default=0)
         too_large = min((point.batch for point in curve if not point.fits_without), default=None)
-        guess = largest_without(curve, self.limit_bytes, self.resting_bytes)
+        guess = self._largest_without(curve)
         if too_large is not None and (guess is None or guess >= too_large):
             # What failed told no peak, or less than its whole process needs: halfway is as good as any guess.
             guess = (fitting + too_large) // 2
-        if guess is not None and too_large is None and is_hidden(curve):
+        last = list(_peaks_without(curve).values())[-POINTS_OF_A_LINE:]
+        if guess is not None and too_large is None and len(last) > 1 and last[1] < last[0] * (1 + FLAT):
+            # The two largest batches have one peak: that of the process's start, which says nothing.
             guess = max(guess, 2 * fitting)
         if guess is None or guess <= fitting * (1 + CLOSE):
             return None
         return min(guess, fitting * FASTEST_GROWTH) if fitting else guess
 
-    def _next_on_ladder(self, curve: Sequence[CurvePoint], largest: int) -> float:
-        foot = max((point.batch for point in curve if point.fits_without), default=0)
-        if not foot:
-            # Nothing fits without recompute: half of what did not is as good a beginning as any.
-            least = min(point.batch for point in curve)
-            return 2 * largest if largest else max(least // 2, 1)
-        rungs = [round(foot * ratio) for ratio in LADDER]
-        return next((rung for rung in rungs if rung >= LEAST_STEP * largest), 0)
+    def _largest_without(self, curve: Sequence[CurvePoint]) -> int | None:
+        """Return the largest batch that should fit without recompute; ``None`` where no peak is known."""
+        slope = per_sample_bytes(curve, self.resting_bytes)
+        if slope is None:
+            return None
+        peaks = {peak: batch for batch, peak in _peaks_without(curve).items()}
+        below = max((peak for peak in peaks if peak <= self.limit_bytes), default=None)
+        above = min((peak for peak in peaks if peak > self.limit_bytes), default=None)
+        if below is not None and above is not None and peaks[above] > peaks[below]:
+            # Between two that enclose the limit, their own line is nearer than one through all.
+            slope = (above - below) / (peaks[above] - peaks[below])
+        nearest = above if below is None else below
+        assert nearest is not None, "a slope comes from a peak"
+        return math.floor(peaks[nearest] + (self.limit_bytes - nearest) / slope)
+
+    def _largest_with(self, curve: Sequence[CurvePoint]) -> float:
+        """Return the largest batch that any config should hold, by the least peak seen; infinite before any was."""
+        tuned = {point.batch: point.recomputed.least_peak_bytes for point in curve if point.recomputed is not None}
+        batch, peak = max(((batch, peak) for batch, peak in tuned.items() if peak is not None), default=(0, 0))
+        room = FORECAST_SHARE * self.limit_bytes - self.resting_bytes
+        return batch * max(room, 0.0) / max(peak - self.resting_bytes, 1) if peak else math.inf
+
+
+def _next_on_ladder(curve: Sequence[CurvePoint], largest: int) -> float:
+    foot = max((point.batch for point in curve if point.fits_without), default=0)
+    if not foot:
+        # Nothing fits without recompute: half of what did not is as good a beginning as any.
+        return 2 * largest if largest else max(min(point.batch for point in curve) // 2, 1)
+    rungs = [round(foot * ratio) for ratio in LADDER]
+    return next((rung for rung in rungs if rung >= LEAST_STEP * largest), 0)
 
 
 def _beside_the_fastest(curve: Sequence[CurvePoint]) -> int | None:
@@ -274,9 +220,16 @@ def _has_ceased_to_grow(curve: Sequence[CurvePoint], *, has_end: bool) -> bool:
         speed = point.recomputed.figures.samples_per_second or 0.0
         idle = 0 if speed > best * (1 + NOISE) else idle + 1
         best = max(best, speed)
-    largest = max(point.batch for point in curve)
-    can_gain = throughput_without(curve, LADDER[-1] * largest) > best * (1 + NOISE)
-    return idle >= PATIENCE or (idle > 0 and (has_end or not can_gain))
+    if idle == 0 or idle >= PATIENCE or has_end:
+        return idle > 0
+    # Recompute makes no step faster: the line through the steps without it tells what a larger batch reaches at most.
+    speeds = {point.batch: point.without.samples_per_second for point in curve if point.without.samples_per_second}
+    if len(speeds) < POINTS_OF_A_LINE:
+        return False
+    seconds = [batch / speed for batch, speed in speeds.items()]
+    slope, start = statistics.linear_regression(list(speeds), seconds)
+    batch = LADDER[-1] * max(point.batch for point in curve)
+    return batch <= best * (1 + NOISE) * (start + slope * batch)
 
 
 BatchChooser: TypeAlias = Fastest | Listed

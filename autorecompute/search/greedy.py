@@ -8,11 +8,10 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
-from autorecompute.figures import comparable_steps
 from autorecompute.measurement import Outcome
 from autorecompute.plans import Config
 from autorecompute.search.candidates import sound_space
-from autorecompute.search.searcher import Proposal, preset_reason
+from autorecompute.search.searcher import Proposal, Searcher, preset_reason, steps_by_number
 from autorecompute.search.surrogate import needs_nothing, relative_costs
 
 if TYPE_CHECKING:
@@ -23,8 +22,7 @@ if TYPE_CHECKING:
     from autorecompute.search.surrogate import Needs
 
 
-FEW_ON_OR_OFF = 1
-"""Configs of so many plans, and those that leave so many out, tell what a plan saves, and not how savings add up."""
+FEW_ON_OR_OFF = 1  # plans on, or left out: such configs tell what a plan saves, and not how savings add up
 
 
 class PeakModel:
@@ -41,8 +39,7 @@ class PeakModel:
         self._savings = {plan: self._seen_savings(plan, too_large) for plan in space.plans}
         if self._peaks:
             # Out of memory is above the limit; how far above, the nearest measured peak tells.
-            guesses = {c: max(self._forecast_bytes(c), limit_bytes + 1) for c in too_large if c not in self._peaks}
-            self._peaks |= guesses
+            self._peaks |= {c: max(self._forecast_bytes(c), limit_bytes + 1) for c in too_large if c not in self._peaks}
         self._optimism_bytes = self._learn_optimism()
 
     def spare_bytes(self, config: Config) -> int | None:
@@ -67,16 +64,13 @@ class PeakModel:
 
         The search asks for what should just fit, so that the forecasts that err on the low side are those it follows.
         """
-        if len(self._peaks) == 1:
-            return 0.0
-        middling = [
-            c for c in self._peaks if FEW_ON_OR_OFF < len(c.choices) < len(self._space.all_on.choices) - FEW_ON_OR_OFF
-        ]
+        most = len(self._space.all_on.choices) - FEW_ON_OR_OFF
         misses = distances = 0
-        for config in middling:
-            others = [other for other in self._peaks if other != config]
-            misses += self._peaks[config] - self._forecast_bytes(config, others)
-            distances += min(len(other.choices ^ config.choices) for other in others)
+        for config in self._peaks if len(self._peaks) > 1 else ():
+            if FEW_ON_OR_OFF < len(config.choices) < most:
+                others = [other for other in self._peaks if other != config]
+                misses += self._peaks[config] - self._forecast_bytes(config, others)
+                distances += min(len(other.choices ^ config.choices) for other in others)
         return max(0.0, misses / distances) if distances else 0.0
 
     def _forecast_bytes(self, config: Config, known: Collection[Config] | None = None) -> int:
@@ -106,56 +100,35 @@ class PeakModel:
         return [pair for pair in seen if pair[1] >= 0] or [(config, 0) for config, _ in seen]
 
 
-EXPECTED_COST = 0.02
-"""Step time that a plan adds, as a share, as long as no trial tells."""
-
-COST_SPREAD = 0.02
-"""Deviation of a plan's cost from the expected one, as a rule."""
-
-COST_SPREAD_OF_COUNTED = 0.2
-"""The same of a plan that counts: such plans recompute whole blocks, all of which take a third of a step."""
-
-LEAST_NOISE = 0.004**2
-"""Variance of a step time on the quietest machine, as a share of it."""
+EXPECTED_COST = 0.02  # step time that a plan adds, as a share, as long as no trial tells
+COST_SPREAD = 0.02  # deviation of a plan's cost from the expected one, as a rule
+COST_SPREAD_OF_COUNTED = 0.2  # the same of a plan that counts: all the blocks that it recomputes take a third of a step
+LEAST_NOISE = 0.004**2  # variance of a step time on the quietest machine, as a share of it
 
 
 class TimeModel:
-    """Step time as a sum: the step without recompute, and what each plan adds to it.
+    """Step time as a sum: the step without recompute, and what each plan adds to it; as a share of the fastest trial's.
 
-    All times are relative to the fastest trial's.
-
-    Attributes:
-        costs: Share of the step time that each plan adds; below 0 where it is faster to recompute.
+    ``costs`` has what each plan adds, below 0 where it is faster to recompute.
     """
 
     def __init__(self, space: Space, trials: Sequence[Trial]) -> None:
         self._space = space
-        timed = [trial for trial in trials if trial.measurement.median_step_seconds]
-        # Beside a reference of the same minutes times can be compared over hours; without one, only as they are.
-        self._has_reference = all(trial.relative_throughput for trial in timed)
-        steps = comparable_steps([trial.measurement for trial in timed])
-        self._steps = {trial.number: seconds for trial, seconds in zip(timed, steps, strict=True) if seconds}
-        self._fastest = min(map(self._seconds, timed), default=1.0)
+        steps = steps_by_number(trials)
+        fastest = min(steps.values(), default=1.0)
+        self._measured = {number: step / fastest for number, step in steps.items()}
         self._base, self.costs = 1.0, dict.fromkeys(space.plans, EXPECTED_COST)
-        self._learn([trial for trial in timed if space.is_mix(trial.config)])
-
-    def measured(self, trial: Trial) -> float:
-        """Return the step time of a trial that has one."""
-        return self._seconds(trial) / self._fastest
+        self._learn([trial for trial in trials if trial.number in steps and space.is_mix(trial.config)])
 
     def expected(self, trial: Trial) -> float:
         """Return the step time of a trial without the luck of its measurement: the fastest of many was lucky."""
-        return max(self.measured(trial), self.forecast(trial.config))
+        return max(self._measured[trial.number], self.forecast(trial.config))
 
     def forecast(self, config: Config) -> float:
         """Return the step time to expect of a config."""
         return self._base + sum(
             self.costs[plan] * self._space.share(config, plan) for plan in self._space.plans_of(config)
         )
-
-    def _seconds(self, trial: Trial) -> float:
-        relative = trial.relative_throughput
-        return 1 / relative if self._has_reference and relative else self._steps[trial.number]
 
     def _learn(self, trials: Sequence[Trial]) -> None:
         """Fit the costs by ridge regression, which leaves what no trial can tell as it was expected.
@@ -165,9 +138,9 @@ class TimeModel:
         """
         if not trials:
             return
-        times = np.array([self.measured(trial) for trial in trials])
-        ones = [[1.0, *(self._space.share(trial.config, plan) for plan in self._space.plans)] for trial in trials]
-        design = np.array(ones, dtype=float)
+        times = np.array([self._measured[trial.number] for trial in trials])
+        plans = self._space.plans
+        design = np.array([[1.0, *(self._space.share(trial.config, plan) for plan in plans)] for trial in trials])
         spreads = [COST_SPREAD_OF_COUNTED if plan.counts else COST_SPREAD for plan in self._space.plans]
         costs = _ridge(design, times, LEAST_NOISE, spreads)
         spare = max(len(trials) - len(costs), 1)
@@ -179,14 +152,10 @@ class TimeModel:
 def _ridge(design: np.ndarray, times: np.ndarray, noise: float, spreads: Sequence[float]) -> np.ndarray:
     """Return the base and the costs that explain the times best, given the variance of their noise."""
     weights = np.array([0.0, *(noise / spread**2 for spread in spreads)])
-    expected = np.full(design.shape[1], EXPECTED_COST)
-    expected[0] = 0.0
-    left = design.T @ design + np.diag(weights)
-    return np.linalg.solve(left, design.T @ times + weights * expected)
+    return np.linalg.solve(design.T @ design + np.diag(weights), design.T @ times + weights * EXPECTED_COST)
 
 
-LEAST_COST = 0.002
-"""No plan counts as cheaper than this share of a step when its saving is weighed against its time."""
+LEAST_COST = 0.002  # no plan counts as cheaper than this share of a step when its saving is weighed against its time
 
 
 def moves_from(base: Config, space: Space, times: TimeModel, peaks: PeakModel) -> Iterator[Config]:
@@ -234,14 +203,9 @@ def _prune(
             yield space.with_plan(config, plan, config.count_of(plan) - spare)
 
 
-WHOLE_SHARE = 0.7
-"""An opening within this share of the budget is gone through as a whole."""
-
-CUT_SHARE = 2 / 3
-"""A longer one is cut down to this share, so that a third of the budget is left to use what it told."""
-
-FAILURES_THAT_TELL = 3
-"""After so many plans alone that ran out of memory, and none that did not, the rest would tell as little."""
+WHOLE_SHARE = 0.7  # an opening within this share of the budget is gone through as a whole
+CUT_SHARE = 2 / 3  # a longer one is cut down to this share, so that a third of the budget is left to use what it told
+FAILURES_THAT_TELL = 3  # plans alone that ran out of memory, and none that did not: the rest would tell as little
 
 
 def opening_of(space: Space, presets: Iterable[Config]) -> tuple[list[Proposal], list[Proposal], list[Proposal]]:
@@ -262,29 +226,21 @@ def opening_of(space: Space, presets: Iterable[Config]) -> tuple[list[Proposal],
 def _tell_nothing(alone: Sequence[Proposal], trials: Sequence[Trial]) -> bool:
     configs = {proposal.config for proposal in alone}
     outcomes = [trial.measurement.outcome for trial in trials if trial.config in configs]
-    is_any_measured = any(outcome.is_measured for outcome in outcomes)
-    return outcomes.count(Outcome.OOM) >= FAILURES_THAT_TELL and not is_any_measured
+    return outcomes.count(Outcome.OOM) >= FAILURES_THAT_TELL and not any(one.is_measured for one in outcomes)
 
 
-NOISE = 0.01
-"""A gain below this share of the step time is not worth a trial: it could not be told from noise."""
-
-FEW_PLANS = 2
-"""Up to so many plans are named in a reason."""
+NOISE = 0.01  # a gain below this share of the step time is not worth a trial: it could not be told from noise
+FEW_PLANS = 2  # up to so many plans are named in a reason
 
 
-class GreedySearcher:
+class GreedySearcher(Searcher):
     """Grows and prunes what was tried towards the fastest config within the limit.
 
     Every step is measured and the next one starts from what was measured, so that a wrong forecast costs one trial. The
     search ends when no config that should fit should also be faster, and as many tries against the odds as there are
     plans have gained nothing.
 
-    Args:
-        space: The plans.
-        budget: The most trials that the study may have; the caller counts them, here it bounds the opening.
-        limit_bytes: The memory limit.
-        needs: Returns what a config has to have made ready.
+    The caller counts the trials that the study may have: here the ``budget`` bounds the opening.
     """
 
     def __init__(self, space: Space, *, budget: int, limit_bytes: int, needs: Needs = needs_nothing) -> None:
@@ -307,11 +263,6 @@ class GreedySearcher:
         # What the opening left out comes last: it may still tell something where no step looks worth a trial.
         proposals = chain(opening, self._steps(space, whole, trials), whole)
         return next((proposal for proposal in proposals if proposal.config.hash not in tried), None)
-
-    @staticmethod
-    def predict(config: Config, trials: Sequence[Trial]) -> None:
-        """Return nothing: its sums have no interval."""
-        del config, trials
 
     def expect_steps(self, trials: Sequence[Trial]) -> Mapping[int, float]:
         """Return the step times by a sum of plans, never less than was measured."""
@@ -340,13 +291,8 @@ class GreedySearcher:
 
 def _in_words(space: Space, base: Trial, config: Config) -> str:
     before, after = space.plans_of(base.config), space.plans_of(config)
-    gained = _listed("with", [plan for plan in after if plan not in before])
-    lost = _listed("without", [plan for plan in before if plan not in after])
-    return f"trial {base.number}{gained}{lost}"
-
-
-def _listed(word: str, plans: Sequence[Plan]) -> str:
-    if not plans:
-        return ""
-    names = " and ".join(plan.label for plan in plans) if len(plans) <= FEW_PLANS else f"{len(plans)} plans"
-    return f" {word} {names}"
+    words = [f"trial {base.number}"]
+    for word, some, others in (("with", after, before), ("without", before, after)):
+        if labels := [plan.label for plan in some if plan not in others]:
+            words += [word, " and ".join(labels) if len(labels) <= FEW_PLANS else f"{len(labels)} plans"]
+    return " ".join(words)

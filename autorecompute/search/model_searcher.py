@@ -10,14 +10,14 @@ import numpy as np
 from autorecompute.measurement import Outcome, Prediction
 from autorecompute.plans import Config
 from autorecompute.search.candidates import Candidates, chance_to_work, choices_of
-from autorecompute.search.searcher import Proposal, preset_reason
+from autorecompute.search.searcher import Proposal, Searcher, preset_reason
 from autorecompute.search.surrogate import USUAL_ERROR, Surrogate, needs_nothing, normal, relative_costs
 
 if TYPE_CHECKING:
     from collections.abc import Collection, Mapping, Sequence
 
     from autorecompute.measurement import Trial
-    from autorecompute.memory import Forecast, PeakForecaster
+    from autorecompute.memory import PeakForecaster
     from autorecompute.plans import Space
     from autorecompute.search.surrogate import Needs
 
@@ -33,11 +33,8 @@ WORTH_WAITING = 0.01
 """A trial that brought the step time of the best down by no more than this share gained nothing: among many configs
 that are equally fast, noise makes a new one look best now and then."""
 
-LIKELY = 0.5
-"""Chance from which a config is more likely to fit than not."""
-
-HOPELESS = 1e-4
-"""Chance below which only the least peak is still looked for, as long as no config fits."""
+LIKELY = 0.5  # chance from which a config is more likely to fit than not
+HOPELESS = 1e-4  # chance below which only the least peak is still looked for, as long as no config fits
 
 LOST_TRIALS, HOPELESS_THEN = 3, 0.05
 """After so many configs that ran out of memory, and none that fits, a trial takes a better chance: each one costs a
@@ -51,11 +48,10 @@ SLACK = 3.0
 """Simulated peaks that differ by no more than so many likely errors of the model of memory cannot be told apart. What
 should need so much more than a config that ran out of memory is ruled out."""
 
-INTERVAL = 1.645
-"""Standard deviations on each side of a 90 % interval."""
+INTERVAL = 1.645  # standard deviations on each side of a 90 % interval
 
 
-class ModelSearcher:
+class ModelSearcher(Searcher):
     """Measures what should gain most: likely to fit and faster than the best, or so little known that it may be.
 
     The expected improvement over the fastest config that fits (Jones, Schonlau and Welch, 1998), times the probability
@@ -66,7 +62,7 @@ class ModelSearcher:
     Args:
         space: The plans.
         limit_bytes: The memory limit.
-        memory: A model of memory, made from small steps.
+        memory: A model of memory.
         dims: The dimensions of a step at the target batch.
         prior: Trials of a problem that is like this one.
         needs: Returns what a config has to have made ready.
@@ -89,13 +85,15 @@ class ModelSearcher:
         known_trials: int = 0,
         least_fit: float = 0.0,
     ) -> None:
-        self._space, self._limit_bytes, self._prior, self._least_fit = space, limit_bytes, prior, least_fit
+        self._limit_bytes, self._prior, self._least_fit = limit_bytes, prior, least_fit
         self._candidates = Candidates(space, memory.simulator(dims, choices_of(space)))
         self._base_bytes, self._peak_error = memory.base_bytes(dims), memory.likely_error
         self._is_known = self._peak_error < USUAL_ERROR
         self._needs, self._known_trials = needs, known_trials
-        self._presets = list(dict.fromkeys(space.presets.values()))
-        self._opaque = _forecasts_of(space.opaque_presets.values(), memory, dims)
+        self._presets, opaque = list(dict.fromkeys(space.presets.values())), space.opaque_presets.values()
+        found = memory.forecasts(dims) if opaque else []
+        # Nothing is known of a preset that seems to recompute nothing.
+        self._opaque = {one.config: one for one in found if one.config in opaque and one.recompute_share > 0}
 
     def propose(self, trials: Sequence[Trial], claimed: Collection[Config] = ()) -> Proposal | None:
         """Return the next config; ``None`` when the batch fits without recompute, or nothing is left to gain."""
@@ -137,9 +135,7 @@ class ModelSearcher:
         leanest = min(known, key=lambda preset: float(surrogate.peak_bytes[known[preset]]))
         fitting = [preset for preset, place in known.items() if surrogate.fits[place] >= LIKELY and preset != leanest]
         by_hand = sorted(fitting, key=lambda preset: float(surrogate.step[known[preset]]))[:1]
-        if any(preset in tried for preset in fitting):
-            by_hand = []
-        return [Config(), leanest, *by_hand, *opaque]
+        return [Config(), leanest, *(by_hand if not any(one in tried for one in fitting) else ()), *opaque]
 
     def _may_gain(self, preset: Config, surrogate: Surrogate) -> bool:
         """Tell whether an opaque preset may fit, and no mix that is as likely to recomputes as little."""
@@ -165,8 +161,6 @@ class ModelSearcher:
     ) -> Proposal | None:
         fitting = [surrogate.settled_step(trial) if trial.fits else math.inf for trial in trials]
         best = min((step for step in fitting if step < math.inf), default=None)
-        # Where nothing fits yet, anything that does is a gain, the faster the better.
-        to_beat = best if best is not None else float(surrogate.step.max()) + 1.0
         allowed = self._allowed(trials, claimed)
         if self._least_fit:
             is_sure = allowed * (surrogate.fits >= self._least_fit)
@@ -174,9 +168,16 @@ class ModelSearcher:
             if best is None and (is_first_guess or not is_sure.any()):
                 return self._least_peak(trials, surrogate, allowed)
             allowed = is_sure
-        gain = surrogate.fits * _expected_improvement(to_beat, surrogate) * allowed / costs
+        # Where nothing fits yet, anything that does is a gain, the faster the better.
+        ahead = (best if best is not None else float(surrogate.step.max()) + 1.0) - surrogate.step
+        units = ahead / surrogate.step_deviation
+        density = np.exp(-0.5 * units**2) / math.sqrt(2 * math.pi)
+        improvement = ahead * normal(units) + surrogate.step_deviation * density
+        gain = surrogate.fits * improvement * allowed / costs
         place = int(gain.argmax())
-        if best is None and float((surrogate.fits * (allowed > 0)).max()) < _hopeless(trials):
+        lost = sum(trial.measurement.outcome is Outcome.OOM for trial in trials if not trial.config.is_none)
+        hopeless = HOPELESS_THEN if lost >= LOST_TRIALS else HOPELESS
+        if best is None and float((surrogate.fits * (allowed > 0)).max()) < hopeless:
             return self._least_peak(trials, surrogate, allowed)
         is_done = best is not None and (gain[place] < LEAST_GAIN * best or self._is_tired(fitting))
         if gain[place] <= 0 or is_done:
@@ -189,12 +190,9 @@ class ModelSearcher:
 
     def _is_tired(self, fitting: Sequence[float]) -> bool:
         patience = PATIENCE_WHERE_KNOWN if self._is_known else PATIENCE
-        if len(fitting) < self._known_trials + patience:
-            return False
-        if not self._is_known:
-            return count_since_gain(fitting) >= patience
-        # What is over the limit was tried under another one, before whole processes were seen to need more.
-        return count_since_gain([step for step in fitting if step < math.inf]) >= patience
+        # What is over a known limit was tried under another one, before whole processes were seen to need more.
+        steps = [step for step in fitting if step < math.inf] if self._is_known else fitting
+        return len(fitting) >= self._known_trials + patience and count_since_gain(steps) >= patience
 
     def _least_peak(self, trials: Sequence[Trial], surrogate: Surrogate, allowed: np.ndarray) -> Proposal | None:
         """Return the config that should need less than any that was measured, which tells what limit would do.
@@ -202,10 +200,9 @@ class ModelSearcher:
         Where that ran out of memory, too, all others would.
         """
         is_hopeless = any(trial.measurement.outcome.is_about_memory for trial in trials if not trial.config.is_none)
-        least = 0 if is_hopeless else math.inf
-        measured = (trial.measurement.peak_bytes for trial in trials if trial.measurement.peak_bytes is not None)
+        measured = [trial.measurement.peak_bytes for trial in trials if trial.measurement.peak_bytes is not None]
         place = int(np.where(allowed, surrogate.peak_bytes, math.inf).argmin())
-        if not allowed[place] or surrogate.peak_bytes[place] >= min(measured, default=least):
+        if not allowed[place] or surrogate.peak_bytes[place] >= min(measured, default=0 if is_hopeless else math.inf):
             return None
         return self._proposal(self._candidates.config(place), "least peak", surrogate)
 
@@ -248,29 +245,7 @@ class ModelSearcher:
         )
 
 
-def _forecasts_of(
-    configs: Collection[Config], memory: PeakForecaster, dims: Mapping[str, int]
-) -> dict[Config, Forecast]:
-    """Return the forecasts of configs, but those that seem to recompute nothing: nothing is known of them."""
-    found = memory.forecasts(dims) if configs else []
-    return {one.config: one for one in found if one.config in configs and one.recompute_share > 0}
-
-
 def count_since_gain(steps: Sequence[float]) -> int:
     """Count the trials after the first whose step takes no more than 1 % longer than the best."""
     as_good = (1 + WORTH_WAITING) * min(steps)
     return len(steps) - 1 - next(place for place, step in enumerate(steps) if step <= as_good)
-
-
-def _expected_improvement(to_beat: float, surrogate: Surrogate) -> np.ndarray:
-    ahead = to_beat - surrogate.step
-    units = ahead / surrogate.step_deviation
-    density = np.exp(-0.5 * units**2) / math.sqrt(2 * math.pi)
-    gain: np.ndarray = ahead * normal(units) + surrogate.step_deviation * density
-    return gain
-
-
-def _hopeless(trials: Sequence[Trial]) -> float:
-    """Return the chance to fit below which a config is not tried, where none fits yet."""
-    lost = sum(trial.measurement.outcome is Outcome.OOM for trial in trials if not trial.config.is_none)
-    return HOPELESS_THEN if lost >= LOST_TRIALS else HOPELESS

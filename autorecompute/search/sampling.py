@@ -17,10 +17,9 @@ from optuna.study import StudyDirection
 from optuna.trial import TrialState
 
 from autorecompute.errors import SetupError
-from autorecompute.figures import comparable_steps
 from autorecompute.search.greedy import GreedySearcher
 from autorecompute.search.model_searcher import ModelSearcher
-from autorecompute.search.searcher import Proposal, preset_reason
+from autorecompute.search.searcher import Proposal, Searcher, preset_reason, steps_by_number
 from autorecompute.search.surrogate import needs_nothing
 from autorecompute.studies.frozen import (
     CONSTRAINT,
@@ -43,7 +42,6 @@ if TYPE_CHECKING:
     from autorecompute.measurement import Trial
     from autorecompute.memory import PeakForecaster
     from autorecompute.plans import Config, Space
-    from autorecompute.search.searcher import Searcher
     from autorecompute.search.surrogate import Needs
 
 
@@ -74,19 +72,18 @@ class RecomputeSampler(BaseSampler):
     def suggest(self, trial: optuna.Trial) -> Config:
         """Return the config that a trial is to measure, in its canonical form."""
         for name, distribution in self._distributions.items():
-            _suggest(trial, name, distribution)
+            if isinstance(distribution, IntDistribution):
+                trial.suggest_int(name, distribution.low, distribution.high)
+            elif isinstance(distribution, CategoricalDistribution):
+                trial.suggest_categorical(name, distribution.choices)
         return config_of(trial.params, self._space)
 
-    def infer_relative_search_space(self, study: optuna.Study, trial: FrozenTrial) -> dict[str, BaseDistribution]:
+    def infer_relative_search_space(self, *_: object) -> dict[str, BaseDistribution]:
         """Return a parameter for each plan, and one for presets that are no mix of plans."""
-        del study, trial
         return dict(self._distributions)
 
-    def sample_relative(
-        self, study: optuna.Study, trial: FrozenTrial, search_space: dict[str, BaseDistribution]
-    ) -> dict[str, Any]:
+    def sample_relative(self, study: optuna.Study, trial: FrozenTrial, *_: object) -> dict[str, Any]:
         """Return the config that the searcher proposes, as parameters; none of them when nothing is left to gain."""
-        del search_space
         with _PROPOSING:
             trials, claimed = self._trials(study), self._claimed(study)
             # What others measure is measured twice where it is all that is left: they may be gone.
@@ -103,9 +100,8 @@ class RecomputeSampler(BaseSampler):
         self, study: optuna.Study, trial: FrozenTrial, param_name: str, param_distribution: BaseDistribution
     ) -> Any:
         """Choose by chance where the searcher proposes nothing, and for parameters that are no plans."""
-        if param_name == PRESET:
-            return ""
-        return self._random.sample_independent(study, trial, param_name, param_distribution)
+        by_chance = self._random.sample_independent
+        return "" if param_name == PRESET else by_chance(study, trial, param_name, param_distribution)
 
     def reseed_rng(self) -> None:
         """Let each of several workers draw other values."""
@@ -113,13 +109,12 @@ class RecomputeSampler(BaseSampler):
 
     def _trials(self, study: optuna.Study) -> list[Trial]:
         """Return the finished trials that had a config, each beside the one without recompute where there is one."""
-        trials = [
-            thaw(
-                frozen, self._space, limit_bytes=self._limit_bytes, step_seconds=_step_seconds(frozen, study.direction)
-            )
-            for frozen in study.get_trials(deepcopy=False)
-            if frozen.state.is_finished() and self._has_config(frozen)
-        ]
+        maximizes, trials = study.direction is StudyDirection.MAXIMIZE, []
+        for frozen in study.get_trials(deepcopy=False):
+            if frozen.state.is_finished() and self._has_config(frozen):
+                value = frozen.value if frozen.state is TrialState.COMPLETE else None
+                seconds = 1 / value if value is not None and maximizes else value
+                trials.append(thaw(frozen, self._space, limit_bytes=self._limit_bytes, step_seconds=seconds))
         references = (trial.measurement.median_step_seconds for trial in trials if trial.config.is_none)
         reference = next(references, None)
         return [trial if trial.reference_seconds else replace(trial, reference_seconds=reference) for trial in trials]
@@ -140,24 +135,8 @@ _PROPOSING = threading.Lock()
 """Of threads that ask at once, each sees what was proposed to those before. No part of samplers, which are pickled."""
 
 
-def _suggest(trial: optuna.Trial, name: str, distribution: BaseDistribution) -> None:
-    if isinstance(distribution, IntDistribution):
-        trial.suggest_int(name, distribution.low, distribution.high)
-    elif isinstance(distribution, CategoricalDistribution):
-        trial.suggest_categorical(name, distribution.choices)
-
-
-def _step_seconds(frozen: FrozenTrial, direction: StudyDirection) -> float | None:
-    if frozen.state is not TrialState.COMPLETE or frozen.value is None:
-        return None
-    return 1 / frozen.value if direction is StudyDirection.MAXIMIZE else frozen.value
-
-
-ASKS = 10
-"""So often a sampler is asked for a config that was not tried yet, before chance decides."""
-
-DRAWS = 64
-"""So often chance may hit what was tried, before all configs are gone through."""
+ASKS = 10  # so often a sampler is asked for a config that was not tried yet, before chance decides
+DRAWS = 64  # so often chance may hit what was tried, before all configs are gone through
 
 SAMPLERS: dict[str, Callable[[int], BaseSampler]] = {
     "tpe": lambda seed: TPESampler(seed=seed),
@@ -166,8 +145,7 @@ SAMPLERS: dict[str, Callable[[int], BaseSampler]] = {
 }
 """Optuna's samplers by the names that the command line has for them, each made from a seed."""
 
-NEEDED = {"gp": ("scipy", "torch")}
-"""Packages that samplers import beyond those of a tuning."""
+NEEDED = {"gp": ("scipy", "torch")}  # packages that samplers import beyond those of a tuning
 
 
 def require_installed(name: str) -> None:
@@ -180,18 +158,12 @@ def require_installed(name: str) -> None:
         )
 
 
-class OptunaSearcher:
-    """Asks one of Optuna's samplers, after the presets.
+class OptunaSearcher(Searcher):
+    """Asks one of Optuna's samplers, which is made from a seed, after the presets.
 
     The sampler and its study are made anew from the trials for every proposal, so that the answer depends on them
     alone. The study maximizes throughput beside the reference, under the constraint that the peak holds the limit. The
     search ends when the batch fits without recompute, or when every config was tried.
-
-    Args:
-        space: The plans, each of which is a parameter.
-        limit_bytes: The memory limit.
-        sampler: Makes the sampler from a seed.
-        seed: Searches with other seeds draw other configs.
     """
 
     def __init__(self, space: Space, *, limit_bytes: int, sampler: Callable[[int], BaseSampler], seed: int = 0) -> None:
@@ -214,21 +186,14 @@ class OptunaSearcher:
         drawn = self._draw({*known, *claimed}, chance)
         return None if drawn is None else Proposal(config=drawn, reason=f"random: {study.sampler} repeated a config")
 
-    @staticmethod
-    def predict(config: Config, trials: Sequence[Trial]) -> None:
-        """Return nothing: these samplers tell nobody what they expect."""
-        del config, trials
-
-    @staticmethod
-    def expect_steps(trials: Sequence[Trial]) -> Mapping[int, float]:
-        """Return them as measured: these samplers have no opinion that can be asked for."""
-        values = _values(trials)
-        return {trial.number: -values[trial.config] for trial in trials if trial.config in values}
+    def expect_steps(self, trials: Sequence[Trial]) -> Mapping[int, float]:
+        """Return them as measured: these samplers tell nobody what they expect."""
+        return steps_by_number(trials)
 
     def _study(self, trials: Sequence[Trial], seed: int) -> optuna.Study:
         optuna.logging.set_verbosity(optuna.logging.WARNING)
         study = optuna.create_study(direction="maximize", sampler=self._sampler(seed))
-        values = _values(trials)
+        values = _throughputs(trials)
         # What an opaque preset switches on is no point of the space that the parameters span.
         for trial in (trial for trial in trials if self._plans.is_mix(trial.config)):
             value = values.get(trial.config)
@@ -237,7 +202,7 @@ class OptunaSearcher:
 
     def _ask(self, study: optuna.Study, known: Mapping[Config, Trial], claimed: Collection[Config]) -> Config | None:
         """Return the sampler's choice, unless it repeats one that was tried however often it is told its value."""
-        values = _values(list(known.values()))
+        values = _throughputs(list(known.values()))
         distributions = distributions_of(self._plans)
         for _ in range(ASKS):
             asked = study.ask(dict(distributions))
@@ -264,18 +229,12 @@ class OptunaSearcher:
         return next((config for config in configs if config not in known), None)
 
 
-def _values(trials: Sequence[Trial]) -> dict[Config, float]:
-    """Return throughputs beside the reference of the same minutes; by themselves where one has no reference."""
-    timed = {trial.config: trial for trial in trials if trial.measurement.median_step_seconds}
-    relative = {config: trial.relative_throughput for config, trial in timed.items()}
-    if all(relative.values()):
-        return {config: value for config, value in relative.items() if value}
-    steps = comparable_steps([trial.measurement for trial in timed.values()])
-    return {config: 1 / seconds for config, seconds in zip(timed, steps, strict=True) if seconds}
+def _throughputs(trials: Sequence[Trial]) -> dict[Config, float]:
+    steps = steps_by_number(trials)
+    return {trial.config: 1 / steps[trial.number] for trial in trials if trial.number in steps}
 
 
-MODEL = "model"
-GREEDY = "greedy"
+MODEL, GREEDY = "model", "greedy"
 NAMES = (MODEL, GREEDY, *SAMPLERS)
 
 
@@ -289,16 +248,9 @@ def make_searcher(  # noqa: PLR0913  (what any of them may want to know)
     needs: Needs = needs_nothing,
     **known: Any,
 ) -> Searcher:
-    """Return the searcher of that name, one of ``NAMES``; the greedy one where there is nothing to make a model of.
+    """Return the searcher of that name, one of ``NAMES``; the greedy one where there is no model of memory.
 
-    Args:
-        name: One of ``NAMES``.
-        space: The plans.
-        budget: The most trials that the study may have.
-        limit_bytes: The memory limit.
-        memory: A model of memory, made from small steps; ``None`` where there is none.
-        needs: Returns what a config has to have made ready; Optuna's samplers do not weigh it.
-        known: Further arguments of a :class:`ModelSearcher`.
+    Optuna's samplers do not weigh ``needs``. What else is ``known`` goes to a :class:`ModelSearcher`.
     """
     if name == MODEL and memory is not None:
         return ModelSearcher(space, limit_bytes=limit_bytes, memory=memory, needs=needs, **known)

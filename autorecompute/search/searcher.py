@@ -8,6 +8,7 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Protocol, TypeAlias
 
+from autorecompute.figures import comparable_steps
 from autorecompute.measurement import Prediction, Trial
 from autorecompute.plans import Config
 
@@ -50,14 +51,26 @@ class Prior:
     def peak_bytes_grown(self, trial: Trial, growth: float) -> int | None:
         """Return the peak of one of its trials with activations that many times as large; ``None`` if it has none."""
         peak_bytes = trial.measurement.peak_bytes
-        if peak_bytes is None:
-            return None
-        return self.resting_bytes + round((peak_bytes - self.resting_bytes) * growth)
+        return None if peak_bytes is None else self.resting_bytes + round((peak_bytes - self.resting_bytes) * growth)
 
 
 def slowness(trial: Trial) -> tuple[float, float]:
     """Order trials, the fastest first: by their steps where no reference could run that they have a share of."""
     return -(trial.relative_throughput or 0.0), trial.measurement.median_step_seconds or 0.0
+
+
+def steps_by_number(trials: Sequence[Trial]) -> dict[int, float]:
+    """Return the timed trials' steps beside the reference of the same minutes; in seconds where one has no reference.
+
+    Beside a reference times can be compared over hours.
+    """
+    timed = [trial for trial in trials if trial.measurement.median_step_seconds]
+    relative = [trial.relative_throughput for trial in timed]
+    if all(relative):
+        steps = [1 / share if share else None for share in relative]
+    else:
+        steps = comparable_steps([trial.measurement for trial in timed])
+    return {trial.number: step for trial, step in zip(timed, steps, strict=True) if step}
 
 
 Limit: TypeAlias = Callable[[Sequence["Trial"]], int]
@@ -66,13 +79,7 @@ Limit: TypeAlias = Callable[[Sequence["Trial"]], int]
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Proposal:
-    """A config worth a trial.
-
-    Attributes:
-        config: In its canonical form, and not among the trials yet.
-        reason: A few words for the one who watches.
-        prediction: ``None`` where the search cannot tell.
-    """
+    """A config worth a trial, in its canonical form, with a few words for the one who watches."""
 
     config: Config
     reason: str
@@ -85,37 +92,31 @@ def preset_reason(config: Config) -> str:
 
 
 class Searcher(Protocol):
-    """Chooses what to measure next from what was measured."""
+    """Chooses what to measure next from what was measured.
+
+    The answer depends on the trials alone, so that an interrupted search goes on where it stopped.
+    """
 
     def propose(self, trials: Sequence[Trial], claimed: Collection[Config] = ()) -> Proposal | None:
         """Return the next config to measure, or ``None`` when nothing is left to gain.
 
-        The answer depends on the trials alone, so that an interrupted search goes on where it stopped.
-
-        Args:
-            trials: All trials so far.
-            claimed: Configs that others are measuring at this moment, which are not proposed. ``None`` then says that
-                nothing is left to do before they are through.
+        Others measure what is claimed at this moment. ``None`` then says that nothing is left before they are through.
         """
         ...
 
     def predict(self, config: Config, trials: Sequence[Trial]) -> Prediction | None:
         """Predict a config that somebody else chose; return ``None`` where the searcher cannot tell."""
-        ...
+        del config, trials
+        return None
 
     def expect_steps(self, trials: Sequence[Trial]) -> Mapping[int, float]:
         """Return the timed trials' steps without the luck of the fastest, by number; only their order has a meaning."""
         ...
 
 
-MOST_INHERITED = 5
-"""So many configs of a stored study are tried at most before the search goes its own way."""
-
-FASTEST = 2
-"""So many are taken by what its peaks say at the new sizes and limit, beside its answer and its finalists."""
-
-SLACK = 0.05
-"""A peak carried over to other sizes is off by a few percent: what misses the limit by less is tried all the same."""
+MOST_INHERITED = 5  # so many configs of a stored study are tried at most before the search goes its own way
+FASTEST = 2  # so many are taken by what its peaks say at the new sizes and limit, beside its answer and its finalists
+SLACK = 0.05  # a peak carried over to other sizes is off by a few percent: what misses the limit by less is tried
 
 
 def _inherited(prior: Prior, growth: float, limit_bytes: int) -> dict[Config, str]:
@@ -132,28 +133,22 @@ def _inherited(prior: Prior, growth: float, limit_bytes: int) -> dict[Config, st
     for role, configs in (("answer", answers), ("finalist", prior.finalists), ("fast trial", fastest)):
         for config in configs:
             if peaks.get(config, math.inf) <= limit_bytes * (1 + SLACK):
-                found.setdefault(config, role)
+                found.setdefault(config, f"{role} of study {prior.source}")
     is_harder = limit_bytes < prior.limit_bytes or growth > 1
     if peaks and (is_harder or not fastest):
-        found.setdefault(min(peaks, key=peaks.__getitem__), "least peak")
-    return {
-        config: f"{role} of study {prior.source}" for config, role in itertools.islice(found.items(), MOST_INHERITED)
-    }
+        found.setdefault(min(peaks, key=peaks.__getitem__), f"least peak of study {prior.source}")
+    return dict(itertools.islice(found.items(), MOST_INHERITED))
 
 
-MOST_TOO_LARGE = 8
-"""After so many configs that turned out too large no whole step is run: the parts do not tell this model's steps."""
+MOST_TOO_LARGE = 8  # after so many configs no whole step is run: the parts do not tell this model's steps
 
 
 def missing_in(
     memory: MemoryModel, dims: Mapping[str, int], step_bytes_of: Callable[[Config], int | None]
 ) -> Callable[[Config], int]:
-    """Return the bytes by which the forecast of a config is too low; 0 where it is not, or nobody knows.
+    """Return the bytes by which the forecast of a config at these dimensions is too low; 0 where it is not known to be.
 
-    Args:
-        memory: Forecasts.
-        dims: The dimensions of a step at the target batch.
-        step_bytes_of: Bytes that a whole step with a config takes beyond those before it; ``None`` where none was run.
+    ``step_bytes_of`` gives what a whole step with it takes beyond what was there before; ``None`` if none was run.
     """
 
     def missing_of(config: Config) -> int:
@@ -172,7 +167,6 @@ class GuidedSearcher:
 
     Args:
         searcher: The other searcher.
-        limit_bytes: The memory limit.
         planned: Proposed as soon as anything was measured.
         least_fit: The planned config's least chance to fit; with less it is left to the other searcher.
         prior: A stored study, whose best configs are proposed right after the reference.
@@ -213,10 +207,10 @@ class GuidedSearcher:
         if proposal is None or not any(trial.config.is_none for trial in trials):
             return proposal
         tried = {*claimed, *(trial.config for trial in trials)}
-        untried = next((config for config in self._inherited if config not in tried), None)
-        if untried is None:
-            return proposal
-        return Proposal(config=untried, reason=self._inherited[untried], prediction=self.predict(untried, trials))
+        for config, reason in self._inherited.items():
+            if config not in tried:
+                return Proposal(config=config, reason=reason, prediction=self.predict(config, trials))
+        return proposal
 
     def predict(self, config: Config, trials: Sequence[Trial]) -> Prediction | None:
         """Return the other searcher's prediction of a config."""
@@ -236,26 +230,18 @@ class GuidedSearcher:
 
     def _propose_within_limit(self, trials: Sequence[Trial], claimed: Collection[Config]) -> Proposal | None:
         while not self.gave_up:
-            proposal = self._propose_unchecked(trials, {*claimed, *self._too_large})
+            others = {*claimed, *self._too_large}
+            planned = None if self._may_fail else self._propose_planned(trials, others)
+            proposal = planned or self._searcher.propose(trials, others)
             if proposal is None:
                 break
-            peak_bytes = self._peak_of(proposal)
-            if peak_bytes <= self._limit_bytes:
+            prediction = proposal.prediction
+            missing_bytes = self._missing_of(proposal.config) if self._missing_of and prediction else 0
+            if prediction is None or not missing_bytes or prediction.peak_bytes + missing_bytes <= self._limit_bytes:
                 return proposal
-            self._too_large[proposal.config] = peak_bytes, proposal
+            self._too_large[proposal.config] = prediction.peak_bytes + missing_bytes, proposal
         if self._may_fail:
             return self._searcher.propose(trials, claimed) if self._too_large else None
-        is_first = not trials and not claimed
-        least = min(self._too_large.values(), key=lambda found: found[0], default=None) if is_first else None
-        return least[1] if least is not None else None
-
-    def _propose_unchecked(self, trials: Sequence[Trial], claimed: Collection[Config]) -> Proposal | None:
-        planned = None if self._may_fail else self._propose_planned(trials, claimed)
-        return planned or self._searcher.propose(trials, claimed)
-
-    def _peak_of(self, proposal: Proposal) -> int:
-        """Return the bytes that the config should need by a whole step; 0 if that is as forecast."""
-        if self._missing_of is None or proposal.prediction is None:
-            return 0
-        missing_bytes = self._missing_of(proposal.config)
-        return proposal.prediction.peak_bytes + missing_bytes if missing_bytes else 0
+        if trials or claimed or not self._too_large:
+            return None
+        return min(self._too_large.values(), key=lambda found: found[0])[1]

@@ -23,9 +23,8 @@ if TYPE_CHECKING:
     """The names of what a config has to have made ready; what one config has had made is ready for all others."""
 
 
-def needs_nothing(config: Config) -> frozenset[str]:
+def needs_nothing(_config: Config) -> frozenset[str]:
     """Return those of a training system whose configs are all as quickly switched to."""
-    del config
     return frozenset()
 
 
@@ -44,32 +43,22 @@ def relative_costs(trials: Sequence[Trial], needs: Needs) -> Callable[[Config], 
             made.append(trial.measurement.compile_seconds / len(new))
     # The first one also starts whatever makes it.
     usual = statistics.median(made[1:] or made or [0.0])
-    measuring = statistics.median([_measuring_seconds(trial) for trial in measured] or [0.0])
+    taken = [(one.measurement, one.overhead_seconds or 0.0) for one in measured]
+    spent = [m.warmup_seconds + sum(m.step_seconds) + overhead - m.compile_seconds for m, overhead in taken]
+    measuring = statistics.median([max(seconds, 0.0) for seconds in spent] or [0.0])
     share = usual / measuring if measuring else 0.0
     return (lambda config: 1 + len(needs(config) - ready) * share) if share else None
 
 
-def _measuring_seconds(trial: Trial) -> float:
-    measurement = trial.measurement
-    spent = measurement.warmup_seconds + sum(measurement.step_seconds) + (trial.overhead_seconds or 0.0)
-    return max(spent - measurement.compile_seconds, 0.0)
-
-
-PRIOR_WEIGHT = 4.0
-"""Number of measurements for which the assumed noise counts."""
-
-FREEDOM = 3.0
-"""Degrees of freedom of Student's noise: the fewer, the farther off a measurement may lie without telling anything."""
-
-FIRST_TRUST = 0.01
-"""Trust in every measurement in the first fit, which so shows what lies far off the beliefs."""
+PRIOR_WEIGHT = 4.0  # number of measurements for which the assumed noise counts
+FREEDOM = 3.0  # degrees of freedom of Student's noise: the fewer, the farther off one may lie and tell nothing
+FIRST_TRUST = 0.01  # trust in every measurement in the first fit, which so shows what lies far off the beliefs
 
 KEPT = 0.76
 """Share of the square of normal noise that this trust leaves, on average: without it the scale would come out too
 small. The mean of ``(FREEDOM + 1) * z**2 / (FREEDOM + z**2)``."""
 
-ROUNDS = 6
-"""Fits, each with less trust in what was far off the one before."""
+ROUNDS = 6  # fits, each with less trust in what was far off the one before
 
 
 @dataclass(slots=True, kw_only=True)
@@ -168,19 +157,10 @@ class Regression:
         return mean + (value - mean) * special / (special + noise / trust)
 
 
-USUAL_ERROR = 0.02
-"""Median error of the models of memory to which the beliefs about peaks apply. Beliefs in a better one are as much
-firmer."""
-
-PEAK_SLOPE = 0.05
-"""Spread of the slope between measured peaks and their live bytes: the allocator cannot fill all gaps."""
-
-PEAK_OFFSET, PEAK_OFFSET_OF_REST = 0.1, 0.02
-"""Error of the memory that is not simulated: shares of the activations, and of all else."""
-
-PEAK_PER_CHOICE, PEAK_OWN, PEAK_NOISE = 0.005, 0.01, 0.01
-"""Deviations of one choice, of one config and of one measurement, as shares of the activations."""
-
+USUAL_ERROR = 0.02  # median error of models of memory to which beliefs about peaks apply: in a better one, firmer
+PEAK_SLOPE = 0.05  # spread of the slope between measured peaks and their live bytes: the allocator cannot fill all gaps
+PEAK_OFFSET, PEAK_OFFSET_OF_REST = 0.1, 0.02  # error of what is not simulated: shares of activations, and of all else
+PEAK_PER_CHOICE, PEAK_OWN, PEAK_NOISE = 0.005, 0.01, 0.01  # of a choice, a config, a measurement; of the activations
 LEAST_ACTIVATIONS = float(MIB)
 """Shares are of no less than this. Beside gigabytes of all else, a belief to the byte is lost in rounding, and the
 regression has no solution on some processors."""
@@ -189,38 +169,17 @@ PEAK_SHARED, PEAK_REACH = 0.02, 2.0
 """Deviation of a config and its like, as a share of the activations; and the number of switches that leaves 1/e of it
 shared. An order of operations in one config is that of those near it, too."""
 
-PEAK_OF_NONE = 0.06
-"""Without recompute operations may run in another order, and hold so much more or less."""
-
-TIME_SLOPE, TIME_SLOPE_SPREAD = 0.8, 0.3
-"""Of the kernels' time that recompute adds, as a share, so much is added to the step: it has more to do."""
-
-TIME_OFFSET, TIME_OWN, TIME_NOISE = 0.05, 0.005, 0.05
-"""Deviations from another order of operations, of one config and of one measurement."""
-
-TIME_PER_CHOICE_SHARE = 0.25
-"""Error of the kernels' time of one switch, as a share of it, beyond the simulation's own."""
-
-TIME_OF_CALLS_SHARE = 0.25
-"""Error of the time that a switch adds beyond its kernels, as a share of it."""
-
-TIME_OF_ANOTHER = 0.03
-"""Deviation of another problem's step times from this one's: of each, and of all together."""
-
-TIME_OF_SWITCH_ELSEWHERE = 0.5
-"""Deviation of a switch's cost in another problem from its cost here, as a share of the expected one."""
-
-TIME_OF_OPAQUE = 0.02
-"""Deviation of an opaque preset's step from that with all plans on: it recomputes about the same."""
-
-UNKNOWN_OFFSET = 1.0
-"""Without a reference times are relative to the fastest trial, whichever that was; those of another problem are not."""
-
-FIRST_SWITCH = 3
-"""The first of the features of peaks that is one for each switch."""
-
-OVER = 0.01
-"""A config that ran out of memory needs at least so much more than the limit, as a share of the activations."""
+PEAK_OF_NONE = 0.06  # without recompute operations may run in another order, and hold so much more or less
+TIME_SLOPE, TIME_SLOPE_SPREAD = 0.8, 0.3  # of the kernels' time that recompute adds: the step has more to do
+TIME_OFFSET, TIME_OWN, TIME_NOISE = 0.05, 0.005, 0.05  # another order of operations, one config, one measurement
+TIME_PER_CHOICE_SHARE = 0.25  # error of the kernels' time of one switch, as a share of it, beyond the simulation's own
+TIME_OF_CALLS_SHARE = 0.25  # error of the time that a switch adds beyond its kernels, as a share of it
+TIME_OF_ANOTHER = 0.03  # deviation of another problem's step times from this one's: of each, and of all together
+TIME_OF_SWITCH_ELSEWHERE = 0.5  # deviation of a switch's cost in another problem, as a share of the expected one
+TIME_OF_OPAQUE = 0.02  # deviation of an opaque preset's step from that with all plans on: it recomputes about the same
+UNKNOWN_OFFSET = 1.0  # without a reference times are relative to the fastest trial; another problem's are not
+FIRST_SWITCH = 3  # the first of the features of peaks that is one for each switch
+OVER = 0.01  # a config that ran out of memory needs at least so much more than the limit, as a share of the activations
 
 
 class Surrogate:
@@ -283,23 +242,20 @@ class Surrogate:
         activations, off = self._activations, self._activations * self._firmness
         choices = self._candidates.switches.shape[1]
         offset = PEAK_OFFSET * activations + PEAK_OFFSET_OF_REST * base_bytes
+        spreads = [offset, PEAK_SLOPE * self._firmness, PEAK_OF_NONE * off, *[PEAK_PER_CHOICE * off] * choices]
         model = Regression(
-            means=np.array([base_bytes, 1.0, 0.0, *np.zeros(choices)]),
-            deviations=np.array(
-                [offset, PEAK_SLOPE * self._firmness, PEAK_OF_NONE * off, *np.full(choices, PEAK_PER_CHOICE * off)]
-            ),
+            means=np.array([base_bytes, 1.0, 0.0, *[0.0] * choices]),
+            deviations=np.array(spreads),
             own=PEAK_OWN * off,
             noise=PEAK_NOISE * off,
             shared=PEAK_SHARED * off,
             reach=PEAK_REACH,
             alike_from=FIRST_SWITCH,
         )
-        measured = [trial for trial in trials if trial.measurement.peak_bytes is not None]
-        peaks = [float(trial.measurement.peak_bytes or 0) for trial in measured]
-        seen = dict(zip(self._places(measured), peaks, strict=True))
+        peaks = [(place, trial.measurement) for place, trial in zip(self._places(trials), trials, strict=True)]
+        seen = {place: float(measured.peak_bytes) for place, measured in peaks if measured.peak_bytes is not None}
         model.fit(self._peak_features(list(seen)), np.array(list(seen.values())))
-        unmeasured = [trial for trial in trials if trial.measurement.peak_bytes is None]
-        lost = self._places([trial for trial in unmeasured if trial.measurement.outcome.is_about_memory])
+        lost = [place for place, one in peaks if one.peak_bytes is None and one.outcome.is_about_memory]
         if lost:
             # Out of memory is above the limit; how far above, the model tells.
             expected, _ = model.predict(self._peak_features(lost))
@@ -308,20 +264,15 @@ class Surrogate:
         return model
 
     def _learn_times(self, trials: Sequence[Trial], prior: Sequence[Trial]) -> Regression:
-        calls = self._candidates.call_seconds / self._reference_seconds(trials)
+        references = [trial.reference_seconds for trial in trials if trial.reference_seconds] or [math.inf]
+        # Times are relative to this step; where none is known yet, calls take no time.
+        unit_seconds = statistics.median(references) if self.has_reference else self._fastest
+        calls, shares = self._candidates.call_seconds / unit_seconds, self._candidates.choice_shares
+        offset = TIME_OFFSET if self.has_reference else UNKNOWN_OFFSET
+        spreads = self._candidates.step_error + TIME_PER_CHOICE_SHARE * shares + TIME_OF_CALLS_SHARE * calls
         model = Regression(
             means=np.array([1.0, TIME_SLOPE, *calls]),
-            deviations=np.array(
-                [
-                    TIME_OFFSET if self.has_reference else UNKNOWN_OFFSET,
-                    TIME_SLOPE_SPREAD,
-                    *(
-                        self._candidates.step_error
-                        + TIME_PER_CHOICE_SHARE * self._candidates.choice_shares
-                        + TIME_OF_CALLS_SHARE * calls
-                    ),
-                ]
-            ),
+            deviations=np.array([offset, TIME_SLOPE_SPREAD, *spreads]),
             own=TIME_OWN,
             noise=TIME_NOISE,
         )
@@ -331,24 +282,13 @@ class Surrogate:
         extra = np.array([0.0] * len(timed) + [TIME_OF_ANOTHER] * len(told))
         features = self._time_features(self._places([*timed, *told]))
         apart = np.zeros((len(values), len(values)))
-        apart[len(timed) :, len(timed) :] = self._covariance_elsewhere(self._places(told), calls)
+        # Another problem's step times differ from this one's all together, and by their switches.
+        deviations = TIME_OF_SWITCH_ELSEWHERE * (TIME_SLOPE * shares + calls)
+        elsewhere = TIME_OF_ANOTHER if self.has_reference else UNKNOWN_OFFSET
+        on = self._candidates.shares[self._places(told)]
+        apart[len(timed) :, len(timed) :] = elsewhere**2 + (on * np.square(deviations)) @ on.T
         model.fit(features, np.array(values), extra, apart)
         return model
-
-    def _covariance_elsewhere(self, places: list[int], calls: np.ndarray) -> np.ndarray:
-        """Return the covariance of another problem's step times with this one's, all together and by their switches."""
-        costs = TIME_SLOPE * self._candidates.choice_shares + calls
-        offset = TIME_OF_ANOTHER if self.has_reference else UNKNOWN_OFFSET
-        shares = self._candidates.shares[places]
-        found: np.ndarray = offset**2 + (shares * np.square(TIME_OF_SWITCH_ELSEWHERE * costs)) @ shares.T
-        return found
-
-    def _reference_seconds(self, trials: Sequence[Trial]) -> float:
-        """Return the step that all times are relative to; endless where none is known yet."""
-        if not self.has_reference:
-            return self._fastest
-        references = [trial.reference_seconds for trial in trials if trial.reference_seconds]
-        return statistics.median(references) if references else math.inf
 
     def _places(self, trials: Sequence[Trial]) -> list[int]:
         return [self._candidates.places[trial.config] for trial in trials]

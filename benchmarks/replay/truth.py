@@ -16,7 +16,7 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from autorecompute.backends.ortmodule.environment import OrtDetection, level_of, option_of
+from autorecompute.backends.ortmodule.controller import OrtDetection, level_of, option_of
 from autorecompute.plans import Config
 from robust import DEVIATION, doubt, weigh
 from sums import fit_sums

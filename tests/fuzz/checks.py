@@ -9,8 +9,7 @@ import unicodedata
 from pathlib import Path
 
 from autorecompute import result
-from autorecompute.backends.ortmodule.controller import IMPORT_HOOK, KNOBS
-from autorecompute.backends.ortmodule.environment import CONFIG_VARIABLE, LEVEL_VARIABLE
+from autorecompute.backends.ortmodule.controller import CONFIG_VARIABLE, IMPORT_HOOK, KNOBS, LEVEL_VARIABLE
 from autorecompute.startup import HOOKS_VARIABLE
 from autorecompute.worker.protocol import BATCH_VARIABLE
 from fuzz.sandbox import WORK

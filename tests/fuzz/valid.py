@@ -14,7 +14,7 @@ from sqlalchemy.engine import Engine
 from sqlalchemy.util import LRUCache
 
 from autorecompute import cli, codec, trials
-from autorecompute.backends.ortmodule.environment import CONFIG_VARIABLE
+from autorecompute.backends.ortmodule.controller import CONFIG_VARIABLE
 from autorecompute.cli.tune import STORAGE_VARIABLE
 from autorecompute.figures import Figures
 from autorecompute.measurement import Outcome

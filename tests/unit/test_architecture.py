@@ -73,7 +73,7 @@ IN_THE_USERS_PROCESS = {
     "backends.ortmodule.detection",
     "backends.ortmodule.diagnose",
     "backends.ortmodule.exceptions",
-    "backends.ortmodule.extensions",
+    "backends.ortmodule.installation",
     "backends.ortmodule.profiling",
     "backends.ortmodule.symbolics",
     "backends.ortmodule.worker",

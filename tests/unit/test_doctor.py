@@ -8,7 +8,7 @@ import pytest
 
 from autorecompute import tested
 from autorecompute.backends.findings import Finding, Status
-from autorecompute.backends.ortmodule import controller, diagnose, extensions, installation
+from autorecompute.backends.ortmodule import controller, diagnose, installation
 from autorecompute.backends.ortmodule.controller import NAME as ORTMODULE
 from autorecompute.backends.ortmodule.installation import of_build
 from autorecompute.backends.torch import controller as torch_controller
@@ -91,7 +91,7 @@ def test_pip_is_that_of_this_interpreter(monkeypatch):
 
 @pytest.mark.parametrize(("version", "release"), [("2.13.0+cpu", (2, 13)), ("2.10.0a0+git1", (2, 10)), ("3", (3,))])
 def test_a_release_is_compared_by_its_numbers(version, release):
-    assert installation.parse_release(version) == release
+    assert controller.parse_release(version) == release
 
 
 def test_a_file_belongs_to_whoever_wrote_it_last(tmp_path):
@@ -110,10 +110,10 @@ def nvidia(monkeypatch, tmp_path):
     for variable in ("CUDA_HOME", "CUDA_PATH", "CPATH"):
         monkeypatch.delenv(variable, raising=False)
     monkeypatch.setenv("PATH", "")
-    monkeypatch.setattr(extensions, "USUAL_TOOLKIT", tmp_path / "none")
+    monkeypatch.setattr(installation, "USUAL_TOOLKIT", tmp_path / "none")
     folder = tmp_path / "nvidia"
     folder.mkdir()
-    monkeypatch.setattr(extensions, "_wheel_folders", lambda: sorted(folder.iterdir()))
+    monkeypatch.setattr(installation, "_wheel_folders", lambda: sorted(folder.iterdir()))
     return folder
 
 
@@ -122,7 +122,7 @@ def nvidia(monkeypatch, tmp_path):
     ("cuda", "wheel"), [("12.4", "nvidia-cuda-nvcc-cu12==12.4.*"), ("13.0", "nvidia-cuda-crt==13.0.*")]
 )
 def test_missing_cuda_headers_are_named_by_their_wheels(cuda, wheel):
-    assert wheel in extensions.missing_headers(cuda)
+    assert wheel in installation.missing_headers(cuda)
 
 
 def test_headers_of_several_wheels_stand_in_for_a_toolkit(nvidia, tmp_path):
@@ -131,8 +131,8 @@ def test_headers_of_several_wheels_stand_in_for_a_toolkit(nvidia, tmp_path):
         (nvidia / path).touch()
     (nvidia / "cuda_runtime" / "lib").mkdir()
     (nvidia / "cuda_runtime" / "lib" / "libcudart.so.12").touch()
-    assert extensions.missing_headers("12.4") == ""
-    variables = extensions.variables("12.4", tmp_path)
+    assert installation.missing_headers("12.4") == ""
+    variables = installation.variables("12.4", tmp_path)
     assert variables["CPATH"] == f"{nvidia / 'cuda_runtime' / 'include'}:{nvidia / 'cuda_nvcc' / 'include'}"
     library = Path(variables["CUDA_HOME"], "lib64", "libcudart.so")
     assert library.resolve() == nvidia / "cuda_runtime" / "lib" / "libcudart.so.12"

@@ -4,14 +4,14 @@ from pathlib import Path
 
 import pytest
 
-from autorecompute.backends.ortmodule.controller import render
-from autorecompute.backends.ortmodule.environment import (
+from autorecompute.backends.ortmodule.controller import (
     CONFIG_VARIABLE,
     LEVEL_VARIABLE,
     LONGEST_COMMA_STRING,
-    MEMORY_VARIABLES,
+    VARIABLES,
     config_of_level,
     plans_file_text,
+    render,
     requested_by,
     rows_of,
     write_row,
@@ -49,7 +49,7 @@ def test_each_version_gets_what_it_reads(version, config, environment):
     """ORT 1.19 the absolute path of the file, earlier ones the rows themselves; a level by its number."""
     given = variables_for(config, version)
     assert given == environment
-    assert set(given) <= set(MEMORY_VARIABLES), "a trial clears every variable that a config can set"
+    assert set(given) <= set(VARIABLES), "a trial clears every variable that a config can set"
 
 
 def test_ort_1_17_knows_one_level():

@@ -9,10 +9,9 @@ import sys
 import types
 from typing import TYPE_CHECKING, Any
 
-from autorecompute.backends.imports import when_imported
-from autorecompute.backends.ortmodule import installation
-from autorecompute.backends.ortmodule.environment import PROBE_VARIABLE
-from autorecompute.backends.ortmodule.installation import build_information, runs_as_it_is
+from autorecompute.backends.ortmodule.controller import PROBE_VARIABLE
+from autorecompute.backends.ortmodule.installation import build_information, of_build, preload, runs_as_it_is
+from autorecompute.backends.registry import when_imported
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping
@@ -40,33 +39,24 @@ def add_options(options: Callable[[], Mapping[str, Any]]) -> bool:
     import torch
 
     if not hasattr(torch.onnx.export, "added_options"):
-        torch.onnx.export = _with_options(torch.onnx.export)
-    added = torch.onnx.export.added_options
-    is_new = options not in added
-    added += [options] * is_new
+        added: list[Callable[[], Mapping[str, Any]]] = []
+
+        # ORTModule reads the signature of the function to decide what it may pass: functools.wraps keeps it visible.
+        @put_around(torch.onnx, "export")
+        def export_with_options(export: Callable[..., Any], *args: Any, **kwargs: Any) -> Any:
+            if args and type(args[0]).__module__.startswith(ORTMODULE):
+                for added_options in added:
+                    kwargs.update(added_options())
+            return export(*args, **kwargs)
+
+        torch.onnx.export.added_options = added
+    is_new = options not in torch.onnx.export.added_options
+    torch.onnx.export.added_options += [options] * is_new
     return is_new
 
 
-def _with_options(export: Callable[..., Any]) -> Any:
-    added: list[Callable[[], Mapping[str, Any]]] = []
-
-    # ORTModule reads the signature of torch.onnx.export to decide what it may pass: functools.wraps keeps it visible.
-    @functools.wraps(export)
-    def export_with_options(*args: Any, **kwargs: Any) -> Any:
-        if args and type(args[0]).__module__.startswith(ORTMODULE):
-            for options in added:
-                kwargs.update(options())
-        return export(*args, **kwargs)
-
-    export_with_options.added_options = added  # type: ignore[attr-defined]
-    return export_with_options
-
-
 def install_probe_config() -> bool:
-    """Have ORTModule's options read the variable, as soon as they are imported; say whether it is set.
-
-    Calling it again is harmless.
-    """
+    """Have ORTModule's options read the variable, as soon as they are imported; say whether it is set."""
     is_set = bool(os.environ.get(PROBE_VARIABLE))
     if is_set:
         when_imported(f"{ORTMODULE}.options", _read_probe_too)
@@ -99,8 +89,6 @@ MOVED_EXPORTER_MODULES = {
 
 def adapt() -> tuple[str, ...]:
     """Repair what ORTModule needs of the installed torch, and return the names of the repairs made.
-
-    What is exported otherwise on any torch is not among them.
 
     Calling it again is harmless. It must come before the first import of ``onnxruntime.training.ortmodule``.
 
@@ -174,13 +162,12 @@ def _silence_nvtx(torch: Any) -> bool:
         torch.cuda.nvtx.range_pop()
     except RuntimeError:
         torch.cuda.nvtx.range_push = torch.cuda.nvtx.range_pop = _no_range
-        return True
-    return False
+    return torch.cuda.nvtx.range_push is _no_range
 
 
 def _preload_cuda(torch: Any) -> bool:
-    libraries = installation.of_build(build_information().get("cuda_version") or "")
-    return bool(torch.cuda.is_available()) and bool(installation.preload(libraries))
+    libraries = of_build(build_information().get("cuda_version") or "")
+    return bool(torch.cuda.is_available()) and bool(preload(libraries))
 
 
 def _export_more_operators(registry: Any) -> None:

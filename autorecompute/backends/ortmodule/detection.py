@@ -12,11 +12,11 @@ from typing import TYPE_CHECKING, Any
 
 from autorecompute import codec
 from autorecompute.backends.common import describe_device, most_common
-from autorecompute.backends.ortmodule.controller import NAME
-from autorecompute.backends.ortmodule.environment import (
+from autorecompute.backends.ortmodule.controller import (
     COMPROMISE,
     CUSTOM_AUTOGRAD,
     IGNORING_LAYERS,
+    NAME,
     RECOMPUTE,
     WITHIN_LAYERS,
     OrtDetection,
@@ -34,11 +34,8 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 
 
-_WHOLE_NUMBERS = frozenset({2, 3, 4, 5, 6, 7, 12, 13})
-"""The integers among ONNX's element types."""
-
-ID_RANK = 2
-"""Token ids come as a table of samples by positions."""
+_WHOLE_NUMBERS = frozenset({2, 3, 4, 5, 6, 7, 12, 13})  # the integers among ONNX's element types
+ID_RANK = 2  # token ids come as a table of samples by positions
 
 
 def read_dims(values: Mapping[Any, Any], graph: Any) -> tuple[dict[str, str], dict[str, int]]:
@@ -46,13 +43,11 @@ def read_dims(values: Mapping[Any, Any], graph: Any) -> tuple[dict[str, str], di
 
     Dimensions at the same place with the same size are one, and have one name. The first dimension that most inputs
     share is the ``batch``, the second one of token ids the ``sequence``. Another keeps ORT's name, ``input_ids_dim2``,
-    in the first input that has it. Two that only happened to be equal in the first batch are one, too.
-
-    Args:
-        values: The size of each dimension in the first batch, by ORT's name.
-        graph: The training graph; its inputs tell the type and rank of what a dimension belongs to.
+    in the first input that has it. Two that only happened to be equal in the first batch are one, too: ``values`` are
+    its sizes, by ORT's name.
     """
-    tensors = {value.name: value.type.tensor_type for value in graph.input}
+    types = {value.name: value.type.tensor_type for value in graph.input}
+    ids = {name for name, one in types.items() if one.elem_type in _WHOLE_NUMBERS and len(one.shape.dim) == ID_RANK}
     axes = {}
     for alias, size in values.items():
         source, _, place = str(alias).rpartition("_dim")
@@ -61,15 +56,10 @@ def read_dims(values: Mapping[Any, Any], graph: Any) -> tuple[dict[str, str], di
     # Inputs come in the order of the model's signature.
     if batch := most_common(size for _, place, size in axes.values() if place == 0):
         names[0, batch] = BATCH
-    positions = (size for source, place, size in axes.values() if place == 1 and _is_of_ids(tensors.get(source)))
-    if sequence := most_common(positions):
+    if sequence := most_common(size for source, place, size in axes.values() if place == 1 and source in ids):
         names[1, sequence] = SEQUENCE
     found = {alias: names.setdefault((place, size), alias) for alias, (_, place, size) in axes.items()}
     return found, {found[alias]: size for alias, (_, _, size) in axes.items()}
-
-
-def _is_of_ids(tensor: Any) -> bool:
-    return tensor is not None and tensor.elem_type in _WHOLE_NUMBERS and len(tensor.shape.dim) == ID_RANK
 
 
 def _merge_alike(clusters: Iterable[Cluster]) -> tuple[Cluster, ...]:
@@ -127,22 +117,21 @@ def _blocks(lines: Sequence[str], beginning: re.Pattern[str]) -> Iterator[tuple[
 def _read_alternative(match: re.Match[str], block: Sequence[str], names: Mapping[str, str]) -> Alternative:
     reuse_lines = "".join(line for line in block if "ReuseFreq" in line)
     reuses = {int(output): int(count) for output, count in _REUSE.findall(reuse_lines)}
-    activations = [
-        _make_activation(found, names, reuses) for line in block if (found := _ACTIVATION.search(line)) is not None
-    ]
-    return Alternative(choice=Choice(match[2], _OPTIONS[match[1]]), activations=tuple(activations))
+    found = filter(None, map(_ACTIVATION.search, block))
+    activations = tuple(_make_activation(each, names, reuses) for each in found)
+    return Alternative(choice=Choice(match[2], _OPTIONS[match[1]]), activations=activations)
 
 
 def _make_activation(match: re.Match[str], names: Mapping[str, str], reuses: Mapping[int, int]) -> Activation:
-    output, shape, element_bytes, percent = match.groups()
+    output, element_bytes, percent = map(int, match.group(1, 3, 4))
     # ORT cuts the percentage down to a whole number, but what a cast keeps of an element is whole bytes.
-    kept_bytes = round(int(element_bytes) * (PERCENT - int(percent)) / PERCENT)
+    kept_bytes = round(element_bytes * (PERCENT - percent) / PERCENT)
     return Activation(
-        output=int(output),
-        shape=tuple(simplify(size, names) for size in _split_shape(shape)),
-        element_bytes=int(element_bytes),
-        saved_bytes=int(element_bytes) - kept_bytes,
-        reuse_frequency=reuses.get(int(output), 0),
+        output=output,
+        shape=tuple(simplify(size, names) for size in _split_shape(match[2])),
+        element_bytes=element_bytes,
+        saved_bytes=element_bytes - kept_bytes,
+        reuse_frequency=reuses.get(output, 0),
     )
 
 
@@ -162,26 +151,21 @@ def _split_shape(text: str) -> list[str]:
     return [size for size in sizes if size]
 
 
-PAIR = 2
-
-
-def find_sharing(
+def _find_sharing(
     choices: Sequence[Choice], occurrences: int, clusters: Sequence[Cluster], dims: Mapping[str, int]
 ) -> tuple[Choice, str] | None:
     """Find out how two plans of ORT share their buffers, in so many nodes; ``None`` where the activations do not tell.
 
-    Returns:
-        The plan whose outputs lie in the buffers of the other, and the bytes that the activations of both plans count,
-        as an expression: ``0`` where only that output is kept for itself. The other plan cannot free them alone.
+    The first is the plan whose outputs lie in the buffers of the other. The second are the bytes that the activations
+    of both plans count, ``0`` where only that output is kept for itself: the other plan cannot free them alone.
     """
     reusers = [choice for choice in choices if any(kept.reuse_frequency for _, kept in _kept(choice, clusters))]
-    if len(choices) != PAIR or len(reusers) != 1:
+    owners = [choice for choice in choices if choice not in reusers]
+    if (len(reusers), len(owners)) != (1, 1):
         return None
-    (reuser,) = reusers
-    (owner,) = (choice for choice in choices if choice != reuser)
+    (reuser,), (owner,) = reusers, owners
     sizes = {evaluate(kept.saving, dims) for nodes, kept in _kept(reuser, clusters) if kept.reuse_frequency}
-    owned = _kept(owner, clusters)
-    doubled = [(nodes, kept) for nodes, kept in owned if evaluate(kept.saving, dims) in sizes]
+    doubled = [(nodes, kept) for nodes, kept in _kept(owner, clusters) if evaluate(kept.saving, dims) in sizes]
     others = sum(
         cluster.occurrences
         for cluster in clusters
@@ -206,11 +190,8 @@ def _kept(choice: Choice, clusters: Sequence[Cluster]) -> list[tuple[int, Activa
     ]
 
 
-ROUNDS = 2
-"""After the first, a node knows all that it comes from; after the second, who else reads that."""
-
-SMALL_CONSTANT_BYTES = 1024
-"""Size above which a constant is data: its type and shape stand for it."""
+ROUNDS = 2  # after the first, a node knows all that it comes from; after the second, who else reads that
+SMALL_CONSTANT_BYTES = 1024  # size above which a constant is data: its type and shape stand for it
 
 COMMUTING = frozenset({"Add", "And", "Max", "Mean", "Min", "Mul", "Or", "Sum", "Xor"})
 """Operators whose operands ORT lists in any order."""
@@ -218,8 +199,7 @@ COMMUTING = frozenset({"Add", "And", "Max", "Mean", "Min", "Mul", "Or", "Sum", "
 WITHOUT_MEANING = frozenset({"comment", "input_pointer_scalars"})
 """Attributes of ORT's ``PythonOp``: words for people, and the memory addresses of Python objects."""
 
-ABSENT = "absent"
-"""Stands for an optional operand that a node goes without."""
+ABSENT = "absent"  # stands for an optional operand that a node goes without
 
 
 def digest_graph(graph: Any) -> str:
@@ -288,21 +268,17 @@ def _describe_attribute(attribute: Any) -> str:
 
 def _describe_input(tensor: Any) -> str:
     # A symbolic dimension's name is one of several aliases that vary between runs: only its place is kept.
-    shape = ("?" if dim.dim_param else dim.dim_value for dim in tensor.shape.dim)
-    return _describe(tensor.elem_type, shape)
+    shape = ("?" if dim.dim_param else str(dim.dim_value) for dim in tensor.shape.dim)
+    return f"{tensor.elem_type} {'x'.join(shape)}"
 
 
 def _describe_constant(constant: Any) -> str:
     import onnx
 
-    described = _describe(constant.data_type, constant.dims)
+    described = f"{constant.data_type} {'x'.join(map(str, constant.dims))}"
     array = onnx.numpy_helper.to_array(constant)
     is_small = array.nbytes <= SMALL_CONSTANT_BYTES
     return f"{described} {hashlib.sha256(array.tobytes()).hexdigest()}" if is_small else described
-
-
-def _describe(element_type: int, shape: Iterable[int | str]) -> str:
-    return f"{element_type} {'x'.join(map(str, shape))}"
 
 
 def _operands(node: Any) -> Iterator[str]:
@@ -336,32 +312,24 @@ def detect(manager: Any) -> Detection:
     from onnxruntime.training.ortmodule._custom_autograd_function import custom_autograd_function_enabler
 
     agent = manager._execution_agent  # noqa: SLF001
-    graph = manager._onnx_models.optimized_model.graph  # noqa: SLF001
     names, dims = dims_of(manager)
     plans, clusters = probe_plans(agent, IGNORING_LAYERS, names, dims)
     layer_plans, layer_clusters = probe_plans(agent, WITHIN_LAYERS, names, dims)
     features = (CUSTOM_AUTOGRAD,) if custom_autograd_function_enabler.state else ()
     extra = OrtDetection(layer_plans=layer_plans, layer_clusters=layer_clusters, features=features)
+    has_boundaries = has_layer_boundaries(plans, layer_plans)
     device = describe_device(manager._device)  # noqa: SLF001
     allocator = read_allocator(device)
-    versions = {
-        "python": platform.python_version(),
-        "torch": torch.__version__,
-        "onnxruntime": onnxruntime.__version__,
-        "backend": NAME,
-        **allocator,
-    }
+    versions = {"torch": torch.__version__, "onnxruntime": onnxruntime.__version__, "backend": NAME, **allocator}
     return Detection(
         plans=plans,
-        own_presets=presets_of(
-            plans, levels_of(versions["onnxruntime"]), has_boundaries=has_layer_boundaries(plans, layer_plans)
-        ),
+        own_presets=presets_of(plans, levels_of(onnxruntime.__version__), has_boundaries=has_boundaries),
         clusters=clusters,
         dims=dims,
         aliases={name: tuple(alias for alias in names if names[alias] == name) for name in dims},
-        graph=digest_graph(graph),
+        graph=digest_graph(manager._onnx_models.optimized_model.graph),  # noqa: SLF001
         device=device,
-        versions=versions,
+        versions={"python": platform.python_version(), **versions},
         plan_versions=("onnxruntime", *allocator),
         extra=codec.to_plain(extra),
     )
@@ -389,18 +357,17 @@ def probe_plans(
     for key, (raw, occurrences) in found.items():
         stated = simplify(raw, names)
         plan = make_plan(key, occurrences=occurrences, saving_bytes=evaluate(stated, dims), saving=stated)
-        plans.append(_sum_up(plan, clusters, dims))
+        summed, covered = saving_of(plan.choices[0], clusters)
+        is_known = len(plan.choices) == 1 and covered == occurrences  # else ORT's own figure is all there is
+        saving = simplify(summed) if is_known else stated
+        plans.append(plan if saving == stated else _with_saving(plan, saving, dims))
     alone = [correct_for_sharing(plan, plans, clusters, dims) for plan in plans]
     return tuple(sorted(alone, key=lambda plan: (option_of(plan), -(plan.saving_bytes or 0), plan.id))), clusters
 
 
-def _sum_up(plan: Plan, clusters: tuple[Cluster, ...], dims: Mapping[str, int]) -> Plan:
-    """Return the plan with the saving of all its outputs, where the clusters cover it, else with ORT's own figure."""
-    summed, covered = saving_of(plan.choices[0], clusters)
-    saving = simplify(summed)
-    if len(plan.choices) > 1 or covered != plan.occurrences or saving == plan.saving:
-        return plan
-    return replace(plan, saving_bytes=evaluate(saving, dims), saving=saving, stated=plan.saving)
+def _with_saving(plan: Plan, saving: str, dims: Mapping[str, int]) -> Plan:
+    stated = plan.stated or plan.saving
+    return replace(plan, saving_bytes=evaluate(saving, dims), saving=saving, stated=stated)
 
 
 def correct_for_sharing(
@@ -412,13 +379,9 @@ def correct_for_sharing(
     shares with several others, or the activations do not tell, the plan is left as it is.
     """
     pairs = [other for other in plans if len(other.choices) > 1 and set(plan.choices) <= set(other.choices)]
-    sharing = find_sharing(pairs[0].choices, pairs[0].occurrences, clusters, dims) if len(pairs) == 1 else None
+    sharing = _find_sharing(pairs[0].choices, pairs[0].occurrences, clusters, dims) if len(pairs) == 1 else None
     if sharing is None or plan.choices == (sharing[0],):
         return plan
     summed = " + ".join(saving_of(choice, clusters)[0] for choice in plan.choices)
-    saving = simplify(f"{summed} - ({sharing[1]})")
-    saving_bytes = evaluate(saving, dims)
-    if saving_bytes == plan.saving_bytes:
-        return plan
-    stated = plan.stated or plan.saving
-    return replace(plan, saving_bytes=saving_bytes, saving=saving, stated=stated)
+    corrected = _with_saving(plan, simplify(f"{summed} - ({sharing[1]})"), dims)
+    return plan if corrected.saving_bytes == plan.saving_bytes else corrected

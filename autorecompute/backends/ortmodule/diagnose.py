@@ -6,6 +6,7 @@ traceback: each is a finding.
 
 from __future__ import annotations
 
+import functools
 import importlib
 import os
 import platform
@@ -15,15 +16,9 @@ from pathlib import Path
 
 from autorecompute.backends.common import last_line
 from autorecompute.backends.findings import Finding, Status, blocking, find_transformers, print_findings
-from autorecompute.backends.ortmodule import adapter, extensions, installation
-from autorecompute.backends.ortmodule.installation import (
-    build_information,
-    owns_file,
-    package_folder,
-    parse_release,
-    pip,
-    version_of,
-)
+from autorecompute.backends.ortmodule import adapter, installation
+from autorecompute.backends.ortmodule.controller import parse_release
+from autorecompute.backends.ortmodule.installation import build_information, pip, version_of
 from autorecompute.errors import SetupError
 from autorecompute.meters.nvml import NvmlError, describe_visible
 from autorecompute.tested import VERSIONS, describe
@@ -39,8 +34,7 @@ TRAINING = (CPU_ORT, CUDA_ORT)
 SHARING_A_FOLDER = (*TRAINING, "onnxruntime", "onnxruntime-gpu")
 """Distributions that all install the package ``onnxruntime``: the last one installed overwrites the others' files."""
 
-CORE = "onnxruntime_pybind11_state"
-"""The compiled module of which every distribution has its own."""
+CORE = "onnxruntime_pybind11_state"  # the compiled module of which every distribution has its own
 
 
 def findings() -> list[Finding]:
@@ -51,10 +45,7 @@ def findings() -> list[Finding]:
 
 
 def findings_for_training() -> list[Finding]:
-    """Return the pieces that a training process cannot start without.
-
-    They cost about as much time as importing torch.
-    """
+    """Return the pieces that a training process cannot start without, in about the time of importing torch."""
     # Without a GPU, ORT loads no CUDA library either: they would only weigh on this process's memory.
     return _check_packages(probe_cuda=_count_gpus() > 0)
 
@@ -64,20 +55,16 @@ def _check_packages(*, probe_cuda: bool) -> list[Finding]:
     if blocking(found):
         return [*found, _check_onnx()]
     cuda = _check_cuda_libraries() if probe_cuda else []
-    return [*found, _check_onnx(), *cuda, *map(_check_extension, extensions.needed())]
+    return [*found, _check_onnx(), *cuda, *map(_check_extension, installation.needed())]
 
 
-def _ok(name: str, found: str) -> Finding:
-    return Finding(name=name, status=Status.OK, found=found)
+def _find(status: Status, name: str, found: str, remedy: str = "") -> Finding:
+    return Finding(name=name, status=status, found=found, remedy=remedy)
 
 
-def _warning(name: str, found: str, remedy: str) -> Finding:
-    return Finding(name=name, status=Status.WARNING, found=found, remedy=remedy)
-
-
-def _missing(name: str, found: str, remedy: str) -> Finding:
-    return Finding(name=name, status=Status.MISSING, found=found, remedy=remedy)
-
+_ok = functools.partial(_find, Status.OK)
+_warning = functools.partial(_find, Status.WARNING)
+_missing = functools.partial(_find, Status.MISSING)
 
 _ORTMODULE_NOT_TRIED = _missing("ORTModule", "not tried while something above is missing", "Repair that first.")
 
@@ -107,10 +94,7 @@ def _check_torch() -> Finding:
 
 
 def _count_gpus() -> int:
-    """Return the GPUs that torch sees. The count leaves CUDA uninitialised.
-
-    The user's script may still choose among them.
-    """
+    # Counting leaves CUDA uninitialised: the user's script may still choose among them.
     try:
         return int(importlib.import_module("torch").cuda.device_count())
     except Exception:  # noqa: BLE001  (a broken torch raises anything, and is reported by its own finding)
@@ -118,10 +102,12 @@ def _count_gpus() -> int:
 
 
 def _check_onnxruntime() -> Finding:
-    name, folder = "onnxruntime-training", package_folder()
+    name, folder = CUDA_ORT, installation.package_folder()
     installed = {each: version for each in SHARING_A_FOLDER if (version := version_of(each))}
     remedy = _run(_reinstall_ort(*installed))
-    usable = [each for each in TRAINING if each in installed and folder and owns_file(each, CORE, folder.parent)]
+    usable = [
+        each for each in TRAINING if each in installed and folder and installation.owns_file(each, CORE, folder.parent)
+    ]
     if not usable:
         return _missing(name, _explain_unusable(installed), remedy)
     others = _enumerate({each: installed[each] for each in installed if each not in usable})
@@ -165,8 +151,7 @@ def _check_onnx() -> Finding:
 
 def _check_cuda_libraries() -> list[Finding]:
     name, gpus = "CUDA libraries", _count_gpus()
-    version = build_information().get("cuda_version")
-    if not version:
+    if not (version := build_information().get("cuda_version")):
         found = f"torch sees {gpus} GPU, and the CPU build of onnxruntime-training cannot use it"
         return [_warning(name, found, _run(_reinstall_ort(CPU_ORT)))] if gpus else []
     libraries = installation.of_build(version)
@@ -182,12 +167,12 @@ def _check_cuda_libraries() -> list[Finding]:
 
 def _check_extension(name: str) -> Finding:
     try:
-        problem, obstacle = extensions.examine(name), extensions.obstacle(name)
+        problem, obstacle = installation.examine(name), installation.obstacle(name)
     except SetupError as error:
         return _missing(f"extension {name}", str(error), _run(_reinstall_ort(*filter(version_of, TRAINING))))
     if not problem:
         return _ok(f"extension {name}", "built, and loads")
-    remedy = f"{obstacle}; then run: {extensions.REPAIR}" if obstacle else _run(extensions.REPAIR)
+    remedy = f"{obstacle}; then run: {installation.REPAIR}" if obstacle else _run(installation.REPAIR)
     # Without a GPU, ORTModule does not ask for torch's GPU allocator.
     report = _missing if _count_gpus() or not name.endswith("gpu_allocator") else _warning
     return report(f"extension {name}", problem, remedy)

@@ -17,14 +17,12 @@ if TYPE_CHECKING:
     from types import FrameType
 
 
-ROOT = "_original_module"
-"""ORTModule's name of the model, in the names of all its parts."""
+ROOT = "_original_module"  # ORTModule's name of the model, in the names of all its parts
 
 MAKING = frozenset({"get_post_processed_model", "_initialize_graph_builder", "_build_graph", "_create_execution_agent"})
 """The functions of ORTModule that make a training session: what they raise is about the model's export."""
 
-CALLING_THE_MODEL = "parse_outputs_for_onnx_export_and_extract_schema"
-"""The function of ORTModule that calls the model in plain PyTorch, before the export."""
+CALLING_THE_MODEL = "parse_outputs_for_onnx_export_and_extract_schema"  # in plain PyTorch, before the export
 
 _BETWEEN = (
     *(str(Path(sysconfig.get_path("purelib"), name)) for name in ("torch", "onnxruntime")),
@@ -50,24 +48,17 @@ _MADE_OF_NODE = re.compile(r"(_Grad\b|_output_\d+|_BatchNormInternal).*")
 """Suffixes by which ORT and the exporter name nodes and values that they make for a node."""
 
 
-def _is_of_export(error: BaseException) -> bool:
-    """Tell whether ORTModule raised it while it made a session, and neither the model nor the script did."""
-    functions = {frame.f_code.co_name for frame in _frames(error)}
-    return bool(functions & MAKING) and CALLING_THE_MODEL not in functions
-
-
-def _describe(operator: str, module: str, line: str = "") -> str:
-    place = f", called in {module}" if module else ""
-    return f"{operator}{place}{f' ({line})' if line else ''}"
+def _describe(operator: str, module: str) -> str:
+    return f"{operator}, called in {module}" if module else operator
 
 
 def _why_refused(links: Iterable[BaseException]) -> str:
     """Return why an operator cannot be exported, where whoever refused it says more than its name; empty otherwise."""
-    refusals = [link for link in links if any(map(_is_exporter, _frames(link)))]
-    if not refusals or type(refusals[0]).__name__ == "UnsupportedOperatorError":
+    refusal = next((link for link in links if any(map(_is_exporter, _frames(link)))), None)
+    if refusal is None or type(refusal).__name__ == "UnsupportedOperatorError":
         return ""
     # What follows is the exporter's graph, and where to file a bug.
-    return re.split(r"\n| Please feel free| {2}\[Caused by", str(refusals[0]), maxsplit=1)[0].strip()
+    return re.split(r"\n| Please feel free| {2}\[Caused by", str(refusal), maxsplit=1)[0].strip()
 
 
 def _uses_bfloat16(graph: Any) -> bool:
@@ -78,25 +69,24 @@ def _uses_bfloat16(graph: Any) -> bool:
 
 
 def _of_exporter(frames: Sequence[FrameType], model: Any) -> str:
-    nodes = [frame.f_locals["node"] for frame in frames if _is_exporter(frame)]
-    if not nodes:
+    if (node := next((frame.f_locals["node"] for frame in reversed(frames) if _is_exporter(frame)), None)) is None:
         return ""
     # The scope has the class and the name of each module on the way: a.b.Net::/a.b.Linear::first
-    names = [part.rpartition("::")[2] for part in nodes[-1].scopeName().split("/")]
-    operator = nodes[-1].pyname() if nodes[-1].kind() == "prim::PythonOp" else nodes[-1].kind()
-    return _describe(operator, _describe_module(names, model), _line_of(nodes[-1].sourceRange()))
+    names = [part.rpartition("::")[2] for part in node.scopeName().split("/")]
+    operator = node.pyname() if node.kind() == "prim::PythonOp" else node.kind()
+    # The innermost line of the script's own, or of a library of models, in the traced stack.
+    traced = _TRACED_CALL.findall(node.sourceRange())
+    lines = (f" ({Path(file).name}:{number})" for file, number in traced if not file.startswith(_BETWEEN))
+    return _describe(operator, _describe_module(names, model)) + next(lines, "")
 
 
-def _of_inference(frames: Sequence[FrameType], model: Any) -> str:
-    nodes = [frame.f_locals["node"] for frame in frames if frame.f_code.co_name == "_infer_impl"]
-    return _describe(*_read_node(nodes[-1].name, model)) if nodes else ""
-
-
-def _of_node(text: str, model: Any) -> str:
+def _of_node(frames: Sequence[FrameType], text: str, model: Any) -> str:
+    inferred = [frame.f_locals["node"] for frame in frames if frame.f_code.co_name == "_infer_impl"]
     function, node = _PYTHON_FUNCTION.search(text), _NODE.search(text)
-    if function is not None:
+    if function is not None and not inferred:
         return _describe(function[1], _describe_module(function[2].split("/")[:-1], model))
-    return "" if node is None else _describe(*_read_node(node[1], model))
+    name = inferred[-1].name if inferred else node[1] if node is not None else ""
+    return _describe(*_read_node(name, model)) if name else ""
 
 
 def _read_node(name: str, model: Any) -> tuple[str, str]:
@@ -135,18 +125,6 @@ def _describe_module(names: Sequence[str], model: Any) -> str:
     return f"{type(modules[name]).__name__} '{name}'" if name else type(model).__name__
 
 
-def _line_of(stack: str) -> str:
-    """Return the innermost line of the script's own, or of a library of models, in a traced stack."""
-    lines = ((Path(file), number) for file, number in _TRACED_CALL.findall(stack) if not file.startswith(_BETWEEN))
-    return next((f"{file.name}:{number}" for file, number in lines), "")
-
-
-def _graph_of(manager: Any) -> Any:
-    transition = getattr(manager, "_graph_transition_manager", None)
-    info = getattr(transition, "_post_export_processed_model_info", None)
-    return None if info is None else info._post_export_processed_model.graph  # noqa: SLF001
-
-
 def _is_exporter(frame: FrameType) -> bool:
     return frame.f_code.co_name == "_run_symbolic_function"
 
@@ -166,7 +144,6 @@ COMPILED = f"{CANNOT} it is compiled, or a part of it. Leave torch.compile out: 
 WAY_OUT = "Replace it, or wrap only the part of the model without it."
 WITHOUT_BFLOAT16 = "A CPU has none: train in float32 or float16 there."
 WAY_TO_FIND_OUT = "Wrap one part of the model after the other to find the operator; ORT's own words are in the output."
-
 NO_KERNEL = "Could not find an implementation for"
 VERBS = {
     "gradient builder has not been registered": "it has no gradient for",
@@ -191,7 +168,10 @@ def classify(error: BaseException) -> tuple[Outcome, str]:
         return Outcome.EXPORT_ERROR, CHECKPOINTED
     if "dynamo-optimized function" in text or _is_given_compiled(error):
         return Outcome.EXPORT_ERROR, COMPILED
-    if isinstance(error, Exception) and (_is_of_export(error) or _is_fallback(links) or any(map(text.count, VERBS))):
+    functions = {frame.f_code.co_name for frame in _frames(error)}
+    # ORTModule raised it while it made a session, and neither the model nor the script did.
+    is_of_export = bool(functions & MAKING) and CALLING_THE_MODEL not in functions
+    if isinstance(error, Exception) and (is_of_export or _is_fallback(links) or any(map(text.count, VERBS))):
         return Outcome.EXPORT_ERROR, _explain(error, links, text)
     return Outcome.SCRIPT_ERROR, f"{type(error).__name__}: {last_line(error)}"
 
@@ -200,13 +180,11 @@ def _explain(error: Exception, links: Sequence[BaseException], text: str) -> str
     frames = [frame for link in links for frame in _frames(link)]
     selves = (frame.f_locals.get("self") for frame in frames)
     manager = next((owner for owner in selves if hasattr(owner, "_graph_transition_manager")), None)
-    model, graph = getattr(manager, "_original_module", None), _graph_of(manager)
-    call = (
-        _of_exporter(frames, model)
-        or _of_inference(frames, model)
-        or _of_node(text, model)
-        or _of_operator(text, () if graph is None else graph.node, model)
-    )
+    transition = getattr(manager, "_graph_transition_manager", None)
+    info = getattr(transition, "_post_export_processed_model_info", None)
+    graph = None if info is None else info._post_export_processed_model.graph  # noqa: SLF001
+    model, nodes = getattr(manager, "_original_module", None), () if graph is None else graph.node
+    call = _of_exporter(frames, model) or _of_node(frames, text, model) or _of_operator(text, nodes, model)
     if _uses_bfloat16(graph) and ("bfloat16" in text or NO_KERNEL in text):
         return f"{CANNOT} it has no bfloat16 on this device for {call or 'an operator'}. {WITHOUT_BFLOAT16}"
     reason = _why_refused(links) or _last_words(error)

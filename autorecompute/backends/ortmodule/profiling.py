@@ -13,14 +13,14 @@ from autorecompute.memory import Operation, Phase, StepProfile, Tensor
 from autorecompute.plans.savings import BATCH, SEQUENCE, evaluate, simplify
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterable, Mapping, Sequence
+    from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
 
     ShapeOf = Callable[[str, Sequence[int]], tuple[str, ...]]
+    _Step = tuple[Any, list[tuple[str, Sequence[int]]]]
+    """A node that ran, and type and shape of each output that it made."""
 
 
-RECOMPUTED = "_recompute"
-"""Ending of ORT's name of a node, and of its outputs, that it runs once more (``memory_optimizer.cc``)."""
-
+RECOMPUTED = "_recompute"  # ending of a node that ORT runs once more, and of its outputs (memory_optimizer.cc)
 BYTES = {
     **dict.fromkeys(("bool", "int8", "uint8", "float8e4m3fn", "float8e5m2"), 1),
     **dict.fromkeys(("int16", "uint16", "float16", "bfloat16"), 2),
@@ -32,13 +32,10 @@ BYTES = {
 ALIASING = frozenset({"Reshape", "Squeeze", "Unsqueeze", "Flatten", "Identity"})
 """Operators whose kernels hand their input on under another shape (``Alias(0, 0)`` in their registrations)."""
 
-YIELD = "YieldOp"
-"""Operator at which ORTModule's graph hands over to PyTorch between its forward and its backward half."""
+YIELD = "YieldOp"  # operator at which ORTModule's graph hands over to PyTorch between its forward and its backward half
 
-_KERNEL = "_kernel_time"
-_RUN = "SequentialExecutor::Execute"
-_MICRO = 1e-6
-_HALVES = 2
+_KERNEL, _RUN = "_kernel_time", "SequentialExecutor::Execute"
+_MICRO, _HALVES = 1e-6, 2
 _GRAPH_FILE = "profiled.onnx"
 
 
@@ -68,24 +65,18 @@ def take_profile(manager: Any, folder: Path, names: Mapping[str, str]) -> StepPr
 
 
 def make_profile(graph: Any, events: Iterable[Mapping[str, Any]], names: Mapping[str, str]) -> StepProfile:
-    """Return the last step that ran, in words that are not ORT's.
-
-    Args:
-        graph: The optimized graph as ONNX.
-        events: ORT's trace.
-        names: Our names of the symbolic dimensions, by ORT's.
-    """
+    """Return the last step of ORT's trace on an optimized graph; ``names`` has our names of ORT's dimensions."""
     nodes = {node.name: node for node in graph.node}
     between = next(node for node in graph.node if node.op_type == YIELD)
     # What runs in the branch of an ``If`` is no node of the graph: the ``If`` has its time and its outputs.
     forward, backward = ([run for run in half if _name_of(run) in nodes] for half in _read_halves(events))
     runs: list[Mapping[str, Any]] = [*forward, {"name": between.name, "dur": 0, "args": {}}, *backward]
     dims = _read_dims(graph, runs, nodes, names)
-    lives = _Lives(graph, _shapes_in(graph, names, dims))
+    results = {value.name for value in graph.output}
+    steps = [(nodes[_name_of(run)], _types(run, "output")) for run in runs]
+    tensors = tuple(_follow_memory(graph, steps, results, _shapes_in(graph, names, dims)))
     operations = []
-    for position, run in enumerate(runs):
-        node = nodes[_name_of(run)]
-        lives.run(position, node, _types(run, "output"))
+    for position, (run, (node, _)) in enumerate(zip(runs, steps, strict=True)):
         phase = _phase(node, Phase.FORWARD if position < len(forward) else Phase.BACKWARD)
         operations.append(
             Operation(
@@ -95,11 +86,10 @@ def make_profile(graph: Any, events: Iterable[Mapping[str, Any]], names: Mapping
                 seconds=run["dur"] * _MICRO,
                 reads=tuple(filter(None, node.input)),
                 makes=tuple(filter(None, node.output)),
-                shares=lives.shares(node),
+                shares=_shares(node, results),
                 repeats=node.output[0].removesuffix(RECOMPUTED) if phase is Phase.RECOMPUTE else "",
             )
         )
-    tensors = tuple(lives.end(len(runs)))
     return StepProfile(operations=tuple(operations), tensors=tensors, backward=len(forward), dims=dims)
 
 
@@ -120,8 +110,7 @@ def _read_halves(events: Iterable[Mapping[str, Any]]) -> list[list[Mapping[str, 
 
 
 def _name_of(run: Mapping[str, Any]) -> str:
-    name: str = run["name"].removesuffix(_KERNEL)
-    return name
+    return str(run["name"].removesuffix(_KERNEL))
 
 
 def _types(run: Mapping[str, Any], side: str) -> list[tuple[str, Sequence[int]]]:
@@ -190,52 +179,35 @@ def _phase(node: Any, half: Phase) -> Phase:
     return Phase.LOSS if "Loss" in node.op_type or node.op_type == YIELD else half
 
 
-class _Lives:
-    """Follows each piece of memory from the node that makes it to the last one that reads it."""
-
-    def __init__(self, graph: Any, shape_of: ShapeOf) -> None:
-        self._shape_of = shape_of
-        self._outside = {value.name for value in graph.input} | {constant.name for constant in graph.initializer}
-        self._results = {value.name for value in graph.output}
-        self._owner: dict[str, str] = {}
-        self._made: dict[str, tuple[int, tuple[str, ...], int]] = {}
-        self._read: dict[str, int] = {}
-
-    def run(self, position: int, node: Any, types: Iterable[tuple[str, Sequence[int]]]) -> None:
-        """Add one node, at its position in the step, with type and shape of each output that it made."""
+def _follow_memory(graph: Any, steps: Sequence[_Step], results: Collection[str], shape_of: ShapeOf) -> Iterator[Tensor]:
+    """Yield each piece of memory, from the node that makes it to the last one that reads it."""
+    outside = {value.name for value in graph.input} | {constant.name for constant in graph.initializer}
+    owner: dict[str, str] = {}
+    made: dict[str, tuple[int, tuple[str, ...], int]] = {}
+    read: dict[str, int] = {}
+    for position, (node, types) in enumerate(steps):
         for name in filter(None, node.input):
-            self._read[self._owned(name)] = position
+            read[owner.get(name, name)] = position
         outputs = [name for name in node.output if name]
         if node.op_type == YIELD:
-            self._take_gradients(position, node, outputs)
-            return
-        for place, (name, (kind, shape)) in enumerate(zip(outputs, types, strict=False)):
-            if place == 0 and self.shares(node):
-                self._owner[name] = self._owned(node.input[0])
+            # PyTorch hands over a gradient for each output of the model, of that output's shape.
+            of_outputs = (made.get(owner.get(source, source)) for source in node.input)
+            made |= {name: (position, *one[1:]) for name, one in zip(outputs, of_outputs, strict=False) if one}
+            continue
+        for place, (name, (kind, sizes)) in enumerate(zip(outputs, types, strict=False)):
+            if place == 0 and _shares(node, results):
+                owner[name] = owner.get(node.input[0], node.input[0])
             else:
-                self._made[name] = (position, self._shape_of(name, shape), BYTES.get(kind, 0))
+                made[name] = (position, shape_of(name, sizes), BYTES.get(kind, 0))
+    read |= dict.fromkeys((owner.get(name, name) for name in results), len(steps))
+    # ORT frees a value when its last reader is done: one that nobody reads, such as the mask of a Dropout that is
+    # recomputed, stays until the step is over.
+    for name, (first, shape, size) in made.items():
+        if name not in outside:
+            last = read.get(name, len(steps))
+            yield Tensor(name=name, shape=shape, element_bytes=size, first=first, last=last)
 
-    def shares(self, node: Any) -> bool:
-        """Tell whether the node's result is its input under another shape; a result of the graph is a copy."""
-        return node.op_type in ALIASING and node.output[0] not in self._results
 
-    def end(self, position: int) -> list[Tensor]:
-        """Return all that lived, where the step ends at this position."""
-        for name in self._results:
-            self._read[self._owned(name)] = position
-        # ORT frees a value when its last reader is done: one that nobody reads, such as the mask of a Dropout that is
-        # recomputed, stays until the step is over.
-        return [
-            Tensor(name=name, shape=shape, element_bytes=size, first=first, last=self._read.get(name, position))
-            for name, (first, shape, size) in self._made.items()
-            if name not in self._outside
-        ]
-
-    def _take_gradients(self, position: int, node: Any, outputs: Sequence[str]) -> None:
-        # PyTorch hands over a gradient for each output of the model, of that output's shape.
-        for source, name in zip(node.input, outputs, strict=False):
-            if (made := self._made.get(self._owned(source))) is not None:
-                self._made[name] = (position, *made[1:])
-
-    def _owned(self, name: str) -> str:
-        return self._owner.get(name, name)
+def _shares(node: Any, results: Collection[str]) -> bool:
+    """Tell whether the node's result is its input under another shape; a result of the graph is a copy."""
+    return node.op_type in ALIASING and node.output[0] not in results

@@ -16,8 +16,7 @@ if TYPE_CHECKING:
     from collections.abc import Callable
 
 
-LAST = 2**63 - 1
-"""ONNX's end of a slice that goes to the end."""
+LAST = 2**63 - 1  # ONNX's end of a slice that goes to the end
 
 
 def _constant(g: Any, value: Any, dtype: Any = None) -> Any:
@@ -102,8 +101,7 @@ def _add_slices(g: Any, tensor: Any, axis: int, index: Any, source: Any) -> Any:
 
 FLOAT, BOOL = torch.onnx.TensorProtoDataType.FLOAT, torch.onnx.TensorProtoDataType.BOOL
 INT64 = torch.onnx.TensorProtoDataType.INT64
-LARGEST_SHARED = 8
-"""Of equal constants with up to so many entries ORT makes one, and it cannot train two LayerNorms with one weight."""
+LARGEST_SHARED = 8  # entries: ORT makes one of equal constants up to so many, and cannot train two LayerNorms with it
 
 
 def register(registry: Any) -> None:
@@ -149,7 +147,9 @@ def export_attention(  # noqa: PLR0913, PLR0917  (the operator's own parameters)
         return export(g, query, key, value, attn_mask, dropout_p, is_causal, scale)
     if enable_gqa:
         key, value = (_repeat_heads(g, tensor, query) for tensor in (key, value))
-    scores = g.op("MatMul", g.op("Mul", query, _scale_of(g, query, scale)), _swap_last(g, key))
+    *front, before, last = range(helper._get_tensor_rank(key))  # noqa: SLF001
+    swapped = g.op("Transpose", key, perm_i=[*front, last, before])
+    scores = g.op("MatMul", g.op("Mul", query, _scale_of(g, query, scale)), swapped)
     dtype = _dtype_of(query)
     # Softmax of nothing but infinities is not a number; half of the range leaves room for the score it is added to.
     lowest = _constant(g, torch.finfo(dtype).min / 2, dtype=dtype)
@@ -167,7 +167,8 @@ def export_attention(  # noqa: PLR0913, PLR0917  (the operator's own parameters)
         scores = g.op("Add", scores, g.op("Where", hidden, lowest, attn_mask))
     attended = g.op("MatMul", _weights(g, scores, dropout_p), value)
     # PyTorch gives zeros where a query may look at nothing.
-    return g.op("Where", _all(g, hidden), _zero_like(g, query), attended)
+    sees_nothing = g.op("Cast", g.op("ReduceMin", g.op("Cast", hidden, to_i=FLOAT), axes_i=[-1]), to_i=BOOL)
+    return g.op("Where", sees_nothing, _zero_like(g, query), attended)
 
 
 def export_unflatten(g: Any, tensor: Any, dim: Any, sizes: Any) -> Any:
@@ -300,21 +301,12 @@ def _causal_mask(g: Any, query: Any, key: Any) -> Any:
     return g.op("Cast", g.op("Trilu", g.op("Expand", _constant(g, torch.ones(())), size), upper_i=0), to_i=BOOL)
 
 
-def _all(g: Any, mask: Any) -> Any:
-    return g.op("Cast", g.op("ReduceMin", g.op("Cast", mask, to_i=FLOAT), axes_i=[-1]), to_i=BOOL)
-
-
 def _repeat_heads(g: Any, tensor: Any, query: Any) -> Any:
     *_, heads, _, width = helper._get_tensor_sizes(tensor)  # noqa: SLF001
     rank, wanted = helper._get_tensor_rank(tensor), helper._get_tensor_dim_size(query, -3)  # noqa: SLF001
     group = _constant(g, [*[1] * (rank - 2), wanted // heads, 1, 1])
     groups = g.op("Expand", g.op("Unsqueeze", tensor, _constant(g, [rank - 2])), group)
     return g.op("Reshape", groups, _constant(g, [*[0] * (rank - 3), wanted, -1, width]))
-
-
-def _swap_last(g: Any, tensor: Any) -> Any:
-    *front, before, last = range(helper._get_tensor_rank(tensor))  # noqa: SLF001
-    return g.op("Transpose", tensor, perm_i=[*front, last, before])
 
 
 def _sizes_of(shape: Any) -> list[int]:

@@ -23,11 +23,11 @@ from autorecompute.backends.common import (
 )
 from autorecompute.backends.findings import blocking
 from autorecompute.backends.interface import WorkerBackend
-from autorecompute.backends.ortmodule import exceptions
 from autorecompute.backends.ortmodule.adapter import adapt, add_options, put_around
+from autorecompute.backends.ortmodule.controller import CHOSEN, give, plans_file_text, probe_config_of
 from autorecompute.backends.ortmodule.detection import detect, dims_of
 from autorecompute.backends.ortmodule.diagnose import findings_for_training
-from autorecompute.backends.ortmodule.environment import CHOSEN, give, plans_file_text, probe_config_of
+from autorecompute.backends.ortmodule.exceptions import classify
 from autorecompute.backends.ortmodule.profiling import follow_options, take_profile
 from autorecompute.errors import SetupError
 from autorecompute.files import write_whole
@@ -39,7 +39,7 @@ if TYPE_CHECKING:
     from types import FrameType
 
     from autorecompute.backends.interface import Listener
-    from autorecompute.measurement import GradientCheck, Outcome
+    from autorecompute.measurement import GradientCheck
     from autorecompute.memory import StepProfile
 
 
@@ -47,23 +47,14 @@ INEFFECTIVE = (
     "the model uses torch.utils.checkpoint, which does nothing in ORTModule: switch gradient checkpointing off, "
     "recompute plans take its place"
 )
-
-
-def follow_checkpointing(warnings: dict[str, str]) -> None:
-    """Warn of ``torch.utils.checkpoint.checkpoint(..., use_reentrant=False)`` in models that are exported."""
-    import torch
-    from torch.utils import checkpoint as module
-
-    # Scripts import the function by its name: only what it calls can be followed.
-    @put_around(module, "_checkpoint_without_reentrant_generator")
-    def note_and_generate(generate: Callable[..., Any], *args: Any, **kwargs: Any) -> Any:
-        if torch.jit.is_tracing():
-            warnings[module.__name__] = INEFFECTIVE
-        return generate(*args, **kwargs)
-
-
-LOG_LEVEL_VARIABLE = "ORTMODULE_LOG_LEVEL"
-LOUDEST_LEVEL = "VERBOSE"
+UNPAIRED = (
+    "a forward in training mode has no backward of its own. Recomputed Dropout would give wrong gradients from there "
+    "on: call the model under torch.no_grad() or model.eval() there."
+)
+OVERLAPPING = (
+    "a forward in training mode begins before the last one's backward. Recomputed Dropout would give wrong gradients "
+    "from there on: let each forward's backward come first."
+)
 
 
 def let_out() -> None:
@@ -78,62 +69,12 @@ def let_out() -> None:
 
 
 def _verbosity() -> dict[str, bool]:
-    level = os.environ.get(LOG_LEVEL_VARIABLE)
-    return {} if level is None else {"verbose": level == LOUDEST_LEVEL}
+    level = os.environ.get("ORTMODULE_LOG_LEVEL")
+    return {} if level is None else {"verbose": level == "VERBOSE"}
 
 
 PACKAGE = str(Path(__file__).parents[2])
 LIBRARIES = tuple(sysconfig.get_paths()[name] for name in ("stdlib", "purelib", "platlib"))
-
-
-class ForwardPairing:
-    """Counts forwards and backwards of the training sessions of this process.
-
-    Attributes:
-        open_lines: Lines of the script whose forward has had no backward so far in this step.
-        found: A warning for each line of the script that is at fault.
-    """
-
-    def __init__(self) -> None:
-        self.open_lines: list[str] = []
-        self.found: dict[str, str] = {}
-        self._overlapping: dict[str, str] = {}
-
-    def install(self) -> None:
-        """Follow every training session of the process."""
-        from onnxruntime.training.ortmodule._execution_agent import TrainingAgent
-
-        @put_around(TrainingAgent, "run_forward")
-        def forward_and_count(run: Callable[..., Any], *args: Any, **kwargs: Any) -> Any:
-            self._begin(_line_of_user(sys._getframe(1)))  # noqa: SLF001  (documented, and no walk of all frames)
-            return run(*args, **kwargs)
-
-        @put_around(TrainingAgent, "run_backward")
-        def backward_and_count(run: Callable[..., Any], *args: Any, **kwargs: Any) -> Any:
-            if self.open_lines:
-                self.open_lines.pop()
-            return run(*args, **kwargs)
-
-    def end_step(self) -> None:
-        """Hold every forward of the step that has had no backward, or had it too late, against the script."""
-        if not self.open_lines:
-            # Otherwise those that came later overlapped with the one that is at fault.
-            self.found |= self._overlapping
-        self._overlapping.clear()
-        for line in self.open_lines:
-            self.found[line] = (
-                f"{line}: a forward in training mode has no backward of its own. Recomputed Dropout would give wrong "
-                "gradients from there on: call the model under torch.no_grad() or model.eval() there."
-            )
-        self.open_lines.clear()
-
-    def _begin(self, line: str) -> None:
-        if self.open_lines:
-            self._overlapping[line] = (
-                f"{line}: a forward in training mode begins before the last one's backward. Recomputed Dropout would "
-                "give wrong gradients from there on: let each forward's backward come first."
-            )
-        self.open_lines.append(line)
 
 
 def _line_of_user(frame: FrameType | None) -> str:
@@ -146,26 +87,16 @@ def _line_of_user(frame: FrameType | None) -> str:
     return "the script"
 
 
-STEPS = 3
-SEED = 20_230
+STEPS, SEED = 3, 20_230
 
 
 def check_gradients(
-    manager: Any,
-    config: Config,
-    *,
-    forward: Callable[[], Any],
-    rebuild: Callable[[Config], None],
+    manager: Any, config: Config, *, forward: Callable[[], Any], rebuild: Callable[[Config], None]
 ) -> GradientCheck:
     """Compare the config with no recompute over a few steps; the weights stay as they are.
 
-    The gradients without recompute are kept in the host's memory: several steps' would be more than a card has left.
-
-    Args:
-        manager: ORT's ``TrainingManager`` whose session is rebuilt for the check.
-        config: The plans to recompute.
-        forward: Calls the model on the same batch, in training mode.
-        rebuild: Builds the session anew with a config.
+    ``forward`` calls the model on the same batch, in training mode; ``rebuild`` builds the manager's session anew. The
+    gradients without recompute are kept in the host's memory: several steps' would be more than a card has left.
     """
     every = manager._flattened_module.named_parameters()  # noqa: SLF001
     named = {name: parameter for name, parameter in every if parameter.requires_grad}
@@ -214,7 +145,6 @@ def _seeded_dropouts(graph: Any) -> Iterator[None]:
 def _gradients(
     config: Config, parameters: list[Any], forward: Callable[[], Any], rebuild: Callable[[Config], None]
 ) -> Iterator[Sequence[Any]]:
-    """Yield the gradients of one step after the other."""
     import onnxruntime
     import torch
 
@@ -250,8 +180,12 @@ class OrtModuleBackend(WorkerBackend):
         self._has_told = False
         self._ran: Callable[[], Any] = lambda: None
         self._config, self._profiles = Config(), False
-        self._pairing = ForwardPairing()
-        self._ineffective: dict[str, str] = {}
+        self._open_lines: list[str] = []
+        """Lines of the script whose forward has had no backward so far in this step."""
+        self._overlapping: dict[str, str] = {}
+        self._faults: dict[str, str] = {}
+        """A warning for each line of the script that is at fault."""
+        self._is_checkpointed = False
         self._folder = folder
 
     def install(self, listener: Listener) -> None:
@@ -267,8 +201,8 @@ class OrtModuleBackend(WorkerBackend):
         from onnxruntime.training.ortmodule._fallback import _FallbackManager
         from onnxruntime.training.ortmodule._training_manager import TrainingManager
 
-        self._pairing.install()
-        follow_checkpointing(self._ineffective)
+        self._follow_pairs()
+        self._follow_checkpointing()
         follow_options(TrainingManager, self._folder, lambda manager: self._profiles and self._is_tuned(manager))
 
         @put_around(TrainingManager, "_create_execution_agent")
@@ -276,7 +210,11 @@ class OrtModuleBackend(WorkerBackend):
             create(manager)
             if manager not in self._managers:
                 self._managers.add(manager)
-                self._welcome(manager, listener)
+                if not self._has_told:
+                    self._has_told = True
+                    self._config = listener.on_session(functools.partial(detect, manager))
+                if not self._config.is_none:
+                    rebuild(manager, self._config, self._folder)
 
         @put_around(TrainingManager, "forward")
         def forward_and_tell(forward: Callable[..., Any], manager: Any, *inputs: Any, **kwargs: Any) -> Any:
@@ -295,8 +233,35 @@ class OrtModuleBackend(WorkerBackend):
         @put_around(_FallbackManager, "fallback")
         def tell_and_fall_back(fall_back: Callable[..., Any], manager: Any, *inputs: Any, **kwargs: Any) -> Any:
             # The call is handed back to PyTorch: a script may insist on that.
-            listener.on_fallback(exceptions.classify(manager._exception)[1])  # noqa: SLF001
+            listener.on_fallback(classify(manager._exception)[1])  # noqa: SLF001
             return fall_back(manager, *inputs, **kwargs)
+
+    def _follow_pairs(self) -> None:
+        from onnxruntime.training.ortmodule._execution_agent import TrainingAgent
+
+        @put_around(TrainingAgent, "run_forward")
+        def forward_and_count(run: Callable[..., Any], *args: Any, **kwargs: Any) -> Any:
+            line = _line_of_user(sys._getframe(1))  # noqa: SLF001  (documented, and no walk of all frames)
+            if self._open_lines:
+                self._overlapping[line] = f"{line}: {OVERLAPPING}"
+            self._open_lines.append(line)
+            return run(*args, **kwargs)
+
+        @put_around(TrainingAgent, "run_backward")
+        def backward_and_count(run: Callable[..., Any], *args: Any, **kwargs: Any) -> Any:
+            if self._open_lines:
+                self._open_lines.pop()
+            return run(*args, **kwargs)
+
+    def _follow_checkpointing(self) -> None:
+        import torch
+        from torch.utils import checkpoint
+
+        # Scripts import checkpoint(..., use_reentrant=False) by its name: only what it calls can be followed.
+        @put_around(checkpoint, "_checkpoint_without_reentrant_generator")
+        def note_and_generate(generate: Callable[..., Any], *args: Any, **kwargs: Any) -> Any:
+            self._is_checkpointed = self._is_checkpointed or torch.jit.is_tracing()
+            return generate(*args, **kwargs)
 
     def why_nothing_trained(self) -> str:
         """Return why a script may never have come to training, and what to do about it, in sentences."""
@@ -317,62 +282,47 @@ class OrtModuleBackend(WorkerBackend):
     @property
     def has_open_forward(self) -> bool:
         """Tell whether a training forward waits for its backward; no config can be switched then."""
-        return bool(self._pairing.open_lines)
+        return bool(self._open_lines)
 
     def end_step(self) -> tuple[str, ...]:
         """Note that a step has ended; return what the script has done so far that recompute does not bear."""
-        self._pairing.end_step()
-        return (*self._pairing.found.values(), *self._ineffective.values())
+        if not self._open_lines:
+            # Otherwise those that came later overlapped with the one that is at fault.
+            self._faults |= self._overlapping
+        self._faults |= {line: f"{line}: {UNPAIRED}" for line in self._open_lines}
+        self._overlapping.clear()
+        self._open_lines.clear()
+        return (*self._faults.values(), *((INEFFECTIVE,) if self._is_checkpointed else ()))
 
-    def classify(self, error: BaseException) -> tuple[Outcome, str]:
-        """Classify the exception that ended the script, with a sentence about it."""
-        return exceptions.classify(error)
+    classify = staticmethod(classify)
 
     def _check(
         self, manager: Any, run: Callable[..., Any], call: tuple[Any, Any], config: Config, *, compares: bool = True
     ) -> GradientCheck:
         if not compares:
             return UNCOMPARED
-        inputs, kwargs = call
-        return on_few_samples(
-            lambda args, named: self._compare(manager, config, lambda: run(*args, **named)),
-            inputs,
-            kwargs,
-            observe_batch([*inputs, *kwargs.values()]),
-            self.classify,
-        )
-
-    def _compare(self, manager: Any, config: Config, forward: Callable[[], Any]) -> GradientCheck:
         build = functools.partial(rebuild, manager, folder=self._folder)
-        try:
-            check = check_gradients(manager, config, forward=forward, rebuild=build)
-        finally:
-            build(self._config)
-        if self._pairing.found and any("Dropout" in on.site for on in config.choices):
-            return replace(check, agrees=False, message=next(iter(self._pairing.found.values())))
-        return check
 
-    def _welcome(self, manager: Any, listener: Listener) -> None:
-        config = self._config
-        if not self._has_told:
-            self._has_told = True
-            config = listener.on_session(functools.partial(detect, manager))
-        if not config.is_none:
-            rebuild(manager, config, self._folder)
-        self._config = config
+        def compare(args: Any, named: Any) -> GradientCheck:
+            try:
+                check = check_gradients(manager, config, forward=lambda: run(*args, **named), rebuild=build)
+            finally:
+                build(self._config)
+            if self._faults and any("Dropout" in on.site for on in config.choices):
+                return replace(check, agrees=False, message=next(iter(self._faults.values())))
+            return check
+
+        inputs, kwargs = call
+        return on_few_samples(compare, inputs, kwargs, observe_batch([*inputs, *kwargs.values()]), self.classify)
 
     def _is_tuned(self, manager: Any) -> bool:
         if manager not in self._is_alike:
-            build = _build_of(manager)
+            module = manager._original_module  # noqa: SLF001
+            # The same for all modules that are built alike, whatever their weights are.
+            build = (type(module), *((name, weight.shape) for name, weight in module.named_parameters()))
             self._build = self._build or build
             self._is_alike[manager] = build == self._build
         return self._is_alike[manager]
-
-
-def _build_of(manager: Any) -> tuple[object, ...]:
-    """Return the same for all modules that are built alike, whatever their weights are."""
-    module = manager._original_module  # noqa: SLF001
-    return type(module), *((name, weight.shape) for name, weight in module.named_parameters())
 
 
 def rebuild(manager: Any, config: Config, folder: Path) -> None:
@@ -410,6 +360,4 @@ def give_here(config: Config, ort_version: str, folder: Path) -> tuple[int, str]
     return level, plans
 
 
-def make_backend(folder: Path) -> OrtModuleBackend:
-    """Return the backend; ``registry`` asks for it."""
-    return OrtModuleBackend(folder)
+make_backend = OrtModuleBackend

@@ -1,8 +1,7 @@
 import pytest
 
 from autorecompute import codec
-from autorecompute.backends.ortmodule.detection import correct_for_sharing
-from autorecompute.backends.ortmodule.environment import (
+from autorecompute.backends.ortmodule.controller import (
     CHOSEN,
     COMPROMISE,
     RECOMPUTE,
@@ -11,6 +10,7 @@ from autorecompute.backends.ortmodule.environment import (
     make_offer,
     write_row,
 )
+from autorecompute.backends.ortmodule.detection import correct_for_sharing
 from autorecompute.plans import Activation, Alternative, Choice, Cluster, Plan
 
 DIMS = {"batch": 4, "sequence": 16}

@@ -3,8 +3,7 @@ from pathlib import Path
 
 import pytest
 
-from autorecompute.backends.ortmodule.controller import NAME
-from autorecompute.backends.ortmodule.environment import PROBE_VARIABLE, config_of_level
+from autorecompute.backends.ortmodule.controller import NAME, PROBE_VARIABLE, config_of_level
 from autorecompute.backends.registry import render
 from autorecompute.emit.formats import RENDERERS
 from autorecompute.plans import Config

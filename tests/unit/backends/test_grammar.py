@@ -5,7 +5,7 @@ from pathlib import Path
 
 import pytest
 
-from autorecompute.backends.ortmodule.environment import (
+from autorecompute.backends.ortmodule.controller import (
     CHOSEN,
     LEVELS,
     config_of_level,

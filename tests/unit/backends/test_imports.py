@@ -6,7 +6,7 @@ import types
 import pytest
 
 from autorecompute.backends import registry
-from autorecompute.backends.imports import when_imported
+from autorecompute.backends.registry import when_imported
 from autorecompute.backends.torch import is_too_old
 from autorecompute.errors import SetupError
 from autorecompute.startup.sitecustomize import ImportWatch, watch_for
@@ -49,8 +49,8 @@ def test_a_module_that_fails_is_waited_for_again(module):
 def test_several_may_wait_for_one_module(module, monkeypatch):
     module.write_text("")
     called = []
-    monkeypatch.setattr("autorecompute.backends.imports.function", lambda: called.append("run"), raising=False)
-    sys.meta_path.insert(0, watch_for(f"after {NAME} autorecompute.backends.imports:function nothing is called"))
+    monkeypatch.setattr("autorecompute.backends.registry.function", lambda: called.append("run"), raising=False)
+    sys.meta_path.insert(0, watch_for(f"after {NAME} autorecompute.backends.registry:function nothing is called"))
     for word in ("first", "second"):
         when_imported(NAME, lambda _module, word=word: called.append(word))
     importlib.import_module(NAME)

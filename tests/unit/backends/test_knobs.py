@@ -4,8 +4,14 @@ import pytest
 
 import autorecompute
 from autorecompute import codec
-from autorecompute.backends.ortmodule.controller import HINTS, KNOBS, VARIABLES
-from autorecompute.backends.ortmodule.environment import CUSTOM_AUTOGRAD, OrtDetection, config_of_level
+from autorecompute.backends.ortmodule.controller import (
+    CUSTOM_AUTOGRAD,
+    HINTS,
+    KNOBS,
+    VARIABLES,
+    OrtDetection,
+    config_of_level,
+)
 from autorecompute.plans import Choice, Config, Plan, Space
 
 PAGE = Path(autorecompute.__file__).parents[1] / "docs" / "knobs.md"

@@ -6,8 +6,8 @@ from types import SimpleNamespace
 
 import pytest
 
+from autorecompute.backends.ortmodule.controller import COMPROMISE, IGNORING_LAYERS, RECOMPUTE, WITHIN_LAYERS
 from autorecompute.backends.ortmodule.detection import probe_plans, read_clusters, read_dims
-from autorecompute.backends.ortmodule.environment import COMPROMISE, IGNORING_LAYERS, RECOMPUTE, WITHIN_LAYERS
 from autorecompute.plans.savings import evaluate
 
 # What ONNX Runtime answered about two small models: see benchmarks/record_plans.py.

@@ -9,7 +9,7 @@ from matplotlib.figure import Figure
 from rich.console import Console
 
 from autorecompute import codec
-from autorecompute.backends.ortmodule.environment import make_plan
+from autorecompute.backends.ortmodule.controller import make_plan
 from autorecompute.backends.ortmodule.memory import OrtMemoryModel
 from autorecompute.backends.torch.forecast.forecast import TorchMemoryModel
 from autorecompute.backends.torch.forecast.records import Part, Steps

@@ -5,7 +5,7 @@ import re
 import pytest
 
 from autorecompute import codec
-from autorecompute.backends.ortmodule.environment import CHOSEN, COMPROMISE, RECOMPUTE, OrtDetection, make_offer
+from autorecompute.backends.ortmodule.controller import CHOSEN, COMPROMISE, RECOMPUTE, OrtDetection, make_offer
 from autorecompute.errors import UsageError
 from autorecompute.plans import Activation, Alternative, Choice, Cluster, Plan
 from autorecompute.reports.plans_json import Overview, Plans

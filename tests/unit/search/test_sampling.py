@@ -9,6 +9,7 @@ from autorecompute.measurement import Outcome
 from autorecompute.plans import Config
 from autorecompute.search import NAMES, GreedySearcher, OptunaSearcher, make_searcher, require_installed, sampling
 from autorecompute.search.sampling import SAMPLERS
+from autorecompute.search.searcher import steps_by_number
 
 
 @pytest.fixture
@@ -98,10 +99,10 @@ def test_crashes_teach_nothing_and_stop_nothing(make_bench, search):
 def test_step_times_count_where_there_is_no_reference(make_bench):
     bench = make_bench(plans=5)
     trials = bench.tried(*list(bench.landscape)[:4])
-    absolute = sampling._values([bench.try_out(trial, trial.number, reference_seconds=None) for trial in trials])
-    relative = sampling._values(trials)
+    absolute = steps_by_number([bench.try_out(trial, trial.number, reference_seconds=None) for trial in trials])
+    relative = steps_by_number(trials)
     assert absolute.keys() == relative.keys()
-    assert all(math.isclose(absolute[config], relative[config]) for config in absolute)
+    assert all(math.isclose(absolute[number], relative[number]) for number in absolute)
 
 
 def test_what_a_sampler_lacks_is_said_before_anything_starts(monkeypatch):

@@ -3,7 +3,7 @@ import random
 
 import pytest
 
-from autorecompute.backends.ortmodule.environment import make_plan
+from autorecompute.backends.ortmodule.controller import make_plan
 from autorecompute.backends.ortmodule.memory import OrtMemoryModel
 from autorecompute.backends.ortmodule.memory.step_model import (
     CHUNK_BYTES,
