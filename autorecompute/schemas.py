@@ -169,7 +169,7 @@ class Definitions:
         return {"$ref": f"#/$defs/{name}"}
 
 
-def _told(record: type[Any]) -> Iterator[tuple[str, tuple[Any, str]]]:
+def _told(record: Any) -> Iterator[tuple[str, tuple[Any, str]]]:
     """Yield the type of each key and its words; one that an inlined record has comes again where it is replaced."""
     for entry in entries_of(record):
         if entry.is_inlined:

@@ -12,7 +12,7 @@ from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Annotated, Any, BinaryIO, Final, Literal, NoReturn, cast
 
 from autorecompute import codec
-from autorecompute.codec import INLINED, LARGEST_TEXT, MOST_VALUES, Document, UnreadableError, count_values, parse
+from autorecompute.codec import INLINED, LARGEST_TEXT, MOST_VALUES, UnreadableError, count_values, parse
 from autorecompute.errors import UsageError
 from autorecompute.figures import Verdict, judge
 from autorecompute.files import open_named, shown
@@ -54,7 +54,7 @@ _PATH = re.compile(r"(?<![\w/.*)])(?!//)~?/(?:[^\s/\"'`,;:()\[\]]+/)*(?=[^\s/\"'
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class FirstLine(Document):
+class FirstLine:
     """First line: what the study is about, and where it comes from."""
 
     format: Annotated[Literal["autorecompute study archive"], "What the file is."] = FORMAT

@@ -277,7 +277,7 @@ class StudyFolder:
         write_atomically(folder / "command.txt", shlex.join(command) + "\n")
         write_atomically(folder / "environment.json", json.dumps(dict(environment), indent=2) + "\n")
         write_atomically(folder / "output.log", output)
-        write_atomically(folder / "result.json", codec.write(codec.to_plain(trial), indent=2) + "\n")
+        write_atomically(folder / "result.json", codec.write(trial, indent=2) + "\n")
 
     def begin_trial(self, unless_ended: Trial) -> None:
         """Write down what a trial that begins now is to be, should nobody be left to tell how it ended."""
@@ -332,7 +332,7 @@ class StudyFolder:
 
     def write(self, name: str, value: object) -> None:
         """Write a JSON file whole or not at all, also where the power fails; a file that is there is replaced."""
-        text = codec.write(codec.to_plain(value), indent=2)
+        text = codec.write(value, indent=2)
         write_atomically(self.path / name, f"{text}\n", is_durable=True)
 
     def read(self, name: str, kind: type[T]) -> T | None:

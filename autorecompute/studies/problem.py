@@ -8,7 +8,7 @@ from dataclasses import dataclass, field, replace
 from typing import TYPE_CHECKING, Annotated, Literal, Self
 
 from autorecompute import codec
-from autorecompute.codec import INLINED, Absent, Document
+from autorecompute.codec import INLINED, Absent
 from autorecompute.plans import Space, parse_choices
 from autorecompute.plans.savings import BATCH, evaluate
 from autorecompute.ranges import LARGEST_BATCH, Bytes, Count, Number, PositiveBytes, Range
@@ -201,7 +201,7 @@ def _digest(plain: object) -> str:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Provenance(Document):
+class Provenance:
     """Subject of the study: its ``study.json``."""
 
     format: Annotated[Number, "Counts up when studies can no longer be read as they were."]
