@@ -97,15 +97,6 @@ class Plan:
         return tuple(Choice(choice.site, choice.option, count) for choice in self.choices)
 
 
-def parse_choices(texts: Iterable[str]) -> tuple[Choice, ...]:
-    """Read several choices, sorted and none of them twice.
-
-    Raises:
-        UsageError: a text is not of the form of a choice.
-    """
-    return tuple(sorted({Choice.parse(text) for text in texts}, key=str))
-
-
 HASH_LENGTH = 12
 PERCENT = 100
 
@@ -137,7 +128,7 @@ class Config:
             UsageError: a choice cannot be read, or one site comes in two ways.
         """
         try:
-            return cls(frozenset(parse_choices(texts)))
+            return cls(frozenset(map(Choice.parse, texts)))
         except ValueError as error:
             raise UsageError(f"These choices cannot be on together: {error}.") from error
 

@@ -31,10 +31,10 @@ from autorecompute.files import is_file, names_in, open_private, shown, walk, wr
 from autorecompute.measurement import Trial
 from autorecompute.result import NAME as EVIDENCE
 from autorecompute.result import Best, Rejection, Result, read_evidence
-from autorecompute.studies.problem import Head, Provenance, Sizes
+from autorecompute.studies.problem import Head, Provenance, Sizes, Tuned
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator, Mapping, Sequence
+    from collections.abc import Callable, Iterator, Mapping, Sequence
 
     from autorecompute.studies.problem import Problem
 
@@ -374,6 +374,40 @@ def _provenance_of(head: Head, machine: object, *, is_imported: bool) -> Provena
         machine=machine if isinstance(machine, str) and not is_imported else ABSENT,
         is_imported=True if is_imported else ABSENT,
     )
+
+
+def bind(folder: StudyFolder, tuned: Tuned, note: Callable[[str], None]) -> bool:
+    """Begin the study with what is tuned, or check that it was begun with the same; tell whether it began.
+
+    Raises:
+        UsageError: the study holds another problem, or was imported.
+    """
+    require_own(folder)
+    if not folder.exists():
+        folder.begin(tuned.problem, tuned.command, tuned.sizes)
+        return True
+    stored = Tuned.of(folder.head())
+    if conflicts := tuned.conflicts(stored):
+        raise UsageError(
+            f"Study '{folder.name}' holds another problem: here it is {'; '.join(conflicts)}. "
+            "Begin a new study with --study NAME."
+        )
+    if others := tuned.differences(stored):
+        note(f"study '{folder.name}' was begun with another first batch or command: here it is {'; '.join(others)}")
+    return False
+
+
+def require_own(folder: StudyFolder) -> None:
+    """Check that a study, where there is one, was not imported: its figures are those of another machine.
+
+    Raises:
+        UsageError: it was.
+    """
+    if folder.exists() and folder.is_imported:
+        raise UsageError(
+            f"Study '{folder.name}' was imported, and what is measured here goes into a study of its own. Add --study "
+            f"NAME: the tuning starts from what '{folder.name}' knows."
+        )
 
 
 def list_studies(root: Path | None = None) -> list[StudyFolder]:

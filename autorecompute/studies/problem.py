@@ -4,12 +4,13 @@ from __future__ import annotations
 
 import hashlib
 import json
+import shlex
 from dataclasses import dataclass, field, replace
 from typing import TYPE_CHECKING, Annotated, Literal, Self
 
 from autorecompute import codec
 from autorecompute.codec import INLINED, Absent
-from autorecompute.plans import Space, parse_choices
+from autorecompute.plans import Choice, Space
 from autorecompute.plans.savings import BATCH, evaluate
 from autorecompute.ranges import LARGEST_BATCH, Bytes, Count, Number, PositiveBytes, Range
 from autorecompute.units import describe_software, format_bytes, format_count
@@ -21,6 +22,7 @@ if TYPE_CHECKING:
 
 
 ABSENT = "-"
+COMMAND = "command"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -89,7 +91,8 @@ class Problem:
         if len(self.plans) > MOST_PLANS:
             raise ValueError(f"has {len(self.plans)} plans, {MOST_PLANS} is the most")
         for key in self.plans:
-            parse_choices(key.split(","))
+            for text in key.split(","):
+                Choice.parse(text)
 
     @classmethod
     def of(cls, detection: Detection, limit_bytes: int) -> Self:
@@ -193,6 +196,69 @@ class Head:
     command: Annotated[tuple[str, ...], "The command that was tuned."]
     problem: Annotated[Problem, "The problem."]
     sizes: Annotated[Sizes, "The sizes that it was met at."]
+
+
+LEAST_RATIO = 0.9
+"""Amounts of memory of one training are closer together, from start to start."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Tuned:
+    """Problem, the sizes it is met at, and the command that meets it."""
+
+    problem: Problem
+    sizes: Sizes
+    command: tuple[str, ...]
+
+    @classmethod
+    def of(cls, head: Head) -> Self:
+        """Return those of a stored study."""
+        return cls(problem=head.problem, sizes=head.sizes, command=head.command)
+
+    @property
+    def parts(self) -> dict[str, str]:
+        """Return each part of the identity in words, by its name."""
+        return {**self.problem.parts, **self.sizes.parts, COMMAND: shlex.join(self.command)}
+
+    def compare(self, other: Tuned) -> list[Difference]:
+        """Return the parts that differ."""
+        there = replace(other, problem=self.problem.seen_here(other.problem))
+        return [*self.other_amounts(other), *compare(self.parts, there.parts)]
+
+    def differences(self, other: Tuned) -> tuple[str, ...]:
+        """Return in what the other differs, in words; nothing where one answer holds for both.
+
+        The same graph can be trained by another optimizer: commands that differ are told where nothing else does.
+        """
+        found = self.compare(other)
+        told = tuple(difference.sentence for difference in found if difference.part != COMMAND)
+        return told or ("another command",) * bool(found)
+
+    def conflicts(self, stored: Tuned) -> list[str]:
+        """Return the differences that make this another problem than that of a study, in words.
+
+        Batches of texts differ in length from start to start: with the same command, other dimensions are no conflict.
+        """
+        dims = [] if self.command == stored.command else compare(self.sizes.parts, stored.sizes.parts)
+        others = [difference.sentence for difference in (*self.other_amounts(stored), *dims)]
+        return [*self.problem.differences(stored.problem), *others]
+
+    def other_amounts(self, other: Tuned) -> list[Difference]:
+        """Return the amounts of memory that differ with the same plans at the same dimensions.
+
+        A model of the same modules and operators may keep more: a convolution with another stride, or attention with
+        more heads. With another optimizer, more is held between two steps; on a CPU, so it may be for other reasons.
+        """
+        if self.problem.plans != other.problem.plans or self.sizes.dims != other.sizes.dims:
+            return []
+        amounts = {"activations": (self.sizes.saved_bytes, other.sizes.saved_bytes)}
+        if not self.problem.device.startswith("cpu "):
+            amounts["memory between steps"] = (self.sizes.resting_bytes, other.sizes.resting_bytes)
+        return [
+            Difference(part=part, here=format_bytes(here), there=format_bytes(there))
+            for part, (here, there) in amounts.items()
+            if 0 < min(here, there) < LEAST_RATIO * max(here, there)
+        ]
 
 
 def _digest(plain: object) -> str:

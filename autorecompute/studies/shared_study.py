@@ -32,9 +32,9 @@ from autorecompute.studies.frozen import (
     state_of,
     violation,
 )
+from autorecompute.studies.problem import Tuned
 from autorecompute.studies.records import RaceRecord
 from autorecompute.studies.storage import FAULTS, StorageUrl, attributes_of, constraint_of, name_value, quiet
-from autorecompute.studies.tuned import Tuned
 from autorecompute.waiting import pause
 
 if TYPE_CHECKING:

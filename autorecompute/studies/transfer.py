@@ -13,8 +13,8 @@ from typing import TYPE_CHECKING
 from autorecompute.errors import AutorecomputeError
 from autorecompute.studies.archive import read_archive, read_archive_head
 from autorecompute.studies.folder import list_studies
+from autorecompute.studies.problem import Tuned
 from autorecompute.studies.records import StudyRecords, read_records
-from autorecompute.studies.tuned import Tuned
 
 if TYPE_CHECKING:
     from collections.abc import Iterator

@@ -16,7 +16,7 @@ from autorecompute.result import Result, SearchEnd
 from autorecompute.search import BatchChooser, Fastest, Listed
 from autorecompute.studies import StudyFolder
 from autorecompute.studies.analysis import share_analysis
-from autorecompute.studies.folder import make_folder, require_plain, using
+from autorecompute.studies.folder import bind, make_folder, require_own, require_plain, using
 from autorecompute.studies.problem import SEVERAL_BATCHES
 from autorecompute.studies.records import (
     BatchRecord,
@@ -28,7 +28,6 @@ from autorecompute.studies.records import (
 )
 from autorecompute.studies.shared_study import SharedStudy
 from autorecompute.studies.storage import StorageUrl
-from autorecompute.studies.tuned import bind, require_own
 from autorecompute.trials import Bench, Job
 from autorecompute.tuning.budget import Task
 from autorecompute.tuning.context import Progress, TuningContext, TuningSettings, device_lock
