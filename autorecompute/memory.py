@@ -72,9 +72,7 @@ class Tensor:
     shape: Annotated[tuple[str, ...], "Its sizes, as expressions over the symbolic dimensions of the model's inputs."]
     element_bytes: Annotated[Bytes, "Bytes of one element."]
     first: Annotated[Count, "Position of the operation that makes it."]
-    last: Annotated[
-        Count, "Position of the last operation that reads it, or of the step's end where it outlives the step."
-    ]
+    last: Annotated[Count, "Position of the last operation that reads it; the step's end where it outlives the step."]
     phase: Annotated[Phase | None, "What it is for, where that is not what the operation that makes it is for."] = None
 
     def bytes_at(self, dims: Mapping[str, int]) -> int:
@@ -98,9 +96,7 @@ class StepProfile:
     tensors: Annotated[tuple[Tensor, ...], "All that they made."]
     backward: Annotated[Count, "Position of the first operation after the forward pass."]
     dims: Annotated[dict[str, PositiveCount], "Symbolic dimensions of the model's inputs in the profiled step."]
-    by_module: Annotated[
-        bool, "Whether its operations are whole passes of modules, and its tensors sums of what each of them keeps."
-    ] = False
+    by_module: Annotated[bool, "True if its operations are whole passes of modules, its tensors their sums."] = False
 
     def __post_init__(self) -> None:
         _require_order(self)
@@ -320,9 +316,7 @@ class Machine:
     name: Annotated[str, "The card, or ``this machine``."]
     source: Annotated[str, "Where the speeds come from, in words."]
     is_measured: Annotated[bool, "Whether they were measured here; else they are a manufacturer's."]
-    operations_per_second: Annotated[
-        dict[str, Rate], "Floating point operations of matrix products, by type of numbers."
-    ] = field(hash=False)
+    operations_per_second: Annotated[dict[str, Rate], "FLOP/s of matrix products, by type."] = field(hash=False)
     bytes_per_second: Annotated[Rate, "What its memory reads and writes."]
     memory_bytes: Annotated[Bytes | None, "How much of it there is; ``None`` where nobody said."] = None
 

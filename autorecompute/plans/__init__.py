@@ -179,9 +179,7 @@ class Activation:
     shape: Annotated[tuple[str, ...], "Its dimensions, each a number or an expression in symbolic dimensions."]
     element_bytes: Annotated[int, "Size of an element."]
     saved_bytes: Annotated[int, "What recomputing saves of each element: all of it, or a part."]
-    reuse_frequency: Annotated[
-        int, "In how many of the cluster's occurrences the output lies in a buffer that another one has left."
-    ] = 0
+    reuse_frequency: Annotated[int, "Number of occurrences whose output lies in a buffer that another has left."] = 0
 
     @property
     def saved_percent(self) -> float:
@@ -212,9 +210,7 @@ class Cluster:
     """Places of the model that keep alike activations, and can be recomputed alike."""
 
     occurrences: Annotated[int, "How many places there are."]
-    alternatives: Annotated[
-        tuple[Alternative, ...], "How they can be recomputed; only one takes effect, the first where several are on."
-    ]
+    alternatives: Annotated[tuple[Alternative, ...], "Ways to recompute them; the first of several takes effect."]
 
 
 def saving_of(choice: Choice, clusters: tuple[Cluster, ...]) -> tuple[str, int]:
@@ -275,12 +271,8 @@ NONE, ALL_ON = "none", "all_on"
 class Space:
     """All that can be switched on in one model."""
 
-    plans: Annotated[
-        tuple[Plan, ...], "What can be switched on; where two exclude each other, the earlier one is preferred."
-    ]
-    own_presets: Annotated[
-        dict[str, Config], "The training system's presets beside ``none`` and ``all_on``, by name."
-    ] = field(default_factory=dict)
+    plans: Annotated[tuple[Plan, ...], "The plans; where two exclude each other, the earlier one is preferred."]
+    own_presets: Annotated[dict[str, Config], "Presets beside ``none`` and ``all_on``."] = field(default_factory=dict)
     covers: Annotated[
         dict[str, tuple[str, ...]],
         "The sites that a site makes again along with itself, such as the parts of a module. Occurrences are counted "

@@ -83,7 +83,7 @@ class Problem:
     device_bytes: Annotated[Bytes, "Its memory."]
     torch: Annotated[str, "Version of torch."]
     backend: Annotated[str, "The training system."]
-    plan_versions: Annotated[dict[str, str], "Versions that decide what a plan means, by package."] = field(
+    plan_versions: Annotated[dict[str, str], "Versions on which plans depend."] = field(
         default_factory=dict, hash=False
     )
 
@@ -157,19 +157,14 @@ class Problem:
 class Sizes:
     """Sizes that were detected besides the problem: figures depend on them, and they may differ between its runs."""
 
-    dims: Annotated[
-        dict[str, Count],
-        "Dimensions of the first batch other than the batch itself: the length of its sequences, for instance.",
-    ] = field(default_factory=dict)
+    dims: Annotated[dict[str, Count], "Dimensions of the first batch but the batch."] = field(default_factory=dict)
     resting_bytes: Annotated[Bytes, "Memory held between two steps, as far as it was known."] = 0
     saved_bytes: Annotated[
         Bytes,
         "What all plans save of the activations of a few samples, added up; 0 where nothing tells. It is for the same "
         "number of samples, whatever batch the script came with.",
     ] = 0
-    space: Annotated[Space, "The plans with all that is known of them."] = field(
-        default_factory=lambda: Space(plans=())
-    )
+    space: Annotated[Space, "The plans with all known of them."] = field(default_factory=lambda: Space(plans=()))
 
     @classmethod
     def of(cls, detection: Detection, rest_bytes: int | None = None) -> Self:

@@ -38,16 +38,10 @@ class RoundRecord:
     """A finalist in one round of a race."""
 
     step_seconds: Annotated[tuple[StepSeconds, ...], "Its timed steps."]
-    cpu_seconds: Annotated[
-        tuple[StepSeconds, ...], "The same in processor time; empty where another device does the work."
-    ] = ()
-    reference_seconds: Annotated[
-        tuple[StepSeconds, ...], "The steps of the reference in the same round; empty where there was none."
-    ] = ()
+    cpu_seconds: Annotated[tuple[StepSeconds, ...], "The same in processor time; empty on other devices."] = ()
+    reference_seconds: Annotated[tuple[StepSeconds, ...], "The reference's steps in the same round, if any."] = ()
     reference_cpu_seconds: Annotated[tuple[StepSeconds, ...], "The same in processor time."] = ()
-    is_disturbed: Annotated[
-        bool, "Whether other processes disturbed anything that was measured in this round, so that it is no evidence."
-    ] = False
+    is_disturbed: Annotated[bool, "True if other processes disturbed this round: it is no evidence."] = False
     marks: Annotated[tuple[str, ...], "What else happened meanwhile, in words."] = ()
 
     def __post_init__(self) -> None:
@@ -83,9 +77,7 @@ class RaceRecord:
 
     ranking: Annotated[Ranking | None, "How the race ended; ``None`` where it did not end."]
     standings: Annotated[tuple[StandingRecord, ...], "The finalists, the winner first."]
-    over_limit: Annotated[
-        tuple[StandingRecord, ...], "The finalists that were over the limit in their last round."
-    ] = ()
+    over_limit: Annotated[tuple[StandingRecord, ...], "The finalists over the limit in their last round."] = ()
     failed: Annotated[tuple[Number, ...], "Numbers of those that were not measured in one."] = ()
     trials: Annotated[Number, "How many trials the study had: with others, others might have raced."] = 0
 
