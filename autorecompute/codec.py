@@ -1,6 +1,7 @@
 """Records as JSON: read within bounds, checked against the types of their fields, and written.
 
-A study's folder or an archive may come from somebody else.
+A study's folder or an archive may come from somebody else: whatever is read raises :class:`UnreadableError` where it
+is not what it should be.
 """
 
 from __future__ import annotations
@@ -140,12 +141,7 @@ def count_values(text: bytes) -> int:
 
 
 def read_file(path: Path) -> Any:
-    """Parse a JSON file.
-
-    Raises:
-        UnreadableError: as for :func:`parse`.
-        OSError: the file cannot be read.
-    """
+    """Parse a JSON file; an ``OSError`` says that it cannot be read."""
     with path.open("rb") as file:
         return parse(file.read(LARGEST_TEXT + 1))
 
@@ -374,11 +370,7 @@ def to_plain(value: Any) -> Any:
 
 
 def from_plain(plain: Any, kind: type[T]) -> T:
-    """Return the value of that kind which ``to_plain`` made ``plain`` of.
-
-    Raises:
-        UnreadableError: the plain value does not describe one.
-    """
+    """Return the value of that kind which ``to_plain`` made ``plain`` of."""
     try:
         value: T = _reader_of(cast("Any", kind))(plain)
     except UnreadableError as error:
@@ -394,11 +386,7 @@ def encode(value: object) -> bytes:
 
 
 def decode(text: bytes | str, kind: type[T]) -> T:
-    """Return the value of that kind which ``encode`` wrote.
-
-    Raises:
-        UnreadableError: the text does not describe one.
-    """
+    """Return the value of that kind which ``encode`` wrote."""
     return from_plain(parse(text.encode() if isinstance(text, str) else text), kind)
 
 

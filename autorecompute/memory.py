@@ -228,14 +228,10 @@ class Timeline:
         """Return the bytes that the forward pass leaves for the backward pass."""
         return sum(size for tensor, size in self._sized() if self.profile.is_stashed(tensor))
 
-    def alive_at(self, position: int) -> list[tuple[Tensor, int]]:
-        """Return the tensors that are alive during an operation, with their bytes, the largest first."""
-        alive = [(tensor, size) for tensor, size in self._sized() if tensor.first <= position <= tensor.last]
-        return sorted(alive, key=lambda pair: (-pair[1], pair[0].name))
-
     def largest_at_peak(self) -> list[tuple[Tensor, int]]:
-        """Return the largest tensors at the peak, with their bytes."""
-        return self.alive_at(self.peak)[:MOST_PIECES]
+        """Return the largest tensors at the peak, with their bytes, the largest first."""
+        alive = [(tensor, size) for tensor, size in self._sized() if tensor.first <= self.peak <= tensor.last]
+        return sorted(alive, key=lambda pair: (-pair[1], pair[0].name))[:MOST_PIECES]
 
     def live_by_phase(self) -> dict[Phase, tuple[int, ...]]:
         """Return the bytes alive during each operation, by what they were made in; they add up to ``live_bytes``."""
@@ -395,10 +391,7 @@ class Forecast:
     rank: RankPeak | None = None
 
     def is_near(self, limit_bytes: int) -> bool:
-        """Tell whether the peak is as near to the limit as forecasts have been wrong.
-
-        Which side it is on is not sure.
-        """
+        """Tell whether the peak is as near to the limit as forecasts have been wrong, on either side."""
         return abs(self.peak_bytes - limit_bytes) < self.error_share * self.peak_bytes
 
 
@@ -565,10 +558,7 @@ class PeakView:
         return self.model.space.describe(config)
 
     def timelines(self) -> dict[str, Timeline]:
-        """Return both timelines by the names of their configs, that without recompute first.
-
-        One where it is the config.
-        """
+        """Return both timelines by the names of their configs, none first; one where it is the config."""
         configs = dict.fromkeys([Config(), self.config])
         return {self.describe(config): self.model.timeline(config, self.dims) for config in configs}
 

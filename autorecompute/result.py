@@ -176,20 +176,14 @@ class Result:
             raise ValueError(f"has {len(self.command)} words in its command, and its script at {self.script_at}")
 
     def ending(self, search_end: SearchEnd) -> Result:
-        """Return the answer of a search that ended so.
-
-        Without a config it says nothing where there was more to be tried.
-        """
+        """Return the answer of a search that ended so: without a config and with more to try, it says nothing."""
         is_open = search_end is SearchEnd.TRIALS and any(self._may_fit(name) for name in self.presets)
         if self.best is None and (search_end.is_early or is_open):
             return replace(self, search_end=search_end, verdict=None, compared=False)
         return replace(self, search_end=search_end)
 
     def _may_fit(self, preset: str) -> bool:
-        """Tell whether a preset was not measured, and should fit for all that is known.
-
-        Where nothing is forecast, one of them that was measured speaks for the others.
-        """
+        """Tell whether a preset should fit that was not measured; without forecasts, one speaks for all."""
         if self.presets[preset].outcome is not None:
             return False
         expected = self.expected.get(preset)
@@ -281,10 +275,7 @@ def take(environment: MutableMapping[str, str]) -> None:
 
 
 def add_evidence(config: Config, reason: str) -> None:
-    """Add that the gradients of a config are wrong, where the environment names a file for it.
-
-    A file that cannot be written keeps no training from going on.
-    """
+    """Add that the gradients of a config are wrong, to the file for it if there is one and it can be written."""
     if not (file := "".join(_taken) or os.environ.get(VARIABLE)):
         return
     line = codec.encode(Rejection(config=config, outcome=Outcome.WRONG_GRADIENT, reason=reason)) + b"\n"

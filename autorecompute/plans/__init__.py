@@ -298,19 +298,13 @@ class Space:
         return {name: config for name, config in self.own_presets.items() if not self.is_mix(config)}
 
     def excludes(self, one: Choice, other: Choice) -> bool:
-        """Tell whether two choices cannot be on together.
-
-        One site in two ways, or nothing left for one of them to do.
-        """
+        """Tell whether two choices cannot be on together: one site in two ways, or nothing left for one."""
         if one.site == other.site:
             return one != other
         return self._leaves_nothing(one, other) or self._leaves_nothing(other, one)
 
     def share(self, config: Config, plan: Plan) -> float:
-        """Return at which share of its occurrences a plan makes something again, from 0 to 1.
-
-        What lies inside of what is made again as a whole does not count.
-        """
+        """Return at which share of its occurrences a plan makes something again that nothing around it does."""
         around = [on for on in config.choices if plan.sites & set(self.covers.get(on.site, ()))]
         return max(config.share_of(plan) - max(map(self._share, around), default=0.0), 0.0)
 

@@ -136,10 +136,7 @@ NEGLIGIBLE_BYTES = 2**20
 
 
 def simplify(raw: str, names: Mapping[str, str] | None = None) -> str:
-    """Return the expression in its shortest form, its dimensions renamed by ``names``; what is none stays as it is.
-
-    Every name is a symbol, whatever else sympy knows by it.
-    """
+    """Return the shortest form with dimensions renamed by ``names``, each a symbol; what is none stays as it is."""
     import sympy
 
     def leaf(node: ast.Constant | ast.Name) -> Any:
@@ -167,10 +164,7 @@ def evaluate(raw: str, dims: Mapping[str, int]) -> int | None:
 
 
 def explain_worthless(plans: Iterable[Plan], dims: Mapping[str, int]) -> str:
-    """Return two sentences where all plans together save next to nothing; empty where they may save more.
-
-    A saving that depends on other dimensions than these may be large.
-    """
+    """Return two sentences where all plans save next to nothing; empty where they do not, or it is unknown."""
     savings = [evaluate(plan.saving, dims) for plan in plans]
     known = [saving for saving in savings if saving is not None]
     if len(known) < len(savings) or sum(known) >= NEGLIGIBLE_BYTES:

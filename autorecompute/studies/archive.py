@@ -1,4 +1,7 @@
-"""Studies in one file, written and read."""
+"""Studies in one file, written and read.
+
+What cannot be read raises ``UsageError``, which names the line that is wrong.
+"""
 
 from __future__ import annotations
 
@@ -124,10 +127,7 @@ def _require_confirmed(result: Result, confirmed: list[Best], head: Head) -> Non
 
 
 def with_own_verdict(result: Result, problem: Problem) -> Result:
-    """Return the answer with the verdict that its comparison bears, whatever rule it was written by.
-
-    That of several batches depends on all of them, and stays.
-    """
+    """Return the answer with the verdict that its comparison bears; that of several batches stays."""
     if result.best is None or result.best.config.is_none or problem.batch == SEVERAL_BATCHES:
         return result
     if result.comparison is None and result.verdict is Verdict.RECOMPUTE_PAYS:
@@ -146,11 +146,7 @@ MOST_PARAMETERS = 100_000
 
 
 def read_archive(file: Path) -> StudyRecords:
-    """Return the study in an archive, compressed or not.
-
-    Raises:
-        UsageError: the file cannot be opened, or a line of it is wrong, which the message names.
-    """
+    """Return the study in an archive, compressed or not."""
     found: dict[str, Any] = {kind: [] for kind in SEVERAL}
     with _open(file) as stream:
         number = 0
@@ -169,11 +165,7 @@ def read_archive(file: Path) -> StudyRecords:
 
 
 def read_archive_head(file: Path) -> Head:
-    """Read the head of the study in an archive, from its first line alone.
-
-    Raises:
-        UsageError: the file cannot be opened, or its first line is wrong.
-    """
+    """Read the head of the study in an archive, from its first line alone."""
     found: dict[str, Any] = {}
     with _open(file) as stream, _naming(file, 1):
         _take(next(_lines(stream, file), b""), 1, found)

@@ -78,11 +78,7 @@ def keep_check(folder: StudyFolder, best: Best) -> None:
 
 
 def is_confirmed_here(folder: StudyFolder, best: Best) -> bool:
-    """Tell whether an answer may be trained with: its study was tuned, or its config was checked.
-
-    Raises:
-        SetupError: the study cannot be read.
-    """
+    """Tell whether an answer may be trained with: its study was tuned, or its config was checked."""
     return not folder.is_imported or folder.read(CHECKED, dict[str, Any]) == _identity(best)
 
 

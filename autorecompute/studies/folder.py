@@ -1,6 +1,7 @@
 """The folder of a study: its names, its files, and who is using it.
 
-Whatever reads or writes files here raises ``SetupError``, with a next step, where that fails.
+Whatever reads or writes files here raises ``SetupError``, with a next step, where that fails, and what reads a study
+``UsageError`` where there is none, or another version of autorecompute made it.
 """
 
 from __future__ import annotations
@@ -45,10 +46,7 @@ DIGEST_LENGTH = 16
 
 @functools.cache
 def this_machine() -> str:
-    """Return a digest that all processes on this machine have, and that tells nothing of it.
-
-    A container without an identity of its own is known by its host name.
-    """
+    """Return a digest of this machine, or of its host name in a container, that tells nothing of it."""
     identity = platform.node()
     for file in reversed(IDENTITIES):
         with contextlib.suppress(OSError, UnicodeDecodeError):
@@ -113,15 +111,15 @@ def saying_what_fails(path: Path) -> Iterator[None]:
     try:
         yield
     except OSError as error:
-        raise SetupError(_describe_failure(path, error)) from error
-
-
-def _describe_failure(path: Path, error: OSError) -> str:
-    if error.errno in {errno.ENOSPC, errno.EDQUOT}:
-        return f"The disk is full at {path}. Trials so far are kept: free some space and run the same command again."
-    if error.errno in {errno.ENOTDIR, errno.EEXIST}:
-        return f"{path} cannot be written: a file stands where a folder is needed. Move that file, or work elsewhere."
-    return f"{path} cannot be written: {error.strerror}. Make it writable, or work in another folder."
+        what = f"{path} cannot be written: {error.strerror}. Make it writable, or work in another folder."
+        if error.errno in {errno.ENOSPC, errno.EDQUOT}:
+            what = (
+                f"The disk is full at {path}. Trials so far are kept: free some space and run the same command again."
+            )
+        elif error.errno in {errno.ENOTDIR, errno.EEXIST}:
+            place = "a file stands where a folder is needed. Move that file, or work elsewhere."
+            what = f"{path} cannot be written: {place}"
+        raise SetupError(what) from error
 
 
 def require_plain(folder: StudyFolder) -> None:
@@ -234,19 +232,11 @@ class StudyFolder:
         self.write(STUDY, _provenance_of(head, this_machine(), is_imported=is_imported))
 
     def provenance(self) -> Provenance:
-        """Return the study's head, and its origin.
-
-        Raises:
-            UsageError: there is no such study, or another version of autorecompute made it.
-        """
+        """Return the study's head, and its origin."""
         return _provenance_of(self.head(), self._provenance().get(MACHINE), is_imported=self.is_imported)
 
     def head(self) -> Head:
-        """Return the study's head, as ``study.json`` has it.
-
-        Raises:
-            UsageError: there is no such study, or another version of autorecompute made it.
-        """
+        """Return the study's head, as ``study.json`` has it."""
         plain = {name: value for name, value in self._provenance().items() if name not in _BESIDE_THE_HEAD}
         with self._saying_what_is_wrong(STUDY):
             return codec.from_plain(plain, Head)
@@ -417,11 +407,7 @@ def list_studies(root: Path | None = None) -> list[StudyFolder]:
 
 
 def load_result(name: str, root: Path | None = None) -> Result:
-    """Return the answer of a study.
-
-    Raises:
-        UsageError: there is no such study, it has no answer yet, or another version made it.
-    """
+    """Return the answer of a study; a ``UsageError`` says that it has none yet."""
     folder = StudyFolder(name, root)
     folder.head()
     if (result := folder.result()) is None:
@@ -447,11 +433,7 @@ def find_user(folder: StudyFolder) -> int | None:
 
 
 def require_unused(folder: StudyFolder) -> None:
-    """Check that no tuning of the study is under way.
-
-    Raises:
-        UsageError: a process uses it.
-    """
+    """Check that no tuning of the study is under way: raises ``UsageError`` where a process uses it."""
     if (user := find_user(folder)) is not None:
         raise UsageError(_in_use(folder, user))
 

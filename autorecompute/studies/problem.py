@@ -21,7 +21,6 @@ if TYPE_CHECKING:
     from autorecompute.training_job import Detection
 
 
-ABSENT = "-"
 COMMAND = "command"
 
 
@@ -42,7 +41,7 @@ class Difference:
 def compare(here: Mapping[str, str], there: Mapping[str, str]) -> list[Difference]:
     """Return the parts that differ, in the order they have here; one that is missing is ``-``."""
     names = dict.fromkeys([*here, *there])
-    pairs = [(name, here.get(name, ABSENT), there.get(name, ABSENT)) for name in names]
+    pairs = [(name, here.get(name, "-"), there.get(name, "-")) for name in names]
     return [Difference(part=name, here=mine, there=theirs) for name, mine, theirs in pairs if mine != theirs]
 
 
@@ -83,9 +82,7 @@ class Problem:
     device_bytes: Annotated[Bytes, "Its memory."]
     torch: Annotated[str, "Version of torch."]
     backend: Annotated[str, "The training system."]
-    plan_versions: Annotated[dict[str, str], "Versions on which plans depend."] = field(
-        default_factory=dict, hash=False
-    )
+    plan_versions: Annotated[dict[str, str], "Versions that plans depend on."] = field(default_factory=dict, hash=False)
 
     def __post_init__(self) -> None:
         if len(self.plans) > MOST_PLANS:
@@ -144,10 +141,7 @@ class Problem:
         return [difference.sentence for difference in compare(self.parts, self.seen_here(other).parts)]
 
     def seen_here(self, other: Problem) -> Problem:
-        """Return the other problem, with this device's memory if the two differ by less than a restart changes it.
-
-        Digests are not adjusted: they name what was stored.
-        """
+        """Return the other problem, with this device's memory where a restart may change it by as much."""
         largest = max(self.device_bytes, other.device_bytes)
         is_alike = abs(self.device_bytes - other.device_bytes) <= MEMORY_TOLERANCE * largest
         return replace(other, device_bytes=self.device_bytes) if is_alike else other

@@ -168,10 +168,7 @@ def shared_from(folder: StudyFolder) -> str | None:
 
 
 def required_of(folder: StudyFolder) -> str | None:
-    """Return the founding of the folder's study, which no storage has where that is not shared.
-
-    ``None`` where no study was begun in the folder, and any will do.
-    """
+    """Return the founding of the folder's study, empty if it is not shared; ``None`` where none was begun."""
     return (shared_from(folder) or "") if folder.exists() else None
 
 
@@ -261,11 +258,7 @@ def require_database(folder: StudyFolder) -> None:
 
 
 def read_records(folder: StudyFolder) -> StudyRecords:
-    """Return all that a study knows.
-
-    Raises:
-        UsageError: there is no such study, or another version made it.
-    """
+    """Return all that a study knows."""
     return StudyRecords(
         head=folder.head(),
         trials=tuple(trials_of(folder)),

@@ -124,10 +124,7 @@ def _passing_over(name: str, note: Note) -> Iterator[None]:
 
 
 def _distance(mine: Tuned, stored: StoredStudy) -> tuple[float, ...]:
-    """Return the distance of a study from a problem.
-
-    First what changes graph or machine, then the factors by which sizes differ.
-    """
+    """Return the distance: first by what changes graph or machine, then by the factors between sizes."""
     theirs = stored.tuned
     kinds = ("graph", "device", "torch", "device_bytes")
     seen = mine.problem.seen_here(theirs.problem)
