@@ -146,12 +146,7 @@ class Stored:
 
 
 class Checker:
-    """Checks one config on one process, where the script runs under the knobs that were kept.
-
-    Args:
-        steps: Timed steps in each window.
-        on_note: Called with a sentence on what goes on.
-    """
+    """Checks one config on one process, where the script runs under the knobs that were kept."""
 
     def __init__(self, bench: Bench, stored: Stored, steps: int, on_note: Callable[[str], None]) -> None:
         self._bench, self._stored, self._on_note = bench, stored, on_note

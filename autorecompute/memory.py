@@ -126,10 +126,7 @@ class StepProfile:
 class StepProfiles:
     """One profiled step of each of several configs, all at the same small dimensions.
 
-    Attributes:
-        peak_bytes: Peak of the process in a step without recompute, as the meter saw it at those dimensions.
-        held_bytes: Bytes that it held before that step.
-        profiles: The profiled step of each config; one without recompute is among them.
+    Without recompute is among them, and both amounts are of the process in a step without.
     """
 
     peak_bytes: PositiveBytes
@@ -406,13 +403,7 @@ class Effect:
 
 @dataclass(frozen=True, slots=True)
 class Simulated:
-    """Forecasts of configs, an entry for each.
-
-    Attributes:
-        peak_bytes: Bytes alive at the peak, of the step's own tensors.
-        stash_bytes: Bytes that the forward pass leaves for the backward pass.
-        recompute_share: Time of the kernels that run once more, as a share of all kernels without recompute.
-    """
+    """Forecasts of configs, an entry for each, as :class:`Forecast` has them for the step's own tensors."""
 
     peak_bytes: np.ndarray
     stash_bytes: np.ndarray

@@ -68,9 +68,7 @@ class Best:
     batch: Annotated[Batch, "Samples a forward."]
     samples_per_second: Annotated[Rate, "Throughput of the confirming run."]
     relative_throughput: Annotated[
-        Ratio | None,
-        "Share of the throughput without recompute, from interleaved rounds, before any knob was turned; ``None`` "
-        "where the batch cannot run without.",
+        Ratio | None, "Throughput over that without recompute, in interleaved rounds before any knob, if it can run."
     ]
     peak_bytes: Annotated[PositiveBytes, "Peak of the confirming run, over the whole life of its process."]
     limit_bytes: Annotated[PositiveBytes, "What the peak may reach."]
@@ -107,9 +105,7 @@ class Transfer:
 
     study: Annotated[str, "Name of the stored study."]
     differences: Annotated[
-        tuple[str, ...],
-        "In what the problem differs from that study's, and whether it was measured elsewhere, in words; empty for "
-        "the same problem, whose trials and answer were taken over.",
+        tuple[str, ...], "Differences of the problem, in words; empty for the same, whose answer was taken over."
     ] = ()
 
     @property
@@ -132,15 +128,10 @@ class Result:
     presets: Annotated[dict[str, Figures], "Figures of presets, ``all_on`` among them."] = field(default_factory=dict)
     expected: Annotated[dict[str, Prediction], "Forecast of each unmeasured preset."] = field(default_factory=dict)
     rival: Annotated[
-        Figures | None,
-        "The largest batch measured to fit without recompute, where it was looked for; of several batches that fit "
-        "without, the fastest.",
+        Figures | None, "Largest batch that fits without recompute, if looked for; of several that do, the fastest."
     ] = None
     compared: Annotated[
-        bool,
-        "Whether all was done that an answer takes: finalists confirmed, and a rival looked for where there may be "
-        "one; not so where the time was over first, or where a config that fits was kept from being confirmed by what "
-        "may not happen again.",
+        bool, "False where time ran out before finalists were confirmed or a rival sought, or by a passing fault."
     ] = True
     comparison: Annotated[Comparison | None, "Recompute beside the rival; ``None`` without a comparison."] = None
     curve: Annotated[tuple[CurvePoint, ...], "Every measured batch, the smallest first; empty for a single batch."] = ()
@@ -148,11 +139,9 @@ class Result:
     raced_over_limit: Annotated[tuple[str, ...], "Hashes of configs over the limit in the race alone."] = ()
     reserve_bytes: Annotated[Bytes, "Room kept below the limit for what a process holds beyond its tensors."] = 0
     short_of_reserve: Annotated[tuple[str, ...], "Hashes of configs that held the limit, and left less room."] = ()
-    rejected: Annotated[
-        dict[str, Outcome],
-        "What was wrong with the configs that were found not to be the answer after all, by hash: over the limit, or "
-        "out of memory, as a whole process, or wrong gradients.",
-    ] = field(default_factory=dict)
+    rejected: Annotated[dict[str, Outcome], "Faults of configs found not to be the answer after all, by hash."] = field(
+        default_factory=dict
+    )
     warnings: Annotated[tuple[str, ...], "What the script does that recompute does not bear."] = ()
     unconfirmed: Annotated[tuple[str, ...], "Reasons beside memory that kept fitting configs from being best."] = ()
     trials: Annotated[Number, "How many configs were measured."]
@@ -162,9 +151,7 @@ class Result:
     versions: Annotated[dict[str, str], "Software it was measured with."]
     command: Annotated[list[str], "The command line that was tuned."]
     script_at: Annotated[
-        Number,
-        "Place of the script, or of the module's name, among its words; 0 where the training was typed into a "
-        "notebook, which no command starts.",
+        Number, "Place of the script or module among its words; 0 where the training was typed into a notebook."
     ] = 1
     command_gives_batch: Annotated[bool, "False if the tuner gave the DataLoader its batch: whoever trains has to."]
     transferred_from: Annotated[Transfer | None, "The stored study that it started from."] = None

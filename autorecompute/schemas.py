@@ -54,14 +54,7 @@ TEXT_WHERE_NOT_FINITE: Schema = {"anyOf": [{"type": "number"}, {"enum": sorted(N
 
 
 def schema_of(name: str) -> Schema:
-    """Return a published schema.
-
-    Args:
-        name: One of ``NAMES``: a verb, or ``study_archive`` for a line of what ``studies export`` writes.
-
-    Raises:
-        KeyError: there is none of this name.
-    """
+    """Return a published schema: what a verb prints, or ``study_archive``, a line of what ``studies export`` writes."""
     head = {"$schema": DRAFT, "$id": f"urn:autorecompute:schema:{name}", "title": f"autorecompute {name}"}
     if name == ARCHIVE:
         return {**head, **_archive()}

@@ -68,9 +68,7 @@ class Plan:
     occurrences: Annotated[Count, "How many places of the model it covers."]
     counts: Annotated[bool, "Whether it can be switched on for some of them only."] = False
     saving_bytes: Annotated[
-        AnyBytes | None,
-        "Saving at the first batch, ``None`` where a dimension is unknown. It is of what is kept after the forward "
-        "pass, not of the peak: a plan can save more of the peak, nothing, or less than nothing.",
+        AnyBytes | None, "Saving at the first batch of what forward keeps, not of the peak; ``None`` if unknown."
     ]
     saving: Annotated[str, "The same as an expression in the dimensions of the model's inputs."]
     stated: Annotated[str | None, "The saving as the training system states it, where that is another."] = None

@@ -227,16 +227,14 @@ def _read_head(value: Any) -> Head:
             f"is of version {version} of the format, by autorecompute {value.get('autorecompute')}, and this one reads "
             f"{VERSION}: import it with that version, or tune again"
         )
-    head = codec.from_plain({name: part for name, part in value.items() if name not in _OF_THE_LINE}, Head)
+    head = codec.from_plain(
+        {name: part for name, part in value.items() if name not in {"format", "version", "digest"}}, Head
+    )
     if {plan.id for plan in head.sizes.space.plans} != set(head.problem.plans):
         raise UnreadableError("holds other plans than its problem has")
     if value.get("digest") != head.problem.digest:
         raise UnreadableError("holds a problem that its digest does not belong to")
     return head
-
-
-_OF_THE_LINE = {"format", "version", "digest"}
-"""Keys of the first line beside those of the head."""
 
 
 def _lines(stream: BinaryIO, file: Path) -> Iterator[bytes]:

@@ -166,9 +166,7 @@ class StudyFolder:
     """Paths and files of one study, in a folder of studies: ``./studies`` where none is given.
 
     Attributes:
-        database: The Optuna storage.
         best: The folder of files that the answer's variables name.
-        workers: The folder of the workers' output.
         evidence: The file in which trainings tell what they found out about a config.
 
     Raises:

@@ -154,9 +154,7 @@ class Sizes:
     dims: Annotated[dict[str, Count], "Dimensions of the first batch but the batch."] = field(default_factory=dict)
     resting_bytes: Annotated[Bytes, "Memory held between two steps, as far as it was known."] = 0
     saved_bytes: Annotated[
-        Bytes,
-        "What all plans save of the activations of a few samples, added up; 0 where nothing tells. It is for the same "
-        "number of samples, whatever batch the script came with.",
+        Bytes, "Savings of all plans for a few samples, whatever the batch; 0 where nothing tells."
     ] = 0
     space: Annotated[Space, "The plans with all known of them."] = field(default_factory=lambda: Space(plans=()))
 

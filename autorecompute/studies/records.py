@@ -90,9 +90,7 @@ class BatchRecord:
     """Progress of a study of several batches."""
 
     asked: Annotated[
-        tuple[Batch, ...],
-        "The batches that were asked for; empty where the best one is looked for. Where the study has an answer, "
-        "those that it is the answer to.",
+        tuple[Batch, ...], "Batches asked for, or that the answer is to; empty where the best is looked for."
     ]
     without: Annotated[tuple[Figures, ...], "What was measured without recompute, in the order it was."] = ()
     seconds: Annotated[Seconds, "Wall time spent on that and on comparing, over all runs."] = 0.0

@@ -47,11 +47,7 @@ class StoredStudy:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Neighbour:
-    """A stored study with the same plans.
-
-    Attributes:
-        differences: In what the new problem differs from it, in words; empty where it is the same.
-    """
+    """A stored study with the same plans, and in what the new problem differs from it, in words."""
 
     name: str
     tuned: Tuned
@@ -62,12 +58,8 @@ class Neighbour:
 def find_nearest(tuned: Tuned, folder: StudyFolder, note: Note) -> Neighbour | None:
     """Return the nearest study that has measured anything; ``None`` where none has the same plans.
 
-    Studies beside the folder come before those that are shipped, and studies that cannot be read are passed over.
-
-    Args:
-        tuned: What is to be tuned.
-        folder: The study that is to be begun or gone on with, which is no neighbour of its own.
-        note: Told of each study that is passed over, in a sentence.
+    Studies beside the folder, which is no neighbour of its own, come before those that are shipped. Studies that cannot
+    be read are passed over, with a note.
     """
     for stored in _ranked(tuned, folder, note):
         if not stored.has_same_plans:
