@@ -83,19 +83,15 @@ def check_peak(peak_bytes: int, stored_bytes: int | None, best: Best) -> CheckLi
 
 def check_gradients(check: GradientCheck | Measurement) -> CheckLine:
     """Return the gradients beside those without recompute, which have to be compared."""
+    here, verdict, note = "not compared", CheckVerdict.NOT_COMPARED, check.message
     if isinstance(check, Measurement):
-        verdict = CheckVerdict.FAILS if check.outcome in BROKEN else CheckVerdict.NOT_COMPARED
-        return _not_compared(verdict, f"{check.outcome}: {check.message}")
-    if not check.steps:
-        return _not_compared(CheckVerdict.NOT_COMPARED, check.message)
-    here = "wrong" if not check.agrees else "equal" if check.worst == 0 else f"within {check.worst:.1e}"
-    verdict = CheckVerdict.OK if check.agrees else CheckVerdict.FAILS
-    note = check.message or ("" if check.agrees else f"{check.parameter} is off by {check.worst:.1e}")
+        verdict = CheckVerdict.FAILS if check.outcome in BROKEN else verdict
+        note = f"{check.outcome}: {check.message}"
+    elif check.steps:
+        here = "wrong" if not check.agrees else "equal" if check.worst == 0 else f"within {check.worst:.1e}"
+        verdict = CheckVerdict.OK if check.agrees else CheckVerdict.FAILS
+        note = check.message or ("" if check.agrees else f"{check.parameter} is off by {check.worst:.1e}")
     return CheckLine(what="gradients", stored="equal", here=here, verdict=verdict, note=note)
-
-
-def _not_compared(verdict: CheckVerdict, note: str) -> CheckLine:
-    return CheckLine(what="gradients", stored="equal", here="not compared", verdict=verdict, note=note)
 
 
 def check_relative(ratios: Sequence[float], best: Best) -> CheckLine:
@@ -111,11 +107,9 @@ def check_relative(ratios: Sequence[float], best: Best) -> CheckLine:
 
 def check_speed(rates: Sequence[float], best: Best, *, is_same_device: bool) -> CheckLine:
     """Samples/s, on the device that they were stored for."""
-    least = best.samples_per_second * (1 - RATE_TOLERANCE)
-    if not is_same_device:
-        least, note = 0.0, "another device: not compared"
-    else:
-        note = f"the best window counts, at least {format_rate(least)} are wanted"
+    least = best.samples_per_second * (1 - RATE_TOLERANCE) if is_same_device else 0.0
+    wanted = f"the best window counts, at least {format_rate(least)} are wanted"
+    note = wanted if is_same_device else "another device: not compared"
     stored = format_rate(best.samples_per_second)
     line = _speed_line("throughput", stored, rates, format_samples, " samples/s", least=least, note=note)
     return line if is_same_device else replace(line, verdict=CheckVerdict.NOT_CHECKED)
@@ -152,12 +146,7 @@ class Stored:
 
 
 class Checker:
-    """Checks one config on one process, where the script runs under the knobs that were kept.
-
-    Args:
-        steps: Timed steps in each window.
-        on_note: Called with a sentence on what goes on.
-    """
+    """Checks one config on one process, where the script runs under the knobs that were kept."""
 
     def __init__(self, bench: Bench, stored: Stored, steps: int, on_note: Callable[[str], None]) -> None:
         self._bench, self._stored, self._on_note = bench, stored, on_note
@@ -180,21 +169,17 @@ class Checker:
         self._check_identity(detection)
         # Plans that are gone are gone at any batch, and the rest would be measured without them.
         if plans.verdict is not CheckVerdict.FAILS:
-            self._require_batch(detection.batch)
+            if detection.batch != (stored := self._stored).best.batch:
+                raise UsageError(
+                    f"The command gives a batch of {detection.batch}, and study '{stored.study}' is about "
+                    f"{stored.best.batch}. Give the script that batch, or write {{batch}} where its arguments take it."
+                )
             here = Problem.of(detection, 0)
             there = here.seen_here(self._stored.problem)
             is_same_device = (here.device, here.device_bytes) == (there.device, there.device_bytes)
             with hold_device(detection.device, f"check of study {self._stored.study}", self._on_note):
                 self._measure(is_same_device=is_same_device)
         return self._report(command)
-
-    def _require_batch(self, batch: int) -> None:
-        stored = self._stored
-        if batch != stored.best.batch:
-            raise UsageError(
-                f"The command gives a batch of {batch}, and study '{stored.study}' is about {stored.best.batch}. "
-                "Give the script that batch, or write {batch} where its arguments take it."
-            )
 
     def _check_identity(self, detection: Detection) -> None:
         stored = self._stored
@@ -239,20 +224,16 @@ class Checker:
     def _take(self, config: Config) -> Measurement:
         """Return a window of the stored config; one that fails speaks against it, whenever it comes."""
         measurement = self._bench.measure(config, self._effort)
-        if measurement.outcome.is_measured:
+        outcome, note = measurement.outcome, measurement.message
+        if outcome is Outcome.SCRIPT_ERROR:
+            trace = "".join(f"\n  {line}" for line in measurement.trace)
+            raise ScriptError(f"The script fails. {note}{trace}\nIts output: {self._bench.log}")
+        if outcome.is_measured:
             self._measured.append(measurement)
         else:
-            self._fail(measurement)
+            line = CheckLine(what="steps", stored="ok", here=str(outcome), verdict=CheckVerdict.FAILS, note=note)
+            self._lines.append(line)
         return measurement
-
-    def _fail(self, measurement: Measurement) -> None:
-        if measurement.outcome is Outcome.SCRIPT_ERROR:
-            trace = "".join(f"\n  {line}" for line in measurement.trace)
-            raise ScriptError(f"The script fails. {measurement.message}{trace}\nIts output: {self._bench.log}")
-        here, note = str(measurement.outcome), measurement.message
-        self._lines.append(
-            CheckLine(what="steps", stored=str(Outcome.OK), here=here, verdict=CheckVerdict.FAILS, note=note)
-        )
 
     @property
     def _peak_bytes(self) -> int:

@@ -1,6 +1,7 @@
 """Records as JSON: read within bounds, checked against the types of their fields, and written.
 
-A study's folder or an archive may come from somebody else.
+A study's folder or an archive may come from somebody else: whatever is read raises :class:`UnreadableError` where it
+is not what it should be.
 """
 
 from __future__ import annotations
@@ -12,6 +13,8 @@ import json
 import math
 import re
 import reprlib
+import types
+from collections.abc import Mapping
 from typing import (
     TYPE_CHECKING,
     Annotated,
@@ -20,16 +23,12 @@ from typing import (
     NamedTuple,
     NoReturn,
     TypeVar,
+    Union,
+    cast,
     get_args,
     get_origin,
     get_type_hints,
 )
-
-from cattrs import BaseValidationError, ForbiddenExtraKeysError, IterableValidationError, override, transform_error
-from cattrs.cols import is_mapping
-from cattrs.errors import IterableValidationNote
-from cattrs.gen import make_dict_structure_fn
-from cattrs.preconf.json import make_converter
 
 from autorecompute.errors import UsageError
 from autorecompute.plans import Choice, Config
@@ -37,21 +36,13 @@ from autorecompute.ranges import Range
 from autorecompute.units import MIB, printable
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterator
+    from collections.abc import Callable
     from pathlib import Path
 
-    from cattrs import Converter
-
-    Hook = Callable[[Any, Any], Any]
+    Reader = Callable[[Any], Any]
 
 
 T = TypeVar("T")
-
-
-class Document:
-    """Base of the printed records that use one of those three things."""
-
-    __slots__ = ()
 
 
 class Absent(enum.Enum):
@@ -77,35 +68,25 @@ class Entry(NamedTuple):
     words: str
     """Words about the field: the text that its type is annotated with."""
     is_inlined: bool
+    is_required: bool
+    """True if it has no default."""
 
 
-def entries_of(kind: type[Any]) -> Iterator[Entry]:
-    """Yield the fields of a record, in their order."""
-    types = get_type_hints(kind, include_extras=True)
+@functools.cache
+def entries_of(kind: Any) -> tuple[Entry, ...]:
+    """Return the fields of a record, in their order."""
+    types_of, found, missing = get_type_hints(kind, include_extras=True), [], dataclasses.MISSING
     annotated: Any = Annotated
     for field in dataclasses.fields(kind):
-        told, notes = types[field.name], getattr(types[field.name], "__metadata__", ())
+        told, notes = types_of[field.name], getattr(types_of[field.name], "__metadata__", ())
         words = "".join(note for note in notes if isinstance(note, str))
         if others := [note for note in notes if not isinstance(note, str) and note is not INLINED]:
             told = annotated[get_args(told)[0], *others]
         elif notes:
             told = get_args(told)[0]
-        yield Entry(field.name, field.name.rstrip("_"), told, words, INLINED in notes)
-
-
-def _document_hook(converter: Converter, kind: type[Any]) -> Callable[[Any], dict[str, Any]]:
-    entries = list(entries_of(kind))
-
-    def to_dict(document: Any) -> dict[str, Any]:
-        plain: dict[str, Any] = {}
-        for entry in entries:
-            value = getattr(document, entry.name)
-            if value is not ABSENT:
-                told = converter.unstructure(value)
-                plain |= told if entry.is_inlined else {entry.key: told}
-        return plain
-
-    return to_dict
+        is_required = field.default is missing and field.default_factory is missing
+        found.append(Entry(field.name, field.name.rstrip("_"), told, words, INLINED in notes, is_required))
+    return tuple(found)
 
 
 LARGEST_TEXT = 32 * MIB
@@ -121,6 +102,11 @@ MOST_DIGITS = 20
 
 class UnreadableError(ValueError):
     """A text or a plain value does not describe what it should; the message says what is wrong with it."""
+
+    def __init__(self, what: str, place: str = "") -> None:
+        super().__init__(what)
+        self.place = place
+        """The part that is wrong, from the value on that is read: ``.rounds[2].step_seconds``."""
 
 
 def parse(text: bytes) -> Any:
@@ -155,23 +141,18 @@ def count_values(text: bytes) -> int:
 
 
 def read_file(path: Path) -> Any:
-    """Parse a JSON file.
-
-    Raises:
-        UnreadableError: as for :func:`parse`.
-        OSError: the file cannot be read.
-    """
+    """Parse a JSON file; an ``OSError`` says that it cannot be read."""
     with path.open("rb") as file:
         return parse(file.read(LARGEST_TEXT + 1))
 
 
-def write(plain: object, *, indent: int | None = None, keeps_not_finite: bool = True) -> str:
-    """Return the plain value as JSON in ASCII.
+def write(value: object, *, indent: int | None = None, keeps_not_finite: bool = True) -> str:
+    """Return the value as JSON in ASCII.
 
     A number that JSON has no word for, such as NaN, becomes a string if it is to be kept; else it is null.
     """
-    separators = None if indent else (",", ":")
-    return json.dumps(_finite(plain, keeps=keeps_not_finite), allow_nan=False, indent=indent, separators=separators)
+    separators, plain = None if indent else (",", ":"), _finite(to_plain(value), keeps=keeps_not_finite)
+    return json.dumps(plain, allow_nan=False, indent=indent, separators=separators)
 
 
 def _finite(plain: object, *, keeps: bool) -> object:
@@ -231,30 +212,31 @@ _HALVES = re.compile("[\ud800-\udc7f\udd00-\udfff]")
 """Halves of characters, which nothing can print, but for those that stand for a byte of a name that is no UTF-8."""
 
 
-def _register_types(converter: Converter) -> None:
-    for kind, hook in {
-        str: _read_text,
-        bool: lambda plain, _: _require(plain, bool, "true or false"),
-        int: lambda plain, _: _within(_INT64, _require(plain, int, "a whole number")),
-        float: _read_float,
-        # An enum of texts would be read as a text: cattrs takes the hook of the nearest base class.
-        enum.StrEnum: _read_member,
-        enum.IntEnum: _read_member,
-        Choice: lambda plain, _: _parsed(Choice.parse, _read_text(plain)),
-        Config: lambda plain, _: _parsed(Config.parse, converter.structure(plain, list[str])),
-    }.items():
-        converter.register_structure_hook(kind, hook)
-    for is_kind, hook_for in (
-        (lambda kind: _range_of(kind) is not None, _range_hook),
-        (dataclasses.is_dataclass, _record_hook),
-        (is_mapping, _mapping_hook),
-        (_is_list, _list_hook),
-    ):
-        converter.register_structure_hook_factory(is_kind, functools.partial(hook_for, converter))
-
-
-def _is_list(kind: Any) -> bool:
-    return get_origin(kind) is list or get_origin(kind) is tuple
+@functools.cache
+def _reader_of(kind: Any) -> Reader:
+    """Return the function that reads plain values as of this type."""
+    origin, parts = get_origin(kind), get_args(kind)
+    reader: Reader
+    if kind in _READERS:
+        reader = _READERS[kind]
+    elif dataclasses.is_dataclass(kind):
+        reader = functools.partial(_read_record, kind)
+    elif isinstance(kind, type) and issubclass(kind, enum.Enum):
+        reader = functools.partial(_read_member, {member.value: member for member in kind})
+    elif origin is Annotated and isinstance(limits := parts[1], Range):
+        reader = functools.partial(_within, limits, _read_whole if parts[0] is int else _read_float)
+    elif origin in {Union, types.UnionType}:
+        (read,) = (_reader_of(part) for part in parts if part is not types.NoneType)
+        reader = functools.partial(_read_optional, read)
+    elif origin in {list, tuple}:
+        # A tuple of a fixed length has entries of one type here.
+        length = None if origin is list or parts[1:] == (Ellipsis,) else len(parts)
+        reader = functools.partial(_read_list, origin, _reader_of(parts[0]), length)
+    elif origin in {dict, Mapping}:
+        reader = functools.partial(_read_mapping, _reader_of(parts[1]))
+    else:
+        raise TypeError(f"no reader is known for {kind}")
+    return reader
 
 
 def _require(plain: Any, kinds: type[Any] | tuple[type[Any], ...], words: str) -> Any:
@@ -263,7 +245,7 @@ def _require(plain: Any, kinds: type[Any] | tuple[type[Any], ...], words: str) -
     return plain
 
 
-def _read_text(plain: Any, _: Any = None) -> str:
+def _read_text(plain: Any) -> str:
     text: str = _require(plain, str, "a text")
     if len(text) > LONGEST_TEXT:
         raise UnreadableError(f"is a text of {len(text)} characters, {LONGEST_TEXT} is the most")
@@ -272,93 +254,74 @@ def _read_text(plain: Any, _: Any = None) -> str:
     return text
 
 
-def _read_member(plain: Any, kind: Any) -> Any:
-    members = {member.value: member for member in kind}
+def _read_member(members: dict[Any, Any], plain: Any) -> Any:
     if not isinstance(plain, str | int) or isinstance(plain, bool) or plain not in members:
         raise UnreadableError(f"is {_show(plain)}, none of {', '.join(map(str, members))}")
     return members[plain]
 
 
-def _read_float(plain: Any, _: Any = None) -> float:
+def _read_float(plain: Any) -> float:
     if isinstance(plain, float):
         return plain
     if isinstance(plain, str) and plain in NOT_FINITE:
         return float(plain)
-    return float(_within(_INT64, _require(plain, int, "a number")))
+    return float(_within(_INT64, functools.partial(_require, kinds=int, words="a number"), plain))
 
 
-def _parsed(parser: Callable[[Any], T], plain: Any) -> T:
-    try:
-        return parser(plain)
-    except UsageError as error:
-        raise UnreadableError(f"holds what is no choice: {error}") from error
-
-
-def _within(limits: Range, number: Any) -> Any:
-    if number not in limits:
+def _within(limits: Range, read: Reader, plain: Any) -> Any:
+    if (number := read(plain)) not in limits:
         raise UnreadableError(f"is {_show(number)}, not {limits}")
     return number
 
 
-def _range_of(kind: Any) -> Range | None:
-    found = (entry for entry in getattr(kind, "__metadata__", ()) if isinstance(entry, Range))
-    return next(found, None) if get_origin(kind) is Annotated else None
+def _read_whole(plain: Any) -> Any:
+    return _require(plain, int, "a whole number")
 
 
-def _range_hook(_: Converter, kind: Any) -> Hook:
-    limits = _range_of(kind)
-    assert limits is not None, "the predicate of this hook"
-    if get_args(kind)[0] is int:
-        return lambda plain, _: _within(limits, _require(plain, int, "a whole number"))
-    return lambda plain, _: _within(limits, _read_float(plain))
-
-
-def _list_hook(converter: Converter, kind: Any) -> Hook:
-    origin, (entry, *others) = get_origin(kind), get_args(kind)
-    # A tuple of a fixed length has entries of one type here.
-    length = None if origin is list or others == [Ellipsis] else 1 + len(others)
-    hook = converter.get_structure_hook(entry)
-
-    def read(plain: Any, _: Any) -> Any:
-        _require_length(len(_require(plain, (list, tuple), "a list")), length)
-        return origin(_read_entry(hook, entry, place, value) for place, value in enumerate(plain))
-
-    return read
-
-
-def _mapping_hook(converter: Converter, kind: Any) -> Hook:
-    entry = get_args(kind)[1]
-    hook = converter.get_structure_hook(entry)
-
-    def read(plain: Any, _: Any) -> Any:
-        _require_length(len(_require(plain, dict, "an object")), None, MOST_NAMES)
-        return {_read_text(name): _read_entry(hook, entry, name, value) for name, value in plain.items()}
-
-    return read
-
-
-def _record_hook(converter: Converter, kind: Any) -> Hook:
-    hooks: dict[str, Any] = {
-        entry.name: override(struct_hook=_hook_of(converter, entry.kind)) for entry in entries_of(kind)
-    }
-    # What a record does not know would be lost, or believed by a later version.
-    structure = make_dict_structure_fn(kind, converter, _cattrs_forbid_extra_keys=True, **hooks)
-    return lambda plain, _: structure(_require(plain, dict, "an object"), kind)
-
-
-def _hook_of(converter: Converter, kind: Any) -> Hook:
-    hook = converter.get_structure_hook(kind)
-    # Left to itself, cattrs hands over the type of the field without its range.
-    return lambda plain, _: hook(plain, kind)
-
-
-def _read_entry(hook: Hook, kind: Any, place: int | str, plain: Any) -> Any:
+def _read_choices(parse_plain: Reader, plain: Any) -> Any:
     try:
-        return hook(plain, kind)
-    except (BaseValidationError, ValueError) as error:
-        # The first one alone: an error for each wrong entry would take far more memory than the text did.
-        error.add_note(IterableValidationNote(f"at {place}", place, kind))
-        raise IterableValidationError("while reading entries", [error], kind) from error
+        return parse_plain(plain)
+    except UsageError as error:
+        raise UnreadableError(f"holds what is no choice: {error}") from error
+
+
+def _read_optional(read: Reader, plain: Any) -> Any:
+    return None if plain is None else read(plain)
+
+
+def _read_list(origin: type[Any], read: Reader, length: int | None, plain: Any) -> Any:
+    _require_length(len(_require(plain, (list, tuple), "a list")), length)
+    return origin(_read_part(read, f"[{place}]", value) for place, value in enumerate(plain))
+
+
+def _read_mapping(read: Reader, plain: Any) -> Any:
+    _require_length(len(_require(plain, dict, "an object")), None, MOST_NAMES)
+    return {_read_text(name): _read_part(read, f"[{name!r}]", value) for name, value in plain.items()}
+
+
+def _read_record(kind: Any, plain: Any) -> Any:
+    _require(plain, dict, "an object")
+    values, entries = {}, entries_of(kind)
+    for entry in entries:
+        if entry.name in plain:
+            values[entry.name] = _read_part(_reader_of(entry.kind), f".{entry.name}", plain[entry.name])
+        elif entry.is_required:
+            raise UnreadableError("is missing", f".{entry.name}")
+    # What a record does not know would be lost, or believed by a later version.
+    if unknown := plain.keys() - {entry.name for entry in entries}:
+        raise UnreadableError("is unknown", f".{printable(min(unknown)[:LONGEST_NAME], '')}")
+    try:
+        return kind(**values)
+    except Exception as error:
+        raise UnreadableError(str(error) or "is wrong") from error
+
+
+def _read_part(read: Reader, place: str, plain: Any) -> Any:
+    try:
+        return read(plain)
+    except UnreadableError as error:
+        error.place = f"{place}{error.place}"
+        raise
 
 
 def _require_length(length: int, wanted: int | None, most: int = MOST_ENTRIES) -> None:
@@ -375,66 +338,58 @@ def _show(plain: Any) -> str:
 LONGEST_NAME = 80
 """Letters of a name that stands in a file, and in a message about it."""
 
-_UNKNOWN = "unknown field "
+_READERS: dict[Any, Reader] = {
+    Any: lambda plain: plain,
+    str: _read_text,
+    bool: lambda plain: _require(plain, bool, "true or false"),
+    int: functools.partial(_within, _INT64, _read_whole),
+    float: _read_float,
+    Choice: functools.partial(_read_choices, lambda plain: Choice.parse(_read_text(plain))),
+    Config: functools.partial(_read_choices, lambda plain: Config.parse(_reader_of(list[str])(plain))),
+}
+_PRIMITIVES = frozenset({str, int, float, bool, types.NoneType})
 
 
-def to_plain(value: object) -> Any:
+def to_plain(value: Any) -> Any:
     """Return the value as dicts, lists, strings and numbers."""
-    return _converter().unstructure(value)
+    if type(value) in _PRIMITIVES:
+        return value
+    if isinstance(value, enum.Enum):
+        return value.value
+    if isinstance(value, Config | Choice):
+        return value.texts if isinstance(value, Config) else str(value)
+    if dataclasses.is_dataclass(value):
+        plain: dict[str, Any] = {}
+        for entry in entries_of(cast("Any", type(value))):
+            if (part := getattr(value, entry.name)) is not ABSENT:
+                plain |= to_plain(part) if entry.is_inlined else {entry.key: to_plain(part)}
+        return plain
+    if isinstance(value, Mapping):
+        return {to_plain(name): to_plain(entry) for name, entry in value.items()}
+    return [to_plain(entry) for entry in value] if isinstance(value, list | tuple | set | frozenset) else value
 
 
 def from_plain(plain: Any, kind: type[T]) -> T:
-    """Return the value of that kind which ``to_plain`` made ``plain`` of.
-
-    Raises:
-        UnreadableError: the plain value does not describe one.
-    """
+    """Return the value of that kind which ``to_plain`` made ``plain`` of."""
     try:
-        return _converter().structure(plain, kind)
-    except (BaseValidationError, ValueError) as error:
-        raise UnreadableError(_describe(error, getattr(kind, "__name__", str(kind)))) from error
+        value: T = _reader_of(cast("Any", kind))(plain)
+    except UnreadableError as error:
+        place = error.place.removeprefix(".")
+        what = f"'{place}' {error}" if place else f"it {error}"
+        raise UnreadableError(f"describes no {getattr(kind, '__name__', str(kind))}: {what}") from error
+    return value
 
 
 def encode(value: object) -> bytes:
     """Return the value as JSON."""
-    return write(to_plain(value)).encode()
+    return write(value).encode()
 
 
 def decode(text: bytes | str, kind: type[T]) -> T:
-    """Return the value of that kind which ``encode`` wrote.
-
-    Raises:
-        UnreadableError: the text does not describe one.
-    """
+    """Return the value of that kind which ``encode`` wrote."""
     return from_plain(parse(text.encode() if isinstance(text, str) else text), kind)
 
 
 def dumps(document: object) -> str:
     """Return the document as verbs print it, for people and programs; what is no finite number is null."""
-    return write(to_plain(document), indent=2, keeps_not_finite=False)
-
-
-def _describe(error: Exception, kind: str) -> str:
-    """Name the record and the field that are not described, as far as that can be told."""
-    what, _, place = transform_error(error, format_exception=_say)[0].rpartition(" @ $")
-    if what.startswith(_UNKNOWN):
-        place, what = f"{place}.{what.removeprefix(_UNKNOWN)}", "is unknown"
-    return f"describes no {kind}: " + (f"'{place.removeprefix('.')}' {what}" if place else f"it {what}")
-
-
-def _say(error: BaseException, _: type | None) -> str:
-    if isinstance(error, ForbiddenExtraKeysError):
-        return f"{_UNKNOWN}{printable(min(error.extra_fields)[:LONGEST_NAME], '')}"
-    return "is missing" if isinstance(error, KeyError) else str(error) or "is wrong"
-
-
-@functools.cache
-def _converter() -> Converter:
-    converter = make_converter()
-    converter.register_unstructure_hook(Choice, str)
-    converter.register_unstructure_hook(Config, lambda config: config.texts)
-    converter.register_unstructure_hook_factory(
-        lambda kind: isinstance(kind, type) and issubclass(kind, Document), functools.partial(_document_hook, converter)
-    )
-    _register_types(converter)
-    return converter
+    return write(document, indent=2, keeps_not_finite=False)

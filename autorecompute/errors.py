@@ -9,14 +9,11 @@ from typing import ClassVar
 
 
 class AutorecomputeError(Exception):
-    """Base of all errors that a user can meet.
-
-    Attributes:
-        has_answer: True if the command has printed its answer all the same.
-    """
+    """Base of all errors that a user can meet."""
 
     exit_code: ClassVar[int] = 1
     has_answer = False
+    """True if the command has printed its answer all the same."""
 
 
 class UsageError(AutorecomputeError):

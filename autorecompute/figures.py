@@ -36,10 +36,7 @@ class Ranking:
     rounds: Annotated[Count, "After how many rounds."]
     disturbed: Annotated[Count, "How many of them were no evidence, because the machine was busy with other work."] = 0
     confidence: Annotated[Probability, "How surely a race that is ranked or tied has no other winner."]
-    rivals: Annotated[
-        tuple[str, ...],
-        "Who else was left, in words, the fastest first: all of them in a tie, or all that were still possible.",
-    ] = ()
+    rivals: Annotated[tuple[str, ...], "Others left, in words, the fastest first: all that tied or might win."] = ()
 
     def __post_init__(self) -> None:
         if self.end in {RaceEnd.TIE, RaceEnd.UNDECIDED} and not self.rivals:
@@ -86,9 +83,7 @@ class Figures:
 
     outcome: Annotated[Outcome | None, "How it ended."] = None
     samples_per_second: Annotated[Rate | None, "Throughput of the median step."] = None
-    relative_throughput: Annotated[
-        Ratio | None, "Throughput relative to that without recompute in the same minutes."
-    ] = None
+    relative_throughput: Annotated[Ratio | None, "Throughput over that without recompute in the same minutes."] = None
     peak_bytes: Annotated[PositiveBytes | None, "Peak, in the measure that the limit is held against."] = None
     batch: Annotated[Batch | None, "Samples that one forward received."] = None
 
@@ -111,13 +106,9 @@ class Comparison:
     """Samples/s with recompute beside those without, in one process or each in fresh ones."""
 
     ratio: Annotated[Ratio, "Throughput with recompute over that without: above 1, recompute is faster."]
-    low: Annotated[RatioEnd | None, "Lower end of the 90 % interval of that; ``None`` where one pair was measured."] = (
-        None
-    )
+    low: Annotated[RatioEnd | None, "Lower end of the 90 % interval of that; ``None`` after one pair."] = None
     high: Annotated[RatioEnd | None, "Upper end of it."] = None
-    pairs: Annotated[
-        Count, "How many pairs were measured one right after the other; 0 where those of ``ratio`` were not."
-    ]
+    pairs: Annotated[Count, "Pairs measured one right after the other; 0 where those of ``ratio`` were not."]
     is_clear: Annotated[bool, "Whether they say on which side of the margin the ratio lies."]
 
     @property
@@ -169,9 +160,7 @@ class KnobFigures:
     why_not: Annotated[str, "Why it cannot be tried here, in words; empty where it can."] = ""
     outcome: Annotated[Outcome | None, "How that ended; ``None`` where it was not tried."] = None
     message: Annotated[str, "What else there is to say: what failed, or which plans do not exist under it."] = ""
-    throughput_ratio: Annotated[
-        Ratio | None, "Throughput with it over that without; ``None`` where it did not train, as the next three."
-    ] = None
+    throughput_ratio: Annotated[Ratio | None, "Throughput with it over that without, if it did train."] = None
     low: Annotated[RatioEnd | None, "Lower end of the 95 % interval of that."] = None
     high: Annotated[RatioEnd | None, "Upper end of it."] = None
     peak_bytes: Annotated[PositiveBytes | None, "The larger peak of its processes, over their whole lives."] = None

@@ -62,10 +62,7 @@ def _flush(path: Path) -> None:
 
 
 def walk(folder: Path) -> Iterator[Path]:
-    """Yield all that is no folder, in a folder and below.
-
-    No link is followed, and a folder that cannot be read is told.
-    """
+    """Yield all that is no folder, in a folder and below: links unfollowed, and folders that cannot be read."""
     try:
         entries = sorted(os.scandir(folder), key=lambda entry: entry.name)
     except OSError:

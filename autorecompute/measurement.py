@@ -36,9 +36,7 @@ class Prediction:
     peak_bytes: Annotated[PositiveBytes, "Expected peak."]
     peak_low: Annotated[AnyBytes, "Lower end of its interval."]
     peak_high: Annotated[AnyBytes, "Upper end of it."]
-    step: Annotated[
-        Ratio | None, "Expected step time, relative to the reference's; ``None`` where that could not be measured."
-    ]
+    step: Annotated[Ratio | None, "Expected step time over the reference's; ``None`` if that was not measured."]
     step_low: Annotated[RatioEnd | None, "Lower end of its interval."]
     step_high: Annotated[RatioEnd | None, "Upper end of it."]
     fits: Annotated[Probability, "Probability that the peak holds the limit."]
@@ -99,51 +97,23 @@ class Measurement:
         "Largest memory held in the measured steps: the allocator's reserved peak on CUDA; on a CPU what was held and "
         "live tensors at their most where those are counted, else the resident high-water mark.",
     ] = None
-    held_bytes: Annotated[
-        Bytes | None, "What was held between two steps, in the measure of ``peak_bytes``, when the measured ones began."
-    ] = None
+    held_bytes: Annotated[Bytes | None, "Memory held between two steps, as ``peak_bytes`` counts it."] = None
     before_bytes: Annotated[Bytes, "In a process that is left alone: its peak before its first step; else 0."] = 0
-    allocated_bytes: Annotated[
-        Bytes | None, "The peak of live tensors: of all on CUDA, on a CPU of what a step made; ``None`` if unknown."
-    ] = None
-    resident_bytes: Annotated[
-        Bytes | None, "What the process held at most in the timed steps, where ``peak_bytes`` counts live tensors."
-    ] = None
-    device_bytes: Annotated[
-        Bytes | None, "CUDA only: memory in use on the whole card after the timed steps, as the driver counts it."
-    ] = None
-    step_seconds: Annotated[
-        tuple[StepSeconds, ...], "Wall time of each timed step, from one optimizer step's end to the next one's."
-    ] = ()
-    cpu_seconds: Annotated[
-        tuple[StepSeconds, ...],
-        "Processor time of all threads in each timed step; empty where another device does the work.",
-    ] = ()
-    others_share: Annotated[
-        Probability | None, "Which share of its processors other processes kept busy meanwhile; ``None`` if unknown."
-    ] = None
+    allocated_bytes: Annotated[Bytes | None, "Peak of live tensors; on a CPU of those that a step made."] = None
+    resident_bytes: Annotated[Bytes | None, "Most that the process held, where ``peak_bytes`` is of tensors."] = None
+    device_bytes: Annotated[Bytes | None, "CUDA only: memory in use on the whole card, by the driver."] = None
+    step_seconds: Annotated[tuple[StepSeconds, ...], "Wall time of each timed step, optimizer step to the next."] = ()
+    cpu_seconds: Annotated[tuple[StepSeconds, ...], "Processor time of each timed step; empty on other devices."] = ()
+    others_share: Annotated[Probability | None, "Share of its processors that other processes kept busy."] = None
     warmup_seconds: Annotated[Seconds, "Wall time of the steps before them."] = 0.0
     compile_seconds: Annotated[Seconds, "How much of that a compiler took."] = 0.0
     samples: Annotated[PositiveCount | None, "Samples in each timed step, over all its forwards."] = None
     batch: Annotated[Batch | None, "Samples that one forward received."] = None
-    losses: Annotated[
-        tuple[float, ...],
-        "Value that ``backward`` was called on, one for each timed step; empty where it was no scalar.",
-    ] = ()
-    warnings: Annotated[
-        tuple[str, ...], "What the script does that recompute does not bear, a sentence for each of its lines."
-    ] = ()
-    retries: Annotated[
-        Count | None,
-        "CUDA only: how often the allocator had to give all its free blocks back before a request could be met.",
-    ] = None
-    marks: Annotated[
-        tuple[str, ...], "What else happened meanwhile that a reader of the figures should know, in words."
-    ] = ()
-    profile: Annotated[
-        StepProfile | None,
-        "What the last timed step held and when, where that was asked for; its steps are slower for it.",
-    ] = None
+    losses: Annotated[tuple[float, ...], "Loss of each timed step; empty where ``backward`` had no scalar."] = ()
+    warnings: Annotated[tuple[str, ...], "Lines of the script that recompute does not bear, in words."] = ()
+    retries: Annotated[Count | None, "CUDA only: how often the allocator freed all its blocks for a request."] = None
+    marks: Annotated[tuple[str, ...], "Other events that a reader of the figures should know, in words."] = ()
+    profile: Annotated[StepProfile | None, "The last timed step, where asked for; steps are slower for it."] = None
 
     def __post_init__(self) -> None:
         if self.outcome.is_measured and (self.peak_bytes is None or self.samples is None or not self.step_seconds):
@@ -193,16 +163,11 @@ class GradientCheck:
     """A config's gradients beside those without recompute, on the same weights, batch and Dropout masks."""
 
     agrees: Annotated[bool, "Whether they are equal, bit for bit or within the tolerance of their type."]
-    worst: Annotated[
-        float, "Largest difference, relative to the largest gradient of its parameter; 0 where all bits agree."
-    ]
+    worst: Annotated[float, "Largest difference relative to its parameter's largest gradient; 0 where all bits agree."]
     parameter: Annotated[str, "The parameter of the largest difference where they do not agree."] = ""
     steps: Annotated[Count, "How many steps were compared."]
     message: Annotated[str, "What else speaks against the config, in words."] = ""
-    step_bytes: Annotated[
-        Bytes | None,
-        "What a whole step takes on fake tensors beyond what is there before; ``None`` where none was run.",
-    ] = None
+    step_bytes: Annotated[Bytes | None, "Bytes that a whole step adds on fake tensors; ``None`` without one."] = None
 
 
 UNCOMPARED = GradientCheck(agrees=True, worst=0.0, steps=0)
@@ -217,13 +182,8 @@ class Trial:
     description: Annotated[str, "The same in a few words."]
     reason: Annotated[str, "Why the search wanted it, in words."]
     measurement: Annotated[Measurement, "What came of it."]
-    reference_seconds: Annotated[
-        StepSeconds | None,
-        "Median step of the reference, measured in the same minutes; ``None`` where it could not run.",
-    ] = None
-    reference_cpu_seconds: Annotated[
-        StepSeconds | None, "The same in processor time; ``None`` where that was not counted."
-    ] = None
+    reference_seconds: Annotated[StepSeconds | None, "Median step of the reference in those minutes, if any."] = None
+    reference_cpu_seconds: Annotated[StepSeconds | None, "The same in processor time, if that was counted."] = None
     is_reference_disturbed: Annotated[bool, "Whether other processes disturbed the reference."] = False
     overhead_seconds: Annotated[Seconds | None, "Wall time of the trial beyond its warm-up and timed steps."] = None
     prediction: Annotated[Prediction | None, "What the search expected of it; ``None`` where it could not tell."] = None

@@ -72,9 +72,7 @@ class Tensor:
     shape: Annotated[tuple[str, ...], "Its sizes, as expressions over the symbolic dimensions of the model's inputs."]
     element_bytes: Annotated[Bytes, "Bytes of one element."]
     first: Annotated[Count, "Position of the operation that makes it."]
-    last: Annotated[
-        Count, "Position of the last operation that reads it, or of the step's end where it outlives the step."
-    ]
+    last: Annotated[Count, "Position of the last operation that reads it; the step's end where it outlives the step."]
     phase: Annotated[Phase | None, "What it is for, where that is not what the operation that makes it is for."] = None
 
     def bytes_at(self, dims: Mapping[str, int]) -> int:
@@ -98,9 +96,7 @@ class StepProfile:
     tensors: Annotated[tuple[Tensor, ...], "All that they made."]
     backward: Annotated[Count, "Position of the first operation after the forward pass."]
     dims: Annotated[dict[str, PositiveCount], "Symbolic dimensions of the model's inputs in the profiled step."]
-    by_module: Annotated[
-        bool, "Whether its operations are whole passes of modules, and its tensors sums of what each of them keeps."
-    ] = False
+    by_module: Annotated[bool, "True if its operations are whole passes of modules, its tensors their sums."] = False
 
     def __post_init__(self) -> None:
         _require_order(self)
@@ -130,10 +126,7 @@ class StepProfile:
 class StepProfiles:
     """One profiled step of each of several configs, all at the same small dimensions.
 
-    Attributes:
-        peak_bytes: Peak of the process in a step without recompute, as the meter saw it at those dimensions.
-        held_bytes: Bytes that it held before that step.
-        profiles: The profiled step of each config; one without recompute is among them.
+    Without recompute is among them, and both amounts are of the process in a step without.
     """
 
     peak_bytes: PositiveBytes
@@ -232,14 +225,10 @@ class Timeline:
         """Return the bytes that the forward pass leaves for the backward pass."""
         return sum(size for tensor, size in self._sized() if self.profile.is_stashed(tensor))
 
-    def alive_at(self, position: int) -> list[tuple[Tensor, int]]:
-        """Return the tensors that are alive during an operation, with their bytes, the largest first."""
-        alive = [(tensor, size) for tensor, size in self._sized() if tensor.first <= position <= tensor.last]
-        return sorted(alive, key=lambda pair: (-pair[1], pair[0].name))
-
     def largest_at_peak(self) -> list[tuple[Tensor, int]]:
-        """Return the largest tensors at the peak, with their bytes."""
-        return self.alive_at(self.peak)[:MOST_PIECES]
+        """Return the largest tensors at the peak, with their bytes, the largest first."""
+        alive = [(tensor, size) for tensor, size in self._sized() if tensor.first <= self.peak <= tensor.last]
+        return sorted(alive, key=lambda pair: (-pair[1], pair[0].name))[:MOST_PIECES]
 
     def live_by_phase(self) -> dict[Phase, tuple[int, ...]]:
         """Return the bytes alive during each operation, by what they were made in; they add up to ``live_bytes``."""
@@ -320,9 +309,7 @@ class Machine:
     name: Annotated[str, "The card, or ``this machine``."]
     source: Annotated[str, "Where the speeds come from, in words."]
     is_measured: Annotated[bool, "Whether they were measured here; else they are a manufacturer's."]
-    operations_per_second: Annotated[
-        dict[str, Rate], "Floating point operations of matrix products, by type of numbers."
-    ] = field(hash=False)
+    operations_per_second: Annotated[dict[str, Rate], "FLOP/s of matrix products, by type."] = field(hash=False)
     bytes_per_second: Annotated[Rate, "What its memory reads and writes."]
     memory_bytes: Annotated[Bytes | None, "How much of it there is; ``None`` where nobody said."] = None
 
@@ -401,10 +388,7 @@ class Forecast:
     rank: RankPeak | None = None
 
     def is_near(self, limit_bytes: int) -> bool:
-        """Tell whether the peak is as near to the limit as forecasts have been wrong.
-
-        Which side it is on is not sure.
-        """
+        """Tell whether the peak is as near to the limit as forecasts have been wrong, on either side."""
         return abs(self.peak_bytes - limit_bytes) < self.error_share * self.peak_bytes
 
 
@@ -419,13 +403,7 @@ class Effect:
 
 @dataclass(frozen=True, slots=True)
 class Simulated:
-    """Forecasts of configs, an entry for each.
-
-    Attributes:
-        peak_bytes: Bytes alive at the peak, of the step's own tensors.
-        stash_bytes: Bytes that the forward pass leaves for the backward pass.
-        recompute_share: Time of the kernels that run once more, as a share of all kernels without recompute.
-    """
+    """Forecasts of configs, an entry for each, as :class:`Forecast` has them for the step's own tensors."""
 
     peak_bytes: np.ndarray
     stash_bytes: np.ndarray
@@ -571,10 +549,7 @@ class PeakView:
         return self.model.space.describe(config)
 
     def timelines(self) -> dict[str, Timeline]:
-        """Return both timelines by the names of their configs, that without recompute first.
-
-        One where it is the config.
-        """
+        """Return both timelines by the names of their configs, none first; one where it is the config."""
         configs = dict.fromkeys([Config(), self.config])
         return {self.describe(config): self.model.timeline(config, self.dims) for config in configs}
 

@@ -68,21 +68,15 @@ class Best:
     batch: Annotated[Batch, "Samples a forward."]
     samples_per_second: Annotated[Rate, "Throughput of the confirming run."]
     relative_throughput: Annotated[
-        Ratio | None,
-        "Share of the throughput without recompute, from interleaved rounds, before any knob was turned; ``None`` "
-        "where the batch cannot run without.",
+        Ratio | None, "Throughput over that without recompute, in interleaved rounds before any knob, if it can run."
     ]
     peak_bytes: Annotated[PositiveBytes, "Peak of the confirming run, over the whole life of its process."]
     limit_bytes: Annotated[PositiveBytes, "What the peak may reach."]
-    relative_low: Annotated[
-        RatioEnd | None, "Lower end of the 95 % interval of that; ``None`` where fewer than two rounds had a reference."
-    ] = None
+    relative_low: Annotated[RatioEnd | None, "Lower end of its 95 % interval; ``None`` below two rounds."] = None
     relative_high: Annotated[RatioEnd | None, "Upper end of it."] = None
     ranking: Annotated[Ranking | None, "How the race ended that it won; ``None`` where it won none."] = None
     losses: Annotated[tuple[float, ...], "Losses of the confirming run's timed steps."] = ()
-    gradients: Annotated[
-        GradientCheck | None, "Its gradients beside those without recompute; ``None`` where nothing is recomputed."
-    ] = None
+    gradients: Annotated[GradientCheck | None, "Gradient check; ``None`` where nothing is recomputed."] = None
     knobs: Annotated[tuple[str, ...], "Names of the other settings that are on."] = ()
     confirmed: Annotated[bool, "Whether a fresh process under nothing but what is emitted gave these figures."]
 
@@ -100,15 +94,9 @@ class Rejection:
     """A config that held the limit in its trial, and cannot be the answer all the same."""
 
     config: Annotated[Config, "What it recomputes."]
-    outcome: Annotated[
-        Outcome, "What it would be called as a trial: its gradients are wrong, or its whole process needs too much."
-    ]
+    outcome: Annotated[Outcome, "Its outcome as a trial: wrong gradients, or a whole process that needs too much."]
     reason: Annotated[str, "The same in a sentence that names it."]
-    excess_bytes: Annotated[
-        Bytes | None,
-        "What its whole process needed beyond its timed steps, assumed where it ran out of memory; ``None`` where "
-        "memory was not the reason.",
-    ] = None
+    excess_bytes: Annotated[Bytes | None, "Bytes of its whole process beyond its timed steps, if they were why."] = None
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -117,9 +105,7 @@ class Transfer:
 
     study: Annotated[str, "Name of the stored study."]
     differences: Annotated[
-        tuple[str, ...],
-        "In what the problem differs from that study's, and whether it was measured elsewhere, in words; empty for "
-        "the same problem, whose trials and answer were taken over.",
+        tuple[str, ...], "Differences of the problem, in words; empty for the same, whose answer was taken over."
     ] = ()
 
     @property
@@ -136,58 +122,28 @@ class Result:
 
     study: Annotated[str, "Name of the study."]
     problem: Annotated[str, "Digest of the problem it solves."]
-    verdict: Annotated[
-        Verdict | None,
-        "What was found out about recompute; ``None`` where time or trials were over before anything was.",
-    ]
+    verdict: Annotated[Verdict | None, "Verdict on recompute; ``None`` where time or trials were over before it."]
     best: Annotated[Best | None, "The config to train with; ``None`` where none fits."]
     baseline: Annotated[Figures, "The figures without recompute."]
-    presets: Annotated[dict[str, Figures], "The figures of the training system's presets and of ``all_on``."] = field(
-        default_factory=dict
-    )
-    expected: Annotated[dict[str, Prediction], "What the search expects of presets that were not measured."] = field(
-        default_factory=dict
-    )
+    presets: Annotated[dict[str, Figures], "Figures of presets, ``all_on`` among them."] = field(default_factory=dict)
+    expected: Annotated[dict[str, Prediction], "Forecast of each unmeasured preset."] = field(default_factory=dict)
     rival: Annotated[
-        Figures | None,
-        "The largest batch measured to fit without recompute, where it was looked for; of several batches that fit "
-        "without, the fastest.",
+        Figures | None, "Largest batch that fits without recompute, if looked for; of several that do, the fastest."
     ] = None
     compared: Annotated[
-        bool,
-        "Whether all was done that an answer takes: finalists confirmed, and a rival looked for where there may be "
-        "one; not so where the time was over first, or where a config that fits was kept from being confirmed by what "
-        "may not happen again.",
+        bool, "False where time ran out before finalists were confirmed or a rival sought, or by a passing fault."
     ] = True
-    comparison: Annotated[
-        Comparison | None, "Recompute beside the rival; ``None`` where there was nothing to compare."
-    ] = None
-    curve: Annotated[
-        tuple[CurvePoint, ...],
-        "Every batch that was measured, the smallest first; empty where one batch was asked for.",
-    ] = ()
-    raced: Annotated[
-        dict[str, Ratio], "Relative throughput of each finalist that was raced, by the hash of its config."
-    ] = field(default_factory=dict)
-    raced_over_limit: Annotated[
-        tuple[str, ...], "Hashes of the configs that held the limit in their trial, and not in the race."
-    ] = ()
-    reserve_bytes: Annotated[
-        Bytes, "What the search kept free below the limit, for what a process holds beyond its tensors."
-    ] = 0
-    short_of_reserve: Annotated[
-        tuple[str, ...],
-        "Hashes of the configs whose trial held the limit and left less than that, for which they were not taken.",
-    ] = ()
-    rejected: Annotated[
-        dict[str, Outcome],
-        "What was wrong with the configs that were found not to be the answer after all, by hash: over the limit, or "
-        "out of memory, as a whole process, or wrong gradients.",
-    ] = field(default_factory=dict)
+    comparison: Annotated[Comparison | None, "Recompute beside the rival; ``None`` without a comparison."] = None
+    curve: Annotated[tuple[CurvePoint, ...], "Every measured batch, the smallest first; empty for a single batch."] = ()
+    raced: Annotated[dict[str, Ratio], "Relative throughput of finalists, by hash."] = field(default_factory=dict)
+    raced_over_limit: Annotated[tuple[str, ...], "Hashes of configs over the limit in the race alone."] = ()
+    reserve_bytes: Annotated[Bytes, "Room kept below the limit for what a process holds beyond its tensors."] = 0
+    short_of_reserve: Annotated[tuple[str, ...], "Hashes of configs that held the limit, and left less room."] = ()
+    rejected: Annotated[dict[str, Outcome], "Faults of configs found not to be the answer after all, by hash."] = field(
+        default_factory=dict
+    )
     warnings: Annotated[tuple[str, ...], "What the script does that recompute does not bear."] = ()
-    unconfirmed: Annotated[
-        tuple[str, ...], "What else than memory kept configs that fit from being the best, in words."
-    ] = ()
+    unconfirmed: Annotated[tuple[str, ...], "Reasons beside memory that kept fitting configs from being best."] = ()
     trials: Annotated[Number, "How many configs were measured."]
     search_end: Annotated[SearchEnd, "Why it were not more."] = SearchEnd.NOTHING_LEFT
     wall_seconds: Annotated[Seconds, "Time spent measuring them, over all sessions."] = 0.0
@@ -195,19 +151,11 @@ class Result:
     versions: Annotated[dict[str, str], "Software it was measured with."]
     command: Annotated[list[str], "The command line that was tuned."]
     script_at: Annotated[
-        Number,
-        "Place of the script, or of the module's name, among its words; 0 where the training was typed into a "
-        "notebook, which no command starts.",
+        Number, "Place of the script or module among its words; 0 where the training was typed into a notebook."
     ] = 1
-    command_gives_batch: Annotated[
-        bool,
-        "Whether that command gives the batch; where not, the tuner told the script's DataLoader, and whoever trains "
-        "has to give it.",
-    ]
+    command_gives_batch: Annotated[bool, "False if the tuner gave the DataLoader its batch: whoever trains has to."]
     transferred_from: Annotated[Transfer | None, "The stored study that it started from."] = None
-    knobs: Annotated[
-        tuple[KnobFigures, ...], "What other settings did to the winner; empty where they were not tried."
-    ] = ()
+    knobs: Annotated[tuple[KnobFigures, ...], "Effects of other settings on the winner; empty where untried."] = ()
 
     def __post_init__(self) -> None:
         require_versions(self.versions, "backend")
@@ -215,20 +163,14 @@ class Result:
             raise ValueError(f"has {len(self.command)} words in its command, and its script at {self.script_at}")
 
     def ending(self, search_end: SearchEnd) -> Result:
-        """Return the answer of a search that ended so.
-
-        Without a config it says nothing where there was more to be tried.
-        """
+        """Return the answer of a search that ended so: without a config and with more to try, it says nothing."""
         is_open = search_end is SearchEnd.TRIALS and any(self._may_fit(name) for name in self.presets)
         if self.best is None and (search_end.is_early or is_open):
             return replace(self, search_end=search_end, verdict=None, compared=False)
         return replace(self, search_end=search_end)
 
     def _may_fit(self, preset: str) -> bool:
-        """Tell whether a preset was not measured, and should fit for all that is known.
-
-        Where nothing is forecast, one of them that was measured speaks for the others.
-        """
+        """Tell whether a preset should fit that was not measured; without forecasts, one speaks for all."""
         if self.presets[preset].outcome is not None:
             return False
         expected = self.expected.get(preset)
@@ -320,10 +262,7 @@ def take(environment: MutableMapping[str, str]) -> None:
 
 
 def add_evidence(config: Config, reason: str) -> None:
-    """Add that the gradients of a config are wrong, where the environment names a file for it.
-
-    A file that cannot be written keeps no training from going on.
-    """
+    """Add that the gradients of a config are wrong, to the file for it if there is one and it can be written."""
     if not (file := "".join(_taken) or os.environ.get(VARIABLE)):
         return
     line = codec.encode(Rejection(config=config, outcome=Outcome.WRONG_GRADIENT, reason=reason)) + b"\n"

@@ -54,14 +54,7 @@ TEXT_WHERE_NOT_FINITE: Schema = {"anyOf": [{"type": "number"}, {"enum": sorted(N
 
 
 def schema_of(name: str) -> Schema:
-    """Return a published schema.
-
-    Args:
-        name: One of ``NAMES``: a verb, or ``study_archive`` for a line of what ``studies export`` writes.
-
-    Raises:
-        KeyError: there is none of this name.
-    """
+    """Return a published schema: what a verb prints, or ``study_archive``, a line of what ``studies export`` writes."""
     head = {"$schema": DRAFT, "$id": f"urn:autorecompute:schema:{name}", "title": f"autorecompute {name}"}
     if name == ARCHIVE:
         return {**head, **_archive()}
@@ -169,7 +162,7 @@ class Definitions:
         return {"$ref": f"#/$defs/{name}"}
 
 
-def _told(record: type[Any]) -> Iterator[tuple[str, tuple[Any, str]]]:
+def _told(record: Any) -> Iterator[tuple[str, tuple[Any, str]]]:
     """Yield the type of each key and its words; one that an inlined record has comes again where it is replaced."""
     for entry in entries_of(record):
         if entry.is_inlined:

@@ -44,46 +44,22 @@ class Device:
 class Detection:
     """Findings of the worker at session creation, before any step ran at the target batch."""
 
-    plans: Annotated[
-        tuple[Plan, ...], "What can be recomputed; where two exclude each other, the earlier one is preferred."
-    ]
-    own_presets: Annotated[
-        dict[str, Config], "The training system's presets beside ``none`` and ``all_on``, by name."
-    ] = field(default_factory=dict)
-    covers: Annotated[dict[str, tuple[str, ...]], "The sites that a site makes again along with itself."] = field(
-        default_factory=dict
-    )
+    plans: Annotated[tuple[Plan, ...], "The plans; where two exclude each other, the earlier one is preferred."]
+    own_presets: Annotated[dict[str, Config], "Presets beside ``none`` and ``all_on``."] = field(default_factory=dict)
+    covers: Annotated[dict[str, tuple[str, ...]], "The sites that a site makes again."] = field(default_factory=dict)
     clusters: Annotated[tuple[Cluster, ...], "Which activations the plans are about, in places that are alike."] = ()
-    dims: Annotated[
-        dict[str, Count],
-        "Symbolic dimensions of the model's inputs at the first batch, under names that are the same in every run.",
-    ]
-    aliases: Annotated[dict[str, tuple[str, ...]], "The names that the training system has for each of them."] = field(
-        default_factory=dict
-    )
+    dims: Annotated[dict[str, Count], "Dimensions of the inputs at the first batch, under the same names in every run."]
+    aliases: Annotated[dict[str, tuple[str, ...]], "The training system's names of them."] = field(default_factory=dict)
     graph: Annotated[str, "Digest of the training graph's structure: operators, shapes, types and wiring, no names."]
     device: Annotated[Device, "Where it trains."]
-    versions: Annotated[
-        dict[str, str],
-        "``python``, ``torch``, ``backend`` (the training system's name), and what else the system is made of.",
-    ]
+    versions: Annotated[dict[str, str], "Versions of ``python``, ``torch`` and other parts; ``backend`` is a name."]
     plan_versions: Annotated[tuple[str, ...], "Names among the versions that decide what a plan means."] = ()
-    batch: Annotated[
-        Count, "Samples a forward is to receive: the target batch, or what the script gave first where there is none."
-    ] = 0
+    batch: Annotated[Count, "Samples a forward is to receive: the target batch, or else the script's first one."] = 0
     resting_bytes: Annotated[Bytes, "Memory held before the first activation existed."] = 0
-    left_bytes: Annotated[
-        Bytes, "What finding this out left in the process; neither ``resting_bytes`` nor a trial's peak has it."
-    ] = 0
-    outside_bytes: Annotated[
-        Bytes | None, "CUDA only: memory in use outside of this process's allocator then; ``None`` if unknown."
-    ] = None
-    loader: Annotated[
-        str, "Digest of the lines that made the DataLoader which was told the batch; empty where none was."
-    ] = ""
-    extra: Annotated[dict[str, Any], "What the training system's own code wants to know of it later, as JSON."] = field(
-        default_factory=dict
-    )
+    left_bytes: Annotated[Bytes, "Bytes that detection left; neither ``resting_bytes`` nor any peak has them."] = 0
+    outside_bytes: Annotated[Bytes | None, "CUDA only: memory in use outside of this allocator then."] = None
+    loader: Annotated[str, "Digest of the lines that made the DataLoader of the batch; empty where none was told."] = ""
+    extra: Annotated[dict[str, Any], "Notes of the training system's code, as JSON."] = field(default_factory=dict)
 
     def __post_init__(self) -> None:
         require_versions(self.versions, "backend", "torch", *self.plan_versions)

@@ -43,10 +43,7 @@ def _raise_once() -> None:
 
 @contextmanager
 def interruptible() -> Iterator[None]:
-    """Make SIGINT and SIGTERM raise ``KeyboardInterrupt`` at the next wait in the block, or at its end, once.
-
-    What is done about it may wait again and is not interrupted.
-    """
+    """Make SIGINT and SIGTERM raise ``KeyboardInterrupt``, once, at the next wait in the block or at its end."""
     handlers = {number: signal.signal(number, _note) for number in INTERRUPTS}
     try:
         yield

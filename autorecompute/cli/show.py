@@ -12,8 +12,8 @@ if TYPE_CHECKING:
     import argparse
 
     from autorecompute.studies import StudyFolder
+    from autorecompute.studies.problem import Tuned
     from autorecompute.studies.transfer import StoredStudy
-    from autorecompute.studies.tuned import Tuned
 
 
 def register(subparsers: argparse._SubParsersAction[argparse.ArgumentParser]) -> None:
@@ -41,8 +41,8 @@ def run(args: argparse.Namespace) -> int:
         UsageError: there is no such study, or ``--why`` comes without one.
     """
     from autorecompute.studies import StudyFolder
+    from autorecompute.studies.problem import Tuned
     from autorecompute.studies.transfer import find_most_alike
-    from autorecompute.studies.tuned import Tuned
 
     if args.study is None:
         if args.why:

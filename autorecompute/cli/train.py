@@ -71,7 +71,7 @@ def run(args: argparse.Namespace) -> int:
         SetupError: the study cannot be read.
     """
     from autorecompute.studies import StudyFolder
-    from autorecompute.studies.tuned import require_own
+    from autorecompute.studies.folder import require_own
     from autorecompute.tuning.session import default_name
 
     limit_bytes = parse_limit(args.memory_limit)
@@ -192,7 +192,7 @@ def _job_of(request: SearchRequest) -> Job:
 def _folder_of(request: SearchRequest, job: Job, bench: TrainingBench) -> StudyFolder:
     """Return the study of this name, or else the one of what is trained: a notebook trains one thing after another."""
     from autorecompute.studies import StudyFolder
-    from autorecompute.studies.tuned import require_own
+    from autorecompute.studies.folder import require_own
     from autorecompute.tuning.session import default_name
 
     if request.study is None:

@@ -5,14 +5,14 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import Annotated
 
-from autorecompute.codec import INLINED, Document
+from autorecompute.codec import INLINED
 from autorecompute.figures import Figures, KnobFigures, Verdict
 from autorecompute.result import Best
 from autorecompute.training_job import Device
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Emitted(Document):
+class Emitted:
     """Answer to train with."""
 
     environment: Annotated[dict[str, str], "The variables that switch it on in an unmodified run."]

@@ -96,7 +96,7 @@ def as_dotenv(result: Result, rendered: Emission) -> str:
 
 def as_json(result: Result, rendered: Emission) -> str:
     """Return all that the others say, for programs: ``null`` is not measured, and units are bytes and seconds."""
-    # --help asks for the formats, and must import neither NumPy nor cattrs.
+    # --help asks for the formats, and must not import NumPy.
     from autorecompute import codec
     from autorecompute.emit.emitted import SAME, Emitted
 

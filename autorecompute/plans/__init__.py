@@ -68,9 +68,7 @@ class Plan:
     occurrences: Annotated[Count, "How many places of the model it covers."]
     counts: Annotated[bool, "Whether it can be switched on for some of them only."] = False
     saving_bytes: Annotated[
-        AnyBytes | None,
-        "Saving at the first batch, ``None`` where a dimension is unknown. It is of what is kept after the forward "
-        "pass, not of the peak: a plan can save more of the peak, nothing, or less than nothing.",
+        AnyBytes | None, "Saving at the first batch of what forward keeps, not of the peak; ``None`` if unknown."
     ]
     saving: Annotated[str, "The same as an expression in the dimensions of the model's inputs."]
     stated: Annotated[str | None, "The saving as the training system states it, where that is another."] = None
@@ -95,15 +93,6 @@ class Plan:
         if count is None or count >= self.occurrences:
             return self.choices
         return tuple(Choice(choice.site, choice.option, count) for choice in self.choices)
-
-
-def parse_choices(texts: Iterable[str]) -> tuple[Choice, ...]:
-    """Read several choices, sorted and none of them twice.
-
-    Raises:
-        UsageError: a text is not of the form of a choice.
-    """
-    return tuple(sorted({Choice.parse(text) for text in texts}, key=str))
 
 
 HASH_LENGTH = 12
@@ -137,7 +126,7 @@ class Config:
             UsageError: a choice cannot be read, or one site comes in two ways.
         """
         try:
-            return cls(frozenset(parse_choices(texts)))
+            return cls(frozenset(map(Choice.parse, texts)))
         except ValueError as error:
             raise UsageError(f"These choices cannot be on together: {error}.") from error
 
@@ -188,9 +177,7 @@ class Activation:
     shape: Annotated[tuple[str, ...], "Its dimensions, each a number or an expression in symbolic dimensions."]
     element_bytes: Annotated[int, "Size of an element."]
     saved_bytes: Annotated[int, "What recomputing saves of each element: all of it, or a part."]
-    reuse_frequency: Annotated[
-        int, "In how many of the cluster's occurrences the output lies in a buffer that another one has left."
-    ] = 0
+    reuse_frequency: Annotated[int, "Number of occurrences whose output lies in a buffer that another has left."] = 0
 
     @property
     def saved_percent(self) -> float:
@@ -221,9 +208,7 @@ class Cluster:
     """Places of the model that keep alike activations, and can be recomputed alike."""
 
     occurrences: Annotated[int, "How many places there are."]
-    alternatives: Annotated[
-        tuple[Alternative, ...], "How they can be recomputed; only one takes effect, the first where several are on."
-    ]
+    alternatives: Annotated[tuple[Alternative, ...], "Ways to recompute them; the first of several takes effect."]
 
 
 def saving_of(choice: Choice, clusters: tuple[Cluster, ...]) -> tuple[str, int]:
@@ -284,12 +269,8 @@ NONE, ALL_ON = "none", "all_on"
 class Space:
     """All that can be switched on in one model."""
 
-    plans: Annotated[
-        tuple[Plan, ...], "What can be switched on; where two exclude each other, the earlier one is preferred."
-    ]
-    own_presets: Annotated[
-        dict[str, Config], "The training system's presets beside ``none`` and ``all_on``, by name."
-    ] = field(default_factory=dict)
+    plans: Annotated[tuple[Plan, ...], "The plans; where two exclude each other, the earlier one is preferred."]
+    own_presets: Annotated[dict[str, Config], "Presets beside ``none`` and ``all_on``."] = field(default_factory=dict)
     covers: Annotated[
         dict[str, tuple[str, ...]],
         "The sites that a site makes again along with itself, such as the parts of a module. Occurrences are counted "
@@ -315,19 +296,13 @@ class Space:
         return {name: config for name, config in self.own_presets.items() if not self.is_mix(config)}
 
     def excludes(self, one: Choice, other: Choice) -> bool:
-        """Tell whether two choices cannot be on together.
-
-        One site in two ways, or nothing left for one of them to do.
-        """
+        """Tell whether two choices cannot be on together: one site in two ways, or nothing left for one."""
         if one.site == other.site:
             return one != other
         return self._leaves_nothing(one, other) or self._leaves_nothing(other, one)
 
     def share(self, config: Config, plan: Plan) -> float:
-        """Return at which share of its occurrences a plan makes something again, from 0 to 1.
-
-        What lies inside of what is made again as a whole does not count.
-        """
+        """Return at which share of its occurrences a plan makes something again that nothing around it does."""
         around = [on for on in config.choices if plan.sites & set(self.covers.get(on.site, ()))]
         return max(config.share_of(plan) - max(map(self._share, around), default=0.0), 0.0)
 

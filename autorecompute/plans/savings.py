@@ -53,49 +53,21 @@ _CALLS: dict[str, Callable[..., Any]] = {
 _ARGUMENTS = {"floor": (1, 1), "ceiling": (1, 1), "Max": (2, DEEPEST), "Min": (2, DEEPEST), "Mod": (2, 2)}
 
 
-class ExpressionError(ValueError):
-    """A text is no size; the message says what about it is not."""
-
-
 @functools.lru_cache(maxsize=4096)
 def read(text: str) -> ast.expr:
     """Return the tree of an expression, of which every node was looked at.
 
     Raises:
-        ExpressionError: something other than arithmetic stands there, or more of it than any size takes.
+        ValueError: something other than arithmetic stands there, or more of it than any size takes.
     """
     if len(text) > LONGEST_TEXT:
-        raise ExpressionError(f"an expression has more than {LONGEST_TEXT} letters")
+        raise ValueError(f"an expression has more than {LONGEST_TEXT} letters")
     try:
         tree = ast.parse(text.strip(), mode="eval").body
     except (SyntaxError, ValueError, RecursionError, MemoryError) as error:
-        raise ExpressionError(f"'{text[:80]}' is no expression") from error
+        raise ValueError(f"'{text[:80]}' is no expression") from error
     _count_factors(tree, 0)
     return tree
-
-
-def evaluate_tree(tree: ast.expr, dims: Mapping[str, int]) -> Fraction:
-    """Return the value at these dimensions.
-
-    Raises:
-        KeyError: it depends on a dimension that is not among them.
-        ZeroDivisionError: it has none there.
-    """
-
-    def leaf(node: ast.Constant | ast.Name) -> Fraction:
-        return Fraction(str(node.value)) if isinstance(node, ast.Constant) else Fraction(dims[node.id])
-
-    return Fraction(_work_out(tree, leaf, _CALLS))
-
-
-def as_sympy(tree: ast.expr) -> Any:
-    """Return the same for algebra: every name is a symbol, whatever else sympy knows by it."""
-    import sympy
-
-    def leaf(node: ast.Constant | ast.Name) -> Any:
-        return sympy.Rational(str(node.value)) if isinstance(node, ast.Constant) else sympy.Symbol(node.id)
-
-    return _work_out(tree, leaf, {name: getattr(sympy, name) for name in FUNCTIONS})
 
 
 def _work_out(node: ast.expr, leaf: Callable[..., Any], calls: Mapping[str, Callable[..., Any]]) -> Any:
@@ -117,10 +89,10 @@ def _count_factors(node: ast.AST, depth: int) -> int:
     """Count the numbers and names when powers are written out.
 
     Raises:
-        ExpressionError: a part is none of an expression's, or there are too many.
+        ValueError: a part is none of an expression's, or there are too many.
     """
     if depth > DEEPEST:
-        raise ExpressionError("an expression is nested too deeply")
+        raise ValueError("an expression is nested too deeply")
     match node:
         case ast.Constant(value=int() | float() as value) if not isinstance(value, bool) and value <= LARGEST_NUMBER:
             return 1
@@ -131,9 +103,9 @@ def _count_factors(node: ast.AST, depth: int) -> int:
         case ast.BinOp() | ast.UnaryOp() | ast.Call():
             factors = sum(_count_factors(part, depth + 1) for part in _parts(node))
         case _:
-            raise ExpressionError(NO_PART)
+            raise ValueError(NO_PART)
     if factors > LARGEST_POWER:
-        raise ExpressionError("an expression has too many factors")
+        raise ValueError("an expression has too many factors")
     return factors
 
 
@@ -142,10 +114,10 @@ def _parts(node: ast.BinOp | ast.UnaryOp | ast.Call) -> Iterator[ast.expr]:
         name = node.func.id if isinstance(node.func, ast.Name) else ""
         least, most = _ARGUMENTS.get(name, (1, 0))
         if node.keywords or not least <= len(node.args) <= most:
-            raise ExpressionError(NO_PART)
+            raise ValueError(NO_PART)
         yield from node.args
     elif type(node.op) not in _OPERATORS:
-        raise ExpressionError(NO_PART)
+        raise ValueError(NO_PART)
     elif isinstance(node, ast.BinOp):
         yield from (node.left, node.right)
     else:
@@ -155,7 +127,7 @@ def _parts(node: ast.BinOp | ast.UnaryOp | ast.Call) -> Iterator[ast.expr]:
 def _exponent(node: ast.expr) -> int:
     number = node.operand if isinstance(node, ast.UnaryOp) and isinstance(node.op, ast.USub) else node
     if not isinstance(number, ast.Constant) or type(number.value) is not int or number.value > LARGEST_EXPONENT:
-        raise ExpressionError(f"an exponent is no whole number up to {LARGEST_EXPONENT}")
+        raise ValueError(f"an exponent is no whole number up to {LARGEST_EXPONENT}")
     return max(number.value, 1)
 
 
@@ -164,30 +136,35 @@ NEGLIGIBLE_BYTES = 2**20
 
 
 def simplify(raw: str, names: Mapping[str, str] | None = None) -> str:
-    """Return the expression in its shortest form, its dimensions renamed by ``names``; what is none stays as it is."""
+    """Return the shortest form with dimensions renamed by ``names``, each a symbol; what is none stays as it is."""
     import sympy
 
+    def leaf(node: ast.Constant | ast.Name) -> Any:
+        return sympy.Rational(str(node.value)) if isinstance(node, ast.Constant) else sympy.Symbol(node.id)
+
     try:
-        expression = as_sympy(read(raw))
-    except ExpressionError:
+        tree = read(raw)
+    except ValueError:
         return raw
+    expression = _work_out(tree, leaf, {name: getattr(sympy, name) for name in FUNCTIONS})
     new_names = {sympy.Symbol(own): sympy.Symbol(new) for own, new in (names or {}).items()}
     return str(sympy.factor_terms(sympy.expand(expression.subs(new_names))))
 
 
 def evaluate(raw: str, dims: Mapping[str, int]) -> int | None:
     """Return the bytes at these dimensions; ``None`` where it has none there, or is no expression."""
+
+    def leaf(node: ast.Constant | ast.Name) -> Fraction:
+        return Fraction(str(node.value)) if isinstance(node, ast.Constant) else Fraction(dims[node.id])
+
     try:
-        return round(evaluate_tree(read(raw), dims))
-    except (ExpressionError, KeyError, ZeroDivisionError):
+        return round(Fraction(_work_out(read(raw), leaf, _CALLS)))
+    except (ValueError, KeyError, ZeroDivisionError):
         return None
 
 
 def explain_worthless(plans: Iterable[Plan], dims: Mapping[str, int]) -> str:
-    """Return two sentences where all plans together save next to nothing; empty where they may save more.
-
-    A saving that depends on other dimensions than these may be large.
-    """
+    """Return two sentences where all plans save next to nothing; empty where they do not, or it is unknown."""
     savings = [evaluate(plan.saving, dims) for plan in plans]
     known = [saving for saving in savings if saving is not None]
     if len(known) < len(savings) or sum(known) >= NEGLIGIBLE_BYTES:

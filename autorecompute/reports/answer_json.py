@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass, fields
 from typing import TYPE_CHECKING, Annotated
 
-from autorecompute.codec import INLINED, Absent, Document
+from autorecompute.codec import INLINED, Absent
 from autorecompute.figures import CurvePoint, Figures, Recomputed
 from autorecompute.measurement import Trial
 from autorecompute.ranges import Batch, Rate, Ratio
@@ -20,7 +20,7 @@ if TYPE_CHECKING:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class BestConfig(Document):
+class BestConfig:
     """The config to train with."""
 
     best: Annotated[Best, INLINED]
@@ -28,14 +28,14 @@ class BestConfig(Document):
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class With(Recomputed, Document):
+class With(Recomputed):
     """Answer of a batch with recompute, its figures beside its study."""
 
     figures: Annotated[Figures, INLINED]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Point(Document):
+class Point:
     """A batch on the curve of throughput against batch."""
 
     batch: Annotated[Batch, "Samples a forward."]
@@ -51,7 +51,7 @@ class Point(Document):
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class RunnerUp(Document):
+class RunnerUp:
     """A config that fits and was not the best."""
 
     description: Annotated[str, "The config in a few words."]
@@ -59,7 +59,7 @@ class RunnerUp(Document):
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Answer(Document):
+class Answer:
     """The answer of a study."""
 
     result: Annotated[Result, INLINED]
@@ -84,7 +84,7 @@ class Answer(Document):
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class MeasuredTrial(Document):
+class MeasuredTrial:
     """One config as measured in a study, with all its samples and the figures that follow from them."""
 
     trial: Annotated[Trial, INLINED]
@@ -114,7 +114,7 @@ class NearestStudy:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class ShownStudy(Document):
+class ShownStudy:
     """A study with all its trials."""
 
     provenance: Annotated[Provenance, "The study's problem, and where it was tuned."]

@@ -7,7 +7,7 @@ from typing import Annotated
 
 from rich.text import Text
 
-from autorecompute.codec import INLINED, Document
+from autorecompute.codec import INLINED
 from autorecompute.reports.console import make_console, make_table
 from autorecompute.studies.checked import CheckReport, CheckVerdict
 
@@ -17,7 +17,7 @@ STYLES = {CheckVerdict.OK: "green", CheckVerdict.FAILS: "bold red", CheckVerdict
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Checked(Document):
+class Checked:
     """Validity of a stored config on this machine."""
 
     valid: Annotated[bool, "True if the config still holds here: no line fails, and its gradients were compared."]

@@ -6,7 +6,7 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, Annotated
 
 from autorecompute.backends.findings import Finding, Status, blocking
-from autorecompute.codec import INLINED, Document
+from autorecompute.codec import INLINED
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
@@ -15,7 +15,7 @@ STYLES = {Status.OK: "green", Status.WARNING: "yellow", Status.MISSING: "bold re
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class BackendFinding(Document):
+class BackendFinding:
     """One piece of the installation that a training system needs."""
 
     backend: Annotated[str, "The training system."]
@@ -23,7 +23,7 @@ class BackendFinding(Document):
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Installation(Document):
+class Installation:
     """Installed pieces of the training systems."""
 
     ok: Annotated[bool, "True if a training system has all that it needs."]

@@ -18,8 +18,8 @@ if TYPE_CHECKING:
 
     from autorecompute.result import Result
     from autorecompute.studies import StudyFolder
+    from autorecompute.studies.problem import Tuned
     from autorecompute.studies.transfer import StoredStudy
-    from autorecompute.studies.tuned import Tuned
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Annotated, Any, Literal
 
-from autorecompute.codec import ABSENT, Absent, Document
+from autorecompute.codec import ABSENT, Absent
 from autorecompute.memory import Machine, Phase, RankPeak, find_chain
 from autorecompute.plans import Config, Offer, Plan
 from autorecompute.plans.savings import BATCH, evaluate
@@ -375,7 +375,7 @@ class SwitchedOn:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Plans(Document):
+class Plans:
     """Activations that can be recomputed."""
 
     switched_on: Annotated[SwitchedOn, "Recompute that the environment switches on."]

@@ -1,10 +1,11 @@
-"""Studies in one file, written and read."""
+"""Studies in one file, written and read.
+
+What cannot be read raises ``UsageError``, which names the line that is wrong.
+"""
 
 from __future__ import annotations
 
 import gzip
-import json
-import math
 import re
 import zlib
 from contextlib import contextmanager
@@ -12,7 +13,7 @@ from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Annotated, Any, BinaryIO, Final, Literal, NoReturn, cast
 
 from autorecompute import codec
-from autorecompute.codec import INLINED, LARGEST_TEXT, MOST_VALUES, Document, UnreadableError, count_values, parse
+from autorecompute.codec import INLINED, LARGEST_TEXT, MOST_VALUES, UnreadableError, count_values, parse
 from autorecompute.errors import UsageError
 from autorecompute.figures import Verdict, judge
 from autorecompute.files import open_named, shown
@@ -35,8 +36,8 @@ if TYPE_CHECKING:
 FORMAT: Final = "autorecompute study archive"
 VERSION: Final = 3
 GZIP_SUFFIX = ".gz"
-COMMAND = "command"
-"""The field that holds the words of a command."""
+COMMAND, UUID = "command", "uuid"
+"""The fields that hold the words of a command, and the number of a card."""
 
 IN_WORDS = frozenset(
     ("message", "trace", "warnings", "marks", "reason", "unconfirmed", "why_not", "refusals", "no_steps")
@@ -54,7 +55,7 @@ _PATH = re.compile(r"(?<![\w/.*)])(?!//)~?/(?:[^\s/\"'`,;:()\[\]]+/)*(?=[^\s/\"'
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class FirstLine(Document):
+class FirstLine:
     """First line: what the study is about, and where it comes from."""
 
     format: Annotated[Literal["autorecompute study archive"], "What the file is."] = FORMAT
@@ -77,9 +78,12 @@ LINES: dict[str, type[Any]] = {"study": FirstLine, **SEVERAL, **FILES, "end": La
 
 def dump(records: StudyRecords) -> bytes:
     """Return the archive of a study."""
-    lines = [_plain(codec.to_plain(line)) for line in _lines_of(_portable(records))]
-    lines.append({"end": codec.to_plain(LastLine(lines=len(lines) + 1))})
-    return "".join(f"{json.dumps(line, allow_nan=False, separators=(',', ':'))}\n" for line in lines).encode()
+    lines: list[dict[str, Any]] = [{"study": FirstLine(digest=records.head.problem.digest, head=records.head)}]
+    for kind, several in zip(SEVERAL, (records.trials, records.rejections, records.confirmed), strict=True):
+        lines += ({kind: record} for record in several)
+    lines += ({kind: record} for kind in FILES if (record := getattr(records, kind)) is not None)
+    lines.append({"end": LastLine(lines=len(lines) + 1)})
+    return "".join(f"{codec.write(_portable(codec.to_plain(line)))}\n" for line in lines).encode()
 
 
 def compress(archive: bytes) -> bytes:
@@ -87,43 +91,18 @@ def compress(archive: bytes) -> bytes:
     return gzip.compress(archive, mtime=0)
 
 
-def _portable(records: StudyRecords) -> StudyRecords:
-    """Return the study without the numbers of cards."""
-    changes: dict[str, Any] = {}
-    for name in ("result", "detection"):
-        if (part := getattr(records, name)) is not None:
-            changes[name] = replace(part, device=replace(part.device, uuid=""))
-    return replace(records, **changes)
-
-
-def _lines_of(records: StudyRecords) -> Iterator[dict[str, Any]]:
-    yield {"study": FirstLine(digest=records.head.problem.digest, head=records.head)}
-    for kind, several in {
-        "trial": records.trials,
-        "rejection": records.rejections,
-        "confirmed": records.confirmed,
-    }.items():
-        yield from ({kind: record} for record in several)
-    yield from ({kind: record} for kind in FILES if (record := getattr(records, kind)) is not None)
-
-
-def _plain(value: Any, field: str = "") -> Any:
-    """Return a field's value without paths.
-
-    The numbers that JSON has no word for as strings, which floats are read from.
-    """
+def _portable(value: Any, field: str = "") -> Any:
+    """Return a field's value without paths and the numbers of cards."""
     if isinstance(value, dict):
-        return {name: _plain(entry, name) for name, entry in value.items()}
-    if isinstance(value, list | tuple):
-        return [_plain(entry, field) for entry in value]
-    if isinstance(value, float) and not math.isfinite(value):
-        return str(value)
+        return {name: _portable(entry, name) for name, entry in value.items()}
+    if isinstance(value, list):
+        return [_portable(entry, field) for entry in value]
     if not isinstance(value, str):
         return value
     if field == COMMAND:
         # Paths need no quotes around their spaces there.
         return "".join(_portable_text(_FOLDERS.sub("", part)) for part in re.split("([=,:])(?=~?/)", value))
-    return _portable_text(value) if field in IN_WORDS else value
+    return "" if field == UUID else _portable_text(value) if field in IN_WORDS else value
 
 
 def _portable_text(text: str) -> str:
@@ -148,10 +127,7 @@ def _require_confirmed(result: Result, confirmed: list[Best], head: Head) -> Non
 
 
 def with_own_verdict(result: Result, problem: Problem) -> Result:
-    """Return the answer with the verdict that its comparison bears, whatever rule it was written by.
-
-    That of several batches depends on all of them, and stays.
-    """
+    """Return the answer with the verdict that its comparison bears; that of several batches stays."""
     if result.best is None or result.best.config.is_none or problem.batch == SEVERAL_BATCHES:
         return result
     if result.comparison is None and result.verdict is Verdict.RECOMPUTE_PAYS:
@@ -170,11 +146,7 @@ MOST_PARAMETERS = 100_000
 
 
 def read_archive(file: Path) -> StudyRecords:
-    """Return the study in an archive, compressed or not.
-
-    Raises:
-        UsageError: the file cannot be opened, or a line of it is wrong, which the message names.
-    """
+    """Return the study in an archive, compressed or not."""
     found: dict[str, Any] = {kind: [] for kind in SEVERAL}
     with _open(file) as stream:
         number = 0
@@ -193,11 +165,7 @@ def read_archive(file: Path) -> StudyRecords:
 
 
 def read_archive_head(file: Path) -> Head:
-    """Read the head of the study in an archive, from its first line alone.
-
-    Raises:
-        UsageError: the file cannot be opened, or its first line is wrong.
-    """
+    """Read the head of the study in an archive, from its first line alone."""
     found: dict[str, Any] = {}
     with _open(file) as stream, _naming(file, 1):
         _take(next(_lines(stream, file), b""), 1, found)
@@ -206,37 +174,40 @@ def read_archive_head(file: Path) -> Head:
 
 def _take(line: bytes, number: int, found: dict[str, Any]) -> None:
     """Add what a line holds to what was found before it."""
-    kind, value = _parse(line)
+    plain = parse(line)
+    if not isinstance(plain, dict) or len(plain) != 1:
+        raise UnreadableError("is no object with one key")
+    ((kind, value),) = plain.items()
     if (number == 1) != (kind == "study"):
         raise UnreadableError("is not the first line of a study's archive" if number == 1 else "begins another study")
     if "end" in found:
         raise UnreadableError("follows the end")
     if kind not in LINES:
         raise UnreadableError(f"holds '{kind[:40]}', which this autorecompute does not know")
-    if kind in SEVERAL:
-        record = codec.from_plain(value, SEVERAL[kind])
-        _require_own_choices(record.config, found["study"].sizes.space)
-        if isinstance(record, Trial):
-            _require_next(record, found["trial"], found["study"].problem)
-        found[kind].append(record)
-    elif kind in found:
+    if kind not in SEVERAL and kind in found:
         raise UnreadableError(f"holds a second {kind}")
-    else:
-        found[kind] = _read_single(kind, value, number, found)
-
-
-def _read_single(kind: str, value: Any, number: int, found: dict[str, Any]) -> Any:
     if kind == "study":
-        return _read_head(value)
-    if kind == "end":
+        found[kind] = _read_head(value)
+    elif kind == "end":
         if not isinstance(value, dict) or value.get("lines") != number:
             raise UnreadableError("is not the end that was written: lines are missing or were added")
-        return value
-    record = codec.from_plain(value, FILES[kind])
-    if isinstance(record, Result):
-        _require_confirmed(record, found["confirmed"], found["study"])
-        return with_own_verdict(record, found["study"].problem)
-    return record
+        found[kind] = value
+    else:
+        _take_record(kind, codec.from_plain(value, LINES[kind]), found)
+
+
+def _take_record(kind: str, record: Any, found: dict[str, Any]) -> None:
+    head: Head = found["study"]
+    if kind in SEVERAL:
+        _require_own_choices(record.config, head.sizes.space)
+        if isinstance(record, Trial):
+            _require_next(record, found["trial"], head.problem)
+        found[kind].append(record)
+    elif isinstance(record, Result):
+        _require_confirmed(record, found["confirmed"], head)
+        found[kind] = with_own_verdict(record, head.problem)
+    else:
+        found[kind] = record
 
 
 def _require_next(trial: Trial, before: list[Trial], problem: Problem) -> None:
@@ -256,27 +227,14 @@ def _read_head(value: Any) -> Head:
             f"is of version {version} of the format, by autorecompute {value.get('autorecompute')}, and this one reads "
             f"{VERSION}: import it with that version, or tune again"
         )
-    head = codec.from_plain({name: part for name, part in value.items() if name not in _OF_THE_LINE}, Head)
+    head = codec.from_plain(
+        {name: part for name, part in value.items() if name not in {"format", "version", "digest"}}, Head
+    )
     if {plan.id for plan in head.sizes.space.plans} != set(head.problem.plans):
         raise UnreadableError("holds other plans than its problem has")
     if value.get("digest") != head.problem.digest:
         raise UnreadableError("holds a problem that its digest does not belong to")
     return head
-
-
-_OF_THE_LINE = {"format", "version", "digest"}
-"""Keys of the first line beside those of the head."""
-
-
-def _parse(line: bytes) -> tuple[str, Any]:
-    if not line.endswith(b"\n"):
-        raise UnreadableError("is cut off")
-    if not line.strip():
-        raise UnreadableError("is blank")
-    plain = parse(line)
-    if not isinstance(plain, dict) or len(plain) != 1:
-        raise UnreadableError("is no object with one key")
-    return next(iter(plain.items()))
 
 
 def _lines(stream: BinaryIO, file: Path) -> Iterator[bytes]:
@@ -295,6 +253,8 @@ def _lines(stream: BinaryIO, file: Path) -> Iterator[bytes]:
             _refuse(file, number, f"lies beyond {LARGEST_ARCHIVE // MIB} MiB")
         if values > MOST_VALUES:
             _refuse(file, number, f"brings the archive to more than {MOST_VALUES} values")
+        if not line.endswith(b"\n") or not line.strip():
+            _refuse(file, number, "is blank" if line.endswith(b"\n") else "is cut off")
         yield line
     _refuse(file, MOST_LINES + 1, "is one too many")
 

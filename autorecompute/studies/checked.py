@@ -49,17 +49,9 @@ class CheckReport:
     command: Annotated[tuple[str, ...], "The command that was run."]
     lines: Annotated[tuple[CheckLine, ...], "What was checked, in order."]
     limit_bytes: Annotated[PositiveBytes, "What its peak may reach."]
-    peak_bytes: Annotated[
-        PositiveBytes | None, "The highest peak of the config's steps; ``None`` where it was not measured."
-    ] = None
-    samples_per_second: Annotated[
-        Rate | None, "Median throughput of its rounds; ``None`` where it was not measured."
-    ] = None
-    relative_throughput: Annotated[
-        Ratio | None,
-        "The median of its rounds, as a share of that without recompute beside it; ``None`` where the two were not "
-        "compared.",
-    ] = None
+    peak_bytes: Annotated[PositiveBytes | None, "Highest peak of the config's steps, if it was measured."] = None
+    samples_per_second: Annotated[Rate | None, "Median throughput of its rounds, if it was measured."] = None
+    relative_throughput: Annotated[Ratio | None, "Median of its rounds over no recompute, if compared."] = None
 
     @property
     def is_valid(self) -> bool:
@@ -86,11 +78,7 @@ def keep_check(folder: StudyFolder, best: Best) -> None:
 
 
 def is_confirmed_here(folder: StudyFolder, best: Best) -> bool:
-    """Tell whether an answer may be trained with: its study was tuned, or its config was checked.
-
-    Raises:
-        SetupError: the study cannot be read.
-    """
+    """Tell whether an answer may be trained with: its study was tuned, or its config was checked."""
     return not folder.is_imported or folder.read(CHECKED, dict[str, Any]) == _identity(best)
 
 

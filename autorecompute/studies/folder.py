@@ -1,6 +1,7 @@
 """The folder of a study: its names, its files, and who is using it.
 
-Whatever reads or writes files here raises ``SetupError``, with a next step, where that fails.
+Whatever reads or writes files here raises ``SetupError``, with a next step, where that fails, and what reads a study
+``UsageError`` where there is none, or another version of autorecompute made it.
 """
 
 from __future__ import annotations
@@ -31,10 +32,10 @@ from autorecompute.files import is_file, names_in, open_private, shown, walk, wr
 from autorecompute.measurement import Trial
 from autorecompute.result import NAME as EVIDENCE
 from autorecompute.result import Best, Rejection, Result, read_evidence
-from autorecompute.studies.problem import Head, Provenance, Sizes
+from autorecompute.studies.problem import Head, Provenance, Sizes, Tuned
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator, Mapping, Sequence
+    from collections.abc import Callable, Iterator, Mapping, Sequence
 
     from autorecompute.studies.problem import Problem
 
@@ -45,10 +46,7 @@ DIGEST_LENGTH = 16
 
 @functools.cache
 def this_machine() -> str:
-    """Return a digest that all processes on this machine have, and that tells nothing of it.
-
-    A container without an identity of its own is known by its host name.
-    """
+    """Return a digest of this machine, or of its host name in a container, that tells nothing of it."""
     identity = platform.node()
     for file in reversed(IDENTITIES):
         with contextlib.suppress(OSError, UnicodeDecodeError):
@@ -113,15 +111,15 @@ def saying_what_fails(path: Path) -> Iterator[None]:
     try:
         yield
     except OSError as error:
-        raise SetupError(_describe_failure(path, error)) from error
-
-
-def _describe_failure(path: Path, error: OSError) -> str:
-    if error.errno in {errno.ENOSPC, errno.EDQUOT}:
-        return f"The disk is full at {path}. Trials so far are kept: free some space and run the same command again."
-    if error.errno in {errno.ENOTDIR, errno.EEXIST}:
-        return f"{path} cannot be written: a file stands where a folder is needed. Move that file, or work elsewhere."
-    return f"{path} cannot be written: {error.strerror}. Make it writable, or work in another folder."
+        what = f"{path} cannot be written: {error.strerror}. Make it writable, or work in another folder."
+        if error.errno in {errno.ENOSPC, errno.EDQUOT}:
+            what = (
+                f"The disk is full at {path}. Trials so far are kept: free some space and run the same command again."
+            )
+        elif error.errno in {errno.ENOTDIR, errno.EEXIST}:
+            place = "a file stands where a folder is needed. Move that file, or work elsewhere."
+            what = f"{path} cannot be written: {place}"
+        raise SetupError(what) from error
 
 
 def require_plain(folder: StudyFolder) -> None:
@@ -168,9 +166,7 @@ class StudyFolder:
     """Paths and files of one study, in a folder of studies: ``./studies`` where none is given.
 
     Attributes:
-        database: The Optuna storage.
         best: The folder of files that the answer's variables name.
-        workers: The folder of the workers' output.
         evidence: The file in which trainings tell what they found out about a config.
 
     Raises:
@@ -234,19 +230,11 @@ class StudyFolder:
         self.write(STUDY, _provenance_of(head, this_machine(), is_imported=is_imported))
 
     def provenance(self) -> Provenance:
-        """Return the study's head, and its origin.
-
-        Raises:
-            UsageError: there is no such study, or another version of autorecompute made it.
-        """
+        """Return the study's head, and its origin."""
         return _provenance_of(self.head(), self._provenance().get(MACHINE), is_imported=self.is_imported)
 
     def head(self) -> Head:
-        """Return the study's head, as ``study.json`` has it.
-
-        Raises:
-            UsageError: there is no such study, or another version of autorecompute made it.
-        """
+        """Return the study's head, as ``study.json`` has it."""
         plain = {name: value for name, value in self._provenance().items() if name not in _BESIDE_THE_HEAD}
         with self._saying_what_is_wrong(STUDY):
             return codec.from_plain(plain, Head)
@@ -277,7 +265,7 @@ class StudyFolder:
         write_atomically(folder / "command.txt", shlex.join(command) + "\n")
         write_atomically(folder / "environment.json", json.dumps(dict(environment), indent=2) + "\n")
         write_atomically(folder / "output.log", output)
-        write_atomically(folder / "result.json", codec.write(codec.to_plain(trial), indent=2) + "\n")
+        write_atomically(folder / "result.json", codec.write(trial, indent=2) + "\n")
 
     def begin_trial(self, unless_ended: Trial) -> None:
         """Write down what a trial that begins now is to be, should nobody be left to tell how it ended."""
@@ -332,7 +320,7 @@ class StudyFolder:
 
     def write(self, name: str, value: object) -> None:
         """Write a JSON file whole or not at all, also where the power fails; a file that is there is replaced."""
-        text = codec.write(codec.to_plain(value), indent=2)
+        text = codec.write(value, indent=2)
         write_atomically(self.path / name, f"{text}\n", is_durable=True)
 
     def read(self, name: str, kind: type[T]) -> T | None:
@@ -376,6 +364,40 @@ def _provenance_of(head: Head, machine: object, *, is_imported: bool) -> Provena
     )
 
 
+def bind(folder: StudyFolder, tuned: Tuned, note: Callable[[str], None]) -> bool:
+    """Begin the study with what is tuned, or check that it was begun with the same; tell whether it began.
+
+    Raises:
+        UsageError: the study holds another problem, or was imported.
+    """
+    require_own(folder)
+    if not folder.exists():
+        folder.begin(tuned.problem, tuned.command, tuned.sizes)
+        return True
+    stored = Tuned.of(folder.head())
+    if conflicts := tuned.conflicts(stored):
+        raise UsageError(
+            f"Study '{folder.name}' holds another problem: here it is {'; '.join(conflicts)}. "
+            "Begin a new study with --study NAME."
+        )
+    if others := tuned.differences(stored):
+        note(f"study '{folder.name}' was begun with another first batch or command: here it is {'; '.join(others)}")
+    return False
+
+
+def require_own(folder: StudyFolder) -> None:
+    """Check that a study, where there is one, was not imported: its figures are those of another machine.
+
+    Raises:
+        UsageError: it was.
+    """
+    if folder.exists() and folder.is_imported:
+        raise UsageError(
+            f"Study '{folder.name}' was imported, and what is measured here goes into a study of its own. Add --study "
+            f"NAME: the tuning starts from what '{folder.name}' knows."
+        )
+
+
 def list_studies(root: Path | None = None) -> list[StudyFolder]:
     """Return the studies there are, by name."""
     names = filter(is_name, names_in(root or STUDIES))
@@ -383,11 +405,7 @@ def list_studies(root: Path | None = None) -> list[StudyFolder]:
 
 
 def load_result(name: str, root: Path | None = None) -> Result:
-    """Return the answer of a study.
-
-    Raises:
-        UsageError: there is no such study, it has no answer yet, or another version made it.
-    """
+    """Return the answer of a study; a ``UsageError`` says that it has none yet."""
     folder = StudyFolder(name, root)
     folder.head()
     if (result := folder.result()) is None:
@@ -413,11 +431,7 @@ def find_user(folder: StudyFolder) -> int | None:
 
 
 def require_unused(folder: StudyFolder) -> None:
-    """Check that no tuning of the study is under way.
-
-    Raises:
-        UsageError: a process uses it.
-    """
+    """Check that no tuning of the study is under way: raises ``UsageError`` where a process uses it."""
     if (user := find_user(folder)) is not None:
         raise UsageError(_in_use(folder, user))
 

@@ -31,11 +31,7 @@ TRIAL_ATTRIBUTE = "trial"
 
 
 def distributions_of(space: Space) -> dict[str, BaseDistribution]:
-    """Return the distribution of each parameter.
-
-    A plan's parameter is the number of occurrences that are on, 0 or 1 where it knows no counts. Where there are opaque
-    presets, one more parameter names them.
-    """
+    """Return the distribution of each plan's count of occurrences, and of the opaque preset where there are any."""
     found: dict[str, BaseDistribution] = {plan.id: IntDistribution(0, _most(plan)) for plan in space.plans}
     if opaque := space.opaque_presets:
         found[PRESET] = CategoricalDistribution(("", *opaque))

@@ -1,6 +1,7 @@
 """Imports studies, and removes them.
 
-Whatever makes or removes a folder raises ``SetupError`` where that fails.
+Whatever makes or removes a folder raises ``SetupError`` where that fails, and ``UsageError`` where a process uses the
+study or somebody else's files lie in its folder.
 """
 
 from __future__ import annotations
@@ -92,13 +93,12 @@ def import_records(records: StudyRecords, name: str, known: Knobs, *, force: boo
     """Return the study that was made.
 
     Raises:
-        UsageError: the name is taken, or is none; the archive has what this version does not know; a process uses
-            the study, or somebody else's files lie in its folder.
+        UsageError: the name is taken, or is none; the archive has what this version does not know.
     """
     folder = StudyFolder(name)
     name = folder.name
     require_trusted(records, known)
-    if _is_taken(folder.path):
+    if os.path.lexists(folder.path):
         if not force:
             raise UsageError(f"There is a study '{name}' already. Add --force to replace it, or --study NAME.")
         require_removable(folder)
@@ -110,14 +110,10 @@ def import_records(records: StudyRecords, name: str, known: Knobs, *, force: boo
     return folder
 
 
-def _is_taken(path: Path) -> bool:
-    return path.exists() or path.is_symlink()
-
-
 def _put(made: Path, folder: StudyFolder, *, force: bool) -> None:
     replaced = made.with_name(f"{made.name}.replaced")
     with saying_what_fails(folder.path):
-        if force and _is_taken(folder.path):
+        if force and os.path.lexists(folder.path):
             folder.path.rename(replaced)
         try:
             # No study is replaced by this: the system moves a folder to where nothing is, or an empty one.
@@ -167,21 +163,13 @@ _DRAFT = re.compile(re.escape(DRAFT_PREFIX) + r"([0-9]{1,9})-.*")
 
 
 def delete(folder: StudyFolder) -> int:
-    """Remove a study; how many bytes that freed.
-
-    Raises:
-        UsageError: a process uses it, or somebody else's files lie in its folder.
-    """
+    """Remove a study; how many bytes that freed."""
     require_removable(folder)
     return remove(folder.path)
 
 
 def require_removable(folder: StudyFolder) -> None:
-    """Check that a study can be removed, and nothing with it; of a link to a folder, the link alone would go.
-
-    Raises:
-        UsageError: a process uses it, or somebody else's files lie in its folder.
-    """
+    """Check that a study can be removed, and nothing with it; of a link to a folder, the link alone would go."""
     require_unused(folder)
     if folder.path.is_symlink() or not (strangers := strangers_in(folder)):
         return
@@ -203,10 +191,7 @@ def size_of(path: Path) -> int:
 
 
 def find_removable() -> Iterator[tuple[Path, str]]:
-    """Yield the files and folders that can go, and why nobody needs them, in words.
-
-    The output of finished studies' processes, studies that measured nothing, and abandoned drafts.
-    """
+    """Yield what can go, and why: output of finished studies, studies without trials, abandoned drafts."""
     for folder in list_studies():
         # What a link leads to may be anybody's.
         if not folder.path.is_symlink() and find_user(folder) is None:

@@ -4,12 +4,13 @@ from __future__ import annotations
 
 import hashlib
 import json
+import shlex
 from dataclasses import dataclass, field, replace
 from typing import TYPE_CHECKING, Annotated, Literal, Self
 
 from autorecompute import codec
-from autorecompute.codec import INLINED, Absent, Document
-from autorecompute.plans import Space, parse_choices
+from autorecompute.codec import INLINED, Absent
+from autorecompute.plans import Choice, Space
 from autorecompute.plans.savings import BATCH, evaluate
 from autorecompute.ranges import LARGEST_BATCH, Bytes, Count, Number, PositiveBytes, Range
 from autorecompute.units import describe_software, format_bytes, format_count
@@ -20,7 +21,7 @@ if TYPE_CHECKING:
     from autorecompute.training_job import Detection
 
 
-ABSENT = "-"
+COMMAND = "command"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -40,7 +41,7 @@ class Difference:
 def compare(here: Mapping[str, str], there: Mapping[str, str]) -> list[Difference]:
     """Return the parts that differ, in the order they have here; one that is missing is ``-``."""
     names = dict.fromkeys([*here, *there])
-    pairs = [(name, here.get(name, ABSENT), there.get(name, ABSENT)) for name in names]
+    pairs = [(name, here.get(name, "-"), there.get(name, "-")) for name in names]
     return [Difference(part=name, here=mine, there=theirs) for name, mine, theirs in pairs if mine != theirs]
 
 
@@ -81,15 +82,14 @@ class Problem:
     device_bytes: Annotated[Bytes, "Its memory."]
     torch: Annotated[str, "Version of torch."]
     backend: Annotated[str, "The training system."]
-    plan_versions: Annotated[dict[str, str], "Versions that decide what a plan means, by package."] = field(
-        default_factory=dict, hash=False
-    )
+    plan_versions: Annotated[dict[str, str], "Versions that plans depend on."] = field(default_factory=dict, hash=False)
 
     def __post_init__(self) -> None:
         if len(self.plans) > MOST_PLANS:
             raise ValueError(f"has {len(self.plans)} plans, {MOST_PLANS} is the most")
         for key in self.plans:
-            parse_choices(key.split(","))
+            for text in key.split(","):
+                Choice.parse(text)
 
     @classmethod
     def of(cls, detection: Detection, limit_bytes: int) -> Self:
@@ -141,10 +141,7 @@ class Problem:
         return [difference.sentence for difference in compare(self.parts, self.seen_here(other).parts)]
 
     def seen_here(self, other: Problem) -> Problem:
-        """Return the other problem, with this device's memory if the two differ by less than a restart changes it.
-
-        Digests are not adjusted: they name what was stored.
-        """
+        """Return the other problem, with this device's memory where a restart may change it by as much."""
         largest = max(self.device_bytes, other.device_bytes)
         is_alike = abs(self.device_bytes - other.device_bytes) <= MEMORY_TOLERANCE * largest
         return replace(other, device_bytes=self.device_bytes) if is_alike else other
@@ -154,19 +151,12 @@ class Problem:
 class Sizes:
     """Sizes that were detected besides the problem: figures depend on them, and they may differ between its runs."""
 
-    dims: Annotated[
-        dict[str, Count],
-        "Dimensions of the first batch other than the batch itself: the length of its sequences, for instance.",
-    ] = field(default_factory=dict)
+    dims: Annotated[dict[str, Count], "Dimensions of the first batch but the batch."] = field(default_factory=dict)
     resting_bytes: Annotated[Bytes, "Memory held between two steps, as far as it was known."] = 0
     saved_bytes: Annotated[
-        Bytes,
-        "What all plans save of the activations of a few samples, added up; 0 where nothing tells. It is for the same "
-        "number of samples, whatever batch the script came with.",
+        Bytes, "Savings of all plans for a few samples, whatever the batch; 0 where nothing tells."
     ] = 0
-    space: Annotated[Space, "The plans with all that is known of them."] = field(
-        default_factory=lambda: Space(plans=())
-    )
+    space: Annotated[Space, "The plans with all known of them."] = field(default_factory=lambda: Space(plans=()))
 
     @classmethod
     def of(cls, detection: Detection, rest_bytes: int | None = None) -> Self:
@@ -195,13 +185,76 @@ class Head:
     sizes: Annotated[Sizes, "The sizes that it was met at."]
 
 
+LEAST_RATIO = 0.9
+"""Amounts of memory of one training are closer together, from start to start."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Tuned:
+    """Problem, the sizes it is met at, and the command that meets it."""
+
+    problem: Problem
+    sizes: Sizes
+    command: tuple[str, ...]
+
+    @classmethod
+    def of(cls, head: Head) -> Self:
+        """Return those of a stored study."""
+        return cls(problem=head.problem, sizes=head.sizes, command=head.command)
+
+    @property
+    def parts(self) -> dict[str, str]:
+        """Return each part of the identity in words, by its name."""
+        return {**self.problem.parts, **self.sizes.parts, COMMAND: shlex.join(self.command)}
+
+    def compare(self, other: Tuned) -> list[Difference]:
+        """Return the parts that differ."""
+        there = replace(other, problem=self.problem.seen_here(other.problem))
+        return [*self.other_amounts(other), *compare(self.parts, there.parts)]
+
+    def differences(self, other: Tuned) -> tuple[str, ...]:
+        """Return in what the other differs, in words; nothing where one answer holds for both.
+
+        The same graph can be trained by another optimizer: commands that differ are told where nothing else does.
+        """
+        found = self.compare(other)
+        told = tuple(difference.sentence for difference in found if difference.part != COMMAND)
+        return told or ("another command",) * bool(found)
+
+    def conflicts(self, stored: Tuned) -> list[str]:
+        """Return the differences that make this another problem than that of a study, in words.
+
+        Batches of texts differ in length from start to start: with the same command, other dimensions are no conflict.
+        """
+        dims = [] if self.command == stored.command else compare(self.sizes.parts, stored.sizes.parts)
+        others = [difference.sentence for difference in (*self.other_amounts(stored), *dims)]
+        return [*self.problem.differences(stored.problem), *others]
+
+    def other_amounts(self, other: Tuned) -> list[Difference]:
+        """Return the amounts of memory that differ with the same plans at the same dimensions.
+
+        A model of the same modules and operators may keep more: a convolution with another stride, or attention with
+        more heads. With another optimizer, more is held between two steps; on a CPU, so it may be for other reasons.
+        """
+        if self.problem.plans != other.problem.plans or self.sizes.dims != other.sizes.dims:
+            return []
+        amounts = {"activations": (self.sizes.saved_bytes, other.sizes.saved_bytes)}
+        if not self.problem.device.startswith("cpu "):
+            amounts["memory between steps"] = (self.sizes.resting_bytes, other.sizes.resting_bytes)
+        return [
+            Difference(part=part, here=format_bytes(here), there=format_bytes(there))
+            for part, (here, there) in amounts.items()
+            if 0 < min(here, there) < LEAST_RATIO * max(here, there)
+        ]
+
+
 def _digest(plain: object) -> str:
     canonical = json.dumps(plain, sort_keys=True)
     return hashlib.sha256(canonical.encode()).hexdigest()[:DIGEST_LENGTH]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Provenance(Document):
+class Provenance:
     """Subject of the study: its ``study.json``."""
 
     format: Annotated[Number, "Counts up when studies can no longer be read as they were."]

@@ -38,16 +38,10 @@ class RoundRecord:
     """A finalist in one round of a race."""
 
     step_seconds: Annotated[tuple[StepSeconds, ...], "Its timed steps."]
-    cpu_seconds: Annotated[
-        tuple[StepSeconds, ...], "The same in processor time; empty where another device does the work."
-    ] = ()
-    reference_seconds: Annotated[
-        tuple[StepSeconds, ...], "The steps of the reference in the same round; empty where there was none."
-    ] = ()
+    cpu_seconds: Annotated[tuple[StepSeconds, ...], "The same in processor time; empty on other devices."] = ()
+    reference_seconds: Annotated[tuple[StepSeconds, ...], "The reference's steps in the same round, if any."] = ()
     reference_cpu_seconds: Annotated[tuple[StepSeconds, ...], "The same in processor time."] = ()
-    is_disturbed: Annotated[
-        bool, "Whether other processes disturbed anything that was measured in this round, so that it is no evidence."
-    ] = False
+    is_disturbed: Annotated[bool, "True if other processes disturbed this round: it is no evidence."] = False
     marks: Annotated[tuple[str, ...], "What else happened meanwhile, in words."] = ()
 
     def __post_init__(self) -> None:
@@ -83,9 +77,7 @@ class RaceRecord:
 
     ranking: Annotated[Ranking | None, "How the race ended; ``None`` where it did not end."]
     standings: Annotated[tuple[StandingRecord, ...], "The finalists, the winner first."]
-    over_limit: Annotated[
-        tuple[StandingRecord, ...], "The finalists that were over the limit in their last round."
-    ] = ()
+    over_limit: Annotated[tuple[StandingRecord, ...], "The finalists over the limit in their last round."] = ()
     failed: Annotated[tuple[Number, ...], "Numbers of those that were not measured in one."] = ()
     trials: Annotated[Number, "How many trials the study had: with others, others might have raced."] = 0
 
@@ -98,9 +90,7 @@ class BatchRecord:
     """Progress of a study of several batches."""
 
     asked: Annotated[
-        tuple[Batch, ...],
-        "The batches that were asked for; empty where the best one is looked for. Where the study has an answer, "
-        "those that it is the answer to.",
+        tuple[Batch, ...], "Batches asked for, or that the answer is to; empty where the best is looked for."
     ]
     without: Annotated[tuple[Figures, ...], "What was measured without recompute, in the order it was."] = ()
     seconds: Annotated[Seconds, "Wall time spent on that and on comparing, over all runs."] = 0.0
@@ -176,10 +166,7 @@ def shared_from(folder: StudyFolder) -> str | None:
 
 
 def required_of(folder: StudyFolder) -> str | None:
-    """Return the founding of the folder's study, which no storage has where that is not shared.
-
-    ``None`` where no study was begun in the folder, and any will do.
-    """
+    """Return the founding of the folder's study, empty if it is not shared; ``None`` where none was begun."""
     return (shared_from(folder) or "") if folder.exists() else None
 
 
@@ -269,11 +256,7 @@ def require_database(folder: StudyFolder) -> None:
 
 
 def read_records(folder: StudyFolder) -> StudyRecords:
-    """Return all that a study knows.
-
-    Raises:
-        UsageError: there is no such study, or another version made it.
-    """
+    """Return all that a study knows."""
     return StudyRecords(
         head=folder.head(),
         trials=tuple(trials_of(folder)),

@@ -32,9 +32,9 @@ from autorecompute.studies.frozen import (
     state_of,
     violation,
 )
+from autorecompute.studies.problem import Tuned
 from autorecompute.studies.records import RaceRecord
 from autorecompute.studies.storage import FAULTS, StorageUrl, attributes_of, constraint_of, name_value, quiet
-from autorecompute.studies.tuned import Tuned
 from autorecompute.waiting import pause
 
 if TYPE_CHECKING:
@@ -100,7 +100,7 @@ class SharedStudy:
         answer: The last answer that was published.
 
     Raises:
-        UsageError: the study is not one of autorecompute.
+        UsageError: the study is not one of autorecompute, or another one than is asked for.
     """
 
     def __init__(self, url: StorageUrl, name: str) -> None:
@@ -124,11 +124,7 @@ class SharedStudy:
         return bool(self._own(is_answer=True))
 
     def refresh(self) -> None:
-        """Read the storage, and give up what workers claimed whose heartbeat stopped.
-
-        Raises:
-            UsageError: the storage has a study of this name that was not made by autorecompute.
-        """
+        """Read the storage, and give up what workers claimed whose heartbeat stopped."""
         with self._saying_what_fails(), quiet():
             fail_stale_trials(self._study)
             stored = self._study.get_trials(deepcopy=False)
@@ -147,11 +143,7 @@ class SharedStudy:
             ) from None
 
     def require(self, founding: str | None) -> None:
-        """Check that this is the study of that :attr:`founding`; ``None`` is any.
-
-        Raises:
-            UsageError: it is another one.
-        """
+        """Check that this is the study of that :attr:`founding`; ``None`` is any."""
         if founding not in {None, self.founding}:
             raise UsageError(
                 f"The folder of study '{self.name}' holds a study that is not the one in the storage {self.place}. "
@@ -159,11 +151,7 @@ class SharedStudy:
             )
 
     def check(self, tuned: Tuned, *, is_limit_free: bool) -> Problem | None:
-        """Return the study's problem, if it was begun; it is this one, but for a limit that nobody asked for.
-
-        Raises:
-            UsageError: it is another one.
-        """
+        """Return the study's problem, if it was begun; it is this one, but for a limit that nobody asked for."""
         self.refresh()
         if self.tuned is None:
             return None
@@ -177,11 +165,7 @@ class SharedStudy:
         return self.tuned.problem
 
     def join(self, tuned: Tuned, space: Space, *, is_limit_free: bool) -> Problem:
-        """Begin the study where nobody did, by a claim on no recompute; return the problem that all agree on.
-
-        Raises:
-            UsageError: the study is about another problem.
-        """
+        """Begin the study where nobody did, by a claim on no recompute; return the problem that all agree on."""
         if self.check(tuned, is_limit_free=is_limit_free) is None:
             without_plans = replace(tuned.sizes, space=Space(plans=()))
             self.claim(Config(), "baseline", space, about=replace(tuned, sizes=without_plans))

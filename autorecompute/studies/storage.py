@@ -1,4 +1,7 @@
-"""The Optuna storage of a study, in its folder or where several workers reach it."""
+"""The Optuna storage of a study, in its folder or where several workers reach it.
+
+Whatever reads or writes a file raises ``SetupError`` where it is no study, or that fails.
+"""
 
 from __future__ import annotations
 
@@ -148,11 +151,7 @@ WRONG = (TypeError, AttributeError, AssertionError, ArithmeticError)
 
 
 class TrialStore:
-    """The trials of one study, in an SQLite file that is made where there is none.
-
-    Raises:
-        SetupError: the file cannot be read as a study, or cannot be written.
-    """
+    """The trials of one study, in an SQLite file that is made where there is none."""
 
     def __init__(self, database: Path, name: str, space: Space, limit_bytes: int) -> None:
         self._database, self._space, self._limit_bytes = database, space, limit_bytes
@@ -184,11 +183,7 @@ class TrialStore:
         return self._earlier_seconds + time.monotonic() - self._opened
 
     def add(self, trial: Trial) -> None:
-        """Keep a trial that just ended, and the wall time the study has taken so far.
-
-        Raises:
-            SetupError: the disk is full, or the file cannot be written.
-        """
+        """Keep a trial that just ended, and the wall time the study has taken so far."""
         with saying_what_fails(self._database):
             self._study.add_trial(self._frozen(trial))
             self._study.set_user_attr(SECONDS_ATTRIBUTE, self.seconds)
@@ -216,11 +211,7 @@ class TrialStore:
 
 
 def read_trials(database: Path, name: str) -> list[Trial]:
-    """Return the trials of a study that is not being tuned here, in the order they ended.
-
-    Raises:
-        SetupError: the file cannot be read as a study, or is a link.
-    """
+    """Return the trials of a study that is not being tuned here, in the order they ended."""
     if not database.is_file():
         return []
     with saying_what_fails(database, *WRONG):
@@ -237,11 +228,7 @@ def read_trials(database: Path, name: str) -> list[Trial]:
 
 @contextmanager
 def saying_what_fails(database: Path, *others: type[Exception]) -> Iterator[None]:
-    """Turn a failure of the storage, or one of the others, into a sentence with a next step.
-
-    Raises:
-        SetupError: the disk is full, the file cannot be written, or it is no study.
-    """
+    """Turn a failure of the storage, or one of the others, into a sentence with a next step."""
     try:
         yield
     except FAULTS + others as error:

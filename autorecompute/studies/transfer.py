@@ -13,8 +13,8 @@ from typing import TYPE_CHECKING
 from autorecompute.errors import AutorecomputeError
 from autorecompute.studies.archive import read_archive, read_archive_head
 from autorecompute.studies.folder import list_studies
+from autorecompute.studies.problem import Tuned
 from autorecompute.studies.records import StudyRecords, read_records
-from autorecompute.studies.tuned import Tuned
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -47,11 +47,7 @@ class StoredStudy:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Neighbour:
-    """A stored study with the same plans.
-
-    Attributes:
-        differences: In what the new problem differs from it, in words; empty where it is the same.
-    """
+    """A stored study with the same plans, and in what the new problem differs from it, in words."""
 
     name: str
     tuned: Tuned
@@ -62,12 +58,8 @@ class Neighbour:
 def find_nearest(tuned: Tuned, folder: StudyFolder, note: Note) -> Neighbour | None:
     """Return the nearest study that has measured anything; ``None`` where none has the same plans.
 
-    Studies beside the folder come before those that are shipped, and studies that cannot be read are passed over.
-
-    Args:
-        tuned: What is to be tuned.
-        folder: The study that is to be begun or gone on with, which is no neighbour of its own.
-        note: Told of each study that is passed over, in a sentence.
+    Studies beside the folder, which is no neighbour of its own, come before those that are shipped. Studies that cannot
+    be read are passed over, with a note.
     """
     for stored in _ranked(tuned, folder, note):
         if not stored.has_same_plans:
@@ -124,10 +116,7 @@ def _passing_over(name: str, note: Note) -> Iterator[None]:
 
 
 def _distance(mine: Tuned, stored: StoredStudy) -> tuple[float, ...]:
-    """Return the distance of a study from a problem.
-
-    First what changes graph or machine, then the factors by which sizes differ.
-    """
+    """Return the distance: first by what changes graph or machine, then by the factors between sizes."""
     theirs = stored.tuned
     kinds = ("graph", "device", "torch", "device_bytes")
     seen = mine.problem.seen_here(theirs.problem)

@@ -15,8 +15,8 @@ from autorecompute.plans.savings import BATCH
 from autorecompute.search.sampling import MODEL
 from autorecompute.studies import Problem, Sizes, StudyFolder
 from autorecompute.studies.folder import write_files
+from autorecompute.studies.problem import Tuned
 from autorecompute.studies.shared_study import SharedStudy
-from autorecompute.studies.tuned import Tuned
 from autorecompute.training_job import Detection
 from autorecompute.trials import Bench, Job
 from autorecompute.trials.job import Effort

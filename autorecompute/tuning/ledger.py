@@ -13,10 +13,10 @@ from autorecompute import codec
 from autorecompute.errors import SetupError, UsageError
 from autorecompute.measurement import Measurement, Outcome, Trial
 from autorecompute.studies import records
+from autorecompute.studies.folder import bind
 from autorecompute.studies.records import RACE_FILE
 from autorecompute.studies.shared_study import GRACE_SECONDS, PublishedAnswer
 from autorecompute.studies.storage import TrialStore
-from autorecompute.studies.tuned import bind
 from autorecompute.tuning.context import RESERVE_BYTES, available_bytes
 from autorecompute.units import format_bytes, format_count
 from autorecompute.waiting import pause

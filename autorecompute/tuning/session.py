@@ -16,12 +16,11 @@ from autorecompute.result import Result, SearchEnd
 from autorecompute.search import BatchChooser, Fastest, Listed
 from autorecompute.studies import StudyFolder, records
 from autorecompute.studies.analysis import share_analysis
-from autorecompute.studies.folder import make_folder, require_plain, using
+from autorecompute.studies.folder import bind, make_folder, require_own, require_plain, using
 from autorecompute.studies.problem import SEVERAL_BATCHES
 from autorecompute.studies.records import BatchRecord, study_of_batch
 from autorecompute.studies.shared_study import SharedStudy
 from autorecompute.studies.storage import StorageUrl
-from autorecompute.studies.tuned import bind, require_own
 from autorecompute.trials import Bench, Job
 from autorecompute.tuning import explanations
 from autorecompute.tuning.budget import Task

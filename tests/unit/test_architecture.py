@@ -206,7 +206,7 @@ def test_plans_are_shown_without_a_database():
 def test_help_brings_nothing_heavy():
     imported = imported_by("-m", PACKAGE, "--help")
     assert "argparse" in imported
-    assert imported & {*TRAINING, "optuna", "sqlalchemy", "rich", "sympy", "numpy", "cattrs"} == set()
+    assert imported & {*TRAINING, "optuna", "sqlalchemy", "rich", "sympy", "numpy"} == set()
 
 
 @pytest.mark.parametrize("module", [name for name in MODULES if name.startswith(("worker", "trials", "tuning"))])

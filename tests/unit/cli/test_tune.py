@@ -9,10 +9,10 @@ from autorecompute.cli import tune
 from autorecompute.cli.tune import STORAGE_VARIABLE
 from autorecompute.errors import SetupError, UsageError
 from autorecompute.studies import Problem, Sizes, StudyFolder
+from autorecompute.studies.problem import Tuned
 from autorecompute.studies.records import note_shared
 from autorecompute.studies.shared_study import SharedStudy
 from autorecompute.studies.storage import parse_storage
-from autorecompute.studies.tuned import Tuned
 from autorecompute.tuning import session
 
 

@@ -40,7 +40,7 @@ def test_a_tensor_is_alive_from_its_maker_to_its_last_reader_or_the_end(step, ma
 def test_the_peak_is_where_most_is_alive_and_the_stash_what_backward_reads_of_forward(step):
     timeline = trace(step)
     assert (timeline.peak, timeline.peak_bytes, timeline.stash_bytes) == (1, 80, 40)
-    assert [(tensor.name, size) for tensor, size in timeline.alive_at(1)] == [("z", 40), ("x", 20), ("y", 20)]
+    assert [(tensor.name, size) for tensor, size in timeline.largest_at_peak()] == [("z", 40), ("x", 20), ("y", 20)]
 
 
 def test_an_unknown_dimension_is_an_error(make_step):

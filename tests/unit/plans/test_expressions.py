@@ -2,7 +2,7 @@ from fractions import Fraction
 
 import pytest
 
-from autorecompute.plans.savings import ExpressionError, as_sympy, evaluate, evaluate_tree, read, simplify
+from autorecompute.plans.savings import evaluate, read, simplify
 
 DIMS = {"batch": 7, "sequence": 128}
 
@@ -23,10 +23,8 @@ DIMS = {"batch": 7, "sequence": 128}
     ],
 )
 def test_arithmetic_is_worked_out(text, value):
-    tree = read(text)
-    assert evaluate_tree(tree, DIMS) == value
-    assert as_sympy(tree).subs(DIMS) == value
-    assert evaluate(simplify(text), DIMS) == round(value)
+    for same in (text, simplify(text)):
+        assert evaluate(f"4608*({same})", DIMS) == 4608 * value
 
 
 SYSTEM = "Symbol.__new__.__globals__['__builtins__']['__import__']('os').system('touch pwned')"
@@ -61,7 +59,7 @@ SYSTEM = "Symbol.__new__.__globals__['__builtins__']['__import__']('os').system(
 )
 def test_nothing_else_is_read(text, tmp_path, monkeypatch):
     monkeypatch.chdir(tmp_path)
-    with pytest.raises(ExpressionError):
+    with pytest.raises(ValueError, match=r"expression|exponent"):
         read(text)
     assert evaluate(text, {**DIMS, text: 1}) is None
     assert list(tmp_path.iterdir()) == []
@@ -86,5 +84,5 @@ def test_nothing_else_is_read(text, tmp_path, monkeypatch):
     ids=lambda text: text[:12],
 )
 def test_what_would_take_forever_is_refused(text):
-    with pytest.raises(ExpressionError):
+    with pytest.raises(ValueError, match=r"expression|exponent"):
         read(text)

@@ -4,7 +4,8 @@ import pytest
 
 from autorecompute.errors import UsageError
 from autorecompute.studies import Problem, Sizes, StudyFolder
-from autorecompute.studies.tuned import Tuned, bind
+from autorecompute.studies.folder import bind
+from autorecompute.studies.problem import Tuned
 from autorecompute.training_job import Device
 from autorecompute.units import GIB, KIB, MIB
 

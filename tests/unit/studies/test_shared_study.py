@@ -13,10 +13,10 @@ from autorecompute.errors import SetupError, UsageError
 from autorecompute.measurement import Outcome
 from autorecompute.plans import Config, Space
 from autorecompute.studies import Problem, Sizes
+from autorecompute.studies.problem import Tuned
 from autorecompute.studies.records import RaceRecord
 from autorecompute.studies.shared_study import PublishedAnswer, SharedStudy
 from autorecompute.studies.storage import parse_storage
-from autorecompute.studies.tuned import Tuned
 from stand_ins.sharing import LIMIT, die, lose_heartbeat
 
 SECRET = "s3cr3t!@/%"  # noqa: S105  (of no server)

@@ -11,9 +11,9 @@ from autorecompute.studies.analysis import ANALYSIS_FILE as ANALYSIS
 from autorecompute.studies.analysis import share_analysis
 from autorecompute.studies.archive import compress, dump, read_archive
 from autorecompute.studies.importing import require_trusted
+from autorecompute.studies.problem import Tuned
 from autorecompute.studies.records import read_records
 from autorecompute.studies.transfer import find_nearest
-from autorecompute.studies.tuned import Tuned
 from autorecompute.training_job import Device
 from autorecompute.units import GIB, MIB
 from stand_ins.studies import COMMAND, keep_study

@@ -9,7 +9,7 @@ from autorecompute import codec
 from autorecompute.backends.torch.controller import needs_of, peaks_of
 from autorecompute.backends.torch.forecast.compiled_peaks import CompiledPeaks, code_of_blocks
 from autorecompute.backends.torch.forecast.records import CompiledPeak, TorchDetection
-from autorecompute.plans import Config, Plan, Space, parse_choices
+from autorecompute.plans import Choice, Config, Plan, Space
 from autorecompute.search import ModelSearcher
 from autorecompute.search.candidates import choices_of
 from autorecompute.units import GIB, MIB
@@ -19,7 +19,7 @@ BLOCKS, PART, BUDGET = "blocks.*:checkpoint", "blocks.*.mlp/gelu:recompute", "gr
 
 def plans(occurrences):
     return tuple(
-        Plan(choices=parse_choices([text]), label=text, occurrences=count, counts=count > 1, saving_bytes=1, saving="1")
+        Plan(choices=(Choice.parse(text),), label=text, occurrences=count, counts=count > 1, saving_bytes=1, saving="1")
         for text, count in occurrences.items()
     )
 

@@ -5,9 +5,9 @@ import shutil
 import pytest
 
 from autorecompute.studies import Problem, Sizes
+from autorecompute.studies.problem import Tuned
 from autorecompute.studies.shared_study import SharedStudy
 from autorecompute.studies.storage import parse_storage
-from autorecompute.studies.tuned import Tuned
 from autorecompute.training_job import Device
 from autorecompute.units import GIB, MIB
 from autorecompute.waiting import OutOfTime
