@@ -17,9 +17,9 @@ from workplace import QUICK, Workplace
 PYTHON = sys.executable
 WARM = (
     "autorecompute.cli",
-    "autorecompute.reports.answer_json",
+    "autorecompute.reports.documents",
     "autorecompute.reports.live",
-    "autorecompute.reports.screen",
+    "autorecompute.reports.answer",
     "autorecompute.codec",
     "autorecompute.tuning.session",
     "autorecompute.backends.ortmodule.controller",

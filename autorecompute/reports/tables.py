@@ -1,4 +1,4 @@
-"""Studies beside each other: their list, and what a study differs in from the nearest other one."""
+"""Tables of studies: their list, what one differs in from the nearest other one, and how a check of it went."""
 
 from __future__ import annotations
 
@@ -8,9 +8,11 @@ from typing import TYPE_CHECKING, Annotated
 
 from rich.text import Text
 
+from autorecompute.codec import INLINED, Document
 from autorecompute.errors import AutorecomputeError
 from autorecompute.figures import Verdict
 from autorecompute.reports.console import make_console, make_table
+from autorecompute.studies.checked import CheckReport, CheckVerdict
 from autorecompute.studies.records import require_database, shared_from
 
 if TYPE_CHECKING:
@@ -116,3 +118,31 @@ def print_nearest(tuned: Tuned, nearest: StoredStudy | None) -> None:
     elif differences or nearest.is_shipped:
         consequence = "its plans are the same: a tuning starts from what it knows, unless --fresh is given"
     console.print(Text(consequence))
+
+
+NOTE_WIDTH = 80
+"""A file has no edge at which a long note would wrap."""
+STYLES = {CheckVerdict.OK: "green", CheckVerdict.FAILS: "bold red", CheckVerdict.DIFFERS: "yellow"}
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Checked(Document):
+    """Validity of a stored config on this machine."""
+
+    valid: Annotated[bool, "True if the config still holds here: no line fails, and its gradients were compared."]
+    report: Annotated[CheckReport, INLINED]
+
+
+def print_check(report: CheckReport) -> None:
+    """Print a line for each thing that was checked, and what they come to."""
+    table = make_table("", "stored", "here", "verdict", "")
+    table.columns[-1].max_width = NOTE_WIDTH
+    for line in report.lines:
+        word = str(line.verdict).replace("_", " ")
+        verdict = Text(word, style=STYLES.get(line.verdict, ""))
+        table.add_row(line.what, Text(line.stored), Text(line.here), verdict, Text(line.note))
+    console = make_console()
+    console.print(table)
+    console.print()
+    found = "valid here" if report.is_valid else "not valid here" if report.failures else "not confirmed here"
+    console.print(Text(f"{report.config}: {found}"))

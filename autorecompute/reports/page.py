@@ -25,19 +25,22 @@ from autorecompute.plans.savings import BATCH
 from autorecompute.reports.answer import (
     ANSWER_COLUMNS,
     BEST,
+    CURVE_COLUMNS,
+    KNOB_COLUMNS,
     NOT_OUR_COMMAND,
     answer_lines,
     certainties,
     circumstances,
+    curve_cells,
     describe_disturbed,
     expected_step_seconds,
     exports,
+    knob_cells,
     remarks,
     run_command,
     where_exported,
 )
-from autorecompute.reports.html.charts import draw_curve, draw_plane, draw_timelines
-from autorecompute.reports.screen import COLUMNS, FIGURES, curve_cells, knob_cells
+from autorecompute.reports.charts import draw_curve, draw_plane, draw_timelines, style
 from autorecompute.studies import Problem, Sizes, StudyFolder, list_studies
 from autorecompute.studies.analysis import DETECTION_FILE, read_analysis, read_detection
 from autorecompute.studies.checked import describe_unconfirmed, is_confirmed_here
@@ -63,7 +66,7 @@ OF_AN_ANSWER = (
 )  # fmt: skip
 """Names of what only an answer has to tell."""
 
-HERE = Path(__file__).parent
+HERE = Path(__file__).parent / "html"
 TEMPLATE, STYLE, SCRIPT = "report.html.j2", "report.css", "report.js"
 
 
@@ -79,8 +82,6 @@ def make_page(folder: StudyFolder, page: Path) -> str:
         import jinja2  # noqa: F401  (looked for before anything is done)
         from matplotlib import rc_context
 
-        from autorecompute.reports.html.charts import style
-
         with rc_context(style()):  # type: ignore[arg-type]  # names as plain text
             return _fill(_tell(folder, page))
     except ModuleNotFoundError as error:
@@ -94,17 +95,17 @@ def _fill(told: dict[str, Any]) -> str:
         loader=FileSystemLoader(HERE), autoescape=True, undefined=StrictUndefined, trim_blocks=True, lstrip_blocks=True
     )
     environment.filters["size"] = format_bytes
-    style, script = ((HERE / name).read_text(encoding="utf-8") for name in (STYLE, SCRIPT))
+    css, script = ((HERE / name).read_text(encoding="utf-8") for name in (STYLE, SCRIPT))
     text = environment.get_template(TEMPLATE).render(
         **told,
-        style=style,
+        style=css,
         script=script,
-        policy=f"default-src 'none'; style-src '{_digest(style)}'; script-src '{_digest(script)}'; "
+        policy=f"default-src 'none'; style-src '{_digest(css)}'; script-src '{_digest(script)}'; "
         "base-uri 'none'; form-action 'none'",
         best=BEST,
         answer_headings=ANSWER_COLUMNS,
-        curve_headings=(*FIGURES, "config", "study"),
-        knob_headings=COLUMNS,
+        curve_headings=CURVE_COLUMNS,
+        knob_headings=KNOB_COLUMNS,
         version=__version__,
     )
     # A path that is no UTF-8 comes as surrogates, which no page can hold.
