@@ -98,7 +98,14 @@ def comment_lines(result: Result, rendered: Emission, how: Mapping[str, str] | N
     }
     if turned := [knob for knob in result.knobs if knob.kept]:
         facts["other settings"] = "; ".join(f"{knob.name} {knob.sentence}" for knob in turned)
-    facts |= _describe_variables(result, rendered) if how is None else how
+    if how is not None:
+        facts |= how
+    elif rendered.variables:
+        reader = registry.backend_of(result.versions).READ_BY
+        facts |= rendered.notes
+        facts["without 'autorecompute run'"] = f"the variables have an effect only in {reader}"
+    else:
+        facts |= {"nothing has to be set": "the batch trains without recompute", **rendered.notes}
     facts |= _describe_measurement(best, result) | {
         "study": result.study,
         "problem": result.problem,
@@ -203,15 +210,6 @@ def as_python(result: Result, rendered: Emission) -> str:
     if variables:
         how["to be set in the environment"] = " ".join(f"{name}={shlex.quote(variables[name])}" for name in variables)
     return "\n".join([*comment_lines(result, replace(rendered, variables=variables), how), "", source])
-
-
-def _describe_variables(result: Result, rendered: Emission) -> dict[str, str]:
-    facts = {} if rendered.variables else {"nothing has to be set": "the batch trains without recompute"}
-    facts |= rendered.notes
-    if rendered.variables:
-        reader = registry.backend_of(result.versions).READ_BY
-        facts["without 'autorecompute run'"] = f"the variables have an effect only in {reader}"
-    return facts
 
 
 def _describe_measurement(best: Best, result: Result) -> dict[str, str]:
@@ -327,23 +325,18 @@ def _listed(plain: Any) -> list[dict[str, Any]]:
 
 
 def _best(peaks: dict[Config, dict[str, Any]]) -> Config:
-    fitting = [config for config, one in peaks.items() if _should_fit(one)]
+    fitting = []
+    for config, one in peaks.items():
+        # Bytes of tensors and what a card's allocator reserves hold their limits, as far as both are told.
+        told = [held for key in ("holds_limit", "reserved_holds_limit") if (held := one.get(key)) is not None]
+        if told and all(held is True for held in told):
+            share = one.get("recompute_share")
+            fitting.append((float(share) if isinstance(share, (int, float)) else 1.0, config.hash, config))
     if not fitting:
         raise UsageError(
             "No config of the file holds a limit. Run plans --fake again with --memory-limit, or a higher one."
         )
-    return min(fitting, key=lambda config: (_share(peaks[config]), config.hash))
-
-
-def _should_fit(one: dict[str, Any]) -> bool:
-    """Tell whether bytes of tensors and what a card's allocator reserves hold their limits, as far as both are told."""
-    told = [held for key in ("holds_limit", "reserved_holds_limit") if (held := one.get(key)) is not None]
-    return bool(told) and all(held is True for held in told)
-
-
-def _share(one: dict[str, Any]) -> float:
-    share = one.get("recompute_share")
-    return float(share) if isinstance(share, (int, float)) else 1.0
+    return min(fitting, key=lambda entry: entry[:2])[-1]
 
 
 def _named(name: str, presets: dict[str, Config], known: dict[Config, dict[str, Any]]) -> Config:

@@ -160,7 +160,10 @@ def _small_batch(job: Job, args: argparse.Namespace) -> int | None:
 
 def _survey(args: argparse.Namespace, bench: Bench, overview: Overview, limit_bytes: int | None) -> PeakView:
     detection, space = overview.detection, overview.detection.space
-    config, backend = _choose(args, overview, space), backend_of(detection.versions)
+    backend = backend_of(detection.versions)
+    config = overview.offer.config if overview.offer.is_on else space.all_on
+    if args.beside is not None:
+        config = choose_config(args.beside, space, overview.plans)
     known = backend.memory_of(detection)
     if known is None and backend.memory_model is None:
         options, notes = " and ".join(_peak_options(args)), "".join(f"\n  {note}" for note in overview.offer.notes)
@@ -218,12 +221,6 @@ def _noticing_restarts(configs: Iterable[Config], bench: Bench) -> Iterator[Conf
             print(told, file=sys.stderr)
 
 
-def _choose(args: argparse.Namespace, overview: Overview, space: Space) -> Config:
-    if args.beside is not None:
-        return choose_config(args.beside, space, overview.plans)
-    return overview.offer.config if overview.offer.is_on else space.all_on
-
-
 def _tune_command(args: argparse.Namespace, job: Job) -> str:
     options = {
         "target-batch": args.batch,
@@ -241,7 +238,10 @@ def _tune_command(args: argparse.Namespace, job: Job) -> str:
 
 def run(args: argparse.Namespace) -> int:
     """Detect, profile if that is wanted, and print."""
-    level = args.log_level or _level_in_environment()
+    level = args.log_level
+    if level is None:
+        word = next((os.environ[name] for name in log_variables() if name in os.environ), "").lower()
+        level = "warning" if word in {"error", "fatal"} else word if word in LEVELS else None
     overviews, view = look(args, level)
     for problem in overviews[0].offer.problems:
         print(f"autorecompute: {problem}", file=sys.stderr)
@@ -273,8 +273,3 @@ def _print(args: argparse.Namespace, level: str | None, overviews: Sequence[Over
         text.print_batches(view, console)
     text.print_presets(view, console)
     text.print_rank(view, console)
-
-
-def _level_in_environment() -> str | None:
-    word = next((os.environ[name] for name in log_variables() if name in os.environ), "").lower()
-    return "warning" if word in {"error", "fatal"} else word if word in LEVELS else None

@@ -65,10 +65,7 @@ class Summary:
 
 
 def expected_step_seconds(trial: Trial) -> float | None:
-    """Return the step time that was expected of a trial.
-
-    ``None`` where none was, or relative to nothing that was measured.
-    """
+    """Return the expected step time; ``None`` where there is none, or it is relative to nothing that was measured."""
     step = trial.prediction.step if trial.prediction is not None else None
     return None if step is None or trial.reference_seconds is None else step * trial.reference_seconds
 
@@ -283,10 +280,7 @@ def describe_disturbed(trials: Sequence[Trial]) -> str:
 
 
 def lines_to_paste(result: Result, rendered: Emission | None) -> list[str]:
-    """Return the steps to train with the answer, commands on lines of their own; empty where there is none.
-
-    ``rendered`` is ``None`` where there is nothing to train with, or nothing that may be trained with.
-    """
+    """Return the steps to train with the answer, commands on lines of their own; empty where there is none."""
     if rendered is None:
         return [] if result.best is None else [describe_unconfirmed(result.study)]
     variables = exports(rendered)

@@ -13,7 +13,7 @@ from autorecompute.errors import UsageError
 from autorecompute.memory import Phase, find_chain
 from autorecompute.plans import Config
 from autorecompute.plans.savings import BATCH, evaluate
-from autorecompute.reports.console import make_console, make_table, shorten
+from autorecompute.reports.console import make_table, shorten
 from autorecompute.units import format_bytes, format_scaled, format_seconds
 
 if TYPE_CHECKING:
@@ -22,8 +22,7 @@ if TYPE_CHECKING:
     from rich.console import Console
     from rich.table import Table
 
-    from autorecompute.memory import Chain, Estimate, Forecast, Machine, Operation, PeakView, StepProfile, Timeline
-    from autorecompute.plans import Cluster
+    from autorecompute.memory import Estimate, Forecast, Machine, PeakView, Timeline
     from autorecompute.reports.plans_json import OfferedPlan, Overview
     from autorecompute.training_job import Detection
 
@@ -60,13 +59,18 @@ WRAPPED = frozenset({"config", "saving symbolic", "site", "shape"})
 STANDING_NOTE = "a saving is of what is kept after the forward pass, not of the peak, which has to be measured"
 
 
-def print_summary(overview: Overview, console: Console | None = None) -> None:
+def print_summary(overview: Overview, console: Console) -> None:
     """Print what is switched on, a line for each plan, the table of batches, the notes and what to do next."""
-    console = console or make_console()
     lines = overview.lines()
     console.print(Text(overview.offer.summary))
     if lines:
-        console.print(_summary_table(lines), Text(), sep="\n")
+        has_stated = any(line.is_corrected for line in lines)
+        table = _table("plan", "status", "config", "freq", "saving", *["stated"] * has_stated, "saving symbolic")
+        for line in lines:
+            stated = [f"{_count(line.stated_bytes)} !" if line.is_corrected else ""] * has_stated
+            figures = (str(line.frequency), _count(line.saving_bytes), *stated)
+            table.add_row(str(line.plan), line.status, Text(line.config), *figures, Text(line.saving_symbolic))
+        console.print(table, Text(), sep="\n")
     if overview.batches and lines:
         table = _table("plan", *(f"batch {batch}" for batch in overview.batches))
         for line in lines:
@@ -81,38 +85,35 @@ def print_summary(overview: Overview, console: Console | None = None) -> None:
     console.print(Text(f"\nmeasure which of them pay:\n  {overview.command}"), soft_wrap=True)
 
 
-def print_details(overview: Overview, console: Console | None = None, *, rank: int | None = None) -> None:
+def print_details(overview: Overview, console: Console, *, rank: int | None = None) -> None:
     """Print which activations are kept, in clusters of places that are alike, and how each could be recomputed.
 
     Prints nothing where the training system has no such list. The rank is given where several train together.
     """
     if not overview.offer.clusters:
         return
-    console = console or make_console()
     table = _table("freq", "option", "site", "status", "output", "shape", "byte/elem", "saved", "reuse freq", "saving")
     for cluster in overview.offer.clusters:
-        _add_cluster(table, overview, cluster)
+        for number, way in enumerate(cluster.alternatives, start=1):
+            count = overview.offer.requested.get(way.choice)
+            status = "disabled" if count is None else f"enabled, requested {count}"
+            frequency = str(cluster.occurrences) if number == 1 else ""
+            head: tuple[str | Text, ...] = (frequency, f"{number}: {way.choice.option}", Text(way.choice.site), status)
+            for activation in way.activations:
+                table.add_row(
+                    *head,
+                    str(activation.output),
+                    Text(f"[{' x '.join(activation.shape)}]"),
+                    str(activation.element_bytes),
+                    f"{activation.saved_percent:g}%",
+                    str(activation.reuse_frequency or "-"),
+                    _count(evaluate(f"{cluster.occurrences}*{activation.saving}", overview.dims)),
+                )
+                head = ("",) * len(head)
     whose = "" if rank is None else f"Rank {rank}: "
     title = f"{whose}Stashed activations, clustered by pattern; the options of a row are mutually exclusive"
     console.print(Text(title))
     console.print(table, Text(), sep="\n")
-
-
-def _summary_table(lines: list[OfferedPlan]) -> Table:
-    has_stated = any(line.is_corrected for line in lines)
-    table = _table("plan", "status", "config", "freq", "saving", *["stated"] * has_stated, "saving symbolic")
-    for line in lines:
-        stated = f"{_count(line.stated_bytes)} !" if line.is_corrected else ""
-        table.add_row(
-            str(line.plan),
-            line.status,
-            Text(line.config),
-            str(line.frequency),
-            _count(line.saving_bytes),
-            *[stated] * has_stated,
-            Text(line.saving_symbolic),
-        )
-    return table
 
 
 def _notes(overview: Overview, lines: list[OfferedPlan]) -> list[str]:
@@ -128,27 +129,6 @@ def _notes(overview: Overview, lines: list[OfferedPlan]) -> list[str]:
         *overview.offer.notes,
         *([overview.offer.stated_note] if any(line.is_corrected for line in lines) else []),
     ]
-
-
-def _add_cluster(table: Table, overview: Overview, cluster: Cluster) -> None:
-    for number, way in enumerate(cluster.alternatives, start=1):
-        count = overview.offer.requested.get(way.choice)
-        status = "disabled" if count is None else f"enabled, requested {count}"
-        for place, activation in enumerate(way.activations):
-            is_first, is_last = place == 0, place == len(way.activations) - 1
-            table.add_row(
-                str(cluster.occurrences) if is_first and number == 1 else "",
-                f"{number}: {way.choice.option}" if is_first else "",
-                Text(way.choice.site if is_first else ""),
-                status if is_first else "",
-                str(activation.output),
-                Text(f"[{' x '.join(activation.shape)}]"),
-                str(activation.element_bytes),
-                f"{activation.saved_percent:g}%",
-                str(activation.reuse_frequency or "-"),
-                _count(evaluate(f"{cluster.occurrences}*{activation.saving}", overview.dims)),
-                end_section=is_last and number == len(cluster.alternatives),
-            )
 
 
 def _count(number: int | None) -> str:
@@ -328,7 +308,10 @@ def print_forecasts(view: PeakView, console: Console) -> None:
     ]
     _print_columns(console, lines, columns)
     console.print(Text(f"up to which batch: the smaller one where a peak is {likely_error:.0%} higher than predicted"))
-    _print_command(console, _advise(holding), view.command)
+    advice = "measure which holds it at the highest throughput" if holding else "no config should fit; to be sure"
+    if any(forecast.config.is_none for forecast in holding):
+        advice = "it should fit as it is; to be sure"
+    _print_command(console, advice, view.command)
 
 
 def print_frontier(view: PeakView, console: Console) -> None:
@@ -393,12 +376,6 @@ def _format_batches(view: PeakView, config: Config) -> str:
     return str(most) if near == most else f"{near} to {most}"
 
 
-def _advise(holding: list[Forecast]) -> str:
-    if any(forecast.config.is_none for forecast in holding):
-        return "it should fit as it is; to be sure"
-    return "measure which holds it at the highest throughput" if holding else "no config should fit; to be sure"
-
-
 def _print_command(console: Console, purpose: str, command: str) -> None:
     # A line to paste must not be broken or cut, however narrow the terminal is.
     console.print(Text(f"\n{purpose}:\n  {command}"), soft_wrap=True)
@@ -445,7 +422,9 @@ def explain_chain(view: PeakView) -> list[str]:
     kept, saved = none.stash_bytes - some.stash_bytes, none.peak_bytes - some.peak_bytes
     if chain.share_of_work < MOST_OF_THE_WORK or saved > LITTLE_OF_THE_SAVING * kept:
         return []
-    name, through = view.describe(view.config), f"one chain through {_name_layers(chain, some.profile)}"
+    layers = [layer for layer in dict.fromkeys(map(some.profile.layer_of, chain.operations)) if layer]
+    where = " and ".join([", ".join(layers[:-1]), *layers[-1:]] if len(layers) > 1 else layers) or "the whole graph"
+    name, through = view.describe(view.config), f"one chain through {where}"
     lines = [
         f"why it is so with {name}: off the stash {format_bytes(kept)}, off the peak {format_bytes(saved)}",
         f"  {len(chain.operations)} of {chain.recomputed} recomputed operators run before the peak, {through};",
@@ -457,14 +436,6 @@ def explain_chain(view: PeakView) -> list[str]:
         held = f"{view.describe(best.config)}, {format_bytes(best.live_bytes)} at the peak"
         lines.append(f"  Leaving out one plan cuts the chain: {held}.")
     return lines
-
-
-def _name_layers(chain: Chain, profile: StepProfile) -> str:
-    """Return the layers that the chain runs through, in its order."""
-    layers = [layer for layer in dict.fromkeys(map(profile.layer_of, chain.operations)) if layer]
-    if not layers:
-        return "the whole graph"
-    return layers[0] if len(layers) == 1 else f"{', '.join(layers[:-1])} and {layers[-1]}"
 
 
 def _name_dims(dims: Mapping[str, int]) -> str:
@@ -488,16 +459,12 @@ def _draw(name: str, timeline: Timeline, most: int) -> list[str]:
     for start, end in stretches:
         # A step that keeps nothing has a peak of no bytes: its bars are all empty.
         bars += BARS[round(max(timeline.live_bytes[start:end]) / max(most, 1) * (len(BARS) - 1))]
-        letters += LETTERS[_main_phase(operations[start:end])]
+        phases = [operation.phase for operation in operations[start:end]]
+        # The loss, however short, is shown.
+        letters += LETTERS[Phase.LOSS if Phase.LOSS in phases else max(phases, key=phases.count)]
     node = peak.phase if timeline.profile.by_module else shorten(peak.name, NODE_WIDTH)
     where = f"during {peak.operator} ({node})"
     return [f"{name}: {format_bytes(timeline.peak_bytes)} alive at the peak, {where}", f"  {bars}", f"  {letters}"]
-
-
-def _main_phase(operations: Sequence[Operation]) -> Phase:
-    """Return the phase of most operations; the loss, however short, is shown."""
-    phases = [operation.phase for operation in operations]
-    return Phase.LOSS if Phase.LOSS in phases else max(phases, key=phases.count)
 
 
 def _figures(timelines: Mapping[str, Timeline]) -> Table:
