@@ -55,19 +55,15 @@ class Parser(argparse.ArgumentParser):
         """
         found, others = super().parse_known_args(args, namespace)
         strangers = [*vars(found).get(REST, ()), *others]
+        hint = ""
+        if strangers and REST in found:
+            hint, script = ". Arguments of the script come after --", str(found.script)
+            if args[0] == script:
+                between = [] if len(args) == 1 + len(strangers) else ["..."]
+                hint += f": {' '.join([self.prog, shlex.quote(script), *between, '--', shlex.join(strangers)])}"
         if strangers:
-            self.error(f"unrecognized arguments: {' '.join(strangers)}{self._hint(found, args, strangers)}")
+            self.error(f"unrecognized arguments: {' '.join(strangers)}{hint}")
         return found, others
-
-    def _hint(self, found: argparse.Namespace, args: Sequence[str], strangers: Sequence[str]) -> str:
-        """Tell where to write the script's arguments; empty for a verb that takes none."""
-        if REST not in found:
-            return ""
-        hint, script = ". Arguments of the script come after --", str(found.script)
-        if args[0] != script:
-            return hint
-        between = [] if len(args) == 1 + len(strangers) else ["..."]
-        return f"{hint}: {' '.join([self.prog, shlex.quote(script), *between, '--', shlex.join(strangers)])}"
 
     def error(self, message: str) -> NoReturn:
         """Print how the verb is used; the message is on one line, and cut where an address begins.

@@ -178,7 +178,6 @@ def _cost(forecast: Forecast) -> float:
 
 
 SVG, XLINK = "http://www.w3.org/2000/svg", "http://www.w3.org/1999/xlink"
-HREF = f"{{{XLINK}}}href"
 
 PALETTE = ("ink", "muted", "rule", "fit", "over", "best", "limit", "forward", "loss", "backward", "recompute", "paper")
 PAGE_COLORS = {name: f"#0a0b{number:02x}" for number, name in enumerate(PALETTE, start=1)}
@@ -236,40 +235,31 @@ def _to_element(figure: Figure, name: str, label: str, titles: Mapping[str, Sequ
     ET.register_namespace("", SVG)
     root = ET.fromstring(file.getvalue())  # noqa: S314  (matplotlib's own output, in which no user has a word)
     for group, words in (titles or {}).items():
-        _give_titles(root, group, words)
+        (found,) = (element for element in root.iter(f"{{{SVG}}}g") if element.get("id") == group)
+        # Every mark is within the axes, so that each has its words.
+        for mark, title in zip(list(found.iter(f"{{{SVG}}}use")), words, strict=True):
+            ET.SubElement(mark, f"{{{SVG}}}title").text = title
     for parent in root.iter():
         for child in [child for child in parent if child.tag in {f"{{{SVG}}}metadata", f"{{{SVG}}}style"}]:
             parent.remove(child)
-        _restyle(parent)
-        _rename(parent, name)
+        _adapt(parent, name)
     root.attrib |= {"class": "chart", "role": "img", "aria-label": label}
     del root.attrib["width"], root.attrib["height"]
     return ET.tostring(root, encoding="unicode")
 
 
-def _give_titles(root: ET.Element, group: str, words: Sequence[str]) -> None:
-    (found,) = (element for element in root.iter(f"{{{SVG}}}g") if element.get("id") == group)
-    marks = list(found.iter(f"{{{SVG}}}use"))
-    assert len(marks) == len(words), "every mark is within the axes"
-    for mark, title in zip(marks, words, strict=True):
-        ET.SubElement(mark, f"{{{SVG}}}title").text = title
-
-
-def _restyle(element: ET.Element) -> None:
+def _adapt(element: ET.Element, name: str) -> None:
+    """Give an element the page's own style, and identifiers of its figure's own: those of two figures are alike."""
     for declaration in filter(None, map(str.strip, element.attrib.pop("style", "").split(";"))):
-        name, _, value = (part.strip() for part in declaration.partition(":"))
-        if name == "font":
+        attribute, _, value = (part.strip() for part in declaration.partition(":"))
+        if attribute == "font":
             # ``9px 'DejaVu Sans'``: the family is the page's.
             element.set("font-size", next(word for word in value.split() if word.endswith("px")).removesuffix("px"))
         else:
-            element.set(name, _VARIABLES.get(value.lower(), value))
-
-
-def _rename(element: ET.Element, name: str) -> None:
-    """Make identifiers the figure's own: those of two figures are alike, and a page has each once."""
+            element.set(attribute, _VARIABLES.get(value.lower(), value))
     if (own := element.get("id")) is not None:
         element.set("id", f"{name}-{own}")
-    if (target := element.attrib.pop(HREF, None)) is not None:
+    if (target := element.attrib.pop(f"{{{XLINK}}}href", None)) is not None:
         element.set("href", f"#{name}-{target.removeprefix('#')}")
     if (clip := element.get("clip-path")) is not None:
         element.set("clip-path", clip.replace("url(#", f"url(#{name}-"))

@@ -18,7 +18,6 @@ from autorecompute.studies.records import require_database, shared_from
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
 
-    from autorecompute.result import Result
     from autorecompute.studies import StudyFolder
     from autorecompute.studies.transfer import StoredStudy
     from autorecompute.studies.tuned import Tuned
@@ -43,13 +42,12 @@ class StudyLine:
             shared = "; shared" if shared_from(folder) is not None else ""
         except AutorecomputeError as error:
             return cls(study=folder.name, problem=None, verdict=None, command=None, note=str(error))
-        return cls(
-            study=folder.name,
-            problem=head.problem.digest,
-            verdict=None if result is None else result.verdict,
-            command=head.command,
-            note=_describe(result) + shared,
-        )
+        note = "no answer yet" if result is None or result.verdict is None else ""
+        if result is not None and result.verdict is not None and (best := result.best) is not None:
+            note = f"{best.description} at batch {best.batch}{', so far' if result.search_end.is_early else ''}"
+        verdict = None if result is None else result.verdict
+        digest, command = head.problem.digest, head.command
+        return cls(study=folder.name, problem=digest, verdict=verdict, command=command, note=note + shared)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -57,15 +55,6 @@ class StudyList:
     """The studies there are."""
 
     studies: Annotated[tuple[StudyLine, ...], "The studies, by name."]
-
-
-def _describe(result: Result | None) -> str:
-    if result is None or result.verdict is None:
-        return "no answer yet"
-    if result.best is None:
-        return ""
-    found = f"{result.best.description} at batch {result.best.batch}"
-    return f"{found}, so far" if result.search_end.is_early else found
 
 
 def print_studies(studies: Sequence[StudyLine]) -> None:
