@@ -16,16 +16,15 @@ import types
 from collections.abc import Mapping
 from typing import TYPE_CHECKING, Annotated, Any, Literal, Union, get_args, get_origin
 
-from autorecompute.cli.output import Failure
+from autorecompute.cli import Failure
 from autorecompute.codec import NOT_FINITE, Absent, entries_of
-from autorecompute.emit.emitted import Emitted
+from autorecompute.emit import Emitted
 from autorecompute.plans import Choice, Config
 from autorecompute.ranges import Range
-from autorecompute.reports.answer_json import Answer, ShownStudy
-from autorecompute.reports.check_report import Checked
+from autorecompute.reports.documents import Answer, ShownStudy
 from autorecompute.reports.installation import Installation
-from autorecompute.reports.listing import StudyList
 from autorecompute.reports.plans_json import Plans
+from autorecompute.reports.tables import Checked, StudyList
 from autorecompute.studies.archive import LINES
 
 if TYPE_CHECKING:

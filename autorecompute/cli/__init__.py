@@ -1,48 +1,49 @@
-"""The command line: one file a verb, no logic. Torch, optuna and rich are imported by the verbs that need them."""
+"""The command line: its verbs are imported when they are called, for ``--help`` must stay fast."""
 
 from __future__ import annotations
 
-import argparse
+import codecs
 import contextlib
+import importlib
+import io
 import os
 import signal
 import sys
+import time
+from dataclasses import dataclass
 from pathlib import Path
+from typing import TYPE_CHECKING, Annotated
 
-from autorecompute import __version__
-from autorecompute.cli import check, doctor, emit, plans, report, run, show, studies, train, tune
-from autorecompute.cli.output import guard_output
-from autorecompute.cli.parsing import Parser, require_no_stray_address, require_values
+from autorecompute.cli.parsers import STORAGE_VARIABLE, make_parser, prepared
 from autorecompute.errors import AutorecomputeError, InterruptedByUser, ReaderLeft, SetupError, UsageError
 from autorecompute.units import printable
 
-BATCH_FLAG = "--batch-flag"
-VERBS = (tune, train, plans, show, report, studies, emit, run, check, doctor)
-STARTING = (tune, train, plans, run, check)
-"""The verbs that start a script or a command: what follows ``--`` is its own."""
+if TYPE_CHECKING:
+    from _typeshed import ReadableBuffer
 
 
 def main(argv: list[str] | None = None) -> int:
     """Run one command and give its exit code: see ``autorecompute.errors`` for what each means."""
     guard_output()
     arguments = sys.argv[1:] if argv is None else argv
+    # After -- comes the user's own command, or the script's arguments.
+    split = arguments.index("--") if "--" in arguments else len(arguments)
     try:
-        return _run(arguments)
+        return _run(arguments[:split], arguments[split + 1 :])
     except ReaderLeft as end:
         return end.exit_code
     except AutorecomputeError as error:
-        return _fail(error, arguments)
+        return _fail(error, as_json="--json" in arguments[:split])
     except KeyboardInterrupt:
-        return _fail(InterruptedByUser("interrupted"), arguments)
+        return _fail(InterruptedByUser("interrupted"), as_json="--json" in arguments[:split])
 
 
-def _fail(error: AutorecomputeError, arguments: list[str]) -> int:
+def _fail(error: AutorecomputeError, *, as_json: bool) -> int:
     """Say why there is no answer, with ``--json`` on standard output, too."""
     message = printable(str(error))
     print(f"autorecompute: {message}", file=sys.stderr)
-    if "--json" in arguments[: _own(arguments)] and not error.has_answer:
+    if as_json and not error.has_answer:
         from autorecompute import codec
-        from autorecompute.cli.output import Failure
 
         # Where standard output cannot be written, that is what the message is about.
         with contextlib.suppress(ReaderLeft, SetupError):
@@ -50,60 +51,99 @@ def _fail(error: AutorecomputeError, arguments: list[str]) -> int:
     return error.exit_code
 
 
-def _own(arguments: list[str]) -> int:
-    """Count the arguments that are ours: after ``--`` comes the user's own command, or the script's arguments."""
-    return arguments.index("--") if "--" in arguments else len(arguments)
-
-
-def _run(arguments: list[str]) -> int:
-    split = _own(arguments)
+def _run(arguments: list[str], rest: list[str]) -> int:
     try:
-        require_no_stray_address(arguments[:split])
-        require_values(arguments[:split])
-        args = make_parser().parse_args(_join_flag_value(arguments[:split]))
+        args = make_parser().parse_args(prepared(arguments))
     finally:
         sys.stdout.flush()  # --help ends right there
     try:
         Path.cwd()
     except OSError as error:
         raise SetupError(f"The working folder cannot be used: {error.strerror}. Go to another one with cd.") from error
-    args.rest = arguments[split + 1 :]
-    if args.rest and args.run not in {verb.run for verb in STARTING}:
+    args.rest, args.began_seconds = rest, time.monotonic()  # what is imported for the verb counts
+    if rest and not args.starts:
         raise UsageError(
             f"'autorecompute {arguments[0]}' starts no script, so nothing can follow --. Leave out the --."
         )
     # It may hold a password, and is nothing to the scripts that are started from here.
-    os.environ.pop(tune.STORAGE_VARIABLE, None)
+    os.environ.pop(STORAGE_VARIABLE, None)
     signal.signal(signal.SIGTERM, signal.default_int_handler)
-    code = int(args.run(args))
+    module, _, function = args.run.partition(".")
+    code = int(getattr(importlib.import_module(f"autorecompute.cli.{module}"), function)(args))
     sys.stdout.flush()
     return code
 
 
-def _join_flag_value(arguments: list[str]) -> list[str]:
-    """Write ``--batch-flag --bs`` as ``--batch-flag=--bs``: argparse takes no value that looks like a flag."""
-    joined: list[str] = []
-    for argument in arguments:
-        if joined and joined[-1] == BATCH_FLAG:
-            joined[-1] = f"{BATCH_FLAG}={argument}"
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Failure:
+    """Why a command has no answer."""
+
+    error: Annotated[str, "What happened, and what to do next, as on standard error."]
+    exit_code: Annotated[int, "The exit code of the command."]
+
+
+STDOUT, STDERR = 1, 2
+UNENCODABLE = "autorecompute.unencodable"
+
+
+def guard_output() -> None:
+    """End the command by the contract where standard output cannot be written; standard error may fail.
+
+    A stream that something else has taken the place of, such as a test's, is left alone.
+    """
+    codecs.register_error(UNENCODABLE, _write_out)
+    # Left free, its number would be that of the next file, and whoever writes to it would write there.
+    for name, number, flags in (("stderr", STDERR, os.O_WRONLY), ("stdout", STDOUT, os.O_RDONLY)):
+        stream, encoding = getattr(sys, name), "utf-8"
+        if stream is None:
+            _occupy(number, flags)
+        elif stream is getattr(sys, f"__{name}__") and stream.fileno() == number:
+            stream.flush()
+            encoding = stream.encoding
         else:
-            joined.append(argument)
-    return joined
+            continue
+        raw = _Guarded(number, "wb", closefd=False)
+        errors = UNENCODABLE if number == STDOUT else "backslashreplace"
+        is_by_line = number == STDERR or raw.isatty()
+        setattr(sys, name, io.TextIOWrapper(io.BufferedWriter(raw), encoding, errors, line_buffering=is_by_line))
 
 
-def make_parser() -> argparse.ArgumentParser:
-    """Return the parser of all verbs."""
-    parser: argparse.ArgumentParser = Parser(
-        prog="autorecompute",
-        description="Finds by measurement which activations a training job should recompute so that its\nbatch fits.",
-        formatter_class=argparse.RawDescriptionHelpFormatter,
-        epilog="examples:\n"
-        "  autorecompute tune train.py --target-batch 32 --memory-limit 40GiB    what to recompute\n"
-        "  autorecompute run STUDY -- python train.py --batch-size 32            train with it\n"
-        "  autorecompute train train.py --memory-limit 40GiB                     both in one",
-    )
-    parser.add_argument("--version", action="version", version=f"autorecompute {__version__}")
-    subparsers = parser.add_subparsers(metavar="VERB", required=True)
-    for verb in VERBS:
-        verb.register(subparsers)
-    return parser
+def _occupy(number: int, flags: int) -> None:
+    null = os.open(os.devnull, flags)
+    if null != number:
+        os.dup2(null, number)
+        os.close(null)
+
+
+def _write_out(error: UnicodeError) -> tuple[str | bytes, int]:
+    """Return a path that is no UTF-8 as the bytes that it is; what a terminal has no sign for as Python writes it."""
+    try:
+        return codecs.lookup_error("surrogateescape")(error)
+    except UnicodeError:
+        return codecs.backslashreplace_errors(error)
+
+
+class _Guarded(io.FileIO):
+    """File below the buffer of standard output or standard error, where failures are met."""
+
+    def write(self, content: ReadableBuffer, /) -> int:
+        """Write, or lead all that follows to nowhere: Python writes what it holds back once more when it ends.
+
+        A message that nobody is there to read is dropped, and the command goes on to its answer.
+
+        Raises:
+            ReaderLeft: whoever read has seen enough.
+            SetupError: the disk is full, or the stream is closed.
+        """
+        try:
+            return super().write(content)
+        except OSError as error:
+            if self.fileno() == STDERR:
+                return memoryview(content).nbytes
+            _occupy(self.fileno(), os.O_WRONLY)
+            if isinstance(error, BrokenPipeError):
+                raise ReaderLeft from error
+            raise SetupError(
+                f"Standard output cannot be written: {error.strerror}. What was measured is kept: make room, or write "
+                "elsewhere, and run the command again."
+            ) from error

@@ -2,74 +2,49 @@
 
 from __future__ import annotations
 
-import argparse
 import shlex
 import sys
 from dataclasses import replace
 from typing import TYPE_CHECKING
 
-from autorecompute.cli.parsing import positive
+from autorecompute import codec
+from autorecompute.backends.registry import render, variables
+from autorecompute.checking import Checker, Stored
+from autorecompute.emit import require_best
 from autorecompute.errors import NothingFitsError, UsageError
 from autorecompute.files import shown
+from autorecompute.plans import Config
+from autorecompute.reports.tables import Checked, print_check
+from autorecompute.studies import StudyFolder, load_result
+from autorecompute.studies.checked import keep_check
+from autorecompute.studies.folder import make_folder, require_plain
+from autorecompute.studies.records import trials_of
 from autorecompute.training_job import CHECKPOINTING, REPLACED
+from autorecompute.trials import Bench, Job
+from autorecompute.trials.job import PYTHON, PYTHONS
 from autorecompute.units import printable
+from autorecompute.waiting import interruptible
+from autorecompute.worker.protocol import MODULE_FLAG
 
 if TYPE_CHECKING:
+    import argparse
     from collections.abc import Sequence
 
-    from autorecompute.checking import Stored
-    from autorecompute.result import Result
-    from autorecompute.studies import StudyFolder
+    from autorecompute.result import Best, Result
     from autorecompute.studies.checked import CheckReport
-    from autorecompute.trials import Bench, Job
 
-DEFAULT_STEPS = 3
 SUFFIX = ".py"
 LAUNCHERS = {"torch.distributed.run", "torch.distributed.launch", "accelerate.commands.launch"}
 """Modules that start a script, and are none themselves."""
-EPILOG = """example:
-  autorecompute check bert -- train.py --batch-size 32
-
-exit codes:
-  0 the config is valid here, 4 it is not or could not be confirmed, 5 the script fails, 2 there is no such study or
-  the command gives another batch, 3 the machine or the installation lacks something.
-"""
-
-
-def register(subparsers: argparse._SubParsersAction[argparse.ArgumentParser]) -> None:
-    """Add the verb."""
-    parser = subparsers.add_parser(
-        "check",
-        help="is a study's config still valid here?",
-        description="Runs a few steps under the config and compares plans, peak, gradients and speed with the study's.",
-        usage="%(prog)s [-h] [--steps N] [--json] STUDY -- [COMMAND] SCRIPT [ARGUMENT ...]",
-        epilog=EPILOG,
-        formatter_class=argparse.RawDescriptionHelpFormatter,
-    )
-    parser.add_argument("study", metavar="STUDY", help="name of the study")
-    parser.add_argument("--steps", type=positive, default=DEFAULT_STEPS, metavar="N", help="timed steps (default 3)")
-    parser.add_argument("--json", action="store_true", help="print one JSON object")
-    parser.set_defaults(run=run)
 
 
 def run(args: argparse.Namespace) -> int:
     """Check the config with the command after ``--``.
 
     What a study says of its command is not run: its folder may come from anybody, as in a repository that was cloned.
-
-    Raises:
-        UsageError: there is no such study, it has no answer, or the command is missing or names no script.
-        NothingFitsError: the config is not valid here, or its gradients were not compared.
-        ScriptError: the script fails by itself.
     """
-    from autorecompute import codec
-    from autorecompute.emit.formats import require_best
-    from autorecompute.reports.check_report import Checked, print_check
-    from autorecompute.studies import StudyFolder, load_result
-    from autorecompute.studies.checked import keep_check
-
     folder, result = StudyFolder(args.study), load_result(args.study)
-    require_best(result)
+    best = require_best(result)
     if not args.rest:
         raise UsageError(_ask_for_command(folder.name, result))
     job = replace(
@@ -77,7 +52,7 @@ def run(args: argparse.Namespace) -> int:
         backend=result.versions["backend"],
         replaces_checkpointing=result.versions.get(CHECKPOINTING) == REPLACED,
     )
-    report = _check(folder, result, job, args.steps)
+    report = _check(folder, result, best, job, args.steps)
     if args.json:
         print(codec.dumps(Checked(valid=report.is_valid, report=report)))
     else:
@@ -87,7 +62,7 @@ def run(args: argparse.Namespace) -> int:
         error.has_answer = True
         raise error
     if folder.is_imported:
-        keep_check(folder, require_best(result))
+        keep_check(folder, best)
         print(f"autorecompute: study '{folder.name}' is confirmed on this machine", file=sys.stderr)
     return 0
 
@@ -120,10 +95,7 @@ def _ask_for_command(name: str, result: Result) -> str:
 
 
 def as_typed(words: Sequence[str]) -> Sequence[str]:
-    """Return the command that the words after ``--`` stand for: a script may come alone, as it does after ``tune``."""
-    from autorecompute.trials.job import PYTHON
-    from autorecompute.worker.protocol import MODULE_FLAG
-
+    """Return the command that the words after ``--`` stand for: a script may come alone."""
     return [PYTHON, *words] if words and (words[0].endswith(SUFFIX) or words[0] == MODULE_FLAG) else words
 
 
@@ -131,12 +103,8 @@ def job_of(command: Sequence[str]) -> Job:
     """Return a command that was typed, as a worker is started with it.
 
     Raises:
-        UsageError: no script is named in it, or there is none.
+        UsageError: it names no script, or one that does not exist.
     """
-    from autorecompute.trials import Job
-    from autorecompute.trials.job import PYTHONS
-    from autorecompute.worker.protocol import MODULE_FLAG
-
     modules = [
         place + 1
         for place, word in enumerate(command[:-1])
@@ -155,16 +123,10 @@ def job_of(command: Sequence[str]) -> Job:
     return Job.of_command(command, place)
 
 
-def _check(folder: StudyFolder, result: Result, job: Job, steps: int) -> CheckReport:
-    from autorecompute.checking import Checker, Stored
-    from autorecompute.emit.formats import require_best
-    from autorecompute.studies.records import trials_of
-    from autorecompute.waiting import interruptible
-
+def _check(folder: StudyFolder, result: Result, best: Best, job: Job, steps: int) -> CheckReport:
     def note(sentence: str) -> None:
         print(f"autorecompute: {printable(sentence)}", file=sys.stderr)
 
-    best = require_best(result)
     stored = Stored(
         study=folder.name,
         problem=replace(folder.problem(), batch=best.batch),
@@ -180,11 +142,6 @@ def _check(folder: StudyFolder, result: Result, job: Job, steps: int) -> CheckRe
 
 
 def _open_bench(folder: StudyFolder, stored: Stored, job: Job, batch: int | None) -> Bench:
-    from autorecompute.backends.registry import render, variables
-    from autorecompute.plans import Config
-    from autorecompute.studies.folder import make_folder, require_plain
-    from autorecompute.trials import Bench
-
     require_plain(folder)
     logs = make_folder(folder.workers / "check")
     rendered = render(Config(), stored.best.knobs, stored.result.versions, logs).variables

@@ -2,53 +2,29 @@
 
 from __future__ import annotations
 
-import argparse
 import subprocess
 import sys
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
+from autorecompute import codec
+from autorecompute.backends.findings import Finding
 from autorecompute.backends.registry import PACKAGES, controller, controllers
+from autorecompute.codec import UnreadableError
 from autorecompute.errors import SetupError
+from autorecompute.reports.installation import Installation, print_installation
 from autorecompute.units import signal_name
 
 if TYPE_CHECKING:
-    from autorecompute.backends.findings import Finding
-    from autorecompute.backends.interface import ControllerBackend
+    import argparse
 
-EXAMPLES = """examples:
-  autorecompute doctor           what is installed, what is missing, and the command that repairs it
-  autorecompute doctor --fix     build what can be built here first
-  autorecompute doctor --json    for a program
-"""
+    from autorecompute.backends.interface import ControllerBackend
 
 TIMEOUT_SECONDS = 300.0
 TAIL_LINES = 5
 
 
-def register(subparsers: argparse._SubParsersAction[Any]) -> None:
-    """Add the verb."""
-    parser = subparsers.add_parser(
-        "doctor",
-        help="what is installed, what is missing, and the repair",
-        description="Looks at every piece that training needs. Exit code 3 where nothing can train.",
-        epilog=EXAMPLES,
-        formatter_class=argparse.RawDescriptionHelpFormatter,
-    )
-    parser.add_argument("--backend", choices=tuple(PACKAGES), help="look at what this training system needs alone")
-    parser.add_argument("--fix", action="store_true", help="build what is missing and can be built here, then look")
-    parser.add_argument("--json", action="store_true", help="print one JSON object")
-    parser.set_defaults(run=run)
-
-
 def run(args: argparse.Namespace) -> int:
-    """Report on the installation of this interpreter, and return 3 where nothing can train.
-
-    Raises:
-        SetupError: the installation check did not finish.
-    """
-    from autorecompute import codec
-    from autorecompute.reports.installation import Installation, print_installation
-
+    """Report on the installation of this interpreter, and return 3 where nothing can train."""
     backends = controllers() if args.backend is None else [controller(args.backend)]
     if args.fix:
         for backend in backends:
@@ -69,10 +45,6 @@ def diagnose(backend: ControllerBackend) -> list[Finding]:
     Raises:
         SetupError: that process died, or took longer than five minutes.
     """
-    from autorecompute import codec
-    from autorecompute.backends.findings import Finding
-    from autorecompute.codec import UnreadableError
-
     command = [sys.executable, "-m", f"{PACKAGES[backend.NAME]}.diagnose"]
     try:
         done = subprocess.run(

@@ -2,31 +2,45 @@
 
 from __future__ import annotations
 
-import argparse
 import contextlib
 import os
 import shlex
 import shutil
 import sys
 from dataclasses import replace
-from pathlib import Path
 from typing import TYPE_CHECKING
 
-from autorecompute.backends.registry import AUTO, backend_of, known_cards, plain_name
-from autorecompute.cli.parsing import add_script_arguments, asked_job, batch_list, positive
-from autorecompute.cli.tune import parse_limit
+from rich.console import Console
+from rich.progress import track
+
+from autorecompute import codec
+from autorecompute.backends.registry import AUTO, backend_of, known_cards, log_variables, plain_name
+from autorecompute.cli.parsers import LEVELS, asked_job, parse_limit
 from autorecompute.errors import NothingFitsError, ScriptError, SetupError, UsageError, WrongBatchError
 from autorecompute.files import shown
+from autorecompute.memory import PeakView
+from autorecompute.plans import Config, choose_config
+from autorecompute.reports import plans_text as text
+from autorecompute.reports.charts import require_picture_file, save_picture
+from autorecompute.reports.console import make_console
+from autorecompute.reports.plans_json import Overview, Plans
+from autorecompute.reports.plans_text import choose_dims
+from autorecompute.search.candidates import predict_frontier
+from autorecompute.trials import Bench, following
+from autorecompute.trials.private import make_private_folder
+from autorecompute.tuning.searcher_factory import PROFILED_BATCH, informative_configs, survey
 from autorecompute.units import format_bytes
+from autorecompute.waiting import interruptible
+from autorecompute.worker.protocol import MODULE_FLAG
 
 if TYPE_CHECKING:
+    import argparse
     from collections.abc import Iterable, Iterator, Sequence
 
     from autorecompute.backends.interface import ControllerBackend
-    from autorecompute.memory import MemoryModel, PeakView
-    from autorecompute.plans import Config, Space
-    from autorecompute.reports.plans_json import Overview
-    from autorecompute.trials import Bench, Job
+    from autorecompute.memory import MemoryModel
+    from autorecompute.plans import Space
+    from autorecompute.trials import Job
 
 
 DETECTION_BATCH = 8
@@ -42,8 +56,6 @@ def look(args: argparse.Namespace, level: str | None) -> tuple[list[Overview], P
     Raises:
         AutorecomputeError: there is nothing to look at, for one of the reasons that have an exit code.
     """
-    from autorecompute.reports.picture import require_picture_file
-
     limit_bytes = parse_limit(args.memory_limit)
     if args.card is not None and not args.fake:
         raise UsageError("--card says what fake tensors stand for. Add --fake, or leave it out.")
@@ -59,8 +71,6 @@ def look(args: argparse.Namespace, level: str | None) -> tuple[list[Overview], P
     if args.launcher and _peak_options(args):
         raise UsageError("One process is profiled at a time: leave out --launcher, or --peak and --memory-limit.")
     if args.log_level is not None:
-        from autorecompute.backends.registry import log_variables
-
         os.environ |= dict.fromkeys(log_variables(), args.log_level.upper())
     follows = level not in {None, "warning"} and not args.debug_script
     try:
@@ -87,9 +97,6 @@ def _on_fakes(job: Job, args: argparse.Namespace) -> Job:
 def _look_at(
     batch: int | None, job: Job, args: argparse.Namespace, limit_bytes: int | None, *, follows: bool
 ) -> tuple[list[Overview], PeakView | None]:
-    from autorecompute.reports.plans_json import Overview
-    from autorecompute.reports.plans_text import choose_dims
-
     with _bench(batch, job, follows=follows, debugs=args.debug_script) as bench:
         detections = bench.detect_ranks()
         asked = [(detection, choose_dims(detection, args.batch, args.dim)) for detection in detections]
@@ -122,10 +129,6 @@ def _peak_options(args: argparse.Namespace) -> list[str]:
 
 @contextlib.contextmanager
 def _bench(batch: int | None, job: Job, *, follows: bool, debugs: bool) -> Iterator[Bench]:
-    from autorecompute.trials import Bench, following
-    from autorecompute.trials.private import make_private_folder
-    from autorecompute.waiting import interruptible
-
     print(f"running {job.script} up to its first training step", file=sys.stderr, flush=True)
     logs = make_private_folder("plans-")
     try:
@@ -147,8 +150,6 @@ def _bench(batch: int | None, job: Job, *, follows: bool, debugs: bool) -> Itera
 
 def _small_batch(job: Job, args: argparse.Namespace) -> int | None:
     """Return the batch that the script is run at; ``None`` for its own."""
-    from autorecompute.tuning.searcher_factory import PROFILED_BATCH
-
     if job.fakes:
         batch: int | None = args.batch
         return batch
@@ -158,11 +159,11 @@ def _small_batch(job: Job, args: argparse.Namespace) -> int | None:
 
 
 def _survey(args: argparse.Namespace, bench: Bench, overview: Overview, limit_bytes: int | None) -> PeakView:
-    from autorecompute.memory import PeakView
-    from autorecompute.search.candidates import predict_frontier
-
     detection, space = overview.detection, overview.detection.space
-    config, backend = _choose(args, overview, space), backend_of(detection.versions)
+    backend = backend_of(detection.versions)
+    config = overview.offer.config if overview.offer.is_on else space.all_on
+    if args.beside is not None:
+        config = choose_config(args.beside, space, overview.plans)
     known = backend.memory_of(detection)
     if known is None and backend.memory_model is None:
         options, notes = " and ".join(_peak_options(args)), "".join(f"\n  {note}" for note in overview.offer.notes)
@@ -187,12 +188,6 @@ def _survey(args: argparse.Namespace, bench: Bench, overview: Overview, limit_by
 
 def _profile(bench: Bench, space: Space, config: Config, backend: ControllerBackend) -> tuple[MemoryModel, Config]:
     """Profile steps, and return what they tell with the config, or with no recompute where it could not be profiled."""
-    from rich.console import Console
-    from rich.progress import track
-
-    from autorecompute.plans import Config
-    from autorecompute.tuning.searcher_factory import informative_configs, survey
-
     configs = informative_configs(space, [config])
     print(f"profiling a step of each of {len(configs)} configs", file=sys.stderr)
     progress = track(configs, "profiling", console=Console(stderr=True), transient=True)
@@ -226,17 +221,7 @@ def _noticing_restarts(configs: Iterable[Config], bench: Bench) -> Iterator[Conf
             print(told, file=sys.stderr)
 
 
-def _choose(args: argparse.Namespace, overview: Overview, space: Space) -> Config:
-    from autorecompute.plans import choose_config
-
-    if args.beside is not None:
-        return choose_config(args.beside, space, overview.plans)
-    return overview.offer.config if overview.offer.is_on else space.all_on
-
-
 def _tune_command(args: argparse.Namespace, job: Job) -> str:
-    from autorecompute.worker.protocol import MODULE_FLAG
-
     options = {
         "target-batch": args.batch,
         "memory-limit": args.memory_limit,
@@ -251,88 +236,12 @@ def _tune_command(args: argparse.Namespace, job: Job) -> str:
     return shlex.join(["autorecompute", "tune", *script, *flags, *rest])
 
 
-LEVELS = ("verbose", "devinfo", "info", "warning")
-
-
-def register(subparsers: argparse._SubParsersAction[argparse.ArgumentParser]) -> None:
-    """Add the verb."""
-    parser = subparsers.add_parser(
-        "plans",
-        help="what could be recomputed, and what it would save",
-        description="Runs the script up to its first training step and prints what could be recomputed.",
-        epilog="example:\n  autorecompute plans train.py --batch 32 --details -- --epochs 1",
-        formatter_class=argparse.RawDescriptionHelpFormatter,
-    )
-    add_script_arguments(parser)
-    parser.add_argument("--batch", type=positive, metavar="N", help="state savings at this batch")
-    parser.add_argument(
-        "--dim",
-        type=_dimension,
-        action="append",
-        default=[],
-        metavar="NAME=VALUE",
-        help="state savings at this size of another dimension, such as sequence=512; may be repeated",
-    )
-    parser.add_argument("--details", action="store_true", help="print which activations the plans are about, too")
-    parser.add_argument("--json", action="store_true", help="print one JSON object with all of it")
-    parser.add_argument(
-        "--fake",
-        action="store_true",
-        help="run the script on fake tensors, which have no data: for models too large for this machine",
-    )
-    parser.add_argument(
-        "--card",
-        metavar="NAME",
-        help="with --fake: take this card's kernels, and tell what PyTorch's allocator would reserve on it: H100, A100",
-    )
-    parser.add_argument(
-        "--ranks",
-        type=positive,
-        default=0,
-        metavar="N",
-        help="with --fake: simulate the first of N ranks that train together",
-    )
-    peak = parser.add_argument_group("the peak, predicted without training")
-    peak.add_argument("--peak", action="store_true", help="memory over one step, and what each plan saves at the peak")
-    peak.add_argument(
-        "--with",
-        dest="beside",
-        metavar="CONFIG",
-        help="--peak, and this config beside no recompute: all, none, another preset, numbers of plans like "
-        "1,4, or a file of plans (default: what the environment switches on, else all)",
-    )
-    peak.add_argument(
-        "--batches",
-        type=batch_list,
-        default=(),
-        metavar="N,N,...",
-        help="the peak of each preset at each of these batches",
-    )
-    peak.add_argument("--picture", type=Path, metavar="FILE", help="draw both timelines: .png, .svg or .pdf")
-    peak.add_argument("--memory-limit", metavar="SIZE", help="does it fit, and with what: 40GiB, 900MiB")
-    parser.add_argument(
-        "--log-level",
-        choices=LEVELS,
-        help="problems only, the summary, details; the training system's own log goes to stderr (default: what its own "
-        "variable says)",
-    )
-    parser.set_defaults(run=run)
-
-
-def _dimension(text: str) -> tuple[str, int]:
-    name, separator, value = text.partition("=")
-    if not name or not separator:
-        raise argparse.ArgumentTypeError(f"'{text}' is not written like sequence=512")
-    return name, positive(value)
-
-
 def run(args: argparse.Namespace) -> int:
     """Detect, profile if that is wanted, and print."""
-    from autorecompute import codec
-    from autorecompute.reports.picture import save_picture
-    from autorecompute.reports.plans_json import Plans
-
-    level = args.log_level or _level_in_environment()
+    level = args.log_level
+    if level is None:
+        word = next((os.environ[name] for name in log_variables() if name in os.environ), "").lower()
+        level = "warning" if word in {"error", "fatal"} else word if word in LEVELS else None
     overviews, view = look(args, level)
     for problem in overviews[0].offer.problems:
         print(f"autorecompute: {problem}", file=sys.stderr)
@@ -346,32 +255,21 @@ def run(args: argparse.Namespace) -> int:
 
 
 def _print(args: argparse.Namespace, level: str | None, overviews: Sequence[Overview], view: PeakView | None) -> None:
-    from autorecompute.reports import peak
-    from autorecompute.reports.console import make_console
-    from autorecompute.reports.plans_text import print_details, print_summary
-
     console = make_console()
     if level != "warning":
-        print_summary(overviews[0], console)
+        text.print_summary(overviews[0], console)
     if args.details or level in {"devinfo", "verbose"}:
         for rank, overview in enumerate(overviews):
-            print_details(overview, console, rank=rank if len(overviews) > 1 else None)
+            text.print_details(overview, console, rank=rank if len(overviews) > 1 else None)
     if view is None:
         return
     if args.peak or args.beside is not None:
-        peak.print_peak(view, console, is_detailed=args.details)
-        peak.print_effects(view, console)
+        text.print_peak(view, console, is_detailed=args.details)
+        text.print_effects(view, console)
     if view.limit_bytes is not None:
-        peak.print_forecasts(view, console)
+        text.print_forecasts(view, console)
     if view.limit_bytes is not None or view.batches:
-        peak.print_frontier(view, console)
-        peak.print_batches(view, console)
-    peak.print_presets(view, console)
-    peak.print_rank(view, console)
-
-
-def _level_in_environment() -> str | None:
-    from autorecompute.backends.registry import log_variables
-
-    word = next((os.environ[name] for name in log_variables() if name in os.environ), "").lower()
-    return "warning" if word in {"error", "fatal"} else word if word in LEVELS else None
+        text.print_frontier(view, console)
+        text.print_batches(view, console)
+    text.print_presets(view, console)
+    text.print_rank(view, console)

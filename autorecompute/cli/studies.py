@@ -1,90 +1,110 @@
-"""``autorecompute studies``: what there is, and studies that come, go and travel."""
+"""``autorecompute show`` and ``studies``: what there is, and studies that come, go and travel."""
 
 from __future__ import annotations
 
 import sys
-from pathlib import Path
 from typing import TYPE_CHECKING
 
-from autorecompute.cli.show import add_show_arguments, run_list
-from autorecompute.cli.show import run as run_show
+from autorecompute import codec
+from autorecompute.backends.registry import controllers
+from autorecompute.emit import hand_out_if_any
 from autorecompute.errors import UsageError
+from autorecompute.files import write_named
+from autorecompute.reports.answer import NOT_OUR_COMMAND, print_result, print_trials
+from autorecompute.reports.documents import Answer, MeasuredTrial, NearestStudy, ShownStudy
+from autorecompute.reports.tables import StudyLine, StudyList, print_identity, print_nearest, print_studies
+from autorecompute.studies import StudyFolder, list_studies
+from autorecompute.studies.archive import GZIP_SUFFIX, compress, dump, read_archive
+from autorecompute.studies.folder import is_name
+from autorecompute.studies.importing import delete, find_removable, import_records, remove, require_removable, size_of
+from autorecompute.studies.problem import Tuned
+from autorecompute.studies.records import describe_missing, place_of, read_records, trials_of, trials_of_answer
+from autorecompute.studies.transfer import find_most_alike
+from autorecompute.trials.private import forget_compiled_code
 from autorecompute.units import format_bytes, printable
 
 if TYPE_CHECKING:
     import argparse
 
-    from autorecompute.studies import StudyFolder
+    from autorecompute.studies.transfer import StoredStudy
 
 
-def register(subparsers: argparse._SubParsersAction[argparse.ArgumentParser]) -> None:
-    """Add the verb with its own verbs."""
-    parser = subparsers.add_parser(
-        "studies",
-        help="list, move and remove studies",
-        description="Lists, exports, imports and removes the studies in ./studies.",
-        epilog="example: autorecompute studies export bert -o bert.jsonl.gz",
+def run_show(args: argparse.Namespace) -> int:
+    """Print a study, or their list."""
+    if args.study is None:
+        if args.why:
+            raise UsageError("--why is about one study. Name it: autorecompute show STUDY --why")
+        return run_list(args)
+    folder = StudyFolder(args.study)
+    tuned = Tuned.of(folder.head())
+    nearest = None
+    if args.why:
+        nearest = find_most_alike(tuned, folder, lambda text: print(printable(text), file=sys.stderr))
+    if args.json:
+        _print_json(folder, tuned, nearest, tells_nearest=args.why)
+    else:
+        _print(folder, tuned)
+        if args.why:
+            print()
+            print_nearest(tuned, nearest)
+    return 0
+
+
+def _print_json(folder: StudyFolder, tuned: Tuned, nearest: StoredStudy | None, *, tells_nearest: bool) -> None:
+    trials, result = trials_of(folder), folder.result()
+    answer, told = None, None
+    if result is not None:
+        answer = Answer.of(result, trials_of_answer(folder, result), hand_out_if_any(folder, result))
+    if nearest is not None:
+        told = NearestStudy(
+            study=nearest.name,
+            is_shipped=nearest.is_shipped,
+            has_same_plans=nearest.has_same_plans,
+            differences=tuple(tuned.compare(nearest.tuned)),
+        )
+    shown = ShownStudy(
+        provenance=folder.provenance(),
+        identity=tuned.parts,
+        result=answer,
+        trials=tuple(map(MeasuredTrial.of, trials)),
+        nearest=told if tells_nearest else codec.ABSENT,
     )
-    actions = parser.add_subparsers(metavar="ACTION", required=True)
-    listing = actions.add_parser("list", help="the studies there are")
-    listing.add_argument("--json", action="store_true", help="print one JSON object")
-    listing.set_defaults(run=run_list)
-    show = actions.add_parser("show", help="every trial of a study, and its answer")
-    show.add_argument("study", metavar="STUDY", help="name of the study")
-    add_show_arguments(show)
-    show.set_defaults(run=run_show)
-    _add_export(actions)
-    _add_import(actions)
-    _add_removal(actions)
+    print(codec.dumps(shown))
 
 
-def _add_export(actions: argparse._SubParsersAction[argparse.ArgumentParser]) -> None:
-    export = actions.add_parser(
-        "export",
-        help="a study as one portable file",
-        description="Writes all that a study measured as JSON lines: no logs, no absolute paths, no pickle. Its "
-        "command is in it, with the arguments.",
-    )
-    export.add_argument("study", metavar="STUDY", help="name of the study")
-    export.add_argument("-o", "--output", type=Path, metavar="FILE", help="compressed where it ends in .gz")
-    export.add_argument("--force", action="store_true", help="replace FILE if it exists")
-    export.set_defaults(run=run_export)
+def _print(folder: StudyFolder, tuned: Tuned) -> None:
+    # All is read before anything is printed: what cannot be read ends in a sentence alone.
+    trials, result, place = trials_of(folder), folder.result(), place_of(folder)
+    own, is_imported = trials_of_answer(folder, result) if result else [], folder.is_imported
+    rendered = hand_out_if_any(folder, result)
+    print_identity(tuned.problem.digest, tuned.parts)
+    if place:
+        print(f"shared in {place}")
+    print()
+    if trials:
+        print_trials(trials)
+        print()
+    if result:
+        print_result(result, own, folder.path, rendered)
+        if is_imported and result.best is not None:
+            print(NOT_OUR_COMMAND)
+    else:
+        again = "run its tune command again" if place is None else "run its tune command again, with its --storage,"
+        print(f"{describe_missing(folder)} No answer yet: {again} to go on.".strip())
 
 
-def _add_import(actions: argparse._SubParsersAction[argparse.ArgumentParser]) -> None:
-    importing = actions.add_parser("import", help="a study from such a file")
-    importing.add_argument("file", type=Path, metavar="FILE", help="what 'studies export' wrote; - reads it from stdin")
-    importing.add_argument("--study", metavar="NAME", help="what to call it (default: as it was called)")
-    importing.add_argument("--force", action="store_true", help="replace a study of this name")
-    importing.set_defaults(run=run_import)
-
-
-def _add_removal(actions: argparse._SubParsersAction[argparse.ArgumentParser]) -> None:
-    delete = actions.add_parser("delete", help="remove studies")
-    delete.add_argument("studies", nargs="+", metavar="STUDY", help="names of studies")
-    delete.add_argument("--force", action="store_true", help="ask nothing")
-    delete.set_defaults(run=run_delete)
-    prune = actions.add_parser(
-        "prune",
-        help="remove what reuse does not need",
-        description="Removes the output of finished studies' processes, studies that measured nothing, and what "
-        "commands that were ended have left.",
-    )
-    prune.add_argument("--dry-run", action="store_true", help="only print what would go, and its size")
-    prune.set_defaults(run=run_prune)
+def run_list(args: argparse.Namespace) -> int:
+    """Print the studies there are."""
+    studies = tuple(map(StudyLine.of, list_studies()))
+    if args.json:
+        print(codec.dumps(StudyList(studies=studies)))
+    else:
+        print_studies(studies)
+    return 0
 
 
 def run_export(args: argparse.Namespace) -> int:
-    """Write a study's archive.
-
-    Raises:
-        UsageError: there is no such study, its trials are elsewhere, or FILE exists or cannot be written.
-    """
-    from autorecompute.files import write_named
-    from autorecompute.studies import StudyFolder
-    from autorecompute.studies.archive import GZIP_SUFFIX, compress, dump
-    from autorecompute.studies.records import describe_missing, read_records
-
+    """Write a study's archive."""
     folder = StudyFolder(args.study)
     if missing := describe_missing(folder):
         raise UsageError(f"{missing} Wait for that, or run its tune command again with its --storage.")
@@ -98,16 +118,7 @@ def run_export(args: argparse.Namespace) -> int:
 
 
 def run_import(args: argparse.Namespace) -> int:
-    """Make a study of an archive.
-
-    Raises:
-        UsageError: FILE is no archive, or the name is taken.
-    """
-    from autorecompute.backends.registry import controllers
-    from autorecompute.studies.archive import read_archive
-    from autorecompute.studies.folder import is_name
-    from autorecompute.studies.importing import import_records
-
+    """Make a study of an archive."""
     records = read_archive(args.file)
     name = records.head.study if args.study is None else args.study
     if args.study is None and not is_name(name):
@@ -119,15 +130,7 @@ def run_import(args: argparse.Namespace) -> int:
 
 
 def run_delete(args: argparse.Namespace) -> int:
-    """Remove studies, after asking on a terminal.
-
-    Raises:
-        UsageError: one of them does not exist, is in use, or holds somebody else's files; then none is removed.
-    """
-    from autorecompute.studies import StudyFolder
-    from autorecompute.studies.importing import delete, require_removable
-    from autorecompute.trials.private import forget_compiled_code
-
+    """Remove studies, after asking on a terminal."""
     folders = [StudyFolder(name) for name in dict.fromkeys(args.studies)]
     for folder in folders:
         if not folder.exists():  # one that cannot be read may go, too
@@ -144,8 +147,6 @@ def run_delete(args: argparse.Namespace) -> int:
 
 
 def _agrees(folders: list[StudyFolder]) -> bool:
-    from autorecompute.studies.importing import size_of
-
     if not sys.stdin.isatty():
         raise UsageError("Nobody is there to be asked whether to remove it. Add --force.")
     for folder in folders:
@@ -156,9 +157,6 @@ def _agrees(folders: list[StudyFolder]) -> bool:
 
 def run_prune(args: argparse.Namespace) -> int:
     """Remove what reuse does not need, and print it."""
-    from autorecompute.studies.importing import find_removable, remove, size_of
-    from autorecompute.units import format_bytes
-
     found = list(find_removable())
     for path, why in found:
         print(f"{path}  {format_bytes(size_of(path))}  {why}")

@@ -2,29 +2,31 @@
 
 from __future__ import annotations
 
-import argparse
+import json
 import os
+import socket
 import sys
 from contextlib import suppress
 from pathlib import Path
 from typing import TYPE_CHECKING
 
+from autorecompute import codec
 from autorecompute.backends import registry
-from autorecompute.cli.parsing import add_command, add_replacement, asked_job, positive
-from autorecompute.cli.run import replace_process
-from autorecompute.cli.tune import parse_limit
+from autorecompute.cli.answers import replace_process
+from autorecompute.cli.parsers import asked_job, parse_limit
+from autorecompute.errors import AutorecomputeError, UsageError
+from autorecompute.result import VARIABLE as EVIDENCE_VARIABLE
+from autorecompute.studies import StudyFolder
+from autorecompute.studies.folder import require_own
+from autorecompute.training_job import default_allocator
+from autorecompute.trials import Job
+from autorecompute.trials.beside import TrainingBench, TrainingEndedError, start_beside
+from autorecompute.tuning.context import TuningSettings
+from autorecompute.tuning.session import default_name
+from autorecompute.worker.protocol import SETTINGS_VARIABLE, SearchRequest, Settings, is_alone
 
 if TYPE_CHECKING:
-    import socket
-    from typing import NoReturn
-
-    from autorecompute.studies import StudyFolder
-    from autorecompute.trials import Job
-    from autorecompute.trials.beside import TrainingBench
-    from autorecompute.tuning.context import TuningSettings
-    from autorecompute.worker.protocol import SearchRequest
-
-DEFAULT_TUNING_STEPS = 100
+    import argparse
 
 NICENESS = 10
 """The search leaves the processors to the training."""
@@ -33,47 +35,8 @@ MOST_TRIALS = 1000
 """Steps are what trials are counted in here."""
 
 
-def register(subparsers: argparse._SubParsersAction[argparse.ArgumentParser]) -> None:
-    """Add the verb."""
-    parser = subparsers.add_parser(
-        "train",
-        help="train, and tune in the first steps of that training",
-        description="Trains the unmodified script to its own end. Its first steps are trials:\n"
-        "each runs a config that is very likely to fit. The fastest then stays on. A trial step\n"
-        "can still run out of memory. For plain PyTorch, in one process or several ranks.",
-        epilog="example:\n  autorecompute train train.py --memory-limit 40GiB -- --epochs 3",
-        formatter_class=argparse.RawDescriptionHelpFormatter,
-    )
-    add_command(parser)
-    parser.add_argument(
-        "--memory-limit", metavar="SIZE", help="what the peak may reach, such as 40GiB (default: what the device has)"
-    )
-    parser.add_argument("--study", metavar="NAME", help="name of the study (default: made from the command)")
-    parser.add_argument(
-        "--tuning-steps",
-        type=positive,
-        default=DEFAULT_TUNING_STEPS,
-        metavar="N",
-        help="spend so many steps on trials at most, and 5 %% of those that a scheduler lets expect (default 100)",
-    )
-    parser.add_argument(
-        "--launcher", default="", metavar="COMMAND", help='what starts the ranks, such as "torchrun --nproc-per-node 2"'
-    )
-    add_replacement(parser)
-    parser.set_defaults(run=run, batch_flag=None)
-
-
 def run(args: argparse.Namespace) -> int:
-    """Become the training, so it returns no exit code of its own; the search runs in a process beside it.
-
-    Raises:
-        UsageError: there is no such script, or the study is not this machine's.
-        SetupError: the study cannot be read.
-    """
-    from autorecompute.studies import StudyFolder
-    from autorecompute.studies.folder import require_own
-    from autorecompute.tuning.session import default_name
-
+    """Become the training, so it returns no exit code of its own; the search runs in a process beside it."""
     limit_bytes = parse_limit(args.memory_limit)
     args.backend = registry.plain_name()
     job = asked_job(args)
@@ -81,22 +44,7 @@ def run(args: argparse.Namespace) -> int:
     if folder.exists():
         folder.head()
     require_own(folder)
-    _become_training(job, folder, limit_bytes, args.tuning_steps)
-
-
-def _settings(limit_bytes: int | None) -> TuningSettings:
-    from autorecompute.tuning.context import TuningSettings
-
-    return TuningSettings(limit_bytes=limit_bytes, max_trials=MOST_TRIALS, timeout_seconds=None, is_fresh=True)
-
-
-def _become_training(job: Job, folder: StudyFolder, limit_bytes: int | None, steps: int) -> NoReturn:
-    from autorecompute import codec
-    from autorecompute.result import VARIABLE as EVIDENCE_VARIABLE
-    from autorecompute.training_job import default_allocator
-    from autorecompute.worker.protocol import SETTINGS_VARIABLE, SearchRequest, Settings, is_alone
-
-    address, request = "", None
+    address, request, steps = "", None, args.tuning_steps
     if not job.launcher and is_alone():
         address = _search_beside(job, folder, _settings(limit_bytes), steps)
     else:
@@ -124,13 +72,15 @@ def _become_training(job: Job, folder: StudyFolder, limit_bytes: int | None, ste
     replace_process(job.training_command(), environment, "--launcher")
 
 
+def _settings(limit_bytes: int | None) -> TuningSettings:
+    return TuningSettings(limit_bytes=limit_bytes, max_trials=MOST_TRIALS, timeout_seconds=None, is_fresh=True)
+
+
 def _search_beside(job: Job, folder: StudyFolder, settings: TuningSettings, steps: int) -> str:
     """Start the search, and give its address for the training."""
-    from autorecompute.trials.beside import start_beside
 
     def search(line: socket.socket) -> None:
         os.nice(NICENESS)
-        from autorecompute.trials.beside import TrainingBench
         from autorecompute.tuning.while_training import tune_training
 
         tune_training(job, folder, settings, TrainingBench(job, folder.workers, line, steps))
@@ -147,14 +97,7 @@ def training_search(descriptor: int, words: str) -> None:
     See :func:`autorecompute.auto`. Whatever stands in the way is told there. It gives the number of the socket to it,
     and its request as JSON.
     """
-    import json
-    import socket
-
-    from autorecompute import codec
-    from autorecompute.errors import AutorecomputeError
-    from autorecompute.trials.beside import TrainingBench, TrainingEndedError
     from autorecompute.tuning.while_training import tune_training
-    from autorecompute.worker.protocol import SearchRequest
 
     os.nice(NICENESS)
     line, request = socket.socket(fileno=descriptor), codec.from_plain(json.loads(words), SearchRequest)
@@ -173,9 +116,6 @@ def training_search(descriptor: int, words: str) -> None:
 
 def _job_of(request: SearchRequest) -> Job:
     """Return the job that runs there; a program that no command line can start counts as typed."""
-    from autorecompute.errors import UsageError
-    from autorecompute.trials import Job
-
     backend = registry.plain_name()
     if not request.is_typed:
         with suppress(UsageError):
@@ -191,10 +131,6 @@ def _job_of(request: SearchRequest) -> Job:
 
 def _folder_of(request: SearchRequest, job: Job, bench: TrainingBench) -> StudyFolder:
     """Return the study of this name, or else the one of what is trained: a notebook trains one thing after another."""
-    from autorecompute.studies import StudyFolder
-    from autorecompute.studies.folder import require_own
-    from autorecompute.tuning.session import default_name
-
     if request.study is None:
         found = bench.detect()
         return StudyFolder(default_name(job, found.batch, request.limit_bytes, found.graph))

@@ -2,107 +2,38 @@
 
 from __future__ import annotations
 
-import argparse
-import os
 import sys
-import time
 from typing import TYPE_CHECKING
 
-from autorecompute.cli.parsing import (
-    AUTO_BATCH,
-    add_script_arguments,
-    asked_job,
-    batch_list,
-    in_a_name,
-    positive,
-    target_batch,
-)
+from autorecompute import codec
+from autorecompute.cli.parsers import AUTO_BATCH, STORAGE_VARIABLE, asked_job, in_a_name, parse_limit
+from autorecompute.emit import hand_out_if_any
 from autorecompute.errors import InterruptedByUser, LeftToOthers, NothingFitsError, UsageError
-from autorecompute.units import MIB, parse_bytes, parse_seconds
+from autorecompute.reports.answer import print_result
+from autorecompute.reports.documents import Answer
+from autorecompute.reports.live import LiveView
+from autorecompute.search import require_installed
+from autorecompute.search.fastest_batch import START
+from autorecompute.studies import StudyFolder
+from autorecompute.studies.records import trials_of_answer
+from autorecompute.studies.storage import parse_storage
+from autorecompute.trials.job import Effort
+from autorecompute.tuning.context import TuningSettings
+from autorecompute.tuning.session import TuningSession, default_name
+from autorecompute.units import parse_seconds
+from autorecompute.waiting import interruptible
 
 if TYPE_CHECKING:
+    import argparse
+
     from autorecompute.result import Result
-    from autorecompute.studies import StudyFolder
     from autorecompute.studies.storage import StorageUrl
-    from autorecompute.tuning.session import TuningSession
-
-SAMPLERS = ("model", "greedy", "tpe", "gp", "random")
-"""The searchers there are; their code is imported once one is needed."""
-
-STORAGE_VARIABLE = "AUTORECOMPUTE_STORAGE"
-"""Read where ``--storage`` is not given: an argument can be seen by all users of a machine. No process that a verb
-starts gets to see it."""
-
-DEFAULT_TRIALS = 40
-DEFAULT_WARMUP, DEFAULT_STEPS = 2, 5
-
-
-def register(subparsers: argparse._SubParsersAction[argparse.ArgumentParser]) -> None:
-    """Add the verb."""
-    parser = subparsers.add_parser(
-        "tune",
-        help="find the config to train with",
-        description="Finds by measurement what to recompute under a memory limit, and prints how to train with it.",
-        epilog="example:\n  autorecompute tune train.py --target-batch 32 --memory-limit 40GiB -- --epochs 1",
-        formatter_class=argparse.RawDescriptionHelpFormatter,
-    )
-    add_script_arguments(parser)
-    group = parser.add_mutually_exclusive_group()
-    group.add_argument(
-        "--target-batch",
-        type=target_batch,
-        metavar="N",
-        help="samples a forward on one device, or 'auto' for the batch with the most samples a second",
-    )
-    group.add_argument("--batches", type=batch_list, metavar="N,N,...", help="tune and compare exactly these batches")
-    parser.add_argument(
-        "--memory-limit", metavar="SIZE", help="what the peak may reach, such as 40GiB (default: what the device has)"
-    )
-    parser.add_argument("--study", metavar="NAME", help="name of the study (default: made from the command)")
-    parser.add_argument(
-        "--storage",
-        metavar="URL",
-        help="share the study with other workers: a database of Optuna, such as postgresql://USER@HOST/DATABASE "
-        f"(default: {STORAGE_VARIABLE}, else a file in the study's folder)",
-    )
-    parser.add_argument(
-        "--max-trials",
-        type=positive,
-        default=DEFAULT_TRIALS,
-        metavar="N",
-        help="configs to measure at most (default 40)",
-    )
-    parser.add_argument("--timeout", metavar="TIME", help="end with an answer within this time, such as 30m")
-    parser.add_argument(
-        "--steps", type=positive, default=DEFAULT_STEPS, metavar="N", help="timed steps of a trial (default 5)"
-    )
-    parser.add_argument(
-        "--warmup", type=positive, default=DEFAULT_WARMUP, metavar="N", help="steps before them (default 2)"
-    )
-    parser.add_argument(
-        "--sampler", choices=SAMPLERS, default=SAMPLERS[0], help="what chooses the next trial (default model)"
-    )
-    parser.add_argument("--fresh", action="store_true", help="take nothing over from other studies")
-    parser.add_argument(
-        "--knobs", action="store_true", help="then try other settings on the winner, which takes fresh processes"
-    )
-    parser.add_argument("--json", action="store_true", help="print one JSON object")
-    parser.set_defaults(run=run, storage_of_environment=os.environ.get(STORAGE_VARIABLE))
 
 
 def run(args: argparse.Namespace) -> int:
     """Tune, or answer from the finished study."""
-    began_seconds = time.monotonic()
     limit_bytes = parse_limit(args.memory_limit)
     timeout_seconds = parse_seconds(args.timeout) if args.timeout is not None else None
-    from autorecompute.search import require_installed
-    from autorecompute.search.fastest_batch import START
-    from autorecompute.studies import StudyFolder
-    from autorecompute.trials.job import Effort
-    from autorecompute.tuning.context import TuningSettings
-    from autorecompute.tuning.session import TuningSession, default_name
-    from autorecompute.waiting import interruptible
-
     require_installed(args.sampler)
     job = asked_job(args)
     batch, batches = args.target_batch, args.batches
@@ -115,7 +46,7 @@ def run(args: argparse.Namespace) -> int:
         limit_bytes=limit_bytes,
         max_trials=args.max_trials,
         timeout_seconds=timeout_seconds,
-        began_seconds=began_seconds,
+        began_seconds=args.began_seconds,
         effort=Effort(warmup=args.warmup, steps=args.steps),
         batch=batch,
         sampler=args.sampler,
@@ -139,26 +70,8 @@ def run(args: argparse.Namespace) -> int:
     return code  # a signal that came behind the answer interrupted nothing
 
 
-def parse_limit(text: str | None) -> int | None:
-    """Return the value of ``--memory-limit`` in bytes; ``None`` where it is not given.
-
-    Raises:
-        UsageError: it is no size, or one that is too small, as without its unit.
-    """
-    if text is None:
-        return None
-    limit_bytes = parse_bytes(text)
-    if limit_bytes < MIB:
-        has_unit = text.strip()[-1:].isalpha()
-        advice = "Give it 1MiB at least" if has_unit else f"Write a unit with it, such as {text}GiB"
-        raise UsageError(f"--memory-limit {text} is {limit_bytes} bytes. {advice}.")
-    return limit_bytes
-
-
 def _storage(args: argparse.Namespace, *, is_for_one: bool) -> StorageUrl | None:
     """Return the address of a shared study; ``None`` where it is not shared. An empty variable is as good as none."""
-    from autorecompute.studies.storage import parse_storage
-
     is_given = args.storage is not None
     text = args.storage if is_given else args.storage_of_environment or None
     if text is None:
@@ -170,8 +83,6 @@ def _storage(args: argparse.Namespace, *, is_for_one: bool) -> StorageUrl | None
 
 
 def _tune(session: TuningSession, *, as_json: bool) -> int:
-    from autorecompute.reports.live import LiveView
-
     session.require_own()
     try:
         with LiveView(has_bar=not session.debugs, is_shared=session.storage is not None) as view:
@@ -200,12 +111,6 @@ def _tune(session: TuningSession, *, as_json: bool) -> int:
 
 
 def _print(result: Result, folder: StudyFolder, *, as_json: bool) -> None:
-    from autorecompute import codec
-    from autorecompute.emit.handing import hand_out_if_any
-    from autorecompute.reports.answer_json import Answer
-    from autorecompute.reports.screen import print_result
-    from autorecompute.studies.records import trials_of_answer
-
     trials = trials_of_answer(folder, result)
     rendered = hand_out_if_any(folder, result)
     if as_json:

@@ -1,4 +1,4 @@
-"""The texts and figures of an answer, for the screen and the page."""
+"""An answer in words and figures, for the screen and the page, and as it stands on the screen."""
 
 from __future__ import annotations
 
@@ -7,25 +7,30 @@ import statistics
 from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Annotated
 
+from rich.text import Text
+
 from autorecompute.backends.registry import backend_of
-from autorecompute.figures import Figures, format_relative
+from autorecompute.figures import Figures, format_interval, format_relative
 from autorecompute.measurement import Outcome
 from autorecompute.plans import Config
 from autorecompute.ranges import Count, Ratio
+from autorecompute.reports.console import fit_table, make_console, shorten
 from autorecompute.result import SearchEnd
 from autorecompute.studies.checked import describe_unconfirmed
 from autorecompute.studies.folder import PAGE
 from autorecompute.training_job import ALLOCATOR
-from autorecompute.units import format_bytes, format_count, format_rate, format_seconds
+from autorecompute.units import format_bytes, format_count, format_rate, format_samples, format_seconds
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
     from pathlib import Path
 
-    from autorecompute.backends.interface import Emission
-    from autorecompute.measurement import GradientCheck, Trial
-    from autorecompute.result import Best, Result
+    from rich.console import Console
 
+    from autorecompute.backends.interface import Emission
+    from autorecompute.figures import CurvePoint, KnobFigures
+    from autorecompute.measurement import Trial
+    from autorecompute.result import Best, Result
 
 ROUGH = 0.05
 """Median error of peaks above which measurements decide, and people are told so."""
@@ -60,10 +65,7 @@ class Summary:
 
 
 def expected_step_seconds(trial: Trial) -> float | None:
-    """Return the step time that was expected of a trial.
-
-    ``None`` where none was, or relative to nothing that was measured.
-    """
+    """Return the expected step time; ``None`` where there is none, or it is relative to nothing that was measured."""
     step = trial.prediction.step if trial.prediction is not None else None
     return None if step is None or trial.reference_seconds is None else step * trial.reference_seconds
 
@@ -159,8 +161,8 @@ def runners_up(result: Result, trials: Sequence[Trial]) -> list[tuple[str, Figur
     """Return the fastest other configs that could have been the best, with their relative throughput in the race."""
     best = result.best.config if result.best is not None else None
     # No recompute has a line of its own.
-    others = [trial for trial in trials if trial.fits and not trial.config.is_none and trial.config != best]
-    others = [trial for trial in others if trial.config.hash not in result.short_of_reserve]
+    fitting = (trial for trial in trials if trial.fits and not trial.config.is_none and trial.config != best)
+    others = [trial for trial in fitting if trial.config.hash not in result.short_of_reserve]
     speeds = {trial.number: result.raced.get(trial.config.hash, trial.relative_throughput or 0) for trial in others}
     # Who was raced comes first: one window says less than many rounds.
 
@@ -168,7 +170,14 @@ def runners_up(result: Result, trials: Sequence[Trial]) -> list[tuple[str, Figur
         # On a card that has no room for the reference nothing has a relative throughput.
         return trial.config.hash not in result.raced, -speeds[trial.number], trial.measurement.median_step_seconds or 0
 
-    return [(trial.description, _raced(result, trial)) for trial in sorted(others, key=slowness)[:RUNNERS_UP]]
+    found = []
+    for trial in sorted(others, key=slowness)[:RUNNERS_UP]:
+        figures, config = Figures.of(trial), trial.config.hash
+        relative = result.raced.get(config, figures.relative_throughput)
+        over_limit = Outcome.OVER_LIMIT if config in result.raced_over_limit else figures.outcome
+        outcome = result.rejected.get(config, over_limit)
+        found.append((trial.description, replace(figures, relative_throughput=relative, outcome=outcome)))
+    return found
 
 
 def describe_dropped(result: Result, trials: Sequence[Trial]) -> list[str]:
@@ -207,26 +216,16 @@ EARLY_ENDS = {
 
 def circumstances(result: Result) -> list[str]:
     """Return under what the answer holds, a sentence each."""
-    best = result.best
-    limit = ""
-    if best is not None:
-        limit = (
-            f"limit {format_bytes(best.limit_bytes)} on {result.device.name}, batch {best.batch}; "
-            f"{format_count(result.trials, 'trial')} in {format_seconds(result.wall_seconds)}"
-        )
-    start = result.transferred_from.sentence if result.transferred_from is not None else ""
-    return list(filter(None, [_describe_early_end(result), start, limit]))
-
-
-def _describe_early_end(result: Result) -> str:
-    if not result.search_end.is_early or result.best is None:
-        return ""
-    best = (
-        "the best that was confirmed"
-        if result.best.confirmed
-        else "the fastest so far, and no process has confirmed it"
-    )
-    return f"{EARLY_ENDS[result.search_end]}: this is {best}; rerun the command to continue"
+    best, start = result.best, result.transferred_from
+    sentences = [] if start is None else [start.sentence]
+    if best is None:
+        return sentences
+    if result.search_end.is_early:
+        so_far = "the fastest so far, and no process has confirmed it"
+        standing = "the best that was confirmed" if best.confirmed else so_far
+        sentences.insert(0, f"{EARLY_ENDS[result.search_end]}: this is {standing}; rerun the command to continue")
+    limit = f"limit {format_bytes(best.limit_bytes)} on {result.device.name}, batch {best.batch}"
+    return [*sentences, f"{limit}; {format_count(result.trials, 'trial')} in {format_seconds(result.wall_seconds)}"]
 
 
 def certainties(result: Result, trials: Sequence[Trial]) -> list[str]:
@@ -234,18 +233,18 @@ def certainties(result: Result, trials: Sequence[Trial]) -> list[str]:
     best, summary = result.best, summarise(trials)
     sentences: list[str] = []
     if best is not None:
-        sentences = [
-            f"race: {best.ranking.sentence}" if best.ranking is not None else "",
-            _describe_gradients(best.gradients),
-            summary.sentence if summary is not None else "",
-            describe_compilations(trials),
-            _describe_contradiction(best, trials),
-        ]
+        if best.ranking is not None:
+            sentences.append(f"race: {best.ranking.sentence}")
+        if (check := best.gradients) is not None:
+            equality = "equal bit for bit" if check.worst == 0 else f"equal within {check.worst:.1e}"
+            steps = format_count(check.steps, "step")
+            sentences.append(f"gradients {equality} to those without recompute, over {steps}")
+        told = "" if summary is None else summary.sentence
+        sentences += [told, describe_compilations(trials), _describe_contradiction(best, trials)]
     if result.comparison is not None:
         sentences.append(f"recompute gives {result.comparison.sentence}")
     sentences += [*describe_dropped(result, trials), describe_short(result), describe_fragments(result, trials)]
-    sentences += [f"warning: {warning}" for warning in result.warnings]
-    return list(filter(None, sentences))
+    return [*filter(None, sentences), *(f"warning: {warning}" for warning in result.warnings)]
 
 
 def describe_fragments(result: Result, trials: Sequence[Trial]) -> str:
@@ -281,10 +280,7 @@ def describe_disturbed(trials: Sequence[Trial]) -> str:
 
 
 def lines_to_paste(result: Result, rendered: Emission | None) -> list[str]:
-    """Return the steps to train with the answer, commands on lines of their own; empty where there is none.
-
-    ``rendered`` is ``None`` where there is nothing to train with, or nothing that may be trained with.
-    """
+    """Return the steps to train with the answer, commands on lines of their own; empty where there is none."""
     if rendered is None:
         return [] if result.best is None else [describe_unconfirmed(result.study)]
     variables = exports(rendered)
@@ -326,16 +322,6 @@ def describe_page(folder: Path) -> str:
     return f"page: {page if is_current else f'autorecompute report {shlex.quote(folder.name)}'}"
 
 
-def _raced(result: Result, trial: Trial) -> Figures:
-    figures, config = Figures.of(trial), trial.config.hash
-    over_limit = Outcome.OVER_LIMIT if config in result.raced_over_limit else figures.outcome
-    return replace(
-        figures,
-        relative_throughput=result.raced.get(config, figures.relative_throughput),
-        outcome=result.rejected.get(config, over_limit),
-    )
-
-
 def _describe_contradiction(best: Best, trials: Sequence[Trial]) -> str:
     speeds = [trial.measurement.samples_per_second for trial in trials if trial.config == best.config]
     known = [speed for speed in speeds if speed]
@@ -350,8 +336,117 @@ def _describe_contradiction(best: Best, trials: Sequence[Trial]) -> str:
     )
 
 
-def _describe_gradients(check: GradientCheck | None) -> str:
-    if check is None:
-        return ""
-    equality = "equal bit for bit" if check.worst == 0 else f"equal within {check.worst:.1e}"
-    return f"gradients {equality} to those without recompute, over {format_count(check.steps, 'step')}"
+CONFIG_WIDTH = 40
+CURVE_COLUMNS = ("batch", "without", "peak", "with", "peak", "config", "study")
+
+
+def curve_cells(point: CurvePoint, chosen: int | None) -> tuple[str, ...]:
+    """Return the cells of a batch under ``CURVE_COLUMNS``; the chosen one has a star."""
+    batch = f"{'* ' if point.batch == chosen else ''}{point.batch}"
+    found = point.recomputed
+    if found is None:
+        return (batch, *_cells(point.without), "", "", "", "")
+    speed, peak = _cells(found.figures)
+    if found.config is None:
+        peak = format_bytes(found.least_peak_bytes)
+    return (batch, *_cells(point.without), speed, peak, found.description, found.study)
+
+
+def _cells(figures: Figures) -> tuple[str, str]:
+    speed = format_samples(figures.samples_per_second)
+    # What does not fit has a figure all the same: in brackets, as nobody can train that way.
+    is_beyond = figures.samples_per_second is not None and figures.outcome is not Outcome.OK
+    return (f"({speed})" if is_beyond else speed, format_bytes(figures.peak_bytes))
+
+
+KNOB_COLUMNS = ("knob", "with : without", "95 %", "peak", "change", "")
+
+
+def knob_cells(knob: KnobFigures) -> tuple[str, ...]:
+    """Return the cells of a knob that was tried, under ``KNOB_COLUMNS``."""
+    change = "-"
+    if knob.peak_bytes is not None and knob.base_peak_bytes is not None:
+        more = knob.peak_bytes - knob.base_peak_bytes
+        change = f"{'+' if more >= 0 else '-'}{format_bytes(abs(more))}"
+    end = f"{knob.outcome}: {knob.message}"
+    if knob.throughput_ratio is not None:
+        end = "; ".join(filter(None, ["kept" if knob.kept else "not kept", knob.message]))
+    return (
+        knob.name,
+        format_relative(knob.throughput_ratio),
+        "-" if knob.low is None or knob.high is None else format_interval(knob.low, knob.high),
+        format_bytes(knob.peak_bytes),
+        change,
+        end,
+    )
+
+
+NAME_WIDTH = 60
+TRIAL_COLUMNS = (
+    "#", "config", "why", "peak", "expected", "samples/s", "relative", "step", "expected", "outcome",
+)  # fmt: skip
+SPARED = frozenset({"why", "expected", "step"})
+
+
+def print_result(
+    result: Result, trials: Sequence[Trial], folder: Path, rendered: Emission | None, console: Console | None = None
+) -> None:
+    """Print the answer: the table, the verdict and the lines to paste. ``trials`` are those that it was chosen from."""
+    console = console or make_console()
+    if result.curve:
+        chosen = result.best.batch if result.best is not None else None
+        cells = [curve_cells(point, chosen) for point in result.curve]
+        curve = [(*figures, shorten(config, CONFIG_WIDTH), study) for *figures, config, study in cells]
+        console.print(Text("samples/s by batch", style="italic"))
+        console.print(fit_table(CURVE_COLUMNS, curve, console.width, spared={"study"}), Text(), sep="\n")
+    if result.trials or result.best is not None:
+        rows: list[tuple[str | Text, ...]] = []
+        for role, config, *figures, outcome in answer_lines(result, trials):
+            styles = ("bold", "bold green") if role == BEST else ("", "")
+            rows.append((Text(role, styles[0]), shorten(config, NAME_WIDTH), *figures, Text(outcome, styles[1])))
+        console.print(fit_table(ANSWER_COLUMNS, rows, console.width), Text(), sep="\n")
+    for line in (*answer_sentences(result, trials), f"study: {folder}", describe_page(folder), ""):
+        console.print(Text(line))
+    if result.knobs:
+        _print_knobs(result.knobs, console)
+    for line in lines_to_paste(result, rendered):
+        # A line to paste must not be broken or cut, however narrow the terminal is.
+        console.print(Text(line), soft_wrap=True)
+
+
+def _print_knobs(knobs: Sequence[KnobFigures], console: Console) -> None:
+    rows: list[tuple[str | Text, ...]] = []
+    for knob in knobs:
+        if knob.outcome is not None:
+            *figures, end = knob_cells(knob)
+            rows.append((*figures, Text(end, style="bold green" if knob.kept else "")))
+    if rows:
+        console.print(fit_table(KNOB_COLUMNS, rows, console.width))
+    for knob in knobs:
+        if knob.outcome is None:
+            console.print(Text(f"{knob.name} was {knob.sentence}"))
+    console.print()
+
+
+def print_trials(trials: Sequence[Trial], console: Console | None = None) -> None:
+    """Print every trial of a study."""
+    rows = [
+        (
+            str(trial.number),
+            shorten(trial.description, NAME_WIDTH),
+            shorten(trial.reason, NAME_WIDTH),
+            format_bytes(trial.measurement.peak_bytes),
+            "-" if trial.prediction is None else format_bytes(trial.prediction.peak_bytes),
+            format_samples(trial.measurement.samples_per_second),
+            format_relative(trial.relative_throughput),
+            format_seconds(trial.measurement.median_step_seconds),
+            format_seconds(expected_step_seconds(trial)),
+            str(trial.measurement.outcome),
+        )
+        for trial in trials
+    ]
+    console = console or make_console()
+    console.print(fit_table(TRIAL_COLUMNS, rows, console.width, SPARED))
+    if disturbed := describe_disturbed(trials):
+        numbers = ", ".join(str(trial.number) for trial in trials if trial.measurement.marks)
+        console.print(Text(f"{disturbed}: {numbers}"))

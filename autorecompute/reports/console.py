@@ -30,10 +30,7 @@ def shorten(text: str, width: int) -> str:
 def make_table(*headings: str, words: Collection[str] | None = None, whole: Collection[str] = ()) -> Table:
     """Return a table without lines.
 
-    Args:
-        headings: The headings of its columns.
-        words: Those of columns that stand to the left, all others to the right; by default all of them.
-        whole: Those of columns whose cells never take several lines.
+    Columns of ``words``, by default all, stand to the left, others to the right. Cells of ``whole`` ones have one line.
     """
     table = Table(box=None, pad_edge=False, header_style="dim")
     for heading in headings:
@@ -62,11 +59,8 @@ def fit_table(
 ) -> Table | Group:
     """Return rows under headings in the widest form that there is room for: a table, or a list of the rows.
 
-    Args:
-        columns: The headings: first what tells a row from others.
-        rows: A cell for each column of each row; nothing in it is read as markup.
-        width: Columns of the terminal.
-        spared: Headings of the columns that a narrow terminal does without.
+    The first column tells what a row is of. The ``spared`` ones are those that a narrow terminal does without. Nothing
+    in a cell is read as markup.
     """
     cells = [[cell if isinstance(cell, Text) else Text(cell) for cell in row] for row in rows]
     every = range(len(columns))

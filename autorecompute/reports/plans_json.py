@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
-from typing import TYPE_CHECKING, Annotated, Any, Literal
+from dataclasses import dataclass, fields
+from typing import TYPE_CHECKING, Annotated, Any, Literal, TypeVar
 
 from autorecompute.codec import ABSENT, Absent
 from autorecompute.memory import Machine, Phase, RankPeak, find_chain
@@ -13,10 +13,11 @@ from autorecompute.ranges import AnyBytes, Bytes, Count, Operations, PositiveByt
 from autorecompute.training_job import Detection
 
 if TYPE_CHECKING:
-    from collections.abc import Sequence
+    from collections.abc import Callable, Sequence
 
-    from autorecompute.memory import Effect, Forecast, PeakView, Timeline
-    from autorecompute.plans import Alternative
+    from autorecompute.memory import Forecast, PeakView, Timeline
+
+T = TypeVar("T")
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -137,19 +138,38 @@ class Peak:
 
 def peak_of(view: PeakView) -> Peak:
     """Return timelines, effects and forecasts."""
-    estimate = view.none.estimate
+    none, limit = view.none, view.limit_bytes
     return Peak(
         dims=view.dims,
         profiled_dims=view.model.dims,
         is_predicted=view.is_predicted,
         likely_error=view.model.likely_error,
-        worst_error=view.none.error_share,
-        limit_bytes=view.limit_bytes,
-        machine=estimate.machine if estimate is not None else None,
+        worst_error=none.error_share,
+        limit_bytes=limit,
+        machine=none.estimate.machine if none.estimate is not None else None,
         timelines={name: _timeline(view, timeline) for name, timeline in view.timelines().items()},
-        effects=tuple(_effect(view, effect) for effect in view.effects()),
-        forecasts=tuple(_forecast(view, forecast) for forecast in view.forecasts()),
-        frontier=tuple(FrontierConfig(**_outline(view, forecast)) for forecast in view.frontier),
+        effects=tuple(
+            PlanEffect(
+                config=effect.plan.id,
+                stash_saving_bytes=none.stash_bytes - effect.alone.stash_bytes,
+                peak_saving_bytes=none.live_bytes - effect.alone.live_bytes,
+                recompute_share=effect.alone.recompute_share,
+                peak_of_all_others_bytes=None if effect.left_out is None else effect.left_out.live_bytes,
+            )
+            for effect in view.effects()
+        ),
+        forecasts=tuple(
+            _forecast(
+                ConfigForecast,
+                view,
+                forecast,
+                is_near_limit=None if limit is None else forecast.is_near(limit),
+                largest_batch=view.largest_batch(forecast.config),
+                reserved_holds_limit=_holds(forecast.reserved_bytes, view.card_limit),
+            )
+            for forecast in view.forecasts()
+        ),
+        frontier=tuple(_forecast(FrontierConfig, view, forecast) for forecast in view.frontier),
         presets=tuple(
             PresetPeaks(
                 preset=name,
@@ -162,39 +182,23 @@ def peak_of(view: PeakView) -> Peak:
     )
 
 
-def _outline(view: PeakView, forecast: Forecast) -> dict[str, Any]:
-    """Return the fields of ``FrontierConfig``."""
+def _alike(record: Callable[..., T], source: object, **others: Any) -> T:
+    """Return a record of what the source has under the same names, and of the others."""
+    names = [field.name for field in fields(record) if field.name not in others]  # type: ignore[arg-type]
+    return record(**{name: getattr(source, name) for name in names}, **others)
+
+
+def _forecast(record: Callable[..., T], view: PeakView, forecast: Forecast, **others: Any) -> T:
     found = forecast.estimate
-    estimate = None
-    if found is not None:
-        estimate = StepEstimate(
-            step_seconds=found.seconds,
-            flops=found.operations,
-            moved_bytes=found.moved_bytes,
-            flops_again=found.operations_again,
-            moved_bytes_again=found.moved_bytes_again,
-        )
-    return {
-        "config": view.describe(forecast.config),
-        "choices": forecast.config,
-        "peak_bytes": forecast.peak_bytes,
-        "recompute_share": forecast.recompute_share,
-        "holds_limit": _holds(forecast.peak_bytes, view.limit_bytes),
-        "estimate": estimate,
-    }
-
-
-def _forecast(view: PeakView, forecast: Forecast) -> ConfigForecast:
-    return ConfigForecast(
-        **_outline(view, forecast),
-        live_bytes=forecast.live_bytes,
-        stash_bytes=forecast.stash_bytes,
-        is_near_limit=None if view.limit_bytes is None else forecast.is_near(view.limit_bytes),
-        largest_batch=view.largest_batch(forecast.config),
-        allocated_bytes=forecast.allocated_bytes,
-        reserved_bytes=forecast.reserved_bytes,
-        reserved_holds_limit=_holds(forecast.reserved_bytes, view.card_limit),
-        rank=forecast.rank,
+    works = {} if found is None else {"flops": found.operations, "flops_again": found.operations_again}
+    return _alike(
+        record,
+        forecast,
+        config=view.describe(forecast.config),
+        choices=forecast.config,
+        holds_limit=_holds(forecast.peak_bytes, view.limit_bytes),
+        estimate=None if found is None else _alike(StepEstimate, found, step_seconds=found.seconds, **works),
+        **others,
     )
 
 
@@ -205,41 +209,28 @@ def _holds(number_of_bytes: int | None, limit_bytes: int | None) -> bool | None:
 def _timeline(view: PeakView, timeline: Timeline) -> StepTimeline:
     plans, chain = view.model.plans_by_tensor(), find_chain(timeline)
     operations = timeline.profile.operations
-    moments = (
-        Moment(name=operation.name, operator=operation.operator, phase=operation.phase, live_bytes=live)
-        for operation, live in zip(operations, timeline.live_bytes, strict=True)
-    )
-    largest = (
-        Alive(
-            bytes=size,
-            shape=tensor.shape,
-            node=operations[tensor.first].name,
-            operator=operations[tensor.first].operator,
-            phase=timeline.profile.phase_of(tensor),
-            plan=plans[tensor.name].id if tensor.name in plans else None,
-        )
-        for tensor, size in timeline.largest_at_peak()
-    )
-    return StepTimeline(
-        peak_bytes=timeline.peak_bytes,
+    return _alike(
+        StepTimeline,
+        timeline,
         peak_operation=timeline.peak,
-        stash_bytes=timeline.stash_bytes,
         backward_operation=timeline.profile.backward,
-        operations=tuple(moments),
+        operations=tuple(
+            _alike(Moment, operation, live_bytes=live)
+            for operation, live in zip(operations, timeline.live_bytes, strict=True)
+        ),
         recomputed_operations=chain.recomputed,
         recomputed_before_peak=len(chain.operations),
-        largest_at_peak=tuple(largest),
-    )
-
-
-def _effect(view: PeakView, effect: Effect) -> PlanEffect:
-    none = view.none
-    return PlanEffect(
-        config=effect.plan.id,
-        stash_saving_bytes=none.stash_bytes - effect.alone.stash_bytes,
-        peak_saving_bytes=none.live_bytes - effect.alone.live_bytes,
-        recompute_share=effect.alone.recompute_share,
-        peak_of_all_others_bytes=None if effect.left_out is None else effect.left_out.live_bytes,
+        largest_at_peak=tuple(
+            Alive(
+                bytes=size,
+                shape=tensor.shape,
+                node=operations[tensor.first].name,
+                operator=operations[tensor.first].operator,
+                phase=timeline.profile.phase_of(tensor),
+                plan=plans[tensor.name].id if tensor.name in plans else None,
+            )
+            for tensor, size in timeline.largest_at_peak()
+        ),
     )
 
 
@@ -295,14 +286,13 @@ class Overview:
         asked = [self.offer.requested.get(choice) for choice in plan.choices]
         recomputed = min(self.offer.recomputed.get(choice, 0) for choice in plan.choices)
         count = min(recomputed, plan.occurrences) if None not in asked else 0
-        return OfferedPlan(
+        return _alike(
+            OfferedPlan,
+            plan,
             plan=number,
             status="ON" if count > 0 else "OFF",
             config=plan.id,
-            label=plan.label,
-            option=plan.option,
             frequency=plan.occurrences,
-            counts=plan.counts,
             saving_bytes=evaluate(plan.saving, self.dims),
             saving_symbolic=plan.saving,
             saving_bytes_by_batch={
@@ -398,11 +388,11 @@ class Plans:
         overview = overviews[0]
         detection, offer = overview.detection, overview.offer
         return cls(
-            switched_on=SwitchedOn(
+            switched_on=_alike(
+                SwitchedOn,
+                offer,
                 on=offer.is_on,
-                summary=offer.summary,
                 config={str(choice): count for choice, count in offer.requested.items()},
-                unknown=offer.unknown,
             ),
             plans=tuple(overview.lines()),
             insights=_insights(overview),
@@ -416,7 +406,7 @@ class Plans:
             dims=overview.dims,
             first_batch_dims=detection.dims,
             aliases=detection.aliases,
-            device=TrainingDevice(kind=detection.device.kind, name=detection.device.name),
+            device=_alike(TrainingDevice, detection.device),
             versions=detection.versions,
             command=overview.command,
             peak=ABSENT if view is None else peak_of(view),
@@ -427,27 +417,23 @@ def _insights(overview: Overview) -> tuple[Insight, ...]:
     return tuple(
         Insight(
             frequency=cluster.occurrences,
-            options=tuple(_option(overview, cluster.occurrences, way) for way in cluster.alternatives),
+            options=tuple(
+                InsightOption(
+                    config=str(way.choice),
+                    option=way.choice.option,
+                    requested_count=overview.offer.requested.get(way.choice),
+                    saving_bytes=evaluate(f"{cluster.occurrences}*({way.saving})", overview.dims),
+                    activations=tuple(
+                        _alike(
+                            KeptActivation,
+                            activation,
+                            saving_bytes=evaluate(f"{cluster.occurrences}*{activation.saving}", overview.dims),
+                        )
+                        for activation in way.activations
+                    ),
+                )
+                for way in cluster.alternatives
+            ),
         )
         for cluster in overview.offer.clusters
-    )
-
-
-def _option(overview: Overview, occurrences: int, way: Alternative) -> InsightOption:
-    return InsightOption(
-        config=str(way.choice),
-        option=way.choice.option,
-        requested_count=overview.offer.requested.get(way.choice),
-        saving_bytes=evaluate(f"{occurrences}*({way.saving})", overview.dims),
-        activations=tuple(
-            KeptActivation(
-                output=activation.output,
-                shape=activation.shape,
-                element_bytes=activation.element_bytes,
-                saved_percent=activation.saved_percent,
-                reuse_frequency=activation.reuse_frequency,
-                saving_bytes=evaluate(f"{occurrences}*{activation.saving}", overview.dims),
-            )
-            for activation in way.activations
-        ),
     )

@@ -12,7 +12,7 @@ from playwright.sync_api import sync_playwright
 from autorecompute import codec
 from autorecompute.measurement import Trial
 from autorecompute.plans import Space
-from autorecompute.reports.html import make_page
+from autorecompute.reports.page import make_page
 from autorecompute.studies import StudyFolder
 from autorecompute.studies.storage import TrialStore
 

@@ -16,12 +16,11 @@ from workplace import QUICK, Workplace
 
 PYTHON = sys.executable
 WARM = (
-    "autorecompute.cli",
-    "autorecompute.reports.answer_json",
-    "autorecompute.reports.live",
-    "autorecompute.reports.screen",
-    "autorecompute.codec",
-    "autorecompute.tuning.session",
+    "autorecompute.cli.check",
+    "autorecompute.cli.plans",
+    "autorecompute.cli.studies",
+    "autorecompute.cli.train",
+    "autorecompute.cli.tune",
     "autorecompute.backends.ortmodule.controller",
     "autorecompute.backends.torch.controller",
     "alembic.command",

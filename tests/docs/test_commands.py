@@ -8,6 +8,7 @@ import tempfile
 import pytest
 
 from autorecompute import cli
+from autorecompute.cli.parsers import prepared
 
 from .conftest import BLOCKS, ROOT, spans_of
 
@@ -24,7 +25,7 @@ MODULES = {"python": "", "autorecompute": " -m autorecompute", "torchrun": " -m 
 def test_a_command_is_one_that_the_program_takes(command):
     _, words = command
     try:
-        cli.make_parser().parse_args(cli._join_flag_value(words[: words.index("--") if "--" in words else None]))
+        cli.make_parser().parse_args(prepared(words[: words.index("--") if "--" in words else None]))
     except SystemExit as ended:
         if ended.code:
             raise

@@ -8,7 +8,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from autorecompute import cli
-from autorecompute.emit.formats import RENDERERS
+from autorecompute.emit import RENDERERS
 from fuzz.changes import ESCAPES, PATHS, TEXTS, with_paths
 from fuzz.valid import QUICK, SCRIPT, TUNED
 

@@ -15,7 +15,7 @@ from sqlalchemy.util import LRUCache
 
 from autorecompute import cli, codec, trials
 from autorecompute.backends.ortmodule.controller import CONFIG_VARIABLE
-from autorecompute.cli.tune import STORAGE_VARIABLE
+from autorecompute.cli.parsers import STORAGE_VARIABLE
 from autorecompute.figures import Figures
 from autorecompute.measurement import Outcome
 from autorecompute.plans import Config

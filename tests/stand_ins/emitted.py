@@ -1,7 +1,7 @@
 from pathlib import Path
 
 from autorecompute.backends.registry import render
-from autorecompute.emit.handing import hand_out
+from autorecompute.emit import hand_out
 from fake_backend.controller import PLANS_VARIABLE, read_config
 
 PLACE = Path("/studies/bert/best")

@@ -21,11 +21,11 @@ os.environ.setdefault("OPENBLAS_NUM_THREADS", "1")
 sys.path[:0] = [str(Path(__file__).parents[2] / "benchmarks" / "replay")]
 
 from autorecompute import codec  # noqa: E402
-from autorecompute.emit.handing import hand_out_if_any  # noqa: E402
+from autorecompute.emit import hand_out_if_any  # noqa: E402
 from autorecompute.errors import AutorecomputeError, InterruptedByUser  # noqa: E402
 from autorecompute.measurement import GradientCheck, Measurement, Outcome  # noqa: E402
 from autorecompute.plans import Config  # noqa: E402
-from autorecompute.reports.answer_json import Answer  # noqa: E402
+from autorecompute.reports.documents import Answer  # noqa: E402
 from autorecompute.reports.live import LiveView  # noqa: E402
 from autorecompute.studies import StudyFolder, shared_study  # noqa: E402
 from autorecompute.studies.analysis import keep_analysis  # noqa: E402

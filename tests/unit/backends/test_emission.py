@@ -5,7 +5,7 @@ import pytest
 
 from autorecompute.backends.ortmodule.controller import NAME, PROBE_VARIABLE, config_of_level
 from autorecompute.backends.registry import render
-from autorecompute.emit.formats import RENDERERS
+from autorecompute.emit import RENDERERS
 from autorecompute.plans import Config
 
 CONFIG = Config.parse(["Gelu+:1:-1", "FusedMatMul+Add+:1:-1"])

@@ -8,7 +8,7 @@ import pytest
 from jsonschema import Draft202012Validator
 
 from autorecompute.cli import make_parser
-from autorecompute.cli.parsing import in_a_name
+from autorecompute.cli.parsers import in_a_name
 from autorecompute.errors import SetupError, UsageError
 from autorecompute.schemas import schema_of
 from autorecompute.studies import StudyFolder

@@ -8,8 +8,7 @@ import pytest
 
 from autorecompute.backends.registry import render, variables
 from autorecompute.backends.torch.forecast.plans_file import read_plans_file
-from autorecompute.emit.formats import NOT_MEASURED, RENDERERS
-from autorecompute.emit.handing import hand_out
+from autorecompute.emit import NOT_MEASURED, RENDERERS, hand_out
 from autorecompute.errors import NothingFitsError, UsageError
 from autorecompute.figures import Figures, KnobFigures, Verdict
 from autorecompute.measurement import Outcome

@@ -133,7 +133,7 @@ def test_a_reader_that_left_ends_it_quietly(tmp_path, unread, arguments):
 
 def test_a_tuning_whose_messages_nobody_reads_goes_on_to_its_answer(unread):
     talk = (
-        "from autorecompute.cli.output import guard_output; guard_output()\n"
+        "from autorecompute.cli import guard_output; guard_output()\n"
         "from autorecompute.reports.live import LiveView\n"
         "with LiveView() as view:\n"
         "    for _ in range(100): view.note('a line' * 1000)\n"

@@ -6,7 +6,7 @@ from pathlib import Path
 import pytest
 
 from autorecompute.cli import tune
-from autorecompute.cli.tune import STORAGE_VARIABLE
+from autorecompute.cli.parsers import STORAGE_VARIABLE
 from autorecompute.errors import SetupError, UsageError
 from autorecompute.studies import Problem, Sizes, StudyFolder
 from autorecompute.studies.problem import Tuned

@@ -8,8 +8,8 @@ from rich.console import Console
 
 from autorecompute.figures import Figures, RaceEnd, Ranking
 from autorecompute.measurement import GradientCheck, Outcome, Prediction
-from autorecompute.reports.html import make_page
-from autorecompute.reports.screen import print_result, print_trials
+from autorecompute.reports.answer import print_result, print_trials
+from autorecompute.reports.page import make_page
 from autorecompute.result import Transfer
 from autorecompute.units import MIB
 from stand_ins.emitted import rendered

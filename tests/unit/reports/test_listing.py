@@ -3,7 +3,7 @@ import dataclasses
 import pytest
 
 from autorecompute.figures import Verdict
-from autorecompute.reports.listing import StudyLine, print_studies
+from autorecompute.reports.tables import StudyLine, print_studies
 from autorecompute.result import SearchEnd
 from autorecompute.studies import list_studies
 

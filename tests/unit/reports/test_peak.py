@@ -16,8 +16,15 @@ from autorecompute.backends.torch.forecast.records import Part, Steps
 from autorecompute.errors import UsageError
 from autorecompute.memory import Estimate, Machine, PeakView, StepProfiles, trace
 from autorecompute.plans import Config, Offer, Space
-from autorecompute.reports.html.charts import draw_timelines
-from autorecompute.reports.peak import (
+from autorecompute.reports.charts import (
+    PICTURE_COLORS,
+    draw_timeline,
+    draw_timelines,
+    require_picture_file,
+    save_picture,
+)
+from autorecompute.reports.plans_json import Overview, Plans, peak_of
+from autorecompute.reports.plans_text import (
     explain_chain,
     print_batches,
     print_effects,
@@ -25,8 +32,6 @@ from autorecompute.reports.peak import (
     print_frontier,
     print_peak,
 )
-from autorecompute.reports.picture import COLORS, draw_timeline, require_picture_file, save_picture
-from autorecompute.reports.plans_json import Overview, Plans, peak_of
 from autorecompute.units import MIB, format_bytes
 from stand_ins.schemas import check
 
@@ -187,7 +192,7 @@ def test_a_picture_shows_both_timelines(view, tmp_path):
 def test_a_deep_model_has_a_few_layers_in_each_stripe(make_step):
     axes = Figure().subplots()
     timeline = trace(make_step("f" * 40 + "lb", *[(f"x{place}", place, 41, "8") for place in range(40)]))
-    told = list(draw_timeline(axes, timeline, COLORS, "step").values())
+    told = list(draw_timeline(axes, timeline, PICTURE_COLORS, "step").values())
     assert [re.findall(r"layer\.(\d+)", words) for words in told] == [
         [str(first), str(first + 2)] if first < 39 else ["39"] for first in range(0, 40, 3)
     ]
@@ -202,7 +207,7 @@ def test_a_model_without_layers_is_not_told_apart_from_them():
         ([head, block], ["made in the forward pass, outside of the layers", "made in the forward pass of 0"]),
     ):
         view = view_of_parts(*parts)
-        told = draw_timeline(axes, view.model.timeline(Config(), view.dims), COLORS, "step").values()
+        told = draw_timeline(axes, view.model.timeline(Config(), view.dims), PICTURE_COLORS, "step").values()
         assert [line[: len(start)] for line, start in zip(told, words, strict=True)] == words
 
 
@@ -212,7 +217,7 @@ def test_a_step_that_keeps_nothing_has_empty_bars_and_no_stripes(console, tmp_pa
     assert "none: 0 MiB alive at the peak" in printed(console)
     assert not set("▁▂▃▄▅▆▇█") & set(printed(console))
     timeline = view.model.timeline(Config(), view.dims)
-    assert draw_timeline(axes, timeline, COLORS, "step") == {}
+    assert draw_timeline(axes, timeline, PICTURE_COLORS, "step") == {}
     assert not axes.has_data()
     save_picture(view, tmp_path / "peak.svg")
     assert "0 MiB, the rest of the model" in (tmp_path / "peak.svg").read_text()

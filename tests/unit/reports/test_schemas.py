@@ -7,16 +7,16 @@ from jsonschema import Draft202012Validator
 
 from autorecompute import codec
 from autorecompute.backends.findings import Finding, Status
-from autorecompute.emit.formats import RENDERERS
+from autorecompute.emit import RENDERERS
 from autorecompute.figures import Comparison, CurvePoint, Figures, KnobFigures, RaceEnd, Ranking, Recomputed
 from autorecompute.measurement import GradientCheck, Outcome
 from autorecompute.memory import Estimate, Machine, PeakView, StepProfiles
 from autorecompute.plans import Activation, Alternative, Choice, Cluster, Config, Offer, Plan, Space
 from autorecompute.ranges import LARGEST
-from autorecompute.reports.answer_json import Answer, MeasuredTrial
-from autorecompute.reports.check_report import Checked
+from autorecompute.reports.documents import Answer, MeasuredTrial
 from autorecompute.reports.installation import Installation
 from autorecompute.reports.plans_json import Overview, Plans
+from autorecompute.reports.tables import Checked
 from autorecompute.result import Transfer
 from autorecompute.schemas import ARCHIVE, DOCUMENTS, NAMES, schema_of
 from autorecompute.schemas import main as print_schema

@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pytest
 
-from autorecompute.emit.formats import as_json, comment_lines
+from autorecompute.emit import as_json, comment_lines
 from autorecompute.figures import Comparison, CurvePoint, Figures, KnobFigures, RaceEnd, Ranking, Recomputed, Verdict
 from autorecompute.measurement import GradientCheck, Outcome
 from autorecompute.plans import Config
@@ -14,12 +14,12 @@ from autorecompute.reports.answer import (
     RUNNERS_UP,
     describe_fragments,
     peak_error,
+    print_trials,
     runners_up,
     step_error,
     summarise,
 )
-from autorecompute.reports.answer_json import Answer
-from autorecompute.reports.screen import print_trials
+from autorecompute.reports.documents import Answer
 from autorecompute.result import SearchEnd, Transfer
 from autorecompute.training_job import Device
 from autorecompute.units import GIB, MIB

@@ -8,8 +8,8 @@ from autorecompute import codec
 from autorecompute.figures import Comparison, CurvePoint, Figures, Recomputed
 from autorecompute.measurement import Outcome
 from autorecompute.plans import Config
-from autorecompute.reports.answer_json import Answer
-from autorecompute.reports.html.charts import draw_curve
+from autorecompute.reports.charts import draw_curve
+from autorecompute.reports.documents import Answer
 from autorecompute.studies.problem import SEVERAL_BATCHES
 from autorecompute.units import MIB
 from stand_ins.emitted import rendered

@@ -3,7 +3,7 @@ import re
 import pytest
 
 from autorecompute.checking import check_speed
-from autorecompute.emit.formats import comment_lines
+from autorecompute.emit import comment_lines
 from autorecompute.figures import CurvePoint, Figures
 from autorecompute.measurement import Outcome
 from autorecompute.reports.live import AXIS, draw_plane

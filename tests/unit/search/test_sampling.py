@@ -3,7 +3,7 @@ import math
 
 import pytest
 
-from autorecompute.cli import tune
+from autorecompute.cli.parsers import SAMPLERS as OFFERED
 from autorecompute.errors import SetupError
 from autorecompute.measurement import Outcome
 from autorecompute.plans import Config
@@ -114,7 +114,7 @@ def test_what_a_sampler_lacks_is_said_before_anything_starts(monkeypatch):
 
 def test_the_command_line_knows_every_sampler(make_bench):
     space = make_bench(plans=2).space
-    assert tune.SAMPLERS == NAMES
+    assert OFFERED == NAMES
     made = [type(make_searcher(name, space, budget=1, limit_bytes=1)) for name in NAMES]
     # Without a profiled step there is nothing to make a model of.
     assert made == [GreedySearcher] * 2 + [OptunaSearcher] * len(SAMPLERS)

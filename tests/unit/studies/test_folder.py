@@ -7,7 +7,7 @@ import subprocess
 
 import pytest
 
-from autorecompute.emit.handing import hand_out
+from autorecompute.emit import hand_out
 from autorecompute.errors import SetupError, UsageError
 from autorecompute.studies import Problem, StudyFolder, list_studies, load_result
 from autorecompute.studies.folder import LOCK, using, write_atomically

@@ -25,19 +25,22 @@ from autorecompute.plans.savings import BATCH
 from autorecompute.reports.answer import (
     ANSWER_COLUMNS,
     BEST,
+    CURVE_COLUMNS,
+    KNOB_COLUMNS,
     NOT_OUR_COMMAND,
     answer_lines,
     certainties,
     circumstances,
+    curve_cells,
     describe_disturbed,
     expected_step_seconds,
     exports,
+    knob_cells,
     remarks,
     run_command,
     where_exported,
 )
-from autorecompute.reports.html.charts import draw_curve, draw_plane, draw_timelines
-from autorecompute.reports.screen import COLUMNS, FIGURES, curve_cells, knob_cells
+from autorecompute.reports.charts import draw_curve, draw_plane, draw_timelines, style
 from autorecompute.studies import Problem, Sizes, StudyFolder, list_studies
 from autorecompute.studies.analysis import DETECTION_FILE, read_analysis, read_detection
 from autorecompute.studies.checked import describe_unconfirmed, is_confirmed_here
@@ -63,8 +66,7 @@ OF_AN_ANSWER = (
 )  # fmt: skip
 """Names of what only an answer has to tell."""
 
-HERE = Path(__file__).parent
-TEMPLATE, STYLE, SCRIPT = "report.html.j2", "report.css", "report.js"
+HERE = Path(__file__).parent / "html"
 
 
 def make_page(folder: StudyFolder, page: Path) -> str:
@@ -79,8 +81,6 @@ def make_page(folder: StudyFolder, page: Path) -> str:
         import jinja2  # noqa: F401  (looked for before anything is done)
         from matplotlib import rc_context
 
-        from autorecompute.reports.html.charts import style
-
         with rc_context(style()):  # type: ignore[arg-type]  # names as plain text
             return _fill(_tell(folder, page))
     except ModuleNotFoundError as error:
@@ -94,17 +94,17 @@ def _fill(told: dict[str, Any]) -> str:
         loader=FileSystemLoader(HERE), autoescape=True, undefined=StrictUndefined, trim_blocks=True, lstrip_blocks=True
     )
     environment.filters["size"] = format_bytes
-    style, script = ((HERE / name).read_text(encoding="utf-8") for name in (STYLE, SCRIPT))
-    text = environment.get_template(TEMPLATE).render(
+    css, script = ((HERE / name).read_text(encoding="utf-8") for name in ("report.css", "report.js"))
+    text = environment.get_template("report.html.j2").render(
         **told,
-        style=style,
+        style=css,
         script=script,
-        policy=f"default-src 'none'; style-src '{_digest(style)}'; script-src '{_digest(script)}'; "
+        policy=f"default-src 'none'; style-src '{_digest(css)}'; script-src '{_digest(script)}'; "
         "base-uri 'none'; form-action 'none'",
         best=BEST,
         answer_headings=ANSWER_COLUMNS,
-        curve_headings=(*FIGURES, "config", "study"),
-        knob_headings=COLUMNS,
+        curve_headings=CURVE_COLUMNS,
+        knob_headings=KNOB_COLUMNS,
         version=__version__,
     )
     # A path that is no UTF-8 comes as surrogates, which no page can hold.
@@ -154,18 +154,14 @@ def _read_part(folder: StudyFolder) -> Part:
     return Part(folder=folder, problem=head.problem, sizes=head.sizes, trials=tuple(trials_of(folder)))
 
 
-def _main_part(parts: Sequence[Part], result: Result | None) -> Part | None:
-    """Return the one to look into: that of the batch to train with, or the largest that was tuned."""
-    wanted = result.best.batch if result is not None and result.best is not None else None
-    telling = [part for part in parts if part.trials]
-    return next((part for part in telling if part.problem.batch == wanted), telling[-1] if telling else None)
-
-
 def _tell(folder: StudyFolder, page: Path) -> dict[str, Any]:
     """Return all words and figures of the page, by the names that its template has for them."""
-    result = folder.result()
-    parts = _read_parts(folder, result)
-    main = _main_part(parts, result)
+    head, result = folder.head(), folder.result()
+    parts, problem = _read_parts(folder, result), head.problem
+    wanted = result.best.batch if result is not None and result.best is not None else None
+    telling = [part for part in parts if part.trials]
+    # The part to look into is that of the batch to train with, or the largest that was tuned.
+    main = next((part for part in telling if part.problem.batch == wanted), telling[-1] if telling else None)
     answer = (
         {"verdict": UNANSWERED, "sure": _measured(parts)} if result is None else _tell_answer(result, parts, folder)
     )
@@ -173,8 +169,17 @@ def _tell(folder: StudyFolder, page: Path) -> dict[str, Any]:
         **dict.fromkeys(OF_AN_ANSWER, ()),
         **answer,
         "study": folder.name,
-        "facts": _facts(folder, result, parts),
-        "why": _explain(main, result, is_of_several=folder.problem().batch == SEVERAL_BATCHES) if main else None,
+        "facts": {
+            "script": shlex.join(head.command),
+            "device": problem.device,
+            "memory limit": format_bytes(problem.limit_bytes),
+            "batch": str(problem.batch or "one of several"),
+            "versions": f"{problem.software}, autorecompute {head.autorecompute}",
+            "begun": head.created,
+            "problem": problem.digest,
+            **({} if result is not None else {"trials": str(sum(len(part.trials) for part in parts))}),
+        },
+        "why": _explain(main, result, is_of_several=problem.batch == SEVERAL_BATCHES) if main else None,
         "columns": TRIAL_COLUMNS if len(parts) == 1 else ("batch", *TRIAL_COLUMNS),
         "words": WORDS,
         "rows": _trial_rows(parts, page),
@@ -197,8 +202,13 @@ def _tell_answer(result: Result, parts: Sequence[Part], folder: StudyFolder) -> 
             (hint.name, " ".join(f"{name}={value}" for name, value in hint.variables.items()), hint.effect, hint.needs)
             for hint in backend_of(result.versions).HINTS
         ],
-        "sure": [*_confirmed(result), *certainties(result, own), *result.unconfirmed, *_measured(parts)],
+        "sure": [*certainties(result, own), *result.unconfirmed, *_measured(parts)],
     }
+    if best is not None:
+        fresh = "A fresh process with only the emitted variables set"
+        by = fresh if best.confirmed else "No fresh process has confirmed it; it"
+        figures = f"{format_bytes(best.peak_bytes)} and {format_rate(best.samples_per_second)}"
+        told["sure"].insert(0, f"{by} had a peak of {figures}")
     if best is not None and not is_confirmed_here(folder, best):
         told["remarks"] = [describe_unconfirmed(result.study)]
     elif best is not None:
@@ -227,33 +237,6 @@ def _own_trials(result: Result, parts: Sequence[Part]) -> tuple[Trial, ...]:
     if not result.curve:
         return parts[0].trials
     return next((part.trials for part in parts if part.problem.batch == batch), ())
-
-
-def _facts(folder: StudyFolder, result: Result | None, parts: Sequence[Part]) -> dict[str, str]:
-    """Return what the study is about, by name."""
-    head = folder.head()
-    problem = head.problem
-    facts = {
-        "script": shlex.join(head.command),
-        "device": problem.device,
-        "memory limit": format_bytes(problem.limit_bytes),
-        "batch": str(problem.batch or "one of several"),
-        "versions": f"{problem.software}, autorecompute {head.autorecompute}",
-        "begun": head.created,
-        "problem": problem.digest,
-    }
-    if result is None:
-        facts["trials"] = str(sum(len(part.trials) for part in parts))
-    return facts
-
-
-def _confirmed(result: Result) -> list[str]:
-    best = result.best
-    if best is None:
-        return []
-    fresh = "A fresh process with only the emitted variables set"
-    by = fresh if best.confirmed else "No fresh process has confirmed it; it"
-    return [f"{by} had a peak of {format_bytes(best.peak_bytes)} and {format_rate(best.samples_per_second)}"]
 
 
 def _measured(parts: Sequence[Part]) -> list[str]:
@@ -393,7 +376,8 @@ def _cells(trial: Trial, link: str) -> list[Cell]:
     measurement, prediction = trial.measurement, trial.prediction
     speed, median = measurement.samples_per_second, measurement.median_step_seconds
     remarks = "; ".join(filter(None, [measurement.message, *measurement.marks]))
-    step, spread = expected_step_seconds(trial), _spread_of(trial)
+    step, steps = expected_step_seconds(trial), measurement.step_seconds
+    spread = (max(steps) - min(steps)) / 2 / median if median else None
     expected = prediction.peak_bytes if prediction is not None else None
     # The choices, where the description does not say them.
     choices = " ".join(trial.config.texts) if trial.description.endswith(")") else ""
@@ -411,12 +395,6 @@ def _cells(trial: Trial, link: str) -> list[Cell]:
         _cell(trial.reason, trial.reason),
         _cell("log" if link else "-", link=link),
     ]
-
-
-def _spread_of(trial: Trial) -> float | None:
-    """Return half the range of its timed steps, as a share of their median; ``None`` where no step was timed."""
-    steps, median = trial.measurement.step_seconds, trial.measurement.median_step_seconds
-    return (max(steps) - min(steps)) / 2 / median if median else None
 
 
 def _cell(text: str, key: str = "", *, small: str = "", folded: str = "", link: str = "") -> Cell:

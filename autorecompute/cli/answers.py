@@ -1,57 +1,45 @@
-"""``autorecompute run``: starts a training with a study's config, and makes way for it."""
+"""``autorecompute emit``, ``run`` and ``report``: what a study's answer is used for."""
 
 from __future__ import annotations
 
-import argparse
 import os
 import signal
 import sys
-from typing import Any, NoReturn
+from pathlib import Path
+from typing import TYPE_CHECKING, NoReturn
 
+from autorecompute.backends import registry
+from autorecompute.emit import RENDERERS, hand_out, hand_out_if_any, render_unmeasured, require_best, stray_variables
 from autorecompute.errors import UsageError
-from autorecompute.files import shown
+from autorecompute.files import require_place, shown, write_named
+from autorecompute.result import VARIABLE as EVIDENCE_VARIABLE
 from autorecompute.startup import HOOKS_VARIABLE, prepend_to_python_path
+from autorecompute.studies import StudyFolder, load_result
+from autorecompute.studies.folder import PAGE, require_plain, write_atomically
+from autorecompute.trials.private import variables_of_known_code
 from autorecompute.units import printable
+from autorecompute.worker.protocol import BATCH_VARIABLE
 
-EXAMPLES = """examples:
-  autorecompute run bert -- python train.py --batch-size 32
-  autorecompute run bert -- torchrun --nproc-per-node 2 train.py --batch-size 32
-
-The command gets the study's variables and AUTORECOMPUTE_BATCH_SIZE, and its Python processes are prepared for the
-config as the study's trials were. The batch is yours to give, as when the study was tuned. Python with -I, -S or -E
-cannot be prepared.
-"""
+if TYPE_CHECKING:
+    import argparse
 
 
-def register(subparsers: Any) -> None:
-    """Add the verb."""
-    parser = subparsers.add_parser(
-        "run",
-        help="train with the config of a study",
-        description="Replaces itself by the command, with the study's config in the environment.",
-        usage="%(prog)s [-h] STUDY -- COMMAND [ARGUMENT ...]",
-        epilog=EXAMPLES,
-        formatter_class=argparse.RawDescriptionHelpFormatter,
-    )
-    parser.add_argument("study", metavar="STUDY", help="name of the study")
-    parser.set_defaults(run=run)
+def run_emit(args: argparse.Namespace) -> int:
+    """Print or write the study's variables, or a config that nobody measured where that is asked for."""
+    if args.unmeasured is None:
+        result = load_result(args.study)
+        text = RENDERERS[args.format or "shell"](result, hand_out(StudyFolder(args.study), result))
+    else:
+        text = render_unmeasured(Path(args.study), args.unmeasured, args.format or "json")
+    if args.output is None:
+        sys.stdout.write(text)
+    else:
+        write_named(args.output, text.encode("utf-8", errors="surrogateescape"), force=args.force)
+    return 0
 
 
 def run(args: argparse.Namespace) -> int:
-    """Replace this process by the command after ``--``, so it returns no exit code of its own.
-
-    Raises:
-        UsageError: there is no such study, or the command cannot be started.
-        NothingFitsError: the study has no config to train with.
-    """
-    from autorecompute.backends import registry
-    from autorecompute.emit.formats import require_best, stray_variables
-    from autorecompute.emit.handing import hand_out
-    from autorecompute.result import VARIABLE as EVIDENCE_VARIABLE
-    from autorecompute.studies import StudyFolder, load_result
-    from autorecompute.trials.private import variables_of_known_code
-    from autorecompute.worker.protocol import BATCH_VARIABLE
-
+    """Replace this process by the command after ``--``, so it returns no exit code of its own."""
     if not any(args.rest[:1]):
         raise UsageError(f"There is no command to run. Write it after --: autorecompute run {args.study} -- python …")
     result = load_result(args.study)
@@ -95,3 +83,23 @@ def replace_process(
         os.execvpe(command[0], command, environment)  # noqa: S606  (no shell comes between us and the command)
     except OSError as error:
         raise UsageError(f"{shown(command[0])} cannot be started: {error.strerror}. Check {given_as}.") from error
+
+
+def run_report(args: argparse.Namespace) -> int:
+    """Write the page and print its path."""
+    from autorecompute.reports.page import make_page
+
+    folder = StudyFolder(args.study)
+    folder.head()
+    # The page names the files of what to train with.
+    hand_out_if_any(folder, folder.result())
+    page = args.output or folder.path / PAGE
+    if args.output is None:
+        # The page in the study's folder is made anew without being asked for it.
+        require_plain(folder)
+        write_atomically(page, make_page(folder, page))
+    else:
+        require_place(page, force=args.force)
+        write_named(page, make_page(folder, page).encode("utf-8", errors="surrogateescape"), force=args.force)
+    print(printable(str(page), ""))
+    return 0

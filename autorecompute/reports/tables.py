@@ -1,4 +1,4 @@
-"""Studies beside each other: their list, and what a study differs in from the nearest other one."""
+"""Tables of studies: their list, what one differs in from the nearest other one, and how a check of it went."""
 
 from __future__ import annotations
 
@@ -8,15 +8,16 @@ from typing import TYPE_CHECKING, Annotated
 
 from rich.text import Text
 
+from autorecompute.codec import INLINED
 from autorecompute.errors import AutorecomputeError
 from autorecompute.figures import Verdict
 from autorecompute.reports.console import make_console, make_table
+from autorecompute.studies.checked import CheckReport, CheckVerdict
 from autorecompute.studies.records import require_database, shared_from
 
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
 
-    from autorecompute.result import Result
     from autorecompute.studies import StudyFolder
     from autorecompute.studies.problem import Tuned
     from autorecompute.studies.transfer import StoredStudy
@@ -41,13 +42,12 @@ class StudyLine:
             shared = "; shared" if shared_from(folder) is not None else ""
         except AutorecomputeError as error:
             return cls(study=folder.name, problem=None, verdict=None, command=None, note=str(error))
-        return cls(
-            study=folder.name,
-            problem=head.problem.digest,
-            verdict=None if result is None else result.verdict,
-            command=head.command,
-            note=_describe(result) + shared,
-        )
+        note = "no answer yet" if result is None or result.verdict is None else ""
+        if result is not None and result.verdict is not None and (best := result.best) is not None:
+            note = f"{best.description} at batch {best.batch}{', so far' if result.search_end.is_early else ''}"
+        verdict = None if result is None else result.verdict
+        digest, command = head.problem.digest, head.command
+        return cls(study=folder.name, problem=digest, verdict=verdict, command=command, note=note + shared)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -55,15 +55,6 @@ class StudyList:
     """The studies there are."""
 
     studies: Annotated[tuple[StudyLine, ...], "The studies, by name."]
-
-
-def _describe(result: Result | None) -> str:
-    if result is None or result.verdict is None:
-        return "no answer yet"
-    if result.best is None:
-        return ""
-    found = f"{result.best.description} at batch {result.best.batch}"
-    return f"{found}, so far" if result.search_end.is_early else found
 
 
 def print_studies(studies: Sequence[StudyLine]) -> None:
@@ -116,3 +107,31 @@ def print_nearest(tuned: Tuned, nearest: StoredStudy | None) -> None:
     elif differences or nearest.is_shipped:
         consequence = "its plans are the same: a tuning starts from what it knows, unless --fresh is given"
     console.print(Text(consequence))
+
+
+NOTE_WIDTH = 80
+"""A file has no edge at which a long note would wrap."""
+STYLES = {CheckVerdict.OK: "green", CheckVerdict.FAILS: "bold red", CheckVerdict.DIFFERS: "yellow"}
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Checked:
+    """Validity of a stored config on this machine."""
+
+    valid: Annotated[bool, "True if the config still holds here: no line fails, and its gradients were compared."]
+    report: Annotated[CheckReport, INLINED]
+
+
+def print_check(report: CheckReport) -> None:
+    """Print a line for each thing that was checked, and what they come to."""
+    table = make_table("", "stored", "here", "verdict", "")
+    table.columns[-1].max_width = NOTE_WIDTH
+    for line in report.lines:
+        word = str(line.verdict).replace("_", " ")
+        verdict = Text(word, style=STYLES.get(line.verdict, ""))
+        table.add_row(line.what, Text(line.stored), Text(line.here), verdict, Text(line.note))
+    console = make_console()
+    console.print(table)
+    console.print()
+    found = "valid here" if report.is_valid else "not valid here" if report.failures else "not confirmed here"
+    console.print(Text(f"{report.config}: {found}"))

@@ -1,1 +1,0 @@
-"""Hands out a study's answer: what to train with, in several formats."""
