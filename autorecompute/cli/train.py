@@ -57,6 +57,7 @@ def run(args: argparse.Namespace) -> int:
             study=folder.name,
             steps=steps,
             launcher=job.launcher,
+            replaces_checkpointing=job.replaces_checkpointing,
         )
     told = Settings(
         address=address,
@@ -125,6 +126,7 @@ def _job_of(request: SearchRequest) -> Job:
                 arguments=request.arguments,
                 launcher=request.launcher,
                 backend=backend,
+                replaces_checkpointing=request.replaces_checkpointing,
             )
     return Job(script=Path(request.script), is_typed=True, backend=backend)
 

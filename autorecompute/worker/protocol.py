@@ -148,6 +148,7 @@ class SearchRequest:
         limit_bytes: The largest peak; ``None`` takes what the device has to give.
         study: Name of the study; ``None`` for one that is made of the script and of what it trains.
         steps: The most steps that may be spent on trials.
+        replaces_checkpointing: True if the checkpoints that the script makes itself are switched off.
     """
 
     script: str
@@ -158,6 +159,7 @@ class SearchRequest:
     study: str | None = None
     steps: int
     launcher: str = ""
+    replaces_checkpointing: bool = False
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
