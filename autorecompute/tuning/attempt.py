@@ -16,7 +16,7 @@ from autorecompute.tuning import rivals
 from autorecompute.tuning.budget import Task
 from autorecompute.tuning.confirmation import TELLING, Confirmer
 from autorecompute.tuning.explanations import advise_on_glibc
-from autorecompute.tuning.race import FINALISTS, Finalist, Race, fitting_finalists, is_faster
+from autorecompute.tuning.race import FINALISTS, TIE, Finalist, Race, fitting_finalists, is_faster
 from autorecompute.tuning.rivals import Rival
 from autorecompute.tuning.searcher_factory import StudySearcher
 from autorecompute.units import format_bytes, format_count
@@ -109,9 +109,10 @@ class Attempt:
                 continue
             limit_bytes = self._confirmer.limit(self._ledger.trials)
             trials = [trial.under(limit_bytes) for trial in self._ledger.trials]
-            result = self._decide(trials, limit_bytes, searcher.expect_steps(trials))
-            if is_last or not self._goes_on(result, limit_bytes):
+            beside = self._decide(trials, limit_bytes, searcher.expect_steps(trials))
+            if is_last or not self._goes_on(limit_bytes):
                 break
+        result = self._compare(trials, limit_bytes, beside)
         return self._give(replace(result, expected=self._expected(result, searcher, trials)), search_end)
 
     def _has_confirmed_leanest(self) -> bool:
@@ -131,19 +132,28 @@ class Attempt:
             earlier.add(leanest.config)
         return False
 
-    def _goes_on(self, result: Result, limit_bytes: int) -> bool:
+    def _goes_on(self, limit_bytes: int) -> bool:
         """Tell whether another search may find what this one left out, by what whole processes were seen to need."""
-        best, trials = result.best, self._ledger.trials
+        best, trials = self._best, self._ledger.trials
         # No recompute may fit after all, by what a whole process was seen to need.
         fits = any(trial.config.is_none and trial.under(self._confirmer.limit(trials)).fits for trial in trials)
         excess_bytes = self._confirmer.stop_guessing(learns=True)
-        if best is not None:
-            return fits and not best.config.is_none and Config() not in self._confirmer.rejected
+        if best is not None and fits and not best.config.is_none and Config() not in self._confirmer.rejected:
+            return True
+        if best is not None and not self._is_outrun(best):
+            return False
         if excess_bytes:
             needed = f"whole processes need {format_bytes(excess_bytes)} more: searching below that"
             advice = advise_on_glibc(self._context.detection.device.kind)
             self._context.note(f"{needed}. {advice}".rstrip(". "))
-        return bool(excess_bytes) or limit_bytes < self._context.problem.limit_bytes
+        return bool(excess_bytes) or (best is None and limit_bytes < self._context.problem.limit_bytes)
+
+    def _is_outrun(self, best: Best) -> bool:
+        """Tell whether a config was faster in its trial than the answer and needed too much as a whole process."""
+        seen = {trial.config: trial.relative_throughput for trial in self._ledger.trials}
+        speeds = (seen.get(known.config) for known in self._confirmer.rejections if known.excess_bytes)
+        own = best.relative_throughput or seen.get(best.config)
+        return own is not None and any(speed is not None and speed > own * (1 + TIE) for speed in speeds)
 
     def _expected(self, result: Result, searcher: Searcher, trials: list[Trial]) -> dict[str, Prediction]:
         """Return the search's predictions of the presets that it did not measure."""
@@ -238,8 +248,8 @@ class Attempt:
         trials, compared = self._ledger.trials, not rivals.needs_rival_batch(self._best, self._context.settings)
         return self._compose(Rival(), trials, self._confirmer.limit(trials), compared=compared)
 
-    def _decide(self, trials: Sequence[Trial], limit_bytes: int, steps: Mapping[int, float]) -> Result:
-        """Return the answer, with everything in it measured.
+    def _decide(self, trials: Sequence[Trial], limit_bytes: int, steps: Mapping[int, float]) -> dict[Config, Rival]:
+        """Race and confirm; return what the process that lives told of a smaller batch beside the winner.
 
         The trials are under the limit for trials. Who is raced depends on their expected steps.
         """
@@ -259,7 +269,12 @@ class Attempt:
                 in_place = rivals.compare_in_place(context, ranked[0], baseline, limit_bytes)
                 beside = {ranked[0].trial.config: in_place} if in_place is not None else {}
             self._confirm(ranked)
-        rival = self._compare_with_baseline(baseline, beside)
+        return beside
+
+    def _compare(self, trials: Sequence[Trial], limit_bytes: int, beside: Mapping[Config, Rival]) -> Result:
+        """Return the answer, compared with a smaller batch."""
+        context, confirmer = self._context, self._confirmer
+        rival = self._compare_with_baseline(_baseline_of(trials), beside)
         if not rival.is_complete:
             context.note("no time left for all comparisons in fresh processes")
         is_any_left = bool(confirmer.failures) or any(trial.fits for trial in confirmer.remaining(trials))

@@ -158,3 +158,16 @@ def test_programs_read_the_count(call):
     assert read_config(best["env"]) == FIVE_OF_TWELVE
     emitted = json.loads(call("emit", "bert", "--format", "json")[1])
     assert (emitted["config"], read_config(emitted["environment"])) == (best["config"], FIVE_OF_TWELVE)
+
+
+@pytest.mark.parametrize("more_mib", [10, 25, 60])
+def test_where_faster_configs_need_too_much_as_whole_processes_the_search_goes_on_below(tune, more_mib):
+    """What is confirmed then may be all blocks, which is slower than some of them."""
+    bench = BlocksBench(CHEAP_BLOCKS)
+    bench.every_life_bytes = more_mib * MIB
+    tuning, result = tune(bench=bench, limit_bytes=limit_for(8 * MIB))
+    assert any("searching below" in note for note in tuning.watcher.notes)
+    assert sum("measuring the largest batch" in note for note in tuning.watcher.notes) == 1
+    all_blocks = Config.parse(["blocks.*:checkpoint"])
+    assert result.best.peak_bytes == bench.peak_bytes(result.best.config, BATCH) + bench.every_life_bytes
+    assert bench.seconds(result.best.config, BATCH) < 0.95 * bench.seconds(all_blocks, BATCH)
