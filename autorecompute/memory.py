@@ -96,7 +96,9 @@ class StepProfile:
     tensors: Annotated[tuple[Tensor, ...], "All that they made."]
     backward: Annotated[Count, "Position of the first operation after the forward pass."]
     dims: Annotated[dict[str, PositiveCount], "Symbolic dimensions of the model's inputs in the profiled step."]
-    by_module: Annotated[bool, "True if its operations are whole passes of modules, its tensors their sums."] = False
+    by_module: Annotated[
+        bool, "True if its operations are whole passes of modules, its tensors sums of what each keeps."
+    ] = False
 
     def __post_init__(self) -> None:
         _require_order(self)

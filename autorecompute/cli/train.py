@@ -7,6 +7,7 @@ import os
 import socket
 import sys
 from contextlib import suppress
+from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -117,18 +118,22 @@ def training_search(descriptor: int, words: str) -> None:
 
 def _job_of(request: SearchRequest) -> Job:
     """Return the job that runs there; a program that no command line can start counts as typed."""
-    backend = registry.plain_name()
+    found = Job(
+        script=Path(request.script),
+        is_typed=True,
+        backend=registry.plain_name(),
+        replaces_checkpointing=request.replaces_checkpointing,
+    )
     if not request.is_typed:
         with suppress(UsageError):
-            return Job(
-                script=Path(request.script),
+            return replace(
+                found,
+                is_typed=False,
                 is_module=request.is_module,
                 arguments=request.arguments,
                 launcher=request.launcher,
-                backend=backend,
-                replaces_checkpointing=request.replaces_checkpointing,
             )
-    return Job(script=Path(request.script), is_typed=True, backend=backend)
+    return found
 
 
 def _folder_of(request: SearchRequest, job: Job, bench: TrainingBench) -> StudyFolder:

@@ -151,7 +151,9 @@ class Problem:
 class Sizes:
     """Sizes that were detected besides the problem: figures depend on them, and they may differ between its runs."""
 
-    dims: Annotated[dict[str, Count], "Dimensions of the first batch but the batch."] = field(default_factory=dict)
+    dims: Annotated[dict[str, Count], "Dimensions of the first batch beside its samples, such as the length."] = field(
+        default_factory=dict
+    )
     resting_bytes: Annotated[Bytes, "Memory held between two steps, as far as it was known."] = 0
     saved_bytes: Annotated[
         Bytes, "Savings of all plans for a few samples, whatever the batch; 0 where nothing tells."

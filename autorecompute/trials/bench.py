@@ -153,7 +153,8 @@ class Bench:
         """
         if self._worker is None:
             message = self._start_trials()
-            if isinstance(message, Failed) and (message.outcome is Outcome.LOST or self._detection is not None):
+            failed = message if isinstance(message, Failed) and not message.is_setup else None
+            if failed is not None and (failed.outcome is Outcome.LOST or self._detection is not None):
                 self.close()  # what keeps a script from its start that has started before may not last
                 message = self._start_trials()
             if not isinstance(message, Detection):

@@ -42,7 +42,8 @@ RACE_SHARE = 0.5
 start takes, which every process that confirms one costs, too."""
 
 SEARCHES = 2
-"""A second search follows where everything that fits in its steps does not fit as a whole process."""
+"""A second search follows where everything that fits in its steps does not fit as a whole process, or all that is
+faster than what was confirmed."""
 
 NO_RACE = Race(standings=())
 
@@ -108,7 +109,7 @@ class Attempt:
                 self._confirmer.stop_guessing()
                 continue
             limit_bytes = self._confirmer.limit(self._ledger.trials)
-            trials = [trial.under(limit_bytes) for trial in self._ledger.trials]
+            trials = self._under(limit_bytes)
             beside = self._decide(trials, limit_bytes, searcher.expect_steps(trials))
             if is_last or not self._goes_on(limit_bytes):
                 break
@@ -140,7 +141,7 @@ class Attempt:
         excess_bytes = self._confirmer.stop_guessing(learns=True)
         if best is not None and fits and not best.config.is_none and Config() not in self._confirmer.rejected:
             return True
-        if best is not None and not self._is_outrun(best):
+        if best is not None and not (self._confirmer.limit(trials) < limit_bytes and self._is_outrun(best)):
             return False
         if excess_bytes:
             needed = f"whole processes need {format_bytes(excess_bytes)} more: searching below that"
@@ -149,11 +150,17 @@ class Attempt:
         return bool(excess_bytes) or (best is None and limit_bytes < self._context.problem.limit_bytes)
 
     def _is_outrun(self, best: Best) -> bool:
-        """Tell whether a config was faster in its trial than the answer and needed too much as a whole process."""
+        """Tell whether a config was faster than the answer and needed too much as a whole process."""
         seen = {trial.config: trial.relative_throughput for trial in self._ledger.trials}
+        seen |= {entry.trial.config: entry.relative_throughput for entry in self._race.everybody if entry.rounds}
         speeds = (seen.get(known.config) for known in self._confirmer.rejections if known.excess_bytes)
-        own = best.relative_throughput or seen.get(best.config)
+        own = seen.get(best.config)
         return own is not None and any(speed is not None and speed > own * (1 + TIE) for speed in speeds)
+
+    def _under(self, limit_bytes: int) -> list[Trial]:
+        """Return the trials under the limit for trials; a confirmed config holds the user's, whatever others need."""
+        limits = dict.fromkeys(self._confirmer.confirmed, self._context.problem.limit_bytes)
+        return [trial.under(limits.get(trial.config, limit_bytes)) for trial in self._ledger.trials]
 
     def _expected(self, result: Result, searcher: Searcher, trials: list[Trial]) -> dict[str, Prediction]:
         """Return the search's predictions of the presets that it did not measure."""

@@ -58,7 +58,7 @@ class Confirmer:
         self.failures: dict[Config, str] = {}
         """Why configs were not confirmed in this session that may be confirmed in the next one, in words."""
         self.last_process: Config | None = None
-        """The config of the last process, until that is taken back."""
+        """The config of the last process since the decision began."""
         self._began_seconds, self._early = time.monotonic(), 0
         self._least_excess, self._guesses, self._has_told = 0, True, False
 

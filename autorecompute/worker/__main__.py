@@ -105,7 +105,8 @@ class _Worker:
         try:
             backend = registry.worker(self._settings.backend, Path(self._settings.address).parent)
             agent = Agent(self._channel, backend, self._settings, is_alone=self._is_alone)
-            agent.has_children, agent.script = self._has_children, self._script
+            # A script may fork before it imports torch, and this is run in the fork.
+            agent.process, agent.has_children, agent.script = self._pid, self._has_children, self._script
             backend.install(agent)
         except SetupError as error:
             self._channel.send(Failed(outcome=Outcome.SCRIPT_ERROR, message=str(error), is_setup=True))

@@ -135,6 +135,7 @@ class Agent:
         target_batch: Samples that a forward is to receive; ``None`` until the first one tells.
         script: The script's file; empty before it runs.
         has_children: Tells whether the script has started processes.
+        process: The one that trains. What it forks has a copy of all this, and is not followed.
     """
 
     is_trial = True
@@ -163,7 +164,7 @@ class Agent:
         self._postponed: Order | None = None
         self._awaited: Order | None = None
         self._warnings: tuple[str, ...] = ()
-        self._pid, self.steps, self.script = os.getpid(), 0, ""
+        self.process, self.steps, self.script = os.getpid(), 0, ""
         self.has_children: Callable[[], bool] = lambda: False
 
     @property
@@ -405,7 +406,7 @@ class Agent:
         self._fail(Outcome.WRONG_BATCH, text.format(batch=batch, target=self.target_batch))
 
     def _require_own_process(self) -> None:
-        if os.getpid() != self._pid:
+        if os.getpid() != self.process:
             self._fail(Outcome.SCRIPT_ERROR, TRAINS_ELSEWHERE)
 
     def _end(self, error: Exception) -> None:

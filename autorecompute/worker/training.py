@@ -96,9 +96,10 @@ def follow_training(
     speaks = is_first()
     if settings.search is not None and speaks:
         channel = start_search(settings.search)
-    with ExitStack() as ends:
+    ends = ExitStack()
+    with ExitStack() as failing:
         if channel is not None:
-            ends.callback(channel.close)
+            failing.callback(channel.close)
         schedulers: weakref.WeakSet[Any] = weakref.WeakSet()
         backend = registry.plain_worker()
         settings = settings if speaks else replace(settings, tuning_steps=0)
@@ -115,12 +116,12 @@ def follow_training(
         for optimizer in optimizers:
             backend.note(optimizer)
             agent.on_optimizer()
-        ends.pop_all()
-    ends.callback(hooks.follow_schedulers(schedulers))
-    ends.callback(hooks.follow_steps(on_step, guard.on_skip, guard.on_failure))
-    ends.callback(hooks.follow_losses(guard.on_loss, guard.on_failure))
-    ends.callback(hooks.follow_optimizers(guard.on_optimizer))
-    os.register_at_fork(after_in_child=guard.leave)
+        ends.callback(hooks.follow_schedulers(schedulers))
+        ends.callback(hooks.follow_steps(on_step, guard.on_skip, guard.on_failure))
+        ends.callback(hooks.follow_losses(guard.on_loss, guard.on_failure))
+        ends.callback(hooks.follow_optimizers(guard.on_optimizer))
+        os.register_at_fork(after_in_child=guard.leave)
+        failing.pop_all()
 
     def detach(error: BaseException | None) -> None:
         ends.close()

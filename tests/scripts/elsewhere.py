@@ -7,6 +7,10 @@ import sys
 import threading
 from concurrent.futures import ThreadPoolExecutor
 
+if "fork-first" in sys.argv and (child := os.fork()):
+    os.waitpid(child, 0)
+    sys.exit()
+
 import torch
 
 from models import FEATURES, Classifier
@@ -64,6 +68,7 @@ WAYS = {
     "by-hand-briefly": lambda: train(by_hand=True, steps=3),
     "spawn": lambda: train_in_child("spawn"),
     "fork": lambda: train_in_child("fork"),
+    "fork-first": train,
     "daemon": lambda: train_in_background(os._exit),
     "daemon-by-exit": lambda: train_in_background(sys.exit),
     "leave": lambda: os._exit(0),

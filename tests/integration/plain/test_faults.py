@@ -132,6 +132,7 @@ def test_a_script_that_updates_its_weights_by_hand(workplace, way, backend):
     [
         ("spawn", "trains in a process that it starts itself"),
         ("fork", "trains in a process that it starts itself"),
+        ("fork-first", "trains in a process that it starts itself"),
         # Whether its first step or its parent's end is seen first, the way out is the same.
         ("daemon", "in the foreground"),
         ("daemon-by-exit", "It started other processes"),

@@ -171,3 +171,16 @@ def test_where_faster_configs_need_too_much_as_whole_processes_the_search_goes_o
     all_blocks = Config.parse(["blocks.*:checkpoint"])
     assert result.best.peak_bytes == bench.peak_bytes(result.best.config, BATCH) + bench.every_life_bytes
     assert bench.seconds(result.best.config, BATCH) < 0.95 * bench.seconds(all_blocks, BATCH)
+
+
+def test_what_was_confirmed_stays_unless_something_faster_is_where_the_search_goes_on(tune):
+    """Its whole process needs less beyond its steps than those that were rejected, and it is over the new limit."""
+    _, first = tune(CHEAP_BLOCKS, limit_bytes=limit_for(8 * MIB))
+    bench = BlocksBench(CHEAP_BLOCKS)
+    bench.every_life_bytes = 4 * MIB
+    bench.life_bytes[first.best.config] = 60 * MIB
+    bench.life_bytes[Config()] = 0
+    tuning, result = tune(bench=bench, limit_bytes=limit_for(8 * MIB))
+    confirmed = [best.config for best in tuning.folder.confirmed()]
+    assert first.best.config in {known.config for known in tuning.folder.rejections()}
+    assert bench.seconds(result.best.config, BATCH) == min(bench.seconds(config, BATCH) for config in confirmed)

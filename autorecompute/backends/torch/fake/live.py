@@ -127,14 +127,18 @@ def work_of(
 def _speed(machine: Machine, packet: Any, tensor: Tensor) -> float:
     """Return the operations a second of an operator; a type that a card has no figure for is as float32."""
     kind, speeds = str(tensor.dtype).removeprefix("torch."), machine.operations_per_second
-    kind = TF32 if kind == FLOAT and _takes_tf32(packet) else kind
+    # Only a card has a speed of its own for it, and torch refuses to tell of settings that differ.
+    kind = TF32 if kind == FLOAT and TF32 in speeds and _takes_tf32(packet) else kind
     return speeds[kind if machine.is_measured or kind in speeds else FLOAT]
 
 
 def _takes_tf32(packet: Any) -> bool:
     """Tell whether the script lets a card's tensor cores round float32 for this operator."""
     if packet in _CONVOLUTIONS:
-        return bool(torch.backends.cudnn.allow_tf32)
+        try:
+            return bool(torch.backends.cudnn.allow_tf32)
+        except RuntimeError:  # convolutions and recurrent layers differ, as they can since torch 2.9
+            return bool(torch.backends.cudnn.conv.fp32_precision == "tf32")
     matmul = torch.backends.cuda.matmul
     if hasattr(matmul, "fp32_precision"):  # since torch 2.9, which does not tell the older setting in every case
         return bool(matmul.fp32_precision == "tf32")

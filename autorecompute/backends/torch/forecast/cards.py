@@ -104,8 +104,8 @@ def _is_fusable(call: AttentionCall) -> bool:
     if len({shape[0] for shape in shapes}) > 1 or 0 in {call.query[2], call.key[2]}:
         return False
     # Heads of the query may share those of the key (``check_grouped_query_attention``).
-    shares = call.is_grouped and call.key[1] == call.value[1] and call.query[1] % call.key[1] == 0
-    return _has_one_head_each(call) or shares
+    is_shared = call.is_grouped and call.key[1] == call.value[1]
+    return _has_one_head_each(call) or (is_shared and call.query[1] % call.key[1] == 0)
 
 
 def _has_one_head_each(call: AttentionCall) -> bool:

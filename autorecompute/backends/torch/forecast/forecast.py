@@ -8,7 +8,7 @@ import itertools
 import math
 from collections.abc import Mapping
 from dataclasses import dataclass, field, replace
-from typing import TYPE_CHECKING, Self
+from typing import TYPE_CHECKING, NamedTuple, Self
 
 import numpy as np
 
@@ -154,13 +154,13 @@ def draw(
     parts, change, alive = _whole(parts, change, alive)
     kept = _in_time(_kept(parts, change), alive)
     passing = [
-        _piece(f"while it runs: {_name(part)} ({part.phase})", place, place, round(float(most)) - _held(kept, place))
+        _Piece(f"while it runs: {_name(part)} ({part.phase})", place, place, round(float(most)) - _held(kept, place))
         for place, (part, most) in enumerate(zip(parts, alive, strict=True))
     ]
     tensors = tuple(
-        replace(piece, shape=(str(piece.element_bytes),), element_bytes=1)
-        for piece in (*kept, *passing)
-        if piece.element_bytes > 0
+        Tensor(name=name, shape=(str(size),), element_bytes=1, first=first, last=last, phase=phase)
+        for name, first, last, size, phase in (*kept, *passing)
+        if size > 0
     )
     operations = tuple(
         Operation(
@@ -184,18 +184,22 @@ def _whole(parts: Sequence[Part], change: np.ndarray, alive: np.ndarray) -> tupl
     return [parts[place] for place in first], np.add.reduceat(change, first), np.maximum.reduceat(alive, first)
 
 
-def _piece(name: str, first: int, last: int, size: int, phase: Phase | None = None) -> Tensor:
-    """Return bytes that are alive from one part to another; fewer than none where a part lets go of others."""
-    return Tensor(name=name, shape=(), element_bytes=size, first=first, last=last, phase=phase)
+class _Piece(NamedTuple):
+    """Bytes that are alive from one part to another; fewer than none where a part lets go of others."""
+
+    name: str
+    first: int
+    last: int
+    size: int
+    phase: Phase | None = None
 
 
-def _in_time(kept: list[Tensor], alive: np.ndarray) -> list[Tensor]:
+def _in_time(kept: list[_Piece], alive: np.ndarray) -> list[_Piece]:
     """Return the same pieces, none alive in the part that makes or frees it where that holds less than all of them."""
     for place, most in enumerate(alive):
         if _held(kept, place) > most:
             kept = [
-                replace(
-                    piece,
+                piece._replace(
                     first=piece.first + (piece.first == place < piece.last),
                     last=piece.last - (piece.first < piece.last == place),
                 )
@@ -204,27 +208,27 @@ def _in_time(kept: list[Tensor], alive: np.ndarray) -> list[Tensor]:
     return kept
 
 
-def _held(kept: Sequence[Tensor], place: int) -> int:
-    return sum(piece.element_bytes for piece in kept if piece.first <= place <= piece.last)
+def _held(kept: Sequence[_Piece], place: int) -> int:
+    return sum(piece.size for piece in kept if piece.first <= place <= piece.last)
 
 
-def _kept(parts: Sequence[Part], change: np.ndarray) -> list[Tensor]:
+def _kept(parts: Sequence[Part], change: np.ndarray) -> list[_Piece]:
     """Return the bytes that each forward pass leaves for its backward pass, and their gradients."""
     last_of = {part.name: place for place, part in enumerate(parts) if part.phase == BACKWARD}
-    found: list[Tensor] = []
+    found: list[_Piece] = []
     pending: dict[str, int] = {}
     for place, part in enumerate(parts):
         size = round(float(change[place]))
         if part.phase == FORWARD:
             pending[part.name] = pending.get(part.name, 0) + size
             if size < 0 and found:  # it lets go of what an earlier part kept
-                found[-1] = replace(found[-1], element_bytes=found[-1].element_bytes + size)
+                found[-1] = found[-1]._replace(size=found[-1].size + size)
             else:
-                found.append(_piece(f"kept by {_name(part)}", place, last_of.get(part.name, len(parts) - 1), size))
+                found.append(_Piece(f"kept by {_name(part)}", place, last_of.get(part.name, len(parts) - 1), size))
         elif part.phase == BACKWARD:
             left = size + pending.pop(part.name, 0)
             if place + 1 < len(parts):
-                found.append(_piece(f"gradients of {_name(part)}", place + 1, len(parts) - 1, left, Phase.BACKWARD))
+                found.append(_Piece(f"gradients of {_name(part)}", place + 1, len(parts) - 1, left, Phase.BACKWARD))
     return found
 
 

@@ -374,20 +374,21 @@ class Before:
     def __enter__(self) -> Self:
         if self._versions_now() != self._versions:
             raise RuntimeError(CHANGED.format("a parameter"))
-        self._entered = contextlib.ExitStack()
-        self._entered.enter_context(kept(within_reach(self._modules)))
-        self._entered.callback(self.generators.set, self.generators.states())
-        for module in self._modules:
-            self._entered.callback(module._parameters.update, dict(module._parameters))
-        self._entered.enter_context(_as_now(self._modules))
-        for module, training, parameters in zip(self._modules, self._training, self._parameters, strict=True):
-            module._parameters.update(parameters)
-            module.training = training
-        self._put_figures()
-        self._put_tensors()
-        self.generators.set(self._states)
-        once, self.once = self.once, contextlib.nullcontext()
-        self._entered.enter_context(once)
+        with contextlib.ExitStack() as entered:
+            entered.enter_context(kept(within_reach(self._modules)))
+            entered.callback(self.generators.set, self.generators.states())
+            for module in self._modules:
+                entered.callback(module._parameters.update, dict(module._parameters))
+            entered.enter_context(_as_now(self._modules))
+            for module, training, parameters in zip(self._modules, self._training, self._parameters, strict=True):
+                module._parameters.update(parameters)
+                module.training = training
+            self._put_figures()
+            self._put_tensors()
+            self.generators.set(self._states)
+            once, self.once = self.once, contextlib.nullcontext()
+            entered.enter_context(once)
+            self._entered = entered.pop_all()
         return self
 
     def __exit__(self, *exception: object) -> None:
