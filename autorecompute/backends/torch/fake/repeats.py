@@ -23,7 +23,7 @@ if TYPE_CHECKING:
 
     from autorecompute.backends.torch.fake.live import Event
     from autorecompute.backends.torch.fake.tensors import FakeLiveBytes
-    from autorecompute.backends.torch.find.graphs import Plan
+    from autorecompute.backends.torch.find.graphs import GraphForm
     from autorecompute.backends.torch.forecast.caching_allocator import AllocatorSettings, AllocatorStats
     from autorecompute.backends.torch.switch.rewriting import Program
     from autorecompute.backends.torch.switch.switchboard import Around
@@ -217,7 +217,7 @@ class Link(NamedTuple):
 
     path: str
     kind: str
-    graph: Plan
+    graph: GraphForm
     results: tuple[tuple[Any, ...], ...] | None
     inputs: frozenset[int]
     outputs: frozenset[int]

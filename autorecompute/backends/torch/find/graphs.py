@@ -41,7 +41,7 @@ def sequence_of(node: Node) -> int:
     return number
 
 
-Plan = tuple[tuple[int, int, type], ...]
+GraphForm = tuple[tuple[int, int, type], ...]
 """A graph without its nodes: for each the way to it, which is the place of another node and its edge, and its kind.
 
 The way to a root is -1 and its place among the roots.
@@ -50,7 +50,7 @@ The way to a root is -1 and its place among the roots.
 
 @dataclasses.dataclass(frozen=True)
 class Graph:
-    """The nodes that a call made, breadth first from its results, with their ways as in ``Plan`` and their places."""
+    """The nodes that a call made, breadth first from its results, their ways as in ``GraphForm``, and their places."""
 
     nodes: Sequence[Node]
     ways: Sequence[tuple[int, int]]
@@ -61,7 +61,7 @@ class Graph:
         edges = self.nodes[place].next_functions
         return self.places.get(edges[edge][0]) if edge < len(edges) and edges[edge][0] is not None else None
 
-    def plan(self) -> Plan:
+    def form(self) -> GraphForm:
         """Return the graph without its nodes."""
         return tuple((*way, kind_of(node)) for way, node in zip(self.ways, self.nodes, strict=True))
 
@@ -88,7 +88,7 @@ def graph_of(results: Iterable[Tensor], first: int) -> Graph:
     return Graph(nodes, ways, places)
 
 
-def route(plan: Plan, wanted: Collection[int]) -> Callable[[Iterable[Tensor]], dict[int, Node] | None]:
+def route(form: GraphForm, wanted: Collection[int]) -> Callable[[Iterable[Tensor]], dict[int, Node] | None]:
     """Return what finds these places of a graph again in the graph of a later step, from its results.
 
     It gives the nodes there and on the way, by their places; None where a node is not what it was.
@@ -98,10 +98,10 @@ def route(plan: Plan, wanted: Collection[int]) -> Callable[[Iterable[Tensor]], d
         place = one
         while place >= 0 and place not in needed:
             needed.add(place)
-            place, *_ = plan[place]
+            place, *_ = form[place]
     edges: dict[int, list[tuple[int, int, type]]] = {-1: []}
     for place in sorted(needed):
-        parent, edge, kind = plan[place]
+        parent, edge, kind = form[place]
         edges.setdefault(parent, []).append((place, edge, kind))
 
     def follow(results: Iterable[Tensor]) -> dict[int, Node] | None:

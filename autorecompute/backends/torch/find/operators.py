@@ -14,7 +14,7 @@ from torch.autograd.function import BackwardCFunction
 
 from autorecompute.backends.torch.fake.repeats import Link, forms_of
 from autorecompute.backends.torch.fake.tensors import is_fake, is_same
-from autorecompute.backends.torch.find.graphs import Graph, Plan, graph_of, sequence_of
+from autorecompute.backends.torch.find.graphs import Graph, GraphForm, graph_of, sequence_of
 from autorecompute.backends.torch.find.identity import name_of
 from autorecompute.backends.torch.find.probe import Handle
 from autorecompute.backends.torch.find.recipes import (
@@ -89,7 +89,7 @@ class Finder:
         self._structure = structure
         self._saved: Mapping[int, Saved] = {}
         self._units: list[Call] = []
-        self._pending: list[tuple[str, Plan, list[Candidate]]] = []
+        self._pending: list[tuple[str, GraphForm, list[Candidate]]] = []
 
     def visit(self, seen: Probe, call: Call, result: Any) -> None:
         """Find what can be dropped in a unit that has just returned."""
@@ -102,11 +102,11 @@ class Finder:
         if call.path and any(is_within(one.path, call.path) for one in own):
             return
         graph = graph_of(tensors_in(result), call.first)
-        plan = graph.plan()
+        form = graph.form()
         module = self._model.get_submodule(call.path)
         if call.path:
             outputs = frozenset(map(seen.storages.number, tensors_in(result)))
-            self.links.append(Link(call.path, name_of(module), plan, forms_of(result), call.inputs, outputs))
+            self.links.append(Link(call.path, name_of(module), form, forms_of(result), call.inputs, outputs))
         if not self._drops:
             return
         hidden = {
@@ -115,7 +115,7 @@ class Finder:
             if any(one.first <= sequence_of(node) < one.end for one in (*own, *units))
         }
         unit = _Unit(graph, hidden, seen, functools.partial(self._site, seen), modes_of(module))
-        self._pending.append((call.path, plan, list(unit.candidates())))
+        self._pending.append((call.path, form, list(unit.candidates())))
         self.unverified |= {self._site(seen, graph.nodes[place]) for place in unit.unverified}
 
     def _site(self, seen: Probe, node: Node, operator: str | None = None) -> str:
@@ -127,13 +127,13 @@ class Finder:
     @property
     def operators(self) -> tuple[str, ...]:
         """Return the names of the nodes of each graph, in order; graphs that are alike once."""
-        return tuple(dict.fromkeys(" ".join(kind.__name__ for *_, kind in plan) for _, plan, _ in self._pending))
+        return tuple(dict.fromkeys(" ".join(kind.__name__ for *_, kind in form) for _, form, _ in self._pending))
 
     def finish(self) -> dict[str, Program]:
         """Return for each unit what can be dropped in all its calls: what nobody outside it has saved."""
         programs: dict[str, Program] = {}
-        for path, plan, candidates in self._pending:
-            program = Program(plan, _merged(drop for _, drop in self._alone(candidates)))
+        for path, form, candidates in self._pending:
+            program = Program(form, _merged(drop for _, drop in self._alone(candidates)))
             programs[path] = program.agreeing(programs[path]) if path in programs else program
         return {path: program for path, program in programs.items() if program.drops}
 

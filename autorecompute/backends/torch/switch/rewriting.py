@@ -11,7 +11,7 @@ import torch
 from torch import Tensor
 
 from autorecompute.backends.torch.fake.tensors import is_fake, is_same
-from autorecompute.backends.torch.find.graphs import Plan, route
+from autorecompute.backends.torch.find.graphs import GraphForm, route
 from autorecompute.backends.torch.find.recipes import (
     Edge,
     Made,
@@ -303,18 +303,18 @@ def made(recipe: Recipe, nodes: Mapping[int, Node], noted: Noted) -> Tensor:
 
 
 class Program:
-    """All that can be dropped in one unit, which makes a graph of this plan."""
+    """All that can be dropped in one unit, which makes a graph of this form."""
 
-    def __init__(self, plan: Plan, drops: Iterable[Drop]) -> None:
+    def __init__(self, form: GraphForm, drops: Iterable[Drop]) -> None:
         self.drops = tuple(drops)
-        self._plan = plan
+        self._form = form
         self._arounds: dict[frozenset[str], Rewrite] = {}
 
     def around(self, sites: Mapping[str, Watch]) -> Rewrite:
         """Return a wrapper of the unit that drops the operators of these sites; each is compared by its watch."""
         key = frozenset(sites)
         if key not in self._arounds:
-            self._arounds[key] = Rewrite(self._plan, [drop for drop in self.drops if drop.site in sites], sites)
+            self._arounds[key] = Rewrite(self._form, [drop for drop in self.drops if drop.site in sites], sites)
         return self._arounds[key]
 
     def touched(self, site: str) -> frozenset[str]:
@@ -323,8 +323,8 @@ class Program:
 
     def agreeing(self, other: Program) -> Program:
         """Return a program of the drops that both have; empty where the graphs differ."""
-        same = other.drops if self._plan == other._plan else ()
-        return Program(self._plan, [drop for drop in self.drops if drop in same])
+        same = other.drops if self._form == other._form else ()
+        return Program(self._form, [drop for drop in self.drops if drop in same])
 
 
 class Rewrite:
@@ -335,9 +335,9 @@ class Rewrite:
             already. They are trained as without us.
     """
 
-    def __init__(self, plan: Plan, drops: Sequence[Drop], watches: Mapping[str, Watch]) -> None:
+    def __init__(self, form: GraphForm, drops: Sequence[Drop], watches: Mapping[str, Watch]) -> None:
         self.missed = 0
-        self._follow = route(plan, {place for drop in drops for place in drop.places()})
+        self._follow = route(form, {place for drop in drops for place in drop.places()})
         self._drops, self._watches = drops, watches
         self._known: list[dict[State, bool]] = [{drop.state: True} for drop in self._drops]
         self._has_rows = [True] * len(self._drops)
