@@ -252,7 +252,7 @@ RENDERERS: dict[str, Callable[[Result, Emission], str]] = {
 """By the name of the format."""
 
 UNMEASURED_FORMATS = ("json", "python")
-"""Those that need no study's folder for a file to lie in."""
+"""Formats that need no study's folder for a file to lie in."""
 
 BEST = "best"
 """Names the config of the frontier that recomputes least among those that should hold the limit."""

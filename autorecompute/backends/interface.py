@@ -61,7 +61,7 @@ class Knob:
     variables: dict[str, str]
     effect: str
     needs: str = ""
-    """Where it does anything, in words; empty where it does everywhere."""
+    """Systems on which it does anything, in words; empty for all."""
     why_not: Callable[[Config, Detection], str] = lambda _config, _detection: ""
     """Tells why it cannot be tried on a config of a detection, in words; empty where it can."""
     plans: Callable[[Detection], Sequence[Plan]] | None = None

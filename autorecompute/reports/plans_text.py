@@ -1,4 +1,4 @@
-"""What ``plans`` prints: the plans of a script, forecasts of their peaks, and the memory timeline of a step."""
+"""The output of ``plans``: plans of a script, forecasts of their peaks, and the memory timeline of a step."""
 
 from __future__ import annotations
 

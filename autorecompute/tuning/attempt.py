@@ -99,6 +99,9 @@ class Attempt:
             raise
 
     def _search_and_decide(self) -> Result:
+        trials: list[Trial] = []
+        beside: dict[Config, Rival] = {}
+        limit_bytes = 0
         for search in range(SEARCHES):
             searcher = self._searcher.begin()
             search_end = self._runner.search(searcher, self._confirmer.limit, self._confirm_early)
@@ -108,7 +111,10 @@ class Attempt:
             if not is_last and self._has_confirmed_leanest():
                 self._confirmer.stop_guessing()
                 continue
-            limit_bytes = self._confirmer.limit(self._ledger.trials)
+            lowered_from, limit_bytes = limit_bytes, self._confirmer.limit(self._ledger.trials)
+            has_new = len(trials) < len(self._ledger.trials)
+            if self._best is not None and limit_bytes < lowered_from and not has_new:
+                break  # nothing else fits below: the decision stands
             trials = self._under(limit_bytes)
             beside = self._decide(trials, limit_bytes, searcher.expect_steps(trials))
             if is_last or not self._goes_on(limit_bytes):
@@ -139,15 +145,17 @@ class Attempt:
         # No recompute may fit after all, by what a whole process was seen to need.
         fits = any(trial.config.is_none and trial.under(self._confirmer.limit(trials)).fits for trial in trials)
         excess_bytes = self._confirmer.stop_guessing(learns=True)
-        if best is not None and fits and not best.config.is_none and Config() not in self._confirmer.rejected:
-            return True
-        if best is not None and not (self._confirmer.limit(trials) < limit_bytes and self._is_outrun(best)):
-            return False
-        if excess_bytes:
-            needed = f"whole processes need {format_bytes(excess_bytes)} more: searching below that"
-            advice = advise_on_glibc(self._context.detection.device.kind)
-            self._context.note(f"{needed}. {advice}".rstrip(". "))
-        return bool(excess_bytes) or (best is None and limit_bytes < self._context.problem.limit_bytes)
+        if best is not None:
+            if fits and not best.config.is_none and Config() not in self._confirmer.rejected:
+                return True
+            if self._confirmer.limit(trials) >= limit_bytes or not self._is_outrun(best):
+                return False
+        elif not excess_bytes:
+            return limit_bytes < self._context.problem.limit_bytes
+        needed = f"whole processes need {format_bytes(excess_bytes)} more: searching below that"
+        advice = advise_on_glibc(self._context.detection.device.kind)
+        self._context.note(f"{needed}. {advice}".rstrip(". "))
+        return True
 
     def _is_outrun(self, best: Best) -> bool:
         """Tell whether a config was faster than the answer and needed too much as a whole process."""

@@ -175,7 +175,7 @@ class Tuner:
         return explanations.explain_too_little_time(context.folder, start_seconds, context.waited_seconds)
 
 
-FINALISTS = 3
+INHERITED = 3
 """So many of a stored study's fastest are taken for its finalists where it has raced none."""
 
 
@@ -245,4 +245,4 @@ def _finalists_of(neighbour: Neighbour) -> tuple[Config, ...]:
         fitting.sort(key=lambda trial: raced[trial.config.hash], reverse=True)
     else:
         fitting.sort(key=slowness)
-    return tuple(trial.config for trial in fitting[:FINALISTS])
+    return tuple(trial.config for trial in fitting[:INHERITED])

@@ -1,4 +1,4 @@
-"""What a training with a launcher is told, whose first rank starts the search."""
+"""Settings of a training with a launcher, whose first rank starts the search."""
 
 import pytest
 

@@ -162,7 +162,7 @@ def test_programs_read_the_count(call):
 
 @pytest.mark.parametrize("more_mib", [10, 25, 60])
 def test_where_faster_configs_need_too_much_as_whole_processes_the_search_goes_on_below(tune, more_mib):
-    """What is confirmed then may be all blocks, which is slower than some of them."""
+    """All blocks, which are confirmed first, are slower than some of them."""
     bench = BlocksBench(CHEAP_BLOCKS)
     bench.every_life_bytes = more_mib * MIB
     tuning, result = tune(bench=bench, limit_bytes=limit_for(8 * MIB))
