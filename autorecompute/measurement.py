@@ -170,6 +170,9 @@ class GradientCheck:
     steps: Annotated[Count, "How many steps were compared."]
     message: Annotated[str, "What else speaks against the config, in words."] = ""
     step_bytes: Annotated[Bytes | None, "Bytes that a whole step adds on fake tensors; ``None`` without one."] = None
+    fragmented_bytes: Annotated[
+        Bytes | None, "Bytes that a card's allocator then reserves beyond its tensors; ``None`` where nobody can tell."
+    ] = None
 
 
 UNCOMPARED = GradientCheck(agrees=True, worst=0.0, steps=0)

@@ -1,7 +1,8 @@
 """What the torch backend costs beside training itself: ``python benchmarks/torch_overheads.py``, some minutes.
 
-Two models of transformers, like GPT-2 and like Llama, of width 256. Each figure is this process's processor time, so that a busy
-machine counts little, and ratios are of steps that are taken in turns, so that a slow minute counts for both:
+Two models of transformers, like GPT-2 and like Llama, of width 256. Each figure is this process's processor time, so
+that a busy machine counts little, and ratios are of steps that are taken in turns, so that a slow minute counts for
+both:
 
 * the swap of one config for another, all presets in turn;
 * the detection before the first step, in steps and in seconds;
@@ -162,7 +163,10 @@ def off(plain, looked_at, rounds):
 
 
 def rewrite(training, board, units, operators, rounds):
-    """Return the seconds that rewriting one block takes, the mean of each round, without the check, which has a row of its own."""
+    """Return the seconds that rewriting one block takes, the mean of each round.
+
+    The check is off: it has a row of its own.
+    """
     board.set(operators)
     board.check.mode = Mode.OFF
     watch = Rewritten(training.model, units)

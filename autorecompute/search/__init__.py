@@ -6,7 +6,7 @@ from autorecompute.search.fastest_batch import BatchChooser, Fastest, Listed
 from autorecompute.search.greedy import GreedySearcher
 from autorecompute.search.model_searcher import ModelSearcher
 from autorecompute.search.sampling import NAMES, OptunaSearcher, RecomputeSampler, make_searcher, require_installed
-from autorecompute.search.searcher import GuidedSearcher, Limit, Prior, Proposal, Searcher, missing_in
+from autorecompute.search.searcher import GuidedSearcher, Limit, Prior, Proposal, Searcher, needs_in
 
 __all__ = [
     "NAMES",
@@ -23,6 +23,6 @@ __all__ = [
     "RecomputeSampler",
     "Searcher",
     "make_searcher",
-    "missing_in",
+    "needs_in",
     "require_installed",
 ]

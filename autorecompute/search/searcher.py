@@ -15,6 +15,7 @@ from autorecompute.plans import Config
 if TYPE_CHECKING:
     from collections.abc import Collection, Mapping
 
+    from autorecompute.measurement import GradientCheck
     from autorecompute.memory import MemoryModel
 
 
@@ -143,19 +144,26 @@ def _inherited(prior: Prior, growth: float, limit_bytes: int) -> dict[Config, st
 MOST_TOO_LARGE = 8  # after so many configs no whole step is run: the parts do not tell this model's steps
 
 
-def missing_in(
-    memory: MemoryModel, dims: Mapping[str, int], step_bytes_of: Callable[[Config], int | None]
-) -> Callable[[Config], int]:
-    """Return the bytes by which the forecast of a config at these dimensions is too low; 0 where it is not known to be.
+def needs_in(
+    memory: MemoryModel, dims: Mapping[str, int], step_of: Callable[[Config], GradientCheck | None]
+) -> Callable[[Config, int], int]:
+    """Return what tells the peak of a config from a whole step at these dimensions, and from its predicted peak.
 
-    ``step_bytes_of`` gives what a whole step with it takes beyond what was there before; ``None`` if none was run.
+    On a card it is what a fresh process reserves, whatever the trials were that the prediction has learned from: they
+    ran in what other trials had left. Elsewhere it is the prediction, with what the forecast of the step was too low.
+
+    ``step_of`` gives a config's whole step; ``None`` if none was run.
     """
 
-    def missing_of(config: Config) -> int:
-        step_bytes = step_bytes_of(config)
-        return max(0, step_bytes - memory.forecast(config, dims).live_bytes) if step_bytes is not None else 0
+    def needs_of(config: Config, predicted_bytes: int) -> int:
+        step = step_of(config)
+        if step is None or step.step_bytes is None:
+            return predicted_bytes
+        if step.fragmented_bytes is not None:
+            return memory.base_bytes(dims) + step.step_bytes + step.fragmented_bytes
+        return predicted_bytes + max(0, step.step_bytes - memory.forecast(config, dims).live_bytes)
 
-    return missing_of
+    return needs_of
 
 
 class GuidedSearcher:
@@ -171,7 +179,7 @@ class GuidedSearcher:
         least_fit: The planned config's least chance to fit; with less it is left to the other searcher.
         prior: A stored study, whose best configs are proposed right after the reference.
         growth: Factor by which activations are larger than in the stored study (``Prior.growth``).
-        missing_of: Bytes by which the forecast of a config is too low; ``None`` where no whole step can be run.
+        needs_of: Peak of a config, from it and from its predicted peak; ``None`` where no whole step can be run.
         may_fail: True if a trial that needs too much does no harm. Then what was planned is tried all the same, and
             what takes too much when nothing else is left.
     """
@@ -185,13 +193,13 @@ class GuidedSearcher:
         least_fit: float = 0.0,
         prior: Prior | None = None,
         growth: float = 1.0,
-        missing_of: Callable[[Config], int] | None = None,
+        needs_of: Callable[[Config, int], int] | None = None,
         may_fail: bool = True,
     ) -> None:
         self._searcher, self._limit_bytes = searcher, limit_bytes
         self._planned, self._least_fit = planned, least_fit
         self._inherited = _inherited(prior, growth, limit_bytes) if prior is not None else {}
-        self._missing_of, self._may_fail = missing_of, may_fail
+        self._needs_of, self._may_fail = needs_of, may_fail
         self._too_large: dict[Config, tuple[int, Proposal]] = {}
 
     @property
@@ -236,10 +244,12 @@ class GuidedSearcher:
             if proposal is None:
                 break
             prediction = proposal.prediction
-            missing_bytes = self._missing_of(proposal.config) if self._missing_of and prediction else 0
-            if prediction is None or not missing_bytes or prediction.peak_bytes + missing_bytes <= self._limit_bytes:
+            if prediction is None or self._needs_of is None:
                 return proposal
-            self._too_large[proposal.config] = prediction.peak_bytes + missing_bytes, proposal
+            needed_bytes = self._needs_of(proposal.config, prediction.peak_bytes)
+            if needed_bytes <= max(self._limit_bytes, prediction.peak_bytes):
+                return proposal
+            self._too_large[proposal.config] = needed_bytes, proposal
         if self._may_fail:
             return self._searcher.propose(trials, claimed) if self._too_large else None
         if trials or claimed or not self._too_large:

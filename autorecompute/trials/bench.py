@@ -119,7 +119,7 @@ class Bench:
         self.output_at = "Its output: {log}"
         self.starts = 0
         self._taken: dict[Path, int] = {}
-        self._step_bytes: dict[Config, int | None] = {}
+        self._whole_steps: dict[Config, GradientCheck] = {}
 
     def __enter__(self) -> Self:
         return self
@@ -219,20 +219,20 @@ class Bench:
                 break
         return as_measurement(message)
 
-    def step_bytes(self, config: Config) -> int | None:
-        """Return the bytes that a whole step on fake tensors adds, which costs the training no step.
+    def whole_step(self, config: Config) -> GradientCheck | None:
+        """Return the memory of a whole step on fake tensors, which costs the training no step.
 
-        ``None`` where none can be run, and where no live worker has measured anything.
+        ``None`` where no live worker has measured anything.
         """
-        if config in self._step_bytes or self._worker is None or not self._has_measured:
-            return self._step_bytes.get(config)
+        if config in self._whole_steps or self._worker is None or not self._has_measured:
+            return self._whole_steps.get(config)
         self._worker.send(Check(config=config, compares=False))
         message = self._worker.receive(START_TIMEOUT_SECONDS)
         if not isinstance(message, GradientCheck):
             self.close()
             return None
-        self._step_bytes[config] = message.step_bytes
-        return message.step_bytes
+        self._whole_steps[config] = message
+        return message
 
     def watch(self, environment: Mapping[str, str], effort: Effort, batch: int | None) -> Measurement:
         """Measure a fresh process under nothing but this environment, as a user would run it.

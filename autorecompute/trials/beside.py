@@ -151,13 +151,13 @@ class TrainingBench(Bench):
             self.checks[config] = _explained(message)
         return self.checks[config]
 
-    def step_bytes(self, config: Config) -> int | None:
-        """Return the bytes that a whole step on fake tensors takes, from the comparison of gradients.
+    def whole_step(self, config: Config) -> GradientCheck | None:
+        """Return the memory of a whole step on fake tensors, from the comparison of gradients.
 
-        ``None`` where none can be run, or no step is left for it.
+        ``None`` where no step is left for it.
         """
         is_known = config.is_none or config in self.checks
-        return self.check(config).step_bytes if is_known or self.left_steps >= CHECK_STEPS else None
+        return self.check(config) if is_known or self.left_steps >= CHECK_STEPS else None
 
     def keep_config(self, config: Config | None, message: str) -> None:
         """End the search: the training goes on with this config, or with what is on; tell its user why."""

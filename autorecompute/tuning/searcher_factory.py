@@ -11,7 +11,7 @@ from autorecompute.backends.registry import backend_of
 from autorecompute.errors import AutorecomputeError, ScriptError, UsageError
 from autorecompute.memory import StepProfiles
 from autorecompute.plans import Config
-from autorecompute.search import GuidedSearcher, Prior, Proposal, make_searcher, missing_in
+from autorecompute.search import GuidedSearcher, Prior, Proposal, make_searcher, needs_in
 from autorecompute.search.greedy import opening_of
 from autorecompute.search.sampling import MODEL
 from autorecompute.studies.analysis import keep_analysis, keep_detection, read_analysis
@@ -208,7 +208,7 @@ class StudySearcher:
             planned=planned_config(context),
             prior=self._prior,
             growth=self._prior.growth(detection.batch, detection.dims) if self._prior is not None else 1.0,
-            missing_of=missing_in(self._steps, dims, context.bench.step_bytes) if self._steps is not None else None,
+            needs_of=needs_in(self._steps, dims, context.bench.whole_step) if self._steps is not None else None,
         )
 
 

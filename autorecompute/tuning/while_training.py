@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING
 from autorecompute.backends.registry import backend_of
 from autorecompute.errors import AutorecomputeError, SetupError
 from autorecompute.result import Best, SearchEnd
-from autorecompute.search import GuidedSearcher, ModelSearcher, missing_in
+from autorecompute.search import GuidedSearcher, ModelSearcher, needs_in
 from autorecompute.search.searcher import MOST_TOO_LARGE
 from autorecompute.studies.folder import require_plain, using
 from autorecompute.trials.beside import TrainingEndedError
@@ -159,7 +159,7 @@ class _Tuning:
             limit_bytes,
             planned=planned_config(self._context),
             least_fit=SURE,
-            missing_of=missing_in(memory, dims, self._bench.step_bytes),
+            needs_of=needs_in(memory, dims, self._bench.whole_step),
             may_fail=False,
         )
 

@@ -324,7 +324,10 @@ def merge(messages: Mapping[int, Message]) -> Message:
         return _merge_measurements(said)
     if kinds == {GradientCheck}:
         worst: GradientCheck = min(said, key=lambda check: (check.agrees, -check.worst))
-        return replace(worst, step_bytes=_worst(check.step_bytes for check in said))
+        step_bytes, fragmented_bytes = (
+            _worst(getattr(check, name) for check in said) for name in ("step_bytes", "fragmented_bytes")
+        )
+        return replace(worst, step_bytes=step_bytes, fragmented_bytes=fragmented_bytes)
     places = ", ".join(f"rank {rank}: {type(messages[rank]).__name__}" for rank in sorted(messages))
     return Failed(outcome=Outcome.SCRIPT_ERROR, message=f"the ranks are not at the same point ({places})")
 

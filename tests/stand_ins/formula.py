@@ -73,7 +73,7 @@ class FormulaBench:
         self.measured, self.watched, self.environments = [], [], []
         self.checked, self.checked_under = [], []  # the second: under a knob
         self.wrong, self.warnings = (), ()
-        self.step_bytes_of = {}
+        self.whole_steps = {}
         self.broken = {}  # measurements by config, instead of the formula's
         self.broken_lives = {}  # the same of whole processes
         # By config, and of all others, what the whole life of a process needs beyond the timed steps.
@@ -119,8 +119,8 @@ class FormulaBench:
         self.checked.append(config)
         return GradientCheck(agrees=agrees, worst=0.0 if agrees else 0.5, parameter="" if agrees else "w", steps=3)
 
-    def step_bytes(self, config):
-        return self.step_bytes_of.get(config)
+    def whole_step(self, config):
+        return self.whole_steps.get(config)
 
     def watch(self, environment, effort, batch):
         if len(self.watched) == self.impatient_at:

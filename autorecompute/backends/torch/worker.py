@@ -19,6 +19,7 @@ from autorecompute.backends.torch.compiled.forms import CLOCK, MEASURED, Allocat
 from autorecompute.backends.torch.controller import MODEL, NAME
 from autorecompute.backends.torch.fake.live import StepLive, tensors_of, this_machine
 from autorecompute.backends.torch.fake.machine import kernels_of, with_whole_steps
+from autorecompute.backends.torch.fake.repeats import fragmented_bytes
 from autorecompute.backends.torch.fake.steps import Script, buckets_around
 from autorecompute.backends.torch.fake.survey import bytes_of, rough_steps, survey_steps
 from autorecompute.backends.torch.fake.tensors import LargeTensorsAreFake, taken_for_real
@@ -408,7 +409,15 @@ class TorchBackend(WorkerBackend):
                     check = on_few_samples(compare, args, kwargs, batch, self.classify)
             if not check.agrees or self._no_fakes(root):
                 return check
-            return replace(check, step_bytes=tuned.whole_step_bytes(config, self._script(root, batch, args, kwargs)))
+            step = tuned.whole_step(config, self._script(root, batch, args, kwargs))
+        if step is None:
+            return check
+        is_on_card = any(parameter.device.type == "cuda" for parameter in root.parameters())
+        return replace(
+            check,
+            step_bytes=step.peak - step.base,
+            fragmented_bytes=fragmented_bytes(step, os.environ) if is_on_card else None,
+        )
 
 
 def _read_ranks() -> dict[str, str]:

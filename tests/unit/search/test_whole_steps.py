@@ -1,8 +1,10 @@
+import types
+
 import pytest
 
-from autorecompute.measurement import Prediction
+from autorecompute.measurement import GradientCheck, Prediction
 from autorecompute.plans import Config
-from autorecompute.search import GuidedSearcher, Proposal
+from autorecompute.search import GuidedSearcher, Proposal, needs_in
 from autorecompute.search.searcher import MOST_TOO_LARGE
 from autorecompute.units import MIB
 
@@ -32,7 +34,7 @@ def configs(make_space):
 
 
 def searching(configs, missing, **kwargs):
-    fields = {"missing_of": lambda config: missing.get(config, 0), "may_fail": False, **kwargs}
+    fields = {"needs_of": lambda config, predicted: predicted + missing.get(config, 0), "may_fail": False, **kwargs}
     return GuidedSearcher(InOrder(configs), LIMIT, **fields)
 
 
@@ -65,7 +67,23 @@ def test_the_search_ends_where_parts_do_not_tell_of_steps(make_space):
     configs = [Config.of([one, *rest]) for one in plans for rest in ([], *([other] for other in plans if other != one))]
     configs = list(dict.fromkeys(configs))
     asked = []
-    searcher = searching(configs, {}, missing_of=lambda config: asked.append(config) or 99 * MIB)
+    searcher = searching(configs, {}, needs_of=lambda config, predicted: asked.append(config) or predicted + 99 * MIB)
     assert searcher.propose([]) is not None
     assert len(asked) == MOST_TOO_LARGE < len(configs)
     assert searcher.gave_up
+
+
+MEMORY = types.SimpleNamespace(
+    base_bytes=lambda _dims: 100 * MIB, forecast=lambda _config, _dims: types.SimpleNamespace(live_bytes=300 * MIB)
+)
+
+
+@pytest.mark.parametrize(
+    ("step_mib", "fragmented_mib", "needed_mib"),
+    [(330, None, 520), (290, None, 490), (None, None, 490), (330, 80, 510), (290, 30, 420)],
+    ids=["more than forecast", "less than forecast", "no whole step", "on a card", "on a card, less than predicted"],
+)
+def test_a_card_needs_what_a_fresh_process_reserves_and_a_cpu_what_trials_predict(step_mib, fragmented_mib, needed_mib):
+    told = {"step_bytes": step_mib and step_mib * MIB, "fragmented_bytes": fragmented_mib and fragmented_mib * MIB}
+    step = GradientCheck(agrees=True, worst=0.0, steps=0, **told)
+    assert needs_in(MEMORY, {}, lambda _: step)(Config(), FORECAST) == needed_mib * MIB

@@ -271,15 +271,15 @@ def test_a_check_that_breaks_its_worker_says_how_and_a_look_tells_nothing(make_b
     measured.measure(CONFIG, EFFORT)
     assert measured.check(CONFIG).outcome is Outcome.CRASH
     measured.measure(CONFIG, EFFORT)
-    assert measured.step_bytes(CONFIG) is None
+    assert measured.whole_step(CONFIG) is None
     assert measured.measure(CONFIG, EFFORT).outcome is Outcome.OK
 
 
 def test_a_whole_step_is_looked_at_on_the_worker_that_measured_once_for_each_config(make_bench):
     measured = make_bench("detect forever")
-    assert measured.step_bytes(CONFIG) is None
+    assert measured.whole_step(CONFIG) is None
     measured.measure(CONFIG, EFFORT)
-    assert [measured.step_bytes(config) for config in (CONFIG, Config(), CONFIG)] == [200, 300, 200]
+    assert [measured.whole_step(config).step_bytes for config in (CONFIG, Config(), CONFIG)] == [200, 300, 200]
     assert measured.starts == 1
 
 

@@ -6,7 +6,7 @@ from types import SimpleNamespace
 import pytest
 
 from autorecompute.errors import ScriptError
-from autorecompute.measurement import Outcome
+from autorecompute.measurement import GradientCheck, Outcome
 from autorecompute.plans import Config
 from autorecompute.search.sampling import MODEL
 from autorecompute.studies import StudyFolder
@@ -84,9 +84,13 @@ def test_what_should_take_too_much_as_a_whole_step_is_tried_after_others(tune_in
 
     monkeypatch.setattr(controller, "memory_of", memory_of)
 
-    def search(step_bytes_of):
+    def search(step_bytes):
+        steps = {
+            config: GradientCheck(agrees=True, worst=0.0, steps=0, step_bytes=size)
+            for config, size in step_bytes.items()
+        }
         tuning = tune_in(make_root(), BlocksBench(), sampler=MODEL, limit_bytes=limit_for(9 * MIB))
-        tuning.bench.step_bytes_of = step_bytes_of
+        tuning.bench.whole_steps = steps
         tuning.run()
         presets = tuning.bench.detection.space.presets.values()
         return [trial.config for trial in tuning.watcher.trials if trial.config not in presets]

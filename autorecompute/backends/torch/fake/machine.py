@@ -20,7 +20,7 @@ from torch.nn import functional
 from torch.nn.functional import pad
 
 from autorecompute.backends.torch.fake.repeats import Row, card_memory, usual_order
-from autorecompute.backends.torch.fake.steps import GATHERED, GRADIENTS, PARAMETERS, FakeSteps
+from autorecompute.backends.torch.fake.steps import GATHERED, GRADIENTS, PARAMETERS, FakeSteps, updated_at_once
 from autorecompute.backends.torch.fake.survey import bytes_of
 from autorecompute.backends.torch.find.structure import is_sharded
 from autorecompute.backends.torch.forecast.caching_allocator import AllocatorSettings
@@ -150,21 +150,15 @@ class CardKernels:
         """Have calls in this thread take these kernels.
 
         Args:
-            optimizers: They update all weights at once, as they do on a card where nothing else was asked for
-                (``_default_to_fused_or_foreach`` in ``torch/optim/optimizer.py``).
+            optimizers: They update all weights at once.
         """
         plain = functional.dropout
-        groups = [group for optimizer in optimizers for group in optimizer.param_groups if _is_open(group)]
         functional.dropout = card_dropout(plain)
-        for group in groups:
-            group["foreach"] = True
         try:
-            with attention_by(self.attend):
+            with attention_by(self.attend), updated_at_once(optimizers):
                 yield
         finally:
             functional.dropout = plain
-            for group in groups:
-                group["foreach"] = None
 
     def attend(  # noqa: PLR0913, PLR0917  (PyTorch's own arguments)
         self,
@@ -204,13 +198,6 @@ class CardKernels:
                 mask = _aligned(mask, query, key)
             given = (*tensors, mask, torch.is_grad_enabled(), dropout_p, is_causal)
             return _first(_FUSED[kernel](*given, scale=scale))
-
-
-def _is_open(group: Mapping[str, Any]) -> bool:
-    """Tell whether it is PyTorch that decides how an optimizer updates the weights."""
-    return (
-        "foreach" in group and group["foreach"] is None and not group.get("fused") and not group.get("differentiable")
-    )
 
 
 def card_dropout(plain: Callable[..., Tensor]) -> Callable[..., Tensor]:

@@ -13,8 +13,10 @@ from torch.utils._pytree import tree_leaves, tree_map_only
 from torch.utils.weak import TensorWeakRef
 
 from autorecompute.backends.torch.fake.live import BACKWARD, FORWARD, OUTSIDE, Segment
-from autorecompute.backends.torch.forecast.caching_allocator import BY_DEFAULT, CachingAllocator
+from autorecompute.backends.torch.forecast.caching_allocator import BY_DEFAULT, AllocatorSettings, CachingAllocator
 from autorecompute.backends.torch.forecast.records import Amount
+from autorecompute.errors import SetupError
+from autorecompute.units import MIB
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
@@ -24,7 +26,7 @@ if TYPE_CHECKING:
     from autorecompute.backends.torch.fake.live import Event
     from autorecompute.backends.torch.fake.tensors import FakeLiveBytes
     from autorecompute.backends.torch.find.graphs import GraphForm
-    from autorecompute.backends.torch.forecast.caching_allocator import AllocatorSettings, AllocatorStats
+    from autorecompute.backends.torch.forecast.caching_allocator import AllocatorStats
     from autorecompute.backends.torch.switch.rewriting import Program
     from autorecompute.backends.torch.switch.switchboard import Around
 
@@ -47,6 +49,26 @@ def card_memory(step: FakeLiveBytes, settings: AllocatorSettings = BY_DEFAULT) -
     allocator = CachingAllocator(settings)
     allocator.answer(requests_of(step))
     return allocator.peak
+
+
+WORKSPACE_BYTES = 32 * MIB
+"""The workspace of cuBLAS for the thread of the backward pass, which is taken in the first step.
+
+That of the forward pass is there before. A card before Hopper has 8 MiB each (``getChosenWorkspaceSize`` in
+``aten/src/ATen/cuda/CublasHandlePool.cpp``).
+"""
+
+
+def fragmented_bytes(step: FakeLiveBytes, environment: Mapping[str, str]) -> int | None:
+    """Return the bytes that a fresh process reserves on a card beyond its tensors, in steps like this one.
+
+    ``None`` where the environment sets of the allocator what is not modelled.
+    """
+    try:
+        peak = card_memory(step, AllocatorSettings.of(environment))
+    except SetupError:
+        return None
+    return peak.reserved - peak.requested + WORKSPACE_BYTES
 
 
 def requests_of(step: FakeLiveBytes, steps: int = STEPS) -> Iterator[tuple[int, int]]:

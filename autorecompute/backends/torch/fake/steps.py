@@ -332,7 +332,8 @@ class FakeSteps:
         """
         device = next((parameter.device.type for parameter in self._model.parameters()), "cpu")
         machine = machine or ROUGH.get(device, ROUGH["cpu"])
-        with self._fake(board) as (call, mode):
+        on_card = updated_at_once(self._script.optimizers) if device == "cuda" else contextlib.nullcontext()
+        with on_card, self._fake(board) as (call, mode):
             operators = FakeOperators(mode, functools.partial(work_of, machine=machine))
 
             def take(
@@ -430,6 +431,30 @@ class FakeSteps:
             self._model.forward = self._redirection
         args, kwargs = exchanged(call, lambda one: one)  # the forward may write to them
         return self._model(*args, **kwargs)
+
+
+@contextlib.contextmanager
+def updated_at_once(optimizers: Iterable[Optimizer]) -> Iterator[None]:
+    """Have optimizers update all weights at once, as they do on a card where nothing else was asked for.
+
+    ``_default_to_fused_or_foreach`` in ``torch/optim/optimizer.py`` asks for the type of each parameter, and fake ones
+    have none of those that it knows.
+    """
+    groups = [group for optimizer in optimizers for group in optimizer.param_groups if _is_open(group)]
+    for group in groups:
+        group["foreach"] = True
+    try:
+        yield
+    finally:
+        for group in groups:
+            group["foreach"] = None
+
+
+def _is_open(group: Mapping[str, Any]) -> bool:
+    """Tell whether it is PyTorch that decides how an optimizer updates the weights."""
+    return (
+        "foreach" in group and group["foreach"] is None and not group.get("fused") and not group.get("differentiable")
+    )
 
 
 def _plain_step(optimizer: Optimizer) -> None:

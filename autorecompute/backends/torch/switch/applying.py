@@ -39,6 +39,7 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Mapping, Sequence
 
     from autorecompute.backends.torch.fake.steps import Script
+    from autorecompute.backends.torch.fake.tensors import FakeLiveBytes
     from autorecompute.plans import Config
 
 
@@ -203,17 +204,16 @@ class Tuned(NamedTuple):
         except ValueError as error:
             raise UsageError(f"These plans are not for this model: {error}.") from error
 
-    def whole_step_bytes(self, config: Config, script: Script) -> int | None:
-        """Return the peak of the live bytes that a whole step on fake tensors adds; ``None`` if none runs."""
+    def whole_step(self, config: Config, script: Script) -> FakeLiveBytes | None:
+        """Return the bytes of a whole step on fake tensors; ``None`` if none runs."""
         model = self.reference()
         assert model is not None, "a model that is called is there"
         try:
             steps = FakeSteps(model, self.found.structure.units, script, self.found.values)
-            meter = steps.run(self.board, config.choices)
+            return steps.run(self.board, config.choices)
         except Exception as error:  # noqa: BLE001  (the model's own code runs there on tensors without values)
             _LOG.debug("no whole step can be run: %s", error)
             return None
-        return meter.peak - meter.base
 
     @property
     def missed(self) -> tuple[str, ...]:
