@@ -162,6 +162,8 @@ _MOVED = {}
 def _apply(module, fn, recurse=True):  # noqa: FBT002  (PyTorch's own argument)
     """Stand in for ``Module._apply``, which swaps the data of a tensor for that of another kind."""
     is_outermost = not _MOVED
+    if utilities := sys.modules.get("transformers.utils.import_utils"):
+        utilities.is_fake_tensor = lambda _: False  # else it makes masks for a trace, which no training on a card has
     try:
         _MOVED.setdefault(None, None)
         for child in module.children() if recurse else ():
