@@ -24,8 +24,10 @@ from pathlib import Path
 from by_hand import STUDIES, told_ratio
 from card_tuning import race
 
+from autorecompute.backends.torch.forecast.forecast import TorchMemoryModel
 from autorecompute.measurement import Outcome
 from autorecompute.plans import Config
+from autorecompute.search import needs_in
 from autorecompute.trials import Bench, Job
 from autorecompute.trials.job import Effort
 from autorecompute.units import GIB, format_bytes
@@ -128,14 +130,14 @@ def forecasts():
     """Forecasts of reserved bytes beside measured ones, of presets and of parts of all blocks."""
     job = study("llama_clm", LLAMA)
     with tempfile.TemporaryDirectory() as logs, Bench(job, BATCH, Path(logs)) as bench:
-        space = bench.detect().space
+        memory = TorchMemoryModel.of(bench.detect())
+        space, needs_of = memory.space, needs_in(memory, memory.dims, bench.whole_step)
         (plan,) = space.plans_of(space.presets["blocks"])
         some = [Config(frozenset(plan.chosen(count))) for count in (2, 4, 8, 12)]
         found = measured(bench, [*space.presets.values(), *some])
         for config, one in found.items():
-            step_bytes = bench.step_bytes(config)
-            if one.peak_bytes and step_bytes is not None:
-                told = step_bytes + one.held_bytes
+            if one.peak_bytes:
+                told = needs_of(config, memory.forecast(config, memory.dims).peak_bytes)
                 off = told / one.peak_bytes - 1
                 print(f"  {space.describe(config):<50} forecast {format_bytes(told)} ({off:+.1%})", flush=True)
 
