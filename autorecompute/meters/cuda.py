@@ -5,7 +5,7 @@ from __future__ import annotations
 import gc
 import os
 from contextlib import suppress
-from typing import TYPE_CHECKING, TypeVar
+from typing import TYPE_CHECKING, Any, TypeVar
 
 from autorecompute.measurement import Measurement, Outcome
 from autorecompute.meters.host import HostMeter
@@ -91,6 +91,17 @@ class CudaMeter:
     def synchronize(self) -> None:
         """Wait for all kernels of the device."""
         self._cuda.synchronize(self._index)
+
+    def mark(self) -> Any:
+        """Return a mark of what the device has been given so far, without a wait."""
+        event = self._cuda.Event(enable_timing=True)
+        event.record(self._cuda.current_stream(self._index))
+        return event
+
+    def seconds_between(self, first: Any, last: Any) -> float:
+        """Return the device's seconds from one mark to another; waits for the last one."""
+        last.synchronize()
+        return float(first.elapsed_time(last)) / 1000
 
     def _ask_card(self, ask: Callable[[Card], T]) -> T | None:
         if self._card is None:

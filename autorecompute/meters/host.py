@@ -71,6 +71,14 @@ class HostMeter:
     def synchronize(self) -> None:
         """Do nothing: CPU work is done when its call returns."""
 
+    def mark(self) -> float:
+        """Return the time."""
+        return time.perf_counter()
+
+    def seconds_between(self, first: float, last: float) -> float:
+        """Return the seconds from one mark to another."""
+        return last - first
+
 
 def _reset_high_water_mark() -> None:
     CLEAR_REFS.write_text(RESET_HIGH_WATER_MARK, encoding="ascii")

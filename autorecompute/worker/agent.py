@@ -302,7 +302,8 @@ class Agent:
         else:
             self._missed = self._skips = 0
             loss, self._loss = self._loss, None
-            window.end_step(sum(batches), float(loss) if loss is not None and window.is_timing else None)
+            # A script may go on to compute in this very tensor.
+            window.end_step(sum(batches), loss.detach().clone() if loss is not None and window.is_timing else None)
         self._warnings = self.backend.end_step()
         self.line.send(Beat(step=self.steps))
         if window.is_complete and self._awaited is None:

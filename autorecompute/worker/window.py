@@ -4,9 +4,8 @@ from __future__ import annotations
 
 import math
 import statistics
-import time
 from dataclasses import replace
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 from autorecompute.measurement import Measurement, Outcome
 from autorecompute.ranges import SHORTEST_SECONDS
@@ -63,10 +62,10 @@ class Window:
         self._warmup_seconds = self._compile_seconds = 0.0
         self.restarts = 0
         self._held_bytes: int | None = None
-        self._step_seconds: list[float] = []
+        self._spans: list[tuple[Any, Any]] = []
         self._cpu_seconds: list[float] = []
         self._samples: list[int] = []
-        self._losses: list[float] = []
+        self._losses: list[Any] = []
         if not whole_life and live is None and known is None:
             meter.release()  # what the config before has left in an allocator could push this one over the limit
         self._begin_step()
@@ -74,7 +73,7 @@ class Window:
     @property
     def is_complete(self) -> bool:
         """Tell whether all timed steps are done."""
-        return len(self._step_seconds) + self._lost == self.order.steps
+        return len(self._spans) + self._lost == self.order.steps
 
     @property
     def is_timing(self) -> bool:
@@ -86,22 +85,22 @@ class Window:
         if self.is_timing:
             self._meter.observe()
 
-    def end_step(self, samples: int, loss: float | None) -> None:
+    def end_step(self, samples: int, loss: Any = None) -> None:
         """Count the step that ends now, with the samples of all its forwards.
 
-        ``loss`` is what its last backward started from, ``None`` where that was no scalar.
+        ``loss`` is the number that its last backward started from, ``None`` where there was none. A card is not waited
+        for before the last of the timed steps: as in a training, the process prepares the next one meanwhile.
         """
-        self._meter.synchronize()
-        elapsed = time.perf_counter() - self._step_began
+        now = self._meter.mark()
         if self.is_timing:
-            self._step_seconds.append(elapsed)
+            self._spans.append((self._step_began, now))
             self._cpu_seconds += self._count_cpu_seconds()
             self._samples.append(samples)
             self._losses += [] if loss is None else [loss]
         elif self._is_observing:
-            self._end_observed_step(elapsed)
+            self._end_observed_step(self._meter.seconds_between(self._step_began, now))
         else:
-            self._end_warmup_step(elapsed)
+            self._end_warmup_step(self._meter.seconds_between(self._step_began, now))
         self._begin_step()
 
     def discard_step(self) -> None:
@@ -115,7 +114,7 @@ class Window:
             self._lost += 1
             self._begin_step()
         else:
-            self.end_step(samples=0, loss=None)
+            self.end_step(samples=0)
 
     def start_over(self, compile_seconds: float) -> None:
         """Leave out all steps so far: the model was compiled in the one that ends now."""
@@ -124,8 +123,9 @@ class Window:
             self.discard_step()
             return
         self.stop()
-        self._warmup_seconds += time.perf_counter() - self._step_began + sum(self._step_seconds)
-        for kept in (self._step_seconds, self._cpu_seconds, self._samples, self._losses):
+        self._warmup_seconds += self._meter.seconds_between(self._step_began, self._meter.mark())
+        self._warmup_seconds += sum(self._step_seconds())
+        for kept in (self._spans, self._cpu_seconds, self._samples, self._losses):
             kept.clear()
         self._warmed_up, self.restarts = 0, self.restarts + 1
         self._begin_step()
@@ -138,7 +138,10 @@ class Window:
 
     def _begin_step(self) -> None:
         self._cpu_began = self._processors.own_seconds()
-        self._step_began = time.perf_counter()
+        self._step_began = self._meter.mark()
+
+    def _step_seconds(self) -> tuple[float, ...]:
+        return tuple(self._meter.seconds_between(*span) for span in self._spans)
 
     def _count_cpu_seconds(self) -> list[float]:
         own_seconds = self._processors.own_seconds()
@@ -174,21 +177,22 @@ class Window:
 
     def measurement(self, batch: int) -> Measurement:
         """Return the measurement of the complete window."""
-        if not self._step_seconds:
+        if not self._spans:
             return Measurement(outcome=Outcome.WRONG_BATCH, message=f"no step had the batch of {batch}")
-        is_finite = all(map(math.isfinite, self._losses))
+        step_seconds, losses = self._step_seconds(), tuple(map(float, self._losses))
+        is_finite = all(map(math.isfinite, losses))
         return replace(
             self._known or self._read_memory(),
             outcome=Outcome.OK if is_finite else Outcome.DIVERGED,
-            message="" if is_finite else f"the loss is {next(x for x in self._losses if not math.isfinite(x))}",
-            step_seconds=tuple(self._step_seconds),
+            message="" if is_finite else f"the loss is {next(x for x in losses if not math.isfinite(x))}",
+            step_seconds=step_seconds,
             cpu_seconds=tuple(self._cpu_seconds),
             others_share=self._processors.others_share(),
             warmup_seconds=self._warmup_seconds,
             compile_seconds=self._compile_seconds,
             samples=statistics.median_low(self._samples),
             batch=batch,
-            losses=tuple(self._losses),
+            losses=losses,
         )
 
     def _read_memory(self) -> Measurement:

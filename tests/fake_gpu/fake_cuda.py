@@ -1,5 +1,6 @@
 import os
 import sys
+import time
 from contextlib import contextmanager
 from types import SimpleNamespace
 from unittest import mock
@@ -131,6 +132,22 @@ class FakeCuda:
 
     def synchronize(self, device):
         self._require(device)
+
+    def current_stream(self, device):
+        self._require(device)
+
+    class Event:
+        def __init__(self, *, enable_timing):
+            assert enable_timing, "else it has no time"
+
+        def record(self, _stream):
+            self.seconds = time.perf_counter()
+
+        def synchronize(self):
+            pass
+
+        def elapsed_time(self, later):
+            return 1000 * (later.seconds - self.seconds)
 
     def _require(self, device):
         assert device == self._index, "the process has nothing on any other card"

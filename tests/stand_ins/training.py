@@ -1,3 +1,5 @@
+import time
+
 from autorecompute.measurement import GradientCheck, Measurement, Outcome
 from autorecompute.memory import Operation, Phase, StepProfile
 from autorecompute.plans import Config
@@ -43,6 +45,15 @@ class Loader:
         return batch
 
 
+class Loss(float):
+    """A tensor with one number."""
+
+    def detach(self):
+        return self
+
+    clone = detach
+
+
 class Training:
     """A script, its training system, its memory and its controller, all under the test's hand."""
 
@@ -63,7 +74,7 @@ class Training:
     def step(self, *batches, loss=1.0, optimizers=1, skips=False):
         for batch in batches:
             self.agent.on_forward(batch, self.check)
-        self.agent.on_loss(loss)
+        self.agent.on_loss(Loss(loss) if isinstance(loss, float) else loss)
         for optimizer in self.optimizers[:optimizers]:
             (self.agent.on_skip if skips else self.agent.on_step)(optimizer)
 
@@ -135,6 +146,12 @@ class Training:
 
     def outside_bytes(self):
         return 300
+
+    def mark(self):
+        return time.perf_counter()
+
+    def seconds_between(self, first, last):
+        return last - first
 
     def synchronize(self):
         """The meter: nothing to wait for."""

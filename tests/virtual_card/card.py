@@ -70,6 +70,22 @@ def reached(model):
     )
 
 
+class _Event:
+    """``torch.cuda.Event``."""
+
+    def __init__(self, card):
+        self._card, self._at = card, None
+
+    def record(self, _stream=None):
+        self._at = self._card.record()
+
+    def synchronize(self):
+        self._card.synchronize()
+
+    def elapsed_time(self, later):
+        return 1000 * (later._at - self._at)
+
+
 class VirtualCard(TorchDispatchMode):
     """Args: paper: Which card; clock: that of the tuning; number: of this process among those of the tuning."""
 
@@ -108,6 +124,16 @@ class VirtualCard(TorchDispatchMode):
         """Let the host wait for the card."""
         if not self.is_suspended:
             self._clock.put(max(self._clock.add(SYNCHRONIZE), self._busy_until))
+
+    def event(self):
+        """Return a ``torch.cuda.Event`` of this card."""
+        return _Event(self)
+
+    def record(self):
+        """Return when the card will have done what it was given so far; the next call has noise of its own."""
+        at = max(self._clock.get(), self._busy_until)
+        self.begin_step()
+        return at
 
     def begin_step(self):
         """Draw the noise of what comes until the next call."""

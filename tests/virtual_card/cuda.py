@@ -107,6 +107,7 @@ def _answer(card):
         "current_stream": lambda *_: stream,
         "default_stream": lambda *_: stream,
         "synchronize": synchronize,
+        "Event": lambda **_: card.event(),
         "ipc_collect": lambda: None,
         "memory_allocated": lambda *_: memory.now.allocated,
         "memory_reserved": lambda *_: memory.now.reserved,

@@ -24,6 +24,11 @@ class Loss:
     def __init__(self, card):
         self.card = card
 
+    def detach(self):
+        return self
+
+    clone = detach
+
     def __float__(self):
         self.card.clock_reasons = IDLE
         return 1.0

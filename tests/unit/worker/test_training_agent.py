@@ -125,7 +125,7 @@ def test_a_known_answer_is_the_config_of_the_first_step(beside, capsys):
     "break_it",
     [
         lambda training: setattr(training, "end_step", lambda: 1 / 0),
-        lambda training: setattr(training, "synchronize", lambda: 1 / 0),
+        lambda training: setattr(training, "mark", lambda: 1 / 0),
         lambda training: training.guard.on_fault(ZeroDivisionError("division by zero")),
     ],
 )

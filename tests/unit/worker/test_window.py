@@ -4,7 +4,6 @@ import pytest
 
 from autorecompute.measurement import Measurement, Outcome
 from autorecompute.plans import Config
-from autorecompute.worker import window
 from autorecompute.worker.protocol import Order
 from autorecompute.worker.window import Window
 from stand_ins.live import Live
@@ -39,16 +38,18 @@ class Device:
     def held_bytes(self):
         return self.held
 
-    def synchronize(self):
-        self.clock.now += self.pending_seconds
+    def mark(self):
+        return self.clock.now + self.pending_seconds
+
+    def seconds_between(self, first, last):
+        self.clock.now = max(self.clock.now, last)
         self.pending_seconds = 0.0
+        return last - first
 
 
 @pytest.fixture
-def clock(monkeypatch):
-    clock = types.SimpleNamespace(now=0.0, perf_counter=lambda: clock.now)
-    monkeypatch.setattr(window, "time", clock)
-    return clock
+def clock():
+    return types.SimpleNamespace(now=0.0)
 
 
 @pytest.fixture
@@ -132,6 +133,18 @@ def test_a_step_ends_when_the_device_has_done_its_work(begin, clock, device):
     device.pending_seconds = 2
     run(measured, clock, 1, seconds=1)
     assert measured.measurement(8).step_seconds == (3,)
+
+
+def test_between_timed_steps_nobody_waits_for_the_device(begin, clock, device):
+    measured = begin(warmup=1, steps=2)
+    run(measured, clock, 1)
+    for seconds in (3, 2):  # the device is that much behind, as the process prepares the next step meanwhile
+        device.pending_seconds = seconds
+        run(measured, clock, 1, seconds=1)
+    assert device.pending_seconds == 2
+    assert clock.now == 3
+    assert measured.measurement(8).step_seconds == (4, 0)
+    assert clock.now == 5
 
 
 @pytest.mark.parametrize("warmup", [1, 3])
