@@ -1,5 +1,6 @@
 import dataclasses
 import math
+import weakref
 from collections import UserDict
 from typing import NamedTuple
 
@@ -79,6 +80,21 @@ def test_all_samples_are_compared_where_a_few_cannot_be(size, steps):
 
     check = on_few_samples(compare, (torch.ones(16, 8),), {"mask": torch.zeros(size, size)}, 16, classify)
     assert check.steps == steps
+
+
+def test_all_samples_are_compared_without_what_a_few_have_left():
+    held = []
+
+    def compare(args, kwargs):
+        del kwargs
+        if not held:
+            activations = torch.ones(3)
+            held.append(weakref.ref(activations))
+            raise ValueError("not with so few")
+        assert held[0]() is None
+        return GradientCheck(agrees=True, worst=0.0, steps=len(args[0]))
+
+    assert on_few_samples(compare, (torch.ones(16, 8),), {}, 16, classify).steps == 16
 
 
 @pytest.mark.filterwarnings("ignore:Sparse CSR tensor support is in beta")

@@ -2,12 +2,14 @@ import contextlib
 import functools
 import math
 import random
+import types
 
 import pytest
 import torch
 from torch import nn
 
 from autorecompute.backends.common import PART, on_few_samples, relative_difference
+from autorecompute.backends.torch.check import gradients
 from autorecompute.backends.torch.check.gradients import check_gradients
 from autorecompute.backends.torch.fake.live import LiveBytes
 from autorecompute.backends.torch.find.refusals import classify
@@ -217,3 +219,14 @@ class OftenCalled(nn.Module):
 def test_a_step_that_calls_the_model_several_times_is_compared_as_such(calls, agrees):
     model = OftenCalled()
     assert check_gradients(model, Board(model), [Choice("*", "checkpoint")], (X,), {}, calls=calls).agrees is agrees
+
+
+@pytest.mark.parametrize(("tf32", "kind"), [(True, "float16"), (False, "float32")])
+def test_float32_on_a_card_has_the_tolerance_of_what_its_tensor_cores_round_to(monkeypatch, tf32, kind):
+    model = types.SimpleNamespace(
+        parameters=lambda: [types.SimpleNamespace(device=torch.device("cuda"))],
+        named_parameters=lambda: [("weight", torch.ones(1)), ("half", torch.ones(1, dtype=torch.bfloat16))],
+    )
+    monkeypatch.setattr(gradients, "takes_tf32", lambda _packet=None: tf32)
+    kind_of = gradients._kind_of(model, "")
+    assert [kind_of(name) for name in ("weight", "half", "loss")] == [kind, "bfloat16", kind]

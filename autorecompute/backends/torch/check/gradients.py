@@ -19,6 +19,7 @@ from torch.nn import Module
 from torch.utils._pytree import tree_leaves, tree_map, tree_map_only
 
 from autorecompute.backends.common import beside_noise, relative_difference, rounded_to, scalar_of, within
+from autorecompute.backends.torch.fake.live import takes_tf32
 from autorecompute.backends.torch.find.graphs import grad_of_leaves, show_gradients
 from autorecompute.backends.torch.find.refusals import classify
 from autorecompute.backends.torch.find.structure import forgotten, gradients_of, is_anywhere, is_sharded, is_within
@@ -233,7 +234,7 @@ def _show(see: _See, name: str, gradient: Tensor) -> Tensor | None:
 
 
 REPEATS = 3
-"""So often a step without recompute is held against itself where gradients on a CPU differ."""
+"""So often a step without recompute is held against itself where gradients differ: the luck of one is no measure."""
 
 SEEDS = (20_230, 20_231)
 """A step is compared from each."""
@@ -277,7 +278,9 @@ def check_gradients(  # noqa: PLR0913  (a call, what is recomputed in it, and wh
                 if classify(error)[0] is not Outcome.OOM or not blocks:
                     raise
             _TOO_LARGE.add(model)
-            gc.collect()
+            gc.collect()  # the traceback is gone, and with it what the step held
+            if torch.cuda.is_initialized():
+                torch.cuda.empty_cache()
         return _check_in_parts(replace(step, is_lean=True), board, choices, blocks)
 
 
@@ -328,11 +331,11 @@ def _check(step: Step, board: Switchboard, choices: Sequence[Choice], others: Se
     check = within(found, (lambda _: "") if is_exact else kind_of, len(SEEDS))
     if not is_anywhere(step.model, not check.agrees):
         return check
+    repeats = [_differences(step, board, others, others)[0] for _ in range(REPEATS)]
     if not is_exact:
-        noise = _differences(step, board, others, others)[0]
+        noise = {name: max(one[name] for one in repeats) for name in repeats[0]}
         return check if check.agrees else beside_noise(found, noise, check)
     # On a CPU nothing else may differ, unless it differs by itself: index_put_ of several threads adds in any order.
-    repeats = [_differences(step, board, others, others)[0] for _ in range(REPEATS)]
     noisy = {name for noise in repeats for name, off in noise.items() if off}
     return within(found, lambda name: kind_of(name) if name in noisy else "", len(SEEDS))
 
@@ -397,6 +400,11 @@ def _compare(
 
 
 def _kind_of(model: Module, rounded: str) -> Callable[[str], str]:
-    """Return the type that a gradient was computed in, by its name; the loss and buffers as in float32."""
+    """Return the type that a gradient was computed in, by its name; the loss and buffers as in float32.
+
+    TF32 has the ten bits of a float16's mantissa, and its tolerance.
+    """
     kinds = {name: str(parameter.dtype).removeprefix("torch.") for name, parameter in model.named_parameters()}
-    return lambda name: rounded or kinds.get(name, "float32")
+    is_on_card = any(parameter.device.type == "cuda" for parameter in model.parameters())
+    plain = "float16" if is_on_card and (takes_tf32() or takes_tf32(torch.ops.aten.convolution)) else "float32"
+    return lambda name: rounded or (plain if (kind := kinds.get(name, "float32")) == "float32" else kind)

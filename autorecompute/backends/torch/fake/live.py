@@ -128,12 +128,12 @@ def _speed(machine: Machine, packet: Any, tensor: Tensor) -> float:
     """Return the operations a second of an operator; a type that a card has no figure for is as float32."""
     kind, speeds = str(tensor.dtype).removeprefix("torch."), machine.operations_per_second
     # Only a card has a speed of its own for it, and torch refuses to tell of settings that differ.
-    kind = TF32 if kind == FLOAT and TF32 in speeds and _takes_tf32(packet) else kind
+    kind = TF32 if kind == FLOAT and TF32 in speeds and takes_tf32(packet) else kind
     return speeds[kind if machine.is_measured or kind in speeds else FLOAT]
 
 
-def _takes_tf32(packet: Any) -> bool:
-    """Tell whether the script lets a card's tensor cores round float32 for this operator."""
+def takes_tf32(packet: Any = None) -> bool:
+    """Tell whether the script lets a card's tensor cores round float32 for an operator: a matrix product by default."""
     if packet in _CONVOLUTIONS:
         try:
             return bool(torch.backends.cudnn.allow_tf32)
