@@ -306,6 +306,8 @@ class TorchBackend(WorkerBackend):
         return replace(detection, resting_bytes=bytes_of(root), extra=codec.to_plain(told))
 
     def _detect(self, root: Module, args: Sequence[Any], kwargs: Mapping[str, Any]) -> Detection:
+        if len({one.device for one in root.parameters()}) > 1:
+            raise RefusedModelError(Refusal(Reason.DEVICES))
         self._calls = self._read_calls = calls_before_backward()
         tuned = self._tuned[root] = Tuned.of(root, args, kwargs, self._calls)
         if is_replaced():
@@ -319,8 +321,6 @@ class TorchBackend(WorkerBackend):
     def _detection_of(
         self, root: Module, tuned: Tuned, args: Sequence[Any], kwargs: Mapping[str, Any], survey: tuple[Survey, int]
     ) -> Detection:
-        if len({one.device for one in root.parameters()}) > 1:
-            raise RefusedModelError(Refusal(Reason.DEVICES))
         found, ((steps, no_steps), left_bytes) = tuned.found, survey
         batch, compiles = observe_batch([*args, *kwargs.values()]), has_compiled(root)
         space = space_of(found, tuned.board, steps)

@@ -1,5 +1,7 @@
 """What is left as it is in a model, each with its reason, and that it computes what it did."""
 
+import types
+
 import pytest
 import torch
 from torch import nn
@@ -128,9 +130,17 @@ def test_a_module_that_returns_no_tensor_is_refused():
     assert reason_of(detect_in(own(lambda: Own(Odd))), "blocks.*.sizes") is Reason.OUTPUT
 
 
+def graphed():
+    """Return a model with a layer that ``torch.cuda.make_graphed_callables`` was given, which needs a card."""
+    layer = nn.Linear(2, 2)
+    layer.forward = types.FunctionType(layer.forward.__code__, {"__name__": "torch.cuda.graphs"})
+    return nn.Sequential(layer)
+
+
 @pytest.mark.parametrize(
     ("make_model", "reason"),
     [
+        (graphed, Reason.GRAPHED),
         (lambda: torch.jit.script(nn.ReLU()), Reason.SCRIPTED),
         (lambda: nn.Sequential(nn.ReLU(), torch.jit.script(nn.ReLU())), Reason.SCRIPTED),
         (lambda: type("ORTModule", (nn.Linear,), {"__module__": "onnxruntime.training"})(2, 2), Reason.ORTMODULE),

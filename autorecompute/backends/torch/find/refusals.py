@@ -46,6 +46,10 @@ class Reason(enum.Enum):
         "{place} is compiled, and what compiled code holds cannot be told from fake tensors: leave --fake out, or "
         "torch.compile, to see the plans of the model that it compiles."
     )
+    GRAPHED = (
+        "{place} is replayed by a CUDA graph (make_graphed_callables), which runs the same kernels in the same memory in "
+        "every step: leave the graph out to recompute in it."
+    )
     SCRIPTED = "{place} is a TorchScript module or has one in it, whose forward cannot be run through another one."
     ORTMODULE = "{place} is an ORTModule: tune it with --backend ortmodule."
     SHARDED = (
@@ -90,11 +94,17 @@ def refusals_of_model(model: Module) -> list[Refusal]:
     reasons = (
         (Reason.ORTMODULE, is_named(model, "ORTModule", "onnxruntime")),
         (Reason.TRANSFORMED, is_transformed()),
+        (Reason.GRAPHED, any(_is_graphed(module) for module in model.modules())),
         (Reason.SCRIPTED, any(isinstance(module, torch.jit.ScriptModule) for module in model.modules())),
         (Reason.SHARDED, _is_sharded_otherwise(model)),
         (Reason.TENSOR_PARALLEL, any(_is_spread(value, model) for value in model.parameters())),
     )
     return [Refusal(reason) for reason, is_so in reasons if is_so][:1]
+
+
+def _is_graphed(module: Module) -> bool:
+    """Tell whether ``torch.cuda.make_graphed_callables`` has put a replay in the place of its forward."""
+    return getattr(vars(module).get("forward"), "__module__", None) == "torch.cuda.graphs"
 
 
 def is_transformed() -> bool:
