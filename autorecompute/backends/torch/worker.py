@@ -313,6 +313,8 @@ class TorchBackend(WorkerBackend):
         if is_replaced():
             own_checkpoints.require_off(tuned.found.refusals)
         self._told = tuple(describe_own(tuned.found.checkpointed, is_replaced=is_replaced()))
+        if torch.backends.cudnn.benchmark and next(root.parameters()).device.type == "cuda":
+            self._told += (BENCHMARKS,)
         told = surveyed(root, functools.partial(self._survey, root, tuned, args, kwargs))
         detection = self._detection_of(root, tuned, args, kwargs, told)
         self._later = TorchMemoryModel.of(detection) if self._frozen else None
@@ -418,6 +420,12 @@ class TorchBackend(WorkerBackend):
             step_bytes=step.peak - step.base,
             fragmented_bytes=fragmented_bytes(step, os.environ) if is_on_card else None,
         )
+
+
+BENCHMARKS = (
+    "torch.backends.cudnn.benchmark is on: cuDNN tries algorithms in the first steps, whose workspaces a trial leaves "
+    "out and the peak of a whole process has; set it to False where a confirmation fails for memory"
+)
 
 
 def _read_ranks() -> dict[str, str]:

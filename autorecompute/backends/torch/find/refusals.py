@@ -47,8 +47,8 @@ class Reason(enum.Enum):
         "torch.compile, to see the plans of the model that it compiles."
     )
     GRAPHED = (
-        "{place} is replayed by a CUDA graph (make_graphed_callables), which runs the same kernels in the same memory in "
-        "every step: leave the graph out to recompute in it."
+        "{place} is replayed by a CUDA graph (make_graphed_callables), which runs the same kernels in the same memory "
+        "in every step: leave the graph out to recompute in it."
     )
     SCRIPTED = "{place} is a TorchScript module or has one in it, whose forward cannot be run through another one."
     ORTMODULE = "{place} is an ORTModule: tune it with --backend ortmodule."
