@@ -9,7 +9,6 @@ import argparse
 import contextlib
 import ctypes
 import faulthandler
-import json
 import os
 import shlex
 import signal
@@ -25,7 +24,7 @@ if __name__ == "__main__":
 from autorecompute import codec  # noqa: E402
 from autorecompute.measurement import GradientCheck, Measurement, Outcome  # noqa: E402
 from autorecompute.memory import Operation, Phase, StepProfile, Tensor  # noqa: E402
-from autorecompute.plans import Choice, Config  # noqa: E402
+from autorecompute.plans import Config  # noqa: E402
 from autorecompute.training_job import Detection, Device  # noqa: E402
 from autorecompute.units import GIB, MIB  # noqa: E402
 from autorecompute.worker.protocol import (  # noqa: E402
@@ -40,7 +39,7 @@ from autorecompute.worker.protocol import (  # noqa: E402
     Settings,
 )
 from fake_backend.clock import clock_in_use  # noqa: E402
-from fake_backend.space import SPACE  # noqa: E402
+from fake_backend.space import SPACE, read_config  # noqa: E402
 
 RESTING, SAMPLE = 100 * MIB, 25 * MIB
 SAVINGS = {plan: plan.saving_bytes // 32 for plan in SPACE.plans}  # of a sample's memory
@@ -88,7 +87,7 @@ class Trainer:
         self.spend(START_SECONDS)
         self.break_at("start")
         if self.settings.watch is not None:
-            self.channel.send(self.measure(replace(self.settings.watch, config=emitted_config())))
+            self.channel.send(self.measure(replace(self.settings.watch, config=read_config(os.environ))))
             signal.pause()
         self.channel.send(self.detection)
         while True:
@@ -138,9 +137,7 @@ class Trainer:
             self.clock.advance(seconds)
 
     def break_at(self, place):
-        faults = {
-            at: fault for fault, _, at in (each.partition("@") for each in os.environ.get("FAKE_FAULT", "").split())
-        }
+        faults = dict(reversed(each.split("@")) for each in os.environ.get("FAKE_FAULT", "").split())
         if (fault := faults.get(place)) is None:
             return
         sys.stdout.write(f"{fault} at {place}\n")
@@ -182,12 +179,6 @@ def sample_bytes(config):
 def check(config):
     is_wrong = any(choice.site == os.environ.get("FAKE_WRONG") for choice in config.choices)
     return GradientCheck(agrees=not is_wrong, worst=0.5 * is_wrong, parameter="w" * is_wrong, steps=3)
-
-
-def emitted_config():
-    path = os.environ.get("FAKE_PLANS")
-    plain = json.loads(Path(path).read_text()) if path else {}
-    return Config(frozenset(Choice(site, chosen["how"], chosen["first"]) for site, chosen in plain.items()))
 
 
 def main():

@@ -34,15 +34,9 @@ def make_mixtral():
 def make_unet():
     from diffusers import UNet2DModel
 
-    return UNet2DModel(
-        sample_size=16,
-        in_channels=CHANNELS,
-        out_channels=CHANNELS,
-        layers_per_block=1,
-        block_out_channels=(32, 64),
-        down_block_types=("DownBlock2D", "AttnDownBlock2D"),
-        up_block_types=("AttnUpBlock2D", "UpBlock2D"),
-    )
+    sizes = {"sample_size": 16, "in_channels": CHANNELS, "out_channels": CHANNELS, "layers_per_block": 1}
+    blocks = {"down_block_types": ("DownBlock2D", "AttnDownBlock2D"), "up_block_types": ("AttnUpBlock2D", "UpBlock2D")}
+    return UNet2DModel(**sizes, **blocks, block_out_channels=(32, 64))
 
 
 def loss_of_text(model, batch):

@@ -17,6 +17,18 @@ class Classifier(nn.Module):
         return self.layers(x)
 
 
+class Lora(nn.Module):
+    """A frozen layer beside a trained product of two thin ones."""
+
+    def __init__(self, base, inner, outer, rank=4):
+        super().__init__()
+        self.base = base
+        self.down, self.up = nn.Linear(inner, rank, bias=False), nn.Linear(rank, outer, bias=False)
+
+    def forward(self, x):
+        return self.base(x) + self.up(self.down(x))
+
+
 class Block(nn.Module):
     """A transformer layer that normalizes last, as BERT's do."""
 

@@ -20,11 +20,9 @@ FOLDER = Path(__file__).parent
 
 @contextlib.contextmanager
 def start_server(folder, modules=()):
-    """Run the server as long as the context lasts; give the path of the executable.
+    """Run the server in an empty folder as long as the context lasts; give the path of the executable.
 
-    Args:
-        folder: An empty one.
-        modules: What a fork has imported already, in place of what trains with torch.
+    A fork has imported these modules already, or else what trains with torch.
     """
     address = folder / "warm.sock"
     python = folder / "python"

@@ -109,19 +109,9 @@ def write_header(model, file):
 @pytest.fixture(scope="session")
 def told(look, place):
     picture = ("--picture", str(place.path / "peak.svg"), "--json")
-    limited = (
-        "--batch",
-        "64",
-        "--batches",
-        "8,16,32",
-        "--batch-flag=--batch",
-        "--memory-limit",
-        "200MiB",
-        "--with",
-        "blocks",
-        "--details",
-    )
-    return look(SCRIPT, *limited, *picture, arguments=("--way", "trainer"))
+    sizes = ("--batch", "64", "--batches", "8,16,32", "--batch-flag=--batch")
+    limited = ("--memory-limit", "200MiB", "--with", "blocks", "--details")
+    return look(SCRIPT, *sizes, *limited, *picture, arguments=("--way", "trainer"))
 
 
 def test_the_command_tells_what_fits_with_what_and_up_to_which_batch(told, place):
