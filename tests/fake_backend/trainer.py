@@ -27,17 +27,7 @@ from autorecompute.memory import Operation, Phase, StepProfile, Tensor  # noqa: 
 from autorecompute.plans import Config  # noqa: E402
 from autorecompute.training_job import Detection, Device  # noqa: E402
 from autorecompute.units import GIB, MIB  # noqa: E402
-from autorecompute.worker.protocol import (  # noqa: E402
-    SETTINGS_VARIABLE,
-    STACK_SIGNAL,
-    Channel,
-    Check,
-    Ended,
-    Failed,
-    Hello,
-    Order,
-    Settings,
-)
+from autorecompute.worker import protocol  # noqa: E402
 from fake_backend.clock import clock_in_use  # noqa: E402
 from fake_backend.space import SPACE, read_config  # noqa: E402
 
@@ -50,14 +40,14 @@ DIES_WITH_PARENT = 1
 """``PR_SET_PDEATHSIG``: a worker outlives no tuner."""
 
 FAULTY = {
-    "oom": Failed(outcome=Outcome.OOM, message="out of memory"),
-    "raise": Failed(
+    "oom": protocol.Failed(outcome=Outcome.OOM, message="out of memory"),
+    "raise": protocol.Failed(
         outcome=Outcome.SCRIPT_ERROR,
         message="UnreadableSampleError: sample 17 cannot be read",
         trace=("train.py:7", 'raise UnreadableSampleError("sample 17 cannot be read")'),
     ),
-    "diverge": Failed(outcome=Outcome.DIVERGED, message="the loss is nan"),
-    "leave": Ended(steps=2, exit_code=1, message="the data lies nowhere: set DATA"),
+    "diverge": protocol.Failed(outcome=Outcome.DIVERGED, message="the loss is nan"),
+    "leave": protocol.Ended(steps=2, exit_code=1, message="the data lies nowhere: set DATA"),
 }
 
 
@@ -94,13 +84,13 @@ class Trainer:
             order = self.channel.receive_order()
             self.break_at(str(len(list(Path.cwd().glob("studies/*/trials/*/result.json")))))
             self.spend(SWAP_SECONDS)
-            self.channel.send(check(order.config) if isinstance(order, Check) else self.measure(order))
+            self.channel.send(check(order.config) if isinstance(order, protocol.Check) else self.measure(order))
 
-    def measure(self, order: Order):
+    def measure(self, order: protocol.Order):
         self.batch = order.batch or self.batch
         count = order.warmup + order.steps
         if self.most_steps is not None and self.steps + count > self.most_steps:
-            self.end(Ended(steps=self.most_steps))
+            self.end(protocol.Ended(steps=self.most_steps))
         self.steps += count
         seconds = self.seconds(order.config) / (1.25 if "FAKE_FUSED" in os.environ else 1)
         self.spend(count * seconds)
@@ -183,14 +173,14 @@ def check(config):
 
 def main():
     ctypes.CDLL(None).prctl(DIES_WITH_PARENT, signal.SIGKILL)
-    faulthandler.register(STACK_SIGNAL)
+    faulthandler.register(protocol.STACK_SIGNAL)
     parser = argparse.ArgumentParser()
     parser.add_argument("--bs", type=int, default=32)
     parser.add_argument("--steps", type=int)
     args, _ = parser.parse_known_args()
-    settings = codec.decode(os.environ.pop(SETTINGS_VARIABLE), Settings)
-    channel = Channel(settings.address)
-    channel.send(Hello(rank=0, world_size=1, pid=os.getpid()))
+    settings = codec.decode(os.environ.pop(protocol.SETTINGS_VARIABLE), protocol.Settings)
+    channel = protocol.Channel(settings.address)
+    channel.send(protocol.Hello(rank=0, world_size=1, pid=os.getpid()))
     Trainer(channel, settings, args.bs, args.steps).run()
 
 

@@ -6,8 +6,7 @@ import torch
 from torch.nn.functional import cross_entropy
 from torch.utils.data import DataLoader, TensorDataset
 
-from models import CLASSES, LENGTH, WIDTH, Encoder
-from own_peak import own_peak_bytes
+from models import CLASSES, LENGTH, WIDTH, Encoder, own_peak_bytes
 
 
 def main(wrap=lambda model: model):
