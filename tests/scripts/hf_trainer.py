@@ -19,19 +19,14 @@ class Sentences(Dataset):
         return {"input_ids": self.tokens[index], "labels": self.labels[index]}
 
 
-def main():
-    sizes = {"hidden_size": 16, "num_hidden_layers": 1, "num_attention_heads": 2, "intermediate_size": 32}
-    config = BertConfig(vocab_size=TOKENS, attn_implementation="eager", **sizes)
-    length = {"per_device_train_batch_size": 4, "gradient_accumulation_steps": 2, "num_train_epochs": 1000}
-    between = {"eval_strategy": "steps", "eval_steps": 5, "save_steps": 5, "save_total_limit": 1, "logging_steps": 1}
-    trainer = Trainer(
-        model=ORTModule(BertForSequenceClassification(config)),
-        args=TrainingArguments("checkpoints", **length, **between, use_cpu=True, disable_tqdm=True),
-        train_dataset=Sentences(96),
-        eval_dataset=Sentences(10),
-    )
-    trainer.train()
-
-
-if __name__ == "__main__":
-    main()
+sizes = {"hidden_size": 16, "num_hidden_layers": 1, "num_attention_heads": 2, "intermediate_size": 32}
+config = BertConfig(vocab_size=TOKENS, attn_implementation="eager", **sizes)
+length = {"per_device_train_batch_size": 4, "gradient_accumulation_steps": 2, "num_train_epochs": 1000}
+between = {"eval_strategy": "steps", "eval_steps": 5, "save_steps": 5, "save_total_limit": 1, "logging_steps": 1}
+trainer = Trainer(
+    model=ORTModule(BertForSequenceClassification(config)),
+    args=TrainingArguments("checkpoints", **length, **between, use_cpu=True, disable_tqdm=True),
+    train_dataset=Sentences(96),
+    eval_dataset=Sentences(10),
+)
+trainer.train()

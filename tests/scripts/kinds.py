@@ -139,23 +139,18 @@ def vary(*, is_varied):
         yield from (12, LENGTH, 9) if is_varied else (LENGTH,)
 
 
-def main():
-    parser = argparse.ArgumentParser()
-    parser.add_argument("--model", choices=["lora", "experts", "function", "unet", "t5", "plain"], required=True)
-    parser.add_argument("--bs", type=int, default=4)
-    parser.add_argument("--varied", action="store_true", help="texts of several lengths")
-    args = parser.parse_args()
-    torch.manual_seed(0)
-    model, step = make_step(args.model, args.bs, vary(is_varied=args.varied))
-    model.train()
-    trained = [parameter for parameter in model.parameters() if parameter.requires_grad]
-    optimizer = torch.optim.AdamW(trained, lr=1e-3)
-    for _ in range(100_000):
-        loss = step()
-        loss.backward()
-        optimizer.step()
-        optimizer.zero_grad()
-
-
-if __name__ == "__main__":
-    main()
+parser = argparse.ArgumentParser()
+parser.add_argument("--model", choices=["lora", "experts", "function", "unet", "t5", "plain"], required=True)
+parser.add_argument("--bs", type=int, default=4)
+parser.add_argument("--varied", action="store_true", help="texts of several lengths")
+args = parser.parse_args()
+torch.manual_seed(0)
+model, step = make_step(args.model, args.bs, vary(is_varied=args.varied))
+model.train()
+trained = [parameter for parameter in model.parameters() if parameter.requires_grad]
+optimizer = torch.optim.AdamW(trained, lr=1e-3)
+for _ in range(100_000):
+    loss = step()
+    loss.backward()
+    optimizer.step()
+    optimizer.zero_grad()

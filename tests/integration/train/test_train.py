@@ -18,18 +18,6 @@ def place(make_workplace):
     return make_workplace("train")
 
 
-@pytest.fixture
-def train_alike(workplace, begin, train_plainly):
-    """Trains with the tool to the same end as without it; gives how it went."""
-
-    def train(study, *arguments, **options):
-        finished, plain = workplace.finish(begin(workplace, study, *arguments, **options)), train_plainly(*arguments)
-        assert (finished.code, finished.stdout) == (plain.code, plain.stdout), finished.stderr
-        return finished
-
-    return train
-
-
 def test_a_terminal_shows_how_far_the_trials_are(workplace, limit, train_plainly):
     pytest.importorskip("tqdm")
     ours, its = pty.openpty()

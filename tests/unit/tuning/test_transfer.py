@@ -11,10 +11,10 @@ from autorecompute.plans import Config
 from autorecompute.result import SearchEnd
 from autorecompute.studies import StudyFolder
 from autorecompute.studies.records import read_records, write_records
-from autorecompute.studies.storage import read_trials
 from autorecompute.units import MIB
 from fake_backend.controller import PLANS_VARIABLE, unmeasured
 from stand_ins.formula import stop
+from stand_ins.sharing import measured
 
 SOURCE = "small"
 
@@ -83,8 +83,7 @@ def test_starting_from_a_stored_study_takes_fewer_trials_to_the_best(moved, make
     tuning.run()
 
     def until_as_fast(tuned):
-        trials = read_trials(tuned.folder.database, tuned.folder.name)
-        return next(trial.number for trial in trials if trial.fits and trial.relative_throughput >= wanted)
+        return next(trial.number for trial in measured(tuned) if trial.fits and trial.relative_throughput >= wanted)
 
     assert until_as_fast(tuning) < until_as_fast(scratch)
 

@@ -119,7 +119,7 @@ def test_what_the_process_holds_is_read_in_the_timed_steps(begin, clock, device)
 @pytest.mark.parametrize(
     ("spoil", "steps"),
     [(Window.discard_step, 2), (lambda window: window.start_over(1.0), 3)],
-    ids=["nothing", "compiled"],
+    ids=["a discarded batch", "a compilation"],
 )
 def test_a_step_that_says_nothing_is_observed_again(begin, clock, device, spoil, steps):
     live = Live(device)
