@@ -31,8 +31,6 @@ class Lacking(Classifier):
 
 
 class LackingSGD(torch.optim.SGD):
-    """Runs out of memory where it is told to."""
-
     def step(self, closure=None):
         if lacks_in("optimizer"):
             lack()

@@ -1,6 +1,7 @@
 """Trains one of several kinds of models in plain PyTorch, on random numbers."""
 
 import argparse
+import itertools
 
 import torch
 from torch import nn
@@ -134,18 +135,13 @@ def make_step(kind, batch, lengths):
     return model, step
 
 
-def vary(*, is_varied):
-    while True:
-        yield from (12, LENGTH, 9) if is_varied else (LENGTH,)
-
-
 parser = argparse.ArgumentParser()
 parser.add_argument("--model", choices=["lora", "experts", "function", "unet", "t5", "plain"], required=True)
 parser.add_argument("--bs", type=int, default=4)
 parser.add_argument("--varied", action="store_true", help="texts of several lengths")
 args = parser.parse_args()
 torch.manual_seed(0)
-model, step = make_step(args.model, args.bs, vary(is_varied=args.varied))
+model, step = make_step(args.model, args.bs, itertools.cycle((12, LENGTH, 9) if args.varied else (LENGTH,)))
 model.train()
 trained = [parameter for parameter in model.parameters() if parameter.requires_grad]
 optimizer = torch.optim.AdamW(trained, lr=1e-3)

@@ -20,10 +20,7 @@ FOLDER = Path(__file__).parent
 
 @contextlib.contextmanager
 def start_server(folder, modules=()):
-    """Run the server in an empty folder as long as the context lasts; give the path of the executable.
-
-    A fork has imported these modules already, or else what trains with torch.
-    """
+    """Run the server in an empty folder; forks by its executable have imported the modules, or else what trains."""
     address = folder / "warm.sock"
     python = folder / "python"
     # Isolated and without site it starts in 15 ms.
