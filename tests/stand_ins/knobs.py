@@ -14,7 +14,6 @@ def knob(variable, why_not=""):
 
 
 def by_name(result):
-    """What each knob did."""
     return {figures.name: figures for figures in result.knobs}
 
 

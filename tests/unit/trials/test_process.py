@@ -49,7 +49,6 @@ def test_what_a_worker_answers_is_heard_however_late(begin, timeout, stall):
 
 
 def test_a_worker_that_leaves_with_success_and_no_word_has_ended(begin):
-    """A script that calls ``os._exit(0)`` is no crash."""
     ended = begin("beat beat exit:0").receive(LONG)
     assert isinstance(ended, Ended)
     assert (ended.steps, ended.exit_code) == (1, 0)

@@ -43,7 +43,6 @@ def tell(how, script, folder):
 
 @pytest.mark.parametrize("script", ["src/train.py", "./src/train.py", "link.py", "{project}/src/train.py"])
 def test_a_script_sees_what_python_would_show_it(project, script):
-    """Arguments, name, module path, neighbours and types, through a link too."""
     script = script.format(project=project)
     assert tell(RUN, script, project) == tell([], script, project)
 

@@ -134,7 +134,6 @@ def in_turns(monkeypatch):
 
 @pytest.mark.usefixtures("in_turns")
 def test_where_swaps_take_no_time_a_smaller_batch_is_compared_in_the_process_that_lives(make_tuning):
-    """The confirmation is the only fresh process."""
     tuning = make_tuning()
     result = tuning.run()
     assert [batch for _, batch in tuning.bench.watched] == [32]
