@@ -3,12 +3,13 @@ from pathlib import Path
 
 from autorecompute.backends.interface import Emission, Knob
 from autorecompute.errors import SetupError, UsageError
-from autorecompute.plans import Choice, Config, Offer
+from autorecompute.plans import Config, Offer
 from autorecompute.plans.savings import evaluate
 from fake_backend.memory import LinearMemory
+from fake_backend.space import PLANS_VARIABLE, read_config
 
 NAME = "fake"
-PLANS_VARIABLE, MODE_VARIABLE = "FAKE_PLANS", "FAKE_MODE"
+MODE_VARIABLE = "FAKE_MODE"
 VARIABLES = (PLANS_VARIABLE, MODE_VARIABLE)
 USED_BY = "fake"
 READ_BY = "a script that reads the plans itself"
@@ -73,13 +74,6 @@ def plans_text(config):
         raise UsageError(f"{strange[0]!r} is no site that fake can find. Nothing was written.")
     chosen = sorted(config.choices, key=str)
     return json.dumps({choice.site: {"how": choice.option, "first": choice.count} for choice in chosen}, indent=1)
-
-
-def read_config(environment):
-    if (path := environment.get(PLANS_VARIABLE)) is None:
-        return Config()
-    plain = json.loads(Path(path).read_text())
-    return Config(frozenset(Choice(site, chosen["how"], chosen["first"]) for site, chosen in plain.items()))
 
 
 def script(config, versions):

@@ -9,7 +9,6 @@ import argparse
 import contextlib
 import ctypes
 import faulthandler
-import json
 import os
 import shlex
 import signal
@@ -25,22 +24,12 @@ if __name__ == "__main__":
 from autorecompute import codec  # noqa: E402
 from autorecompute.measurement import GradientCheck, Measurement, Outcome  # noqa: E402
 from autorecompute.memory import Operation, Phase, StepProfile, Tensor  # noqa: E402
-from autorecompute.plans import Choice, Config  # noqa: E402
+from autorecompute.plans import Config  # noqa: E402
 from autorecompute.training_job import Detection, Device  # noqa: E402
 from autorecompute.units import GIB, MIB  # noqa: E402
-from autorecompute.worker.protocol import (  # noqa: E402
-    SETTINGS_VARIABLE,
-    STACK_SIGNAL,
-    Channel,
-    Check,
-    Ended,
-    Failed,
-    Hello,
-    Order,
-    Settings,
-)
+from autorecompute.worker import protocol  # noqa: E402
 from fake_backend.clock import clock_in_use  # noqa: E402
-from fake_backend.space import SPACE  # noqa: E402
+from fake_backend.space import SPACE, read_config  # noqa: E402
 
 RESTING, SAMPLE = 100 * MIB, 25 * MIB
 SAVINGS = {plan: plan.saving_bytes // 32 for plan in SPACE.plans}  # of a sample's memory
@@ -51,14 +40,14 @@ DIES_WITH_PARENT = 1
 """``PR_SET_PDEATHSIG``: a worker outlives no tuner."""
 
 FAULTY = {
-    "oom": Failed(outcome=Outcome.OOM, message="out of memory"),
-    "raise": Failed(
+    "oom": protocol.Failed(outcome=Outcome.OOM, message="out of memory"),
+    "raise": protocol.Failed(
         outcome=Outcome.SCRIPT_ERROR,
         message="UnreadableSampleError: sample 17 cannot be read",
         trace=("train.py:7", 'raise UnreadableSampleError("sample 17 cannot be read")'),
     ),
-    "diverge": Failed(outcome=Outcome.DIVERGED, message="the loss is nan"),
-    "leave": Ended(steps=2, exit_code=1, message="the data lies nowhere: set DATA"),
+    "diverge": protocol.Failed(outcome=Outcome.DIVERGED, message="the loss is nan"),
+    "leave": protocol.Ended(steps=2, exit_code=1, message="the data lies nowhere: set DATA"),
 }
 
 
@@ -88,20 +77,20 @@ class Trainer:
         self.spend(START_SECONDS)
         self.break_at("start")
         if self.settings.watch is not None:
-            self.channel.send(self.measure(replace(self.settings.watch, config=emitted_config())))
+            self.channel.send(self.measure(replace(self.settings.watch, config=read_config(os.environ))))
             signal.pause()
         self.channel.send(self.detection)
         while True:
             order = self.channel.receive_order()
             self.break_at(str(len(list(Path.cwd().glob("studies/*/trials/*/result.json")))))
             self.spend(SWAP_SECONDS)
-            self.channel.send(check(order.config) if isinstance(order, Check) else self.measure(order))
+            self.channel.send(check(order.config) if isinstance(order, protocol.Check) else self.measure(order))
 
-    def measure(self, order: Order):
+    def measure(self, order: protocol.Order):
         self.batch = order.batch or self.batch
         count = order.warmup + order.steps
         if self.most_steps is not None and self.steps + count > self.most_steps:
-            self.end(Ended(steps=self.most_steps))
+            self.end(protocol.Ended(steps=self.most_steps))
         self.steps += count
         seconds = self.seconds(order.config) / (1.25 if "FAKE_FUSED" in os.environ else 1)
         self.spend(count * seconds)
@@ -138,9 +127,7 @@ class Trainer:
             self.clock.advance(seconds)
 
     def break_at(self, place):
-        faults = {
-            at: fault for fault, _, at in (each.partition("@") for each in os.environ.get("FAKE_FAULT", "").split())
-        }
+        faults = dict(reversed(each.split("@")) for each in os.environ.get("FAKE_FAULT", "").split())
         if (fault := faults.get(place)) is None:
             return
         sys.stdout.write(f"{fault} at {place}\n")
@@ -184,22 +171,16 @@ def check(config):
     return GradientCheck(agrees=not is_wrong, worst=0.5 * is_wrong, parameter="w" * is_wrong, steps=3)
 
 
-def emitted_config():
-    path = os.environ.get("FAKE_PLANS")
-    plain = json.loads(Path(path).read_text()) if path else {}
-    return Config(frozenset(Choice(site, chosen["how"], chosen["first"]) for site, chosen in plain.items()))
-
-
 def main():
     ctypes.CDLL(None).prctl(DIES_WITH_PARENT, signal.SIGKILL)
-    faulthandler.register(STACK_SIGNAL)
+    faulthandler.register(protocol.STACK_SIGNAL)
     parser = argparse.ArgumentParser()
     parser.add_argument("--bs", type=int, default=32)
     parser.add_argument("--steps", type=int)
     args, _ = parser.parse_known_args()
-    settings = codec.decode(os.environ.pop(SETTINGS_VARIABLE), Settings)
-    channel = Channel(settings.address)
-    channel.send(Hello(rank=0, world_size=1, pid=os.getpid()))
+    settings = codec.decode(os.environ.pop(protocol.SETTINGS_VARIABLE), protocol.Settings)
+    channel = protocol.Channel(settings.address)
+    channel.send(protocol.Hello(rank=0, world_size=1, pid=os.getpid()))
     Trainer(channel, settings, args.bs, args.steps).run()
 
 

@@ -142,12 +142,8 @@ WORDS = [
     *(TUNED, f"{TUNED}/", f"studies/{TUNED}", f"studies/{TUNED}/study.json", ARCHIVE, "studies", f"{SCRIPT}/x"),
     *("loop", "loop/x.html", "pipe", "missing/x.html", "/dev/zero", "/dev/full"),
     *("sqlite:///pipe", "sqlite:///loop", "sqlite:///studies", f"sqlite:///{SCRIPT}", "sqlite://", "oracle://me:s@h/b"),
-    *(
-        "postgresql://me:secret@localhost:port/base",
-        "postgresql://",
-        "postgresql://me:secret@[::1",
-        "mysql+x://me:s@h/b",
-    ),
+    *("postgresql://me:secret@localhost:port/base", "postgresql://", "postgresql://me:secret@[::1"),
+    "mysql+x://me:s@h/b",
 ]
 
 VARIABLES = {

@@ -44,9 +44,7 @@ def limit_memory():
 def run(place, command, *, encoding="utf-8", main=cli.main):
     """Runs a command, or what a test has instead of one.
 
-    The process ends, with its stacks on standard error, where that takes too long. What else is done to this process is
-    undone, but for what the command may have left in its memory. It runs in ``work`` in the place, and has ``tmp`` and
-    ``home`` beside that.
+    The process ends, with its stacks on standard error, where that takes too long; what else is done to it is undone.
     """
     environment = {"PATH": "/usr/bin:/bin", "LANG": "C.UTF-8", **dict(command.variables)}
     environment = {"HOME": f"{place}/home", "TMPDIR": f"{place}/tmp", **environment}

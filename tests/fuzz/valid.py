@@ -58,7 +58,6 @@ class GraphBench(FormulaBench):
     """The formula's bench, with the steps of a graph for those that are profiled; the script is never started."""
 
     can_change_batch = True
-    starts = 1
 
     def __init__(self, job, batch, *_, **__):
         detection = build_detection(
@@ -75,9 +74,6 @@ class GraphBench(FormulaBench):
     def read_config(self, environment):
         path = environment.get(CONFIG_VARIABLE)
         return Config.parse(json.loads(Path(path).read_text())) if path else Config()
-
-    def detect_ranks(self):
-        return (self.detect(),)
 
     def measure(self, config, effort):
         measured = super().measure(config, effort)

@@ -11,9 +11,38 @@ from onnxruntime.training.ortmodule import ORTModule
 
 from models import FEATURES, Classifier
 
+TOO_MUCH = 2**50
+
 
 class UnreadableSampleError(Exception):
     pass
+
+
+class Lacking(Classifier):
+    """Runs out of memory where it is told to."""
+
+    def forward(self, x):
+        scores = super().forward(x)
+        if lacks_in("forward") or (lacks_in("large batch") and len(x) > 2):
+            lack()
+        if lacks_in("backward"):
+            scores.register_hook(lack)
+        return scores
+
+
+class LackingSGD(torch.optim.SGD):
+    def step(self, closure=None):
+        if lacks_in("optimizer"):
+            lack()
+        return super().step(closure)
+
+
+def lacks_in(place):
+    return args.fault == place and step >= args.at_step
+
+
+def lack(*_):
+    torch.empty(TOO_MUCH)
 
 
 def fail():
@@ -26,36 +55,30 @@ def diverge():
             parameter.fill_(float("nan"))
 
 
-def leave_no_memory():
-    pages = int(Path("/proc/self/statm").read_text().split()[0])
-    resource.setrlimit(resource.RLIMIT_AS, (pages * resource.getpagesize() + 2**20,) * 2)
-
-
 def exhaust():
     inputs = torch.randn(2**18, FEATURES)
-    leave_no_memory()
+    pages = int(Path("/proc/self/statm").read_text().split()[0])
+    resource.setrlimit(resource.RLIMIT_AS, (pages * resource.getpagesize() + 2**20,) * 2)
     model(inputs)
 
 
-FAULTS = {
-    "raise": fail,
-    "exhaust": exhaust,
-    "shrink": lambda: batches.append(3),
-    "diverge": diverge,
-}
+FAULTS = {"raise": fail, "exhaust": exhaust, "shrink": lambda: batches.append(3), "diverge": diverge}
+PLACES = ("forward", "backward", "optimizer", "large batch")
 
 parser = argparse.ArgumentParser()
-parser.add_argument("--fault", choices=FAULTS, required=True)
+parser.add_argument("--fault", choices=[*FAULTS, *PLACES], help="what happens, or where no memory is left")
 parser.add_argument("--at-step", type=int, default=1)
 parser.add_argument("--goes-on", action="store_true", help="after whatever a step raises")
+parser.add_argument("--scripted", action="store_true", help="a model that cannot be recomputed")
+parser.add_argument("--bs", type=int, default=4)
 args = parser.parse_args()
 
-model = ORTModule(Classifier())
-optimizer = torch.optim.SGD(model.parameters(), lr=0.01)
-batches = [4]
+model = ORTModule(torch.jit.script(torch.nn.Linear(FEATURES, FEATURES)) if args.scripted else Lacking())
+optimizer = LackingSGD(model.parameters(), lr=0.01)
+batches = [args.bs]
 for step in itertools.count(1):
     with contextlib.suppress(Exception) if args.goes_on else contextlib.nullcontext():
-        if step == args.at_step:
+        if step == args.at_step and args.fault in FAULTS:
             FAULTS[args.fault]()
         loss = model(torch.randn(batches[-1], FEATURES)).square().mean()
         optimizer.zero_grad()

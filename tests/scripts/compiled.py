@@ -5,10 +5,9 @@ import argparse
 import torch
 from torch import nn
 
-WIDTH, LENGTH = 32, 16
+BATCH, WIDTH, LENGTH = 64, 32, 16
 
 parser = argparse.ArgumentParser()
-parser.add_argument("--bs", type=int, default=64)
 parser.add_argument("--steps", type=int, default=100_000)
 parser.add_argument("--by-blocks", action="store_true")
 parser.add_argument("--ragged", action="store_true", help="every batch is of another length")
@@ -34,7 +33,7 @@ if args.by_blocks:
 else:
     model = torch.compile(model)
 for step in range(args.steps):
-    loss = model(torch.randn(args.bs, LENGTH + (step if args.ragged else 0), WIDTH)).square().mean()
+    loss = model(torch.randn(BATCH, LENGTH + (step if args.ragged else 0), WIDTH)).square().mean()
     loss.backward()
     optimizer.step()
     optimizer.zero_grad()

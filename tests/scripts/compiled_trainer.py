@@ -1,7 +1,5 @@
 """Trains a small BERT of two layers with the Trainer of Hugging Face, which has torch.compile run it."""
 
-import argparse
-
 import torch
 from torch.utils.data import Dataset
 from transformers import BertConfig, BertForSequenceClassification, Trainer, TrainingArguments
@@ -17,11 +15,8 @@ class Sentences(Dataset):
         return {"input_ids": torch.arange(LENGTH) % TOKENS, "labels": torch.tensor(index % 2)}
 
 
-parser = argparse.ArgumentParser()
-parser.add_argument("--output", default="checkpoints")
-args = parser.parse_args()
 config = BertConfig(vocab_size=TOKENS, hidden_size=16, num_hidden_layers=2, num_attention_heads=2, intermediate_size=32)
 settings = TrainingArguments(
-    args.output, per_device_train_batch_size=16, torch_compile=True, use_cpu=True, save_strategy="no", report_to=[]
+    "checkpoints", per_device_train_batch_size=16, torch_compile=True, use_cpu=True, save_strategy="no", report_to=[]
 )
 Trainer(model=BertForSequenceClassification(config), args=settings, train_dataset=Sentences()).train()

@@ -83,27 +83,22 @@ def count(*training):
         print("peak", meter.peak)
 
 
-def main():
-    parser = argparse.ArgumentParser()
-    parser.add_argument("--way", choices=["apart", "replicas", "views", "shards", "mixed"], default="shards")
-    parser.add_argument("--mesh", type=int, help="so many ranks are in a mesh; all of them by default")
-    parser.add_argument("--world", type=int, default=-1, help="asks for so many ranks")
-    parser.add_argument("--alone", action="store_true", help="makes no process group")
-    parser.add_argument("--count", nargs="*", metavar="PLANS")
-    args = parser.parse_args()
-    if not args.alone:
-        torch.distributed.init_process_group("gloo", world_size=args.world, rank=0 if args.world > 0 else -1)
-    ranks = 1 if args.alone else torch.distributed.get_world_size()
-    mesh = None if args.alone else torch.distributed.init_device_mesh("cpu", (args.mesh or ranks,))
-    samples = TensorDataset(torch.randint(VOCABULARY, (512, LENGTH)))
-    loader = DataLoader(samples, batch_size=8, sampler=DistributedSampler(samples, ranks, 0 if args.alone else None))
-    if args.count is None:
-        train(args.way, mesh, loader, None, None)
-    else:
-        for plans in (None, *args.count):
-            count(args.way, mesh, loader, plans)
-    torch.distributed.destroy_process_group()
-
-
-if __name__ == "__main__":
-    main()
+parser = argparse.ArgumentParser()
+parser.add_argument("--way", choices=["apart", "replicas", "views", "shards", "mixed"], default="shards")
+parser.add_argument("--mesh", type=int, help="so many ranks are in a mesh; all of them by default")
+parser.add_argument("--world", type=int, default=-1, help="asks for so many ranks")
+parser.add_argument("--alone", action="store_true", help="makes no process group")
+parser.add_argument("--count", nargs="*", metavar="PLANS")
+args = parser.parse_args()
+if not args.alone:
+    torch.distributed.init_process_group("gloo", world_size=args.world, rank=0 if args.world > 0 else -1)
+ranks = 1 if args.alone else torch.distributed.get_world_size()
+mesh = None if args.alone else torch.distributed.init_device_mesh("cpu", (args.mesh or ranks,))
+samples = TensorDataset(torch.randint(VOCABULARY, (512, LENGTH)))
+loader = DataLoader(samples, batch_size=8, sampler=DistributedSampler(samples, ranks, 0 if args.alone else None))
+if args.count is None:
+    train(args.way, mesh, loader, None, None)
+else:
+    for plans in (None, *args.count):
+        count(args.way, mesh, loader, plans)
+torch.distributed.destroy_process_group()

@@ -1,4 +1,4 @@
-"""Trains in unusual ways: without an optimizer, or in another process than the one that was started."""
+"""Trains in plain PyTorch, also without an optimizer or in another process than the one that was started."""
 
 import argparse
 import multiprocessing
@@ -64,6 +64,8 @@ def train_and_leave():
 
 
 WAYS = {
+    "plain": train,
+    "plain-briefly": lambda: train(steps=2),
     "by-hand": lambda: train(by_hand=True),
     "by-hand-briefly": lambda: train(by_hand=True, steps=3),
     "spawn": lambda: train_in_child("spawn"),

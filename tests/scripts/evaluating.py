@@ -1,6 +1,7 @@
 """Trains in epochs whose last batch is smaller, and evaluates after each of them with a DataLoader of its own."""
 
 import argparse
+import itertools
 
 import torch
 from onnxruntime.training.ortmodule import ORTModule
@@ -26,14 +27,13 @@ def evaluate(model, loader):
 def main():
     parser = argparse.ArgumentParser()
     parser.add_argument("--workers", type=int, default=0)
-    parser.add_argument("--epochs", type=int, default=100_000)
     parser.add_argument("--evaluate-first", action="store_true")
     args = parser.parse_args()
     model = ORTModule(Classifier())
     optimizer = torch.optim.SGD(model.parameters(), lr=0.01)
     train_loader = DataLoader(make_samples(100), batch_size=8, shuffle=True, num_workers=args.workers)
     evaluation_loader = DataLoader(make_samples(10), batch_size=5)
-    for epoch in range(args.epochs):
+    for epoch in itertools.count():
         for step, (inputs, labels) in enumerate(train_loader):
             if args.evaluate_first and epoch == step == 0:
                 evaluate(model, evaluation_loader)

@@ -145,6 +145,15 @@ AGAIN = torch.tensor([0, 2, 0])
 # Torch 2.6 is left its own export of attention without dropout; enable_gqa takes ours, with as many heads, too.
 OURS = {"enable_gqa": True}
 
+WITH_AN_INDEX = {
+    "index_add": lambda x, index: torch.zeros_like(x).index_add(1, index, x[:, :3]),
+    "index_add to what is there": lambda x, index: x.index_add(-2, index, x[:, :3], alpha=2),
+    "scatter_add": lambda x, index: x.scatter_add(1, index[:, None].expand(BATCH, 3, WIDTH), x[:, :3]),
+    "scatter_reduce": lambda x, index: x.scatter_reduce(1, index[:, None].expand(BATCH, 3, WIDTH), x[:, :3], "sum"),
+    "index_put that accumulates": lambda x, index: x.index_put((index,), 2 * x[:3], accumulate=True),
+    "index_put that spreads": lambda x, index: x.index_put((index[None].expand(2, 3),), x[:2, None], accumulate=True),
+    "index_put": lambda x, index: x.index_put((index[:2],), 2 * x[:2]),
+}
 MODELS = {
     "attention": (Attention(), X),
     "causal attention": (Attention(is_causal=True), X),
@@ -178,33 +187,8 @@ MODELS = {
     "softplus": (Calling(lambda x: nn.functional.softplus(x, beta=2.0, threshold=1.0)), X),
     "softplus of large numbers": (Calling(lambda x: nn.functional.softplus(1000 * x) / 1000), X),
     "max_pool1d": (Calling(lambda x: nn.functional.max_pool1d(x, 2)), X),
-    "max_pool1d that overlaps": (
-        Calling(lambda x: nn.functional.max_pool1d(x, 3, stride=2, padding=1, ceil_mode=True)),
-        X,
-    ),
-    "index_add": (Calling(lambda x, index: torch.zeros_like(x).index_add(1, index, x[:, :3])), X, AGAIN),
-    "index_add to what is there": (Calling(lambda x, index: x.index_add(-2, index, x[:, :3], alpha=2)), X, AGAIN),
-    "scatter_add": (
-        Calling(lambda x, index: x.scatter_add(1, index[:, None].expand(BATCH, 3, WIDTH), x[:, :3])),
-        X,
-        AGAIN,
-    ),
-    "scatter_reduce": (
-        Calling(lambda x, index: x.scatter_reduce(1, index[:, None].expand(BATCH, 3, WIDTH), x[:, :3], "sum")),
-        X,
-        AGAIN,
-    ),
-    "index_put that accumulates": (
-        Calling(lambda x, index: x.index_put((index,), 2 * x[:3], accumulate=True)),
-        X,
-        AGAIN,
-    ),
-    "index_put that spreads": (
-        Calling(lambda x, index: x.index_put((index[None].expand(2, 3),), x[:2, None], accumulate=True)),
-        X,
-        AGAIN,
-    ),
-    "index_put": (Calling(lambda x, index: x.index_put((index[:2],), 2 * x[:2])), X, AGAIN),
+    "max_pool1d that overlaps": (nn.Sequential(nn.Linear(WIDTH, WIDTH), nn.MaxPool1d(3, 2, 1, ceil_mode=True)), X),
+    **{name: (Calling(call), X, AGAIN) for name, call in WITH_AN_INDEX.items()},
     "logsumexp": (Calling(lambda x: x.logsumexp(-1)), X),
     "logsumexp of large numbers": (Calling(lambda x: torch.logsumexp(100 * x, (0, 2), keepdim=True) / 100), X),
     "convolution without padding": (nn.Conv2d(2, 3, 3, padding="valid"), IMAGES),

@@ -4,14 +4,12 @@ Its output is in proportion to its last weights: they times their gradients give
 knows the Dropout mask of the forward.
 """
 
-import argparse
+import itertools
 
 import torch
 from onnxruntime.training.ortmodule import ORTModule
 from torch import nn
 from torch.utils.data import DataLoader, TensorDataset
-
-from own_peak import own_peak_bytes
 
 BATCH, FEATURES, WIDTH, LAYERS = 4096, 64, 512, 12
 
@@ -28,27 +26,17 @@ class Layer(nn.Module):
         return self.down(self.dropout(torch.tanh(self.up(x))))
 
 
-parser = argparse.ArgumentParser()
-parser.add_argument("--steps", type=int, default=100_000)
-steps = parser.parse_args().steps
-
 torch.manual_seed(0)
 layers = nn.Sequential(*(Layer() for _ in range(LAYERS)))
 last = layers[-1].down.weight
 model = ORTModule(layers)
 optimizer = torch.optim.SGD(model.parameters(), lr=1e-3)
 loader = DataLoader(TensorDataset(torch.randn(2 * BATCH, FEATURES)), batch_size=BATCH)
-step = 0
-while step < steps:
-    for (inputs,) in loader:
-        loss = model(inputs).sum()
-        loss.backward()
-        print("gradient off by", abs((last * last.grad).sum().item() / loss.item() - 1))
-        if step % 2 == 0:
-            model(inputs)
-        optimizer.step()
-        optimizer.zero_grad()
-        step += 1
-        if step == steps:
-            break
-print("peak", own_peak_bytes())
+for step, (inputs,) in enumerate(itertools.chain.from_iterable(itertools.repeat(loader))):
+    loss = model(inputs).sum()
+    loss.backward()
+    print("gradient off by", abs((last * last.grad).sum().item() / loss.item() - 1))
+    if step % 2 == 0:
+        model(inputs)
+    optimizer.step()
+    optimizer.zero_grad()

@@ -1,14 +1,13 @@
 """Trains the plain transformer, and dies of a signal as soon as gradients are compared: of few samples, after steps."""
 
 import os
-import runpy
 import signal
 import sys
-from pathlib import Path
 
 from torch.optim.optimizer import register_optimizer_step_post_hook
 
 import models
+import plain_transformer
 
 BATCH = int(sys.argv[sys.argv.index("--bs") + 1])
 forward, steps = models.Encoder.forward, []
@@ -22,4 +21,4 @@ def forward_or_die(self, inputs):
 
 register_optimizer_step_post_hook(lambda *_: steps.append(None))
 models.Encoder.forward = forward_or_die
-runpy.run_path(str(Path(__file__).with_name("plain_transformer.py")), run_name="__main__")
+plain_transformer.main()

@@ -52,24 +52,19 @@ def evaluate(model, tokens):
     return scores
 
 
-def require(*, holds, what):
-    if not holds:
-        raise RuntimeError(f"{what} is not what it should be")
-
-
 def check_copies(model, tokens):
     """A copy computes with its own weights, and a pickled model is the model."""
     other = copy.deepcopy(model)
     for parameter in other.parameters():
         nn.init.zeros_(parameter)
-    require(holds=not evaluate(other, tokens).any(), what="a copy")
+    assert not evaluate(other, tokens).any(), "a copy is not what it should be"
     file = io.BytesIO()
     torch.save(model, file)
-    require(holds=b"autorecompute" not in file.getvalue(), what="a pickled model")
+    assert b"autorecompute" not in file.getvalue(), "a pickled model is not what it should be"
     file.seek(0)
     loaded = torch.load(file, weights_only=False)
-    require(holds=torch.equal(evaluate(loaded, tokens), evaluate(model, tokens)), what="a loaded model")
-    require(holds=loaded.head.weight is loaded.embedding.weight, what="a tied weight")
+    assert torch.equal(evaluate(loaded, tokens), evaluate(model, tokens)), "a loaded model is not what it should be"
+    assert loaded.head.weight is loaded.embedding.weight, "a tied weight is not what it should be"
 
 
 def resume(model, optimizers, keys):
@@ -78,7 +73,7 @@ def resume(model, optimizers, keys):
     torch.save({"model": model.state_dict(), "optimizers": [one.state_dict() for one in optimizers]}, file)
     file.seek(0)
     saved = torch.load(file, weights_only=True)
-    require(holds=list(saved["model"]) == keys, what="a name in the state")
+    assert list(saved["model"]) == keys, "a name in the state is not what it should be"
     model, optimizers = make()
     model.load_state_dict(saved["model"])
     for optimizer, state in zip(optimizers, saved["optimizers"], strict=True):

@@ -1,7 +1,5 @@
 """Trains a small BERT with the Trainer of Hugging Face, which evaluates and writes checkpoints in between."""
 
-import argparse
-
 import torch
 from onnxruntime.training.ortmodule import ORTModule
 from torch.utils.data import Dataset
@@ -21,38 +19,14 @@ class Sentences(Dataset):
         return {"input_ids": self.tokens[index], "labels": self.labels[index]}
 
 
-def main():
-    parser = argparse.ArgumentParser()
-    parser.add_argument("--output", default="checkpoints")
-    args = parser.parse_args()
-    config = BertConfig(
-        vocab_size=TOKENS,
-        hidden_size=16,
-        num_hidden_layers=1,
-        num_attention_heads=2,
-        intermediate_size=32,
-        attn_implementation="eager",
-    )
-    trainer = Trainer(
-        model=ORTModule(BertForSequenceClassification(config)),
-        args=TrainingArguments(
-            args.output,
-            per_device_train_batch_size=4,
-            gradient_accumulation_steps=2,
-            num_train_epochs=1000,
-            eval_strategy="steps",
-            eval_steps=5,
-            save_steps=5,
-            save_total_limit=1,
-            logging_steps=1,
-            use_cpu=True,
-            disable_tqdm=True,
-        ),
-        train_dataset=Sentences(96),
-        eval_dataset=Sentences(10),
-    )
-    trainer.train()
-
-
-if __name__ == "__main__":
-    main()
+sizes = {"hidden_size": 16, "num_hidden_layers": 1, "num_attention_heads": 2, "intermediate_size": 32}
+config = BertConfig(vocab_size=TOKENS, attn_implementation="eager", **sizes)
+length = {"per_device_train_batch_size": 4, "gradient_accumulation_steps": 2, "num_train_epochs": 1000}
+between = {"eval_strategy": "steps", "eval_steps": 5, "save_steps": 5, "save_total_limit": 1, "logging_steps": 1}
+trainer = Trainer(
+    model=ORTModule(BertForSequenceClassification(config)),
+    args=TrainingArguments("checkpoints", **length, **between, use_cpu=True, disable_tqdm=True),
+    train_dataset=Sentences(96),
+    eval_dataset=Sentences(10),
+)
+trainer.train()

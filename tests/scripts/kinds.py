@@ -1,27 +1,15 @@
 """Trains one of several kinds of models in plain PyTorch, on random numbers."""
 
 import argparse
+import itertools
 
 import torch
 from torch import nn
 from torch.nn import functional
 
+from models import Lora
+
 WIDTH, LENGTH, VOCABULARY = 32, 16, 60
-
-
-class Low(nn.Module):
-    """A frozen linear layer beside a trained product of two thin ones, as LoRA has it."""
-
-    def __init__(self, base, rank=4):
-        super().__init__()
-        self.base = base.requires_grad_(requires_grad=False)
-        self.down, self.up = (
-            nn.Linear(base.in_features, rank, bias=False),
-            nn.Linear(rank, base.out_features, bias=False),
-        )
-
-    def forward(self, x):
-        return self.base(x) + self.up(self.down(x))
 
 
 class Experts(nn.Module):
@@ -64,11 +52,8 @@ class Own(nn.Module):
 
     def __init__(self):
         super().__init__()
-        self.norm, self.inner, self.outer = (
-            nn.LayerNorm(WIDTH),
-            nn.Linear(WIDTH, 4 * WIDTH),
-            nn.Linear(4 * WIDTH, WIDTH),
-        )
+        self.norm = nn.LayerNorm(WIDTH)
+        self.inner, self.outer = nn.Linear(WIDTH, 4 * WIDTH), nn.Linear(4 * WIDTH, WIDTH)
 
     def forward(self, x):
         return x + self.outer(Swish.apply(self.inner(self.norm(x))))
@@ -116,7 +101,7 @@ def make_layers(kind):
     if kind == "lora":
         for one in layers:
             one.requires_grad_(requires_grad=False)
-            one.linear1, one.linear2 = Low(one.linear1), Low(one.linear2)
+            one.linear1, one.linear2 = Lora(one.linear1, WIDTH, 4 * WIDTH), Lora(one.linear2, 4 * WIDTH, WIDTH)
     if kind == "experts":
         return nn.Sequential(*(nn.Sequential(one, Experts()) for one in layers))
     if kind == "function":
@@ -127,17 +112,8 @@ def make_layers(kind):
 def make_t5():
     from transformers import T5Config, T5ForConditionalGeneration
 
-    config = T5Config(
-        vocab_size=VOCABULARY,
-        d_model=WIDTH,
-        d_kv=8,
-        d_ff=64,
-        num_layers=2,
-        num_heads=4,
-        decoder_start_token_id=0,
-        use_cache=False,
-    )
-    return T5ForConditionalGeneration(config)
+    sizes = {"vocab_size": VOCABULARY, "d_model": WIDTH, "d_kv": 8, "d_ff": 64, "num_layers": 2, "num_heads": 4}
+    return T5ForConditionalGeneration(T5Config(**sizes, decoder_start_token_id=0, use_cache=False))
 
 
 def make_step(kind, batch, lengths):
@@ -147,43 +123,30 @@ def make_step(kind, batch, lengths):
         return model, lambda: functional.mse_loss(model(torch.randn(batch, 3, 16, 16)), torch.randn(batch, 3, 16, 16))
     if kind == "t5":
         model = make_t5()
+    else:
+        model = nn.Sequential(nn.Embedding(VOCABULARY, WIDTH), make_layers(kind), nn.Linear(WIDTH, VOCABULARY))
 
-        def step():
-            tokens = torch.randint(VOCABULARY, (batch, next(lengths)))
-            return model(input_ids=tokens, labels=tokens).loss
-
-        return model, step
-    model = nn.Sequential(nn.Embedding(VOCABULARY, WIDTH), make_layers(kind), nn.Linear(WIDTH, VOCABULARY))
-
-    def predict():
+    def step():
         tokens = torch.randint(VOCABULARY, (batch, next(lengths)))
+        if kind == "t5":
+            return model(input_ids=tokens, labels=tokens).loss
         return functional.cross_entropy(model(tokens).flatten(0, 1), tokens.flatten())
 
-    return model, predict
+    return model, step
 
 
-def vary(*, is_varied):
-    while True:
-        yield from (12, LENGTH, 9) if is_varied else (LENGTH,)
-
-
-def main():
-    parser = argparse.ArgumentParser()
-    parser.add_argument("--model", choices=["lora", "experts", "function", "unet", "t5", "plain"], required=True)
-    parser.add_argument("--bs", type=int, default=4)
-    parser.add_argument("--varied", action="store_true", help="texts of several lengths")
-    args = parser.parse_args()
-    torch.manual_seed(0)
-    model, step = make_step(args.model, args.bs, vary(is_varied=args.varied))
-    model.train()
-    trained = [parameter for parameter in model.parameters() if parameter.requires_grad]
-    optimizer = torch.optim.AdamW(trained, lr=1e-3)
-    for _ in range(100_000):
-        loss = step()
-        loss.backward()
-        optimizer.step()
-        optimizer.zero_grad()
-
-
-if __name__ == "__main__":
-    main()
+parser = argparse.ArgumentParser()
+parser.add_argument("--model", choices=["lora", "experts", "function", "unet", "t5", "plain"], required=True)
+parser.add_argument("--bs", type=int, default=4)
+parser.add_argument("--varied", action="store_true", help="texts of several lengths")
+args = parser.parse_args()
+torch.manual_seed(0)
+model, step = make_step(args.model, args.bs, itertools.cycle((12, LENGTH, 9) if args.varied else (LENGTH,)))
+model.train()
+trained = [parameter for parameter in model.parameters() if parameter.requires_grad]
+optimizer = torch.optim.AdamW(trained, lr=1e-3)
+for _ in range(100_000):
+    loss = step()
+    loss.backward()
+    optimizer.step()
+    optimizer.zero_grad()

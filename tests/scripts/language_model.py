@@ -3,11 +3,12 @@
 import argparse
 
 import torch
-from torch import nn
 from torch.utils.data import Dataset, default_collate
 from transformers import GPT2Config, GPT2LMHeadModel, Trainer, TrainingArguments
 
-VOCABULARY, LENGTH, WIDTH, RANK = 1500, 64, 192, 4
+from models import Lora
+
+VOCABULARY, LENGTH, WIDTH = 1500, 64, 192
 
 
 class Texts(Dataset):
@@ -19,31 +20,9 @@ class Texts(Dataset):
         return {"input_ids": tokens, "labels": tokens}
 
 
-class Lora(nn.Module):
-    """A frozen layer beside a trained product of two thin ones."""
-
-    def __init__(self, base, inner, outer):
-        super().__init__()
-        self.base = base
-        self.down, self.up = nn.Linear(inner, RANK, bias=False), nn.Linear(RANK, outer, bias=False)
-
-    def forward(self, x):
-        return self.base(x) + self.up(self.down(x))
-
-
 def make_model(*, is_adapted):
-    model = GPT2LMHeadModel(
-        GPT2Config(
-            n_layer=3,
-            n_embd=WIDTH,
-            n_head=4,
-            vocab_size=VOCABULARY,
-            n_positions=LENGTH,
-            use_cache=False,
-            bos_token_id=0,
-            eos_token_id=0,
-        )
-    )
+    sizes = {"n_layer": 3, "n_embd": WIDTH, "n_head": 4, "vocab_size": VOCABULARY, "n_positions": LENGTH}
+    model = GPT2LMHeadModel(GPT2Config(**sizes, use_cache=False, bos_token_id=0, eos_token_id=0))
     if is_adapted:
         model.requires_grad_(requires_grad=False)
         for block in model.transformer.h:
@@ -65,16 +44,9 @@ def train(model, batch, dtype):
 
 
 def train_with_trainer(model, batch, bf16):
-    args = TrainingArguments(
-        "checkpoints",
-        per_device_train_batch_size=batch,
-        max_steps=100_000,
-        save_strategy="no",
-        report_to="none",
-        use_cpu=True,
-        bf16=bf16,
-        disable_tqdm=True,
-    )
+    quiet = {"save_strategy": "no", "report_to": "none", "disable_tqdm": True}
+    length = {"per_device_train_batch_size": batch, "max_steps": 100_000}
+    args = TrainingArguments("checkpoints", use_cpu=True, bf16=bf16, **length, **quiet)
     Trainer(model=model, args=args, train_dataset=Texts()).train()
 
 

@@ -34,15 +34,9 @@ def make_mixtral():
 def make_unet():
     from diffusers import UNet2DModel
 
-    return UNet2DModel(
-        sample_size=16,
-        in_channels=CHANNELS,
-        out_channels=CHANNELS,
-        layers_per_block=1,
-        block_out_channels=(32, 64),
-        down_block_types=("DownBlock2D", "AttnDownBlock2D"),
-        up_block_types=("AttnUpBlock2D", "UpBlock2D"),
-    )
+    sizes = {"sample_size": 16, "in_channels": CHANNELS, "out_channels": CHANNELS, "layers_per_block": 1}
+    blocks = {"down_block_types": ("DownBlock2D", "AttnDownBlock2D"), "up_block_types": ("AttnUpBlock2D", "UpBlock2D")}
+    return UNet2DModel(**sizes, **blocks, block_out_channels=(32, 64))
 
 
 def loss_of_text(model, batch):
@@ -64,23 +58,17 @@ MODELS = {
     "diffusers": (make_unet, loss_of_noise),
 }
 
-
-def main():
-    parser = argparse.ArgumentParser()
-    parser.add_argument("--model", choices=MODELS, required=True)
-    parser.add_argument("--bs", type=int, default=4)
-    args = parser.parse_args()
-    torch.manual_seed(0)
-    make_model, loss_of = MODELS[args.model]
-    model = make_model()
-    model.train()
-    trained = [parameter for parameter in model.parameters() if parameter.requires_grad]
-    optimizer = torch.optim.AdamW(trained, lr=1e-3)
-    for _ in range(100_000):
-        loss_of(model, args.bs).backward()
-        optimizer.step()
-        optimizer.zero_grad()
-
-
-if __name__ == "__main__":
-    main()
+parser = argparse.ArgumentParser()
+parser.add_argument("--model", choices=MODELS, required=True)
+parser.add_argument("--bs", type=int, default=4)
+args = parser.parse_args()
+torch.manual_seed(0)
+make_model, loss_of = MODELS[args.model]
+model = make_model()
+model.train()
+trained = [parameter for parameter in model.parameters() if parameter.requires_grad]
+optimizer = torch.optim.AdamW(trained, lr=1e-3)
+for _ in range(100_000):
+    loss_of(model, args.bs).backward()
+    optimizer.step()
+    optimizer.zero_grad()

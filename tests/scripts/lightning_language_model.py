@@ -24,17 +24,8 @@ class Model(lightning.LightningModule):
 
 
 parser = argparse.ArgumentParser()
-parser.add_argument("--devices", type=int, default=1)
-parser.add_argument("--strategy", default="auto")
 parser.add_argument("--batch", type=int, default=8)
 args = parser.parse_args()
-trainer = lightning.Trainer(
-    accelerator="cpu",
-    devices=args.devices,
-    strategy=args.strategy,
-    max_epochs=100_000,
-    logger=False,
-    enable_checkpointing=False,
-    enable_progress_bar=False,
-)
+quiet = {"logger": False, "enable_checkpointing": False, "enable_progress_bar": False}
+trainer = lightning.Trainer(accelerator="cpu", devices=1, max_epochs=100_000, **quiet)
 trainer.fit(Model(), DataLoader(Texts(), batch_size=args.batch))

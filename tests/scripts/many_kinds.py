@@ -35,45 +35,20 @@ def make_resnet():
 
 
 def make_vit():
-    return ViTForImageClassification(
-        ViTConfig(
-            hidden_size=WIDTH,
-            num_hidden_layers=2,
-            num_attention_heads=4,
-            intermediate_size=4 * WIDTH,
-            image_size=16,
-            patch_size=4,
-            num_labels=CLASSES,
-            hidden_dropout_prob=0.1,
-            attention_probs_dropout_prob=0.1,
-        )
-    )
+    layers = {"hidden_size": WIDTH, "num_hidden_layers": 2, "num_attention_heads": 4, "intermediate_size": 4 * WIDTH}
+    images = {"image_size": 16, "patch_size": 4, "num_labels": CLASSES}
+    dropouts = {"hidden_dropout_prob": 0.1, "attention_probs_dropout_prob": 0.1}
+    return ViTForImageClassification(ViTConfig(**layers, **images, **dropouts))
 
 
 def make_whisper():
-    return WhisperForConditionalGeneration(
-        WhisperConfig(
-            vocab_size=VOCABULARY,
-            d_model=WIDTH,
-            num_mel_bins=8,
-            encoder_layers=2,
-            decoder_layers=2,
-            encoder_attention_heads=4,
-            decoder_attention_heads=4,
-            encoder_ffn_dim=4 * WIDTH,
-            decoder_ffn_dim=4 * WIDTH,
-            max_source_positions=16,
-            max_target_positions=16,
-            dropout=0.1,
-            use_cache=False,
-            pad_token_id=0,
-            bos_token_id=1,
-            eos_token_id=2,
-            decoder_start_token_id=1,
-            suppress_tokens=None,
-            begin_suppress_tokens=None,
-        )
-    )
+    sides = {"layers": 2, "attention_heads": 4, "ffn_dim": 4 * WIDTH}
+    both = {f"{side}_{name}": size for side in ("encoder", "decoder") for name, size in sides.items()}
+    sizes = {"vocab_size": VOCABULARY, "d_model": WIDTH, "num_mel_bins": 8, "dropout": 0.1, "use_cache": False}
+    most = {"max_source_positions": 16, "max_target_positions": 16}
+    tokens = {"pad_token_id": 0, "bos_token_id": 1, "eos_token_id": 2, "decoder_start_token_id": 1}
+    suppressed = {"suppress_tokens": None, "begin_suppress_tokens": None}
+    return WhisperForConditionalGeneration(WhisperConfig(**both, **sizes, **most, **tokens, **suppressed))
 
 
 class Together(nn.Module):

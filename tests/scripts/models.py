@@ -1,4 +1,7 @@
-"""The models that the scripts beside this file train."""
+"""The models that the scripts beside this file train, and what their processes hold."""
+
+import re
+from pathlib import Path
 
 import torch
 from torch import nn
@@ -15,6 +18,18 @@ class Classifier(nn.Module):
 
     def forward(self, x):
         return self.layers(x)
+
+
+class Lora(nn.Module):
+    """A frozen layer beside a trained product of two thin ones."""
+
+    def __init__(self, base, inner, outer, rank=4):
+        super().__init__()
+        self.base = base
+        self.down, self.up = nn.Linear(inner, rank, bias=False), nn.Linear(rank, outer, bias=False)
+
+    def forward(self, x):
+        return self.base(x) + self.up(self.down(x))
 
 
 class Block(nn.Module):
@@ -42,10 +57,15 @@ class Block(nn.Module):
 class Encoder(nn.Module):
     """A transformer whose activations outweigh all else it holds at a batch of 192."""
 
-    def __init__(self, layers=3, heads=2, dropout=0.1):
+    def __init__(self, layers=3, heads=2, dropout=0.1, block=Block):
         super().__init__()
-        self.blocks = nn.Sequential(*(Block(WIDTH, heads, dropout) for _ in range(layers)))
+        self.blocks = nn.Sequential(*(block(WIDTH, heads, dropout) for _ in range(layers)))
         self.head = nn.Linear(WIDTH, CLASSES)
 
     def forward(self, x):
         return self.head(self.blocks(x).mean(dim=1))
+
+
+def own_peak_bytes():
+    """The most it ever held. Unlike ``ru_maxrss`` this does not begin with what its parent held when it was started."""
+    return 1024 * int(re.search(r"^VmHWM:\s+(\d+) kB", Path("/proc/self/status").read_text(), re.MULTILINE)[1])

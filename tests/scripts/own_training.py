@@ -1,6 +1,7 @@
 """Trains, in plain PyTorch, a transformer to its own end, and prints all that a tuning in its steps could change."""
 
 import argparse
+import functools
 import hashlib
 import logging
 import os
@@ -14,8 +15,9 @@ from torch.nn.functional import cross_entropy
 
 from models import CLASSES, LENGTH, WIDTH, Block, Encoder
 
+BATCH = 96
+
 parser = argparse.ArgumentParser()
-parser.add_argument("--bs", type=int, default=96)
 parser.add_argument("--steps", type=int, default=60)
 parser.add_argument("--dropout", type=float, default=0.0)
 parser.add_argument("--accumulate", type=int, default=1)
@@ -53,14 +55,6 @@ class Unsteady(Block):
         return super().forward(x * (3 if is_again else 2))
 
 
-class Changing(Encoder):
-    """Made of such blocks."""
-
-    def __init__(self, layers=3, dropout=0.1):
-        super().__init__(layers=0)
-        self.blocks = nn.Sequential(*(Unsteady(WIDTH, 2, dropout) for _ in range(layers)))
-
-
 def stop(number, _frame):
     """The script's own end at a signal."""
     print("stopped by", signal.Signals(number).name, flush=True)
@@ -72,7 +66,7 @@ if args.handles:
     signal.signal(signal.SIGINT, stop)
 
 torch.manual_seed(0)
-kind = Leaving if args.leaves else Changing if args.again else Encoder
+kind = Leaving if args.leaves else functools.partial(Encoder, block=Unsteady) if args.again else Encoder
 models = nn.ModuleList(kind(dropout=args.dropout, layers=3 - place) for place in range(args.models))
 optimizer = torch.optim.AdamW(models.parameters(), lr=1e-3)
 scheduler = torch.optim.lr_scheduler.OneCycleLR(optimizer, 1e-3, args.scheduled) if args.scheduled else None
@@ -90,7 +84,7 @@ if args.load is not None:
 print("settings", sorted(name for name in os.environ if name.startswith("AUTORECOMPUTE")))
 for step in range(1, args.steps + 1):
     for _ in range(args.accumulate):
-        size = args.bs + args.bs // 2 if args.grows is not None and step >= args.grows else args.bs
+        size = BATCH + BATCH // 2 if args.grows is not None and step >= args.grows else BATCH
         inputs, labels = torch.randn(size, LENGTH, WIDTH), torch.randint(CLASSES, (size,))
         loss = sum(cross_entropy(model(inputs), labels) for model in models) / args.accumulate
         if step == args.lacks:

@@ -7,8 +7,7 @@ from onnxruntime.training.ortmodule import ORTModule
 from torch import nn
 from torch.nn.functional import cross_entropy
 
-from models import CLASSES, LENGTH, WIDTH, Block
-from own_peak import own_peak_bytes
+from models import CLASSES, LENGTH, WIDTH, Block, own_peak_bytes
 
 
 class PreNormBlock(Block):

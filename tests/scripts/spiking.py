@@ -2,7 +2,7 @@
 
 import torch
 
-from own_peak import own_peak_bytes
+from models import own_peak_bytes
 
 unpacked = b"\1" * (400 * 2**20)
 del unpacked

@@ -17,8 +17,9 @@ from torch.nn.parallel import DistributedDataParallel
 
 from models import CLASSES, LENGTH, WIDTH, Encoder
 
+BATCH = 96
+
 parser = argparse.ArgumentParser()
-parser.add_argument("--bs", type=int, default=96)
 parser.add_argument("--steps", type=int, default=60)
 parser.add_argument("--shards", action="store_true", help="trains under fully_shard")
 parser.add_argument("--auto", metavar="LIMIT", help="calls autorecompute.auto on every rank, and logs what it says")
@@ -40,7 +41,7 @@ class Choosy(Encoder):
     def forward(self, x):
         """Raise behind all blocks, where the other rank goes on to its backward pass."""
         result = super().forward(x)
-        if rank == 1 and len(x) < args.bs:
+        if rank == 1 and len(x) < BATCH:
             raise ValueError("no sample of the batch is picked")
         return result
 
@@ -65,7 +66,7 @@ if args.auto is not None and args.auto_on in {None, rank}:
 steps = args.steps - (args.fewer if rank == 1 else 0)
 with Join([model]) if args.fewer else contextlib.nullcontext():
     for step in range(1, steps + 1):
-        inputs, labels = torch.randn(args.bs, LENGTH, WIDTH), torch.randint(CLASSES, (args.bs,))
+        inputs, labels = torch.randn(BATCH, LENGTH, WIDTH), torch.randint(CLASSES, (BATCH,))
         loss = cross_entropy(model(inputs), labels)
         if rank == 1 and step == args.dies:
             os.kill(os.getpid(), signal.SIGKILL)

@@ -14,5 +14,10 @@ def knob(variable, why_not=""):
 
 
 def by_name(result):
-    """What each knob did."""
     return {figures.name: figures for figures in result.knobs}
+
+
+def tried_under(variable, tuning):
+    """The configs of fresh processes that had this variable."""
+    watched = zip(tuning.bench.watched, tuning.bench.environments, strict=True)
+    return {config for (config, _), environment in watched if variable in environment}

@@ -8,14 +8,11 @@ class Live:
         self.device, self.live_bytes, self.log = device, live_bytes, []
 
     def start(self):
-        """A step begins; by then all that is free has been given back."""
         self.log.append(("start", self.device.held))
 
     def stop(self):
-        """It has ended."""
         self.log.append("stop")
         return self.live_bytes
 
     def held_bytes(self, measured_bytes):
-        """All that was measured."""
         return measured_bytes

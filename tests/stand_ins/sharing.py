@@ -38,7 +38,6 @@ def run_all(tunings):
 
 
 def run_together(works):
-    """Does several things at the same time."""
     threads = [threading.Thread(target=work) for work in works]
     for thread in threads:
         thread.start()

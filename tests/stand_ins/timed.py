@@ -16,7 +16,6 @@ class Clock:
         """When the user loses patience, and how often that happened."""
 
     def monotonic(self):
-        """The time."""
         return self.now
 
     def advance(self, seconds):
@@ -31,12 +30,7 @@ class Clock:
 
 
 class TimedBench(FormulaBench):
-    """A formula that takes time: a start of the script, a swap, every step.
-
-    Args:
-        clock: What it moves.
-        start_seconds: A start of the script: before the first trial, for each confirmation, and after it.
-    """
+    """A formula that takes time: a swap, every step, and a start of the script, which each confirmation needs too."""
 
     SWAP_SECONDS = 0.3
 
@@ -46,14 +40,12 @@ class TimedBench(FormulaBench):
         self.is_live = False
 
     def detect(self):
-        """Starts the script where none waits."""
         if not self.is_live:
             self.clock.advance(self.start_seconds)
             self.is_live = True
         return super().detect()
 
     def measure(self, config, effort):
-        """Swaps, and takes its steps."""
         self.detect()
         self.clock.advance(self.SWAP_SECONDS + self._steps(config, effort))
         return super().measure(config, effort)
@@ -65,7 +57,6 @@ class TimedBench(FormulaBench):
         return super().check(config)
 
     def watch(self, environment, effort, batch):
-        """Ends the script, and starts another."""
         self.is_live = False
         self.clock.advance(self.start_seconds + self._steps(Config(), effort))
         return super().watch(environment, effort, batch)

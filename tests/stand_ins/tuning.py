@@ -15,7 +15,6 @@ class Watcher:
         self.told, self.notes, self.trials, self.leaders = [], [], [], []
 
     def detected(self, detection, limit_bytes, *, known_trials, budget, deadline_seconds):
-        """Keeps how far an earlier session came."""
         self.told.append((detection, limit_bytes, len(known_trials), budget))
         self.deadline_seconds = deadline_seconds
 
@@ -23,15 +22,12 @@ class Watcher:
         """Nothing to keep."""
 
     def trial_ended(self, trial):
-        """Keeps the trial."""
         self.trials.append(trial)
 
     def leads(self, trial, relative_throughput):
-        """Keeps who is to be confirmed."""
         self.leaders.append((trial, relative_throughput))
 
     def note(self, text):
-        """Keeps the note."""
         self.notes.append(text)
 
 
@@ -49,13 +45,12 @@ class Tuning:
         asked = {"limit_bytes": 600 * MIB, "max_trials": 40, "timeout_seconds": None, "batch": 32, "sampler": "greedy"}
         settings = TuningSettings(effort=self.effort, **{**asked, **changes})
         job = Job(script=script, batch_flag="--bs")
-        place = TuningContext(
+        self.context = TuningContext(
             job=job, bench=bench, folder=self.folder, settings=settings, progress=self.watcher, shared=shared
         )
-        self.tuner = Tuner(place)
+        self.tuner = Tuner(self.context)
 
     def run(self):
-        """The answer."""
         return self.tuner.run()
 
     @property

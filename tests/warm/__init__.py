@@ -20,12 +20,7 @@ FOLDER = Path(__file__).parent
 
 @contextlib.contextmanager
 def start_server(folder, modules=()):
-    """Run the server as long as the context lasts; give the path of the executable.
-
-    Args:
-        folder: An empty one.
-        modules: What a fork has imported already, in place of what trains with torch.
-    """
+    """Run the server in an empty folder; forks by its executable have imported the modules, or else what trains."""
     address = folder / "warm.sock"
     python = folder / "python"
     # Isolated and without site it starts in 15 ms.

@@ -25,31 +25,15 @@ BEGINS, MEASURED, CHECKED = "begins", "ended", "checked"
 
 
 class Worker:
-    """One process of ``replayed.py``.
-
-    Args:
-        storage: The URL.
-        folder: Where it works.
-        options: Further arguments.
-        environment: Variables that it has beside this process's own.
-    """
+    """One process of ``replayed.py`` in a folder of its own."""
 
     def __init__(self, storage, folder, *options, environment=None):
         self.folder = folder
         self._out, self._err = folder.with_suffix(".out"), folder.with_suffix(".err")
+        command = [sys.executable, SCRIPT, "--storage", storage, "--study", STUDY, "--folder", folder]
         with self._out.open("w") as out, self._err.open("w") as err:
             self.process = subprocess.Popen(
-                [
-                    sys.executable,
-                    SCRIPT,
-                    "--storage",
-                    storage,
-                    "--study",
-                    STUDY,
-                    "--folder",
-                    folder,
-                    *map(str, options),
-                ],
+                [*command, *map(str, options)],
                 env=os.environ | ENVIRONMENT | (environment or {}),
                 stdin=subprocess.DEVNULL,
                 stdout=out,
@@ -64,9 +48,8 @@ class Worker:
     def notes(self):
         """What it did, as pairs of what and the config."""
         file = self.folder / "measured.jsonl"
-        lines = file.read_text().splitlines() if file.exists() else []
-        plain = [json.loads(line) for line in lines]
-        return [(line["what"], tuple(line["config"])) for line in plain]
+        lines = map(json.loads, file.read_text().splitlines() if file.exists() else [])
+        return [(line["what"], tuple(line["config"])) for line in lines]
 
     def configs(self, what):
         return [config for done, config in self.notes if done == what]
@@ -120,13 +103,7 @@ def stored(storage):
 
 
 def assert_nothing_is_lost_or_doubled(storage, workers, *, interrupted=0):
-    """Every config was measured once and is kept, but for those whose worker was killed in the middle; none hangs.
-
-    Args:
-        storage: The URL.
-        workers: All that there were.
-        interrupted: How many trials were given back, and are told as lost.
-    """
+    """Every config was measured once and is kept, but for so many whose worker was killed in the middle; none hangs."""
     configs = measured(workers)
     assert len(configs) == len(set(configs))
     trials = stored(storage)
@@ -134,12 +111,7 @@ def assert_nothing_is_lost_or_doubled(storage, workers, *, interrupted=0):
     assert all(trial.state.is_finished() for trial in trials)
     told = [trial for trial in trials if trial.user_attrs.get("trial") is not None]
     kept = [trial for trial in told if "outcome" in trial.user_attrs]
-    assert sorted(hash_of(trial) for trial in kept) == sorted({hash_of(trial) for trial in kept})
-    assert len(kept) == len(configs)
+    assert len({trial.user_attrs["hash"] for trial in kept}) == len(kept) == len(configs)
     lost = [trial for trial in told if trial not in kept]
     assert len(lost) == interrupted
     assert all(trial.state is TrialState.FAIL for trial in lost)
-
-
-def hash_of(trial):
-    return trial.user_attrs["hash"]

@@ -45,14 +45,7 @@ TABLE, SHARE = "gpt2_clm", 0.4
 
 
 class ReplayedBench:
-    """A bench that looks up what a config measures, and takes a given time for it.
-
-    Args:
-        replay: The recorded table.
-        journal: File that takes a line for each trial that was measured.
-        trial_seconds: What a trial takes.
-        hold: A note and its number, such as ``begins:2``, after which it waits for a file ``go``.
-    """
+    """A bench that looks up what a config measures, takes a given time for it, and keeps a journal of what it does."""
 
     def __init__(self, replay, journal, trial_seconds, hold):
         self._replay, self._journal, self._trial_seconds = replay, journal, trial_seconds

@@ -32,11 +32,7 @@ SETTINGS = {
 
 
 class Server:
-    """A PostgreSQL cluster in a temporary folder.
-
-    Attributes:
-        port: Where it listens on the loopback, also after a restart.
-    """
+    """A PostgreSQL cluster in a temporary folder, which keeps its port when it is started again."""
 
     def __init__(self):
         # The server's user has to get there, which it could not within pytest's own private folders.

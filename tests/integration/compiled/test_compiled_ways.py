@@ -24,11 +24,9 @@ def test_batches_of_every_length_are_measured(scripts, tmp_path):
     assert max(measured.step_seconds) < measured.compile_seconds
 
 
-def test_a_model_that_the_trainer_compiles_is_found(scripts, tmp_path):
-    job = Job(
-        script=scripts / "compiled_trainer.py", arguments=("--output", str(tmp_path / "checkpoints")), backend="torch"
-    )
-    with Bench(job, None, tmp_path) as bench:
+def test_a_model_that_the_trainer_compiles_is_found(scripts, tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    with Bench(Job(script=scripts / "compiled_trainer.py", backend="torch"), None, tmp_path) as bench:
         detection = bench.detect()
     assert detection.versions["model"].endswith("compiled")
     plans = {plan.id for plan in detection.plans}

@@ -145,7 +145,7 @@ def test_a_checkpointed_model_is_told_to_leave_that_to_the_plans(refused):
 
 
 def test_checkpointing_without_effect_is_warned_about(scripts, tmp_path):
-    job = Job(script=scripts / "checkpointed.py", arguments=())
+    job = Job(script=scripts / "odd_models.py", arguments=("--model", "checkpointed"))
     with Bench(job, None, tmp_path) as bench:
         (warning,) = bench.measure(Config(), Effort(warmup=1, steps=2)).warnings
     assert "switch gradient checkpointing off" in warning

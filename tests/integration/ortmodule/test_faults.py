@@ -8,9 +8,9 @@ from autorecompute.trials import Bench, Job
 from autorecompute.trials.job import Effort
 
 
-@pytest.mark.parametrize("steps", ["2", "100000"])
-def test_a_script_that_never_wraps_its_model_is_told_how_at_its_end_or_before(workplace, steps):
-    failed = workplace.tune("unwrapped.py", "--backend", "ortmodule", arguments=("--steps", steps))
+@pytest.mark.parametrize("way", ["plain-briefly", "plain"])
+def test_a_script_that_never_wraps_its_model_is_told_how_at_its_end_or_before(workplace, way):
+    failed = workplace.tune("elsewhere.py", "--backend", "ortmodule", arguments=("--way", way))
     assert failed.code == 5
     assert "ORTModule(model)" in failed.complaint
     assert "leave out --backend" in failed.complaint
@@ -19,7 +19,7 @@ def test_a_script_that_never_wraps_its_model_is_told_how_at_its_end_or_before(wo
 
 
 def test_a_model_with_an_operator_that_ort_cannot_differentiate_is_refused_with_its_name(workplace):
-    failed = workplace.tune("unexportable.py", arguments=("--operator", "det"))
+    failed = workplace.tune("odd_models.py", arguments=("--model", "det"))
     assert failed.code == 5
     sentence = failed.complaint.splitlines()[0]
     assert "Det" in sentence
@@ -29,7 +29,7 @@ def test_a_model_with_an_operator_that_ort_cannot_differentiate_is_refused_with_
 
 
 def test_a_script_that_insists_on_falling_back_is_not_measured_in_plain_pytorch(workplace):
-    failed = workplace.tune("unexportable.py", arguments=("--operator", "lgamma", "--fall-back"))
+    failed = workplace.tune("odd_models.py", arguments=("--model", "lgamma", "--fall-back"))
     assert failed.code == 5
     sentence = failed.complaint.splitlines()[0]
     assert "nothing is recomputed" in sentence

@@ -39,7 +39,7 @@ def test_masks_out_of_step_are_seen(checks):
 
 
 def test_a_call_that_cannot_be_cut_is_compared_as_it_is(scripts, tmp_path):
-    with Bench(Job(script=scripts / "sequence_first.py"), None, tmp_path) as bench:
+    with Bench(Job(script=scripts / "odd_models.py", arguments=("--model", "sequence-first")), None, tmp_path) as bench:
         plans = bench.detect().space.plans
         bench.measure(Config(), EFFORT)
         check = bench.check(Config.of(plans[:1]))
@@ -56,9 +56,9 @@ def forgetful(scripts, tmp_path_factory):
 
 def test_a_training_forward_without_a_backward_is_warned_about(forgetful, scripts):
     (warning,) = forgetful.measure(Config(), EFFORT).warnings
-    lines = (scripts / "transformer.py").read_text().splitlines()
+    lines = (scripts / "plain_transformer.py").read_text().splitlines()
     line = 1 + next(number for number, text in enumerate(lines) if text.strip() == "model(inputs)")
-    assert f"transformer.py:{line}: a forward in training mode has no backward" in warning
+    assert f"plain_transformer.py:{line}: a forward in training mode has no backward" in warning
 
 
 def test_dropout_is_not_recomputed_for_such_a_script(forgetful):

@@ -86,7 +86,7 @@ def test_every_plan_is_explained_by_its_activations(bert):
 
 
 def test_no_plan_is_told_without_an_ortmodule(look):
-    looked = look("unwrapped.py", "--backend", "ortmodule")
+    looked = look("elsewhere.py", "--backend", "ortmodule", arguments=("--way", "plain"))
     assert (looked.code, looked.stdout) == (ScriptError.exit_code, "")
     assert "No ORTModule was trained" in looked.complaint
 

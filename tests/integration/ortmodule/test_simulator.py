@@ -86,7 +86,7 @@ def test_a_larger_batch_needs_what_was_simulated(checked):
 
 
 def test_what_a_model_returns_is_none_of_its_backward(scripts, tmp_path):
-    with Bench(Job(script=scripts / "returning_hidden.py"), None, tmp_path) as bench:
+    with Bench(Job(script=scripts / "odd_models.py", arguments=("--model", "halfway")), None, tmp_path) as bench:
         space = bench.detect().space
         model = OrtMemoryModel(space, survey(bench, [Config(), space.all_on]))
     (plan,) = space.plans

@@ -1,7 +1,6 @@
 """The ways in which the target batch reaches the model."""
 
 import re
-from dataclasses import dataclass
 
 import pytest
 
@@ -18,61 +17,24 @@ def batches_in(log, loop):
     return [int(batch) for batch in re.findall(rf"^{loop} (\d+)$", log, re.MULTILINE)]
 
 
-@dataclass(frozen=True)
-class Epochs:
-    """A script with a batch of its own, tuned over many epochs, each of which ends with a smaller batch.
-
-    Attributes:
-        finished: How its tuning ended.
-        left: Processes that outlived it.
-        trial: The only trial there was.
-        log: What the script printed: ``train`` or ``evaluate``, and the batch.
-    """
-
-    finished: object
-    left: list
-    trial: dict
-    log: str
-
-    @property
-    def later_batches(self):
-        """The training batches of all epochs but the first."""
-        return batches_in(self.log.partition("evaluate")[2], "train")
-
-
-@pytest.fixture(scope="module", params=["0", "2"], ids=["read by itself", "read by two workers"])
-def epochs(request, make_workplace, in_plain_pytorch):
-    """A script whose DataLoader gives 8 of its 100 samples at a time, told to give 12."""
-    place = make_workplace("epochs")
-    options = ("--backend", "torch", "--target-batch", "12", "--steps", "30", "--json")
-    finished = place.tune("evaluating.py", *options, arguments=("--workers", request.param), **in_plain_pytorch)
-    assert finished.code == 0, finished.stderr
-    (trial,) = place.study().trials
-    return Epochs(finished, place.processes(), trial, max(place.study().logs, key=len))
-
-
-def test_a_loader_is_told_the_batch_when_an_epoch_is_over_at_the_latest(epochs):
-    assert 8 not in epochs.later_batches
-    assert epochs.trial["measurement"]["samples"] == 12
-    assert epochs.finished.answer["best"]["batch"] == 12
-
-
-def test_epochs_end_with_the_batch_that_is_left_which_ends_no_trial(epochs):
-    assert set(epochs.later_batches) == {12, 100 % 12}
-    assert epochs.later_batches.count(100 % 12) > 1
-
-
-def test_a_loader_for_evaluation_keeps_its_batch(epochs):
-    assert set(batches_in(epochs.log, "evaluate")) == {5}
-
-
-def test_processes_that_read_the_data_do_not_outlive_the_tuning(epochs):
-    assert epochs.left == []
+@pytest.mark.parametrize("workers", ["0", "2"], ids=["read by itself", "read by two workers"])
+def test_a_loader_is_told_the_batch_when_an_epoch_is_over_at_the_latest(tune, workplace, workers):
+    """It gives 8 of its 100 samples at a time, and the few that are left end no trial; that for evaluation stays."""
+    tuned = tune("evaluating.py", "--target-batch", "12", "--steps", "30", "--json", arguments=("--workers", workers))
+    assert tuned.code == 0, tuned.stderr
+    assert workplace.processes() == [], "processes that read the data outlive the tuning"
+    (trial,) = workplace.study().trials
+    assert trial["measurement"]["samples"] == tuned.answer["best"]["batch"] == 12
+    log = max(workplace.study().logs, key=len)
+    later = batches_in(log.partition("evaluate")[2], "train")
+    assert set(later) == {12, 100 % 12}
+    assert later.count(100 % 12) > 1
+    assert set(batches_in(log, "evaluate")) == {5}
 
 
 def test_a_script_may_read_the_batch_from_its_environment(tune, workplace):
     """It trains with AUTORECOMPUTE_BATCH_SIZE from its first step on."""
-    tuned = tune("environment.py", "--target-batch", "10", "--json")
+    tuned = tune("tensors.py", "--target-batch", "10", "--json", arguments=("--from-environment",))
     assert tuned.code == 0, tuned.stderr
     assert tuned.answer["best"]["batch"] == 10
     assert {batch for log in workplace.study().logs for batch in batches_in(log, "train")} == {10}

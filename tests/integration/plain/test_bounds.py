@@ -55,9 +55,10 @@ def test_a_batch_that_fits_with_recompute_alone_is_trained_within_the_limit(tune
     assert trained.printed_peak_bytes <= 1.05 * best["limit_bytes"]
 
 
-@pytest.fixture(scope="module")
-def jumping(make_workplace, scripts, plain_limit_bytes):
-    """A tuning whose script sets the wall clock forward and back by hours in every step, and its study."""
+def test_a_clock_that_jumps_uses_up_no_time_and_no_step_takes_hours_or_less_than_nothing(
+    make_workplace, scripts, plain_limit_bytes
+):
+    """The script sets the wall clock forward and back by hours in every step."""
     place = make_workplace("clock", **FREED_AT_ONCE)
     library, shift = place.path / "wall_clock.so", place.path / "shift"
     compiler = os.environ.get("CXX", "c++")
@@ -67,21 +68,14 @@ def jumping(make_workplace, scripts, plain_limit_bytes):
     clock = {"LD_PRELOAD": str(library), "CLOCK_SHIFT": str(shift)}
     finished = place.tune("jumping_clock.py", *options, "--json", arguments=("--bs", str(PLAIN_BATCH)), **clock)
     assert finished.code == 0, finished.stderr
-    return finished, place.study()
-
-
-def test_a_clock_that_jumps_uses_up_no_time(jumping):
-    finished, study = jumping
+    study = place.study()
     seen = [float(seconds) for seconds in re.findall(r"^it is (\S+)$", max(study.logs, key=len), re.MULTILINE)]
     jumps = [later - earlier for earlier, later in itertools.pairwise(seen)]
     assert max(jumps) > 11 * HOUR
     assert min(jumps) < -18 * HOUR
     assert finished.answer["best"]["confirmed"]
     assert 0 < finished.answer["wall_seconds"] < finished.seconds
-
-
-def test_no_step_takes_hours_or_less_than_nothing_while_the_clock_jumps(jumping):
-    trials = jumping[1].trials
+    trials = study.trials
     assert len(trials) > 1
     seconds = [seconds for trial in trials for seconds in trial["measurement"]["step_seconds"]]
     seconds += [trial["measurement"]["warmup_seconds"] for trial in trials]

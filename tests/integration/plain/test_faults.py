@@ -1,5 +1,6 @@
 """Scripts that fail, end, hang or leave, each in a way of its own."""
 
+import functools
 import os
 
 import psutil
@@ -37,10 +38,11 @@ def start(tmp_path, scripts, in_plain_pytorch, monkeypatch):
 
 
 def test_a_script_that_fails_before_it_trains_is_shown_its_own_traceback(workplace):
-    failed = workplace.tune("misspelt.py")
+    (workplace.path / "misspelt.py").write_text("import torch\n\nfrom torch.nn import Lnear\n")
+    failed = workplace.finish(workplace.start("-m", "autorecompute", "tune", "misspelt.py"))
     assert failed.code == 5
     assert "misspelt.py" in failed.complaint
-    assert "from models import Clasifier" in failed.complaint
+    assert "from torch.nn import Lnear" in failed.complaint
     assert "ImportError" in failed.complaint
     assert "autorecompute/worker" not in failed.complaint
     (log,) = (workplace.study().path / "workers").iterdir()
@@ -82,28 +84,26 @@ def test_a_step_that_breaks_is_called_by_its_name(start, fault, outcome, words):
 @pytest.mark.parametrize("place", ["forward", "backward", "optimizer"])
 def test_memory_that_runs_out_in_a_step_that_the_script_leaves_out_is_told(start, place):
     """A loop that goes on after any exception does not hide that a config needs more than there is."""
-    with start("skipping.py", "--at", place, "--step", "2") as broken:
+    with start("breaking.py", "--goes-on", "--fault", place, "--at-step", "2") as broken:
         measurement = broken.measure(Config(), EFFORT)
     assert measurement.outcome is Outcome.OOM
     assert "out of memory" in measurement.message
     assert measurement.trace[-1].startswith("RuntimeError: ")
-    assert any("skipping.py" in line for line in measurement.trace)
+    assert any("breaking.py" in line for line in measurement.trace)
 
 
 def test_a_refusal_reaches_the_user_of_a_script_that_catches_everything(start):
     """The loop may go on without a step for ever: the tool has said why before."""
-    with start("skipping.py", "--scripted") as started, pytest.raises(ScriptError, match="TorchScript"):
+    with start("breaking.py", "--goes-on", "--scripted") as started, pytest.raises(ScriptError, match="TorchScript"):
         started.detect()
 
 
 def test_a_batch_that_has_no_room_before_anything_is_recomputed_is_told_apart(start):
     """Whoever looks for a batch goes on with half of it, which no other failure of a script would mend."""
-    with (
-        start("overloaded.py", batch=4, batch_flag="--bs") as large,
-        pytest.raises(TooLargeError, match="out of memory"),
-    ):
+    lacks = functools.partial(start, "breaking.py", "--fault", "large batch", batch_flag="--bs")
+    with lacks(batch=4) as large, pytest.raises(TooLargeError, match="out of memory"):
         large.detect()
-    with start("overloaded.py", batch=2, batch_flag="--bs") as small:
+    with lacks(batch=2) as small:
         assert small.detect().batch == 2
 
 

@@ -38,33 +38,17 @@ def go_on(place, plain_limit_bytes):
     return go_on
 
 
-@pytest.fixture(scope="module")
-def killed(place, go_on):
+def test_a_killed_search_goes_on_with_all_its_trials_and_an_interruption_leaves_an_answer(place, go_on):
     process, _ = go_on()
     assert len(place.processes()) > 1
     process.kill()
-    finished = place.finish(process)
+    assert place.finish(process).code == -signal.SIGKILL
     place.wait_until(lambda: not place.processes())
-    return finished
-
-
-@pytest.fixture(scope="module")
-def stopped(killed, place, go_on):
-    assert killed.code == -signal.SIGKILL
     process, known = go_on()
     process.send_signal(signal.SIGINT)
-    return place.finish(process), place.processes(), known
-
-
-def test_an_interruption_after_a_kill_leaves_an_answer_and_no_process(stopped):
-    finished, left, _ = stopped
-    assert finished.code == 130, finished.stderr
-    assert left == []
+    finished = place.finish(process)
+    assert (finished.code, place.processes()) == (130, []), finished.stderr
     assert finished.answer["best"]["confirmed"]
-
-
-def test_a_killed_search_goes_on_with_all_its_trials(stopped, place):
-    finished, _, known = stopped
     assert re.search(rf"after ({known}|{known + 1}) trials", finished.stderr), finished.stderr
     measured = [trial for trial in place.study("limited").trials if trial["measurement"]["outcome"] != "lost"]
     configs = [tuple(trial["config"]) for trial in measured]

@@ -58,7 +58,8 @@ def test_a_script_is_measured_checked_and_confirmed(command, bench_of, tmp_path)
 
 
 def test_ranks_switch_together(bench_of):
-    with bench_of("plain_ranks.py", f"{sys.executable} -m torch.distributed.run --nproc-per-node 2") as bench:
+    launcher = f"{sys.executable} -m torch.distributed.run --nproc-per-node 2"
+    with bench_of("counted_ranks.py --way replicas", launcher) as bench:
         detection, _ = bench.detect_ranks()
         configs = [Config(), detection.space.all_on, detection.space.presets["operators"], Config()]
         plain, least, operators, again = (bench.measure(config, EFFORT) for config in configs)

@@ -1,47 +1,40 @@
 """What a script notices of being tuned, before it imports torch."""
 
 import contextlib
-import json
 import os
 import pty
 import sys
-from pathlib import Path
 
 import pytest
 
-PYTHON = sys.executable
-SCRIPTS = Path(__file__).parents[2] / "scripts"
-
-
-@pytest.fixture(autouse=True)
-def real_interpreter(monkeypatch):
-    """How a process starts is what these tests are about."""
-    monkeypatch.setattr(sys, "executable", PYTHON)
+pytestmark = pytest.mark.usefixtures("cold_python")  # how a process starts is what these tests are about
 
 
 @pytest.fixture
 def tune(workplace):
     """Tunes a script with this text, and gives what it printed."""
 
-    def tune(text, verb="tune", **variables):
+    def tune(text, verb="tune", *arguments, **variables):
         (workplace.path / "script.py").write_text(text)
-        followed = workplace.finish(workplace.start("-m", "autorecompute", verb, "script.py", **variables))
+        command = ("-m", "autorecompute", verb, "script.py", "--", *arguments)
+        followed = workplace.finish(workplace.start(*command, **variables))
         return followed.stdout if verb == "train" else workplace.study().logs[0]
 
     return tune
 
 
-def test_a_script_runs_as_if_python_had_started_it(workplace):
+IDENTITY = """
+import os, sys
+
+print(__name__, __file__, sys.argv, sys.path[0], os.getcwd())
+print(sys.modules["__main__"].__dict__ is globals(), [name for name in os.environ if name.startswith("AUTORECOMPUTE_")])
+"""
+
+
+def test_a_script_runs_as_if_python_had_started_it(workplace, tune):
     """Name, file, arguments, module path and working directory are those of a plain run; no worker variable shows."""
-    plain = json.loads(workplace.finish(workplace.start(str(SCRIPTS / "identity.py"), "--name", "a b")).stdout)
-    workplace.tune("identity.py", arguments=("--name", "a b"))
-    (log,) = workplace.study().logs
-    assert json.loads(log.splitlines()[-1]) == plain
-
-
-def test_a_script_named_by_a_relative_path_sees_its_file_as_ever(workplace, tune):
-    told = tune("print('at', __file__)")
-    assert told == workplace.finish(workplace.start("script.py")).stdout
+    told = tune(IDENTITY, "tune", "--name", "a b")
+    assert told == workplace.finish(workplace.start("script.py", "--name", "a b")).stdout
 
 
 SETS = """
@@ -94,7 +87,7 @@ def test_a_script_has_no_terminal_to_ask_at(workplace):
     child, terminal = pty.fork()
     if not child:
         os.chdir(workplace.path)
-        os.execv(PYTHON, [PYTHON, "-m", "autorecompute", "tune", "asks.py"])  # noqa: S606
+        os.execv(sys.executable, [sys.executable, "-m", "autorecompute", "tune", "asks.py"])  # noqa: S606
     with contextlib.suppress(OSError):  # at the end of what is shown
         while os.read(terminal, 4096):
             pass

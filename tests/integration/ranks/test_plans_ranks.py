@@ -4,7 +4,7 @@ import re
 import pytest
 from jsonschema import Draft202012Validator
 
-from autorecompute.errors import ScriptError, UsageError
+from autorecompute.errors import ScriptError
 from autorecompute.schemas import schema_of
 from workplace import SCRIPTS
 
@@ -92,9 +92,3 @@ def test_ranks_that_cannot_be_end_in_one_sentence(look, options, arguments, code
     assert (looked.code, looked.stdout) == (code, "")
     assert words in looked.complaint
     assert "Traceback" not in looked.complaint
-
-
-def test_ranks_without_fakes_are_wrong_usage(place):
-    looked = place.finish(place.start("-m", "autorecompute", "plans", SCRIPT, "--ranks", "2"))
-    assert (looked.code, looked.stdout) == (UsageError.exit_code, "")
-    assert "Add --fake" in looked.complaint

@@ -53,25 +53,32 @@ def printed(*finished):
     return sorted(line for one in finished for line in one.stdout.splitlines() if line.startswith("rank "))
 
 
-def test_ranks_train_the_same_bit_for_bit(place, train_plainly, begin):
-    trained, plain = place.finish(begin(place, "ddp", *LONG)), train_plainly(*LONG)
-    assert (trained.code, printed(trained)) == (0, printed(plain)), trained.stderr
-    (line,) = trained.said
+@pytest.fixture
+def end_alike(train_plainly):
+    """Ends what was started with the tool as a training with these arguments ends without it; gives how it went."""
+
+    def end(place, process, *arguments):
+        finished = place.finish(process)
+        assert (finished.code, printed(finished)) == (0, printed(train_plainly(*arguments))), finished.stderr
+        return finished
+
+    return end
+
+
+def test_ranks_train_the_same_bit_for_bit(place, end_alike, begin):
+    (line,) = end_alike(place, begin(place, "ddp", *LONG), *LONG).said
     assert re.search(r"from step \d+ on: .*, peak .* of .*, .* samples/s", line)
     trials = place.study("ddp").trials
     assert len({tuple(trial["config"]) for trial in trials}) > 1
     assert all(trial["measurement"]["samples"] == 2 * 96 for trial in trials)
-    again = place.finish(begin(place, "ddp", *LONG))
-    assert printed(again) == printed(plain)
+    again = end_alike(place, begin(place, "ddp", *LONG), *LONG)
     assert re.search(r"from step \d+ on: ", again.said[0])
     if NEXT_START not in line:  # on a busy machine the steps may be too few to compare all
         assert "as study ddp has it" in again.said[0]
 
 
-def test_the_line_in_a_script_does_the_same(workplace, train_plainly, limit):
-    finished = workplace.finish(workplace.start(*TWO, SCRIPT, *LONG, "--auto", str(limit)))
-    assert (finished.code, printed(finished)) == (0, printed(train_plainly(*LONG))), finished.stderr
-    begins, ends = finished.said
+def test_the_line_in_a_script_does_the_same(workplace, end_alike, limit):
+    begins, ends = end_alike(workplace, workplace.start(*TWO, SCRIPT, *LONG, "--auto", str(limit)), *LONG).said
     assert "INFO looking for what to recompute" in begins
     assert re.search(r"INFO from step \d+ on: ", ends)
 
@@ -94,37 +101,24 @@ def test_two_nodes_train_the_same(make_workplace, train_plainly, begin):
     assert not list(nodes[1].path.glob("studies/*"))
 
 
-def test_a_launcher_that_starts_the_tool_in_each_rank_does_the_same(workplace, train_plainly, limit):
-    tool = (
-        "-m",
-        "autorecompute",
-        "train",
-        SCRIPT,
-        "--memory-limit",
-        str(limit),
-        "--study",
-        "inside",
-        "--tuning-steps",
-        "40",
-    )
-    finished = workplace.finish(workplace.start(*TWO, *tool, "--", *LONG))
-    assert (finished.code, printed(finished)) == (0, printed(train_plainly(*LONG))), finished.stderr
+def test_a_launcher_that_starts_the_tool_in_each_rank_does_the_same(workplace, end_alike, limit):
+    options = ("--memory-limit", str(limit), "--study", "inside", "--tuning-steps", "40")
+    started = workplace.start(*TWO, "-m", "autorecompute", "train", SCRIPT, *options, "--", *LONG)
+    finished = end_alike(workplace, started, *LONG)
     assert re.search(r"from step \d+ on: ", finished.said[0])
 
 
 @pytest.mark.parametrize(("followed", "sentence"), [("0", "rank 1 did not begin"), ("1", "")])
-def test_a_rank_without_the_tool_trains_on_with_the_others(workplace, train_plainly, followed, sentence, limit):
-    arguments = ("--steps", "4")
-    finished = workplace.finish(workplace.start(*TWO, SCRIPT, *arguments, "--auto", str(limit), "--auto-on", followed))
-    assert (finished.code, printed(finished)) == (0, printed(train_plainly(*arguments))), finished.stderr
+def test_a_rank_without_the_tool_trains_on_with_the_others(workplace, end_alike, followed, sentence, limit):
+    training = ("--steps", "4")
+    started = workplace.start(*TWO, SCRIPT, *training, "--auto", str(limit), "--auto-on", followed)
+    finished = end_alike(workplace, started, *training)
     assert sentence in " ".join(finished.said)
 
 
-def test_a_rank_that_has_fewer_batches_ends_the_search_alone(workplace, train_plainly, begin):
+def test_a_rank_that_has_fewer_batches_ends_the_search_alone(workplace, end_alike, begin):
     arguments = (*LONG, "--fewer", "44")
-    finished = workplace.finish(begin(workplace, "uneven", *arguments, steps=400))
-    assert (finished.code, printed(finished)) == (0, printed(train_plainly(*arguments))), finished.stderr
-    (line,) = finished.said
+    (line,) = end_alike(workplace, begin(workplace, "uneven", *arguments, steps=400), *arguments).said
     assert f"{GOES_ON}: not all ranks measure at the same steps" in line
     assert workplace.study("uneven").trials
 
@@ -144,13 +138,14 @@ def test_memory_that_runs_out_on_another_rank_is_its_error(workplace, train_plai
     assert any("out of memory at step 9" in line for line in finished.said)
 
 
-def test_a_killed_search_leaves_the_ranks_alone(workplace, train_plainly, begin):
-    process = begin(workplace, "search", "--steps", "24", steps=1000)
+@pytest.mark.parametrize("spread", [(), ("--shards",)], ids=["replicas", "shards"])
+def test_a_killed_search_leaves_the_ranks_alone_and_together(workplace, end_alike, begin, spread):
+    arguments = ("--steps", "24", *spread)
+    process = begin(workplace, "search", *arguments, steps=1000)
     workplace.wait_for_trials(process, 1)
     (search,) = [one for one in workplace.processes() if "training_search" in " ".join(one.cmdline())]
     search.kill()
-    finished = workplace.finish(process)
-    assert (finished.code, printed(finished)) == (0, printed(train_plainly("--steps", "24"))), finished.stderr
+    finished = end_alike(workplace, process, *arguments)
     assert finished.said == [f"{GOES_ON}: the search has ended without an answer."]
 
 
@@ -158,22 +153,11 @@ def test_trials_of_ranks_are_not_those_of_one_process(place):
     assert json.loads((place.study("ddp").path / "study.json").read_text())["problem"]["plan_versions"]["ranks"] == "2"
 
 
-def test_sharded_ranks_train_the_same_bit_for_bit(workplace, train_plainly, begin):
+def test_sharded_ranks_train_the_same_bit_for_bit(workplace, end_alike, begin):
     arguments = ("--steps", "56", "--shards")
-    finished = workplace.finish(begin(workplace, "sharded", *arguments, more=SHARED_BYTES))
-    assert (finished.code, printed(finished)) == (0, printed(train_plainly(*arguments))), finished.stderr
+    finished = end_alike(workplace, begin(workplace, "sharded", *arguments, more=SHARED_BYTES), *arguments)
     assert re.search(r"from step \d+ on: ", finished.said[0])
     trials = workplace.study("sharded").trials
     assert trials[0]["config"] == ["blocks.*:checkpoint"]
     assert len(trials) > 1
     assert not [choice for trial in trials for choice in trial["config"] if ":drop" in choice]
-
-
-def test_a_killed_search_leaves_sharded_ranks_together(workplace, train_plainly, begin):
-    arguments = ("--steps", "24", "--shards")
-    process = begin(workplace, "sharded", *arguments, steps=1000)
-    workplace.wait_for_trials(process, 1)
-    (search,) = [one for one in workplace.processes() if "training_search" in " ".join(one.cmdline())]
-    search.kill()
-    finished = workplace.finish(process)
-    assert (finished.code, printed(finished)) == (0, printed(train_plainly(*arguments))), finished.stderr

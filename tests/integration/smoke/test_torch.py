@@ -1,28 +1,22 @@
 import json
 import sys
-from pathlib import Path
 
 import pytest
 
 from autorecompute.backends.torch.forecast.plans_file import VARIABLE
 from autorecompute.units import MIB
-from workplace import PLAIN_BATCH
-
-SCRIPTS = Path(__file__).parents[2] / "scripts"
+from workplace import PLAIN_BATCH, SCRIPTS
 
 pytestmark = pytest.mark.usefixtures("warm_python")
 
 
 @pytest.fixture(scope="module")
-def place(plain_road):
-    return plain_road
-
-
-@pytest.fixture(scope="module")
-def tuned(place, plain_limit_bytes):
+def tuned(plain_road, plain_limit_bytes):
     # The script's own batch is compared with no smaller one, which takes a process for each side of a pair.
     options = ("--backend", "torch", "--memory-limit", str(plain_limit_bytes), "--max-trials", "3", "--json")
-    finished = place.tune("plain_transformer.py", *options, "--study", "limited", arguments=("--bs", str(PLAIN_BATCH)))
+    finished = plain_road.tune(
+        "plain_transformer.py", *options, "--study", "limited", arguments=("--bs", str(PLAIN_BATCH))
+    )
     assert finished.code == 0, finished.stderr
     return finished.answer
 
@@ -35,10 +29,10 @@ def test_an_answer_holds_the_limit_and_has_the_gradients_of_no_recompute(tuned):
     assert best["gradients"] == {**best["gradients"], "agrees": True, "worst": 0.0}
 
 
-def test_what_is_given_out_trains_the_unmodified_script_in_less_memory(tuned, place):
+def test_what_is_given_out_trains_the_unmodified_script_in_less_memory(tuned, plain_road):
     train = (sys.executable, str(SCRIPTS / "plain_transformer.py"), "--bs", str(PLAIN_BATCH), "--steps", "3")
-    plain = place.finish(place.start(*train[1:]))
-    given = place.finish(place.start("-m", "autorecompute", "run", "limited", "--", *train))
+    plain = plain_road.finish(plain_road.start(*train[1:]))
+    given = plain_road.finish(plain_road.start("-m", "autorecompute", "run", "limited", "--", *train))
     assert given.code == plain.code == 0, given.stderr
     losses = [[line for line in done.stdout.splitlines() if line.startswith("step")] for done in (given, plain)]
     assert losses[0] == losses[1]
@@ -46,8 +40,8 @@ def test_what_is_given_out_trains_the_unmodified_script_in_less_memory(tuned, pl
     assert given.printed_peak_bytes <= tuned["best"]["limit_bytes"] + 16 * MIB
 
 
-def test_the_file_that_is_given_out_names_model_and_plans(tuned, place):
-    emitted = place.finish(place.start("-m", "autorecompute", "emit", "limited", "--format", "json"))
-    content = json.loads(place.path.joinpath(emitted.answer["environment"][VARIABLE]).read_text())
+def test_the_file_that_is_given_out_names_model_and_plans(tuned, plain_road):
+    emitted = plain_road.finish(plain_road.start("-m", "autorecompute", "emit", "limited", "--format", "json"))
+    content = json.loads(plain_road.path.joinpath(emitted.answer["environment"][VARIABLE]).read_text())
     assert content["plans"] == tuned["best"]["config"]
     assert content["model"].startswith("Encoder ")

@@ -91,51 +91,36 @@ def test_a_signal_is_the_scripts(workplace, begin, number):
     workplace.wait_until(lambda: not workplace.processes())
 
 
-def test_a_script_that_ends_first_leaves_what_is_known_and_the_next_start_goes_on(workplace, begin, train_plainly):
-    first = workplace.finish(begin(workplace, "short", *SHORT_TRAINING, steps=400))
+def test_a_script_that_ends_first_leaves_what_is_known_and_the_next_start_goes_on(workplace, train_alike):
+    first = train_alike("short", *SHORT_TRAINING, steps=400)
     known = workplace.study().configs
-    second = workplace.finish(begin(workplace, "short", *SHORT_TRAINING, steps=400))
-    plain = train_plainly(*SHORT_TRAINING)
-    assert first.stdout == second.stdout == plain.stdout
+    train_alike("short", *SHORT_TRAINING, steps=400)
     assert "ended before the search did" in first.said[-1]
     assert known
     assert workplace.study().configs[: len(known)] == known
     assert len(set(workplace.study().configs)) == len(workplace.study().configs) > len(known)
 
 
-def test_a_search_with_few_steps_goes_on_at_the_next_start(workplace, begin, train_plainly):
+def test_a_search_whose_steps_ran_out_was_not_interrupted_and_goes_on_at_the_next_start(workplace, train_alike):
     arguments = ("--steps", "30", "--scheduled", "240")
-    first = workplace.finish(begin(workplace, "few", *arguments))
-    known = workplace.study().configs
-    second = workplace.finish(begin(workplace, "few", *arguments))
-    assert first.stdout == second.stdout == train_plainly(*arguments).stdout
+    first = train_alike("few", *arguments)
     assert "the next start tries more" in first.said[-1]
-    assert len(set(workplace.study().configs)) > len(known) > 0
-
-
-def test_steps_that_run_out_are_no_interruption(workplace, begin):
-    assert workplace.finish(begin(workplace, "few", "--steps", "30", "--scheduled", "240")).code == 0
     assert json.loads((workplace.study().path / "result.json").read_text())["search_end"] == "training"
     shown = workplace.finish(workplace.start("-m", "autorecompute", "show", "few"))
     assert "had no steps left for trials" in shown.stdout
     assert "interrupted" not in shown.stdout
+    known = workplace.study().configs
+    train_alike("few", *arguments)
+    assert len(set(workplace.study().configs)) > len(known) > 0
 
 
-def test_what_cannot_be_tuned_trains_as_without_the_tool(workplace, begin, train_plainly):
-    arguments = ("--steps", "3", "--models", "2")
-    finished = workplace.finish(begin(workplace, "refused", *arguments))
-    plain = train_plainly(*arguments)
-    assert (finished.code, finished.stdout) == (plain.code, plain.stdout)
-    (line,) = finished.said
+def test_what_cannot_be_tuned_trains_as_without_the_tool(train_alike):
+    (line,) = train_alike("refused", "--steps", "3", "--models", "2").said
     assert "several models" in line
 
 
-def test_a_model_that_leaves_torch_is_measured_from_the_leanest_config_on(workplace, begin, train_plainly):
-    arguments = ("--steps", "60", "--leaves")
-    finished = workplace.finish(begin(workplace, "leaves", *arguments, steps=50, share=1.05))
-    plain = train_plainly(*arguments)
-    assert (finished.code, finished.stdout) == (plain.code, plain.stdout)
-    (line,) = finished.said
+def test_a_model_that_leaves_torch_is_measured_from_the_leanest_config_on(workplace, train_alike):
+    (line,) = train_alike("leaves", "--steps", "60", "--leaves", steps=50, share=1.05).said
     assert re.search(r"from step \d+ on: .* real steps told the peaks", line)
     trials = workplace.study("leaves").trials
     assert trials[0]["config"] == ["blocks.*:checkpoint"]
@@ -144,10 +129,9 @@ def test_a_model_that_leaves_torch_is_measured_from_the_leanest_config_on(workpl
 
 
 def test_a_compiled_model_trains_as_without_the_tool(workplace, scripts, limit):
-    script = (str(scripts / "compiled.py"), "--steps", "3")
-    options = ("--memory-limit", limit, "--study", "compiled")
-    finished = workplace.finish(workplace.start("-m", "autorecompute", "train", script[0], *options, "--", *script[1:]))
-    plain = workplace.finish(workplace.start(*script))
+    script, options = str(scripts / "compiled.py"), ("--memory-limit", limit, "--study", "compiled")
+    command = ("-m", "autorecompute", "train", script, *options, "--", "--steps", "3")
+    finished, plain = (workplace.finish(workplace.start(*words)) for words in (command, (script, "--steps", "3")))
     assert (finished.code, finished.stdout) == (plain.code, plain.stdout) == (0, plain.stdout)
     (line,) = finished.said
     assert "the model is compiled" in line
@@ -157,40 +141,29 @@ def test_a_compiled_model_trains_as_without_the_tool(workplace, scripts, limit):
 @pytest.mark.parametrize(
     ("fault", "reason"), [("wrong", "its gradients are wrong"), ("raises", "a step with it raises")]
 )
-def test_a_config_that_would_train_something_else_is_used_in_no_step(workplace, begin, train_plainly, fault, reason):
-    arguments = ("--steps", "60", "--again", fault)
-    finished = workplace.finish(begin(workplace, "unsteady", *arguments))
-    plain = train_plainly(*arguments)
-    assert (finished.code, finished.stdout) == (plain.code, plain.stdout)
+def test_a_config_that_would_train_something_else_is_used_in_no_step(workplace, train_alike, fault, reason):
+    finished = train_alike("unsteady", "--steps", "60", "--again", fault)
     assert any(re.search(rf"Not used: [^:]*blocks\.\*[^:]*, {reason}", line) for line in finished.said), finished.said
     used = [trial for trial in workplace.study("unsteady").trials if trial["measurement"]["step_seconds"]]
     assert used
     assert not any(choice.startswith("blocks.*:") for trial in used for choice in trial["config"])
 
 
-def test_batches_that_grow_end_the_search_and_nothing_else(workplace, begin, train_plainly):
-    arguments = ("--steps", "24", "--grows", "6")
-    finished = workplace.finish(begin(workplace, "growing", *arguments, steps=400))
-    plain = train_plainly(*arguments)
-    assert (finished.code, finished.stdout) == (plain.code, plain.stdout)
+def test_batches_that_grow_end_the_search_and_nothing_else(train_alike):
+    finished = train_alike("growing", "--steps", "24", "--grows", "6", steps=400)
     assert "a batch of 144 now, not 96" in finished.said[-1]
 
 
-def test_a_training_that_goes_on_from_a_checkpoint_is_the_same(workplace, begin, train_plainly):
+def test_a_training_that_goes_on_from_a_checkpoint_is_the_same(workplace, train_plainly, train_alike):
     checkpoint = str(workplace.path / "checkpoint.pt")
     train_plainly("--steps", "3", "--save", checkpoint)
-    arguments = ("--steps", "40", "--load", checkpoint)
-    finished = workplace.finish(begin(workplace, "resumed", *arguments, steps=24))
-    plain = train_plainly(*arguments)
-    assert (finished.code, finished.stdout) == (plain.code, plain.stdout)
+    finished = train_alike("resumed", "--steps", "40", "--load", checkpoint, steps=24)
     assert re.search(r"from step \d+ on: ", finished.said[-1])
 
 
-def test_memory_that_runs_out_is_the_scripts_error_and_a_bound(workplace, begin, train_plainly):
-    finished = workplace.finish(begin(workplace, "lacking", "--steps", "3", "--lacks", "1"))
-    plain = train_plainly("--steps", "3", "--lacks", "1")
-    assert finished.code == plain.code == 1
-    assert finished.stdout == plain.stdout
+def test_memory_that_runs_out_is_the_scripts_error_and_a_bound(workplace, train_alike):
+    finished = train_alike("lacking", "--steps", "3", "--lacks", "1")
+    assert finished.code == 1
     assert "out of memory at step 1" in finished.stderr
     (trial,) = workplace.study().trials
     assert trial["measurement"]["outcome"] == "oom"
@@ -221,14 +194,11 @@ def test_a_home_that_cannot_be_written_changes_nothing(disk, make_workplace, mon
 
 
 @pytest.mark.parametrize("fault", ["full", "read-only"])
-def test_a_study_that_cannot_be_kept_stops_the_search_alone(workplace, disk, begin, train_plainly, fault):
+def test_a_study_that_cannot_be_kept_stops_the_search_alone(disk, train_alike, fault):
     if fault == "full":
         with contextlib.suppress(OSError), (disk / "full").open("wb") as file:
             file.write(bytes(2 << 20))
     else:
         subprocess.run(["mount", "-o", "remount,ro", str(disk)], check=True)
-    finished = workplace.finish(begin(workplace, "kept", *SHORT_TRAINING))
-    plain = train_plainly(*SHORT_TRAINING)
-    assert (finished.code, finished.stdout) == (plain.code, plain.stdout)
-    (line,) = finished.said
+    (line,) = train_alike("kept", *SHORT_TRAINING).said
     assert str(disk) in line

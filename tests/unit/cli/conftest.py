@@ -4,7 +4,7 @@ import sys
 
 import pytest
 
-from stand_ins import program
+from fake_backend import program
 from stand_ins.studies import COMMAND, keep_study
 
 

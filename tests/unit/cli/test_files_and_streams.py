@@ -7,7 +7,7 @@ from pathlib import Path
 import pytest
 
 from autorecompute.errors import SetupError, UsageError
-from stand_ins import program
+from fake_backend import program
 
 LONG = f"{'n' * 300}.png"
 NO_FILES = [LONG, "loop.png", "pipe.png", "folder", "train.py/x.png"]

@@ -11,7 +11,7 @@ import pytest
 from autorecompute.errors import SetupError, UsageError
 from autorecompute.studies.importing import DRAFT_PREFIX
 from autorecompute.studies.records import note_shared
-from stand_ins import program
+from fake_backend import program
 from stand_ins.printed import has_no_data
 
 

@@ -67,9 +67,10 @@ def is_gone(worker_folder):
 
 @pytest.fixture
 def sockets(monkeypatch):
-    """The folder that takes the workers' sockets; its path is short, for a socket's must be."""
+    """The folder that takes the workers' sockets; its path is short, as a socket's must be."""
     with tempfile.TemporaryDirectory(prefix="ar-", dir="/tmp") as folder:
         monkeypatch.setattr(tempfile, "tempdir", folder)
+        monkeypatch.setenv("TMPDIR", folder)
         yield private_folder()
 
 
@@ -115,5 +116,4 @@ def clock(worker_folder, monkeypatch):
     clock = Clock(worker_folder / "passing")
     monkeypatch.setattr(process, "time", clock)
     monkeypatch.setattr(process, "wait", clock.wait)
-    monkeypatch.setattr(process, "time", clock)
     return clock

@@ -16,18 +16,7 @@ from pathlib import Path
 from autorecompute import codec
 from autorecompute.measurement import GradientCheck, Measurement, Outcome
 from autorecompute.training_job import Detection
-from autorecompute.worker.protocol import (
-    SETTINGS_VARIABLE,
-    STACK_SIGNAL,
-    Beat,
-    Channel,
-    Check,
-    Ended,
-    Failed,
-    Hello,
-    Order,
-    Settings,
-)
+from autorecompute.worker import protocol
 
 IGNORES_SIGTERM = "import signal, time; signal.signal(15, signal.SIG_IGN); print('ready', flush=True); time.sleep(600)"
 
@@ -37,11 +26,11 @@ class FakeWorker:
 
     def __init__(self, folder, number):
         self.folder, self.number = folder, number
-        faulthandler.register(STACK_SIGNAL)
-        self.settings = codec.decode(os.environ[SETTINGS_VARIABLE], Settings)
+        faulthandler.register(protocol.STACK_SIGNAL)
+        self.settings = codec.decode(os.environ[protocol.SETTINGS_VARIABLE], protocol.Settings)
         self.rank, world_size = int(os.environ.get("RANK", "0")), int(os.environ.get("WORLD_SIZE", "1"))
-        self.channel = Channel(self.settings.address)
-        self.channel.send(Hello(rank=self.rank, world_size=world_size, pid=os.getpid()))
+        self.channel = protocol.Channel(self.settings.address)
+        self.channel.send(protocol.Hello(rank=self.rank, world_size=world_size, pid=os.getpid()))
         self.ordered, self.answers = None, 0
         for name in ("pid", f"pid{number}"):
             (folder / name).write_text(str(os.getpid()))
@@ -64,7 +53,7 @@ class FakeWorker:
         """Obeys every order, and has no memory for a run without recompute."""
         while True:
             self.order()
-            if isinstance(self.ordered, Order) and self.ordered.config.is_none:
+            if isinstance(self.ordered, protocol.Order) and self.ordered.config.is_none:
                 self.failed("oom", "no memory without recompute")
                 return
             self.answer()
@@ -75,14 +64,14 @@ class FakeWorker:
         self.answer()
 
     def beat(self):
-        self.channel.send(Beat(step=1))
+        self.channel.send(protocol.Beat(step=1))
 
     def answer(self):
         """Sends a measurement that tells what was ordered, and under what."""
         order = self.ordered
         self.answers += 1
         seen = {"start": self.number, "choices": order.config.texts, "environment": dict(os.environ)}
-        if isinstance(order, Check):
+        if isinstance(order, protocol.Check):
             steps, step_bytes = int(order.compares), 100 * self.answers
             self.channel.send(
                 GradientCheck(agrees=True, worst=0.0, steps=steps, message=json.dumps(seen), step_bytes=step_bytes)
@@ -103,13 +92,15 @@ class FakeWorker:
         )
 
     def failed(self, outcome, message):
-        self.channel.send(Failed(outcome=Outcome(outcome), message=message, trace=("line 1 of train.py", "line 2")))
+        self.channel.send(
+            protocol.Failed(outcome=Outcome(outcome), message=message, trace=("line 1 of train.py", "line 2"))
+        )
 
     def ended(self, steps, exit_code):
-        self.channel.send(Ended(steps=int(steps), exit_code=int(exit_code)))
+        self.channel.send(protocol.Ended(steps=int(steps), exit_code=int(exit_code)))
 
     def refused(self, message):
-        self.channel.send(Failed(outcome=Outcome.SCRIPT_ERROR, message=message, is_setup=True))
+        self.channel.send(protocol.Failed(outcome=Outcome.SCRIPT_ERROR, message=message, is_setup=True))
 
     def hang_up(self):
         """Closes the line and lives on."""

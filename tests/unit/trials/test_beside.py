@@ -57,7 +57,6 @@ def line(make_detection, tmp_path):
 
 
 def test_a_config_is_compared_once_before_it_is_measured(line):
-    """No recompute needs no comparison."""
     line.say(AGREES, MEASURED, MEASURED, MEASURED)
     for config in (CONFIG, CONFIG, Config()):
         assert line.bench.measure(config, EFFORT).outcome is Outcome.OK
@@ -135,7 +134,6 @@ def test_trials_are_short_where_few_steps_may_be_spent(line):
 
 
 def test_memory_that_ran_out_is_a_measurement_and_the_end(line):
-    """The study keeps what was too much."""
     line.say(AGREES, Failed(outcome=Outcome.OOM, message="no memory"))
     assert line.bench.measure(CONFIG, EFFORT).outcome is Outcome.OOM
     assert not line.bench.is_live

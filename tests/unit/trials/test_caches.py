@@ -44,7 +44,6 @@ def test_a_training_is_told_only_where_something_was_compiled(study):
 
 
 def test_compiled_code_goes_with_its_study(study):
-    """That there is none is no fault."""
     other = compiled_code_of(study.parent / "gpt2")
     for folder in (compiled_code_of(study), other):
         (folder / "ab").mkdir(parents=True)

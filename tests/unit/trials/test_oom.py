@@ -32,6 +32,12 @@ class Machine:
     def put(self, *groups):
         (self.proc / str(PID) / "cgroup").write_text("".join(f"{group}\n" for group in groups))
 
+    @staticmethod
+    def follow():
+        kills = OomKills()
+        kills.follow(PID)
+        return kills
+
     def kill(self, counter, count):
         file = self.folder / counter
         file.parent.mkdir(parents=True, exist_ok=True)
@@ -61,8 +67,7 @@ def test_the_groups_own_count_decides(machine, mounts, groups, counter):
     machine.mount(*mounts)
     machine.put(*groups)
     machine.kill(counter, 3)
-    kills = OomKills()
-    kills.follow(PID)
+    kills = machine.follow()
     machine.kill("proc/vmstat", 1)
     assert not kills.has_risen()
     machine.kill(counter, 4)
@@ -74,8 +79,7 @@ def test_a_group_that_a_launcher_made_is_the_workers(machine):
     machine.mount("/ fs cgroup2 rw")
     machine.put("0::/shell")
     machine.kill("fs/shell/memory.events", 0)
-    kills = OomKills()
-    kills.follow(PID)
+    kills = machine.follow()
     machine.put("0::/scope")
     machine.kill("fs/scope/memory.events", 5)
     kills.follow(PID)
@@ -91,8 +95,7 @@ def test_a_group_that_went_away_is_counted_with_the_one_above(machine):
     machine.put("0::/user/scope")
     for group in ("user", "user/scope"):
         machine.kill(f"fs/{group}/memory.events", 0)
-    kills = OomKills()
-    kills.follow(PID)
+    kills = machine.follow()
     machine.kill("fs/user/memory.events", 1)
     assert not kills.has_risen()
     (machine.folder / "fs/user/scope/memory.events").unlink()
@@ -103,8 +106,7 @@ def test_a_group_that_went_away_is_counted_with_the_one_above(machine):
 def test_without_a_group_the_machine_is_asked(machine, groups):
     machine.mount("/ fs cgroup2 rw", "/box memory cgroup rw,memory")
     machine.put(*groups)
-    kills = OomKills()
-    kills.follow(PID)
+    kills = machine.follow()
     assert not kills.has_risen()
     machine.kill("proc/vmstat", 1)
     assert kills.has_risen()
@@ -112,6 +114,5 @@ def test_without_a_group_the_machine_is_asked(machine, groups):
 
 def test_a_host_that_counts_nothing_says_no(machine):
     (machine.proc / "vmstat").unlink()
-    kills = OomKills()
-    kills.follow(PID)
+    kills = machine.follow()
     assert not kills.has_risen()

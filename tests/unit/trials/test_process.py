@@ -17,22 +17,14 @@ from autorecompute.worker.protocol import Ended, Failed, Order
 LONG = 600.0
 ORDER = Order(config=Config(), warmup=1, steps=2)
 
-SAYS = """
-import json, os, sys
+CALLS = """
+import json, os, sys, time
 from multiprocessing.connection import Client
 
 line = Client(json.loads(os.environ["AUTORECOMPUTE_WORKER"])["address"], family="AF_UNIX")
-line.send_bytes(sys.argv[1].encode())
 """
-
-HALF = """
-import json, os, time
-from multiprocessing.connection import Client
-
-line = Client(json.loads(os.environ["AUTORECOMPUTE_WORKER"])["address"], family="AF_UNIX")
-os.write(line.fileno(), (100).to_bytes(4, "big") + b"half")
-time.sleep(600)
-"""
+SAYS = CALLS + "line.send_bytes(sys.argv[1].encode())"
+HALF = CALLS + "os.write(line.fileno(), (100).to_bytes(4, 'big') + b'half'); time.sleep(600)"
 
 
 @pytest.fixture
@@ -57,7 +49,6 @@ def test_what_a_worker_answers_is_heard_however_late(begin, timeout, stall):
 
 
 def test_a_worker_that_leaves_with_success_and_no_word_has_ended(begin):
-    """A script that calls ``os._exit(0)`` is no crash."""
     ended = begin("beat beat exit:0").receive(LONG)
     assert isinstance(ended, Ended)
     assert (ended.steps, ended.exit_code) == (1, 0)

@@ -24,7 +24,6 @@ def start_ranks(start, make_job):
 
 
 def test_ranks_are_told_as_one(start_ranks):
-    """The slowest step, the highest peak, all samples."""
     worker = start_ranks("detect forever", "detect forever")
     assert isinstance(worker.receive(LONG), Detection)
     worker.send(ORDER)

@@ -1,12 +1,10 @@
 import os
 import subprocess
 import sys
-import tempfile
 from pathlib import Path
 
 import pytest
 
-from autorecompute.trials.private import private_folder
 from autorecompute.trials.process import OWNER, socket_folder
 
 OWN = """
@@ -22,14 +20,7 @@ with socket_folder() as folder:
 """
 
 
-@pytest.fixture(autouse=True)
-def _own_temporary_directory(tmp_path_factory, monkeypatch):
-    """Its path is short, as those of sockets must be."""
-    tmp_path_factory.getbasetemp()  # which must not come to lie in it
-    with tempfile.TemporaryDirectory(prefix="ar-", dir="/tmp") as folder:
-        monkeypatch.setattr(tempfile, "tempdir", folder)
-        monkeypatch.setenv("TMPDIR", folder)
-        yield
+pytestmark = pytest.mark.usefixtures("sockets")
 
 
 @pytest.fixture
@@ -63,8 +54,8 @@ def test_the_folder_of_a_killed_owner_is_removed_and_that_of_a_living_one_stays(
 
 
 @pytest.mark.parametrize("name", ["worker-x", "plans-x", "elsewhere"])
-def test_what_has_no_owner_is_left_alone(name):
-    stranger = private_folder() / name
+def test_what_has_no_owner_is_left_alone(sockets, name):
+    stranger = sockets / name
     stranger.mkdir()
     if not name.startswith("worker-"):
         (stranger / OWNER).touch()
@@ -74,8 +65,8 @@ def test_what_has_no_owner_is_left_alone(name):
     assert stranger.exists()
 
 
-def test_a_link_is_not_followed(tmp_path):
-    elsewhere, own = tmp_path / "precious", private_folder()
+def test_a_link_is_not_followed(tmp_path, sockets):
+    elsewhere, own = tmp_path / "precious", sockets
     elsewhere.mkdir()
     (elsewhere / OWNER).touch()
     (own / "worker-link").symlink_to(elsewhere)

@@ -11,7 +11,7 @@ from fake_backend.space import BLOCKS, CHECKPOINT, GELU, HEAD, KEEP_MATMUL, NORM
 from stand_ins.blocks import BATCH, CHEAP_BLOCKS, CHEAP_PARTS, BlocksBench, blocks_detection, limit_for
 from stand_ins.emitted import choices_of, variables_of
 from stand_ins.formula import Turned
-from stand_ins.knobs import by_name
+from stand_ins.knobs import by_name, tried_under
 from stand_ins.sharing import measured
 from stand_ins.tuning import Tuning
 
@@ -113,11 +113,6 @@ def test_wrong_gradients_of_a_count_are_the_plans_fault(tune):
     tuning, result = tune(bench=bench, limit_bytes=OF_FIVE)
     assert not result.best.config.has(CHECKPOINT)
     assert FIVE_OF_TWELVE in [rejection.config for rejection in tuning.folder.rejections()]
-
-
-def tried_under(variable, tuning):
-    watched = zip(tuning.bench.watched, tuning.bench.environments, strict=True)
-    return {config for (config, _), environment in watched if variable in environment}
 
 
 def test_a_knob_is_tried_on_a_count(tune):

@@ -7,7 +7,7 @@ from autorecompute.units import MIB
 from fake_backend import controller
 from stand_ins.emitted import choices_of, variables_of
 from stand_ins.formula import Turned, stop
-from stand_ins.knobs import FAST, GRAPH, SLOW, WHOLE, by_name, knob
+from stand_ins.knobs import FAST, GRAPH, SLOW, WHOLE, by_name, knob, tried_under
 
 
 @pytest.fixture
@@ -144,9 +144,7 @@ def test_plans_that_are_gone_are_told(turn, plain, make_space, make_detection):
     tuning, result = turn({GRAPH: Turned(detection=elsewhere, speed=0.7)})
     count = len([plan for plan in make_space().plans if plain.best.config.has(plan)])
     assert f"without 1 of the winner's {count} plan" in by_name(result)["other_graph"].message
-    watched = zip(tuning.bench.watched, tuning.bench.environments, strict=True)
-    tried = {config for (config, _), environment in watched if GRAPH in environment}
-    assert tried == {plain.best.config.without_plan(lost)}
+    assert tried_under(GRAPH, tuning) == {plain.best.config.without_plan(lost)}
 
 
 def test_the_plans_that_a_knob_leaves_count(turn, make_space, make_detection):

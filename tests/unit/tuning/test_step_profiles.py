@@ -1,5 +1,6 @@
 """Small steps that are profiled before a search, and whole steps that are looked at before a trial."""
 
+import itertools
 from pathlib import Path
 from types import SimpleNamespace
 
@@ -17,26 +18,21 @@ from fake_backend import controller
 from stand_ins.blocks import BlocksBench, limit_for
 
 
-class Worker:
-    """A bench on which some configs fail, and whose first measurement of a process is too high."""
-
-    log = Path("worker.log")
-
-    def __init__(self, make_measurement, profile, failing):
-        self.make, self.profile, self.failing = make_measurement, profile, failing
-        self.count = 0
-
-    def measure(self, config, effort):
-        self.count += 1
-        if config in self.failing:
-            return self.make(Outcome.OOM, message="out of memory")
-        held = (900 if self.count == 1 else 500) * MIB
-        return self.make(held_bytes=held, profile=self.profile if effort.profiles else None)
-
-
 @pytest.fixture
 def begin(make_measurement, make_step):
-    return lambda *failing: Worker(make_measurement, make_step("fl", ("x", 0, 1, "batch")), failing)
+    """A bench on which some configs fail, and whose first measurement of a process is too high."""
+
+    def begin(*failing):
+        held_mib, profile = itertools.chain([900], itertools.repeat(500)), make_step("fl", ("x", 0, 1, "batch"))
+
+        def measure(config, effort):
+            if config in failing:
+                return make_measurement(Outcome.OOM, message="out of memory")
+            return make_measurement(held_bytes=next(held_mib) * MIB, profile=profile if effort.profiles else None)
+
+        return SimpleNamespace(log=Path("worker.log"), measure=measure)
+
+    return begin
 
 
 def test_none_comes_first_and_nothing_twice(make_space):

@@ -11,10 +11,10 @@ from autorecompute.plans import Config
 from autorecompute.result import SearchEnd
 from autorecompute.studies import StudyFolder
 from autorecompute.studies.records import read_records, write_records
-from autorecompute.studies.storage import read_trials
 from autorecompute.units import MIB
 from fake_backend.controller import PLANS_VARIABLE, unmeasured
 from stand_ins.formula import stop
+from stand_ins.sharing import measured
 
 SOURCE = "small"
 
@@ -83,8 +83,7 @@ def test_starting_from_a_stored_study_takes_fewer_trials_to_the_best(moved, make
     tuning.run()
 
     def until_as_fast(tuned):
-        trials = read_trials(tuned.folder.database, tuned.folder.name)
-        return next(trial.number for trial in trials if trial.fits and trial.relative_throughput >= wanted)
+        return next(trial.number for trial in measured(tuned) if trial.fits and trial.relative_throughput >= wanted)
 
     assert until_as_fast(tuning) < until_as_fast(scratch)
 
@@ -97,31 +96,27 @@ def test_a_fresh_study_takes_no_start(moved):
     assert not any(f"study {SOURCE}" in note for note in tuning.watcher.notes)
 
 
-def test_the_answer_of_another_command_is_measured_first(solved, moved):
-    """The same graph may be trained by another optimizer."""
-    tuning = moved()
-    file = tuning.folder.path.parent / SOURCE / "study.json"
-    file.write_text(json.dumps({**json.loads(file.read_text()), "command": ["python", "other.py"]}))
-    result = tuning.run()
-    assert tuning.tried[:2] == [Config(), solved[1].best.config]
-    assert result.transferred_from.differences == ("another command",)
-
-
 @pytest.mark.parametrize(
-    ("how", "told"), [("imported", "it was imported"), ("copied", "it was measured on another machine")]
+    ("changes", "told"),
+    [
+        (None, "it was imported"),
+        ({"machine": "0" * 16}, "it was measured on another machine"),
+        ({"command": ["python", "other.py"]}, "another command"),
+    ],
 )
-def test_a_tuning_confirms_here_what_was_found_elsewhere(make_root, tune_in, how, told):
+def test_a_tuning_confirms_here_what_was_found_elsewhere(make_root, tune_in, changes, told):
+    """Also of another command, which may train the same graph by another optimizer."""
     root = make_root()
     solved = tune_in(root, name="solved")
     answer, folder = solved.run(), solved.folder
-    if how == "imported":
+    if changes is None:
         records = read_records(folder)
         head = dataclasses.replace(records.head, study="theirs")
         write_records(dataclasses.replace(records, head=head), StudyFolder("theirs", root / "studies"))
         folder.path.rename(root / "elsewhere")
     else:
         file = folder.path / "study.json"
-        file.write_text(json.dumps({**json.loads(file.read_text()), "machine": "0" * 16}))
+        file.write_text(json.dumps({**json.loads(file.read_text()), **changes}))
     tuning = tune_in(root, name="mine", max_trials=2)
     result = tuning.run()
     assert result.transferred_from.differences == (told,)

@@ -9,18 +9,14 @@ from autorecompute.figures import RaceEnd, Verdict
 from autorecompute.measurement import Outcome
 from autorecompute.plans import Config
 from autorecompute.result import SearchEnd
-from autorecompute.studies.storage import read_trials
 from autorecompute.units import MIB
 from fake_backend.controller import read_config
 from stand_ins.emitted import choices_of, variables_of
+from stand_ins.sharing import measured
 
 
 def contents(folder, *, but=None):
     return {path: path.read_bytes() for path in folder.path.rglob("*") if path.is_file() and path.suffix != but}
-
-
-def kept(tuning):
-    return read_trials(tuning.folder.database, tuning.folder.name)
 
 
 @pytest.fixture
@@ -35,7 +31,7 @@ def test_the_winner_holds_the_limit_and_no_trial_that_does_is_faster(finished):
     leader, relative = tuning.watcher.leaders[-1]
     assert (leader.config, relative) == (best.config, best.relative_throughput)
     assert best.peak_bytes <= best.limit_bytes == 600 * MIB
-    fitting = [trial for trial in kept(tuning) if trial.fits]
+    fitting = [trial for trial in measured(tuning) if trial.fits]
     assert best.samples_per_second >= 0.98 * max(trial.measurement.samples_per_second for trial in fitting)
     assert result.baseline.outcome is Outcome.OVER_LIMIT
     assert result.presets["all_on"].outcome is Outcome.OK
@@ -45,7 +41,7 @@ def test_the_winner_holds_the_limit_and_no_trial_that_does_is_faster(finished):
 
 def test_no_config_is_tried_twice_and_each_trial_is_kept_as_it_was_told(finished):
     tuning, result = finished
-    trials = kept(tuning)
+    trials = measured(tuning)
     assert len(set(tuning.tried)) == len(tuning.tried) == result.trials
     assert [trial.config for trial in trials] == tuning.tried
     assert [trial.number for trial in trials] == list(range(result.trials))
@@ -55,7 +51,7 @@ def test_no_config_is_tried_twice_and_each_trial_is_kept_as_it_was_told(finished
 
 def test_every_trial_has_a_folder_to_repeat_it_from(finished):
     tuning, _ = finished
-    for trial in kept(tuning):
+    for trial in measured(tuning):
         folder = tuning.folder.trial(trial.number)
         environment = json.loads((folder / "environment.json").read_text())
         files = [] if trial.config.is_none else [folder / "plans.json"]
@@ -98,7 +94,7 @@ def test_a_config_that_nothing_can_be_given_is_one_trial_among_others(make_tunin
     tuning = make_tuning(detection=make_detection(own_presets={"strange": strange}))
     tuning.bench.broken[strange] = make_measurement(Outcome.SCRIPT_ERROR, message="Nothing was written.")
     result = tuning.run()
-    (trial,) = [trial for trial in kept(tuning) if trial.config == strange]
+    (trial,) = [trial for trial in measured(tuning) if trial.config == strange]
     assert trial.measurement.message == "Nothing was written."
     assert json.loads((tuning.folder.trial(trial.number) / "environment.json").read_text()) == {}
     assert result.best.peak_bytes <= 600 * MIB

@@ -6,9 +6,11 @@ from stand_ins.training import FIRST, SECOND, TARGET, Training
 
 @pytest.fixture
 def make_training(make_detection, monkeypatch):
-    def make(target=TARGET, orders=(FIRST, SECOND)):
+    def make(target=TARGET, orders=(FIRST, SECOND), *, begins=False):
         training = Training(make_detection(batch=0), target, orders)
         monkeypatch.setattr(agent, "meter_for", lambda _: training)
+        if begins:
+            training.begin()
         return training
 
     return make
@@ -17,6 +19,4 @@ def make_training(make_detection, monkeypatch):
 @pytest.fixture
 def training(make_training):
     """One that has begun."""
-    training = make_training()
-    training.begin()
-    return training
+    return make_training(begins=True)

@@ -49,8 +49,7 @@ def test_configs_are_swapped_between_two_steps(training):
 
 def test_the_longest_batch_decides_what_a_config_takes_in_turns(make_training):
     measure, turn = (Order(config=CONFIG, warmup=warmup, steps=1) for warmup in (1, 0))
-    training = make_training(orders=(measure, measure, measure, turn))
-    training.begin()
+    training = make_training(orders=(measure, measure, measure, turn), begins=True)
     for peak, steps in ((500, 3), (800, 2), (600, 2)):
         training.peak = peak
         training.steps(steps)
@@ -60,8 +59,7 @@ def test_the_longest_batch_decides_what_a_config_takes_in_turns(make_training):
 
 
 def test_a_profile_comes_with_its_measurement_and_no_other(make_training):
-    training = make_training(orders=(FIRST, PROFILING, SECOND))
-    training.begin()
+    training = make_training(orders=(FIRST, PROFILING, SECOND), begins=True)
     training.steps(6)
     with pytest.raises(SystemExit):
         training.steps(4)
@@ -70,8 +68,7 @@ def test_a_profile_comes_with_its_measurement_and_no_other(make_training):
 
 def test_a_profile_ordered_first_is_taken_from_a_session_made_for_it(make_training):
     """The session that exists when the first order comes cannot be profiled any more."""
-    training = make_training(orders=(PROFILING, SECOND))
-    training.begin()
+    training = make_training(orders=(PROFILING, SECOND), begins=True)
     training.steps(3)
     assert len(training.sent) == 1
     training.steps(2)
@@ -107,8 +104,7 @@ def test_a_profile_at_another_batch_ordered_first_is_of_that_batch(make_training
 
 def test_a_batch_cannot_be_ordered_of_a_script_that_takes_its_own(make_training):
     """The target stays, rather than every step be missed."""
-    training = make_training(orders=(Order(config=CONFIG, warmup=1, steps=2, batch=3), SECOND))
-    training.begin()
+    training = make_training(orders=(Order(config=CONFIG, warmup=1, steps=2, batch=3), SECOND), begins=True)
     training.step()
     training.steps(3)
     assert training.sent[1].batch == TARGET
@@ -165,8 +161,9 @@ def test_a_script_that_trains_nothing_is_left_early_with_advice_and_cannot_swall
 
 
 def test_gradients_are_checked_on_the_next_batch(make_training):
-    training = make_training(orders=(FIRST, Check(config=CONFIG), Check(config=Config(), compares=False), SECOND))
-    training.begin()
+    training = make_training(
+        orders=(FIRST, Check(config=CONFIG), Check(config=Config(), compares=False), SECOND), begins=True
+    )
     training.step()
     training.steps(3)
     assert len(training.sent) == 2

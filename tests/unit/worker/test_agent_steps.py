@@ -66,8 +66,7 @@ def test_gradients_that_are_never_finite_end_the_trial(training):
 
 
 def test_a_ragged_last_batch_is_left_out(make_training):
-    training = make_training(orders=(Order(config=CONFIG, warmup=1, steps=2 * MISSED_STEPS),))
-    training.begin()
+    training = make_training(orders=(Order(config=CONFIG, warmup=1, steps=2 * MISSED_STEPS),), begins=True)
     training.step()
     training.steps(1)
     for _ in range(2 * MISSED_STEPS - 1):
@@ -108,8 +107,7 @@ def test_a_batch_that_stays_wrong_is_told_with_the_ways_out(make_training, first
 
 
 def test_without_a_target_the_first_batch_is_the_target(make_training):
-    training = make_training(target=None)
-    training.begin()
+    training = make_training(target=None, begins=True)
     assert training.sent[0].batch == TARGET
 
 
@@ -143,8 +141,7 @@ class Loss:
 
 def test_losses_are_fetched_in_timed_steps_only(make_training):
     losses = [Loss(value) for value in (4.0, 3.0, 2.0, 1.0)]
-    training = make_training()
-    training.begin()
+    training = make_training(begins=True)
     training.step(loss=losses[0])
     for loss in losses[1:]:
         training.step(TARGET, loss=loss)

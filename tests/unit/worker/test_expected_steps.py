@@ -3,16 +3,7 @@ import weakref
 
 import pytest
 import torch
-from torch.optim.lr_scheduler import (
-    ChainedScheduler,
-    ConstantLR,
-    CosineAnnealingLR,
-    LambdaLR,
-    LinearLR,
-    OneCycleLR,
-    PolynomialLR,
-    SequentialLR,
-)
+from torch.optim import lr_scheduler
 
 from autorecompute.worker.hooks import expected_steps, follow_schedulers
 
@@ -44,19 +35,23 @@ def go_along(optimizer, scheduler):
 def after_warm_up(scheduler):
     """A hundred steps of warm-up in front, as scripts write it."""
     optimizer = scheduler.optimizer
-    return SequentialLR(optimizer, [LinearLR(optimizer, 0.1, total_iters=100), scheduler], milestones=[100])
+    return lr_scheduler.SequentialLR(
+        optimizer, [lr_scheduler.LinearLR(optimizer, 0.1, total_iters=100), scheduler], milestones=[100]
+    )
 
 
 @pytest.mark.parametrize(
     "make",
     [
-        lambda optimizer: OneCycleLR(optimizer, 0.1, total_steps=400),
-        lambda optimizer: CosineAnnealingLR(optimizer, 400),
-        lambda optimizer: LambdaLR(optimizer, functools.partial(rate, num_training_steps=400)),
-        lambda optimizer: PolynomialLR(optimizer, total_iters=400),
-        lambda optimizer: LinearLR(optimizer, 1.0, 0.0, total_iters=400),
-        lambda optimizer: after_warm_up(CosineAnnealingLR(optimizer, 300)),
-        lambda optimizer: ChainedScheduler([ConstantLR(optimizer), CosineAnnealingLR(optimizer, 400)]),
+        lambda optimizer: lr_scheduler.OneCycleLR(optimizer, 0.1, total_steps=400),
+        lambda optimizer: lr_scheduler.CosineAnnealingLR(optimizer, 400),
+        lambda optimizer: lr_scheduler.LambdaLR(optimizer, functools.partial(rate, num_training_steps=400)),
+        lambda optimizer: lr_scheduler.PolynomialLR(optimizer, total_iters=400),
+        lambda optimizer: lr_scheduler.LinearLR(optimizer, 1.0, 0.0, total_iters=400),
+        lambda optimizer: after_warm_up(lr_scheduler.CosineAnnealingLR(optimizer, 300)),
+        lambda optimizer: lr_scheduler.ChainedScheduler(
+            [lr_scheduler.ConstantLR(optimizer), lr_scheduler.CosineAnnealingLR(optimizer, 400)]
+        ),
     ],
 )
 def test_a_scheduler_that_goes_by_steps_tells_the_length(expected, optimizer, make):
@@ -71,9 +66,9 @@ def test_a_scheduler_that_goes_by_steps_tells_the_length(expected, optimizer, ma
 @pytest.mark.parametrize(
     "make",
     [
-        lambda optimizer: LinearLR(optimizer, 0.1, total_iters=10),
-        lambda optimizer: ConstantLR(optimizer, 0.1, total_iters=10),
-        lambda optimizer: after_warm_up(ConstantLR(optimizer, 1.0)),
+        lambda optimizer: lr_scheduler.LinearLR(optimizer, 0.1, total_iters=10),
+        lambda optimizer: lr_scheduler.ConstantLR(optimizer, 0.1, total_iters=10),
+        lambda optimizer: after_warm_up(lr_scheduler.ConstantLR(optimizer, 1.0)),
     ],
 )
 def test_the_end_of_a_warm_up_is_not_that_of_the_training(expected, optimizer, make):

@@ -15,7 +15,6 @@ def make_sampler(length, batch_size, *, drop_last=False):
     [(10, False, [4, 4, 2]), (10, True, [4, 4]), (8, True, [4, 4]), (3, True, []), (3, False, [3]), (0, False, [])],
 )
 def test_every_sample_is_drawn_once_and_the_rest_as_asked(length, drop_last, sizes):
-    """As torch does it."""
     batches = list(_draw_batches(make_sampler(length, 4, drop_last=drop_last)))
     assert [len(batch) for batch in batches] == sizes
     assert [index for batch in batches for index in batch] == list(range(sum(sizes)))

@@ -19,7 +19,10 @@ print(json.dumps({
     "annotation": repr(Thing.__annotations__["size"]),
 }))
 """
-RUN = ["-c", "import sys; from autorecompute.worker.script import run_as_main; run_as_main(sys.argv[1], sys.argv[2:])"]
+RUN, RUN_MODULE = (
+    ["-c", f"import sys; from autorecompute.worker.script import {run}; {run}(sys.argv[1], sys.argv[2:])"]
+    for run in ("run_as_main", "run_module_as_main")
+)
 
 
 @pytest.fixture
@@ -40,7 +43,6 @@ def tell(how, script, folder):
 
 @pytest.mark.parametrize("script", ["src/train.py", "./src/train.py", "link.py", "{project}/src/train.py"])
 def test_a_script_sees_what_python_would_show_it(project, script):
-    """Arguments, name, module path, neighbours and types, through a link too."""
     script = script.format(project=project)
     assert tell(RUN, script, project) == tell([], script, project)
 
@@ -55,10 +57,6 @@ def test_a_safe_module_path_stays_as_it_is(project, monkeypatch):
     assert tell(RUN, script, project) == tell([], script, project)
 
 
-RUN_MODULE = [
-    "-c",
-    "import sys; from autorecompute.worker.script import run_module_as_main as run; run(sys.argv[1], sys.argv[2:])",
-]
 TELL_MODULE = """
 import json, sys
 from . import sibling

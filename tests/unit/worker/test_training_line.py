@@ -1,6 +1,7 @@
 from unittest import mock
 
 import pytest
+from torch.distributed import HashStore
 
 from autorecompute.measurement import Outcome
 from autorecompute.plans import Config
@@ -9,22 +10,6 @@ from autorecompute.worker.training_line import FollowingLine, LeadingLine, Searc
 
 MOMENT = 0.001
 ORDER = Order(config=Config.parse(["blocks.*/gelu:drop"]), warmup=0, steps=1)
-
-
-class Store:
-    """The store that all ranks share: of two notes under a key the first one holds."""
-
-    def __init__(self):
-        self.notes = {}
-
-    def compare_set(self, key, _expected, note):
-        return self.notes.setdefault(key, note.encode())
-
-    def check(self, keys):
-        return all(key in self.notes for key in keys)
-
-    def get(self, key):
-        return self.notes[key]
 
 
 class Controller:
@@ -40,7 +25,7 @@ class Controller:
 
 class Ranks:
     def __init__(self):
-        self.controller, store = Controller(), Store()
+        self.controller, store = Controller(), HashStore()
         self.first = LeadingLine(self.controller, store, 0, 2, 60.0)
         self.second = FollowingLine(store, 1, 2, 60.0)
         self.step = 0

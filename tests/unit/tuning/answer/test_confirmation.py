@@ -8,12 +8,12 @@ from autorecompute.figures import Verdict
 from autorecompute.measurement import Outcome
 from autorecompute.plans import Config
 from autorecompute.reports.answer import answer_lines, answer_sentences, runners_up
-from autorecompute.studies.storage import read_trials
 from autorecompute.tuning.confirmation import TELLING
 from autorecompute.tuning.race import ROUND_EFFORT
 from autorecompute.tuning.throughput_curve import TunedBatch, draw
 from autorecompute.units import GIB, MIB
 from stand_ins.formula import instead, stop
+from stand_ins.sharing import measured
 
 SAVINGS = tuple(round(mib * MIB) for mib in (6, 4, 2.6, 0.5, 0.3))
 
@@ -61,7 +61,7 @@ def test_a_baseline_that_fails_its_confirmation_makes_room_for_recompute(make_tu
     assert not best.config.is_none
     assert best.peak_bytes < tuning.bench.peak_bytes(Config(), 32)
     # The search for it aimed lower; what is kept was held against the limit that was asked for.
-    trials = read_trials(tuning.folder.database, tuning.folder.name)
+    trials = measured(tuning)
     assert all(trial.fits == (trial.measurement.peak_bytes <= 920 * MIB) for trial in trials)
 
 
@@ -198,7 +198,7 @@ def test_who_is_over_the_limit_there_and_as_a_process_is_never_told_as_ok(crowd_
     assert fastest in [config for config, _ in tuning.bench.watched]
     assert result.best.config != fastest
     assert (result.raced_over_limit, result.rejected) == ((fastest.hash,), {fastest.hash: Outcome.OVER_LIMIT})
-    trials = read_trials(tuning.folder.database, tuning.folder.name_in_database)
+    trials = measured(tuning)
     name = next(trial.description for trial in trials if trial.config == fastest)
     told = [line[-1] for line in answer_lines(result, trials) if line[1] == name]
     assert set(told) <= {"over_limit"}
@@ -214,7 +214,7 @@ def told(tune_in, make_root, let_baseline_hold):
     tuning = tune_in(make_root(), max_trials=30, limit_bytes=LIMIT)
     tuning.bench.every_life_bytes = BEYOND
     let_baseline_hold(tuning.bench, BEYOND)
-    return tuning.run(), read_trials(tuning.folder.database, tuning.folder.name_in_database)
+    return tuning.run(), measured(tuning)
 
 
 def test_no_table_calls_a_trial_over_the_limit_that_is_not(told):

@@ -209,9 +209,6 @@ def test_what_a_training_found_is_no_answer_where_the_device_is_free_too_late(tr
     assert (tuning.tuner.so_far, tuning.folder.result()) == (None, trained)
 
 
-NO_REFERENCE = {"oom_bytes": 800 * MIB}  # the batch does not run without recompute
-
-
 def test_however_often_it_is_stopped_an_answer_keeps_what_it_knows(make_slow):
     answer = make_slow(max_trials=8).run()
     assert answer.comparison is not None
@@ -224,7 +221,7 @@ def test_however_often_it_is_stopped_an_answer_keeps_what_it_knows(make_slow):
     assert choices_of(again.folder) == answer.best.config.texts
 
 
-@pytest.fixture(params=[{}, NO_REFERENCE], ids=["with a reference", "without"])
+@pytest.fixture(params=[{}, {"oom_bytes": 800 * MIB}], ids=["with a reference", "without"])
 def begin_tie(request, make_slow):
     """Begins a session of a tuning whose early confirmed config is a little faster than that which wins the tie."""
     return functools.partial(make_slow, formula=request.param)

@@ -39,8 +39,8 @@ def make_costly(make_bench, configs):
     return make
 
 
-def order_of(raced):
-    return [entry.trial.number for entry in raced.standings]
+def numbers_of(standings):
+    return [finalist.trial.number for finalist in standings]
 
 
 def rounds_of(raced):
@@ -73,14 +73,14 @@ def test_the_fastest_wins(make_bench, make_standings, has_reference):
 
 def test_who_is_slower_by_less_than_a_tie_wins_with_the_lower_peak(make_bench, make_standings):
     raced = race(make_bench(), make_standings(3, 4, 2), has_reference=True)
-    assert order_of(raced) == [2, 1, 0]
+    assert numbers_of(raced.standings) == [2, 1, 0]
     assert raced.ranking.end is RaceEnd.TIE
     assert raced.ranking.rivals == tuple(entry.trial.description for entry in raced.standings[1:])
 
 
 def test_a_tie_is_not_handed_on(make_costly, make_standings):
     bench = make_costly(0, 0.015, 0.03)
-    assert order_of(race(bench, make_standings(3, 2, 1), has_reference=True)) == [1, 0, 2]
+    assert numbers_of(race(bench, make_standings(3, 2, 1), has_reference=True).standings) == [1, 0, 2]
 
 
 def test_a_machine_that_slows_down_favours_no_one(make_bench, make_standings):
@@ -152,7 +152,7 @@ def test_a_host_that_is_always_busy_leaves_the_race_undecided(make_bench, make_s
     raced = race(bench, make_standings(3, 2, 2), has_reference=True)
     assert raced.ranking.end is RaceEnd.UNDECIDED
     assert raced.ranking.disturbed == raced.ranking.rounds == MOST_ROUNDS
-    assert order_of(raced) == [1, 0, 2]
+    assert numbers_of(raced.standings) == [1, 0, 2]
     assert raced.standings[0].relative_throughput == pytest.approx(1 / (1 + COSTS[1]))
     assert f"{MOST_ROUNDS} of {MOST_ROUNDS} rounds were disturbed" in raced.ranking.sentence
 
@@ -191,13 +191,9 @@ def test_a_finalist_that_fails_is_out(make_bench, make_standings, configs, make_
     bench = make_bench()
     bench.broken[configs[1]] = make_measurement(outcome, step_seconds=(0.1,) * (outcome is Outcome.DIVERGED))
     raced = race(bench, make_standings(3, 2, 2), has_reference=True)
-    assert sorted(order_of(raced)) == [0, 2]
-    assert [entry.trial.number for entry in raced.failed] == [1]
+    assert sorted(numbers_of(raced.standings)) == [0, 2]
+    assert numbers_of(raced.failed) == [1]
     assert sum(config == configs[1] for config, _ in bench.measured) == 1
-
-
-def numbers_of(standings):
-    return [finalist.trial.number for finalist in standings]
 
 
 @pytest.fixture

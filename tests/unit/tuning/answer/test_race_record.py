@@ -5,11 +5,11 @@ import pytest
 
 from autorecompute.figures import RaceEnd, Ranking
 from autorecompute.studies.records import RACE_FILE
-from autorecompute.studies.storage import read_trials
 from autorecompute.tuning.explanations import explain_interruption
 from autorecompute.tuning.race import LOOKS, ROUND_EFFORT, Race, fitting_finalists, keep_race, read_race
 from autorecompute.units import MIB
 from stand_ins.formula import stop
+from stand_ins.sharing import measured
 
 
 def rounds_run(tuning):
@@ -19,10 +19,6 @@ def rounds_run(tuning):
 
 def kept(tuning):
     return json.loads((tuning.folder.path / RACE_FILE).read_text())
-
-
-def trials_of(tuning):
-    return read_trials(tuning.folder.database, tuning.folder.name)
 
 
 @pytest.fixture
@@ -63,7 +59,7 @@ def test_what_was_measured_since_is_raced(make_tuning):
 
 def test_who_came_second_is_not_raced_again(confirming, make_tuning):
     winner, second, *_ = (entry["trial"] for entry in kept(confirming)["standings"])
-    config_of = {trial.number: trial.config for trial in trials_of(confirming)}
+    config_of = {trial.number: trial.config for trial in measured(confirming)}
     rejecting, last = (make_tuning() for _ in range(2))
     rejecting.bench.life_bytes[config_of[winner]] = 300 * MIB
     stop(rejecting, impatient_at=1)
@@ -73,7 +69,7 @@ def test_who_came_second_is_not_raced_again(confirming, make_tuning):
 
 
 def test_what_fits_best_so_far_is_who_won_the_race(confirming):
-    trials = trials_of(confirming)
+    trials = measured(confirming)
     fastest, other = fitting_finalists(trials)[:2]
     assert f"not confirmed: {kept(confirming)['standings'][0]['description']}." in explain_interruption(
         confirming.folder
@@ -86,7 +82,7 @@ def test_what_fits_best_so_far_is_who_won_the_race(confirming):
 
 
 def test_who_was_over_the_limit_is_known_with_its_rounds(confirming):
-    trials = trials_of(confirming)
+    trials = measured(confirming)
     raced = read_race(confirming.folder, trials)
     winner, *others = raced.standings
     keep_race(confirming.folder, replace(raced, standings=(winner,), over_limit=tuple(others)), len(trials))

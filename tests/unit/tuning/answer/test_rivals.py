@@ -45,29 +45,19 @@ def look():
     return look
 
 
-@pytest.mark.parametrize(
-    ("baseline", "peak_bytes", "batches", "is_first"),
-    [
-        (900 * MIB, take(25), [20], True),
-        (900 * MIB, take(30), [20, 16], False),
-        (900 * MIB, lambda batch: take(25)(batch) + 50 * MIB, [20, 18], False),
-        (900 * MIB, take(20), [20, 25], False),
-        (900 * MIB, take(20, up_to=20), [20, 25], True),
-        (None, take(25), [16, 20], False),
-        (None, take(25, up_to=16), [16, 20], True),
-        (None, take(30), [16], True),
-    ],
-    ids=[
-        "the first guess is the largest",
-        "the second fits",
-        "the second fits what the first told",
-        "the second is larger",
-        "the second fails",
-        "half the batch, and up",
-        "half the batch, and nothing larger",
-        "half the batch, and what is barely larger is not tried",
-    ],
-)
+GROWTHS = {
+    "the first guess is the largest": (900 * MIB, take(25), [20], True),
+    "the second fits": (900 * MIB, take(30), [20, 16], False),
+    "the second fits what the first told": (900 * MIB, lambda batch: take(25)(batch) + 50 * MIB, [20, 18], False),
+    "the second is larger": (900 * MIB, take(20), [20, 25], False),
+    "the second fails": (900 * MIB, take(20, up_to=20), [20, 25], True),
+    "half the batch, and up": (None, take(25), [16, 20], False),
+    "half the batch, and nothing larger": (None, take(25, up_to=16), [16, 20], True),
+    "half the batch, and what is barely larger is not tried": (None, take(30), [16], True),
+}
+
+
+@pytest.mark.parametrize(("baseline", "peak_bytes", "batches", "is_first"), GROWTHS.values(), ids=GROWTHS)
 def test_the_largest_batch_that_fits_is_the_rival_and_it_is_known_whether_it_ran_first(
     look, baseline, peak_bytes, batches, is_first
 ):
@@ -144,7 +134,6 @@ def in_turns(monkeypatch):
 
 @pytest.mark.usefixtures("in_turns")
 def test_where_swaps_take_no_time_a_smaller_batch_is_compared_in_the_process_that_lives(make_tuning):
-    """The confirmation is the only fresh process."""
     tuning = make_tuning()
     result = tuning.run()
     assert [batch for _, batch in tuning.bench.watched] == [32]
@@ -168,7 +157,11 @@ def test_a_smaller_batch_that_is_faster_is_confirmed_in_a_fresh_process(make_tun
 def test_a_smaller_batch_that_does_not_fit_a_fresh_process_gives_way_to_one_that_does(make_tuning):
     tuning = make_tuning()
     tuning.bench.step_seconds = 0.0001
-    instead(tuning.bench, "watch", beyond_limit_at(20))
+
+    def need_too_much_at_20(watch, *args):
+        return replace(watch(*args), peak_bytes=2 * LIMIT) if args[-1] == 20 else watch(*args)
+
+    instead(tuning.bench, "watch", need_too_much_at_20)
     result = tuning.run()
     assert result.rival.batch < 20
     assert result.comparison.is_clear
@@ -177,19 +170,8 @@ def test_a_smaller_batch_that_does_not_fit_a_fresh_process_gives_way_to_one_that
 @pytest.mark.usefixtures("in_turns")
 def test_a_script_whose_batch_cannot_be_changed_is_compared_in_fresh_processes(make_tuning):
     tuning = make_tuning()
-    instead(tuning.bench, "measure", refuse_other_batches)
+    refused = Measurement(outcome=Outcome.WRONG_BATCH)
+    instead(tuning.bench, "measure", lambda run, config, effort: refused if effort.batch else run(config, effort))
     result = tuning.run()
     assert len(tuning.bench.watched) > 2
     assert result.comparison.pairs >= 2
-
-
-def beyond_limit_at(batch_size):
-    def watch(run, environment, effort, batch):
-        measured = run(environment, effort, batch)
-        return replace(measured, peak_bytes=2 * LIMIT) if batch == batch_size else measured
-
-    return watch
-
-
-def refuse_other_batches(run, config, effort):
-    return Measurement(outcome=Outcome.WRONG_BATCH) if effort.batch else run(config, effort)

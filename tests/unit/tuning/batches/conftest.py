@@ -2,43 +2,27 @@ import functools
 
 import pytest
 
-from autorecompute.studies import StudyFolder
-from autorecompute.trials import Job
-from autorecompute.tuning.context import TuningContext, TuningSettings
+from autorecompute.trials.job import Effort
 from autorecompute.tuning.session import BatchTuner
 from autorecompute.units import MIB
-from stand_ins.tuning import Watcher
+from stand_ins.tuning import Tuning
 
 
-class Several:
+class Several(Tuning):
     """One session of a tuning over several batches, in a folder that outlives it; the best is searched without any."""
 
+    effort = Effort()
+
     def __init__(self, root, make_bench, batches=(), **changes):
-        script = root / "train.py"
-        script.touch()
-        self.folder, self.watcher = StudyFolder("bert", root / "studies"), Watcher()
-        self.folder.prepare()
-        self.benches = {}
-        self._make_bench = make_bench
         batch = batches[0] if batches else 8
-        self.bench = make_bench(batch)
-        asked = {"limit_bytes": 600 * MIB, "max_trials": 40, "timeout_seconds": None, "sampler": "greedy"}
-        place = TuningContext(
-            job=Job(script=script, batch_flag="--bs"),
-            bench=self.bench,
-            folder=self.folder,
-            settings=TuningSettings(**{**asked, "batch": batch, **changes}),
-            progress=self.watcher,
-        )
-        self.tuner = BatchTuner(place, batches, self.open_bench)
+        super().__init__(root, make_bench(batch), batch=batch, **changes)
+        self.benches, self._make_bench = {}, make_bench
+        self.tuner = BatchTuner(self.context, batches, self.open_bench)
 
     def open_bench(self, batch, _folder):
         assert batch not in self.benches, "a bench is opened once"
         self.benches[batch] = self._make_bench(batch)
         return self.benches[batch]
-
-    def run(self):
-        return self.tuner.run()
 
     @property
     def watched(self):

@@ -2,5 +2,4 @@
 
 
 def ORTModule(module):  # noqa: N802  (the name of the class that it stands in for)
-    """The model."""
     return module
