@@ -8,20 +8,20 @@ import pytest
 from autorecompute.backends.torch.forecast.caching_allocator import (
     LARGE_SEGMENT,
     SMALL_SEGMENT,
-    AllocatorSettings,
     AllocatorStats,
-    CachingAllocator,
+    settings_in,
 )
 from autorecompute.errors import SetupError
 from autorecompute.units import MIB
+from virtual_card.allocator import LimitedAllocator
 
-FIXED, GROWING = AllocatorSettings(), AllocatorSettings(expandable_segments=True)
-UNSPLIT = AllocatorSettings(max_split_size=32 * MIB)
+FIXED = {"expandable_segments": False, "max_split_size": None}
+GROWING, UNSPLIT = FIXED | {"expandable_segments": True}, FIXED | {"max_split_size": 32 * MIB}
 
 
 def after(requests, freed=(), then=(), settings=FIXED, limit=None):
     """An allocator after requests of so many MiB, of which some are freed, by their numbers, before others."""
-    allocator = CachingAllocator(settings, limit and limit * MIB)
+    allocator = LimitedAllocator(limit and limit * MIB, **settings)
     sizes = [(number, int(size * MIB)) for number, size in enumerate([*requests, *then])]
     allocator.answer(sizes[: len(requests)])
     for number in freed:
@@ -40,7 +40,7 @@ def after(requests, freed=(), then=(), settings=FIXED, limit=None):
 )
 @pytest.mark.parametrize("name", ["PYTORCH_ALLOC_CONF", "PYTORCH_CUDA_ALLOC_CONF"])
 def test_settings_are_those_of_the_environment(name, text, settings):
-    assert AllocatorSettings.of({name: text}) == settings
+    assert settings_in({name: text}) == settings
 
 
 @pytest.mark.parametrize(
@@ -52,7 +52,7 @@ def test_settings_are_those_of_the_environment(name, text, settings):
 )
 def test_settings_that_are_not_modelled_are_refused(text):
     with pytest.raises(SetupError, match="Unset it, or leave out --card"):
-        AllocatorSettings.of({"PYTORCH_CUDA_ALLOC_CONF": text})
+        settings_in({"PYTORCH_CUDA_ALLOC_CONF": text})
 
 
 ONE, REST = 1 / MIB, 512 / MIB
@@ -123,12 +123,14 @@ def test_a_free_block_is_split_where_enough_is_left(cached, settings, size, now)
 def test_free_segments_go_back_before_a_request_fails(cached, settings, limit, size, now):
     allocator = after(cached, range(len(cached)), [size], settings, limit)
     allocated, reserved, retries = now
-    assert allocator.now == AllocatorStats(allocated * MIB, size * MIB, reserved * MIB, retries=retries)
+    assert allocator.now == AllocatorStats(allocated * MIB, size * MIB, reserved * MIB)
+    assert allocator.retries == retries
 
 
 def test_a_peak_remembers_what_went_back_until_it_is_reset():
     allocator = after([12, 12], [0, 1], [20], limit=30)
-    assert allocator.peak == AllocatorStats(24 * MIB, 24 * MIB, 24 * MIB, retries=1)
+    assert allocator.peak == AllocatorStats(24 * MIB, 24 * MIB, 24 * MIB)
+    assert allocator.retries == 1
     allocator.free(2)
     allocator.reset_peak()
     assert allocator.peak.reserved == 20 * MIB
@@ -175,7 +177,7 @@ def check(allocator):
 def test_any_requests_leave_the_allocator_sound(settings, limit, seed):
     """Blocks never overlap, all memory is in one, and when all are free every segment is whole and can go back."""
     chance, alive = random.Random(seed), []
-    allocator = CachingAllocator(settings, limit)
+    allocator = LimitedAllocator(limit, **settings)
     for number in range(600):
         if alive and chance.random() < 0.45:
             allocator.free(alive.pop(chance.randrange(len(alive))))
@@ -188,14 +190,14 @@ def test_any_requests_leave_the_allocator_sound(settings, limit, seed):
         if chance.random() < 0.01:
             allocator.empty_cache()
         check(allocator)
-        assert limit is None or settings.expandable_segments or allocator.now.reserved <= limit
+        assert limit is None or settings["expandable_segments"] or allocator.now.reserved <= limit
     for number in alive:
         allocator.free(number)
     assert allocator.now.allocated == allocator.now.requested == 0
     for pool, page in zip(allocator.pools, (SMALL_SEGMENT, LARGE_SEGMENT), strict=True):
         free = pool.free_blocks
         assert sum(block.size for block in free) == pool.reserved
-        if settings.expandable_segments:
+        if settings["expandable_segments"]:
             assert all(block.address % page == block.size % page == 0 for block in free)
         else:
             assert not any(block.is_split for block in free)

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
-from autorecompute.memory import STEP_ERROR, Simulated
+from autorecompute.memory import Simulator
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping, Sequence
@@ -19,9 +19,6 @@ if TYPE_CHECKING:
 
 
 UNREAD = -1
-
-CHUNK = 4096
-"""Configs that are simulated together: their arrays stay in the processor's cache."""
 
 Own = tuple[int, ...] | None
 """Indices of the operations that have to run once more for a copy in memory of its own to be read; ``None`` where there
@@ -54,7 +51,7 @@ class _Tensor:
         return bool(self.by_step or self.by_copies)
 
 
-class OrtSimulator:
+class OrtSimulator(Simulator):
     """A blueprint at some dimensions, with a column for each choice that can be on.
 
     What does not depend on the config is added up once. Time is cut into spans, at every moment at which something may
@@ -71,7 +68,6 @@ class OrtSimulator:
         for choice, covered in zip(self._choices, self._covers, strict=True):
             covered[[self._index[op.key] for nodes in blueprint.subgraphs.get(choice.site, ()) for op in nodes]] = 1
         self.call_seconds = np.zeros(len(self._choices))  # the graph is compiled: nothing but kernels runs
-        self.step_error = STEP_ERROR
         self._seconds = np.array([op.seconds for op in blueprint.repeatable])
         self._step_seconds = math.fsum(op.seconds for op in blueprint.plain.operations)
         self._end = 2 * len(blueprint.operations) + 1
@@ -90,12 +86,6 @@ class OrtSimulator:
         return np.array(
             [[choice in config.choices for choice in self._choices] for config in configs], dtype=np.float32
         )
-
-    def simulate(self, switches: np.ndarray) -> Simulated:
-        """Forecast the memory and the recompute of configs, given as :meth:`matrix` returns them."""
-        parts = [self._simulate(switches[start : start + CHUNK]) for start in range(0, max(len(switches), 1), CHUNK)]
-        peaks, stashes, shares = (np.concatenate(part) for part in zip(*parts, strict=True))
-        return Simulated(peaks, stashes, shares)
 
     def _simulate(self, switches: np.ndarray) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
         # Which operations run once more, of shape [repeatable, configs].

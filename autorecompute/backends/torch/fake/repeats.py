@@ -13,7 +13,7 @@ from torch.utils._pytree import tree_leaves, tree_map_only
 from torch.utils.weak import TensorWeakRef
 
 from autorecompute.backends.torch.fake.live import BACKWARD, FORWARD, OUTSIDE, Segment
-from autorecompute.backends.torch.forecast.caching_allocator import BY_DEFAULT, CachingAllocator
+from autorecompute.backends.torch.forecast.caching_allocator import CachingAllocator
 from autorecompute.backends.torch.forecast.records import Amount
 
 if TYPE_CHECKING:
@@ -24,7 +24,7 @@ if TYPE_CHECKING:
     from autorecompute.backends.torch.fake.live import Event
     from autorecompute.backends.torch.fake.tensors import FakeLiveBytes
     from autorecompute.backends.torch.find.graphs import GraphForm
-    from autorecompute.backends.torch.forecast.caching_allocator import AllocatorSettings, AllocatorStats
+    from autorecompute.backends.torch.forecast.caching_allocator import AllocatorStats
     from autorecompute.backends.torch.switch.rewriting import Program
     from autorecompute.backends.torch.switch.switchboard import Around
 
@@ -38,13 +38,13 @@ STEPS = 3
 """Steps that are run through the allocator: what the first leaves free is in pieces that later ones may not fit in."""
 
 
-def card_memory(step: FakeLiveBytes, settings: AllocatorSettings = BY_DEFAULT) -> AllocatorStats:
-    """Return the peaks that ``torch.cuda.memory_stats`` would show after some steps like this one.
+def card_memory(step: FakeLiveBytes, **settings: Any) -> AllocatorStats:
+    """Return the peaks that ``torch.cuda.memory_stats`` would show after some steps like this one, with these settings.
 
     The step is taken as it is: where it ran on the CPU's kernels, a card's kernels may keep other tensors. What
     libraries take for themselves, such as the workspace of cuBLAS, is not in it.
     """
-    allocator = CachingAllocator(settings)
+    allocator = CachingAllocator(**settings)
     allocator.answer(requests_of(step))
     return allocator.peak
 

@@ -9,7 +9,7 @@ import numpy as np
 
 from autorecompute.backends.torch.forecast.forecast import switches_of
 from autorecompute.backends.torch.forecast.records import BUDGET, GRAPH, KEEPING, RECOMPUTE, CompiledPeak
-from autorecompute.memory import Forecast, Simulated
+from autorecompute.memory import Forecast, Simulator, covered
 from autorecompute.plans import Choice, Config
 from autorecompute.plans.savings import BATCH
 
@@ -48,7 +48,7 @@ their work's estimate, budgets and blocks took from 10 % less to 12 % more in a 
 less to 5 % more (``make bench-compiled``)."""
 
 
-class CompiledSimulator:
+class CompiledSimulator(Simulator):
     """Adds up what the choices of a config change, each as it does by itself.
 
     Args:
@@ -79,13 +79,8 @@ class CompiledSimulator:
         occurrences = [max(self._occurrences.get(choice, 1), 1) for choice in self._choices]
         return switches_of(configs, self._choices, occurrences)
 
-    def simulate(self, switches: np.ndarray) -> Simulated:
-        """Forecast the memory and the recompute of configs.
-
-        Args:
-            switches: The share of its occurrences at which each choice is on, of shape ``[configs, choices]``.
-        """
-        shares = switches - self._covered(switches)
+    def _simulate(self, switches: np.ndarray) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
+        shares = switches - covered(switches, self._space, self._choices)
         needs = np.tile(self._none, (len(switches), 1))
         for column, curve in enumerate(self._curves):
             known = sorted(curve)
@@ -93,16 +88,7 @@ class CompiledSimulator:
             for part in range(needs.shape[1]):
                 needs[:, part] += np.interp(shares[:, column], known, values[:, part])
         peak, kept, work = np.maximum(needs, 0.0).T
-        return Simulated(peak_bytes=peak, stash_bytes=kept, recompute_share=work)
-
-    def _covered(self, switches: np.ndarray) -> np.ndarray:
-        """Return the share of each choice's occurrences that lie inside of a module that is made again as a whole."""
-        covered = np.zeros_like(switches)
-        for outer, around in enumerate(self._choices):
-            inside = [at for at, on in enumerate(self._choices) if on.site in self._space.covers.get(around.site, ())]
-            covered[:, inside] = np.maximum(covered[:, inside], switches[:, [outer]])
-        most: np.ndarray = np.minimum(covered, switches)
-        return most
+        return peak, kept, work
 
     def _share(self, on: Choice) -> float:
         occurrences = self._occurrences.get(Choice(on.site, on.option), 1)

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import bisect
 import functools
 import itertools
 import math
@@ -16,19 +15,17 @@ from autorecompute.backends.torch.forecast.records import CALL_SECONDS, Amount, 
 from autorecompute.memory import (
     HEAD,
     OPTIMIZER,
-    STEP_ERROR,
-    Effect,
     Estimate,
     Forecast,
-    Machine,
+    MemoryModel,
     Operation,
     Phase,
-    Simulated,
+    Simulator,
     StepProfile,
     Tensor,
     trace,
 )
-from autorecompute.plans import Choice, Config, Plan, Space
+from autorecompute.plans import Choice, Config
 from autorecompute.plans.savings import BATCH
 
 if TYPE_CHECKING:
@@ -36,6 +33,7 @@ if TYPE_CHECKING:
 
     from autorecompute.backends.torch.forecast.records import Part
     from autorecompute.memory import Timeline
+    from autorecompute.plans import Plan
     from autorecompute.training_job import Detection
 
 
@@ -251,11 +249,6 @@ end with a ReLU in place; all others were exact to a hundredth."""
 ROUGH_ERROR = 0.06
 """The same where no step could be run on fake tensors: what real steps tell soon counts for more."""
 
-CHUNK = 4096
-"""Configs that are simulated together: their arrays stay in the processor's cache."""
-
-LARGEST_BATCH = 1 << 20
-
 
 def switches_of(configs: Sequence[Config], choices: Sequence[Choice], occurrences: Sequence[int]) -> np.ndarray:
     """Return the share of its occurrences at which each config has each choice on: one line each, a column a choice."""
@@ -267,8 +260,8 @@ def switches_of(configs: Sequence[Config], choices: Sequence[Choice], occurrence
     return table
 
 
-class StepSimulator:
-    """Simulates thousands of configs at once.
+class StepSimulator(Simulator):
+    """Simulates steps part by part.
 
     Args:
         choices: All that can be on, in the order of the columns that :meth:`simulate` takes.
@@ -285,21 +278,10 @@ class StepSimulator:
         self._choices, self._columns = choices, columns_of(steps, choices, covers, scale)
         calls = [CALL_SECONDS.get(choice.option, 0.0) for choice in choices]
         self.call_seconds = np.array(calls) * [column.occurrences for column in self._columns[: len(choices)]]
-        self.step_error = STEP_ERROR
 
     def matrix(self, configs: Sequence[Config]) -> np.ndarray:
         """Return the configs as :meth:`simulate` takes them: one line each, a column for each choice."""
         return switches_of(configs, self._choices, [column.occurrences for column in self._columns])
-
-    def simulate(self, switches: np.ndarray) -> Simulated:
-        """Forecast the memory and the recompute of configs.
-
-        Args:
-            switches: The share of its occurrences at which each choice is on, of shape ``[configs, choices]``.
-        """
-        starts = range(0, max(len(switches), 1), CHUNK)
-        chunks = [self._simulate(switches[start : start + CHUNK]) for start in starts]
-        return Simulated(*(np.concatenate(part) for part in zip(*chunks, strict=True)))
 
     def lives(self, switches: np.ndarray) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
         """Return the change of each part of each config, the most bytes that are alive in it, and the extra work."""
@@ -344,7 +326,7 @@ def _scaled(parts: Sequence[tuple[int, int]], scale: float) -> np.ndarray:
 
 
 @dataclass(frozen=True)
-class TorchMemoryModel:
+class TorchMemoryModel(MemoryModel):
     """Memory of a process that trains on PyTorch, under every config.
 
     Attributes:
@@ -354,7 +336,6 @@ class TorchMemoryModel:
         likely_error: Share that half of all forecasts are off by less than.
     """
 
-    space: Space
     steps: Steps
     resting_bytes: int
     sizes: Mapping[str, int]
@@ -414,8 +395,10 @@ class TorchMemoryModel:
         """Forecast a config at these dimensions."""
         simulator = self._simulator_of(config, dims)
         seen = simulator.simulate(simulator.matrix([config]))
-        live_bytes, is_looked_at, machine = int(seen.peak_bytes[0]), self._scale(dims) == 1, self.told.machine
-        on_card = next((one for one in self.told.on_card if one.config == config and is_looked_at), None)
+        live_bytes, is_looked_at = int(seen.peak_bytes[0]), self._scale(dims) == 1
+        machine = self.told.machine if is_looked_at else None
+        on_card = self.told.on_card if is_looked_at else {}
+        allocated_bytes, reserved_bytes = on_card.get(config.hash, (None, None))
         return Forecast(
             config=config,
             peak_bytes=self.base_bytes(dims) + live_bytes,
@@ -423,55 +406,32 @@ class TorchMemoryModel:
             stash_bytes=int(seen.stash_bytes[0]),
             error_share=WORST_ERROR,
             recompute_share=float(seen.recompute_share[0]),
-            allocated_bytes=on_card.allocated_bytes if on_card is not None else None,
-            reserved_bytes=on_card.reserved_bytes if on_card is not None else None,
-            estimate=self._estimate(machine, simulator, config) if machine and is_looked_at else None,
+            allocated_bytes=allocated_bytes,
+            reserved_bytes=reserved_bytes,
+            estimate=self._estimate(simulator.made_again(config)) if machine is not None else None,
+            machine=machine,
             rank=next((one for one in self.told.of_rank if one.config == config and is_looked_at), None),
         )
 
-    def forecasts(self, dims: Mapping[str, int]) -> list[Forecast]:
-        """Return the presets, each plan alone and all but each, those that recompute least first."""
+    @functools.cached_property
+    def looked_at(self) -> Collection[Config]:
+        """Return the presets, each plan alone and all but each."""
         plans, all_on = self.space.plans, self.space.all_on
         alone = (Config.of([plan]) for plan in plans)
         left_out = (all_on.without_plan(plan) for plan in plans if all_on.has(plan))
-        configs = dict.fromkeys([Config(), *self.space.presets.values(), *alone, *left_out])
-        found = [self.forecast(config, dims) for config in configs]
-        return sorted(found, key=lambda forecast: (forecast.recompute_share, forecast.peak_bytes))
+        return dict.fromkeys([Config(), *self.space.presets.values(), *alone, *left_out])
 
-    def effects(self, dims: Mapping[str, int]) -> list[Effect]:
-        """Return the effects of each plan, alone and beside all others, the largest saving at the peak first."""
-        all_on = self.space.all_on
-        effects = [
-            Effect(
-                plan=plan,
-                alone=self.forecast(Config.of([plan]), dims),
-                left_out=self.forecast(all_on.without_plan(plan), dims) if all_on.has(plan) else None,
-            )
-            for plan in self.space.plans
-        ]
-        return sorted(effects, key=lambda effect: (effect.alone.peak_bytes, effect.plan.id))
+    def _others(self, plan: Plan, all_on: Config) -> Config | None:
+        return all_on.without_plan(plan) if all_on.has(plan) else None
 
-    def largest_batch(self, config: Config, dims: Mapping[str, int], limit_bytes: int) -> int:
-        """Return the largest batch whose forecast holds the limit, 0 if none does; every other dimension as given."""
-        batches = range(1, LARGEST_BATCH)
-        return bisect.bisect_right(
-            batches, limit_bytes, key=lambda batch: self.forecast(config, {**dims, BATCH: batch}).peak_bytes
-        )
-
-    def plans_by_tensor(self) -> dict[str, Plan]:
-        """Return nothing: parts of a step are told apart, and not their tensors."""
-        return {}
-
-    def _estimate(self, machine: Machine, simulator: StepSimulator, config: Config) -> Estimate:
-        again = simulator.made_again(config)
+    def _estimate(self, again: Amount) -> Estimate:
         whole = self.steps.amount + again
         return Estimate(
-            machine=machine,
-            operations=whole.operations,
+            step_seconds=whole.cost,
+            flops=whole.operations,
             moved_bytes=whole.moved_bytes,
-            operations_again=again.operations,
+            flops_again=again.operations,
             moved_bytes_again=again.moved_bytes,
-            seconds=whole.cost,
         )
 
     def _simulator_of(self, config: Config, dims: Mapping[str, int]) -> StepSimulator:
