@@ -10,7 +10,7 @@ import itertools
 import math
 import re
 from dataclasses import dataclass, field
-from typing import TYPE_CHECKING, Annotated, Protocol
+from typing import TYPE_CHECKING, Annotated
 
 import numpy as np
 
@@ -387,17 +387,28 @@ class Simulated:
 class Simulator(abc.ABC):
     """Simulates thousands of configs at once, at fixed dimensions.
 
+    Args:
+        choices: All that can be on, in the order of the columns that :meth:`simulate` takes.
+        occurrences: Number of occurrences of each.
+
     Attributes:
         call_seconds: Seconds that each choice adds to a step beyond its kernels, on at all its occurrences.
         step_error: Standard deviation of a choice's added time, as a share of a step: one each or one for all.
     """
 
-    call_seconds: np.ndarray
-    step_error: np.ndarray | float = STEP_ERROR
+    def __init__(self, choices: Sequence[Choice], occurrences: Sequence[int]) -> None:
+        self._choices, self._occurrences = choices, occurrences
+        self.call_seconds = np.zeros(len(choices))
+        self.step_error: np.ndarray | float = STEP_ERROR
 
-    @abc.abstractmethod
     def matrix(self, configs: Sequence[Config]) -> np.ndarray:
         """Return the configs as :meth:`simulate` takes them: one line each, a column for each choice."""
+        table = np.zeros((len(configs), len(self._choices)), dtype=np.float32)
+        for row, config in enumerate(configs):
+            for column, choice in enumerate(self._choices):
+                if (on := next((on for on in config.choices if on.covers(choice)), None)) is not None:
+                    table[row, column] = 1.0 if on.count is None else min(on.count / self._occurrences[column], 1.0)
+        return table
 
     def simulate(self, switches: np.ndarray) -> Simulated:
         """Forecast the memory and the recompute of configs.
@@ -425,13 +436,15 @@ def covered(switches: np.ndarray, space: Space, choices: Sequence[Choice]) -> np
     return most
 
 
-class PeakForecaster(Protocol):
+class PeakForecaster(abc.ABC):
     """Forecaster of memory for a search that has not measured yet."""
 
     @property
+    @abc.abstractmethod
     def likely_error(self) -> float:
         """Return the share that half of all forecasts were off by less than."""
 
+    @abc.abstractmethod
     def simulator(self, dims: Mapping[str, int], choices: Sequence[Choice]) -> Simulator:
         """Return a simulator at some dimensions, with a column for each of these choices.
 
@@ -439,30 +452,23 @@ class PeakForecaster(Protocol):
             KeyError: a shape depends on a dimension that is not known.
         """
 
+    @abc.abstractmethod
     def base_bytes(self, dims: Mapping[str, int]) -> int:
         """Return the bytes that a process needs at its peak beyond its live tensors."""
 
-    def forecasts(self, dims: Mapping[str, int]) -> list[Forecast]:
-        """Return all configs that were looked at, those that recompute least first."""
+    def forecasts(self, dims: Mapping[str, int]) -> list[Forecast]:  # noqa: ARG002  (of those that look at configs)
+        """Return those of all configs that were looked at, if any were."""
+        return []
 
 
 LARGEST_BATCH = 1 << 20
 
 
 @dataclass(frozen=True)
-class MemoryModel(abc.ABC):
-    """Model that turns small steps into peaks, by a training system's allocator and order of operations.
-
-    Attributes:
-        space: The plans of the model.
-    """
+class MemoryModel(PeakForecaster):
+    """Model that turns small steps into peaks, by a training system's allocator and order of operations."""
 
     space: Space
-
-    @property
-    @abc.abstractmethod
-    def likely_error(self) -> float:
-        """Return the share that half of all forecasts were off by less than."""
 
     @property
     @abc.abstractmethod
@@ -473,14 +479,6 @@ class MemoryModel(abc.ABC):
     @abc.abstractmethod
     def looked_at(self) -> Collection[Config]:
         """Return the configs that :meth:`forecasts` and :meth:`effects` tell of."""
-
-    @abc.abstractmethod
-    def simulator(self, dims: Mapping[str, int], choices: Sequence[Choice]) -> Simulator:
-        """Return a simulator, as :class:`PeakForecaster` has it."""
-
-    @abc.abstractmethod
-    def base_bytes(self, dims: Mapping[str, int]) -> int:
-        """Return the bytes that a process needs at its peak beyond its live tensors."""
 
     @abc.abstractmethod
     def timeline(self, config: Config, dims: Mapping[str, int] | None = None) -> Timeline:

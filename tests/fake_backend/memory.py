@@ -61,10 +61,10 @@ class LinearMemory(MemoryModel):
 
 class LinearSimulator(Simulator):
     def __init__(self, model, dims, choices):
-        self._choices, self._space = choices, model.space
+        super().__init__(choices, ())
+        self._space = model.space
         self._columns = [next(plan for plan in model.space.plans if choice in plan.choices) for choice in choices]
         self._shares = np.array([model.saved_share(plan, dims) / len(plan.choices) for plan in self._columns])
-        self.call_seconds = np.zeros(len(choices))
         self._none, self._full = (model.forecast(config, dims) for config in (Config(), model.space.all_on))
 
     def matrix(self, configs):

@@ -13,7 +13,7 @@ from torch import nn
 from torch.nn import functional
 
 from autorecompute.backends.torch.fake.live import LiveBytes, Segment, tensors_of
-from autorecompute.backends.torch.fake.repeats import Extent, Piece, Row
+from autorecompute.backends.torch.fake.repeats import Extent, Row
 from autorecompute.backends.torch.fake.steps import FakeSteps, Script
 from autorecompute.backends.torch.fake.survey import survey_steps
 from autorecompute.backends.torch.find.detection import detect, space_of
@@ -327,9 +327,9 @@ def test_units_that_are_given_something_else_are_not_left_out():
 def test_a_step_with_a_segment_missing_or_twice_does_not_stand_for_a_whole_one():
     row = Row(["a", "b", "c", "d"], {"c"})
     order = [Segment("forward", unit) for unit in (0, 1, 2, 3)] + [Segment("forward", 3, is_behind=True)]
-    pieces = [Piece(Segment("forward", unit), ((0, Extent(unit, unit)),)) for unit in (0, 1, 2)]
-    pieces.append(Piece(Segment("forward", 2, is_behind=True), ((0, Extent(3, 3)),)))
-    assert [extent.change for piece in row.whole(order, pieces) for _, extent in piece.nodes] == [0, 1, 1, 2, 3]
+    pieces = [(Segment("forward", unit), ((0, Extent(unit, unit)),)) for unit in (0, 1, 2)]
+    pieces.append((Segment("forward", 2, is_behind=True), ((0, Extent(3, 3)),)))
+    assert [extent.change for _, ((_, extent),) in row.whole(order, pieces)] == [0, 1, 1, 2, 3]
     for wrong in (pieces[1:], pieces[:-1], [*pieces, pieces[1]]):
         assert row.whole(order, wrong) is None
 

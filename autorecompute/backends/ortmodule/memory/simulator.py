@@ -15,7 +15,7 @@ if TYPE_CHECKING:
 
     from autorecompute.backends.ortmodule.memory.blueprint import Blueprint
     from autorecompute.memory import Operation
-    from autorecompute.plans import Choice, Config
+    from autorecompute.plans import Choice
 
 
 UNREAD = -1
@@ -62,12 +62,12 @@ class OrtSimulator(Simulator):
     """
 
     def __init__(self, blueprint: Blueprint, dims: Mapping[str, int], choices: Sequence[Choice]) -> None:
-        self._blueprint, self._choices = blueprint, tuple(choices)
+        super().__init__(choices, [1] * len(choices))  # plans do not count here, and nothing but kernels runs
+        self._blueprint = blueprint
         self._index = {op.key: index for index, op in enumerate(blueprint.repeatable)}
-        self._covers = np.zeros((len(self._choices), len(self._index)), dtype=np.float32)
-        for choice, covered in zip(self._choices, self._covers, strict=True):
+        self._covers = np.zeros((len(choices), len(self._index)), dtype=np.float32)
+        for choice, covered in zip(choices, self._covers, strict=True):
             covered[[self._index[op.key] for nodes in blueprint.subgraphs.get(choice.site, ()) for op in nodes]] = 1
-        self.call_seconds = np.zeros(len(self._choices))  # the graph is compiled: nothing but kernels runs
         self._seconds = np.array([op.seconds for op in blueprint.repeatable])
         self._step_seconds = math.fsum(op.seconds for op in blueprint.plain.operations)
         self._end = 2 * len(blueprint.operations) + 1
@@ -80,12 +80,6 @@ class OrtSimulator(Simulator):
         self._most = np.maximum.reduceat(constant, cuts).astype(np.float32)
         self._count_in_spans(np.searchsorted(cuts, np.arange(self._end + 1), side="right") - 1)
         self._stash = constant[2 * blueprint.backward]
-
-    def matrix(self, configs: Sequence[Config]) -> np.ndarray:
-        """Return the configs as :meth:`simulate` takes them: one line each, a column for each choice."""
-        return np.array(
-            [[choice in config.choices for choice in self._choices] for config in configs], dtype=np.float32
-        )
 
     def _simulate(self, switches: np.ndarray) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
         # Which operations run once more, of shape [repeatable, configs].

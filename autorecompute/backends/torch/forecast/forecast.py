@@ -250,21 +250,10 @@ ROUGH_ERROR = 0.06
 """The same where no step could be run on fake tensors: what real steps tell soon counts for more."""
 
 
-def switches_of(configs: Sequence[Config], choices: Sequence[Choice], occurrences: Sequence[int]) -> np.ndarray:
-    """Return the share of its occurrences at which each config has each choice on: one line each, a column a choice."""
-    table = np.zeros((len(configs), len(choices)), dtype=np.float32)
-    for row, config in enumerate(configs):
-        for column, choice in enumerate(choices):
-            if (on := next((on for on in config.choices if on.covers(choice)), None)) is not None:
-                table[row, column] = 1.0 if on.count is None else min(on.count / occurrences[column], 1.0)
-    return table
-
-
 class StepSimulator(Simulator):
     """Simulates steps part by part.
 
     Args:
-        choices: All that can be on, in the order of the columns that :meth:`simulate` takes.
         covers: The sites that each site makes again along with itself.
         scale: Size of activations, as a multiple of those in the steps.
     """
@@ -275,13 +264,9 @@ class StepSimulator(Simulator):
         self._change = _scaled([(part.change, part.fixed_change) for part in steps.parts], scale)
         self._highest = _scaled([(part.highest, part.fixed_highest) for part in steps.parts], scale)
         self._forward = np.array([part.phase == FORWARD for part in steps.parts])
-        self._choices, self._columns = choices, columns_of(steps, choices, covers, scale)
-        calls = [CALL_SECONDS.get(choice.option, 0.0) for choice in choices]
-        self.call_seconds = np.array(calls) * [column.occurrences for column in self._columns[: len(choices)]]
-
-    def matrix(self, configs: Sequence[Config]) -> np.ndarray:
-        """Return the configs as :meth:`simulate` takes them: one line each, a column for each choice."""
-        return switches_of(configs, self._choices, [column.occurrences for column in self._columns])
+        self._columns = columns_of(steps, choices, covers, scale)
+        super().__init__(choices, [column.occurrences for column in self._columns[: len(choices)]])
+        self.call_seconds = np.array([CALL_SECONDS.get(on.option, 0.0) for on in choices]) * self._occurrences
 
     def lives(self, switches: np.ndarray) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
         """Return the change of each part of each config, the most bytes that are alive in it, and the extra work."""
