@@ -3,11 +3,9 @@ import torch
 from torch import nn
 
 from autorecompute.backends.torch.fake.steps import Script
-from autorecompute.backends.torch.fake.survey import survey_steps
-from autorecompute.backends.torch.forecast.forecast import TorchMemoryModel
-from autorecompute.backends.torch.switch.applying import Tuned
 from autorecompute.memory import Phase, trace
-from autorecompute.plans import Config, Space
+from autorecompute.plans import Config
+from stand_ins.surveyed import Surveyed
 from tiny_models import ResNet
 
 
@@ -78,10 +76,8 @@ ROWS = torch.randn(4, 8)
 )
 def test_in_plain_pytorch_each_block_is_a_layer_whatever_it_is_called(model, inputs, layers):
     """What lies in no block, the optimizer too, is in none."""
-    tuned = Tuned.of(model, (inputs,), {})
     script = Script((inputs,), {}, [torch.optim.AdamW(model.parameters())])
-    steps = survey_steps(model, tuned.found, tuned.board, script)
-    timeline = TorchMemoryModel(Space(plans=()), steps, 0, {}).timeline(Config())
+    timeline = Surveyed(model, script).memory.timeline(Config())
     by_layer, profile = timeline.live_by_layer(), timeline.profile
     assert list(by_layer) == layers
     assert all(map(any, by_layer.values()))

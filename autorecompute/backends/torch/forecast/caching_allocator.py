@@ -66,11 +66,6 @@ class Block:
         """Return the first address behind the block."""
         return self.address + self.size
 
-    @property
-    def is_split(self) -> bool:
-        """Tell whether its segment has other blocks."""
-        return self.before is not None or self.after is not None
-
     def cut(self, size: int) -> Block:
         """Return a block of the bytes at its front; this one is what is left."""
         front = Block(self.address, size, is_mapped=self.is_mapped, before=self.before, after=self)

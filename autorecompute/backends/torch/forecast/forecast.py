@@ -38,12 +38,9 @@ if TYPE_CHECKING:
 
 
 class Column:
-    """Difference that one choice makes to a step where all its occurrences are on.
+    """Difference that one choice makes to a step where all its occurrences are on, as in its ``OptionStep``.
 
     Attributes:
-        parts: The parts of a step that differ, by their places, of shape ``[parts]``. Those that are told a second time
-            are the last ones.
-        change: Bytes that are added to the change of each of them; so is ``highest``.
         shares: Share of the choice that is on in each part by its count, of shape ``[occurrences + 1, parts + 1]``; the
             last entry is of all occurrences.
         covered: By the place of each column that covers this one: the share of each part, and of all occurrences in
@@ -73,9 +70,7 @@ class Column:
     def on(self, counts: np.ndarray, at: int) -> tuple[np.ndarray, np.ndarray]:
         """Return the share of the choice that makes something again, in each of its parts and of all occurrences.
 
-        Args:
-            counts: The counts of all columns, of shape ``[configs, columns]``.
-            at: The place of this column among them.
+        The counts are those of all columns, of shape ``[configs, columns]``, with this one in the place ``at``.
         """
         hidden = [table[counts[:, outer]] for outer, table in self.covered.items()]
         most = np.max(hidden, axis=0) if hidden else 0.0
@@ -140,16 +135,21 @@ FORWARD, BACKWARD = "forward", "backward"
 def draw(
     parts: Sequence[Part], change: np.ndarray, alive: np.ndarray, again: Collection[int], dims: Mapping[str, int]
 ) -> Timeline:
-    """Return the timeline of a step.
+    """Return the timeline of a step with these parts and dimensions, in which some units make something again.
 
-    Args:
-        parts: Its parts, in order.
-        change: Bytes that each adds to those that are alive.
-        alive: The most bytes that are alive in each, above those before the step.
-        again: The units in which something is made again.
-        dims: The dimensions of the step.
+    Each part changes the bytes that are alive; most of these are ``alive`` in it, above those before the step.
     """
-    parts, change, alive = _whole(parts, change, alive)
+    # The parts of each backward pass are one.
+    first = [
+        place
+        for place, part in enumerate(parts)
+        if not place or (part.phase, part.name) != (parts[place - 1].phase, parts[place - 1].name)
+    ]
+    parts, change, alive = (
+        [parts[place] for place in first],
+        np.add.reduceat(change, first),
+        np.maximum.reduceat(alive, first),
+    )
     kept = _in_time(_kept(parts, change), alive)
     passing = [
         _Piece(f"while it runs: {_name(part)} ({part.phase})", place, place, round(float(most)) - _held(kept, place))
@@ -170,16 +170,6 @@ def draw(
     return trace(
         StepProfile(operations=operations, tensors=tensors, backward=backward, dims=dict(dims), by_module=True)
     )
-
-
-def _whole(parts: Sequence[Part], change: np.ndarray, alive: np.ndarray) -> tuple[list[Part], np.ndarray, np.ndarray]:
-    """Return the same with the parts of each backward pass as one."""
-    first = [
-        place
-        for place, part in enumerate(parts)
-        if not place or (part.phase, part.name) != (parts[place - 1].phase, parts[place - 1].name)
-    ]
-    return [parts[place] for place in first], np.add.reduceat(change, first), np.maximum.reduceat(alive, first)
 
 
 class _Piece(NamedTuple):
@@ -285,10 +275,10 @@ class StepSimulator(Simulator):
     def made_again(self, config: Config) -> Amount:
         """Return the recompute of one config in a step."""
         counts = self._counts(self.matrix([config]))
-        shares = (float(column.on(counts, at)[1][0]) for at, column in enumerate(self._columns))
-        return sum(
-            (column.option.again.times(share) for column, share in zip(self._columns, shares, strict=True)), Amount()
+        again = (
+            column.option.again.times(float(column.on(counts, at)[1][0])) for at, column in enumerate(self._columns)
         )
+        return sum(again, Amount())
 
     def _counts(self, switches: np.ndarray) -> np.ndarray:
         counts = np.zeros((len(switches), len(self._columns)), dtype=int)
@@ -316,9 +306,8 @@ class TorchMemoryModel(MemoryModel):
 
     Attributes:
         resting_bytes: Bytes that the process held before its first step.
-        sizes: The dimensions of the steps.
+        sizes: The dimensions of the steps but for the batch.
         told: The detection: presets on a card and on a rank, and the machine whose seconds the steps tell.
-        likely_error: Share that half of all forecasts are off by less than.
     """
 
     steps: Steps
@@ -329,11 +318,9 @@ class TorchMemoryModel(MemoryModel):
 
     @classmethod
     def of(cls, detection: Detection, *, roughly: bool = False) -> Self | None:
-        """Return that of every config of a detection; ``None`` where no step could be run on fake tensors.
+        """Return that of a detection; ``None`` where no step could be run on fake tensors.
 
-        Args:
-            detection: The model's.
-            roughly: True for what one forward pass tells, where it does.
+        Where asked for, it is what one forward pass tells roughly.
         """
         told = TorchDetection.of(detection)
         steps = told.rough_steps if roughly else told.steps
