@@ -59,36 +59,24 @@ ONE, REST = 1 / MIB, 512 / MIB
 
 
 @pytest.mark.parametrize(
-    ("requests", "reserved"),
+    ("settings", "requests", "reserved"),
     [
-        ([ONE], 2),
-        ([1], 2),
-        ([1 + ONE], 20),
-        ([10 - REST], 20),
-        ([10], 10),
-        ([10 + ONE], 12),
-        ([33], 34),
-        pytest.param([2, 1], 22, id="small and large requests share no segment"),
-        pytest.param([1, 1 - REST, REST], 2, id="a small segment is used to its last block"),
-        pytest.param([1, 1 - REST, REST, ONE], 4, id="and not beyond"),
+        *((FIXED, [size], reserved) for size, reserved in ((ONE, 2), (1, 2), (1 + ONE, 20), (10 - REST, 20), (10, 10))),
+        *((FIXED, [size], reserved) for size, reserved in ((10 + ONE, 12), (33, 34))),
+        pytest.param(FIXED, [2, 1], 22, id="small and large requests share no segment"),
+        pytest.param(FIXED, [1, 1 - REST, REST], 2, id="a small segment is used to its last block"),
+        pytest.param(FIXED, [1, 1 - REST, REST, ONE], 4, id="and not beyond"),
+        *(
+            (GROWING, sizes, pages)
+            for sizes, pages in (([ONE], 2), ([1 + ONE], 20), ([1.5, 30], 40), ([1.5, 30, 1], 42))
+        ),
+        pytest.param(GROWING, [15, 10, 10], 40, id="what is free at its end is the front of what comes"),
     ],
 )
-def test_a_segment_has_2_mib_or_20_mib_or_as_much_as_one_large_request(requests, reserved):
-    assert after(requests).now.reserved == reserved * MIB
-
-
-@pytest.mark.parametrize(
-    ("requests", "reserved"),
-    [
-        ([ONE], 2),
-        ([1 + ONE], 20),
-        ([1.5, 30], 40),
-        ([1.5, 30, 1], 42),
-        pytest.param([15, 10, 10], 40, id="what is free at its end is the front of what comes"),
-    ],
-)
-def test_a_growing_segment_grows_by_pages_of_2_or_20_mib(requests, reserved):
-    assert after(requests, settings=GROWING).now.reserved == reserved * MIB
+def test_a_segment_has_2_or_20_mib_or_as_much_as_one_large_request_and_a_growing_one_pages_of_these(
+    settings, requests, reserved
+):
+    assert after(requests, settings=settings).now.reserved == reserved * MIB
 
 
 @pytest.mark.parametrize(
