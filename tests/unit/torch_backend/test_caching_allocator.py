@@ -61,15 +61,20 @@ ONE, REST = 1 / MIB, 512 / MIB
 @pytest.mark.parametrize(
     ("settings", "requests", "reserved"),
     [
-        *((FIXED, [size], reserved) for size, reserved in ((ONE, 2), (1, 2), (1 + ONE, 20), (10 - REST, 20), (10, 10))),
-        *((FIXED, [size], reserved) for size, reserved in ((10 + ONE, 12), (33, 34))),
+        (FIXED, [ONE], 2),
+        (FIXED, [1], 2),
+        (FIXED, [1 + ONE], 20),
+        (FIXED, [10 - REST], 20),
+        (FIXED, [10], 10),
+        (FIXED, [10 + ONE], 12),
+        (FIXED, [33], 34),
         pytest.param(FIXED, [2, 1], 22, id="small and large requests share no segment"),
         pytest.param(FIXED, [1, 1 - REST, REST], 2, id="a small segment is used to its last block"),
         pytest.param(FIXED, [1, 1 - REST, REST, ONE], 4, id="and not beyond"),
-        *(
-            (GROWING, sizes, pages)
-            for sizes, pages in (([ONE], 2), ([1 + ONE], 20), ([1.5, 30], 40), ([1.5, 30, 1], 42))
-        ),
+        (GROWING, [ONE], 2),
+        (GROWING, [1 + ONE], 20),
+        (GROWING, [1.5, 30], 40),
+        (GROWING, [1.5, 30, 1], 42),
         pytest.param(GROWING, [15, 10, 10], 40, id="what is free at its end is the front of what comes"),
     ],
 )
