@@ -137,11 +137,6 @@ class StepProfiles:
     held_bytes: Bytes
     profiles: dict[Config, StepProfile]
 
-    @property
-    def batch(self) -> int | None:
-        """Return the samples a forward of the profiled steps."""
-        return self.profiles[Config()].dims.get(BATCH)
-
 
 def _require_order(profile: StepProfile) -> None:
     count = len(profile.operations)

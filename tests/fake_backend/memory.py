@@ -61,15 +61,11 @@ class LinearMemory(MemoryModel):
 
 class LinearSimulator(Simulator):
     def __init__(self, model, dims, choices):
-        super().__init__(choices, ())
+        plans = [next(plan for plan in model.space.plans if choice in plan.choices) for choice in choices]
+        super().__init__(choices, [max(plan.occurrences, 1) for plan in plans])
         self._space = model.space
-        self._columns = [next(plan for plan in model.space.plans if choice in plan.choices) for choice in choices]
-        self._shares = np.array([model.saved_share(plan, dims) / len(plan.choices) for plan in self._columns])
+        self._shares = np.array([model.saved_share(plan, dims) / len(plan.choices) for plan in plans])
         self._none, self._full = (model.forecast(config, dims) for config in (Config(), model.space.all_on))
-
-    def matrix(self, configs):
-        rows = [[config.share_of(plan) for plan in self._columns] for config in configs]
-        return np.array(rows, dtype=np.float32).reshape(len(rows), len(self._choices))
 
     def _simulate(self, switches):
         shares = (switches - covered(switches, self._space, self._choices)) @ self._shares

@@ -126,13 +126,6 @@ def test_a_plan_saves_at_the_stash_and_costs_time(model, plan):
     assert alone.recompute_share == pytest.approx(1 / 6)
 
 
-def test_a_limit_is_near_where_forecasts_err_that_much(model):
-    forecast = model.forecast(Config(), {"batch": 20})
-    factors = (1 - 2 * WORST_ERROR, 1 - WORST_ERROR / 2, 1, 1 + WORST_ERROR / 2, 1 + 2 * WORST_ERROR)
-    near = [forecast.is_near(round(forecast.peak_bytes * factor)) for factor in factors]
-    assert near == [False, True, True, True, False]
-
-
 def test_the_largest_batch_is_the_last_that_holds_the_limit(model):
     limit = 900 * MIB
     batch = model.largest_batch(Config(), {"batch": 2}, limit)
