@@ -477,11 +477,7 @@ class MemoryModel(PeakForecaster):
 
     @abc.abstractmethod
     def timeline(self, config: Config, dims: Mapping[str, int] | None = None) -> Timeline:
-        """Return a config's step, at other dimensions than the profiled ones where they are given.
-
-        Raises:
-            KeyError: a shape depends on a dimension that is not known.
-        """
+        """Return a config's step, at other dimensions than the profiled ones where they are given."""
 
     @abc.abstractmethod
     def forecast(self, config: Config, dims: Mapping[str, int]) -> Forecast:

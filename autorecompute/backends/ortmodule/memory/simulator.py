@@ -56,9 +56,6 @@ class OrtSimulator(Simulator):
 
     What does not depend on the config is added up once. Time is cut into spans, at every moment at which something may
     begin or end that does depend on it; of the rest, only the most that it takes in each span is kept.
-
-    Raises:
-        KeyError: a shape depends on a dimension that is not known.
     """
 
     def __init__(self, blueprint: Blueprint, dims: Mapping[str, int], choices: Sequence[Choice]) -> None:

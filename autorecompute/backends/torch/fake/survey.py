@@ -170,12 +170,7 @@ _LOG = logging.getLogger(__name__)
 def survey_steps(
     model: Module, found: Detected, board: Switchboard, script: Script, machine: Machine | None = None
 ) -> Steps:
-    """Run steps of the model on fake tensors, without recompute and with each choice.
-
-    Raises:
-        UnknownValueError: A value is looked at that the probe has not seen.
-        RuntimeError: An operator cannot be run on fake tensors.
-    """
+    """Run steps of the model on fake tensors, without recompute and with each choice, as :meth:`FakeSteps.taking`."""
     # Of a training that goes on.
     known_bytes = sum(one.nbytes for one in state_of(script.optimizers) if not is_fake(one))
     began, seconds = time.process_time(), SECONDS if machine is None else SECONDS_ALONE
