@@ -289,10 +289,8 @@ def _first(results: Sequence[Any]) -> Tensor:
 def reserve(model: Module, tuned: Tuned, script: Script, configs: Iterable[Config]) -> dict[str, tuple[int, int]]:
     """Return the bytes that each config, by its hash, has allocated and reserved on a card at its peak.
 
-    The allocator has the settings of the environment.
-
-    A fragment of memory is what many requests in a row leave, so the figures of plans do not add up: each config has a
-    whole step of its own.
+    The allocator has the settings of the environment. A fragment of memory is what many requests in a row leave, so the
+    figures of plans do not add up: each config has a whole step of its own.
 
     Raises:
         SetupError: the environment sets what is not modelled.
@@ -369,9 +367,7 @@ def _at_peak(step: FakeLiveBytes, parts: Iterable[tuple[Kinds, Kinds]]) -> Kinds
         now[STATE if number in step.state else step.kinds.get(number, ACTIVATIONS)] += size
     peak = now
     for most, change in parts:
-        highest = _plus(now, most)
-        if highest.total() > peak.total():
-            peak = highest
+        peak = max(peak, _plus(now, most), key=collections.Counter.total)
         now = _plus(now, change)
     return peak
 
