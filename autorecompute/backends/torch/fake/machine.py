@@ -33,6 +33,7 @@ from autorecompute.backends.torch.forecast.cards import (
     AttentionCall,
     kernel_of,
 )
+from autorecompute.backends.torch.forecast.records import OnCard
 from autorecompute.backends.torch.switch.switchboard import attention_by
 from autorecompute.errors import ScriptError
 from autorecompute.memory import RankPeak
@@ -286,22 +287,22 @@ def _first(results: Sequence[Any]) -> Tensor:
     return result
 
 
-def reserve(model: Module, tuned: Tuned, script: Script, configs: Iterable[Config]) -> dict[str, tuple[int, int]]:
-    """Return the bytes that each config, by its hash, has allocated and reserved on a card at its peak.
+def reserve(model: Module, tuned: Tuned, script: Script, configs: Iterable[Config]) -> tuple[OnCard, ...]:
+    """Return the memory that each config reserves on a card, with the allocator's settings of the environment.
 
-    The allocator has the settings of the environment. A fragment of memory is what many requests in a row leave, so the
-    figures of plans do not add up: each config has a whole step of its own.
+    A fragment of memory is what many requests in a row leave, so the figures of plans do not add up: each config has a
+    whole step of its own.
 
     Raises:
         SetupError: the environment sets what is not modelled.
     """
     settings = settings_in(os.environ)
-    steps, told = FakeSteps(model, tuned.found.structure.units, script, tuned.found.values), {}
+    steps, told = FakeSteps(model, tuned.found.structure.units, script, tuned.found.values), []
     with steps.prepared(tuned.board) as (_, take):
         for config in configs:
             peak = card_memory(take(config.choices, optimizes=True), **settings)
-            told[config.hash] = peak.allocated, peak.reserved
-    return told
+            told.append(OnCard(config=config, allocated_bytes=peak.allocated, reserved_bytes=peak.reserved))
+    return tuple(told)
 
 
 STATE, ACTIVATIONS = "state", "activations"
@@ -401,7 +402,7 @@ def with_whole_steps(  # noqa: PLR0913  (a model, its configs, and two ways to l
     model, configs = tuned.reference(), dict.fromkeys(configs)
     assert model is not None, "a model that is called is there"
     assert told.steps is not None, "a whole step is run where others were"
-    on_card = reserve(model, tuned, script, configs) if card else {}
+    on_card = reserve(model, tuned, script, configs) if card else ()
     of_rank = divide(model, tuned, script, told.steps, configs) if ranks else ()
     is_apart = bool(of_rank) and script.buckets is None and not is_sharded(model)
     return dataclasses.replace(told, on_card=on_card, of_rank=of_rank, is_apart=is_apart)

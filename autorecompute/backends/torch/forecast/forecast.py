@@ -369,8 +369,7 @@ class TorchMemoryModel(MemoryModel):
         seen = simulator.simulate(simulator.matrix([config]))
         live_bytes, is_looked_at = int(seen.peak_bytes[0]), self._scale(dims) == 1
         machine = self.told.machine if is_looked_at else None
-        on_card = self.told.on_card if is_looked_at else {}
-        allocated_bytes, reserved_bytes = on_card.get(config.hash, (None, None))
+        on_card = next((one for one in self.told.on_card if one.config == config and is_looked_at), None)
         return Forecast(
             config=config,
             peak_bytes=self.base_bytes(dims) + live_bytes,
@@ -378,8 +377,8 @@ class TorchMemoryModel(MemoryModel):
             stash_bytes=int(seen.stash_bytes[0]),
             error_share=WORST_ERROR,
             recompute_share=float(seen.recompute_share[0]),
-            allocated_bytes=allocated_bytes,
-            reserved_bytes=reserved_bytes,
+            allocated_bytes=on_card.allocated_bytes if on_card is not None else None,
+            reserved_bytes=on_card.reserved_bytes if on_card is not None else None,
             estimate=self._estimate(simulator.made_again(config)) if machine is not None else None,
             machine=machine,
             rank=next((one for one in self.told.of_rank if one.config == config and is_looked_at), None),

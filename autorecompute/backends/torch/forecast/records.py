@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from typing import TYPE_CHECKING, Final, Self
 
 from autorecompute import codec
@@ -198,6 +198,15 @@ class Steps:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
+class OnCard:
+    """Memory that PyTorch's allocator would hold on a card at the peak: in blocks that tensors have, and in all."""
+
+    config: Config
+    allocated_bytes: Bytes
+    reserved_bytes: Bytes
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
 class CompiledPeak:
     """Forecast of a step of compiled code, by the compiler's graph.
 
@@ -226,8 +235,7 @@ class TorchDetection:
         rough_steps: The same as far as one forward pass tells, where they cannot.
         on_fakes: True if the whole script ran on fake tensors.
         assumed: Lines of it that looked at a number which was not there.
-        on_card: For each preset by its hash, where a card was asked for: bytes that PyTorch's allocator has handed out
-            there at the peak, and bytes that it has reserved.
+        on_card: For each preset, where a card was asked for.
         of_rank: For each preset, where one rank of several was asked for.
         is_apart: True if nothing joins the ranks that were asked for: each trains a model of its own.
         machine: The machine whose seconds ``Steps`` and ``OptionStep`` tell; ``None`` where they tell no seconds.
@@ -244,7 +252,7 @@ class TorchDetection:
     rough_steps: Steps | None = None
     on_fakes: bool = False
     assumed: tuple[str, ...] = ()
-    on_card: dict[str, tuple[Bytes, Bytes]] = field(default_factory=dict, hash=False)
+    on_card: tuple[OnCard, ...] = ()
     of_rank: tuple[RankPeak, ...] = ()
     is_apart: bool = False
     machine: Machine | None = None
