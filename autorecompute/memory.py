@@ -2,24 +2,26 @@
 
 from __future__ import annotations
 
+import abc
+import bisect
 import enum
 import functools
 import itertools
 import math
 import re
 from dataclasses import dataclass, field
-from typing import TYPE_CHECKING, Annotated, Protocol
+from typing import TYPE_CHECKING, Annotated
 
 import numpy as np
 
-from autorecompute.plans import Config, Plan
+from autorecompute.plans import Config, Plan, Space
 from autorecompute.plans.savings import BATCH, evaluate
 from autorecompute.ranges import LARGEST, Bytes, Count, Operations, PositiveBytes, PositiveCount, Rate, Seconds
 
 if TYPE_CHECKING:
-    from collections.abc import Mapping, Sequence
+    from collections.abc import Collection, Mapping, Sequence
 
-    from autorecompute.plans import Choice, Space
+    from autorecompute.plans import Choice
 
 
 MOST_DIMENSIONS = 64
@@ -135,11 +137,6 @@ class StepProfiles:
     held_bytes: Bytes
     profiles: dict[Config, StepProfile]
 
-    @property
-    def batch(self) -> int | None:
-        """Return the samples a forward of the profiled steps."""
-        return self.profiles[Config()].dims.get(BATCH)
-
 
 def _require_order(profile: StepProfile) -> None:
     count = len(profile.operations)
@@ -232,6 +229,15 @@ class Timeline:
         alive = [(tensor, size) for tensor, size in self._sized() if tensor.first <= self.peak <= tensor.last]
         return sorted(alive, key=lambda pair: (-pair[1], pair[0].name))[:MOST_PIECES]
 
+    def recomputed(self) -> tuple[list[Operation], list[Operation]]:
+        """Return the operations that run once more up to the peak, and those that do after it."""
+        operations, behind = self.profile.operations, self.peak + 1
+        before, after = (
+            [operation for operation in part if operation.phase is Phase.RECOMPUTE]
+            for part in (operations[:behind], operations[behind:])
+        )
+        return before, after
+
     def live_by_phase(self) -> dict[Phase, tuple[int, ...]]:
         """Return the bytes alive during each operation, by what they were made in; they add up to ``live_bytes``."""
         made: dict[Phase, list[tuple[Tensor, int]]] = {phase: [] for phase in Phase}
@@ -276,35 +282,6 @@ def _accumulate(tensors: list[tuple[Tensor, int]], length: int) -> tuple[int, ..
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Chain:
-    """Recompute before a step reaches its peak.
-
-    Attributes:
-        operations: Those that were recomputed up to the peak, in order.
-        recomputed: Number of operations that the whole step recomputes.
-        waiting_bytes: Bytes of recomputed tensors that are alive at the peak.
-    """
-
-    operations: tuple[Operation, ...]
-    recomputed: int
-    waiting_bytes: int
-
-    @property
-    def share_of_work(self) -> float:
-        """Return the share of the step's recompute that is done before its peak, from 0 to 1."""
-        return len(self.operations) / self.recomputed if self.recomputed else 0.0
-
-
-def find_chain(timeline: Timeline) -> Chain:
-    """Return the step's recompute up to its peak; empty where it recomputes nothing before it."""
-    profile = timeline.profile
-    before, after = profile.operations[: timeline.peak + 1], profile.operations[timeline.peak + 1 :]
-    done, left = ([it for it in part if it.phase is Phase.RECOMPUTE] for part in (before, after))
-    waiting = timeline.live_by_phase()[Phase.RECOMPUTE][timeline.peak]
-    return Chain(operations=tuple(done), recomputed=len(done) + len(left), waiting_bytes=waiting)
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
 class Machine:
     """Peak speeds of a machine."""
 
@@ -318,24 +295,17 @@ class Machine:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Estimate:
-    """Work of a step, and its least time on a machine.
+    """Work of a step, and its least time on the machine of ``peak.machine``. No step was run there.
 
     Every operator takes as long as its operations at the machine's speed, or as reading its arguments and writing its
     results, whichever is longer. Nothing is added for what a kernel does not reach of these speeds, or for Python.
-
-    Attributes:
-        operations: Floating point operations of a step, those that are made again among them.
-        moved_bytes: Bytes that its operators read and write.
-        operations_again: Those of them that recompute adds.
-        moved_bytes_again: Those of them that recompute adds.
     """
 
-    machine: Machine
-    operations: Operations
-    moved_bytes: Operations
-    operations_again: Operations
-    moved_bytes_again: Operations
-    seconds: Seconds
+    step_seconds: Annotated[Seconds, "Time of its operators at the machine's full speeds; a real step takes longer."]
+    flops: Annotated[Operations, "Floating point operations of a step, those of recompute among them."]
+    moved_bytes: Annotated[Operations, "Bytes that its operators read and write."]
+    flops_again: Annotated[Operations, "Those of them that recompute adds."]
+    moved_bytes_again: Annotated[Operations, "Those of them that recompute adds."]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -375,6 +345,7 @@ class Forecast:
             card was asked for, or no whole step was run with the config.
         reserved_bytes: Bytes that it would have taken from the card.
         estimate: ``None`` where nobody asked, or at other dimensions than those of the steps that were looked at.
+        machine: The machine that the estimate is for; ``None`` without one.
         rank: ``None`` where none of several was asked for, or no step was run with the config at these dimensions.
     """
 
@@ -387,6 +358,7 @@ class Forecast:
     allocated_bytes: int | None = None
     reserved_bytes: int | None = None
     estimate: Estimate | None = None
+    machine: Machine | None = None
     rank: RankPeak | None = None
 
     def is_near(self, limit_bytes: int) -> bool:
@@ -394,13 +366,8 @@ class Forecast:
         return abs(self.peak_bytes - limit_bytes) < self.error_share * self.peak_bytes
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Effect:
-    """Effect of one plan: the forecasts with nothing else on, and with everything else on where that was profiled."""
-
-    plan: Plan
-    alone: Forecast
-    left_out: Forecast | None
+CHUNK = 4096
+"""Configs that are simulated together: their arrays stay in the processor's cache."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -412,34 +379,67 @@ class Simulated:
     recompute_share: np.ndarray
 
 
-class Simulator(Protocol):
-    """Simulates thousands of configs at once, at fixed dimensions."""
+class Simulator(abc.ABC):
+    """Simulates thousands of configs at once, at fixed dimensions.
 
-    @property
-    def call_seconds(self) -> np.ndarray:
-        """Return the seconds that each choice adds to a step beyond its kernels, on at all its occurrences."""
+    Args:
+        choices: All that can be on, in the order of the columns that :meth:`simulate` takes.
+        occurrences: Number of occurrences of each.
 
-    @property
-    def step_error(self) -> np.ndarray | float:
-        """Return the standard deviation of a choice's added time, as a share of a step: one each or one for all."""
+    Attributes:
+        call_seconds: Seconds that each choice adds to a step beyond its kernels, on at all its occurrences.
+        step_error: Standard deviation of a choice's added time, as a share of a step: one each or one for all.
+    """
+
+    def __init__(self, choices: Sequence[Choice], occurrences: Sequence[int]) -> None:
+        self._choices, self._occurrences = choices, occurrences
+        self.call_seconds = np.zeros(len(choices))
+        self.step_error: np.ndarray | float = STEP_ERROR
 
     def matrix(self, configs: Sequence[Config]) -> np.ndarray:
         """Return the configs as :meth:`simulate` takes them: one line each, a column for each choice."""
+        table = np.zeros((len(configs), len(self._choices)), dtype=np.float32)
+        for row, config in enumerate(configs):
+            for column, choice in enumerate(self._choices):
+                if (on := next((on for on in config.choices if on.covers(choice)), None)) is not None:
+                    table[row, column] = 1.0 if on.count is None else min(on.count / self._occurrences[column], 1.0)
+        return table
 
     def simulate(self, switches: np.ndarray) -> Simulated:
         """Forecast the memory and the recompute of configs.
 
-        A switch is the share of its occurrences at which a choice is on, 0 or 1 where plans do not count.
+        Args:
+            switches: The share of its occurrences at which each choice is on, of shape ``[configs, choices]``; 0 or 1
+                where plans do not count.
         """
+        starts = range(0, max(len(switches), 1), CHUNK)
+        chunks = [self._simulate(switches[start : start + CHUNK]) for start in starts]
+        return Simulated(*(np.concatenate(part) for part in zip(*chunks, strict=True)))
+
+    @abc.abstractmethod
+    def _simulate(self, switches: np.ndarray) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
+        """Return the fields of :class:`Simulated` for a few of the configs."""
 
 
-class PeakForecaster(Protocol):
+def covered(switches: np.ndarray, space: Space, choices: Sequence[Choice]) -> np.ndarray:
+    """Return the share of its occurrences at which each choice lies inside of what is made again as a whole."""
+    covered = np.zeros_like(switches)
+    for outer, around in enumerate(choices):
+        inside = [at for at, choice in enumerate(choices) if choice.site in space.covers.get(around.site, ())]
+        covered[:, inside] = np.maximum(covered[:, inside], switches[:, [outer]])
+    most: np.ndarray = np.minimum(covered, switches)
+    return most
+
+
+class PeakForecaster(abc.ABC):
     """Forecaster of memory for a search that has not measured yet."""
 
     @property
+    @abc.abstractmethod
     def likely_error(self) -> float:
         """Return the share that half of all forecasts were off by less than."""
 
+    @abc.abstractmethod
     def simulator(self, dims: Mapping[str, int], choices: Sequence[Choice]) -> Simulator:
         """Return a simulator at some dimensions, with a column for each of these choices.
 
@@ -447,42 +447,75 @@ class PeakForecaster(Protocol):
             KeyError: a shape depends on a dimension that is not known.
         """
 
+    @abc.abstractmethod
     def base_bytes(self, dims: Mapping[str, int]) -> int:
         """Return the bytes that a process needs at its peak beyond its live tensors."""
 
-    def forecasts(self, dims: Mapping[str, int]) -> list[Forecast]:
-        """Return all configs that were looked at, those that recompute least first."""
+    def forecasts(self, dims: Mapping[str, int]) -> list[Forecast]:  # noqa: ARG002  (of those that look at configs)
+        """Return those of all configs that were looked at, if any were."""
+        return []
 
 
-class MemoryModel(PeakForecaster, Protocol):
+LARGEST_BATCH = 1 << 20
+
+
+@dataclass(frozen=True)
+class MemoryModel(PeakForecaster):
     """Model that turns small steps into peaks, by a training system's allocator and order of operations."""
 
-    @property
-    def space(self) -> Space:
-        """Return the plans of the model."""
+    space: Space
 
     @property
+    @abc.abstractmethod
     def dims(self) -> dict[str, int]:
         """Return the dimensions of the profiled steps."""
 
+    @property
+    @abc.abstractmethod
+    def looked_at(self) -> Collection[Config]:
+        """Return the configs that :meth:`forecasts` and :meth:`effects` tell of."""
+
+    @abc.abstractmethod
     def timeline(self, config: Config, dims: Mapping[str, int] | None = None) -> Timeline:
-        """Return a config's step, at other dimensions than the profiled ones where they are given.
+        """Return a config's step, at other dimensions than the profiled ones where they are given."""
 
-        Raises:
-            KeyError: a shape depends on a dimension that is not known.
-        """
-
+    @abc.abstractmethod
     def forecast(self, config: Config, dims: Mapping[str, int]) -> Forecast:
         """Forecast a config at these dimensions."""
 
-    def effects(self, dims: Mapping[str, int]) -> list[Effect]:
-        """Return the effect of each plan that was looked at alone, the largest saving at the peak first."""
+    def forecasts(self, dims: Mapping[str, int]) -> list[Forecast]:
+        """Return all configs that were looked at, those that recompute least first."""
+        found = [self.forecast(config, dims) for config in self.looked_at]
+        return sorted(found, key=lambda forecast: (forecast.recompute_share, forecast.peak_bytes))
+
+    def effects(self, dims: Mapping[str, int]) -> list[tuple[Plan, Forecast, Forecast | None]]:
+        """Return each plan that was looked at alone, the lowest peak first.
+
+        With each come its own forecast, and that of all other plans, ``None`` where those were not looked at.
+        """
+        known, all_on, effects = self.looked_at, self.space.all_on, []
+        for plan in self.space.plans:
+            if (alone := Config.of([plan])) in known:
+                others = self._others(plan, all_on)
+                left_out = None if others is None else self.forecast(others, dims)
+                effects.append((plan, self.forecast(alone, dims), left_out))
+        return sorted(effects, key=lambda effect: (effect[1].peak_bytes, effect[0].id))
+
+    def _others(self, plan: Plan, all_on: Config) -> Config | None:
+        """Return the config of all other plans; ``None`` where that was not looked at."""
+        others = all_on.without_plan(plan)
+        return others if others in self.looked_at else None
 
     def largest_batch(self, config: Config, dims: Mapping[str, int], limit_bytes: int) -> int:
         """Return the largest batch whose forecast holds the limit, 0 if none does; every other dimension as given."""
+        batches = range(1, LARGEST_BATCH)
+        return bisect.bisect_right(
+            batches, limit_bytes, key=lambda batch: self.forecast(config, {**dims, BATCH: batch}).peak_bytes
+        )
 
     def plans_by_tensor(self) -> dict[str, Plan]:
         """Return the plan that each tensor depends on, by the name of the tensor, as far as that is known."""
+        return {}
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -543,22 +576,10 @@ class PeakView:
     @property
     def card_limit(self) -> int | None:
         """Return an allocator's limit: the given one, or without one the card's memory; ``None`` where nobody knows."""
-        estimate = self.none.estimate
-        return self.limit_bytes or (estimate.machine.memory_bytes if estimate is not None else None)
-
-    def describe(self, config: Config) -> str:
-        """Return the config in a few words."""
-        return self.model.space.describe(config)
+        machine = self.none.machine
+        return self.limit_bytes or (machine.memory_bytes if machine is not None else None)
 
     def timelines(self) -> dict[str, Timeline]:
         """Return both timelines by the names of their configs, none first; one where it is the config."""
         configs = dict.fromkeys([Config(), self.config])
-        return {self.describe(config): self.model.timeline(config, self.dims) for config in configs}
-
-    def effects(self) -> list[Effect]:
-        """Return the effect of each plan."""
-        return self.model.effects(self.dims)
-
-    def forecasts(self) -> list[Forecast]:
-        """Return the forecast of each surveyed config."""
-        return self.model.forecasts(self.dims)
+        return {self.model.space.describe(config): self.model.timeline(config, self.dims) for config in configs}

@@ -25,15 +25,15 @@ from torch.nn import functional
 from autorecompute.backends.torch.fake.repeats import STEPS, card_memory
 from autorecompute.backends.torch.fake.steps import FakeSteps, Script
 from autorecompute.backends.torch.find.detection import detect
-from autorecompute.backends.torch.forecast.caching_allocator import AllocatorSettings, CachingAllocator
+from autorecompute.backends.torch.forecast.caching_allocator import CachingAllocator
 from autorecompute.units import MIB, format_bytes
 
 CLASSES, WIDTH, HEADS, LAYERS, SEQUENCE, BATCH = 8000, 768, 12, 6, 512, 8
 FIGURES = {"allocated": "allocated_bytes", "requested": "requested_bytes", "reserved": "reserved_bytes"}
 SETTINGS = {
-    "": AllocatorSettings(),
-    "expandable_segments:True": AllocatorSettings(expandable_segments=True),
-    "max_split_size_mb:64": AllocatorSettings(max_split_size=64 * MIB),
+    "": {},
+    "expandable_segments:True": {"expandable_segments": True},
+    "max_split_size_mb:64": {"max_split_size": 64 * MIB},
 }
 
 
@@ -112,9 +112,9 @@ def recorded():
 def compare(settings):
     """The figures of the card, of its recorded requests and of a fake step, in bytes."""
     kept, requests, peaks = recorded()
-    allocator = CachingAllocator(settings)
+    allocator = CachingAllocator(**settings)
     allocator.answer(requests)
-    faked = card_memory(forecast(*kept), settings)
+    faked = card_memory(forecast(*kept), **settings)
     return {
         name: {"card": peaks[name], "replayed": getattr(allocator.peak, name), "faked": getattr(faked, name)}
         for name in FIGURES

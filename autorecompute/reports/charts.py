@@ -156,7 +156,7 @@ def _draw(view: PeakView, suffix: str) -> bytes:
 
 def _draw_frontier(axes: Axes, view: PeakView) -> None:
     """Draw peak against a step's estimated time, or where there is none against recompute, and the limit."""
-    estimate = view.none.estimate
+    machine = view.none.machine
     line = [(forecast.peak_bytes / MIB, _cost(forecast)) for forecast in view.frontier]
     axes.plot(
         *zip(*line, strict=True), drawstyle="steps-post", color=PICTURE_COLORS[str(Phase.FORWARD)], label="frontier"
@@ -168,13 +168,13 @@ def _draw_frontier(axes: Axes, view: PeakView) -> None:
         axes.annotate(name, place, xytext=(5, 3), textcoords="offset points", fontsize=7, color=PICTURE_COLORS["ink"])
     if view.limit_bytes is not None:
         axes.axvline(view.limit_bytes / MIB, color=PICTURE_COLORS[Phase.RECOMPUTE], linestyle="--", label="limit")
-    where = f"step, estimated for {describe_machine(estimate.machine)}, ms" if estimate is not None else ""
+    where = f"step, estimated for {describe_machine(machine)}, ms" if machine is not None else ""
     axes.set(title="all configs, predicted", xlabel="peak, MiB", ylabel=where or "recompute, share of a step")
     axes.legend(loc="best")
 
 
 def _cost(forecast: Forecast) -> float:
-    return forecast.recompute_share if forecast.estimate is None else 1000 * forecast.estimate.seconds
+    return forecast.recompute_share if forecast.estimate is None else 1000 * forecast.estimate.step_seconds
 
 
 SVG, XLINK = "http://www.w3.org/2000/svg", "http://www.w3.org/1999/xlink"

@@ -6,10 +6,10 @@ from dataclasses import dataclass, fields
 from typing import TYPE_CHECKING, Annotated, Any, Literal, TypeVar
 
 from autorecompute.codec import ABSENT, Absent
-from autorecompute.memory import Machine, Phase, RankPeak, find_chain
+from autorecompute.memory import Estimate, Machine, Phase, RankPeak
 from autorecompute.plans import Config, Offer, Plan
 from autorecompute.plans.savings import BATCH, evaluate
-from autorecompute.ranges import AnyBytes, Bytes, Count, Operations, PositiveBytes, PositiveCount, Ratio, Seconds
+from autorecompute.ranges import AnyBytes, Bytes, Count, PositiveBytes, PositiveCount, Ratio
 from autorecompute.training_job import Detection
 
 if TYPE_CHECKING:
@@ -21,17 +21,6 @@ T = TypeVar("T")
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class StepEstimate:
-    """Work of a step, and its least time on the machine of ``peak.machine``. No step was run there."""
-
-    step_seconds: Annotated[Seconds, "Time of its operators at the machine's full speeds; a real step takes longer."]
-    flops: Annotated[Operations, "Floating point operations of a step, those of recompute among them."]
-    moved_bytes: Annotated[Operations, "Bytes that its operators read and write."]
-    flops_again: Annotated[Operations, "Those of them that recompute adds."]
-    moved_bytes_again: Annotated[Operations, "Those of them that recompute adds."]
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
 class FrontierConfig:
     """A config that no other beats in both peak and recompute."""
 
@@ -40,7 +29,7 @@ class FrontierConfig:
     peak_bytes: Annotated[Bytes, "Peak of the process."]
     recompute_share: Annotated[Ratio, "Time of what runs once more, as a share of all kernels of a step."]
     holds_limit: Annotated[bool | None, "True if it should fit; ``None`` without a limit."]
-    estimate: Annotated[StepEstimate | None, "Estimate of a step; ``None`` but with ``--fake``."]
+    estimate: Annotated[Estimate | None, "Estimate of a step; ``None`` but with ``--fake``."]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -146,17 +135,17 @@ def peak_of(view: PeakView) -> Peak:
         likely_error=view.model.likely_error,
         worst_error=none.error_share,
         limit_bytes=limit,
-        machine=none.estimate.machine if none.estimate is not None else None,
+        machine=none.machine,
         timelines={name: _timeline(view, timeline) for name, timeline in view.timelines().items()},
         effects=tuple(
             PlanEffect(
-                config=effect.plan.id,
-                stash_saving_bytes=none.stash_bytes - effect.alone.stash_bytes,
-                peak_saving_bytes=none.live_bytes - effect.alone.live_bytes,
-                recompute_share=effect.alone.recompute_share,
-                peak_of_all_others_bytes=None if effect.left_out is None else effect.left_out.live_bytes,
+                config=plan.id,
+                stash_saving_bytes=none.stash_bytes - alone.stash_bytes,
+                peak_saving_bytes=none.live_bytes - alone.live_bytes,
+                recompute_share=alone.recompute_share,
+                peak_of_all_others_bytes=None if left_out is None else left_out.live_bytes,
             )
-            for effect in view.effects()
+            for plan, alone, left_out in view.model.effects(view.dims)
         ),
         forecasts=tuple(
             _forecast(
@@ -167,7 +156,7 @@ def peak_of(view: PeakView) -> Peak:
                 largest_batch=view.largest_batch(forecast.config),
                 reserved_holds_limit=_holds(forecast.reserved_bytes, view.card_limit),
             )
-            for forecast in view.forecasts()
+            for forecast in view.model.forecasts(view.dims)
         ),
         frontier=tuple(_forecast(FrontierConfig, view, forecast) for forecast in view.frontier),
         presets=tuple(
@@ -189,15 +178,12 @@ def _alike(record: Callable[..., T], source: object, **others: Any) -> T:
 
 
 def _forecast(record: Callable[..., T], view: PeakView, forecast: Forecast, **others: Any) -> T:
-    found = forecast.estimate
-    works = {} if found is None else {"flops": found.operations, "flops_again": found.operations_again}
     return _alike(
         record,
         forecast,
-        config=view.describe(forecast.config),
+        config=view.model.space.describe(forecast.config),
         choices=forecast.config,
         holds_limit=_holds(forecast.peak_bytes, view.limit_bytes),
-        estimate=None if found is None else _alike(StepEstimate, found, step_seconds=found.seconds, **works),
         **others,
     )
 
@@ -207,7 +193,7 @@ def _holds(number_of_bytes: int | None, limit_bytes: int | None) -> bool | None:
 
 
 def _timeline(view: PeakView, timeline: Timeline) -> StepTimeline:
-    plans, chain = view.model.plans_by_tensor(), find_chain(timeline)
+    plans, (before, after) = view.model.plans_by_tensor(), timeline.recomputed()
     operations = timeline.profile.operations
     return _alike(
         StepTimeline,
@@ -218,8 +204,8 @@ def _timeline(view: PeakView, timeline: Timeline) -> StepTimeline:
             _alike(Moment, operation, live_bytes=live)
             for operation, live in zip(operations, timeline.live_bytes, strict=True)
         ),
-        recomputed_operations=chain.recomputed,
-        recomputed_before_peak=len(chain.operations),
+        recomputed_operations=len(before) + len(after),
+        recomputed_before_peak=len(before),
         largest_at_peak=tuple(
             Alive(
                 bytes=size,

@@ -10,7 +10,7 @@ import numpy as np
 from rich.text import Text
 
 from autorecompute.errors import UsageError
-from autorecompute.memory import Phase, find_chain
+from autorecompute.memory import Phase
 from autorecompute.plans import Config
 from autorecompute.plans.savings import BATCH, evaluate
 from autorecompute.reports.console import make_table, shorten
@@ -158,7 +158,7 @@ def _print_columns(console: Console, lines: Iterable[str], columns: Mapping[str,
 
 
 def _names(view: PeakView, forecasts: Iterable[Forecast]) -> list[str]:
-    return [shorten(view.describe(forecast.config), NAME_WIDTH) for forecast in forecasts]
+    return [shorten(view.model.space.describe(forecast.config), NAME_WIDTH) for forecast in forecasts]
 
 
 def _presets(view: PeakView) -> dict[str, Forecast]:
@@ -189,8 +189,8 @@ def print_rank(view: PeakView, console: Console) -> None:
 
 def print_presets(view: PeakView, console: Console) -> None:
     """Print what each preset takes of the machine; nothing where no machine is known."""
-    estimate = view.none.estimate
-    if estimate is None:
+    estimate, machine = view.none.estimate, view.none.machine
+    if estimate is None or machine is None:
         return
     presets = _presets(view)
     found = list(presets.values())
@@ -201,21 +201,21 @@ def print_presets(view: PeakView, console: Console) -> None:
         "tensors": [format_bytes(forecast.peak_bytes) for forecast in found],
         "allocated": [format_bytes(forecast.allocated_bytes) for forecast in card],
         "reserved": [format_bytes(forecast.reserved_bytes) for forecast in card],
-        "FLOPs again": [f"+{format_scaled(one.operations_again, 'FLOP')}" if one else "-" for one in estimates],
+        "FLOPs again": [f"+{format_scaled(one.flops_again, 'FLOP')}" if one else "-" for one in estimates],
         "bytes again": [f"+{format_bytes(one.moved_bytes_again)}" if one else "-" for one in estimates],
         "step, estimated": map(format_estimate, estimates),
         "answer": [_answer_on_card(view, forecast) for forecast in card],
     }
-    head = f"\nThe presets on {describe_machine(estimate.machine)}; nothing was run there"
+    head = f"\nThe presets on {describe_machine(machine)}; nothing was run there"
     memory = _memory_lines(view) if card else ()
-    _print_columns(console, [head, *memory, *_time_lines(estimate)], columns)
+    _print_columns(console, [head, *memory, *_time_lines(estimate, machine)], columns)
 
 
 def format_estimate(estimate: Estimate | None) -> str:
     """Return the time of a step: ``~350 ms``, for it is no measurement."""
     if estimate is None:
         return "-"
-    seconds = estimate.seconds
+    seconds = estimate.step_seconds
     return f"~{format_seconds(seconds)}" if seconds >= 0.01 else f"~{1000 * seconds:.2g} ms"  # noqa: PLR2004
 
 
@@ -244,11 +244,10 @@ def _memory_lines(view: PeakView) -> Iterator[str]:
     yield "may not fit: only if the allocator can give back enough of what is reserved and not allocated"
 
 
-def _time_lines(estimate: Estimate) -> Iterator[str]:
-    machine = estimate.machine
+def _time_lines(estimate: Estimate, machine: Machine) -> Iterator[str]:
     speeds = [f"{format_scaled(speed, 'FLOP/s')} ({kind})" for kind, speed in machine.operations_per_second.items()]
     yield (
-        f"a step without recompute: {format_scaled(estimate.operations, 'FLOP')}, and "
+        f"a step without recompute: {format_scaled(estimate.flops, 'FLOP')}, and "
         f"{format_scaled(estimate.moved_bytes, 'B')} read and written"
     )
     yield (
@@ -262,17 +261,17 @@ def _time_lines(estimate: Estimate) -> Iterator[str]:
 
 def print_effects(view: PeakView, console: Console) -> None:
     """Print what each plan does to the stash, to the peak and to the time, alone and left out of all others."""
-    none, effects = view.none, view.effects()
+    none, effects = view.none, view.model.effects(view.dims)
     if not effects:
         return
-    alone = [effect.alone for effect in effects]
+    plans, alone, left_out = zip(*effects, strict=True)
     of_step = "estimated, as a share of the step" if view.is_by_module else "of a step's kernels"
     columns = {
-        "plan": [shorten(effect.plan.label, NAME_WIDTH) for effect in effects],
+        "plan": [shorten(plan.label, NAME_WIDTH) for plan in plans],
         "alone: off the stash": [format_bytes(none.stash_bytes - forecast.stash_bytes) for forecast in alone],
         "off the peak": [format_bytes(none.live_bytes - forecast.live_bytes) for forecast in alone],
         "recompute": map(_format_share, alone),
-        "peak of all others": [format_bytes(one.left_out.live_bytes) if one.left_out else "-" for one in effects],
+        "peak of all others": [format_bytes(one.live_bytes) if one else "-" for one in left_out],
     }
     head = f"\nWhat each plan does, predicted; recompute: time of what runs once more, {of_step}"
     _print_columns(console, [head], columns)
@@ -286,7 +285,7 @@ def print_effects(view: PeakView, console: Console) -> None:
 def print_forecasts(view: PeakView, console: Console) -> None:
     """Print which configs should hold the limit, those that recompute least first, and up to which batch."""
     assert view.limit_bytes is not None, "without a limit everything fits"
-    limit, found, likely_error = view.limit_bytes, view.forecasts(), view.model.likely_error
+    limit, found, likely_error = view.limit_bytes, view.model.forecasts(view.dims), view.model.likely_error
     holding = [forecast for forecast in found if forecast.peak_bytes <= limit]
     wanted = [forecast for forecast in found if forecast.config in {Config(), view.config}]
     least = sorted(found, key=lambda forecast: forecast.peak_bytes)[:1]
@@ -318,16 +317,16 @@ def print_frontier(view: PeakView, console: Console) -> None:
     """Print the configs that no other beats in both peak and recompute; a few of them where there are many."""
     if not view.frontier:
         return
-    estimate, limit = view.none.estimate, view.limit_bytes
+    machine, limit = view.none.machine, view.limit_bytes
     few = _spread(view.frontier[::-1], MOST_ROWS)
     columns = {
         "config": _names(view, few),
         "peak": [format_bytes(forecast.peak_bytes) for forecast in few],
         "recompute": map(_format_share, few),
-        "step, estimated": [format_estimate(forecast.estimate) for forecast in few if estimate is not None],
+        "step, estimated": [format_estimate(forecast.estimate) for forecast in few if machine is not None],
         "answer": [_answer(forecast, limit) for forecast in few if limit is not None],
     }
-    where = f"; steps are those of {describe_machine(estimate.machine)}" if estimate is not None else ""
+    where = f"; steps are those of {describe_machine(machine)}" if machine is not None else ""
     lines = [
         f"\nThe frontier: no other config has a lower peak without more recompute, predicted{where}",
         f"{len(few)} of {len(view.frontier)} configs are shown; --json has all",
@@ -418,22 +417,24 @@ def explain_chain(view: PeakView) -> list[str]:
     """Return why the config saves so little at the peak; nothing where it does not."""
     none = view.model.timeline(Config(), view.dims)
     some = view.model.timeline(view.config, view.dims)
-    chain = find_chain(some)
+    before, after = some.recomputed()
     kept, saved = none.stash_bytes - some.stash_bytes, none.peak_bytes - some.peak_bytes
-    if chain.share_of_work < MOST_OF_THE_WORK or saved > LITTLE_OF_THE_SAVING * kept:
+    is_chain = before and len(before) >= MOST_OF_THE_WORK * len(before + after)
+    if not is_chain or saved > LITTLE_OF_THE_SAVING * kept:
         return []
-    layers = [layer for layer in dict.fromkeys(map(some.profile.layer_of, chain.operations)) if layer]
+    layers = [layer for layer in dict.fromkeys(map(some.profile.layer_of, before)) if layer]
     where = " and ".join([", ".join(layers[:-1]), *layers[-1:]] if len(layers) > 1 else layers) or "the whole graph"
-    name, through = view.describe(view.config), f"one chain through {where}"
+    describe, waiting_bytes = view.model.space.describe, some.live_by_phase()[Phase.RECOMPUTE][some.peak]
+    name, through = describe(view.config), f"one chain through {where}"
     lines = [
         f"why it is so with {name}: off the stash {format_bytes(kept)}, off the peak {format_bytes(saved)}",
-        f"  {len(chain.operations)} of {chain.recomputed} recomputed operators run before the peak, {through};",
-        f"  {format_bytes(chain.waiting_bytes)} of what they make waits there for its own backward.",
+        f"  {len(before)} of {len(before + after)} recomputed operators run before the peak, {through};",
+        f"  {format_bytes(waiting_bytes)} of what they make waits there for its own backward.",
     ]
-    cuts = [effect.left_out for effect in view.effects() if effect.left_out is not None]
+    cuts = [left_out for *_, left_out in view.model.effects(view.dims) if left_out is not None]
     if cuts:
         best = min(cuts, key=lambda forecast: forecast.live_bytes)
-        held = f"{view.describe(best.config)}, {format_bytes(best.live_bytes)} at the peak"
+        held = f"{describe(best.config)}, {format_bytes(best.live_bytes)} at the peak"
         lines.append(f"  Leaving out one plan cuts the chain: {held}.")
     return lines
 

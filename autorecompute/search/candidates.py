@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING
 import numpy as np
 
 from autorecompute.measurement import Outcome
+from autorecompute.memory import covered
 from autorecompute.plans import Choice, Config
 
 if TYPE_CHECKING:
@@ -208,16 +209,6 @@ def _counting_columns(plans: Sequence[Plan], choices: Sequence[Choice]) -> dict[
         for plan in plans
         if plan.counts and len(plan.choices) == 1 and shared.count(plan.choices[0]) == 1
     }
-
-
-def covered(switches: np.ndarray, space: Space, choices: Sequence[Choice]) -> np.ndarray:
-    """Return the share of its occurrences at which each choice lies inside of what is made again as a whole."""
-    covered = np.zeros_like(switches)
-    for outer, around in enumerate(choices):
-        inside = [at for at, choice in enumerate(choices) if choice.site in space.covers.get(around.site, ())]
-        covered[:, inside] = np.maximum(covered[:, inside], switches[:, [outer]])
-    most: np.ndarray = np.minimum(covered, switches)
-    return most
 
 
 def sound_space(space: Space, trials: Sequence[Trial]) -> Space:

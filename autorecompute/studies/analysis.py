@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING, Annotated
 
 from autorecompute.memory import StepProfile, StepProfiles
 from autorecompute.plans import Config
+from autorecompute.plans.savings import BATCH
 from autorecompute.ranges import Bytes, PositiveBytes
 from autorecompute.training_job import Detection
 
@@ -59,8 +60,7 @@ def read_analysis(folder: StudyFolder) -> StepProfiles | None:
 def keep_analysis(folder: StudyFolder, found: StepProfiles) -> None:
     """Write the profiled steps down."""
     profiles = tuple(Profiled(config=config, profile=profile) for config, profile in found.profiles.items())
-    kept = Analysis(peak_bytes=found.peak_bytes, held_bytes=found.held_bytes, profiles=profiles)
-    folder.write(ANALYSIS_FILE, kept)
+    folder.write(ANALYSIS_FILE, Analysis(peak_bytes=found.peak_bytes, held_bytes=found.held_bytes, profiles=profiles))
 
 
 def share_analysis(known: StudyFolder, folder: StudyFolder, batch: int) -> None:
@@ -70,7 +70,9 @@ def share_analysis(known: StudyFolder, folder: StudyFolder, batch: int) -> None:
     by chance are taken for multiples of the batch, and where it is one, all of them for constants.
     """
     kept = read_analysis(known)
-    if kept is not None and kept.batch == batch and read_analysis(folder) is None:
+    if kept is None or kept.profiles[Config()].dims.get(BATCH) != batch:
+        return
+    if read_analysis(folder) is None:
         keep_analysis(folder, kept)
 
 

@@ -1,27 +1,28 @@
-import bisect
 import dataclasses
 
 import numpy as np
 
-from autorecompute.memory import STEP_ERROR, Effect, Forecast, Phase, Simulated, trace
+from autorecompute.memory import Forecast, MemoryModel, Phase, Simulator, covered, trace
 from autorecompute.plans import Config
 from autorecompute.plans.savings import evaluate
 
 ERROR = 0.02
-LARGEST_BATCH = 1 << 12
 
 
 @dataclasses.dataclass(frozen=True)
-class LinearMemory:
+class LinearMemory(MemoryModel):
     """Peaks as a straight line between the step without recompute and that with all plans on."""
 
-    space: object
     small: object
     likely_error = ERROR
 
     @property
     def dims(self):
         return self.small.profiles[Config()].dims
+
+    @property
+    def looked_at(self):
+        return self.small.profiles
 
     def timeline(self, config, dims=None):
         return trace(self.small.profiles.get(config, self.small.profiles[Config()]), dims)
@@ -57,57 +58,20 @@ class LinearMemory:
         again = sum(operation.seconds for operation in full if operation.phase is Phase.RECOMPUTE)
         return again / sum(operation.seconds for operation in none)
 
-    def forecasts(self, dims):
-        found = [self.forecast(config, dims) for config in self.small.profiles]
-        return sorted(found, key=lambda forecast: forecast.recompute_share)
 
-    def effects(self, dims):
-        effects = [
-            Effect(
-                plan=plan,
-                alone=self.forecast(Config.of([plan]), dims),
-                left_out=self.forecast(self.space.all_on.without_plan(plan), dims),
-            )
-            for plan in self.space.plans
-        ]
-        return sorted(effects, key=lambda effect: effect.alone.peak_bytes)
-
-    def largest_batch(self, config, dims, limit_bytes):
-        batches = range(1, LARGEST_BATCH + 1)
-        return bisect.bisect_right(batches, limit_bytes, key=lambda batch: self._peak_at(batch, config, dims))
-
-    def plans_by_tensor(self):
-        return {}
-
-    def _peak_at(self, batch, config, dims):
-        return self.forecast(config, {**dims, "batch": batch}).peak_bytes
-
-
-class LinearSimulator:
+class LinearSimulator(Simulator):
     def __init__(self, model, dims, choices):
-        self._choices = choices
-        self._columns = [next(plan for plan in model.space.plans if choice in plan.choices) for choice in choices]
-        self._shares = np.array([model.saved_share(plan, dims) / len(plan.choices) for plan in self._columns])
-        self._covers = [[other.site in model.space.covers.get(one.site, ()) for other in choices] for one in choices]
-        self.call_seconds = np.zeros(len(choices))
-        self.step_error = STEP_ERROR
+        plans = [next(plan for plan in model.space.plans if choice in plan.choices) for choice in choices]
+        super().__init__(choices, [max(plan.occurrences, 1) for plan in plans])
+        self._space = model.space
+        self._shares = np.array([model.saved_share(plan, dims) / len(plan.choices) for plan in plans])
         self._none, self._full = (model.forecast(config, dims) for config in (Config(), model.space.all_on))
 
-    def matrix(self, configs):
-        rows = [[config.share_of(plan) for plan in self._columns] for config in configs]
-        return np.array(rows, dtype=np.float32).reshape(len(rows), len(self._choices))
-
-    def _covered(self, switches):
-        covered = np.zeros_like(switches)
-        for column, inside in enumerate(self._covers):
-            covered[:, inside] = np.maximum(covered[:, inside], switches[:, [column]])
-        return np.minimum(covered, switches)
-
-    def simulate(self, switches):
-        shares = (switches - self._covered(switches)) @ self._shares
+    def _simulate(self, switches):
+        shares = (switches - covered(switches, self._space, self._choices)) @ self._shares
         none, full = self._none, self._full
-        return Simulated(
-            peak_bytes=none.live_bytes + shares * (full.live_bytes - none.live_bytes),
-            stash_bytes=none.stash_bytes + shares * (full.stash_bytes - none.stash_bytes),
-            recompute_share=shares * full.recompute_share,
+        return (
+            none.live_bytes + shares * (full.live_bytes - none.live_bytes),
+            none.stash_bytes + shares * (full.stash_bytes - none.stash_bytes),
+            shares * full.recompute_share,
         )

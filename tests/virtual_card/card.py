@@ -20,14 +20,12 @@ from autorecompute.backends.torch.fake import tensors
 from autorecompute.backends.torch.fake.live import gives_what_it_got, work_of
 from autorecompute.backends.torch.fake.tensors import FakeOperators
 from autorecompute.backends.torch.find.storages import Storages, tensors_in
-from autorecompute.backends.torch.forecast.caching_allocator import (
-    AllocatorSettings,
-    CachingAllocator,
-)
+from autorecompute.backends.torch.forecast.caching_allocator import settings_in
 from autorecompute.backends.torch.forecast.cards import BFLOAT16, CAPABILITIES, CARDS, FLOAT, HALF, TF32
 from autorecompute.backends.torch.forecast.records import NOTHING
 from autorecompute.units import MIB, format_bytes
 from virtual_card import CONTEXT_BYTES, cuda
+from virtual_card.allocator import LimitedAllocator
 from virtual_card.clock import Field
 
 WORKSPACE_BYTES = 32 * MIB
@@ -97,7 +95,7 @@ class VirtualCard(TorchDispatchMode):
         self.capability = CAPABILITIES[paper.model]
         self.random_state = [0, 0]
         self.is_suspended = False
-        self.allocator = CachingAllocator(AllocatorSettings.of(os.environ), self.total_bytes - CONTEXT_BYTES)
+        self.allocator = LimitedAllocator(self.total_bytes - CONTEXT_BYTES, **settings_in(os.environ))
         self._storages = Storages(self.allocator.free)
         self._fakes = FakeTensorMode(allow_non_fake_inputs=True)
         self._operators = FakeOperators(self._fakes, functools.partial(work_of, machine=reached(paper.model)))
@@ -159,7 +157,7 @@ class VirtualCard(TorchDispatchMode):
         self.host(FREE * (1 + (before - self.allocator.now.reserved) / (64 * MIB)))
 
     def _allocate(self, storage, size):
-        before = self.allocator.now
+        reserved, retries = self.allocator.now.reserved, self.allocator.retries
         try:
             self.allocator.allocate(storage, size)
         except MemoryError:
@@ -169,12 +167,11 @@ class VirtualCard(TorchDispatchMode):
                 f"{format_bytes(self.total_bytes)}."
             ) from None
         finally:
-            now = self.allocator.now
-            if now.retries != before.retries:
-                self._clock.add(now.retries - before.retries, Field.RETRIES)
+            if self.allocator.retries != retries:
+                self._clock.add(self.allocator.retries - retries, Field.RETRIES)
                 self.synchronize()
                 self.host(20 * FREE)
-        if now.reserved != before.reserved:
+        if self.allocator.now.reserved != reserved:
             self.host(MALLOC)
 
     def _see(self, tensor):

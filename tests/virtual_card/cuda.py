@@ -66,7 +66,7 @@ def _answer(card):
 
     def stats(_device=None):
         return {
-            "num_alloc_retries": memory.now.retries,
+            "num_alloc_retries": memory.retries,
             "allocated_bytes.all.peak": memory.peak.allocated,
             "reserved_bytes.all.peak": memory.peak.reserved,
             "num_ooms": 0,

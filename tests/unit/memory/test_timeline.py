@@ -3,11 +3,9 @@ import torch
 from torch import nn
 
 from autorecompute.backends.torch.fake.steps import Script
-from autorecompute.backends.torch.fake.survey import survey_steps
-from autorecompute.backends.torch.forecast.forecast import TorchMemoryModel
-from autorecompute.backends.torch.switch.applying import Tuned
-from autorecompute.memory import Phase, find_chain, trace
-from autorecompute.plans import Config, Space
+from autorecompute.memory import Phase, trace
+from autorecompute.plans import Config
+from stand_ins.surveyed import Surveyed
 from tiny_models import ResNet
 
 
@@ -78,10 +76,8 @@ ROWS = torch.randn(4, 8)
 )
 def test_in_plain_pytorch_each_block_is_a_layer_whatever_it_is_called(model, inputs, layers):
     """What lies in no block, the optimizer too, is in none."""
-    tuned = Tuned.of(model, (inputs,), {})
     script = Script((inputs,), {}, [torch.optim.AdamW(model.parameters())])
-    steps = survey_steps(model, tuned.found, tuned.board, script)
-    timeline = TorchMemoryModel(Space(plans=()), steps, 0, {}).timeline(Config())
+    timeline = Surveyed(model, script).memory.timeline(Config())
     by_layer, profile = timeline.live_by_layer(), timeline.profile
     assert list(by_layer) == layers
     assert all(map(any, by_layer.values()))
@@ -89,14 +85,9 @@ def test_in_plain_pytorch_each_block_is_a_layer_whatever_it_is_called(model, inp
     assert {profile.layer_of(operation) for operation in profile.operations} == {"", *layers}
 
 
-def test_a_chain_is_what_has_to_be_recomputed_before_the_peak(make_step):
+def test_recompute_is_told_up_to_the_peak_and_after_it(make_step, step):
     tensors = [(f"r{place}", place, last, "batch", "10") for place, last in ((3, 9), (4, 8), (5, 6), (7, 8))]
-    chain = find_chain(trace(make_step("fflrrrbrbb", ("x", 0, 3, "6"), *tensors)))
-    assert [operation.name for operation in chain.operations] == [f"/model/layer.{place}/r" for place in (3, 4, 5)]
-    assert (chain.recomputed, chain.waiting_bytes) == (4, 60)
-    assert chain.share_of_work == pytest.approx(0.75)
-
-
-def test_a_step_without_recompute_has_no_chain(step):
-    chain = find_chain(trace(step))
-    assert (chain.operations, chain.share_of_work, chain.waiting_bytes) == ((), 0.0, 0)
+    before, after = trace(make_step("fflrrrbrbb", ("x", 0, 3, "6"), *tensors)).recomputed()
+    assert [operation.name for operation in before] == [f"/model/layer.{place}/r" for place in (3, 4, 5)]
+    assert [operation.name for operation in after] == ["/model/layer.7/r"]
+    assert trace(step).recomputed() == ([], [])

@@ -191,9 +191,7 @@ def test_plans_are_as_the_schema_says(make_detection, make_step):
     machine = Machine(
         name="T4", source="data sheet", is_measured=False, operations_per_second={"float32": 1e12}, bytes_per_second=1e9
     )
-    estimate = Estimate(
-        machine=machine, operations=2e9, moved_bytes=1e6, operations_again=1e9, moved_bytes_again=0.0, seconds=0.1
-    )
+    estimate = Estimate(step_seconds=0.1, flops=2e9, moved_bytes=1e6, flops_again=1e9, moved_bytes_again=0.0)
     for limit in (None, MIB):
         view = PeakView(
             model=model,
@@ -202,7 +200,8 @@ def test_plans_are_as_the_schema_says(make_detection, make_step):
             limit_bytes=limit,
             batches=(8, 64),
             frontier=tuple(
-                dataclasses.replace(forecast, estimate=estimate) for forecast in predict_frontier(model, {"batch": 32})
+                dataclasses.replace(forecast, estimate=estimate, machine=machine)
+                for forecast in predict_frontier(model, {"batch": 32})
             ),
         )
         check("plans", codec.dumps(Plans.of([overview], view)))

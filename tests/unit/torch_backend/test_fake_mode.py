@@ -47,7 +47,7 @@ def test_a_model_of_fakes_offers_and_takes_what_the_real_one_does(surveyed):
 def test_a_forecast_at_another_batch_is_what_fake_steps_take_there(surveyed):
     """Gradients of weights stay as they are, and activations grow."""
     batch = surveyed.steps.batch
-    memory = TorchMemoryModel(surveyed.space, surveyed.steps, bytes_of(surveyed.model), {})
+    memory = dataclasses.replace(surveyed.memory, resting_bytes=bytes_of(surveyed.model))
     script = dataclasses.replace(surveyed.script, batch=(batch, 3 * batch))
     steps = FakeSteps(surveyed.model, surveyed.found.structure.units, script, surveyed.found.values)
     for config in (Config(), surveyed.space.presets["blocks"]):
@@ -67,12 +67,15 @@ def test_a_model_larger_than_the_memory_is_made_and_trained():
     assert psutil.Process().memory_info().rss - before < 256 * MIB
 
 
-def test_what_decides_about_the_data_is_real():
+def test_what_decides_about_the_data_is_real_and_nothing_is_fake_any_more_behind_it():
+    iterate = DataLoader._get_iterator
     with LargeTensorsAreFake():
         samples = TensorDataset(torch.arange(12), torch.randn(12, WIDE, WIDE))
         batches = list(DataLoader(samples, batch_size=4, shuffle=True, num_workers=2))
     assert sorted(number for numbers, _ in batches for number in numbers.tolist()) == list(range(12))
     assert all(is_fake(images) and images.shape == (4, WIDE, WIDE) for _, images in batches)
+    assert DataLoader._get_iterator is iterate
+    assert not is_fake(torch.randn(WIDE, WIDE))
 
 
 def test_a_number_that_is_looked_at_is_taken_to_be_1_and_told_with_its_line():
@@ -95,14 +98,6 @@ def test_a_kernel_without_a_fake_is_named_with_how_it_can_have_one():
 
     with LargeTensorsAreFake(), pytest.raises(ScriptError, match=r"autorecompute_tests.twice.*register_fake"):
         twice(torch.randn(WIDE, WIDE))
-
-
-def test_nothing_is_fake_any_more_behind_it():
-    iterate = DataLoader._get_iterator
-    with LargeTensorsAreFake():
-        pass
-    assert not is_fake(torch.randn(WIDE, WIDE))
-    assert DataLoader._get_iterator is iterate
 
 
 def test_what_is_found_with_a_cards_kernels_is_there_in_its_steps():

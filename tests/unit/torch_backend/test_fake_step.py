@@ -10,9 +10,9 @@ from autorecompute.backends.torch.fake.live import BACKWARD, FORWARD, OUTSIDE, E
 from autorecompute.backends.torch.fake.repeats import card_memory, requests_of
 from autorecompute.backends.torch.fake.steps import FakeSteps, Script
 from autorecompute.backends.torch.forecast.caching_allocator import (
-    AllocatorSettings,
     AllocatorStats,
     CachingAllocator,
+    settings_in,
 )
 from autorecompute.backends.torch.forecast.records import CHECKPOINT
 from autorecompute.plans import Choice
@@ -46,7 +46,7 @@ def test_less_is_reserved_where_blocks_are_recomputed():
     training = make("gpt2", layers=4, batch=64)
     _, (plain, recomputed) = steps_of(training, [], [Choice("transformer.h.*", CHECKPOINT)])
     assert card_memory(recomputed).reserved < card_memory(plain).reserved
-    assert card_memory(plain, AllocatorSettings(expandable_segments=True)).reserved <= card_memory(plain).reserved
+    assert card_memory(plain, expandable_segments=True).reserved <= card_memory(plain).reserved
 
 
 def step_of(*events, held, state=()):
@@ -89,6 +89,6 @@ RECORDED = json.loads(gzip.decompress((Path(__file__).parent / "h100_requests.js
 
 @pytest.mark.parametrize("found", RECORDED, ids=lambda found: found["settings"] or "default")
 def test_the_same_requests_reserve_what_they_reserved_on_the_card(found):
-    allocator = CachingAllocator(AllocatorSettings.of({"PYTORCH_ALLOC_CONF": found["settings"]}))
+    allocator = CachingAllocator(**settings_in({"PYTORCH_ALLOC_CONF": found["settings"]}))
     allocator.answer(found["requests"])
     assert {name: getattr(allocator.peak, name) for name in found["peaks"]} == found["peaks"]

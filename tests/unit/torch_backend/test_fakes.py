@@ -13,7 +13,7 @@ from torch import nn
 from torch.nn import functional
 
 from autorecompute.backends.torch.fake.live import LiveBytes, Segment, tensors_of
-from autorecompute.backends.torch.fake.repeats import Extent, Piece, Row
+from autorecompute.backends.torch.fake.repeats import Extent, Row
 from autorecompute.backends.torch.fake.steps import FakeSteps, Script
 from autorecompute.backends.torch.fake.survey import survey_steps
 from autorecompute.backends.torch.find.detection import detect, space_of
@@ -215,10 +215,6 @@ class Marking(torch.optim.AdamW):
         super().step()
 
 
-def surveyed(model, optimizer, x):
-    return Surveyed(model, Script((x,), {}, (optimizer,))).steps
-
-
 def feed_forward():
     return nn.Sequential(*(nn.Sequential(nn.Linear(32, 64), nn.GELU(), nn.Linear(64, 32)) for _ in range(4)))
 
@@ -227,7 +223,7 @@ def test_a_fake_step_leaves_no_mark_on_an_optimizer():
     model = feed_forward()
     optimizer = Marking(model.parameters())
     table, group = optimizer.table["map"], dict(optimizer.param_groups[0])
-    assert surveyed(model, optimizer, torch.rand(16, 32)).options
+    assert Surveyed(model, Script((torch.rand(16, 32),), {}, (optimizer,))).steps.options
     assert optimizer.steps == 0
     assert optimizer.table["map"] is table
     assert optimizer.param_groups[0] == group
@@ -237,13 +233,14 @@ def test_a_fake_step_leaves_no_mark_on_an_optimizer():
 def test_an_optimizers_state_is_counted_once_whether_it_is_there_already_or_will_be():
     model, x = feed_forward(), torch.rand(16, 32)
     optimizer = torch.optim.AdamW(model.parameters())
-    before = surveyed(model, optimizer, x).later_bytes
+    script = Script((x,), {}, (optimizer,))
+    before = Surveyed(model, script).steps.later_bytes
     model(x).sum().backward()
     optimizer.step()
     optimizer.zero_grad()
     held = sum(value.nbytes for values in optimizer.state.values() for value in values.values())
     assert before >= held
-    assert surveyed(model, optimizer, x).later_bytes <= before - held
+    assert Surveyed(model, script).steps.later_bytes <= before - held
 
 
 class ByAddress(nn.Linear):
@@ -258,7 +255,7 @@ class ByAddress(nn.Linear):
 def test_a_kernel_that_takes_the_address_of_a_fake_tensor_ends_with_an_error_and_not_with_the_process():
     model = nn.Sequential(*(ByAddress(32, 32) for _ in range(4)))
     with pytest.raises(RuntimeError, match="data"):
-        surveyed(model, torch.optim.SGD(model.parameters()), torch.rand(16, 32))
+        Surveyed(model, Script((torch.rand(16, 32),), {}))
 
 
 def brief_and_whole(model, call):
@@ -327,9 +324,9 @@ def test_units_that_are_given_something_else_are_not_left_out():
 def test_a_step_with_a_segment_missing_or_twice_does_not_stand_for_a_whole_one():
     row = Row(["a", "b", "c", "d"], {"c"})
     order = [Segment("forward", unit) for unit in (0, 1, 2, 3)] + [Segment("forward", 3, is_behind=True)]
-    pieces = [Piece(Segment("forward", unit), ((0, Extent(unit, unit)),)) for unit in (0, 1, 2)]
-    pieces.append(Piece(Segment("forward", 2, is_behind=True), ((0, Extent(3, 3)),)))
-    assert [extent.change for piece in row.whole(order, pieces) for _, extent in piece.nodes] == [0, 1, 1, 2, 3]
+    pieces = [(Segment("forward", unit), ((0, Extent(unit, unit)),)) for unit in (0, 1, 2)]
+    pieces.append((Segment("forward", 2, is_behind=True), ((0, Extent(3, 3)),)))
+    assert [extent.change for _, ((_, extent),) in row.whole(order, pieces)] == [0, 1, 1, 2, 3]
     for wrong in (pieces[1:], pieces[:-1], [*pieces, pieces[1]]):
         assert row.whole(order, wrong) is None
 

@@ -8,20 +8,17 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
-from autorecompute.memory import STEP_ERROR, Simulated
+from autorecompute.memory import Simulator
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping, Sequence
 
     from autorecompute.backends.ortmodule.memory.blueprint import Blueprint
     from autorecompute.memory import Operation
-    from autorecompute.plans import Choice, Config
+    from autorecompute.plans import Choice
 
 
 UNREAD = -1
-
-CHUNK = 4096
-"""Configs that are simulated together: their arrays stay in the processor's cache."""
 
 Own = tuple[int, ...] | None
 """Indices of the operations that have to run once more for a copy in memory of its own to be read; ``None`` where there
@@ -54,24 +51,20 @@ class _Tensor:
         return bool(self.by_step or self.by_copies)
 
 
-class OrtSimulator:
+class OrtSimulator(Simulator):
     """A blueprint at some dimensions, with a column for each choice that can be on.
 
     What does not depend on the config is added up once. Time is cut into spans, at every moment at which something may
     begin or end that does depend on it; of the rest, only the most that it takes in each span is kept.
-
-    Raises:
-        KeyError: a shape depends on a dimension that is not known.
     """
 
     def __init__(self, blueprint: Blueprint, dims: Mapping[str, int], choices: Sequence[Choice]) -> None:
-        self._blueprint, self._choices = blueprint, tuple(choices)
+        super().__init__(choices, [1] * len(choices))  # plans do not count here, and nothing but kernels runs
+        self._blueprint = blueprint
         self._index = {op.key: index for index, op in enumerate(blueprint.repeatable)}
-        self._covers = np.zeros((len(self._choices), len(self._index)), dtype=np.float32)
-        for choice, covered in zip(self._choices, self._covers, strict=True):
+        self._covers = np.zeros((len(choices), len(self._index)), dtype=np.float32)
+        for choice, covered in zip(choices, self._covers, strict=True):
             covered[[self._index[op.key] for nodes in blueprint.subgraphs.get(choice.site, ()) for op in nodes]] = 1
-        self.call_seconds = np.zeros(len(self._choices))  # the graph is compiled: nothing but kernels runs
-        self.step_error = STEP_ERROR
         self._seconds = np.array([op.seconds for op in blueprint.repeatable])
         self._step_seconds = math.fsum(op.seconds for op in blueprint.plain.operations)
         self._end = 2 * len(blueprint.operations) + 1
@@ -84,18 +77,6 @@ class OrtSimulator:
         self._most = np.maximum.reduceat(constant, cuts).astype(np.float32)
         self._count_in_spans(np.searchsorted(cuts, np.arange(self._end + 1), side="right") - 1)
         self._stash = constant[2 * blueprint.backward]
-
-    def matrix(self, configs: Sequence[Config]) -> np.ndarray:
-        """Return the configs as :meth:`simulate` takes them: one line each, a column for each choice."""
-        return np.array(
-            [[choice in config.choices for choice in self._choices] for config in configs], dtype=np.float32
-        )
-
-    def simulate(self, switches: np.ndarray) -> Simulated:
-        """Forecast the memory and the recompute of configs, given as :meth:`matrix` returns them."""
-        parts = [self._simulate(switches[start : start + CHUNK]) for start in range(0, max(len(switches), 1), CHUNK)]
-        peaks, stashes, shares = (np.concatenate(part) for part in zip(*parts, strict=True))
-        return Simulated(peaks, stashes, shares)
 
     def _simulate(self, switches: np.ndarray) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
         # Which operations run once more, of shape [repeatable, configs].

@@ -12,9 +12,8 @@ from typing import TYPE_CHECKING
 
 from autorecompute.backends.ortmodule.memory.blueprint import Blueprint, draw_blueprint, write_out
 from autorecompute.backends.ortmodule.memory.simulator import OrtSimulator
-from autorecompute.memory import Effect, Forecast, Phase, StepProfile, StepProfiles, Timeline, trace
-from autorecompute.plans import Config, Plan, Space
-from autorecompute.plans.savings import BATCH
+from autorecompute.memory import Forecast, MemoryModel, Phase, StepProfile, StepProfiles, Timeline, trace
+from autorecompute.plans import Config, Plan
 from autorecompute.units import MIB
 
 if TYPE_CHECKING:
@@ -128,19 +127,11 @@ LARGEST_PASSING_SHARE = 0.1
 """Largest share of the allocator's bytes for a step's passing memory, twice that of BERT: the rest in the small step of
 a small model is mostly noise."""
 
-LARGEST_BATCH = 1 << 20
-
 
 @dataclass(frozen=True)
-class OrtMemoryModel:
-    """Peaks of ORT's training sessions, from profiled small steps.
+class OrtMemoryModel(MemoryModel):
+    """Peaks of ORT's training sessions, from profiled small steps; one without recompute is among them."""
 
-    Attributes:
-        space: The plans of the graph.
-        small: The profiled steps; one without recompute is among them.
-    """
-
-    space: Space
     small: StepProfiles
 
     likely_error = LIKELY_ERROR
@@ -149,6 +140,8 @@ class OrtMemoryModel:
     def profiles(self) -> Mapping[Config, StepProfile]:
         """Return the profiled step of each config."""
         return self.small.profiles
+
+    looked_at = profiles
 
     @functools.cached_property
     def blueprint(self) -> Blueprint:
@@ -193,28 +186,6 @@ class OrtMemoryModel:
             stash_bytes=timeline.stash_bytes,
             error_share=WORST_ERROR if growth <= CHECKED_GROWTH else 2 * WORST_ERROR,
             recompute_share=self._recompute_share(config),
-        )
-
-    def forecasts(self, dims: Mapping[str, int]) -> list[Forecast]:
-        """Return all profiled configs, those that recompute least first."""
-        found = [self.forecast(config, dims) for config in self.profiles]
-        return sorted(found, key=lambda forecast: (forecast.recompute_share, forecast.peak_bytes))
-
-    def effects(self, dims: Mapping[str, int]) -> list[Effect]:
-        """Return the effect of each plan that was profiled alone, the largest saving at the peak first."""
-        effects = []
-        for plan in self.space.plans:
-            alone, without = Config.of([plan]), self.space.all_on.without_plan(plan)
-            if alone in self.profiles:
-                left_out = self.forecast(without, dims) if without in self.profiles else None
-                effects.append(Effect(plan=plan, alone=self.forecast(alone, dims), left_out=left_out))
-        return sorted(effects, key=lambda effect: (effect.alone.peak_bytes, effect.plan.id))
-
-    def largest_batch(self, config: Config, dims: Mapping[str, int], limit_bytes: int) -> int:
-        """Return the largest batch whose forecast holds the limit, 0 if none does; every other dimension as given."""
-        batches = range(1, LARGEST_BATCH)
-        return bisect.bisect_right(
-            batches, limit_bytes, key=lambda batch: self.forecast(config, {**dims, BATCH: batch}).peak_bytes
         )
 
     def plans_by_tensor(self) -> dict[str, Plan]:

@@ -23,7 +23,7 @@ from autorecompute.backends.torch.fake.repeats import Row, card_memory, usual_or
 from autorecompute.backends.torch.fake.steps import GATHERED, GRADIENTS, PARAMETERS, FakeSteps, updated_at_once
 from autorecompute.backends.torch.fake.survey import bytes_of
 from autorecompute.backends.torch.find.structure import is_sharded
-from autorecompute.backends.torch.forecast.caching_allocator import AllocatorSettings
+from autorecompute.backends.torch.forecast.caching_allocator import settings_in
 from autorecompute.backends.torch.forecast.cards import (
     CAPABILITIES,
     CUDNN,
@@ -283,11 +283,11 @@ def reserve(model: Module, tuned: Tuned, script: Script, configs: Iterable[Confi
     Raises:
         SetupError: the environment sets what is not modelled.
     """
-    settings = AllocatorSettings.of(os.environ)
+    settings = settings_in(os.environ)
     steps, told = FakeSteps(model, tuned.found.structure.units, script, tuned.found.values), []
     with steps.prepared(tuned.board) as (_, take):
         for config in configs:
-            peak = card_memory(take(config.choices, optimizes=True), settings)
+            peak = card_memory(take(config.choices, optimizes=True), **settings)
             told.append(OnCard(config=config, allocated_bytes=peak.allocated, reserved_bytes=peak.reserved))
     return tuple(told)
 
@@ -355,9 +355,7 @@ def _at_peak(step: FakeLiveBytes, parts: Iterable[tuple[Kinds, Kinds]]) -> Kinds
         now[STATE if number in step.state else step.kinds.get(number, ACTIVATIONS)] += size
     peak = now
     for most, change in parts:
-        highest = _plus(now, most)
-        if highest.total() > peak.total():
-            peak = highest
+        peak = max(peak, _plus(now, most), key=collections.Counter.total)
         now = _plus(now, change)
     return peak
 

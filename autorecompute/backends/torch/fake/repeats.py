@@ -13,7 +13,7 @@ from torch.utils._pytree import tree_leaves, tree_map_only
 from torch.utils.weak import TensorWeakRef
 
 from autorecompute.backends.torch.fake.live import BACKWARD, FORWARD, OUTSIDE, Segment
-from autorecompute.backends.torch.forecast.caching_allocator import BY_DEFAULT, AllocatorSettings, CachingAllocator
+from autorecompute.backends.torch.forecast.caching_allocator import CachingAllocator, settings_in
 from autorecompute.backends.torch.forecast.records import Amount
 from autorecompute.errors import SetupError
 from autorecompute.units import MIB
@@ -40,13 +40,13 @@ STEPS = 3
 """Steps that are run through the allocator: what the first leaves free is in pieces that later ones may not fit in."""
 
 
-def card_memory(step: FakeLiveBytes, settings: AllocatorSettings = BY_DEFAULT) -> AllocatorStats:
-    """Return the peaks that ``torch.cuda.memory_stats`` would show after some steps like this one.
+def card_memory(step: FakeLiveBytes, **settings: Any) -> AllocatorStats:
+    """Return the peaks that ``torch.cuda.memory_stats`` would show after some steps like this one, with these settings.
 
     The step is taken as it is: where it ran on the CPU's kernels, a card's kernels may keep other tensors. What
     libraries take for themselves, such as the workspace of cuBLAS, is not in it.
     """
-    allocator = CachingAllocator(settings)
+    allocator = CachingAllocator(**settings)
     allocator.answer(requests_of(step))
     return allocator.peak
 
@@ -65,7 +65,7 @@ def fragmented_bytes(step: FakeLiveBytes, environment: Mapping[str, str]) -> int
     ``None`` where the environment sets of the allocator what is not modelled.
     """
     try:
-        peak = card_memory(step, AllocatorSettings.of(environment))
+        peak = card_memory(step, **settings_in(environment))
     except SetupError:
         return None
     return peak.reserved - peak.requested + WORKSPACE_BYTES
@@ -100,12 +100,9 @@ class Extent(NamedTuple):
 
 NO_EXTENT = Extent()
 
-
-class Piece(NamedTuple):
-    """A segment of a step, with the number and the extent of each node that it goes through, in order."""
-
-    segment: Segment
-    nodes: tuple[tuple[int, Extent], ...]
+Nodes = tuple[tuple[int, Extent], ...]
+"""The number and the extent of each node that a segment of a step goes through, in order."""
+Piece = tuple[Segment, Nodes]
 
 
 def cut(events: Iterable[Event], calls: int) -> list[Piece]:
@@ -114,11 +111,16 @@ def cut(events: Iterable[Event], calls: int) -> list[Piece]:
     Where a step goes through segments in another order, or through one twice, they are as they come.
     """
     by_segment = itertools.groupby(events, key=lambda event: event.segment)
-    found = [Piece(segment, _nodes(group)) for segment, group in by_segment]
-    usual, pieces = usual_order(calls), {piece.segment: piece for piece in found}
-    if [piece.segment for piece in found] != [segment for segment in usual if segment in pieces]:
+    found = [(segment, _nodes(group)) for segment, group in by_segment]
+    usual, pieces = usual_order(calls), dict(found)
+    if segments_of(found) != [segment for segment in usual if segment in pieces]:
         return found
-    return [pieces.get(segment, Piece(segment, ())) for segment in usual]
+    return [(segment, pieces.get(segment, ())) for segment in usual]
+
+
+def segments_of(pieces: Iterable[Piece]) -> list[Segment]:
+    """Return the segments of a step."""
+    return [segment for segment, _ in pieces]
 
 
 def usual_order(calls: int) -> list[Segment]:
@@ -128,7 +130,7 @@ def usual_order(calls: int) -> list[Segment]:
     return [*forward, *(Segment(BACKWARD, *place) for place in reversed(places)), Segment(OUTSIDE, -1)]
 
 
-def _nodes(events: Iterable[Event]) -> tuple[tuple[int, Extent], ...]:
+def _nodes(events: Iterable[Event]) -> Nodes:
     found: dict[int, Extent] = {}
     for event in events:
         change = Extent(event.change, max(event.change, 0))
@@ -141,22 +143,25 @@ def finer(plain: Sequence[Piece], others: Iterable[Sequence[Piece]]) -> list[Cut
 
     Gives for each part the place of its segment, the segment, and its nodes.
     """
-    pieces = enumerate(zip(plain, *others, strict=True))
-    return [(place, steps[0].segment, nodes) for place, steps in pieces for nodes in _groups(steps)]
+    return [
+        (place, pieces[0][0], nodes)
+        for place, pieces in enumerate(zip(plain, *others, strict=True))
+        for nodes in _groups(pieces)
+    ]
 
 
 def parts_of(pieces: Sequence[Piece], cuts: Iterable[Cut]) -> list[Extent]:
     """Return the parts of a step."""
     return [
-        functools.reduce(Extent.then, (extent for number, extent in pieces[place].nodes if number in nodes), NO_EXTENT)
+        functools.reduce(Extent.then, (extent for number, extent in pieces[place][1] if number in nodes), NO_EXTENT)
         for place, _, nodes in cuts
     ]
 
 
 def _groups(pieces: Sequence[Piece]) -> list[frozenset[int]]:
     """Return the nodes of a segment by the parts that they are in; backward, from the last node to the first."""
-    steps = [dict(piece.nodes) for piece in pieces]
-    numbers = sorted(set().union(*steps), reverse=pieces[0].segment.phase == BACKWARD)
+    steps = [dict(nodes) for _, nodes in pieces]
+    numbers = sorted(set().union(*steps), reverse=pieces[0][0].phase == BACKWARD)
     differing = {number for number in numbers if len({step.get(number) for step in steps}) > 1}
     parts = itertools.groupby(numbers, key=lambda number: number if number in differing else None)
     return [frozenset(group) for _, group in parts]
@@ -324,11 +329,10 @@ class Row:
 
     def whole(self, order: Sequence[Segment], pieces: Sequence[Piece]) -> list[Piece] | None:
         """Return the segments of the whole step, which goes through these; ``None`` as for :meth:`stand_ins`."""
-        stand_ins = self.stand_ins(order, [piece.segment for piece in pieces])
+        stand_ins, known = self.stand_ins(order, segments_of(pieces)), dict(pieces)
         if stand_ins is None:
             return None
-        known = {piece.segment: piece for piece in pieces}
-        return [known[one]._replace(segment=segment) for segment, one in zip(order, stand_ins, strict=True)]
+        return [(segment, known[one]) for segment, one in zip(order, stand_ins, strict=True)]
 
     def stand_ins(self, order: Sequence[Segment], taken: Sequence[Segment]) -> list[Segment] | None:
         """Return for each segment of a whole step the one that stands for it.
@@ -360,13 +364,11 @@ class Row:
             whole = dataclasses.replace(segment, unit=self.all_of(segment.unit)[-1])
             more[whole, node] += (len(self.all_of(unit)) - 1) * size
         return [
-            piece._replace(
-                nodes=tuple(
-                    (node, extent._replace(change=extent.change + more.get((piece.segment, node), 0)))
-                    for node, extent in piece.nodes
-                )
+            (
+                segment,
+                tuple((node, extent._replace(change=extent.change + more[segment, node])) for node, extent in nodes),
             )
-            for piece in pieces
+            for segment, nodes in pieces
         ]
 
     def work(self, step: FakeLiveBytes, phases: Collection[str]) -> Amount:

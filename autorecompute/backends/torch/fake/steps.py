@@ -301,10 +301,7 @@ class FakeSteps:
         self.has_loss = False
 
     def run(self, board: Switchboard, choices: Iterable[Choice]) -> FakeLiveBytes:
-        """Return the bytes of a step under these choices, as of every step after the first.
-
-        Raises: as :meth:`taking`.
-        """
+        """Return the bytes of a step under these choices, as of every step after the first."""
         with self.taking(board) as take:
             take((), optimizes=True)  # makes the optimizers' state
             return take(choices, optimizes=True)

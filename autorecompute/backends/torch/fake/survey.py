@@ -20,6 +20,7 @@ from autorecompute.backends.torch.fake.repeats import (
     lifetimes,
     moved,
     parts_of,
+    segments_of,
 )
 from autorecompute.backends.torch.fake.steps import FakeSteps
 from autorecompute.backends.torch.fake.tensors import is_fake
@@ -169,12 +170,7 @@ _LOG = logging.getLogger(__name__)
 def survey_steps(
     model: Module, found: Detected, board: Switchboard, script: Script, machine: Machine | None = None
 ) -> Steps:
-    """Run steps of the model on fake tensors, without recompute and with each choice.
-
-    Raises:
-        UnknownValueError: A value is looked at that the probe has not seen.
-        RuntimeError: An operator cannot be run on fake tensors.
-    """
+    """Run steps of the model on fake tensors, without recompute and with each choice, as :meth:`FakeSteps.taking`."""
     # Of a training that goes on.
     known_bytes = sum(one.nbytes for one in state_of(script.optimizers) if not is_fake(one))
     began, seconds = time.process_time(), SECONDS if machine is None else SECONDS_ALONE
@@ -217,7 +213,7 @@ def survey_steps(
 def _parts(cuts: Sequence[Cut], plain: Sequence[Piece], doubled: _Taken | None, found: Detected) -> tuple[Part, ...]:
     """Return the parts of a step, with the share that does not grow with the batch, of which nothing may be known."""
     once, fixed = parts_of(plain, cuts), [NO_EXTENT] * len(cuts)
-    if doubled is not None and [piece.segment for piece in doubled.pieces] == [piece.segment for piece in plain]:
+    if doubled is not None and segments_of(doubled.pieces) == segments_of(plain):
         both = zip(once, parts_of(doubled.pieces, cuts), strict=True)
         fixed = [Extent(2 * one.change - two.change, 2 * one.highest - two.highest) for one, two in both]
     return tuple(
@@ -264,7 +260,7 @@ class _Survey:
         self._take, self._found = take, found
         whole, pieces = Row(found.calls, ()), cut(plain.events, len(found.calls))
         self._whole = _Taken(whole, plain.base, pieces, whole.work(plain, _COMPUTED), lifetimes(plain.events))
-        self._outside = [piece for piece in pieces if piece.segment.phase not in _COMPUTED]
+        self._outside = [piece for piece in pieces if piece[0].phase not in _COMPUTED]
         self._short = self._whole  # or without the units that are repeated, if the whole step follows from that
         if found.repeated:
             taken = self._step([], Row(found.calls, found.repeated))
@@ -292,7 +288,7 @@ class _Survey:
         if taken.row.skipped:
             held = held_to_the_end(self._short.lifetimes, taken.lifetimes)
             taken = taken._replace(pieces=taken.row.with_left_out(taken.pieces, held))
-        if [one.segment for one in self._whole.pieces] != [other.segment for other in taken.pieces]:
+        if segments_of(self._whole.pieces) != segments_of(taken.pieces):
             _LOG.debug("a step with %s goes through other segments than one without", choices)
             return None
         return taken
@@ -365,9 +361,9 @@ class _Survey:
     def _step(self, choices: Sequence[Choice], row: Row, times: int = 1) -> _Taken:
         """Return a step with these choices; a whole one where one without the units that are left out cannot tell."""
         step = self._take(choices, row.skipped, times=times)
-        pieces = [piece for piece in cut(step.events, row.calls) if piece.segment.phase in _COMPUTED]
+        pieces = [piece for piece in cut(step.events, row.calls) if piece[0].phase in _COMPUTED]
         if row.skipped:
-            order = [piece.segment for piece in self._whole.pieces if piece.segment.phase in _COMPUTED]
+            order = [segment for segment, _ in self._whole.pieces if segment.phase in _COMPUTED]
             whole = row.whole(order, pieces)
             if whole is None:
                 return self._step(choices, self._whole.row, times)

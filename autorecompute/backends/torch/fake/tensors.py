@@ -237,9 +237,7 @@ class FakeLiveBytes(LiveBytes):
     ) -> Any:
         if function is _DEVICE:  # autograd asks for it more often than for all else
             return args[0].fake_device
-        if are_spread(tuple(types)):  # of a higher-order operator it is a list
-            return NotImplemented
-        return self._follow(function, args, kwargs or {})
+        return super().__torch_dispatch__(function, types, args, kwargs)
 
     def _run(self, function: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> tuple[Any, Amount]:
         if isinstance(function, HigherOrderOperator):

@@ -4,8 +4,7 @@ from __future__ import annotations
 
 import bisect
 import dataclasses
-import operator
-from typing import TYPE_CHECKING, NamedTuple, Self
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 from autorecompute.errors import SetupError
 from autorecompute.units import MIB
@@ -67,11 +66,6 @@ class Block:
         """Return the first address behind the block."""
         return self.address + self.size
 
-    @property
-    def is_split(self) -> bool:
-        """Tell whether its segment has other blocks."""
-        return self.before is not None or self.after is not None
-
     def cut(self, size: int) -> Block:
         """Return a block of the bytes at its front; this one is what is left."""
         front = Block(self.address, size, is_mapped=self.is_mapped, before=self.before, after=self)
@@ -130,34 +124,6 @@ class Pool:
         block = Block(self._address_for(segment_size(size)), segment_size(size))
         self.reserved += block.size
         return block
-
-    def release(self) -> None:
-        """Give all memory back that no tensor has a part of (``release_blocks``)."""
-        for block in [block for block in self.free_blocks if not block.is_split]:
-            self._give_back(block)
-
-    def release_enough(self, size: int) -> bool:
-        """Give unsplit segments back until they hold a rounded request; tell whether they do.
-
-        The smallest that holds it alone; else the largest ones (``release_available_cached_blocks``).
-        """
-        if self._max_split_size is None:
-            return False
-        wanted = max(size, self._max_split_size)
-        single = next((block for block in self.free_blocks if block.size >= wanted), None)
-        if single is not None:
-            self._give_back(single)
-            return True
-        released = 0
-        while released < wanted and self.free_blocks and self.free_blocks[-1].size >= self._max_split_size:
-            released += self.free_blocks[-1].size
-            self._give_back(self.free_blocks[-1])
-        return released >= wanted
-
-    def _give_back(self, block: Block) -> None:
-        assert not block.is_split, "only whole segments go back to the driver"
-        self._take(block)
-        self.reserved -= block.size
 
     def _preferred(self, place: int) -> int:
         return place
@@ -227,26 +193,6 @@ class GrowingSegment(Pool):
             block = self._map(gap, min(gap.size, size - block.size))
         return block
 
-    def release(self) -> None:
-        """Give all pages back that lie in free blocks as a whole (``unmap_block``)."""
-        for block in tuple(self.free_blocks):
-            first, end = rounded_up(block.address, self._page), block.end // self._page * self._page
-            if first < end:
-                self._take(block)
-                self._unmap(block, first, end)
-
-    def _unmap(self, block: Block, first: int, end: int) -> None:
-        if first > block.address:
-            self._put(block.cut(first - block.address))
-        if end < block.end:
-            pages = block.cut(end - first)
-            self._put(block)
-            block = pages
-        self.reserved -= block.size
-        block.is_mapped = False
-        self._join(block)
-        bisect.insort(self._gaps, block, key=operator.attrgetter("address"))
-
     def _take(self, block: Block) -> None:
         if block.is_mapped:
             super()._take(block)
@@ -300,42 +246,32 @@ WITHOUT_EFFECT = frozenset(
 """Options about memory that is given back near a limit, or about the host's: they change nothing that is reserved."""
 
 
-class AllocatorSettings(NamedTuple):
-    """Settings of ``PYTORCH_ALLOC_CONF`` that decide about memory; it was called ``PYTORCH_CUDA_ALLOC_CONF``."""
+def settings_in(environment: Mapping[str, str]) -> dict[str, Any]:
+    """Parse ``PYTORCH_ALLOC_CONF``, once ``PYTORCH_CUDA_ALLOC_CONF``: what :class:`CachingAllocator` takes by name.
 
-    expandable_segments: bool = False
-    max_split_size: int | None = None
-
-    @classmethod
-    def of(cls, environment: Mapping[str, str]) -> Self:
-        """Parse the settings in these variables.
-
-        Raises:
-            SetupError: they set what is not modelled, or PyTorch would refuse them.
-        """
-        name = next((name for name in VARIABLES if environment.get(name)), VARIABLES[0])
-        pairs = (part.partition(":") for part in environment.get(name, "").split(",") if part.strip())
-        options = {option.strip(): value.strip() for option, _, value in pairs}
-        if options.get("backend", NATIVE) == NATIVE:
-            options.pop("backend", None)
-        unknown = sorted(options.keys() - {EXPANDABLE, MAX_SPLIT, *WITHOUT_EFFECT})
-        is_expandable, split_mb = options.get(EXPANDABLE, "").lower() == "true", options.get(MAX_SPLIT)
-        fault = ""
-        if unknown or not (split_mb is None or split_mb.isdecimal()):
-            fault = f"{unknown[0] if unknown else f'{MAX_SPLIT}:{split_mb}'} is not known"
-        elif split_mb is not None and int(split_mb) * MIB <= LARGE_SEGMENT:
-            fault = f"{MAX_SPLIT} has to be more than 20"
-        elif split_mb is not None and is_expandable:
-            fault = f"{MAX_SPLIT} has no known effect with {EXPANDABLE}:True"
-        if fault:
-            raise SetupError(
-                f"What a card's allocator would reserve cannot be told with {name}={environment[name]}: {fault}. Unset "
-                "it, or leave out --card."
-            )
-        return cls(is_expandable, int(split_mb) * MIB if split_mb else None)
-
-
-BY_DEFAULT = AllocatorSettings()
+    Raises:
+        SetupError: it sets what is not modelled, or PyTorch would refuse it.
+    """
+    name = next((name for name in VARIABLES if environment.get(name)), VARIABLES[0])
+    pairs = (part.partition(":") for part in environment.get(name, "").split(",") if part.strip())
+    options = {option.strip(): value.strip() for option, _, value in pairs}
+    if options.get("backend", NATIVE) == NATIVE:
+        options.pop("backend", None)
+    unknown = sorted(options.keys() - {EXPANDABLE, MAX_SPLIT, *WITHOUT_EFFECT})
+    is_expandable, split_mb = options.get(EXPANDABLE, "").lower() == "true", options.get(MAX_SPLIT)
+    fault = ""
+    if unknown or not (split_mb is None or split_mb.isdecimal()):
+        fault = f"{unknown[0] if unknown else f'{MAX_SPLIT}:{split_mb}'} is not known"
+    elif split_mb is not None and int(split_mb) * MIB <= LARGE_SEGMENT:
+        fault = f"{MAX_SPLIT} has to be more than 20"
+    elif split_mb is not None and is_expandable:
+        fault = f"{MAX_SPLIT} has no known effect with {EXPANDABLE}:True"
+    if fault:
+        raise SetupError(
+            f"What a card's allocator would reserve cannot be told with {name}={environment[name]}: {fault}. Unset "
+            "it, or leave out --card."
+        )
+    return {EXPANDABLE: is_expandable, "max_split_size": int(split_mb) * MIB if split_mb else None}
 
 
 class AllocatorStats(NamedTuple):
@@ -345,13 +281,11 @@ class AllocatorStats(NamedTuple):
         allocated: Whole blocks that tensors have (``allocated_bytes.all``).
         requested: Bytes that they asked for (``requested_bytes.all``).
         reserved: Bytes that the allocator has from the driver (``reserved_bytes.all``).
-        retries: Number of times that it gave free memory back and asked again (``num_alloc_retries``).
     """
 
     allocated: int = 0
     requested: int = 0
     reserved: int = 0
-    retries: int = 0
 
 
 ADDRESS_RANGE = 32 * MIB
@@ -359,12 +293,7 @@ ADDRESS_RANGE = 32 * MIB
 
 
 class CachingAllocator:
-    """Answers requests as PyTorch's allocator does.
-
-    Args:
-        settings: The allocator's settings.
-        limit: The most bytes that may be reserved, as ``torch.cuda.set_per_process_memory_fraction`` sets it; ``None``
-            for no limit. As in PyTorch, pages of a segment that grows may go beyond it by less than one page.
+    """Answers requests as PyTorch's allocator does on a card with room for all of them.
 
     Attributes:
         pools: The pool for small requests, and the one for large.
@@ -372,17 +301,16 @@ class CachingAllocator:
         peak: The most of each figure so far, each at its own time.
     """
 
-    def __init__(self, settings: AllocatorSettings = BY_DEFAULT, limit: int | None = None) -> None:
+    def __init__(self, *, expandable_segments: bool = False, max_split_size: int | None = None) -> None:
         self.pools: tuple[Pool, ...] = tuple(
             GrowingSegment(is_small=is_small)
-            if settings.expandable_segments
-            else Pool(self._address_for, is_small=is_small, max_split_size=settings.max_split_size)
+            if expandable_segments
+            else Pool(self._address_for, is_small=is_small, max_split_size=max_split_size)
             for is_small in (True, False)
         )
         self.blocks: dict[int, Block] = {}
         self.peak = AllocatorStats()
-        self.limit = limit
-        self._allocated = self._requested = self._retries = 0
+        self._allocated = self._requested = 0
         self._next_range = ADDRESS_SPACE
         self._rests: list[tuple[int, int]] = []  # size and address
 
@@ -390,14 +318,10 @@ class CachingAllocator:
     def now(self) -> AllocatorStats:
         """Return the figures as they are."""
         reserved = sum(pool.reserved for pool in self.pools)
-        return AllocatorStats(self._allocated, self._requested, reserved, self._retries)
+        return AllocatorStats(self._allocated, self._requested, reserved)
 
     def answer(self, requests: Iterable[tuple[int, int]]) -> None:
-        """Allocate and free in order: for each request the number of a storage, and its bytes, negative to free it.
-
-        Raises:
-            MemoryError: A request goes beyond the limit even after all free memory was given back.
-        """
+        """Allocate and free in order: for each request the number of a storage, and its bytes, negative to free it."""
         for storage, size in requests:
             if size < 0:
                 self.free(storage)
@@ -405,17 +329,13 @@ class CachingAllocator:
                 self.allocate(storage, size)
 
     def allocate(self, storage: int, size: int) -> None:
-        """Find a block for a storage (``malloc``). One without a byte has no block.
-
-        Raises:
-            MemoryError: It goes beyond the limit.
-        """
+        """Find a block for a storage (``malloc``). One without a byte has no block."""
         assert storage not in self.blocks, "a storage is allocated once"
         if not size:
             return
         rounded = rounded_up(size, MIN_BLOCK_SIZE)
         pool = self._pool_for(rounded)
-        block = pool.split(pool.find(rounded) or self._new(pool, rounded), rounded)
+        block = pool.split(pool.find(rounded) or pool.grow(rounded), rounded)
         block.is_allocated, block.requested = True, size
         self.blocks[storage] = block
         self._count(block, 1)
@@ -427,30 +347,9 @@ class CachingAllocator:
             self._count(block, -1)
             self._pool_for(block.size).free(block)
 
-    def empty_cache(self) -> None:
-        """Give all free memory back (``release_cached_blocks``)."""
-        for pool in self.pools:
-            pool.release()
-
-    def reset_peak(self) -> None:
-        """Forget all peaks before now."""
-        self.peak = self.now
-
     def _pool_for(self, size: int) -> Pool:
         """Return the pool of a rounded request, and of the block that it got (``get_pool``)."""
         return self.pools[size > SMALL_SIZE]
-
-    def _new(self, pool: Pool, size: int) -> Block:
-        """Return a block from new memory, if need be after free memory was given back (``malloc``)."""
-        if not self._has_room(size) and not (pool.release_enough(size) and self._has_room(size)):
-            self.empty_cache()
-            self._retries += 1
-            if not self._has_room(size):
-                raise MemoryError(f"{size} bytes were requested with {self.now.reserved} reserved")
-        return pool.grow(size)
-
-    def _has_room(self, size: int) -> bool:
-        return self.limit is None or self.now.reserved + segment_size(size) <= self.limit
 
     def _count(self, block: Block, sign: int) -> None:
         self._allocated += sign * block.size

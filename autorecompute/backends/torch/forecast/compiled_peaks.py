@@ -7,9 +7,8 @@ from typing import TYPE_CHECKING, Final
 
 import numpy as np
 
-from autorecompute.backends.torch.forecast.forecast import switches_of
 from autorecompute.backends.torch.forecast.records import BUDGET, GRAPH, KEEPING, RECOMPUTE, CompiledPeak
-from autorecompute.memory import Forecast, Simulated
+from autorecompute.memory import PeakForecaster, Simulator, covered
 from autorecompute.plans import Choice, Config
 from autorecompute.plans.savings import BATCH
 
@@ -48,44 +47,35 @@ their work's estimate, budgets and blocks took from 10 % less to 12 % more in a 
 less to 5 % more (``make bench-compiled``)."""
 
 
-class CompiledSimulator:
+class CompiledSimulator(Simulator):
     """Adds up what the choices of a config change, each as it does by itself.
 
     Args:
         peaks: Peaks of no choice and of single ones.
-        choices: All that can be on, in the order of the columns that :meth:`simulate` takes.
         scale: Size of activations, as a multiple of those in the peaks.
     """
 
     def __init__(
         self, peaks: Sequence[CompiledPeak], choices: Sequence[Choice], space: Space, scale: float = 1.0
     ) -> None:
-        self._choices, self._space = choices, space
-        self._occurrences = {choice: plan.occurrences for plan in space.plans for choice in plan.choices}
+        occurrences = {choice: max(plan.occurrences, 1) for plan in space.plans for choice in plan.choices}
+        super().__init__(choices, [occurrences.get(choice, 1) for choice in choices])
+        self._space = space
         none = next(peak for peak in peaks if peak.config.is_none)
         self._none = np.array([none.peak_bytes * scale, none.kept_bytes * scale, 0.0])
         curves: dict[Choice, dict[float, np.ndarray]] = collections.defaultdict(lambda: {0.0: np.zeros(3)})
         for peak in peaks:
             for on in peak.config.choices:
                 needs = np.array([peak.peak_bytes * scale, peak.kept_bytes * scale, peak.work])
-                curves[Choice(on.site, on.option)][self._share(on)] = needs - self._none
+                choice = Choice(on.site, on.option)
+                share = 1.0 if on.count is None else on.count / occurrences.get(choice, 1)
+                curves[choice][share] = needs - self._none
         self._curves = [curves[choice] for choice in choices]
-        self.call_seconds = np.zeros(len(choices))  # compiled code calls nothing of Python's
         of_cluster = [on.option == RECOMPUTE or (on.site == GRAPH and on.option.startswith(KEEPING)) for on in choices]
         self.step_error = np.where(of_cluster, STEP_ERROR, STEP_ERROR_OF_ALL)
 
-    def matrix(self, configs: Sequence[Config]) -> np.ndarray:
-        """Return the configs as :meth:`simulate` takes them: one line each, a column for each choice."""
-        occurrences = [max(self._occurrences.get(choice, 1), 1) for choice in self._choices]
-        return switches_of(configs, self._choices, occurrences)
-
-    def simulate(self, switches: np.ndarray) -> Simulated:
-        """Forecast the memory and the recompute of configs.
-
-        Args:
-            switches: The share of its occurrences at which each choice is on, of shape ``[configs, choices]``.
-        """
-        shares = switches - self._covered(switches)
+    def _simulate(self, switches: np.ndarray) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
+        shares = switches - covered(switches, self._space, self._choices)
         needs = np.tile(self._none, (len(switches), 1))
         for column, curve in enumerate(self._curves):
             known = sorted(curve)
@@ -93,23 +83,10 @@ class CompiledSimulator:
             for part in range(needs.shape[1]):
                 needs[:, part] += np.interp(shares[:, column], known, values[:, part])
         peak, kept, work = np.maximum(needs, 0.0).T
-        return Simulated(peak_bytes=peak, stash_bytes=kept, recompute_share=work)
-
-    def _covered(self, switches: np.ndarray) -> np.ndarray:
-        """Return the share of each choice's occurrences that lie inside of a module that is made again as a whole."""
-        covered = np.zeros_like(switches)
-        for outer, around in enumerate(self._choices):
-            inside = [at for at, on in enumerate(self._choices) if on.site in self._space.covers.get(around.site, ())]
-            covered[:, inside] = np.maximum(covered[:, inside], switches[:, [outer]])
-        most: np.ndarray = np.minimum(covered, switches)
-        return most
-
-    def _share(self, on: Choice) -> float:
-        occurrences = self._occurrences.get(Choice(on.site, on.option), 1)
-        return 1.0 if on.count is None else on.count / max(occurrences, 1)
+        return peak, kept, work
 
 
-class CompiledPeaks:
+class CompiledPeaks(PeakForecaster):
     """Peaks of a compiled model, from its joint graph.
 
     Args:
@@ -131,8 +108,3 @@ class CompiledPeaks:
         """Return the bytes that a process needs at its peak beyond its live tensors."""
         del dims
         return self._base_bytes
-
-    def forecasts(self, dims: Mapping[str, int]) -> list[Forecast]:
-        """Return nothing: presets are mixes of plans, and simulated like them."""
-        del dims
-        return []

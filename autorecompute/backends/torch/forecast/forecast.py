@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import bisect
 import functools
 import itertools
 import math
@@ -16,19 +15,17 @@ from autorecompute.backends.torch.forecast.records import CALL_SECONDS, Amount, 
 from autorecompute.memory import (
     HEAD,
     OPTIMIZER,
-    STEP_ERROR,
-    Effect,
     Estimate,
     Forecast,
-    Machine,
+    MemoryModel,
     Operation,
     Phase,
-    Simulated,
+    Simulator,
     StepProfile,
     Tensor,
     trace,
 )
-from autorecompute.plans import Choice, Config, Plan, Space
+from autorecompute.plans import Choice, Config
 from autorecompute.plans.savings import BATCH
 
 if TYPE_CHECKING:
@@ -36,16 +33,14 @@ if TYPE_CHECKING:
 
     from autorecompute.backends.torch.forecast.records import Part
     from autorecompute.memory import Timeline
+    from autorecompute.plans import Plan
     from autorecompute.training_job import Detection
 
 
 class Column:
-    """Difference that one choice makes to a step where all its occurrences are on.
+    """Difference that one choice makes to a step where all its occurrences are on, as in its ``OptionStep``.
 
     Attributes:
-        parts: The parts of a step that differ, by their places, of shape ``[parts]``. Those that are told a second time
-            are the last ones.
-        change: Bytes that are added to the change of each of them; so is ``highest``.
         shares: Share of the choice that is on in each part by its count, of shape ``[occurrences + 1, parts + 1]``; the
             last entry is of all occurrences.
         covered: By the place of each column that covers this one: the share of each part, and of all occurrences in
@@ -75,9 +70,7 @@ class Column:
     def on(self, counts: np.ndarray, at: int) -> tuple[np.ndarray, np.ndarray]:
         """Return the share of the choice that makes something again, in each of its parts and of all occurrences.
 
-        Args:
-            counts: The counts of all columns, of shape ``[configs, columns]``.
-            at: The place of this column among them.
+        The counts are those of all columns, of shape ``[configs, columns]``, with this one in the place ``at``.
         """
         hidden = [table[counts[:, outer]] for outer, table in self.covered.items()]
         most = np.max(hidden, axis=0) if hidden else 0.0
@@ -142,16 +135,21 @@ FORWARD, BACKWARD = "forward", "backward"
 def draw(
     parts: Sequence[Part], change: np.ndarray, alive: np.ndarray, again: Collection[int], dims: Mapping[str, int]
 ) -> Timeline:
-    """Return the timeline of a step.
+    """Return the timeline of a step with these parts and dimensions, in which some units make something again.
 
-    Args:
-        parts: Its parts, in order.
-        change: Bytes that each adds to those that are alive.
-        alive: The most bytes that are alive in each, above those before the step.
-        again: The units in which something is made again.
-        dims: The dimensions of the step.
+    Each part changes the bytes that are alive; most of these are ``alive`` in it, above those before the step.
     """
-    parts, change, alive = _whole(parts, change, alive)
+    # The parts of each backward pass are one.
+    first = [
+        place
+        for place, part in enumerate(parts)
+        if not place or (part.phase, part.name) != (parts[place - 1].phase, parts[place - 1].name)
+    ]
+    parts, change, alive = (
+        [parts[place] for place in first],
+        np.add.reduceat(change, first),
+        np.maximum.reduceat(alive, first),
+    )
     kept = _in_time(_kept(parts, change), alive)
     passing = [
         _Piece(f"while it runs: {_name(part)} ({part.phase})", place, place, round(float(most)) - _held(kept, place))
@@ -172,16 +170,6 @@ def draw(
     return trace(
         StepProfile(operations=operations, tensors=tensors, backward=backward, dims=dict(dims), by_module=True)
     )
-
-
-def _whole(parts: Sequence[Part], change: np.ndarray, alive: np.ndarray) -> tuple[list[Part], np.ndarray, np.ndarray]:
-    """Return the same with the parts of each backward pass as one."""
-    first = [
-        place
-        for place, part in enumerate(parts)
-        if not place or (part.phase, part.name) != (parts[place - 1].phase, parts[place - 1].name)
-    ]
-    return [parts[place] for place in first], np.add.reduceat(change, first), np.maximum.reduceat(alive, first)
 
 
 class _Piece(NamedTuple):
@@ -251,27 +239,11 @@ end with a ReLU in place; all others were exact to a hundredth."""
 ROUGH_ERROR = 0.06
 """The same where no step could be run on fake tensors: what real steps tell soon counts for more."""
 
-CHUNK = 4096
-"""Configs that are simulated together: their arrays stay in the processor's cache."""
 
-LARGEST_BATCH = 1 << 20
-
-
-def switches_of(configs: Sequence[Config], choices: Sequence[Choice], occurrences: Sequence[int]) -> np.ndarray:
-    """Return the share of its occurrences at which each config has each choice on: one line each, a column a choice."""
-    table = np.zeros((len(configs), len(choices)), dtype=np.float32)
-    for row, config in enumerate(configs):
-        for column, choice in enumerate(choices):
-            if (on := next((on for on in config.choices if on.covers(choice)), None)) is not None:
-                table[row, column] = 1.0 if on.count is None else min(on.count / occurrences[column], 1.0)
-    return table
-
-
-class StepSimulator:
-    """Simulates thousands of configs at once.
+class StepSimulator(Simulator):
+    """Simulates steps part by part.
 
     Args:
-        choices: All that can be on, in the order of the columns that :meth:`simulate` takes.
         covers: The sites that each site makes again along with itself.
         scale: Size of activations, as a multiple of those in the steps.
     """
@@ -282,24 +254,9 @@ class StepSimulator:
         self._change = _scaled([(part.change, part.fixed_change) for part in steps.parts], scale)
         self._highest = _scaled([(part.highest, part.fixed_highest) for part in steps.parts], scale)
         self._forward = np.array([part.phase == FORWARD for part in steps.parts])
-        self._choices, self._columns = choices, columns_of(steps, choices, covers, scale)
-        calls = [CALL_SECONDS.get(choice.option, 0.0) for choice in choices]
-        self.call_seconds = np.array(calls) * [column.occurrences for column in self._columns[: len(choices)]]
-        self.step_error = STEP_ERROR
-
-    def matrix(self, configs: Sequence[Config]) -> np.ndarray:
-        """Return the configs as :meth:`simulate` takes them: one line each, a column for each choice."""
-        return switches_of(configs, self._choices, [column.occurrences for column in self._columns])
-
-    def simulate(self, switches: np.ndarray) -> Simulated:
-        """Forecast the memory and the recompute of configs.
-
-        Args:
-            switches: The share of its occurrences at which each choice is on, of shape ``[configs, choices]``.
-        """
-        starts = range(0, max(len(switches), 1), CHUNK)
-        chunks = [self._simulate(switches[start : start + CHUNK]) for start in starts]
-        return Simulated(*(np.concatenate(part) for part in zip(*chunks, strict=True)))
+        self._columns = columns_of(steps, choices, covers, scale)
+        super().__init__(choices, [column.occurrences for column in self._columns[: len(choices)]])
+        self.call_seconds = np.array([CALL_SECONDS.get(on.option, 0.0) for on in choices]) * self._occurrences
 
     def lives(self, switches: np.ndarray) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
         """Return the change of each part of each config, the most bytes that are alive in it, and the extra work."""
@@ -318,10 +275,10 @@ class StepSimulator:
     def made_again(self, config: Config) -> Amount:
         """Return the recompute of one config in a step."""
         counts = self._counts(self.matrix([config]))
-        shares = (float(column.on(counts, at)[1][0]) for at, column in enumerate(self._columns))
-        return sum(
-            (column.option.again.times(share) for column, share in zip(self._columns, shares, strict=True)), Amount()
+        again = (
+            column.option.again.times(float(column.on(counts, at)[1][0])) for at, column in enumerate(self._columns)
         )
+        return sum(again, Amount())
 
     def _counts(self, switches: np.ndarray) -> np.ndarray:
         counts = np.zeros((len(switches), len(self._columns)), dtype=int)
@@ -344,17 +301,15 @@ def _scaled(parts: Sequence[tuple[int, int]], scale: float) -> np.ndarray:
 
 
 @dataclass(frozen=True)
-class TorchMemoryModel:
+class TorchMemoryModel(MemoryModel):
     """Memory of a process that trains on PyTorch, under every config.
 
     Attributes:
         resting_bytes: Bytes that the process held before its first step.
-        sizes: The dimensions of the steps.
+        sizes: The dimensions of the steps but for the batch.
         told: The detection: presets on a card and on a rank, and the machine whose seconds the steps tell.
-        likely_error: Share that half of all forecasts are off by less than.
     """
 
-    space: Space
     steps: Steps
     resting_bytes: int
     sizes: Mapping[str, int]
@@ -363,11 +318,9 @@ class TorchMemoryModel:
 
     @classmethod
     def of(cls, detection: Detection, *, roughly: bool = False) -> Self | None:
-        """Return that of every config of a detection; ``None`` where no step could be run on fake tensors.
+        """Return that of a detection; ``None`` where no step could be run on fake tensors.
 
-        Args:
-            detection: The model's.
-            roughly: True for what one forward pass tells, where it does.
+        Where asked for, it is what one forward pass tells roughly.
         """
         told = TorchDetection.of(detection)
         steps = told.rough_steps if roughly else told.steps
@@ -414,7 +367,8 @@ class TorchMemoryModel:
         """Forecast a config at these dimensions."""
         simulator = self._simulator_of(config, dims)
         seen = simulator.simulate(simulator.matrix([config]))
-        live_bytes, is_looked_at, machine = int(seen.peak_bytes[0]), self._scale(dims) == 1, self.told.machine
+        live_bytes, is_looked_at = int(seen.peak_bytes[0]), self._scale(dims) == 1
+        machine = self.told.machine if is_looked_at else None
         on_card = next((one for one in self.told.on_card if one.config == config and is_looked_at), None)
         return Forecast(
             config=config,
@@ -425,53 +379,30 @@ class TorchMemoryModel:
             recompute_share=float(seen.recompute_share[0]),
             allocated_bytes=on_card.allocated_bytes if on_card is not None else None,
             reserved_bytes=on_card.reserved_bytes if on_card is not None else None,
-            estimate=self._estimate(machine, simulator, config) if machine and is_looked_at else None,
+            estimate=self._estimate(simulator.made_again(config)) if machine is not None else None,
+            machine=machine,
             rank=next((one for one in self.told.of_rank if one.config == config and is_looked_at), None),
         )
 
-    def forecasts(self, dims: Mapping[str, int]) -> list[Forecast]:
-        """Return the presets, each plan alone and all but each, those that recompute least first."""
+    @functools.cached_property
+    def looked_at(self) -> Collection[Config]:
+        """Return the presets, each plan alone and all but each."""
         plans, all_on = self.space.plans, self.space.all_on
         alone = (Config.of([plan]) for plan in plans)
         left_out = (all_on.without_plan(plan) for plan in plans if all_on.has(plan))
-        configs = dict.fromkeys([Config(), *self.space.presets.values(), *alone, *left_out])
-        found = [self.forecast(config, dims) for config in configs]
-        return sorted(found, key=lambda forecast: (forecast.recompute_share, forecast.peak_bytes))
+        return dict.fromkeys([Config(), *self.space.presets.values(), *alone, *left_out])
 
-    def effects(self, dims: Mapping[str, int]) -> list[Effect]:
-        """Return the effects of each plan, alone and beside all others, the largest saving at the peak first."""
-        all_on = self.space.all_on
-        effects = [
-            Effect(
-                plan=plan,
-                alone=self.forecast(Config.of([plan]), dims),
-                left_out=self.forecast(all_on.without_plan(plan), dims) if all_on.has(plan) else None,
-            )
-            for plan in self.space.plans
-        ]
-        return sorted(effects, key=lambda effect: (effect.alone.peak_bytes, effect.plan.id))
+    def _others(self, plan: Plan, all_on: Config) -> Config | None:
+        return all_on.without_plan(plan) if all_on.has(plan) else None
 
-    def largest_batch(self, config: Config, dims: Mapping[str, int], limit_bytes: int) -> int:
-        """Return the largest batch whose forecast holds the limit, 0 if none does; every other dimension as given."""
-        batches = range(1, LARGEST_BATCH)
-        return bisect.bisect_right(
-            batches, limit_bytes, key=lambda batch: self.forecast(config, {**dims, BATCH: batch}).peak_bytes
-        )
-
-    def plans_by_tensor(self) -> dict[str, Plan]:
-        """Return nothing: parts of a step are told apart, and not their tensors."""
-        return {}
-
-    def _estimate(self, machine: Machine, simulator: StepSimulator, config: Config) -> Estimate:
-        again = simulator.made_again(config)
+    def _estimate(self, again: Amount) -> Estimate:
         whole = self.steps.amount + again
         return Estimate(
-            machine=machine,
-            operations=whole.operations,
+            step_seconds=whole.cost,
+            flops=whole.operations,
             moved_bytes=whole.moved_bytes,
-            operations_again=again.operations,
+            flops_again=again.operations,
             moved_bytes_again=again.moved_bytes,
-            seconds=whole.cost,
         )
 
     def _simulator_of(self, config: Config, dims: Mapping[str, int]) -> StepSimulator:

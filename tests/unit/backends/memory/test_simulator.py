@@ -130,7 +130,7 @@ def test_a_blueprint_is_drawn_from_none_and_all_on(layers):
 
 def test_configs_that_are_simulated_in_parts_are_none_lost_or_moved(layers, monkeypatch):
     simulator = OrtSimulator(blueprint_of(layers), {}, [DROPOUT, ADD])
-    monkeypatch.setattr("autorecompute.backends.ortmodule.memory.simulator.CHUNK", 3)
+    monkeypatch.setattr("autorecompute.memory.CHUNK", 3)
     switches = np.array([[draw & 1, draw >> 1 & 1] for draw in random.Random(0).choices(range(4), k=10)])
     each = [simulator.simulate(line[None]).peak_bytes[0] for line in switches]
     assert list(simulator.simulate(switches).peak_bytes) == each
