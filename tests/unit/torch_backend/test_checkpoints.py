@@ -12,16 +12,10 @@ from torch import nn
 from autorecompute.backends.torch.find.probe import Probe
 from autorecompute.backends.torch.find.structure import structure_of
 from autorecompute.backends.torch.forecast.records import CHECKPOINT, KEEP_MATMUL
+from autorecompute.backends.torch.switch.checkpoints import Checkpoint, checkpointed, keeping
+from autorecompute.backends.torch.switch.intercepting import put_around, release
 from autorecompute.backends.torch.switch.module_state import SMALL
-from autorecompute.backends.torch.switch.switchboard import (
-    Checkpoint,
-    Site,
-    Switchboard,
-    checkpointed,
-    keeping,
-    put_around,
-    release,
-)
+from autorecompute.backends.torch.switch.switchboard import Site, Switchboard
 from autorecompute.plans import Choice
 from stand_ins.watched import watched
 from tiny_models import differences, make

@@ -6,7 +6,7 @@ from torch import nn
 from torch.nn import functional
 
 from autorecompute.backends.torch.fake.steps import Script
-from autorecompute.backends.torch.switch.switchboard import around_of
+from autorecompute.backends.torch.switch.intercepting import around_of
 from autorecompute.plans import Choice
 from stand_ins.late import WIDTH, Late, Normalized, Rerouted, add_little
 from stand_ins.surveyed import Surveyed

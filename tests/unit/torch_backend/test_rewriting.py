@@ -12,8 +12,8 @@ from torch.utils.checkpoint import checkpoint
 
 from autorecompute.backends.torch.find.detection import detect
 from autorecompute.backends.torch.forecast.records import CHECKPOINT, DROP
-from autorecompute.backends.torch.switch.rewriting import Mask
-from autorecompute.backends.torch.switch.switchboard import around_of
+from autorecompute.backends.torch.switch.intercepting import around_of
+from autorecompute.backends.torch.switch.rewriting import mask_of, of_mask
 from autorecompute.plans import Choice
 from tiny_models import call_of, differences, make
 
@@ -164,9 +164,9 @@ def masks():
 
 @pytest.mark.parametrize("mask", [pytest.param(mask, id=name) for name, mask in masks().items()])
 def test_a_mask_in_bytes_is_the_same_mask(mask):
-    kept = Mask.of(mask)
-    assert kept.is_other.element_size() == 1
-    again = kept.tensor()
+    is_other, *others = mask_of(mask)
+    assert is_other.element_size() == 1
+    again = of_mask(is_other, *others)
     assert again.dtype == mask.dtype
     assert torch.equal(again, mask)
 

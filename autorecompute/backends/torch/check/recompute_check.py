@@ -342,8 +342,6 @@ class RecomputeCheck:
 class Watch:
     """Compares the calls of one module for one site."""
 
-    __slots__ = ("_calls", "_check", "_known", "_number", "_path", "_site")
-
     def __init__(self, check: RecomputeCheck, site: str, path: str, number: int) -> None:
         self._check, self._site, self._path, self._number, self._calls = check, site, path, number, 0
         self._known: set[Hashable] = set()
@@ -408,38 +406,43 @@ def can_be_summed(tensor: Tensor) -> bool:
     return is_plain and not tensor.is_quantized and not tensor.is_meta and bool(tensor.numel())
 
 
-class SavedTensors:
-    """The tensors that a checkpointed call saves: a determinism check for ``torch.utils.checkpoint``.
+@contextlib.contextmanager
+def comparing(watch: Watch, kept: Iterable[Tensor]) -> Iterator[Any]:
+    """Compare the tensors that a checkpointed call inside saves, which are all that its backward pass reads of it.
 
-    They are all that the backward pass reads of a block. Their sums are taken when the call is over and not when they
-    are saved: an operator may fill a tensor that its node has saved already.
+    Gives a determinism check for ``torch.utils.checkpoint``. Sums are taken behind the call and not when a tensor is
+    saved: an operator may fill a tensor that its node has saved already. What is ``kept`` is not made again.
     """
+    if not _METADATA:
+        yield "default"
+        return
+    places = {tensor.untyped_storage().data_ptr() for tensor in kept if can_be_summed(tensor.data)}
+    saved: list[_StandIn] = []
+    is_over = False
 
-    def __init__(self, watch: Watch, kept: Iterable[Tensor]) -> None:
-        self._watch = watch
-        self._kept = {tensor.untyped_storage().data_ptr() for tensor in kept if can_be_summed(tensor.data)}
-        self._saved: list[_StandIn] | None = []
-
-    def __call__(self, tensor: Tensor) -> _StandIn:
-        """Return a stand-in for a tensor, saved or recomputed, for ``torch.utils.checkpoint`` to compare."""
-        one, plain = _StandIn(tensor, self._watch), tensor.detach()
-        if self._saved is None:
+    def stand_in(tensor: Tensor) -> _StandIn:
+        one, plain = _StandIn(tensor, watch), tensor.detach()
+        if is_over:
             one.tensor = plain
-        elif can_be_summed(plain) and plain.untyped_storage().data_ptr() not in self._kept:
+        elif can_be_summed(plain) and plain.untyped_storage().data_ptr() not in places:
             one.tensor = plain
-            self._saved.append(one)
+            saved.append(one)
         return one
 
-    def end(self) -> None:
-        """Take the sums, and let the tensors go: the call is over."""
-        for one in self._saved or ():
-            assert one.tensor is not None, "a call ends once"
-            one.sums, one.tensor = self._watch.sums_of(one.tensor), None
-        self._saved = None
+    _METADATA[stand_in] = stand_in
+    try:
+        yield stand_in
+    finally:
+        del _METADATA[stand_in]
+    is_over = True
+    for one in saved:
+        assert one.tensor is not None, "a call ends once"
+        one.sums, one.tensor = watch.sums_of(one.tensor), None
+    saved.clear()
 
 
 class _StandIn:
-    """A tensor that was saved: itself until the call is over, and its sums from then on; or one that was made again."""
+    """A saved tensor for torch to compare: itself in its call, then its sums; or one that was made again."""
 
     def __init__(self, tensor: Tensor, watch: Watch) -> None:
         self.tensor: Tensor | None = None
@@ -460,16 +463,3 @@ class _StandIn:
 
     def __repr__(self) -> str:
         return self._form
-
-
-@contextlib.contextmanager
-def known_to_torch(saved: SavedTensors | None) -> Iterator[Any]:
-    """Give the ``determinism_check`` of ``torch.utils.checkpoint``: PyTorch's own where there is none of ours."""
-    if saved is None or not _METADATA:
-        yield "default"
-        return
-    _METADATA[saved] = saved
-    try:
-        yield saved
-    finally:
-        del _METADATA[saved]

@@ -40,7 +40,7 @@ from autorecompute.backends.torch.forecast.records import (
     keeping,
     kept_cluster,
 )
-from autorecompute.backends.torch.switch.switchboard import MATMULS
+from autorecompute.backends.torch.switch.checkpoints import MATMULS
 from autorecompute.plans import Choice, Config
 
 if TYPE_CHECKING:

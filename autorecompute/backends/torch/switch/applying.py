@@ -25,20 +25,15 @@ from autorecompute.backends.torch.find.own_checkpoints import frozen_in, thawed
 from autorecompute.backends.torch.find.refusals import is_transformed, refusals_of_model, unwrapped
 from autorecompute.backends.torch.find.structure import is_sharded
 from autorecompute.backends.torch.forecast.plans_file import PlansFile, read_plans_file, requested
+from autorecompute.backends.torch.switch.intercepting import around_of, can_be_intercepted, put_around, release
 from autorecompute.backends.torch.switch.rewriting import Rewrite
-from autorecompute.backends.torch.switch.switchboard import (
-    Switchboard,
-    around_of,
-    can_be_intercepted,
-    put_around,
-    release,
-)
 from autorecompute.errors import UsageError
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping, Sequence
 
     from autorecompute.backends.torch.fake.steps import Script
+    from autorecompute.backends.torch.switch.switchboard import Switchboard
     from autorecompute.plans import Config
 
 
@@ -54,8 +49,8 @@ class Roots:
     ``DistributedDataParallel`` is none; the module in it is. Calls that are made by who is told are not followed.
 
     Args:
-        about_to_run: Told that a root is about to be called with these arguments.
-        has_run: Told that a root has returned this.
+        about_to_run: Is told the arguments that a root is about to be called with.
+        has_run: Is told what a root has returned.
         leaves: Tells modules that are none and hold none, whatever an optimizer has of them.
 
     Attributes:
@@ -228,12 +223,7 @@ class Tuned(NamedTuple):
 
 
 ELSEWHERE = threading.Event()
-"""Set once a tuner, or the environment, decides about this process's recompute."""
-
-
-def is_decided() -> bool:
-    """Tell whether :func:`apply` does nothing in this process."""
-    return ELSEWHERE.is_set()
+"""Set once a tuner, or the environment, decides about this process's recompute: then :func:`apply` does nothing."""
 
 
 def apply(model: Module, plans: str | os.PathLike[str] | None = None) -> None:
@@ -250,7 +240,7 @@ def apply(model: Module, plans: str | os.PathLike[str] | None = None) -> None:
     Raises:
         UsageError: the file cannot be read, or was measured on another model.
     """
-    if is_decided():
+    if ELSEWHERE.is_set():
         return
     wanted = requested(os.environ) if plans is None else read_plans_file(Path(plans))
     if wanted is None or wanted.does_nothing:

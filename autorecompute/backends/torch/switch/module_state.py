@@ -23,7 +23,7 @@ from torch.utils._pytree import tree_map
 from torch.utils.data import DataLoader, Dataset
 from torch.utils.weak import TensorWeakRef
 
-from autorecompute.backends.torch.check.recompute_check import checksum
+from autorecompute.backends.torch.check.recompute_check import can_be_summed, checksum
 from autorecompute.backends.torch.compiled.forms import may_compile
 from autorecompute.backends.torch.switch.script_state import (
     CONTAINERS,
@@ -83,14 +83,10 @@ def _holder(module: Module, name: str) -> dict[str, Any]:
     return buffers if name in buffers else vars(module)
 
 
-def _is_plain(value: Tensor, *kinds: type) -> bool:
-    return type(value) in kinds and value.layout is torch.strided and not value.is_nested
-
-
 def _can_be_copied(value: Tensor) -> bool:
     """Tell whether an attribute is no more than a few numbers, without a graph that a copy would keep."""
-    has_no_graph = not value.requires_grad and not value.is_inference()
-    return _is_plain(value, Tensor, FakeTensor) and has_no_graph and _is_small(value)
+    is_plain = type(value) in {Tensor, FakeTensor} and value.layout is torch.strided and not value.is_nested
+    return is_plain and not value.requires_grad and not value.is_inference() and _is_small(value)
 
 
 def _is_computed_weight(module: Module, name: str) -> bool:
@@ -98,11 +94,6 @@ def _is_computed_weight(module: Module, name: str) -> bool:
     shape, start = vars(module)[name].shape, f"{name}_"
     parameters = ((other, one) for other, one in module._parameters.items() if one is not None)
     return any(other.startswith(start) and one.shape == shape for other, one in parameters)
-
-
-def _can_be_summed(value: Tensor) -> bool:
-    """Tell whether a buffer is one block of numbers in memory of the host."""
-    return _is_plain(value, Tensor) and value.device.type == "cpu" and not value.is_quantized
 
 
 def _is_small(value: Tensor) -> bool:
@@ -188,9 +179,6 @@ def _copy_of(value: Any) -> Any:
         return value
 
 
-AUTOCAST_DEVICES = ("cpu", "cuda")
-
-
 @contextlib.contextmanager
 def untouched(model: Module) -> Iterator[Callable[[], Iterator[Named]]]:
     """Whatever happens inside, the random numbers to come, the weights, buffers and modules' attributes are as before.
@@ -240,10 +228,15 @@ def _as_now(modules: Iterable[Module]) -> Iterator[None]:
             module._buffers.update(buffers)
 
 
+def autocast_dtypes() -> dict[str, torch.dtype]:
+    """Return the type that autocast casts to, by the devices for which it is on."""
+    return {on: torch.get_autocast_dtype(on) for on in ("cpu", "cuda") if torch.is_autocast_enabled(on)}
+
+
 def without_autocast() -> contextlib.AbstractContextManager[object]:
     """Operators run in the types of what they are given."""
     plain = contextlib.ExitStack()
-    for device in filter(torch.is_autocast_enabled, AUTOCAST_DEVICES):
+    for device in autocast_dtypes():
         plain.enter_context(torch.autocast(device, enabled=False))
     return plain
 
@@ -298,8 +291,7 @@ def without_collection() -> Iterator[None]:
 
 def modes_of(module: Module) -> Hashable:
     """Return the modes of a module, of all in it and of autocast, which may change between steps."""
-    autocast = map(torch.get_autocast_dtype, filter(torch.is_autocast_enabled, AUTOCAST_DEVICES))
-    return (*(inner.training for inner in module.modules()), *autocast)
+    return (*(inner.training for inner in module.modules()), *autocast_dtypes().values())
 
 
 class Before:
@@ -367,7 +359,7 @@ class Before:
         self._sums = {
             place: checksum(value)
             for place, value in self._held.items()
-            if place not in self._copies and place in self._seen and _can_be_summed(value)
+            if place not in self._copies and place in self._seen and value.device.type == "cpu" and can_be_summed(value)
         }
         self._written: set[Place] = set()
 

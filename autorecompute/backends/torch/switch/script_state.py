@@ -177,15 +177,10 @@ def attributes_of_all(
             plain[name] = _figure(value, copies)
             if is_generator(kind):
                 generators.append(value)
-            elif _is_tensors(kind):
+            elif isinstance(value, Tensor):
                 tensors[index, name] = value
         figures.append(plain)
     return figures, tensors, generators
-
-
-@functools.cache
-def _is_tensors(kind: type) -> bool:
-    return issubclass(kind, Tensor)
 
 
 def _figure(value: Any, copies: dict[int, Any]) -> Any:
