@@ -8,6 +8,8 @@ import itertools
 from collections.abc import Collection, Mapping
 from typing import TYPE_CHECKING, Any
 
+import torch
+
 from autorecompute.backends.torch.compiled.forms import compiled_paths, compiles_under_modes
 from autorecompute.backends.torch.fake.repeats import repeated
 from autorecompute.backends.torch.find.operators import Finder
