@@ -26,7 +26,7 @@ from autorecompute.plans import Config
 from autorecompute.result import add_evidence
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Hashable, Iterable, Iterator, Mapping
+    from collections.abc import Callable, Hashable, Iterable, Iterator
 
     from torch.nn import Module
     from torch.optim import Optimizer
@@ -35,9 +35,7 @@ if TYPE_CHECKING:
 
     Sums = tuple[Tensor, Tensor | None, tuple[Any, ...]]
 
-_INTEGERS = {1: torch.uint8, 2: torch.int16, 4: torch.int32, 8: torch.int64}
-"""By bytes."""
-
+_INTEGERS = {1: torch.uint8, 2: torch.int16, 4: torch.int32, 8: torch.int64}  # by bytes
 _WORD = 8
 _FEW = 2**16
 """Elements that are summed at once where they do not make up words: torch copies them to integers of 64 bits."""
@@ -110,25 +108,17 @@ class Mode(enum.StrEnum):
     """Share of results that is compared."""
 
     ALL = "all"
-    """Each tensor, in every step."""
-    SOME = "some"
-    """As much as ``MOST_SHARE`` of the time allows."""
-    STRICT = "strict"
-    """All, and a difference ends the training before the optimizer's step."""
+    SOME = "some"  # as much as ``MOST_SHARE`` of the time allows
+    STRICT = "strict"  # all, and a difference ends the training before the optimizer's step
     OFF = "off"
-    """Nothing."""
 
-    @classmethod
-    def wanted(cls, environment: Mapping[str, str]) -> Mode:
-        """Return the mode that ``AUTORECOMPUTE_CHECK`` sets; ``some`` where it is unset.
 
-        Raises:
-            UsageError: It says something else.
-        """
-        word = environment.get(VARIABLE, "") or cls.SOME
-        if word not in set(cls):
-            raise UsageError(f"{VARIABLE} is none of {', '.join(cls)}. Set it to one of them, or unset it.")
-        return cls(word)
+def mode_wanted() -> Mode:
+    """Return the mode that ``AUTORECOMPUTE_CHECK`` sets, ``some`` where it is unset; another word is a usage error."""
+    word = os.environ.get(VARIABLE, "") or Mode.SOME
+    if word not in set(Mode):
+        raise UsageError(f"{VARIABLE} is none of {', '.join(Mode)}. Set it to one of them, or unset it.")
+    return Mode(word)
 
 
 class RecomputeDiffersError(RuntimeError):
@@ -137,19 +127,15 @@ class RecomputeDiffersError(RuntimeError):
 
 @dataclasses.dataclass(frozen=True)
 class Difference:
-    """A tensor that a recompute has made otherwise than the forward pass.
+    """A tensor that a recompute has made otherwise than the forward pass, in a step counted from 1.
 
-    Attributes:
-        site: The site that recomputes it.
-        step: The step, from 1.
-        tensor: Its type and shape, in words.
-        relative: The difference of the two sums relative to the norm; infinite where that is no number.
+    ``relative`` is the difference of the two sums relative to the norm; infinite where that is no number.
     """
 
     site: str
     path: str
     step: int
-    tensor: str
+    tensor: str  # its type and shape
     relative: float
 
     def __str__(self) -> str:
@@ -215,22 +201,19 @@ class RecomputeCheck:
     A site that differs is left without recompute from its next call on. Not where ranks gather weights together, as all
     of them would have to do so in the same step.
 
-    Args:
-        mode: Share of results that is compared; what the environment says where it is none.
-
     Attributes:
+        mode: Share of results that is compared; without one the environment's.
         differences: One for each site that differs.
         every: Each call is compared in one of so many.
         share: Share of the time that comparing took lately.
         takes_back: True if a site that differs is left without recompute.
-        is_paused: True while nothing is compared.
         pending: Comparisons: for each the difference if it is one, a relative difference that another order of sums
             explains, two figures on their way from a card (whether the bits differ, and by how much), and the event of
             their coming; none on a CPU.
     """
 
     def __init__(self, model: Module, mode: Mode | None = None) -> None:
-        self.mode = Mode.wanted(os.environ) if mode is None else mode
+        self.mode = mode or mode_wanted()
         self.choices: frozenset[Choice] = frozenset()
         self.differences: list[Difference] = []
         self.every, self.share = TURNS if self.mode is Mode.SOME else 1, 0.0
@@ -263,11 +246,7 @@ class RecomputeCheck:
             self.is_paused = before
 
     def require_same(self, optimizer: Optimizer) -> None:
-        """Keep an optimizer of the model from its step where the mode is strict and something differs.
-
-        Raises:
-            RecomputeDiffersError: It does.
-        """
+        """Keep an optimizer of the model from its step, by an error, where the mode is strict and something differs."""
         model = self._model()
         if self.mode is not Mode.STRICT or model is None:
             return
@@ -352,11 +331,7 @@ class Watch:
         return self._check.takes_back and any(found.site == self._site for found in self._check.differences)
 
     def begins(self, state: Hashable = None) -> bool:
-        """Tell whether the call that begins is compared.
-
-        Args:
-            state: All that may make it another one than those before; the first call in each state is compared.
-        """
+        """Tell whether the call that begins is compared; the first one in each state is."""
         if self._check.mode is Mode.OFF or self._check.is_paused:
             return False
         self._calls += 1

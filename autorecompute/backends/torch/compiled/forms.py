@@ -134,21 +134,15 @@ def refusals_of_compiled(model: Module) -> list[Refusal]:
     """Return what keeps a compiled model from being tuned, seen before it is run."""
     settings = [_settings_of(module) for module in model.modules() if is_compiled(module)]
     on_card = any(parameter.device.type == "cuda" for parameter in model.parameters())
+    from torch._inductor import custom_graph_pass  # it takes a second
+
     reasons = (
-        (Reason.COMPILED_TORCH, not _tells_partitions()),
+        (Reason.COMPILED_TORCH, not hasattr(custom_graph_pass, "CustomPartitionerFn")),
         (Reason.COMPILER, any(setting is None for setting in settings)),
         (Reason.CUDA_GRAPHS, on_card and any((setting or {}).get("triton.cudagraphs") for setting in settings)),
         (Reason.COMPILED_RANKS, torch.distributed.is_available() and torch.distributed.is_initialized()),
     )
     return [Refusal(reason) for reason, is_so in reasons if is_so][:1]
-
-
-def _tells_partitions() -> bool:
-    try:
-        from torch._inductor import custom_graph_pass
-    except ImportError:
-        return False
-    return hasattr(custom_graph_pass, "CustomPartitionerFn")
 
 
 def _settings_of(module: Module) -> dict[str, Any] | None:

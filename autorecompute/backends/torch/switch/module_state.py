@@ -109,8 +109,8 @@ def without_gradient_hooks(model: Module) -> Iterator[None]:
     """
     own: list[dict[int, Any]] = []
     if not may_compile(model):
-        own = [hooks for module in model.modules() for hooks in (module._backward_hooks, module._backward_pre_hooks)]
-        own += [torchs._global_backward_hooks, torchs._global_backward_pre_hooks]
+        own = [torchs._global_backward_hooks, torchs._global_backward_pre_hooks]
+        own += (hooks for module in model.modules() for hooks in (module._backward_hooks, module._backward_pre_hooks))
     both = ((weight._backward_hooks, weight._post_accumulate_grad_hooks) for weight in model.parameters())
     weights = [hooks for hooks in itertools.chain.from_iterable(both) if hooks]
     before = [(hooks, dict(hooks)) for hooks in (*own, *weights)]
@@ -298,15 +298,11 @@ class Before:
     """The state of modules before a forward; a context in which they have it once more.
 
     In training a module may write its buffers (the running statistics of BatchNorm, the vectors of a spectral norm).
-    Made again as they are now, it would write them twice, or compute with what it wrote the first time. Inside the
-    context every buffer that the forward wrote is a copy of what it was before, and each module is in the mode it was
-    in. It has the parameters that it had, which ``torch.func.functional_call`` sets for one call, and generators of
-    random numbers are where they were.
-
-    Plain values among the attributes are what they were before the forward, too: a number of calls that it counts, or
-    the size of an image that the script sets before each call. So are tensors, where nobody has written them since.
-    Behind the context all attributes, and what lists hold that a forward has at hand, are as they were when it was
-    entered.
+    Run again with them as they are now, it would write them twice, or compute with what it wrote the first time. Inside
+    the context every buffer that the forward wrote is a copy of what it was before, and so are plain values and tensors
+    among the attributes, modes, parameters (``torch.func.functional_call`` sets others for one call) and generators of
+    random numbers. Behind it all attributes, and what lists hold that a forward has at hand, are as they were when it
+    was entered.
 
     Copies are kept of those tensors that the forward writes, and of small ones, which others may write before it runs
     again. A version tells of no write through ``.data``, nor of those of torch's own fused observers: copies are
@@ -320,8 +316,7 @@ class Before:
         generators: Generators at hand in an earlier call of the same modules; the attribute has those of this one.
 
     Attributes:
-        once: A context that is entered with this the first time. What was kept of products is used up when a block has
-            run again. In another backward pass through the same graph they are computed with all else.
+        once: A context that is entered with this the first time alone: products that were kept are used up by it.
     """
 
     def __init__(self, modules: list[Module], written: set[Place] | None, generators: Generators | None) -> None:
@@ -339,9 +334,8 @@ class Before:
         self._entered = contextlib.ExitStack()
 
     def _note_tensors(self, attributes: dict[Place, Tensor], written: set[Place] | None) -> None:
-        modules = self._modules
         self._is_first = written is None
-        self._held = _buffers_of(modules)  # until the forward is over
+        self._held = _buffers_of(self._modules)  # until the forward is over
         others: dict[Place, Tensor] = {}
         for place, value in attributes.items():
             (self._held if _can_be_copied(value) else others)[place] = value
@@ -350,7 +344,7 @@ class Before:
             for place, value in (*self._held.items(), *others.items())
             if not value.is_inference()
         }
-        self._computed = [value for place, value in others.items() if _is_computed_weight(modules[place[0]], place[1])]
+        self._computed = [value for (at, name), value in others.items() if _is_computed_weight(self._modules[at], name)]
         self._copies = {
             place: value.clone()
             for place, value in self._held.items()
@@ -403,10 +397,9 @@ class Before:
         return [value._version for own in self._parameters for value in own.values() if value is not None]
 
     def forget_unwritten(self) -> set[Place] | None:
-        """Keep copies of those alone that the forward may have written, and of small ones.
+        """Keep copies of those alone that the forward may have written, and of small ones; return which were written.
 
-        Returns:
-            Which were written; None where nobody can tell, as they are fake.
+        Return ``None`` where nobody can tell, as they are fake.
         """
         is_told = not any(map(is_fake, self._held.values()))
         attributes = {(at, name): _holder(self._modules[at], name).get(name) for at, name in self._seen}
@@ -438,7 +431,7 @@ class Before:
     def _same(self, place: Place) -> Tensor | None:
         """Return the tensor itself where it is alive, and nobody has written it."""
         reference, version = self._seen[place]
-        value: Tensor | None = reference()
+        value = reference()
         return value if value is not None and value._version == version else None
 
     def _before(self, place: Place, now: Tensor) -> Tensor:
