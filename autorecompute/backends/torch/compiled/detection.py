@@ -164,7 +164,7 @@ def detect_compiled(model: Module, args: Sequence[Any], kwargs: Mapping[str, Any
     graph of that is cut as the compiler would cut it under each plan.
 
     Raises:
-        RefusedModelError: Nothing can.
+        RefusedModelError: Nothing of it can be recomputed.
     """
     original = original_of(model)
     for refusal in (*refusals_of_compiled(model), *refusals_of_model(original)):
@@ -223,11 +223,9 @@ def _eager_bytes(seen: Probe, structure: Structure) -> int:
 
 
 def board_of(model: Module, choices: Iterable[Choice] = ()) -> CompiledBoard:
-    """Return the switches of a compiled model by its modules alone, for a config that was measured on it.
+    """Return the switches of a compiled model by its modules alone, for the choices of a config measured on it.
 
-    Args:
-        model: The model.
-        choices: Those of the config. Clusters of operators are taken from them: only the compiler knows what there is.
+    Clusters of operators are taken from the choices: only the compiler knows what there is.
     """
     original = original_of(model)
     asked: dict[str, tuple[str, ...]] = {}

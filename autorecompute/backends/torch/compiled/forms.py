@@ -42,9 +42,8 @@ class AllocatedLive:
     Compiled code makes its tensors past the dispatcher, where those of eager code are seen. The profiler sees every
     allocation. It does not know the size of what was there before it: tensors that are known at the start are followed.
 
-    Args:
-        known: Returns the tensors that are alive when a step begins.
-        held: Bytes that this process held between two steps in earlier measurements, which the next ones join.
+    ``known`` returns the tensors that are alive when a step begins. ``held`` are the bytes that this process has held
+    between two steps in earlier measurements, which the next ones join.
     """
 
     def __init__(self, known: Callable[[], Iterable[Tensor]], held: list[int] | None = None) -> None:

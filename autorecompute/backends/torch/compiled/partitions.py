@@ -87,10 +87,8 @@ class TracedStep:
     ) -> Cuts:
         """Return the halves into which the compiler would cut the graph of each call, in the order of the forward pass.
 
-        Args:
-            mark: Returns what marks the operators of a call before that, by the parameters that it is given: the same
-                object for calls that are cut alike.
-            budget: The memory budget; ``None`` for the script's own.
+        ``mark`` returns what marks the operators of a call before that, by the parameters that the call is given: the
+        same object for calls that are cut alike.
         """
         cut = functools.cache(lambda graph, one: self.graphs[graph].cut(one, budget))
         return tuple(cut(graph, mark(given)) for graph, given in self.calls)

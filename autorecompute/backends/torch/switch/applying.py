@@ -166,7 +166,7 @@ class Tuned(NamedTuple):
 
     @classmethod
     def of(cls, model: Module, args: Sequence[Any], kwargs: Mapping[str, Any], calls: int = 1) -> Self:
-        """Return the model that is about to be called with these arguments for training, so often in a step.
+        """Look at a model that is about to be called with these arguments for training, so often in a step.
 
         Raises:
             RefusedModelError: nothing of it can be recomputed.
@@ -188,11 +188,7 @@ class Tuned(NamedTuple):
         return {path: model.get_submodule(path) for path in self.found.structure.units}
 
     def switch(self, config: Config) -> None:
-        """Have the next forward pass recompute what the config says and nothing else.
-
-        Raises:
-            UsageError: the model does not offer that.
-        """
+        """Have the next forward pass recompute what the config says and nothing else, if the model offers that."""
         try:
             self.board.set(config.choices)
         except ValueError as error:
@@ -213,13 +209,12 @@ class Tuned(NamedTuple):
     @property
     def missed(self) -> tuple[str, ...]:
         """Paths of the units whose operators were kept in some calls, as their graph was another one there."""
-        model, paths = self.reference(), {effect.path for effect in self.board.effects}
+        model = self.reference()
         if model is None:
             return ()
-        around = {path: around_of(model.get_submodule(path)) for path in sorted(paths)}
-        return tuple(
-            path for path, own in around.items() if any(isinstance(one, Rewrite) and one.missed for one in own)
-        )
+        around = {effect.path: around_of(model.get_submodule(effect.path)) for effect in self.board.effects}
+        missed = (path for path, own in around.items() if any(isinstance(one, Rewrite) and one.missed for one in own))
+        return tuple(sorted(missed))
 
 
 ELSEWHERE = threading.Event()
@@ -277,11 +272,7 @@ def _apply_at_first_call(wanted: PlansFile, model: Module) -> None:
 
 
 def require_model(wanted: PlansFile, model: Module) -> None:
-    """Check that a file of plans is for this model.
-
-    Raises:
-        UsageError: it was measured on another one, or nothing of this one can be recomputed.
-    """
+    """Refuse a file of plans that is for another model, and a model of which nothing can be recomputed."""
     for refusal in refusals_of_model(model):
         raise UsageError(f"The plans cannot be applied: {refusal}")
     here = name_of(model)
@@ -404,11 +395,7 @@ def apply_in_first_step(wanted: PlansFile) -> Roots:
 
 
 def follow_environment() -> None:
-    """Apply what ``AUTORECOMPUTE_PLANS`` names to the first module that trains; nothing where it names none.
-
-    Raises:
-        UsageError: the file cannot be read.
-    """
+    """Apply what ``AUTORECOMPUTE_PLANS`` names to the first module that trains; nothing where it names none."""
     wanted = requested(os.environ)
     if wanted is not None and not wanted.does_nothing:
         apply_in_first_step(wanted)

@@ -101,14 +101,9 @@ _PAST_HOOKS: dict[str, Any] = dict.fromkeys(
 def keeping(operators: Iterable[OpOverload]) -> Callable[[], tuple[Context, Context]]:
     """Return a ``context_fn`` for ``checkpoint`` under which the results of these operators are kept.
 
-    Raises:
-        ValueError: One of them draws random numbers. A kept operator does not run again, so the ones after it would
-            draw other numbers than in the forward pass, and the gradients would be wrong without a word.
+    None may draw random numbers: it does not run again, and those after it would draw others than in the forward pass.
     """
     kept = list(operators)
-    random = [str(operator) for operator in kept if torch.Tag.nondeterministic_seeded in operator.tags]
-    if random:
-        raise ValueError(f"results of operators that draw random numbers cannot be kept: {', '.join(random)}")
 
     def contexts() -> tuple[Context, Context]:
         first, second = create_selective_checkpoint_contexts(kept)
@@ -182,15 +177,11 @@ class Checkpoint:
     """Checkpoints the calls of one module, but for the results of some operators; an ``Around`` for it.
 
     The watch compares what is made again, and tells when that is to end.
-
-    Raises:
-        ValueError: One of the operators draws random numbers.
     """
 
-    def __init__(self, module: Module, watch: Watch, operators: Iterable[OpOverload] = ()) -> None:
-        kept = tuple(operators)
+    def __init__(self, module: Module, watch: Watch, operators: Sequence[OpOverload] = ()) -> None:
         self._watch = watch
-        self._contexts = keeping(kept) if kept else noop_context_fn
+        self._contexts = keeping(operators) if operators else noop_context_fn
         self._modules = [weakref.ref(inner) for inner in module.modules()]  # what is around a module must not keep it
         self._written: set[Place] | None = None  # unknown before the first call
         self._generators: Generators | None = None

@@ -119,7 +119,7 @@ class Drop:
         touched: Paths of the modules that made or saved what is dropped or read.
         maker: The place of the node that made it.
         ways: The edges over which it came from there to the slots.
-        state: State of the step in which it was found.
+        state: That of the step in which it was found (:func:`state_of`).
     """
 
     site: str

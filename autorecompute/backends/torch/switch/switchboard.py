@@ -45,7 +45,7 @@ class Site:
 
 
 class Effect(NamedTuple):
-    """Effect of one occurrence of a site: what is done at the module with this path."""
+    """What is done at the module with this path, an occurrence of a site."""
 
     site: str
     option: str
@@ -53,23 +53,19 @@ class Effect(NamedTuple):
 
 
 class Switchboard:
-    """All that can be switched in one model.
+    """All that can be switched in one model. Nothing is written on the model or on its modules.
 
     Where choices meet, the outermost checkpoint wins: with 3 of 12 blocks checkpointed and all their MLPs too, the MLPs
     of the other 9 are. What an operator's site would drop inside a checkpointed module is kept as it is.
 
-    Nothing is written on the model or on its modules. For each unit that has operators to drop, its program is given.
-
-    Attributes:
-        is_exact: True if gradients on a CPU are those without recompute bit for bit.
-        check: Holds what is made again against what it replaces.
+    ``programs`` are those of the units that have operators to drop.
     """
 
-    is_exact = True
+    is_exact = True  # gradients on a CPU are those without recompute bit for bit
 
-    def __init__(self, model: Module, sites: Iterable[Site], rewriters: Mapping[str, Program] | None = None) -> None:
+    def __init__(self, model: Module, sites: Iterable[Site], programs: Mapping[str, Program] | None = None) -> None:
         self.sites: Mapping[str, Site] = {site.name: site for site in sites}
-        self._rewriters = rewriters or {}
+        self._programs = programs or {}
         paths = {path for site in self.sites.values() for path in site.occurrences}
         # Whoever keeps the switches must not keep the model with them.
         self._modules = {path: weakref.ref(model.get_submodule(path)) for path in sorted(paths)}
@@ -80,15 +76,12 @@ class Switchboard:
         self.effects: frozenset[Effect] = frozenset()
 
     def resolve(self, choices: Iterable[Choice]) -> frozenset[Effect]:
-        """Return the effects of the choices; equal for choices that do the same.
+        """Return the effects of the choices, one for each site; equal for choices that do the same.
 
         Raises:
-            ValueError: A choice names an unknown site or option, or two choices are for one site.
+            ValueError: A choice names an unknown site or option.
         """
         chosen = sorted(choices, key=str)
-        repeated = [site for site, times in collections.Counter(choice.site for choice in chosen).items() if times > 1]
-        if repeated:
-            raise ValueError(f"there are two choices for {repeated[0]}")
         for choice in chosen:
             site = self.sites.get(choice.site)
             if site is None:
@@ -109,7 +102,7 @@ class Switchboard:
             return False
         if effect.option == DROP:
             inside = winner.site.replace(winner.site.partition("/")[0], winner.path, 1)
-            return any(is_within(path, inside) for path in self._rewriters[effect.path].touched(effect.site))
+            return any(is_within(path, inside) for path in self._programs[effect.path].touched(effect.site))
         is_deeper = effect.path != winner.path or self.sites[effect.site].attention
         return is_deeper and not self.sites[winner.site].attention and is_within(effect.path, winner.path)
 
@@ -126,10 +119,8 @@ class Switchboard:
     def set(self, choices: Iterable[Choice]) -> None:
         """Have the next forward pass do what these choices say and nothing else.
 
-        Call it between two steps: a graph that exists already is gone through as it was made.
-
-        Raises:
-            ValueError: The choices make no sense; what was on stays on.
+        Call it between two steps: a graph that exists already is gone through as it was made. Where :meth:`resolve`
+        raises an error, what was on stays on.
         """
         chosen = frozenset(choices)
         effects = self.resolve(chosen)
@@ -167,7 +158,7 @@ class Switchboard:
             else:
                 inner[effect.path].insert(0, self._checkpoint(effect))
         outer = {
-            path: self._rewriters[path].around({site: self.check.watch(site, path) for site in sorted(sites)})
+            path: self._programs[path].around({site: self.check.watch(site, path) for site in sorted(sites)})
             for path, sites in dropped.items()
         }
         return {path: [*([outer[path]] if path in outer else []), *inner[path]] for path in {*outer, *inner}}
