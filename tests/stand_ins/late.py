@@ -4,6 +4,8 @@ import torch
 from torch import nn
 from torch.nn import functional
 
+from autorecompute.plans import Choice
+
 WIDTH = 8
 
 
@@ -34,3 +36,12 @@ class Rerouted(Late):
 
 def add_little(x):
     return x + 0.01
+
+
+def drops(found):
+    """Every operator that can be dropped in a model that was looked at."""
+    return [Choice(site.name, "drop") for site in found.sites if "drop" in site.options]
+
+
+def blocks(found):
+    return [Choice(name, "checkpoint") for name in found.blocks]

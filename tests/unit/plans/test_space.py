@@ -104,20 +104,16 @@ def test_a_normal_config_has_no_needless_count():
     assert NESTED.normalize(Config.parse(["h.*:checkpoint:3"])).texts == ["h.*:checkpoint:3"]
 
 
-def test_switching_a_plan_off_leaves_the_others():
+def test_switching_a_plan_off_leaves_the_others_and_half_of_a_joint_plan_is_not_the_plan():
     joint, softmax = make_plan("cast:keep_half,gelu:drop"), make_plan("softmax:drop")
-    config = Config.of([joint, softmax])
+    config, half = Config.of([joint, softmax]), Config.parse(["gelu:drop"])
     without = config.without_plan(joint)
     assert config.has(joint)
     assert not without.has(joint)
     assert without == Config.of([softmax]) == without.without_plan(joint)
     assert without.without_plan(softmax).is_none
-
-
-def test_half_of_a_joint_plan_is_not_the_plan_and_has_a_description():
-    joint, half = make_plan("cast:keep_half,gelu:drop"), Config.parse(["gelu:drop"])
     assert not half.has(joint)
-    assert Space(plans=(joint, make_plan("softmax:drop"))).describe(half) != ""
+    assert Space(plans=(joint, softmax)).describe(half) != ""
 
 
 def test_all_on_prefers_what_comes_first():
@@ -149,14 +145,11 @@ def test_a_config_is_described_by_the_fewer_of_its_plans():
     assert space.describe(half) != space.describe(Config.of(plans[4:]))
 
 
-def test_what_covers_others_is_called_by_its_name():
+def test_what_covers_others_is_called_by_its_name_and_a_count_is_told():
     parts = [make_plan(f"h.*.part{number}:drop") for number in range(3)]
     space = Space(plans=(BLOCK, *parts), covers={"h.*": tuple(site for part in parts for site in part.sites)})
     assert space.describe(space.all_on) == "h.*"
     assert space.describe(Config.of(parts)).startswith("3 of 4 plans")
-
-
-def test_a_count_is_told():
     assert NESTED.describe(NESTED.with_plan(Config.of([NORM]), MLP, 4)) == "h.*.norm and 4 of 6 h.*.mlp"
 
 

@@ -49,22 +49,16 @@ def known_of(found):
     return {tuple(peak.config.texts): peak for peak in found.compiled_peaks}
 
 
-def blocks_of(parameters):
-    return {name.split(".")[1] for name in parameters}
-
-
-def test_all_graphs_of_a_step_are_found_in_the_order_in_which_they_run(traced):
-    step = traced("broken")
+@pytest.mark.parametrize(
+    ("way", "graphs", "blocks"),
+    [("broken", [0, 1], [{"0"}, {"0", "1", "2"}]), ("by_blocks", [0, 1, 1], [{"0"}, {"1"}, {"2"}])],
+)
+def test_all_graphs_of_a_step_are_found_in_the_order_in_which_they_run(traced, way, graphs, blocks):
+    """By blocks there is one for the first, whose input needs no gradient, and one for the others."""
+    step = traced(way)
     assert step.is_whole
-    assert [graph for graph, _ in step.calls] == [0, 1]
-    assert [blocks_of(parameters) for _, parameters in step.calls] == [{"0"}, {"0", "1", "2"}]
-
-
-def test_a_block_that_is_compiled_once_runs_several_times(traced):
-    """One graph for the first block, whose input needs no gradient, one for the others, and a loss outside of them."""
-    step = traced("by_blocks")
-    assert [graph for graph, _ in step.calls] == [0, 1, 1]
-    assert [blocks_of(parameters) for _, parameters in step.calls] == [{"0"}, {"1"}, {"2"}]
+    assert [graph for graph, _ in step.calls] == graphs
+    assert [{name.split(".")[1] for name in parameters} for _, parameters in step.calls] == blocks
 
 
 def test_clusters_that_the_compiler_keeps_are_plans(compiled_model):

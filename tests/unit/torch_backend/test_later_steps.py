@@ -7,8 +7,7 @@ from torch.nn import functional
 
 from autorecompute.backends.torch.fake.steps import Script
 from autorecompute.backends.torch.switch.intercepting import around_of
-from autorecompute.plans import Choice
-from stand_ins.late import WIDTH, Late, Normalized, Rerouted, add_little
+from stand_ins.late import WIDTH, Late, Normalized, Rerouted, add_little, blocks, drops
 from stand_ins.surveyed import Surveyed
 
 STEPS, LATE, SMALLER = 8, 3, 6
@@ -108,7 +107,7 @@ def train(kind, config):
             block.is_late = step >= LATE
         x = torch.randn(6 if step < SMALLER else 5, WIDTH)
         if surveyed is not None:
-            surveyed.board.set(config(surveyed))
+            surveyed.board.set(config(surveyed.found))
         loss = (model(x) - model(x.flip(0)) * 0.5).square().mean()
         loss.backward()
         optimizer.step()
@@ -118,19 +117,11 @@ def train(kind, config):
     return losses, {around for effect in effects for around in around_of(model.get_submodule(effect.path))}
 
 
-def every_drop(surveyed):
-    return [Choice(site.name, "drop") for site in surveyed.found.sites if "drop" in site.options]
-
-
-def every_block(surveyed):
-    return [Choice(name, "checkpoint") for name in surveyed.found.blocks]
-
-
 @pytest.mark.parametrize(
     ("kind", "config"),
     [
-        *((kind, every_drop) for kind in (Normalized, Frozen, Hooked, Shifted, Rerouted, Scaled, Paired)),
-        *((kind, every_block) for kind in (Normalized, Shifted, Rerouted, Scaled, Paired, Averaging, Reparametrized)),
+        *((kind, drops) for kind in (Normalized, Frozen, Hooked, Shifted, Rerouted, Scaled, Paired)),
+        *((kind, blocks) for kind in (Normalized, Shifted, Rerouted, Scaled, Paired, Averaging, Reparametrized)),
     ],
 )
 def test_a_training_has_the_losses_of_no_recompute(kind, config):
