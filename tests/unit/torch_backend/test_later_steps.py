@@ -7,7 +7,7 @@ from torch.nn import functional
 
 from autorecompute.backends.torch.fake.steps import Script
 from autorecompute.backends.torch.switch.intercepting import around_of
-from stand_ins.late import WIDTH, Late, Normalized, Rerouted, add_little, blocks, drops
+from stand_ins.late import WIDTH, Averaging, Late, Normalized, Rerouted, Shifted, blocks, drops
 from stand_ins.surveyed import Surveyed
 
 STEPS, LATE, SMALLER = 8, 3, 6
@@ -38,14 +38,6 @@ class Hooked(Late):
         return x + self.second(functional.gelu(self.first(x) * torch.tanh(x)))
 
 
-class Shifted(Late):
-    """Adds another number, which stands in another function."""
-
-    def forward(self, x):
-        h = torch.tanh(self.first(x))
-        return x + self.second(functional.gelu(add_little(h) if self.is_late else h + 1.0))
-
-
 class Scaled(Late):
     """A dropout's mask is a tensor of many numbers later."""
 
@@ -64,22 +56,6 @@ class Paired(Late):
     def forward(self, x):
         samples, prototypes = torch.tanh(self.first(x)).unsqueeze(1), torch.tanh(self.prototypes).unsqueeze(0)
         return x + self.second(functional.gelu(samples * prototypes)).mean(1)
-
-
-class Averaging(Late):
-    """Writes buffers past their versions, the small one from a later step on."""
-
-    def __init__(self):
-        super().__init__()
-        self.register_buffer("mean", torch.zeros(WIDTH))
-        self.register_buffer("large", torch.zeros(2**15))
-
-    def forward(self, x):
-        y = torch.tanh(self.first(x) - self.mean - self.large[:WIDTH])
-        self.large.data[:WIDTH].add_(y.detach().mean(0))
-        if self.is_late:
-            self.mean.data.lerp_(y.detach().mean(0), 0.5)
-        return x + y
 
 
 class Reparametrized(Late):

@@ -21,28 +21,10 @@ from autorecompute.backends.torch.find.detection import detect
 from autorecompute.backends.torch.switch import rewriting
 from autorecompute.backends.torch.switch.module_state import Before
 from autorecompute.errors import UsageError
-from stand_ins.late import WIDTH, Late, Normalized, Rerouted, add_little, blocks, drops
+from stand_ins.late import WIDTH, Averaging, Late, Normalized, Rerouted, Shifted, blocks, drops
 from stand_ins.watched import watched
 
 STEPS, LATE = 24, 4
-
-
-class Shifted(Late):
-    def forward(self, x):
-        h = self.first(x).square()
-        h = add_little(h) if self.is_late else h + 1.0
-        return x + self.second(torch.log(h))
-
-
-class Averaging(Late):
-    def __init__(self):
-        super().__init__()
-        self.register_buffer("mean", torch.zeros(WIDTH))
-
-    def forward(self, x):
-        y = torch.tanh(self.first(x) - self.mean)
-        self.mean.data.lerp_(y.detach().mean(0), 0.5 if self.is_late else 0.0)
-        return x + y
 
 
 class Randomized(Late):
