@@ -143,6 +143,10 @@ def test_a_config_is_described_by_the_fewer_of_its_plans():
     half = Config.of(plans[:4])
     assert space.describe(half).startswith("4 of 8 plans")
     assert space.describe(half) != space.describe(Config.of(plans[4:]))
+    # An option that gave way to another one of its site is not missing.
+    names = ("cast:drop", "cast:keep_half", "gelu:drop", "softmax:drop", "dropout:drop")
+    space = Space(plans=tuple(map(make_plan, names)))
+    assert space.describe(space.all_on.without_plan(space.plans[2])) == "all but gelu"
 
 
 def test_what_covers_others_is_called_by_its_name_and_a_count_is_told():
@@ -158,10 +162,3 @@ def test_every_config_has_a_description_of_its_own_up_to_five_plans(make_space, 
     descriptions = {space.describe(config) for config in list_configs(space)}
     assert len(descriptions) == 2**5
     assert "" not in descriptions
-
-
-def test_an_option_that_gave_way_is_not_missing():
-    """All but one plan is called so even where another site's second option cannot be on at the same time."""
-    names = ("cast:drop", "cast:keep_half", "gelu:drop", "softmax:drop", "dropout:drop")
-    space = Space(plans=tuple(map(make_plan, names)))
-    assert space.describe(space.all_on.without_plan(space.plans[2])) == "all but gelu"

@@ -21,7 +21,7 @@ from autorecompute.backends.torch.find.detection import space_of
 from autorecompute.backends.torch.find.structure import structure_of
 from autorecompute.backends.torch.forecast.records import kept_cluster, label_of
 from autorecompute.plans import Config
-from compiled_models import COMPILING, WAYS, Blocks, batch, live_bytes, whole
+from compiled_models import COMPILING, WAYS, Blocks, batch, live_bytes
 
 pytestmark = COMPILING
 
@@ -206,11 +206,6 @@ def test_a_library_that_replaces_checkpoints_changes_nothing(monkeypatch):
     torch.compile(model, backend=lambda graph, _inputs: graphs.append(graph) or graph)(batch(2))
     choose(model.blocks[0], None)
     assert len(graphs) == 1
-
-
-def test_clusters_that_nobody_asked_for_are_no_sites():
-    with pytest.raises(ValueError, match="no site"):
-        board_of(whole()).set(Config.parse([UP]).choices)
 
 
 @pytest.mark.parametrize(
