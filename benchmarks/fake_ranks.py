@@ -26,7 +26,8 @@ from autorecompute.backends.torch.check.recompute_check import Mode, RecomputeCh
 from autorecompute.backends.torch.fake.live import LiveBytes, tensors_of
 from autorecompute.backends.torch.fake.machine import pretend
 from autorecompute.backends.torch.fake.tensors import LargeTensorsAreFake
-from autorecompute.backends.torch.switch.switchboard import Checkpoint, put_around, release
+from autorecompute.backends.torch.switch.checkpoints import Checkpoint
+from autorecompute.backends.torch.switch.intercepting import put_around, release
 from autorecompute.units import format_bytes
 
 RANKS, LAYERS, FEW_LAYERS = 64, 80, 4

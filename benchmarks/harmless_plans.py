@@ -24,7 +24,7 @@ from autorecompute.backends.torch.find.own_checkpoints import frozen_in, thawed
 from autorecompute.backends.torch.find.refusals import RefusedModelError
 from autorecompute.backends.torch.forecast.records import EVERY_2ND
 from autorecompute.backends.torch.switch.applying import Tuned
-from autorecompute.backends.torch.switch.switchboard import around_of, put_around, release
+from autorecompute.backends.torch.switch.intercepting import around_of, put_around, release
 
 MOST_STEPS = 16
 """A difference has to be told within so many steps of its first one."""

@@ -34,7 +34,7 @@ from autorecompute.backends.torch.find.detection import space_of
 from autorecompute.backends.torch.find.operators import MASK
 from autorecompute.backends.torch.forecast.records import CHECKPOINT, DROP
 from autorecompute.backends.torch.switch.applying import Tuned
-from autorecompute.backends.torch.switch.switchboard import around_of, put_around, release
+from autorecompute.backends.torch.switch.intercepting import around_of, put_around, release
 from autorecompute.plans import Choice
 from autorecompute.tuning.intervals import interval
 

@@ -170,7 +170,7 @@ def plain_worker() -> Any:
 
 def is_decided() -> bool:
     """Tell whether a tuner, or the environment, has decided already what this process recomputes."""
-    return cast("bool", _load(plain_name(), "switch.applying").is_decided())
+    return cast("bool", _load(plain_name(), "switch.applying").ELSEWHERE.is_set())
 
 
 def other_in_use(name: str) -> str:

@@ -40,11 +40,7 @@ class Choice:
 
     @classmethod
     def parse(cls, text: str) -> Self:
-        """Read ``h.*.mlp:checkpoint``, or ``h.*.mlp:checkpoint:5`` for the first five; a count of -1 means all.
-
-        Raises:
-            UsageError: the text is not of that form.
-        """
+        """Read ``h.*.mlp:checkpoint``, or ``h.*.mlp:checkpoint:5`` for the first five; a count of -1 means all."""
         match = _TEXT.fullmatch(text.strip())
         if match is None:
             raise UsageError(f"{shown(text)} is no choice. Write it as SITE:OPTION or SITE:OPTION:COUNT.")
@@ -120,11 +116,7 @@ class Config:
 
     @classmethod
     def parse(cls, texts: Iterable[str]) -> Config:
-        """Read choices: ``["h.*.mlp:checkpoint:5", …]``.
-
-        Raises:
-            UsageError: a choice cannot be read, or one site comes in two ways.
-        """
+        """Read choices, ``["h.*.mlp:checkpoint:5", …]``; refuse one site in two ways."""
         try:
             return cls(frozenset(map(Choice.parse, texts)))
         except ValueError as error:
@@ -229,7 +221,6 @@ class Offer:
 
     Attributes:
         plans: Those that can be switched on, largest saving first.
-        summary: A line about what is switched on.
         is_on: True if the training system says that its recompute is on.
         config: The choices that take effect; none where nothing is switched on.
         requested: Number of occurrences that each choice is asked for, -1 for all.

@@ -18,15 +18,15 @@ if TYPE_CHECKING:
 BATCH, SEQUENCE = "batch", "sequence"
 
 
-FUNCTIONS = ("floor", "ceiling", "Max", "Min", "Mod")
-"""Functions in inferred shapes; sympy has them under the same names."""
-
-NO_PART = f"an expression holds more than numbers, names, + - * / // % ** and {', '.join(FUNCTIONS)}"
-
-LONGEST_TEXT = 10_000
 DEEPEST = 300
 """Operators within one another; a sum of as many terms is as deep."""
 
+_ARGUMENTS = {"floor": (1, 1), "ceiling": (1, 1), "Max": (2, DEEPEST), "Min": (2, DEEPEST), "Mod": (2, 2)}
+"""Functions in inferred shapes, with their least and most arguments; sympy has them under the same names."""
+
+NO_PART = f"an expression holds more than numbers, names, + - * / // % ** and {', '.join(_ARGUMENTS)}"
+
+LONGEST_TEXT = 10_000
 LARGEST_NUMBER = 1 << 63
 LARGEST_EXPONENT = 16
 LARGEST_POWER = 1000
@@ -50,7 +50,6 @@ _CALLS: dict[str, Callable[..., Any]] = {
     "Min": min,
     "Mod": operator.mod,
 }
-_ARGUMENTS = {"floor": (1, 1), "ceiling": (1, 1), "Max": (2, DEEPEST), "Min": (2, DEEPEST), "Mod": (2, 2)}
 
 
 @functools.lru_cache(maxsize=4096)
@@ -86,11 +85,7 @@ def _work_out(node: ast.expr, leaf: Callable[..., Any], calls: Mapping[str, Call
 
 
 def _count_factors(node: ast.AST, depth: int) -> int:
-    """Count the numbers and names when powers are written out.
-
-    Raises:
-        ValueError: a part is none of an expression's, or there are too many.
-    """
+    """Count the numbers and names when powers are written out; refuse too many, and what is no arithmetic."""
     if depth > DEEPEST:
         raise ValueError("an expression is nested too deeply")
     match node:
@@ -146,7 +141,7 @@ def simplify(raw: str, names: Mapping[str, str] | None = None) -> str:
         tree = read(raw)
     except ValueError:
         return raw
-    expression = _work_out(tree, leaf, {name: getattr(sympy, name) for name in FUNCTIONS})
+    expression = _work_out(tree, leaf, {name: getattr(sympy, name) for name in _ARGUMENTS})
     new_names = {sympy.Symbol(own): sympy.Symbol(new) for own, new in (names or {}).items()}
     return str(sympy.factor_terms(sympy.expand(expression.subs(new_names))))
 

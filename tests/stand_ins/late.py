@@ -4,6 +4,8 @@ import torch
 from torch import nn
 from torch.nn import functional
 
+from autorecompute.plans import Choice
+
 WIDTH = 8
 
 
@@ -34,3 +36,36 @@ class Rerouted(Late):
 
 def add_little(x):
     return x + 0.01
+
+
+class Shifted(Late):
+    """Adds another number, which stands in another function."""
+
+    def forward(self, x):
+        h = torch.tanh(self.first(x))
+        return x + self.second(functional.gelu(add_little(h) if self.is_late else h + 1.0))
+
+
+class Averaging(Late):
+    """Writes buffers past their versions, the small one from a later step on."""
+
+    def __init__(self):
+        super().__init__()
+        self.register_buffer("mean", torch.zeros(WIDTH))
+        self.register_buffer("large", torch.zeros(2**15))
+
+    def forward(self, x):
+        y = torch.tanh(self.first(x) - self.mean - self.large[:WIDTH])
+        self.large.data[:WIDTH].add_(y.detach().mean(0))
+        if self.is_late:
+            self.mean.data.lerp_(y.detach().mean(0), 0.5)
+        return x + y
+
+
+def drops(found):
+    """Every operator that can be dropped in a model that was looked at."""
+    return [Choice(site.name, "drop") for site in found.sites if "drop" in site.options]
+
+
+def blocks(found):
+    return [Choice(name, "checkpoint") for name in found.blocks]

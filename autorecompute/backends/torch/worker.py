@@ -15,7 +15,13 @@ from autorecompute import codec
 from autorecompute.backends.common import describe_device, observe_batch, on_few_samples
 from autorecompute.backends.interface import WorkerBackend
 from autorecompute.backends.torch.check.gradients import check_gradients
-from autorecompute.backends.torch.compiled.forms import CLOCK, MEASURED, AllocatedLive, has_compiled, is_compiled
+from autorecompute.backends.torch.compiled.forms import (
+    MEASURED,
+    AllocatedLive,
+    has_compiled,
+    is_compiled,
+    take_compile_seconds,
+)
 from autorecompute.backends.torch.controller import MODEL, NAME
 from autorecompute.backends.torch.fake.live import StepLive, tensors_of, this_machine
 from autorecompute.backends.torch.fake.machine import kernels_of, with_whole_steps
@@ -216,7 +222,7 @@ class TorchBackend(WorkerBackend):
 
     def take_compile_seconds(self) -> float:
         """Seconds since the last call in which ``torch.compile`` was at work on a model that is tuned."""
-        return CLOCK.take() if self._is_compiled else 0.0
+        return take_compile_seconds() if self._is_compiled else 0.0
 
     @property
     def has_open_forward(self) -> bool:

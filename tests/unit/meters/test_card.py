@@ -1,13 +1,7 @@
 import pynvml
 import pytest
 
-from autorecompute.meters.nvml import (
-    CONTEXT_BYTES,
-    NvmlError,
-    NvmlUnsupportedError,
-    all_cards,
-    instances,
-)
+from autorecompute.meters.nvml import CONTEXT_BYTES, NvmlError, NvmlUnsupportedError, all_cards, instances
 from autorecompute.units import GIB, MIB
 from fake_gpu import FakeCard
 
@@ -82,11 +76,14 @@ def test_an_instance_has_the_clocks_of_its_card(card, asked):
         ({31337: 9 * GIB, 31338: 5 * GIB}, 0, 6 * GIB - CONTEXT_BYTES),
         ({}, 8 * GIB + 600 * MIB, 0),
         ({OURS: 9 * GIB, THEIRS: None}, 4 * GIB, 5 * GIB - CONTEXT_BYTES),
+        (None, 14 * GIB, 6 * GIB - CONTEXT_BYTES),
     ],
-    ids=["a container has other process ids", "its own context is nobody else's", "a process of unknown size"],
+    ids=["a container has other ids", "its own context is nobody else's", "one of unknown size", "none are listed"],
 )
-def test_others_are_what_is_not_accounted_for(card, asked, listed, unlisted_bytes, others_bytes):
-    card.processes, card.unlisted_bytes = listed, unlisted_bytes
+def test_others_are_what_is_not_accounted_for(nvml, asked, listed, unlisted_bytes, others_bytes):
+    if listed is None:
+        nvml.errors["nvmlDeviceGetComputeRunningProcesses"] = pynvml.NVML_ERROR_NO_PERMISSION
+    nvml.cards[0].processes, nvml.cards[0].unlisted_bytes = listed or {}, unlisted_bytes
     assert asked.neighbours(OURS, 8 * GIB) == (others_bytes, False)
 
 
@@ -94,9 +91,3 @@ def test_others_are_counted_where_this_process_is_listed(card, asked):
     card.processes = {OURS: 9 * GIB, THEIRS: 2 * GIB, THEIRS + 1: 100 * MIB}
     card.graphics = {THEIRS + 1}
     assert asked.neighbours(OURS, 8 * GIB) == (2 * GIB + 100 * MIB, True)
-
-
-def test_a_driver_that_lists_no_processes_is_asked_for_memory(card, nvml, asked):
-    nvml.errors["nvmlDeviceGetComputeRunningProcesses"] = pynvml.NVML_ERROR_NO_PERMISSION
-    card.processes = {OURS: 9 * GIB, THEIRS: 5 * GIB}
-    assert asked.neighbours(OURS, 8 * GIB) == (6 * GIB - CONTEXT_BYTES, False)

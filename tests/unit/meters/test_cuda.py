@@ -88,15 +88,13 @@ def test_what_held_the_clocks_down_is_marked_once(card, begin):
     assert meter.read().marks == ()
 
 
-def test_other_processes_are_marked(card, begin):
+def test_other_processes_are_marked_and_in_a_container_estimated(card, begin):
     _, meter = begin()
     card.processes[1] = 20 * MIB
     assert meter.read().marks == ()
     card.processes[2] = 2 * GIB
     assert meter.read().marks == ("2.02 GiB of other processes on the card",)
-
-
-def test_in_a_container_other_processes_are_estimated(card, begin):
+    card.processes.clear()
     cuda, meter = begin(pid=None)
     cuda.allocate(3 * GIB)
     assert meter.read().marks == ()

@@ -72,14 +72,10 @@ def test_what_the_tuning_does_is_not_others_work(paper, by):
     assert measured.others_share() == pytest.approx(0.3)
 
 
-def test_a_moment_says_nothing_of_others(paper):
+def test_a_moment_or_a_tuner_that_is_gone_leaves_no_figure_of_others(paper):
     measured = Processors(TUNER, do_the_work=True)
     paper.now, paper.others_seconds = 0.1, 0.2
     assert measured.others_share() is None
-
-
-def test_a_tuner_that_is_gone_leaves_no_figure_of_others(paper):
-    measured = Processors(TUNER, do_the_work=True)
     paper.now = 10.0
     del paper.seconds[TUNER]
     assert measured.others_share() is None

@@ -1,14 +1,7 @@
 import pynvml
 import pytest
 
-from autorecompute.meters.nvml import (
-    NvmlError,
-    all_cards,
-    describe_visible,
-    find_card,
-    instances,
-    visible_cards,
-)
+from autorecompute.meters.nvml import NvmlError, all_cards, describe_visible, find_card, instances, visible_cards
 from autorecompute.units import GIB
 from fake_gpu import FakeCard, FakeNvml
 
@@ -27,11 +20,6 @@ def make_machine(*, divided=()):
             for uuid in (FIRST, SECOND, THIRD)
         )
     )
-
-
-def see(value, **machine):
-    with make_machine(**machine).installed():
-        return [card.uuid for card in visible_cards(value)]
 
 
 @pytest.mark.parametrize(
@@ -56,7 +44,8 @@ def see(value, **machine):
 )
 def test_cuda_visible_devices(value, seen):
     """Indices, UUIDs and their unique beginnings; the list ends at what names no card, and a repetition hides all."""
-    assert see(value) == seen
+    with make_machine().installed():
+        assert [card.uuid for card in visible_cards(value)] == seen
 
 
 @pytest.mark.parametrize(
@@ -71,7 +60,8 @@ def test_cuda_visible_devices(value, seen):
     ],
 )
 def test_a_card_in_mig_mode_is_seen_as_one_instance(value, seen):
-    assert see(value, divided={SECOND}) == seen
+    with make_machine(divided={SECOND}).installed():
+        assert [card.uuid for card in visible_cards(value)] == seen
 
 
 @pytest.mark.parametrize("uuid", [SECOND, PARTS[1]])

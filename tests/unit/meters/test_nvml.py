@@ -29,12 +29,6 @@ def test_an_error_code_becomes_a_kind_and_advice(nvml, code, kind, advice):
     assert (type(caught.value), caught.value.exit_code, caught.value.__cause__.value) == (kind, 3, code)
 
 
-def test_without_the_library_there_is_no_nvml(nvml):
-    nvml.errors["nvmlInit"] = pynvml.NVML_ERROR_LIBRARY_NOT_FOUND
-    with pytest.raises(NvmlError, match="no NVIDIA driver is installed"):
-        ask("nvmlInit")
-
-
 def test_without_the_package_the_message_installs_it(monkeypatch):
     monkeypatch.setitem(sys.modules, "pynvml", None)
     with pytest.raises(NvmlError, match="pip install nvidia-ml-py"):

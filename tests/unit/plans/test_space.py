@@ -104,20 +104,16 @@ def test_a_normal_config_has_no_needless_count():
     assert NESTED.normalize(Config.parse(["h.*:checkpoint:3"])).texts == ["h.*:checkpoint:3"]
 
 
-def test_switching_a_plan_off_leaves_the_others():
+def test_switching_a_plan_off_leaves_the_others_and_half_of_a_joint_plan_is_not_the_plan():
     joint, softmax = make_plan("cast:keep_half,gelu:drop"), make_plan("softmax:drop")
-    config = Config.of([joint, softmax])
+    config, half = Config.of([joint, softmax]), Config.parse(["gelu:drop"])
     without = config.without_plan(joint)
     assert config.has(joint)
     assert not without.has(joint)
     assert without == Config.of([softmax]) == without.without_plan(joint)
     assert without.without_plan(softmax).is_none
-
-
-def test_half_of_a_joint_plan_is_not_the_plan_and_has_a_description():
-    joint, half = make_plan("cast:keep_half,gelu:drop"), Config.parse(["gelu:drop"])
     assert not half.has(joint)
-    assert Space(plans=(joint, make_plan("softmax:drop"))).describe(half) != ""
+    assert Space(plans=(joint, softmax)).describe(half) != ""
 
 
 def test_all_on_prefers_what_comes_first():
@@ -147,16 +143,17 @@ def test_a_config_is_described_by_the_fewer_of_its_plans():
     half = Config.of(plans[:4])
     assert space.describe(half).startswith("4 of 8 plans")
     assert space.describe(half) != space.describe(Config.of(plans[4:]))
+    # An option that gave way to another one of its site is not missing.
+    names = ("cast:drop", "cast:keep_half", "gelu:drop", "softmax:drop", "dropout:drop")
+    space = Space(plans=tuple(map(make_plan, names)))
+    assert space.describe(space.all_on.without_plan(space.plans[2])) == "all but gelu"
 
 
-def test_what_covers_others_is_called_by_its_name():
+def test_what_covers_others_is_called_by_its_name_and_a_count_is_told():
     parts = [make_plan(f"h.*.part{number}:drop") for number in range(3)]
     space = Space(plans=(BLOCK, *parts), covers={"h.*": tuple(site for part in parts for site in part.sites)})
     assert space.describe(space.all_on) == "h.*"
     assert space.describe(Config.of(parts)).startswith("3 of 4 plans")
-
-
-def test_a_count_is_told():
     assert NESTED.describe(NESTED.with_plan(Config.of([NORM]), MLP, 4)) == "h.*.norm and 4 of 6 h.*.mlp"
 
 
@@ -165,10 +162,3 @@ def test_every_config_has_a_description_of_its_own_up_to_five_plans(make_space, 
     descriptions = {space.describe(config) for config in list_configs(space)}
     assert len(descriptions) == 2**5
     assert "" not in descriptions
-
-
-def test_an_option_that_gave_way_is_not_missing():
-    """All but one plan is called so even where another site's second option cannot be on at the same time."""
-    names = ("cast:drop", "cast:keep_half", "gelu:drop", "softmax:drop", "dropout:drop")
-    space = Space(plans=tuple(map(make_plan, names)))
-    assert space.describe(space.all_on.without_plan(space.plans[2])) == "all but gelu"

@@ -12,7 +12,7 @@ from autorecompute.backends.torch.controller import render, unmeasured
 from autorecompute.backends.torch.find.identity import name_of
 from autorecompute.backends.torch.forecast.plans_file import VARIABLE, read_plans_file
 from autorecompute.backends.torch.switch import applying
-from autorecompute.backends.torch.switch.switchboard import around_of
+from autorecompute.backends.torch.switch.intercepting import around_of
 from autorecompute.errors import UsageError
 from autorecompute.plans import Config
 from tiny_models import differences, make

@@ -10,7 +10,7 @@ from autorecompute.backends.torch.fake.steps import FakeSteps, Script
 from autorecompute.backends.torch.find.detection import detect
 from autorecompute.backends.torch.find.graphs import grad_of_leaves, kept_gradients
 from autorecompute.backends.torch.find.structure import structure_of
-from autorecompute.backends.torch.switch.switchboard import put_around
+from autorecompute.backends.torch.switch.intercepting import put_around
 from autorecompute.plans import Choice
 from stand_ins.other_checkpoint import Recomputed
 

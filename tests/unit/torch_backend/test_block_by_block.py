@@ -11,7 +11,7 @@ import tiny_models
 from autorecompute.backends.torch.check.gradients import block_by_block, check_gradients
 from autorecompute.backends.torch.fake.live import LiveBytes
 from autorecompute.backends.torch.switch.applying import Tuned
-from autorecompute.backends.torch.switch.switchboard import around_of
+from autorecompute.backends.torch.switch.intercepting import around_of
 from autorecompute.plans import Choice
 
 LENGTHS = itertools.cycle((0.1, 0.7, 0.4, 0.9, 0.2))

@@ -24,7 +24,7 @@ from autorecompute.backends.torch.forecast.cards import (
     kernel_of,
 )
 from autorecompute.backends.torch.forecast.records import CHECKPOINT
-from autorecompute.backends.torch.switch.switchboard import attention_by, intercept_attention
+from autorecompute.backends.torch.switch.intercepting import attention_by, intercept_attention
 from autorecompute.plans import Choice
 from tiny_models import call_of, make
 

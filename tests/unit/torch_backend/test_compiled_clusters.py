@@ -21,7 +21,7 @@ from autorecompute.backends.torch.find.detection import space_of
 from autorecompute.backends.torch.find.structure import structure_of
 from autorecompute.backends.torch.forecast.records import kept_cluster, label_of
 from autorecompute.plans import Config
-from compiled_models import COMPILING, WAYS, Blocks, batch, live_bytes, whole
+from compiled_models import COMPILING, WAYS, Blocks, batch, live_bytes
 
 pytestmark = COMPILING
 
@@ -49,22 +49,16 @@ def known_of(found):
     return {tuple(peak.config.texts): peak for peak in found.compiled_peaks}
 
 
-def blocks_of(parameters):
-    return {name.split(".")[1] for name in parameters}
-
-
-def test_all_graphs_of_a_step_are_found_in_the_order_in_which_they_run(traced):
-    step = traced("broken")
+@pytest.mark.parametrize(
+    ("way", "graphs", "blocks"),
+    [("broken", [0, 1], [{"0"}, {"0", "1", "2"}]), ("by_blocks", [0, 1, 1], [{"0"}, {"1"}, {"2"}])],
+)
+def test_all_graphs_of_a_step_are_found_in_the_order_in_which_they_run(traced, way, graphs, blocks):
+    """By blocks there is one for the first, whose input needs no gradient, and one for the others."""
+    step = traced(way)
     assert step.is_whole
-    assert [graph for graph, _ in step.calls] == [0, 1]
-    assert [blocks_of(parameters) for _, parameters in step.calls] == [{"0"}, {"0", "1", "2"}]
-
-
-def test_a_block_that_is_compiled_once_runs_several_times(traced):
-    """One graph for the first block, whose input needs no gradient, one for the others, and a loss outside of them."""
-    step = traced("by_blocks")
-    assert [graph for graph, _ in step.calls] == [0, 1, 1]
-    assert [blocks_of(parameters) for _, parameters in step.calls] == [{"0"}, {"1"}, {"2"}]
+    assert [graph for graph, _ in step.calls] == graphs
+    assert [{name.split(".")[1] for name in parameters} for _, parameters in step.calls] == blocks
 
 
 def test_clusters_that_the_compiler_keeps_are_plans(compiled_model):
@@ -212,11 +206,6 @@ def test_a_library_that_replaces_checkpoints_changes_nothing(monkeypatch):
     torch.compile(model, backend=lambda graph, _inputs: graphs.append(graph) or graph)(batch(2))
     choose(model.blocks[0], None)
     assert len(graphs) == 1
-
-
-def test_clusters_that_nobody_asked_for_are_no_sites():
-    with pytest.raises(ValueError, match="no site"):
-        board_of(whole()).set(Config.parse([UP]).choices)
 
 
 @pytest.mark.parametrize(

@@ -13,8 +13,8 @@ from torch.nn import functional
 from autorecompute.backends.torch.find.detection import detect
 from autorecompute.backends.torch.find.structure import structure_of
 from autorecompute.backends.torch.forecast.records import CHECKPOINT, DROP, KEEP_MATMUL
+from autorecompute.backends.torch.switch.intercepting import around_of
 from autorecompute.backends.torch.switch.rewriting import Rewrite
-from autorecompute.backends.torch.switch.switchboard import around_of
 from autorecompute.plans import Choice
 from stand_ins.surveyed import detect_in
 from tiny_models import Training, cross_entropy, differences, make, own_loss, tokens

@@ -3,7 +3,7 @@ import torch
 from transformers import DynamicCache
 
 from autorecompute.backends.torch.fake.live import LiveBytes, tensors_of
-from autorecompute.backends.torch.switch.switchboard import can_have_its_own
+from autorecompute.backends.torch.switch.checkpoints import can_have_its_own
 from autorecompute.plans import Choice
 from stand_ins.surveyed import detect_in
 from tiny_models import Training, differences, make, of_transformers, own_loss, tokens

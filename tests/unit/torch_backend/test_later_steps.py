@@ -6,9 +6,8 @@ from torch import nn
 from torch.nn import functional
 
 from autorecompute.backends.torch.fake.steps import Script
-from autorecompute.backends.torch.switch.switchboard import around_of
-from autorecompute.plans import Choice
-from stand_ins.late import WIDTH, Late, Normalized, Rerouted, add_little
+from autorecompute.backends.torch.switch.intercepting import around_of
+from stand_ins.late import WIDTH, Averaging, Late, Normalized, Rerouted, Shifted, blocks, drops
 from stand_ins.surveyed import Surveyed
 
 STEPS, LATE, SMALLER = 8, 3, 6
@@ -39,14 +38,6 @@ class Hooked(Late):
         return x + self.second(functional.gelu(self.first(x) * torch.tanh(x)))
 
 
-class Shifted(Late):
-    """Adds another number, which stands in another function."""
-
-    def forward(self, x):
-        h = torch.tanh(self.first(x))
-        return x + self.second(functional.gelu(add_little(h) if self.is_late else h + 1.0))
-
-
 class Scaled(Late):
     """A dropout's mask is a tensor of many numbers later."""
 
@@ -65,22 +56,6 @@ class Paired(Late):
     def forward(self, x):
         samples, prototypes = torch.tanh(self.first(x)).unsqueeze(1), torch.tanh(self.prototypes).unsqueeze(0)
         return x + self.second(functional.gelu(samples * prototypes)).mean(1)
-
-
-class Averaging(Late):
-    """Writes buffers past their versions, the small one from a later step on."""
-
-    def __init__(self):
-        super().__init__()
-        self.register_buffer("mean", torch.zeros(WIDTH))
-        self.register_buffer("large", torch.zeros(2**15))
-
-    def forward(self, x):
-        y = torch.tanh(self.first(x) - self.mean - self.large[:WIDTH])
-        self.large.data[:WIDTH].add_(y.detach().mean(0))
-        if self.is_late:
-            self.mean.data.lerp_(y.detach().mean(0), 0.5)
-        return x + y
 
 
 class Reparametrized(Late):
@@ -108,7 +83,7 @@ def train(kind, config):
             block.is_late = step >= LATE
         x = torch.randn(6 if step < SMALLER else 5, WIDTH)
         if surveyed is not None:
-            surveyed.board.set(config(surveyed))
+            surveyed.board.set(config(surveyed.found))
         loss = (model(x) - model(x.flip(0)) * 0.5).square().mean()
         loss.backward()
         optimizer.step()
@@ -118,19 +93,11 @@ def train(kind, config):
     return losses, {around for effect in effects for around in around_of(model.get_submodule(effect.path))}
 
 
-def every_drop(surveyed):
-    return [Choice(site.name, "drop") for site in surveyed.found.sites if "drop" in site.options]
-
-
-def every_block(surveyed):
-    return [Choice(name, "checkpoint") for name in surveyed.found.blocks]
-
-
 @pytest.mark.parametrize(
     ("kind", "config"),
     [
-        *((kind, every_drop) for kind in (Normalized, Frozen, Hooked, Shifted, Rerouted, Scaled, Paired)),
-        *((kind, every_block) for kind in (Normalized, Shifted, Rerouted, Scaled, Paired, Averaging, Reparametrized)),
+        *((kind, drops) for kind in (Normalized, Frozen, Hooked, Shifted, Rerouted, Scaled, Paired)),
+        *((kind, blocks) for kind in (Normalized, Shifted, Rerouted, Scaled, Paired, Averaging, Reparametrized)),
     ],
 )
 def test_a_training_has_the_losses_of_no_recompute(kind, config):

@@ -15,10 +15,11 @@ from torch import nn
 from torch.nn import functional
 
 from autorecompute.backends.torch.find.storages import tensors_in, with_leaves
-from autorecompute.backends.torch.switch import switchboard
+from autorecompute.backends.torch.switch import checkpoints
+from autorecompute.backends.torch.switch.checkpoints import Checkpoint, checkpointed
+from autorecompute.backends.torch.switch.intercepting import put_around
 from autorecompute.backends.torch.switch.module_state import SMALL
 from autorecompute.backends.torch.switch.script_state import streams_in
-from autorecompute.backends.torch.switch.switchboard import Checkpoint, checkpointed, put_around
 from stand_ins.watched import watched
 
 X = torch.linspace(-1, 1, 8).reshape(2, 4)
@@ -320,7 +321,7 @@ STRUCTURES = {
 @pytest.mark.parametrize("by_name", [False, True])
 def test_tensors_in_structures_are_given_to_checkpoint_one_by_one(kind, by_name, monkeypatch):
     """In a closure torch sees none of them, and draws no random numbers of a GPU again."""
-    seen, x, original = [], torch.linspace(0, 1, 8, requires_grad=True), switchboard.checkpoint
+    seen, x, original = [], torch.linspace(0, 1, 8, requires_grad=True), checkpoints.checkpoint
 
     def spy(function, *args, **options):
         seen.extend(args)
@@ -332,7 +333,7 @@ def test_tensors_in_structures_are_given_to_checkpoint_one_by_one(kind, by_name,
         (tensor,) = tensors_in(held)
         return functional.dropout(torch.tanh(tensor), 0.5).square().sum()
 
-    monkeypatch.setattr(switchboard, "checkpoint", spy)
+    monkeypatch.setattr(checkpoints, "checkpoint", spy)
     given, kinds, gradients = STRUCTURES[kind](x), [], []
     for step in (
         lambda: checkpointed(

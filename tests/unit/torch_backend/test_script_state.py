@@ -13,9 +13,10 @@ from autorecompute.backends.torch.check.gradients import check_gradients
 from autorecompute.backends.torch.fake.steps import Script
 from autorecompute.backends.torch.fake.survey import survey_steps
 from autorecompute.backends.torch.find.detection import detect
-from autorecompute.backends.torch.forecast.records import CHECKPOINT, DROP, KEEP_MATMUL
+from autorecompute.backends.torch.forecast.records import CHECKPOINT, KEEP_MATMUL
 from autorecompute.backends.torch.switch.module_state import untouched
 from autorecompute.plans import Choice
+from stand_ins.late import drops
 
 pytestmark = pytest.mark.usefixtures("uncompiled")
 
@@ -75,7 +76,10 @@ def switched(model, option=CHECKPOINT):
 @pytest.mark.parametrize("option", [CHECKPOINT, KEEP_MATMUL])
 def test_a_block_that_counts_and_draws_trains_as_without(option):
     """Its calls are counted once a step, it draws the same noise again, and its list has one entry a call."""
-    plain, model = make(), switched(make(), option)
+    plain, model = make(), make()
+    board = detect(model, (X,), {}).switchboard(model)
+    assert check_gradients(model, board, [Choice("*", option)], (X,), {}).agrees
+    board.set([Choice("*", option)])
     assert train(model) == train(plain)
     assert all(map(torch.equal, model.parameters(), plain.parameters()))
     assert [block.calls for block in model] == [4, 4]
@@ -147,13 +151,6 @@ def test_a_list_of_the_script_has_an_entry_a_call():
     (model(X).sum() + sum(LOSSES)).backward()
     assert len(LOSSES) == 2
     LOSSES.clear()
-
-
-def test_a_block_that_draws_agrees_with_itself():
-    model = make()
-    board = detect(model, (X,), {}).switchboard(model)
-    assert check_gradients(model, board, [Choice("*", CHECKPOINT)], (X,), {}).agrees
-    assert model[0].calls == 0
 
 
 def two_blocks():
@@ -300,10 +297,10 @@ class Noting(nn.Sequential):
 def test_a_block_that_would_move_a_weight_twice_is_refused():
     """No gradient tells that it does."""
     model = nn.Sequential(Noting(), Noting())
-    board = detect(model, (X,), {}).switchboard(model)
-    drops = [Choice(name, DROP) for name, site in board.sites.items() if DROP in site.options]
+    found = detect(model, (X,), {})
+    board = found.switchboard(model)
     check = check_gradients(model, board, [Choice("*", CHECKPOINT)], (X,), {})
     assert not check.agrees
     assert check.parameter.endswith(".mean")
-    assert drops
-    assert check_gradients(model, board, drops, (X,), {}).agrees
+    assert drops(found)
+    assert check_gradients(model, board, drops(found), (X,), {}).agrees

@@ -24,15 +24,9 @@ from autorecompute.backends.torch.find.graphs import grad_of_leaves, show_gradie
 from autorecompute.backends.torch.find.refusals import classify
 from autorecompute.backends.torch.find.structure import forgotten, gradients_of, is_anywhere, is_sharded, is_within
 from autorecompute.backends.torch.forecast.records import CHECKPOINT
-from autorecompute.backends.torch.switch.module_state import AUTOCAST_DEVICES, copies_of, untouched, without_autocast
-from autorecompute.backends.torch.switch.switchboard import (
-    around_of,
-    can_be_intercepted,
-    can_have_its_own,
-    has_cache,
-    put_around,
-    with_its_own,
-)
+from autorecompute.backends.torch.switch.checkpoints import can_have_its_own, with_its_own
+from autorecompute.backends.torch.switch.intercepting import around_of, can_be_intercepted, put_around
+from autorecompute.backends.torch.switch.module_state import autocast_dtypes, copies_of, untouched, without_autocast
 from autorecompute.measurement import GradientCheck, Outcome
 from autorecompute.plans import Choice
 
@@ -70,15 +64,13 @@ def block_by_block(blocks: Iterable[Module]) -> Iterator[Tensor]:
 
 
 def _around(asked: Tensor, forward: Callable[..., Any], module: Module, /, *args: Any, **kwargs: Any) -> Any:
-    values = (*args, *kwargs.values())
-    if not torch.is_grad_enabled() or not can_have_its_own(module, values):
+    if not torch.is_grad_enabled() or not can_have_its_own(module, (*args, *kwargs.values())):
         return forward(*args, **kwargs)
-    if has_cache(values):
-        forward, args, kwargs = with_its_own(forward, args, kwargs)
+    forward, args, kwargs = with_its_own(forward, args, kwargs)
     # Each tensor once: code asks whether two arguments are the same.
     tensors = list({id(value): value for value in tree_leaves((args, kwargs)) if isinstance(value, Tensor)}.values())
     places = {id(tensor): place for place, tensor in enumerate(tensors)}
-    dtypes = {on: torch.get_autocast_dtype(on) for on in AUTOCAST_DEVICES if torch.is_autocast_enabled(on)}
+    dtypes = autocast_dtypes()
     returned = None
 
     def run(others: Sequence[Tensor]) -> list[Tensor]:
@@ -341,9 +333,8 @@ def _check(step: Step, board: Switchboard, choices: Sequence[Choice], others: Se
 
 
 def _computes_in_half(model: Module) -> bool:
-    dtypes = {parameter.dtype for parameter in model.parameters() if parameter.requires_grad}
-    dtypes |= {torch.get_autocast_dtype(device) for device in AUTOCAST_DEVICES if torch.is_autocast_enabled(device)}
-    return torch.float16 in dtypes
+    trained = (parameter.dtype for parameter in model.parameters() if parameter.requires_grad)
+    return torch.float16 in {*trained, *autocast_dtypes().values()}
 
 
 def _scaled(step: Step) -> Step:

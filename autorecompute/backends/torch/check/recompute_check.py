@@ -26,7 +26,7 @@ from autorecompute.plans import Config
 from autorecompute.result import add_evidence
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Hashable, Iterable, Iterator, Mapping
+    from collections.abc import Callable, Hashable, Iterable, Iterator
 
     from torch.nn import Module
     from torch.optim import Optimizer
@@ -35,9 +35,7 @@ if TYPE_CHECKING:
 
     Sums = tuple[Tensor, Tensor | None, tuple[Any, ...]]
 
-_INTEGERS = {1: torch.uint8, 2: torch.int16, 4: torch.int32, 8: torch.int64}
-"""By bytes."""
-
+_INTEGERS = {1: torch.uint8, 2: torch.int16, 4: torch.int32, 8: torch.int64}  # by bytes
 _WORD = 8
 _FEW = 2**16
 """Elements that are summed at once where they do not make up words: torch copies them to integers of 64 bits."""
@@ -113,25 +111,17 @@ class Mode(enum.StrEnum):
     """Share of results that is compared."""
 
     ALL = "all"
-    """Each tensor, in every step."""
-    SOME = "some"
-    """As much as ``MOST_SHARE`` of the time allows."""
-    STRICT = "strict"
-    """All, and a difference ends the training before the optimizer's step."""
+    SOME = "some"  # as much as ``MOST_SHARE`` of the time allows
+    STRICT = "strict"  # all, and a difference ends the training before the optimizer's step
     OFF = "off"
-    """Nothing."""
 
-    @classmethod
-    def wanted(cls, environment: Mapping[str, str]) -> Mode:
-        """Return the mode that ``AUTORECOMPUTE_CHECK`` sets; ``some`` where it is unset.
 
-        Raises:
-            UsageError: It says something else.
-        """
-        word = environment.get(VARIABLE, "") or cls.SOME
-        if word not in set(cls):
-            raise UsageError(f"{VARIABLE} is none of {', '.join(cls)}. Set it to one of them, or unset it.")
-        return cls(word)
+def mode_wanted() -> Mode:
+    """Return the mode that ``AUTORECOMPUTE_CHECK`` sets, ``some`` where it is unset; another word is a usage error."""
+    word = os.environ.get(VARIABLE, "") or Mode.SOME
+    if word not in set(Mode):
+        raise UsageError(f"{VARIABLE} is none of {', '.join(Mode)}. Set it to one of them, or unset it.")
+    return Mode(word)
 
 
 class RecomputeDiffersError(RuntimeError):
@@ -140,19 +130,15 @@ class RecomputeDiffersError(RuntimeError):
 
 @dataclasses.dataclass(frozen=True)
 class Difference:
-    """A tensor that a recompute has made otherwise than the forward pass.
+    """A tensor that a recompute has made otherwise than the forward pass, in a step counted from 1.
 
-    Attributes:
-        site: The site that recomputes it.
-        step: The step, from 1.
-        tensor: Its type and shape, in words.
-        relative: The difference of the two sums relative to the norm; infinite where that is no number.
+    ``relative`` is the difference of the two sums relative to the norm; infinite where that is no number.
     """
 
     site: str
     path: str
     step: int
-    tensor: str
+    tensor: str  # its type and shape
     relative: float
 
     def __str__(self) -> str:
@@ -231,22 +217,19 @@ class RecomputeCheck:
     A site that differs is left without recompute from its next call on. Not where ranks gather weights together, as all
     of them would have to do so in the same step.
 
-    Args:
-        mode: Share of results that is compared; what the environment says where it is none.
-
     Attributes:
+        mode: Share of results that is compared; without one the environment's.
         differences: One for each site that differs.
         every: Each call is compared in one of so many.
         share: Share of the time that comparing took lately.
         takes_back: True if a site that differs is left without recompute.
-        is_paused: True while nothing is compared.
         pending: Comparisons: for each the difference if it is one, a relative difference that another order of sums
             explains, two figures on their way from a card (whether the bits differ, and by how much), and the event of
             their coming; none on a CPU.
     """
 
     def __init__(self, model: Module, mode: Mode | None = None) -> None:
-        self.mode = Mode.wanted(os.environ) if mode is None else mode
+        self.mode = mode or mode_wanted()
         self.choices: frozenset[Choice] = frozenset()
         self.differences: list[Difference] = []
         self.every, self.share = TURNS if self.mode is Mode.SOME else 1, 0.0
@@ -279,11 +262,7 @@ class RecomputeCheck:
             self.is_paused = before
 
     def require_same(self, optimizer: Optimizer) -> None:
-        """Keep an optimizer of the model from its step where the mode is strict and something differs.
-
-        Raises:
-            RecomputeDiffersError: It does.
-        """
+        """Keep an optimizer of the model from its step, by an error, where the mode is strict and something differs."""
         model = self._model()
         if self.mode is not Mode.STRICT or model is None:
             return
@@ -358,8 +337,6 @@ class RecomputeCheck:
 class Watch:
     """Compares the calls of one module for one site."""
 
-    __slots__ = ("_calls", "_check", "_known", "_number", "_path", "_site")
-
     def __init__(self, check: RecomputeCheck, site: str, path: str, number: int) -> None:
         self._check, self._site, self._path, self._number, self._calls = check, site, path, number, 0
         self._known: set[Hashable] = set()
@@ -370,11 +347,7 @@ class Watch:
         return self._check.takes_back and any(found.site == self._site for found in self._check.differences)
 
     def begins(self, state: Hashable = None) -> bool:
-        """Tell whether the call that begins is compared.
-
-        Args:
-            state: All that may make it another one than those before; the first call in each state is compared.
-        """
+        """Tell whether the call that begins is compared; the first one in each state is."""
         if self._check.mode is Mode.OFF or self._check.is_paused:
             return False
         self._calls += 1
@@ -424,38 +397,43 @@ def can_be_summed(tensor: Tensor) -> bool:
     return is_plain and not tensor.is_quantized and not tensor.is_meta and bool(tensor.numel())
 
 
-class SavedTensors:
-    """The tensors that a checkpointed call saves: a determinism check for ``torch.utils.checkpoint``.
+@contextlib.contextmanager
+def comparing(watch: Watch, kept: Iterable[Tensor]) -> Iterator[Any]:
+    """Compare the tensors that a checkpointed call inside saves, which are all that its backward pass reads of it.
 
-    They are all that the backward pass reads of a block. Their sums are taken when the call is over and not when they
-    are saved: an operator may fill a tensor that its node has saved already.
+    Gives a determinism check for ``torch.utils.checkpoint``. Sums are taken behind the call and not when a tensor is
+    saved: an operator may fill a tensor that its node has saved already. What is ``kept`` is not made again.
     """
+    if not _METADATA:
+        yield "default"
+        return
+    places = {tensor.untyped_storage().data_ptr() for tensor in kept if can_be_summed(tensor.data)}
+    saved: list[_StandIn] = []
+    is_over = False
 
-    def __init__(self, watch: Watch, kept: Iterable[Tensor]) -> None:
-        self._watch = watch
-        self._kept = {tensor.untyped_storage().data_ptr() for tensor in kept if can_be_summed(tensor.data)}
-        self._saved: list[_StandIn] | None = []
-
-    def __call__(self, tensor: Tensor) -> _StandIn:
-        """Return a stand-in for a tensor, saved or recomputed, for ``torch.utils.checkpoint`` to compare."""
-        one, plain = _StandIn(tensor, self._watch), tensor.detach()
-        if self._saved is None:
+    def stand_in(tensor: Tensor) -> _StandIn:
+        one, plain = _StandIn(tensor, watch), tensor.detach()
+        if is_over:
             one.tensor = plain
-        elif can_be_summed(plain) and plain.untyped_storage().data_ptr() not in self._kept:
+        elif can_be_summed(plain) and plain.untyped_storage().data_ptr() not in places:
             one.tensor = plain
-            self._saved.append(one)
+            saved.append(one)
         return one
 
-    def end(self) -> None:
-        """Take the sums, and let the tensors go: the call is over."""
-        for one in self._saved or ():
-            assert one.tensor is not None, "a call ends once"
-            one.sums, one.tensor = self._watch.sums_of(one.tensor), None
-        self._saved = None
+    _METADATA[stand_in] = stand_in
+    try:
+        yield stand_in
+    finally:
+        del _METADATA[stand_in]
+    is_over = True
+    for one in saved:
+        assert one.tensor is not None, "a call ends once"
+        one.sums, one.tensor = watch.sums_of(one.tensor), None
+    saved.clear()
 
 
 class _StandIn:
-    """A tensor that was saved: itself until the call is over, and its sums from then on; or one that was made again."""
+    """A saved tensor for torch to compare: itself in its call, then its sums; or one that was made again."""
 
     def __init__(self, tensor: Tensor, watch: Watch) -> None:
         self.tensor: Tensor | None = None
@@ -476,16 +454,3 @@ class _StandIn:
 
     def __repr__(self) -> str:
         return self._form
-
-
-@contextlib.contextmanager
-def known_to_torch(saved: SavedTensors | None) -> Iterator[Any]:
-    """Give the ``determinism_check`` of ``torch.utils.checkpoint``: PyTorch's own where there is none of ours."""
-    if saved is None or not _METADATA:
-        yield "default"
-        return
-    _METADATA[saved] = saved
-    try:
-        yield saved
-    finally:
-        del _METADATA[saved]

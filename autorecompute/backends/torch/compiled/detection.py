@@ -13,7 +13,7 @@ from torch._inductor import config as inductor
 from torch.nn.modules.batchnorm import _NormBase
 from torch.utils.checkpoint import create_selective_checkpoint_contexts
 
-from autorecompute.backends.torch.compiled.forms import CLOCK, INNER, eagerly, original_of, refusals_of_compiled
+from autorecompute.backends.torch.compiled.forms import INNER, original_of, refusals_of_compiled
 from autorecompute.backends.torch.compiled.joint import Marks, groups_of
 from autorecompute.backends.torch.compiled.partitions import VALUES, Partitions, option_of, trace_step, value_of
 from autorecompute.backends.torch.find.detection import Detected, Saving, saving_of_modules
@@ -29,7 +29,8 @@ from autorecompute.backends.torch.forecast.records import (
     RECOMPUTE,
     kept_cluster,
 )
-from autorecompute.backends.torch.switch.switchboard import MATMULS, Effect, Site, Switchboard
+from autorecompute.backends.torch.switch.checkpoints import MATMULS
+from autorecompute.backends.torch.switch.switchboard import Effect, Site, Switchboard
 from autorecompute.errors import first_line
 
 if TYPE_CHECKING:
@@ -98,7 +99,6 @@ class CompiledBoard(Switchboard):
         super().__init__(model, sites)
         self._groups = groups_of(structure_of(model))
         self._before: tuple[float, Any] | None = None
-        CLOCK.start()
 
     def set(self, choices: Iterable[Choice]) -> None:
         """Do what :meth:`Switchboard.set` does, and forget what was compiled before: it is read from the caches."""
@@ -142,7 +142,6 @@ class CompiledBoard(Switchboard):
             spared=frozenset(cluster for effect, cluster in kept.items() if cluster and effect.path),
         )
         torch._dynamo.reset()
-        CLOCK.start()  # the reset forgets who listens
 
     def _ask(self, budget: float | None, **clusters: frozenset[str]) -> None:
         """Set the compiler of this process; where nothing is asked for, put back the settings of the script."""
@@ -165,13 +164,13 @@ def detect_compiled(model: Module, args: Sequence[Any], kwargs: Mapping[str, Any
     graph of that is cut as the compiler would cut it under each plan.
 
     Raises:
-        RefusedModelError: Nothing can.
+        RefusedModelError: Nothing of it can be recomputed.
     """
     original = original_of(model)
     for refusal in (*refusals_of_compiled(model), *refusals_of_model(original)):
         raise RefusedModelError(refusal)
     structure = structure_of(original)
-    with eagerly():
+    with torch.compiler.set_stance("force_eager"):
         # The compiler cannot make a cache inside of a checkpoint without breaking its graph.
         seen = Probe(original, structure.units, refuses_caches=True).run(args, kwargs)
     blocks, refusals = _blocks(original, structure, seen)
@@ -224,11 +223,9 @@ def _eager_bytes(seen: Probe, structure: Structure) -> int:
 
 
 def board_of(model: Module, choices: Iterable[Choice] = ()) -> CompiledBoard:
-    """Return the switches of a compiled model by its modules alone, for a config that was measured on it.
+    """Return the switches of a compiled model by its modules alone, for the choices of a config measured on it.
 
-    Args:
-        model: The model.
-        choices: Those of the config. Clusters of operators are taken from them: only the compiler knows what there is.
+    Clusters of operators are taken from the choices: only the compiler knows what there is.
     """
     original = original_of(model)
     asked: dict[str, tuple[str, ...]] = {}

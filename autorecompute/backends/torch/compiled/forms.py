@@ -6,12 +6,11 @@ import inspect
 import itertools
 import sys
 import time
-from contextlib import nullcontext
 from typing import TYPE_CHECKING, Any
 
 import torch
 import torch.distributed
-from torch._dynamo.callback import callback_handler
+from torch._dynamo.utils import calculate_time_spent, cumulative_time_spent_ns
 from torch.profiler import ProfilerActivity, profile
 from torch.utils._python_dispatch import TorchDispatchMode
 
@@ -21,40 +20,17 @@ from autorecompute.backends.torch.find.structure import is_within, structure_of
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable
-    from contextlib import AbstractContextManager
 
     from torch import Tensor
     from torch.nn import Module
 
 
-class CompileClock:
-    """Adds up the time in which the compiler of this process is at work."""
+def take_compile_seconds() -> float:
+    """Return the seconds that the compiler of this process has been at work since the last call, or its last reset."""
+    seconds: float = calculate_time_spent()["total_wall_time"]
+    cumulative_time_spent_ns.clear()
+    return seconds
 
-    def __init__(self) -> None:
-        self._seconds = 0.0
-        self._began: float | None = None
-
-    def start(self) -> None:
-        """Listen from now on."""
-        if self._begin not in callback_handler.start_callbacks:
-            callback_handler.register_start_callback(self._begin)
-            callback_handler.register_end_callback(self._end)
-
-    def take(self) -> float:
-        """Return the seconds since the last call."""
-        seconds, self._seconds = self._seconds, 0.0
-        return seconds
-
-    def _begin(self, *_event: object) -> None:
-        self._began = time.perf_counter()
-
-    def _end(self, *_event: object) -> None:
-        if self._began is not None:
-            self._seconds += time.perf_counter() - self._began
-            self._began = None
-
-
-CLOCK = CompileClock()
 
 MEMORY = "[memory]"
 """The name of the profiler's events that say that memory came or went."""
@@ -66,9 +42,8 @@ class AllocatedLive:
     Compiled code makes its tensors past the dispatcher, where those of eager code are seen. The profiler sees every
     allocation. It does not know the size of what was there before it: tensors that are known at the start are followed.
 
-    Args:
-        known: Returns the tensors that are alive when a step begins.
-        held: Bytes that this process held between two steps in earlier measurements, which the next ones join.
+    ``known`` returns the tensors that are alive when a step begins. ``held`` are the bytes that this process has held
+    between two steps in earlier measurements, which the next ones join.
     """
 
     def __init__(self, known: Callable[[], Iterable[Tensor]], held: list[int] | None = None) -> None:
@@ -158,21 +133,15 @@ def refusals_of_compiled(model: Module) -> list[Refusal]:
     """Return what keeps a compiled model from being tuned, seen before it is run."""
     settings = [_settings_of(module) for module in model.modules() if is_compiled(module)]
     on_card = any(parameter.device.type == "cuda" for parameter in model.parameters())
+    from torch._inductor import custom_graph_pass  # it takes a second
+
     reasons = (
-        (Reason.COMPILED_TORCH, not _tells_partitions()),
+        (Reason.COMPILED_TORCH, not hasattr(custom_graph_pass, "CustomPartitionerFn")),
         (Reason.COMPILER, any(setting is None for setting in settings)),
         (Reason.CUDA_GRAPHS, on_card and any((setting or {}).get("triton.cudagraphs") for setting in settings)),
         (Reason.COMPILED_RANKS, torch.distributed.is_available() and torch.distributed.is_initialized()),
     )
     return [Refusal(reason) for reason, is_so in reasons if is_so][:1]
-
-
-def _tells_partitions() -> bool:
-    try:
-        from torch._inductor import custom_graph_pass
-    except ImportError:
-        return False
-    return hasattr(custom_graph_pass, "CustomPartitionerFn")
 
 
 def _settings_of(module: Module) -> dict[str, Any] | None:
@@ -189,16 +158,6 @@ def _settings_of(module: Module) -> dict[str, Any] | None:
         found = inner
     tell = getattr(found, "get_compiler_config", None)
     return tell() if tell is not None else None
-
-
-def eagerly() -> AbstractContextManager[object]:
-    """Run compiled modules and functions inside as if they were not compiled.
-
-    Under a dispatch mode of ours the compiler would leave what it meets as it is, to the end of the process. Before
-    torch 2.6 it cannot be told to do nothing.
-    """
-    set_stance: Callable[[str], AbstractContextManager[object]] | None = getattr(torch.compiler, "set_stance", None)
-    return set_stance("force_eager") if set_stance is not None else nullcontext()
 
 
 def may_compile(model: Module) -> bool:

@@ -104,16 +104,13 @@ def groups_of(structure: Structure) -> dict[str, str]:
 
 def bytes_of(node: Node) -> int:
     """Return the bytes of what a node makes, at the sizes that it was traced with."""
-    return sum(_bytes_of_tensor(value) for value in tree_leaves(node.meta.get("val")))
-
-
-def _bytes_of_tensor(value: Any) -> int:
-    if not isinstance(value, torch.Tensor):
-        return 0
-    count = value.numel()
-    hint = count.node.hint if isinstance(count, torch.SymInt) else count
-    size: int = value.element_size()
-    return int(hint or 0) * size
+    total = 0
+    for value in tree_leaves(node.meta.get("val")):
+        if isinstance(value, torch.Tensor):
+            count = value.numel()
+            hint = count.node.hint if isinstance(count, torch.SymInt) else count
+            total += int(hint or 0) * value.element_size()
+    return total
 
 
 POLICY = "recompute"
@@ -128,7 +125,7 @@ class Marks(CustomGraphPass):  # type: ignore[misc]
     a word (seen with torch 2.13 on a CPU). Seeds take some bytes, and masks are made of them again.
 
     Args:
-        next_pass: The pass that the script has at this place; ``None`` for nothing.
+        next_pass: The pass that the script has at this place.
         groups: The group of each module of the model, by its path.
         recomputed: Clusters of operators that are made again, but for what a checkpoint decides about.
         kept: Clusters that are kept, where no checkpoint decides about them.
@@ -198,11 +195,9 @@ class JointGraph:
     options: Mapping[str, Any]
 
     def cut(self, mark: Callable[[Graph], object] | None = None, budget: float | None = None) -> Halves:
-        """Return the forward and backward graph into which the compiler would cut it.
+        """Return the forward and backward graph into which the compiler would cut it under a memory budget.
 
-        Args:
-            mark: Marks operators before that; ``None`` for what the compiler does by itself.
-            budget: The memory budget; ``None`` for the script's own.
+        ``mark`` marks operators before that. Without a budget the script's own holds.
         """
         module = copy.deepcopy(self.module)
         if mark is not None:

@@ -40,7 +40,7 @@ from autorecompute.backends.torch.forecast.records import (
     keeping,
     kept_cluster,
 )
-from autorecompute.backends.torch.switch.switchboard import MATMULS
+from autorecompute.backends.torch.switch.checkpoints import MATMULS
 from autorecompute.plans import Choice, Config
 
 if TYPE_CHECKING:
@@ -87,10 +87,8 @@ class TracedStep:
     ) -> Cuts:
         """Return the halves into which the compiler would cut the graph of each call, in the order of the forward pass.
 
-        Args:
-            mark: Returns what marks the operators of a call before that, by the parameters that it is given: the same
-                object for calls that are cut alike.
-            budget: The memory budget; ``None`` for the script's own.
+        ``mark`` returns what marks the operators of a call before that, by the parameters that the call is given: the
+        same object for calls that are cut alike.
         """
         cut = functools.cache(lambda graph, one: self.graphs[graph].cut(one, budget))
         return tuple(cut(graph, mark(given)) for graph, given in self.calls)
@@ -169,11 +167,6 @@ search learns by how much it is off (``make bench-compiled``: of a GPT-2 of two 
 PRODUCTS = frozenset({"mm", "addmm", "bmm", "baddbmm"})
 
 
-def work_of(cuts: Cuts) -> float:
-    """Return the work of a step."""
-    return sum(_sum((*halves.forward.graph.nodes, *halves.backward.graph.nodes)) for halves in cuts)
-
-
 def work_again(cuts: Cuts) -> float:
     """Return the work of what backward passes make again, some of it by the compiler's own choice."""
     return AGAIN * sum(_sum(made_again(halves)) for halves in cuts)
@@ -233,10 +226,8 @@ def peak_of(cuts: Cuts, eager_bytes: int | None = None) -> int:
     Forward, each graph adds what it keeps and returns to what those before it left; backward, they go one by one. A
     last graph that returns a single number has the loss in it. Elsewhere the script makes one of what it returns.
 
-    Args:
-        cuts: The halves of the step's graphs.
-        eager_bytes: Bytes that live outside of them between forward and backward pass, where a part of the model is not
-            compiled; ``None`` where all of it is.
+    ``eager_bytes`` live outside of the graphs between forward and backward pass, where a part of the model is not
+    compiled; ``None`` where all of it is.
     """
     most = held = 0
     for halves in cuts:
@@ -369,8 +360,7 @@ def checkpoints_of(
 ) -> Callable[[frozenset[str]], Callable[[Graph], None] | None]:
     """Return what marks the joint graphs of a step as checkpoints of modules would have them.
 
-    It is given the trained parameters of a graph. One with those of a single block is a part of that block, as where
-    blocks are compiled one by one.
+    It is given the trained parameters of a graph: with those of a single block it is a part of that block.
     """
     paths = [path.replace(f".{INNER}", "") for path in site.occurrences[:count]]
     spared = kept_cluster(site.name, option)
@@ -428,7 +418,9 @@ class Partitions:
         self._none = step.cut()
         self._seen = {kept_names(self._none)}
         self._least = LEAST_SHARE * kept_bytes(self._none)
-        self._work, self._own = max(work_of(self._none), 1.0), work_again(self._none)
+        step_work = sum(_sum((*cut.forward.graph.nodes, *cut.backward.graph.nodes)) for cut in self._none)
+        self._work = max(step_work, 1.0)
+        self._own = work_again(self._none)
 
     def offer(self, blocks: Sequence[Site]) -> tuple[dict[Key, int], tuple[CompiledPeak, ...]]:
         """Return all that makes a difference.

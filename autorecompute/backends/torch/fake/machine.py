@@ -34,7 +34,7 @@ from autorecompute.backends.torch.forecast.cards import (
     kernel_of,
 )
 from autorecompute.backends.torch.forecast.records import OnCard
-from autorecompute.backends.torch.switch.switchboard import attention_by
+from autorecompute.backends.torch.switch.intercepting import attention_by
 from autorecompute.errors import ScriptError
 from autorecompute.memory import RankPeak
 

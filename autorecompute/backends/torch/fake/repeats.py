@@ -27,8 +27,8 @@ if TYPE_CHECKING:
     from autorecompute.backends.torch.fake.tensors import FakeLiveBytes
     from autorecompute.backends.torch.find.graphs import GraphForm
     from autorecompute.backends.torch.forecast.caching_allocator import AllocatorStats
+    from autorecompute.backends.torch.switch.intercepting import Around
     from autorecompute.backends.torch.switch.rewriting import Program
-    from autorecompute.backends.torch.switch.switchboard import Around
 
     End = tuple[Segment, int]
     Moved = tuple[Segment, int, int, int]

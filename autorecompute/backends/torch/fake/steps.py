@@ -20,7 +20,6 @@ from torch.autograd import _get_sequence_nr
 from torch.optim import Optimizer
 
 from autorecompute.backends.common import observe_batch
-from autorecompute.backends.torch.compiled.forms import eagerly
 from autorecompute.backends.torch.fake.live import (
     BACKWARD,
     FORWARD,
@@ -46,8 +45,8 @@ from autorecompute.backends.torch.find.graphs import kept_gradients
 from autorecompute.backends.torch.find.source import keeps_for_backward, replica_around
 from autorecompute.backends.torch.find.storages import tensors_in
 from autorecompute.backends.torch.find.structure import is_sharded
+from autorecompute.backends.torch.switch.intercepting import around_of, put_around
 from autorecompute.backends.torch.switch.module_state import exchanged, out_of_autocast, untouched, without_collection
-from autorecompute.backends.torch.switch.switchboard import around_of, put_around
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Iterator
@@ -354,7 +353,7 @@ class FakeSteps:
     def _fake(self, board: Switchboard) -> Iterator[tuple[Call, FakeTensorMode]]:
         with (
             board.trying(),
-            eagerly(),
+            torch.compiler.set_stance("force_eager"),
             kept_gradients(),
             without_collection(),
             untouched(self._model),

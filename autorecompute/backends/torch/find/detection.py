@@ -8,7 +8,9 @@ import itertools
 from collections.abc import Collection, Mapping
 from typing import TYPE_CHECKING, Any
 
-from autorecompute.backends.torch.compiled.forms import compiled_paths, compiles_under_modes, eagerly
+import torch
+
+from autorecompute.backends.torch.compiled.forms import compiled_paths, compiles_under_modes
 from autorecompute.backends.torch.fake.repeats import repeated
 from autorecompute.backends.torch.find.operators import Finder
 from autorecompute.backends.torch.find.own_checkpoints import places_of
@@ -24,8 +26,10 @@ from autorecompute.backends.torch.forecast.records import (
     CompiledPeak,
     label_of,
 )
+from autorecompute.backends.torch.switch.checkpoints import MATMULS
+from autorecompute.backends.torch.switch.intercepting import ATTENTION
 from autorecompute.backends.torch.switch.rewriting import Program
-from autorecompute.backends.torch.switch.switchboard import ATTENTION, MATMULS, Site, Switchboard
+from autorecompute.backends.torch.switch.switchboard import Site, Switchboard
 from autorecompute.plans import Choice, Config, Plan, Space
 
 if TYPE_CHECKING:
@@ -152,7 +156,7 @@ def detect(model: Module, args: Sequence[Any], kwargs: Mapping[str, Any], calls:
         raise RefusedModelError(refusal)
     structure, drops = structure_of(model), not is_sharded(model)
     finder = Finder(model, structure, drops=drops)
-    with forgotten(model), eagerly():
+    with forgotten(model), torch.compiler.set_stance("force_eager"):
         seen = Probe(model, structure.units, finder.visit, compiled_paths(model), calls).run(args, kwargs)
     programs, storages = finder.finish(), finder.storages()
     blocks = {structure.group_of(unit) for unit in structure.units}

@@ -38,7 +38,7 @@ from autorecompute.backends.torch.find.refusals import Reason
 from autorecompute.backends.torch.find.storages import tensors_in
 from autorecompute.backends.torch.find.structure import is_within
 from autorecompute.backends.torch.switch.module_state import modes_of
-from autorecompute.backends.torch.switch.rewriting import Drop, Layout, Mask, Program, State, made
+from autorecompute.backends.torch.switch.rewriting import Drop, Program, laid_out_as, made, mask_of, of_mask, state_of
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Collection, Container, Hashable, Iterable, Iterator, Mapping
@@ -162,7 +162,7 @@ def _merged(drops: Iterable[Drop]) -> Iterator[Drop]:
             slots=tuple(slots for drop in group for slots in drop.slots),
             touched=frozenset().union(*(drop.touched for drop in group)),
             ways=frozenset().union(*(drop.ways for drop in group)),
-            state=group[0].state._replace(forms=tuple(form for drop in group for form in drop.state.forms)),
+            state=(tuple(form for drop in group for form in drop.state[0]), group[0].state[1]),
         )
 
 
@@ -230,7 +230,7 @@ class _Unit:
         noted = noted_of(notes_of(recipe), self._nodes) if recipe is not None else {}
         places = {maker, *(slot.place for slot in (*slots, *read))}
         touched = frozenset(self._seen.owner_of(sequence_of(self._nodes[place])) for place in places)
-        state = State.of(self._modules, noted, slots.values(), (slot.in_step(self._nodes) for slot in read))
+        state = state_of(self._modules, noted, slots.values(), (slot.in_step(self._nodes) for slot in read))
         site = self._site(self._nodes[maker], MASK if recipe is None else None)
         return Drop(site, (tuple(slots),), recipe, touched, maker, ways, state)
 
@@ -253,7 +253,7 @@ class _Unit:
     def _is_equal(self, recipe: Recipe, slots: Mapping[Slot, Tensor]) -> bool:
         try:
             value = made(recipe, self._nodes, noted_of(notes_of(recipe), self._nodes))
-            return all(is_same(Layout.of(tensor).view(value), tensor) for tensor in slots.values())
+            return all(is_same(laid_out_as(tensor)(value), tensor) for tensor in slots.values())
         except torch.cuda.OutOfMemoryError:
             raise
         except (RuntimeError, TypeError, AttributeError):  # the rule does not fit what it was tried on
@@ -268,7 +268,7 @@ class _Unit:
         edges = self._nodes[slot.place].next_functions
         if len(edges) > 1 and edges[1][0] is not None:  # gradients go back to what made it
             return None
-        is_mask = is_fake(tensor) or torch.equal(Mask.of(tensor).tensor(), tensor)
+        is_mask = is_fake(tensor) or torch.equal(of_mask(*mask_of(tensor)), tensor)
         return self._drop(slots, None, slot.place) if is_mask else None
 
     def _call_at(self, place: int) -> Recorded | None:

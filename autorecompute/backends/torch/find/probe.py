@@ -27,16 +27,16 @@ from autorecompute.backends.torch.find.storages import (
     tensors_in,
 )
 from autorecompute.backends.torch.find.structure import gathered, is_sharded, is_within
-from autorecompute.backends.torch.switch import switchboard
-from autorecompute.backends.torch.switch.module_state import copies_of, untouched
-from autorecompute.backends.torch.switch.switchboard import (
-    MATMULS,
+from autorecompute.backends.torch.switch.checkpoints import MATMULS, can_have_its_own, has_cache
+from autorecompute.backends.torch.switch.intercepting import (
+    ATTENTION,
+    around_attention,
     can_be_intercepted,
-    can_have_its_own,
-    has_cache,
+    intercept_attention,
     put_around,
     release,
 )
+from autorecompute.backends.torch.switch.module_state import copies_of, untouched
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
@@ -253,7 +253,7 @@ class Probe(TorchDispatchMode):  # type: ignore[misc]
     @contextlib.contextmanager
     def _intercepted(self) -> Iterator[None]:
         modules = [module for module in self._model.modules() if can_be_intercepted(module)]
-        switchboard.intercept_attention(on=True)
+        intercept_attention(on=True)
         for module in modules:
             put_around(module, [self._around])
         try:
@@ -261,7 +261,7 @@ class Probe(TorchDispatchMode):  # type: ignore[misc]
         finally:
             for module in modules:
                 release(module)
-            switchboard.intercept_attention(on=False)
+            intercept_attention(on=False)
 
     def _around(self, forward: Callable[..., Any], module: Module, /, *args: Any, **kwargs: Any) -> Any:
         path = self._paths[id(module)]
@@ -272,7 +272,7 @@ class Probe(TorchDispatchMode):  # type: ignore[misc]
         given = list(tensors_in((args, kwargs)))
         versions, inputs = [tensor._version for tensor in given], self._numbers_of(given)
         self._refuse_before(path, module, (*args, *kwargs.values()))
-        result = switchboard.around_attention(self._attend, self._called, path, inputs, forward, *args, **kwargs)
+        result = around_attention(self._attend, self._called, path, inputs, forward, *args, **kwargs)
         if [tensor._version for tensor in given] != versions:
             self.refused.setdefault(path, Reason.INPLACE)
         if torch.is_grad_enabled():
@@ -282,7 +282,7 @@ class Probe(TorchDispatchMode):  # type: ignore[misc]
 
     def _attend(self, function: Callable[..., Any], /, *args: Any, **kwargs: Any) -> Any:
         inputs = self._numbers_of(tensors_in((args, kwargs)))
-        return self._called(f"{self.path}/{switchboard.ATTENTION}", inputs, function, *args, **kwargs)
+        return self._called(f"{self.path}/{ATTENTION}", inputs, function, *args, **kwargs)
 
     def _numbers_of(self, given: Iterable[Tensor]) -> frozenset[int]:
         if not keeps_for_backward():

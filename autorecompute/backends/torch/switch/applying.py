@@ -25,14 +25,8 @@ from autorecompute.backends.torch.find.own_checkpoints import frozen_in, thawed
 from autorecompute.backends.torch.find.refusals import is_transformed, refusals_of_model, unwrapped
 from autorecompute.backends.torch.find.structure import is_sharded
 from autorecompute.backends.torch.forecast.plans_file import PlansFile, read_plans_file, requested
+from autorecompute.backends.torch.switch.intercepting import around_of, can_be_intercepted, put_around, release
 from autorecompute.backends.torch.switch.rewriting import Rewrite
-from autorecompute.backends.torch.switch.switchboard import (
-    Switchboard,
-    around_of,
-    can_be_intercepted,
-    put_around,
-    release,
-)
 from autorecompute.errors import UsageError
 
 if TYPE_CHECKING:
@@ -40,6 +34,7 @@ if TYPE_CHECKING:
 
     from autorecompute.backends.torch.fake.steps import Script
     from autorecompute.backends.torch.fake.tensors import FakeLiveBytes
+    from autorecompute.backends.torch.switch.switchboard import Switchboard
     from autorecompute.plans import Config
 
 
@@ -55,8 +50,8 @@ class Roots:
     ``DistributedDataParallel`` is none; the module in it is. Calls that are made by who is told are not followed.
 
     Args:
-        about_to_run: Told that a root is about to be called with these arguments.
-        has_run: Told that a root has returned this.
+        about_to_run: Is told the arguments that a root is about to be called with.
+        has_run: Is told what a root has returned.
         leaves: Tells modules that are none and hold none, whatever an optimizer has of them.
 
     Attributes:
@@ -172,7 +167,7 @@ class Tuned(NamedTuple):
 
     @classmethod
     def of(cls, model: Module, args: Sequence[Any], kwargs: Mapping[str, Any], calls: int = 1) -> Self:
-        """Return the model that is about to be called with these arguments for training, so often in a step.
+        """Look at a model that is about to be called with these arguments for training, so often in a step.
 
         Raises:
             RefusedModelError: nothing of it can be recomputed.
@@ -194,11 +189,7 @@ class Tuned(NamedTuple):
         return {path: model.get_submodule(path) for path in self.found.structure.units}
 
     def switch(self, config: Config) -> None:
-        """Have the next forward pass recompute what the config says and nothing else.
-
-        Raises:
-            UsageError: the model does not offer that.
-        """
+        """Have the next forward pass recompute what the config says and nothing else, if the model offers that."""
         try:
             self.board.set(config.choices)
         except ValueError as error:
@@ -218,22 +209,16 @@ class Tuned(NamedTuple):
     @property
     def missed(self) -> tuple[str, ...]:
         """Paths of the units whose operators were kept in some calls, as their graph was another one there."""
-        model, paths = self.reference(), {effect.path for effect in self.board.effects}
+        model = self.reference()
         if model is None:
             return ()
-        around = {path: around_of(model.get_submodule(path)) for path in sorted(paths)}
-        return tuple(
-            path for path, own in around.items() if any(isinstance(one, Rewrite) and one.missed for one in own)
-        )
+        around = {effect.path: around_of(model.get_submodule(effect.path)) for effect in self.board.effects}
+        missed = (path for path, own in around.items() if any(isinstance(one, Rewrite) and one.missed for one in own))
+        return tuple(sorted(missed))
 
 
 ELSEWHERE = threading.Event()
-"""Set once a tuner, or the environment, decides about this process's recompute."""
-
-
-def is_decided() -> bool:
-    """Tell whether :func:`apply` does nothing in this process."""
-    return ELSEWHERE.is_set()
+"""Set once a tuner, or the environment, decides about this process's recompute: then :func:`apply` does nothing."""
 
 
 def apply(model: Module, plans: str | os.PathLike[str] | None = None) -> None:
@@ -250,7 +235,7 @@ def apply(model: Module, plans: str | os.PathLike[str] | None = None) -> None:
     Raises:
         UsageError: the file cannot be read, or was measured on another model.
     """
-    if is_decided():
+    if ELSEWHERE.is_set():
         return
     wanted = requested(os.environ) if plans is None else read_plans_file(Path(plans))
     if wanted is None or wanted.does_nothing:
@@ -287,11 +272,7 @@ def _apply_at_first_call(wanted: PlansFile, model: Module) -> None:
 
 
 def require_model(wanted: PlansFile, model: Module) -> None:
-    """Check that a file of plans is for this model.
-
-    Raises:
-        UsageError: it was measured on another one, or nothing of this one can be recomputed.
-    """
+    """Refuse a file of plans that is for another model, and a model of which nothing can be recomputed."""
     for refusal in refusals_of_model(model):
         raise UsageError(f"The plans cannot be applied: {refusal}")
     here = name_of(model)
@@ -414,11 +395,7 @@ def apply_in_first_step(wanted: PlansFile) -> Roots:
 
 
 def follow_environment() -> None:
-    """Apply what ``AUTORECOMPUTE_PLANS`` names to the first module that trains; nothing where it names none.
-
-    Raises:
-        UsageError: the file cannot be read.
-    """
+    """Apply what ``AUTORECOMPUTE_PLANS`` names to the first module that trains; nothing where it names none."""
     wanted = requested(os.environ)
     if wanted is not None and not wanted.does_nothing:
         apply_in_first_step(wanted)

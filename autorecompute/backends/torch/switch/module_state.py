@@ -23,7 +23,7 @@ from torch.utils._pytree import tree_map
 from torch.utils.data import DataLoader, Dataset
 from torch.utils.weak import TensorWeakRef
 
-from autorecompute.backends.torch.check.recompute_check import checksum
+from autorecompute.backends.torch.check.recompute_check import can_be_summed, checksum
 from autorecompute.backends.torch.compiled.forms import may_compile
 from autorecompute.backends.torch.switch.script_state import (
     CONTAINERS,
@@ -83,14 +83,10 @@ def _holder(module: Module, name: str) -> dict[str, Any]:
     return buffers if name in buffers else vars(module)
 
 
-def _is_plain(value: Tensor, *kinds: type) -> bool:
-    return type(value) in kinds and value.layout is torch.strided and not value.is_nested
-
-
 def _can_be_copied(value: Tensor) -> bool:
     """Tell whether an attribute is no more than a few numbers, without a graph that a copy would keep."""
-    has_no_graph = not value.requires_grad and not value.is_inference()
-    return _is_plain(value, Tensor, FakeTensor) and has_no_graph and _is_small(value)
+    is_plain = type(value) in {Tensor, FakeTensor} and value.layout is torch.strided and not value.is_nested
+    return is_plain and not value.requires_grad and not value.is_inference() and _is_small(value)
 
 
 def _is_computed_weight(module: Module, name: str) -> bool:
@@ -98,11 +94,6 @@ def _is_computed_weight(module: Module, name: str) -> bool:
     shape, start = vars(module)[name].shape, f"{name}_"
     parameters = ((other, one) for other, one in module._parameters.items() if one is not None)
     return any(other.startswith(start) and one.shape == shape for other, one in parameters)
-
-
-def _can_be_summed(value: Tensor) -> bool:
-    """Tell whether a buffer is one block of numbers in memory of the host."""
-    return _is_plain(value, Tensor) and value.device.type == "cpu" and not value.is_quantized
 
 
 def _is_small(value: Tensor) -> bool:
@@ -118,8 +109,8 @@ def without_gradient_hooks(model: Module) -> Iterator[None]:
     """
     own: list[dict[int, Any]] = []
     if not may_compile(model):
-        own = [hooks for module in model.modules() for hooks in (module._backward_hooks, module._backward_pre_hooks)]
-        own += [torchs._global_backward_hooks, torchs._global_backward_pre_hooks]
+        own = [torchs._global_backward_hooks, torchs._global_backward_pre_hooks]
+        own += (hooks for module in model.modules() for hooks in (module._backward_hooks, module._backward_pre_hooks))
     both = ((weight._backward_hooks, weight._post_accumulate_grad_hooks) for weight in model.parameters())
     weights = [hooks for hooks in itertools.chain.from_iterable(both) if hooks]
     before = [(hooks, dict(hooks)) for hooks in (*own, *weights)]
@@ -188,9 +179,6 @@ def _copy_of(value: Any) -> Any:
         return value
 
 
-AUTOCAST_DEVICES = ("cpu", "cuda")
-
-
 @contextlib.contextmanager
 def untouched(model: Module) -> Iterator[Callable[[], Iterator[Named]]]:
     """Whatever happens inside, the random numbers to come, the weights, buffers and modules' attributes are as before.
@@ -240,10 +228,15 @@ def _as_now(modules: Iterable[Module]) -> Iterator[None]:
             module._buffers.update(buffers)
 
 
+def autocast_dtypes() -> dict[str, torch.dtype]:
+    """Return the type that autocast casts to, by the devices for which it is on."""
+    return {on: torch.get_autocast_dtype(on) for on in ("cpu", "cuda") if torch.is_autocast_enabled(on)}
+
+
 def without_autocast() -> contextlib.AbstractContextManager[object]:
     """Operators run in the types of what they are given."""
     plain = contextlib.ExitStack()
-    for device in filter(torch.is_autocast_enabled, AUTOCAST_DEVICES):
+    for device in autocast_dtypes():
         plain.enter_context(torch.autocast(device, enabled=False))
     return plain
 
@@ -298,23 +291,18 @@ def without_collection() -> Iterator[None]:
 
 def modes_of(module: Module) -> Hashable:
     """Return the modes of a module, of all in it and of autocast, which may change between steps."""
-    autocast = map(torch.get_autocast_dtype, filter(torch.is_autocast_enabled, AUTOCAST_DEVICES))
-    return (*(inner.training for inner in module.modules()), *autocast)
+    return (*(inner.training for inner in module.modules()), *autocast_dtypes().values())
 
 
 class Before:
     """The state of modules before a forward; a context in which they have it once more.
 
     In training a module may write its buffers (the running statistics of BatchNorm, the vectors of a spectral norm).
-    Made again as they are now, it would write them twice, or compute with what it wrote the first time. Inside the
-    context every buffer that the forward wrote is a copy of what it was before, and each module is in the mode it was
-    in. It has the parameters that it had, which ``torch.func.functional_call`` sets for one call, and generators of
-    random numbers are where they were.
-
-    Plain values among the attributes are what they were before the forward, too: a number of calls that it counts, or
-    the size of an image that the script sets before each call. So are tensors, where nobody has written them since.
-    Behind the context all attributes, and what lists hold that a forward has at hand, are as they were when it was
-    entered.
+    Run again with them as they are now, it would write them twice, or compute with what it wrote the first time. Inside
+    the context every buffer that the forward wrote is a copy of what it was before, and so are plain values and tensors
+    among the attributes, modes, parameters (``torch.func.functional_call`` sets others for one call) and generators of
+    random numbers. Behind it all attributes, and what lists hold that a forward has at hand, are as they were when it
+    was entered.
 
     Copies are kept of those tensors that the forward writes, and of small ones, which others may write before it runs
     again. A version tells of no write through ``.data``, nor of those of torch's own fused observers: copies are
@@ -328,8 +316,7 @@ class Before:
         generators: Generators at hand in an earlier call of the same modules; the attribute has those of this one.
 
     Attributes:
-        once: A context that is entered with this the first time. What was kept of products is used up when a block has
-            run again. In another backward pass through the same graph they are computed with all else.
+        once: A context that is entered with this the first time alone: products that were kept are used up by it.
     """
 
     def __init__(self, modules: list[Module], written: set[Place] | None, generators: Generators | None) -> None:
@@ -347,9 +334,8 @@ class Before:
         self._entered = contextlib.ExitStack()
 
     def _note_tensors(self, attributes: dict[Place, Tensor], written: set[Place] | None) -> None:
-        modules = self._modules
         self._is_first = written is None
-        self._held = _buffers_of(modules)  # until the forward is over
+        self._held = _buffers_of(self._modules)  # until the forward is over
         others: dict[Place, Tensor] = {}
         for place, value in attributes.items():
             (self._held if _can_be_copied(value) else others)[place] = value
@@ -358,7 +344,7 @@ class Before:
             for place, value in (*self._held.items(), *others.items())
             if not value.is_inference()
         }
-        self._computed = [value for place, value in others.items() if _is_computed_weight(modules[place[0]], place[1])]
+        self._computed = [value for (at, name), value in others.items() if _is_computed_weight(self._modules[at], name)]
         self._copies = {
             place: value.clone()
             for place, value in self._held.items()
@@ -367,7 +353,7 @@ class Before:
         self._sums = {
             place: checksum(value)
             for place, value in self._held.items()
-            if place not in self._copies and place in self._seen and _can_be_summed(value)
+            if place not in self._copies and place in self._seen and value.device.type == "cpu" and can_be_summed(value)
         }
         self._written: set[Place] = set()
 
@@ -411,10 +397,9 @@ class Before:
         return [value._version for own in self._parameters for value in own.values() if value is not None]
 
     def forget_unwritten(self) -> set[Place] | None:
-        """Keep copies of those alone that the forward may have written, and of small ones.
+        """Keep copies of those alone that the forward may have written, and of small ones; return which were written.
 
-        Returns:
-            Which were written; None where nobody can tell, as they are fake.
+        Return ``None`` where nobody can tell, as they are fake.
         """
         is_told = not any(map(is_fake, self._held.values()))
         attributes = {(at, name): _holder(self._modules[at], name).get(name) for at, name in self._seen}
@@ -446,7 +431,7 @@ class Before:
     def _same(self, place: Place) -> Tensor | None:
         """Return the tensor itself where it is alive, and nobody has written it."""
         reference, version = self._seen[place]
-        value: Tensor | None = reference()
+        value = reference()
         return value if value is not None and value._version == version else None
 
     def _before(self, place: Place, now: Tensor) -> Tensor:

@@ -37,6 +37,10 @@ if TYPE_CHECKING:
 
     from autorecompute.backends.torch.check.recompute_check import Sums, Watch
 
+    View = Callable[[Tensor], Tensor]
+    Mask = tuple[Tensor, float | Tensor, torch.dtype]
+    State = tuple[tuple[tuple[torch.dtype, torch.Size], ...], Hashable]
+
 
 _PART = 2**16
 """So many elements of a mask are compared at once."""
@@ -45,58 +49,43 @@ _FEW_ELEMENTS = 64
 """Among so many a dropout's mask has one that is not zero, nearly always."""
 
 
-class Layout(NamedTuple):
-    """Layout of a tensor in its storage, which has so many bytes in all."""
+def laid_out_as(tensor: Tensor) -> View:
+    """Return what lays out the values of a tensor's storage as the tensor, which is not kept.
 
-    size: torch.Size
-    stride: tuple[int, ...]
-    offset: int
-    dtype: torch.dtype
-    bytes: int
+    It raises a ``RuntimeError`` for values of another size.
+    """
+    size, stride, offset, dtype = tensor.size(), tensor.stride(), tensor.storage_offset(), tensor.dtype
+    storage_bytes = tensor.untyped_storage().nbytes()
 
-    @classmethod
-    def of(cls, tensor: Tensor) -> Layout:
-        """Return the layout of a tensor."""
-        size, offset = tensor.size(), tensor.storage_offset()
-        return cls(size, tensor.stride(), offset, tensor.dtype, tensor.untyped_storage().nbytes())
-
-    def view(self, value: Tensor) -> Tensor:
-        """Return the tensor as it lay, on what its storage held.
-
-        Raises:
-            RuntimeError: The value is of another size than what was dropped.
-        """
-        cast = value.to(self.dtype)
-        if cast.numel() * cast.element_size() != self.bytes:
+    def view(value: Tensor) -> Tensor:
+        cast = value.to(dtype)
+        if cast.numel() * cast.element_size() != storage_bytes:
             raise RuntimeError("an operator was made again in another size than it had; leave it without recompute")
-        return cast.as_strided(self.size, self.stride, self.offset)
+        return cast.as_strided(size, stride, offset)
+
+    return view
 
 
-class Mask(NamedTuple):
-    """A tensor of zeros and one other value, with one byte in place of each element: where it is not zero."""
+def mask_of(tensor: Tensor) -> Mask:
+    """Return a tensor of zeros and one other value as truth values, which take a byte an element, with that value."""
+    # A cast takes a tenth of the time of a comparison.
+    return tensor.detach().bool(), _other_than_zero(tensor), tensor.dtype
 
-    is_other: Tensor
-    value: float | Tensor
-    dtype: torch.dtype
 
-    @classmethod
-    def of(cls, tensor: Tensor) -> Mask:
-        """Return the mask of a tensor."""
-        # A cast takes a tenth of the time of a comparison.
-        return cls(tensor.detach().bool(), _other_than_zero(tensor), tensor.dtype)
+def of_mask(is_other: Tensor, value: float | Tensor, dtype: torch.dtype) -> Tensor:
+    """Return the tensor that a mask was made of."""
+    # A cast from bytes takes a quarter of the time of one from truth values, which are the same bytes.
+    return is_other.view(torch.uint8).to(dtype).mul_(value)
 
-    def tensor(self) -> Tensor:
-        """Return the tensor."""
-        # A cast from bytes takes a quarter of the time of one from truth values, which are the same bytes.
-        return self.is_other.view(torch.uint8).to(self.dtype).mul_(self.value)
 
-    def is_whole(self, tensor: Tensor) -> bool:
-        """Tell whether it is all of the tensor that it was made of; on a card nobody waits to know."""
-        if is_fake(tensor) or tensor.device.type != "cpu" or not tensor.is_contiguous():
-            return True
-        # In parts, which take no memory to speak of and stay in a processor's cache.
-        parts = zip(self.is_other.view(-1).split(_PART), tensor.view(-1).split(_PART), strict=True)
-        return all(torch.equal(self._replace(is_other=bits).tensor(), part) for bits, part in parts)
+def _is_whole(mask: Mask, tensor: Tensor) -> bool:
+    """Tell whether a mask is all of the tensor that it was made of; on a card nobody waits to know."""
+    if is_fake(tensor) or tensor.device.type != "cpu" or not tensor.is_contiguous():
+        return True
+    is_other, value, dtype = mask
+    # In parts, which take no memory to speak of and stay in a processor's cache.
+    parts = zip(is_other.view(-1).split(_PART), tensor.view(-1).split(_PART), strict=True)
+    return all(torch.equal(of_mask(bits, value, dtype), part) for bits, part in parts)
 
 
 def _other_than_zero(tensor: Tensor) -> float | Tensor:
@@ -108,31 +97,16 @@ def _other_than_zero(tensor: Tensor) -> float | Tensor:
     return float(next(filter(None, few), None) or tensor.amax())
 
 
-class State(NamedTuple):
-    """The state of a step that decides what is made again, and that may differ in another step.
+def state_of(modules: Hashable, noted: Noted, tensors: Iterable[Tensor], read: Iterable[Any]) -> State:
+    """Return the state of a step that decides what is made again, and that may differ in another step.
 
-    Attributes:
-        modules: The modes of the unit's modules and of autocast.
-        noted: The notes for the recipe; of tensors, that there are any.
-        forms: Type and shape of each saved tensor.
-        has: For each tensor that the recipe reads, true if it is there.
+    That is the type and shape of each saved tensor; and the modes of the unit's modules and of autocast, what the
+    recipe notes (of tensors, that there are any), and which of the tensors that it reads are there.
     """
-
-    modules: Hashable
-    noted: tuple[Hashable, ...]
-    forms: tuple[tuple[torch.dtype, torch.Size], ...]
-    has: tuple[bool, ...]
-
-    @classmethod
-    def of(cls, modules: Hashable, noted: Noted, tensors: Iterable[Tensor], read: Iterable[Any]) -> State:
-        """Return it for a step, with what is saved in it and what the recipe reads."""
-        hashable = (tuple(value) if isinstance(value, list) else value for value in noted.values())
-        return cls(
-            modules=modules,
-            noted=tuple(["a tensor" if isinstance(value, Tensor) else value for value in hashable]),
-            forms=tuple([(tensor.dtype, tensor.size()) for tensor in tensors]),
-            has=tuple([one is not None for one in read]),
-        )
+    hashable = (tuple(value) if isinstance(value, list) else value for value in noted.values())
+    notes = tuple(["a tensor" if isinstance(value, Tensor) else value for value in hashable])
+    forms = tuple([(tensor.dtype, tensor.size()) for tensor in tensors])
+    return forms, (modules, notes, tuple([one is not None for one in read]))
 
 
 @dataclasses.dataclass(frozen=True)
@@ -145,7 +119,7 @@ class Drop:
         touched: Paths of the modules that made or saved what is dropped or read.
         maker: The place of the node that made it.
         ways: The edges over which it came from there to the slots.
-        state: State of the step in which it was found.
+        state: That of the step in which it was found (:func:`state_of`).
     """
 
     site: str
@@ -211,7 +185,7 @@ class Dropping(NamedTuple):
     def state(self, modules: Hashable) -> State:
         """Return the state in which it is dropped, with that of its unit's modules."""
         read = [slot.in_step(self.nodes) for slot in self.drop.tensors]
-        return State.of(modules, self.noted, itertools.chain.from_iterable(self.tensors), read)
+        return state_of(modules, self.noted, itertools.chain.from_iterable(self.tensors), read)
 
     def is_same(self) -> bool:
         """Tell whether the recipe gives, bit for bit, what is there."""
@@ -221,7 +195,7 @@ class Dropping(NamedTuple):
             with torch.no_grad():
                 value = made(self.drop.recipe, self.nodes, self.noted)
                 together = itertools.chain.from_iterable(self.tensors)
-                return all(is_same(Layout.of(tensor).view(value), tensor) for tensor in together)
+                return all(is_same(laid_out_as(tensor)(value), tensor) for tensor in together)
         except (RuntimeError, TypeError, AttributeError):  # out of memory, or a tensor is missing: it is kept
             return False
 
@@ -250,35 +224,35 @@ class Dropping(NamedTuple):
 
 def _pack_mask(tensor: Tensor) -> Mask | Tensor:
     """Return the mask of a dropout's tensor, or where a mask loses something, the tensor."""
-    mask = Mask.of(tensor)
-    return mask if mask.is_whole(tensor) else tensor
+    mask = mask_of(tensor)
+    return mask if _is_whole(mask, tensor) else tensor
 
 
 def _unpack_mask(kept: Mask | Tensor) -> Tensor:
-    return kept.tensor() if isinstance(kept, Mask) else kept
+    return kept if isinstance(kept, Tensor) else of_mask(*kept)
 
 
 def _dropping_hooks(
     recipe: Recipe, nodes: Mapping[int, Node], noted: Noted, watch: Watch | None
-) -> tuple[Callable[[Tensor], Layout], Callable[[Layout], Tensor]]:
+) -> tuple[Callable[[Tensor], View], Callable[[View], Tensor]]:
     """Return the hooks of a tensor that is made again when it is first read, and kept until every slot has been.
 
     No node that the recipe reads may lie after a slot's node, which holds these hooks. There is no watch where what is
     made again is not to be compared in this step.
     """
     pending = 0
-    seen: tuple[Layout, Sums | None] | None = None
+    seen: tuple[View, Sums | None] | None = None
     value: Tensor | None = None
 
-    def pack(tensor: Tensor) -> Layout:
+    def pack(tensor: Tensor) -> View:
         nonlocal pending, seen
         pending += 1
-        layout = Layout.of(tensor)
+        view = laid_out_as(tensor)
         if watch is not None and seen is None:
-            seen = (layout, watch.sums_of(tensor))
-        return layout
+            seen = (view, watch.sums_of(tensor))
+        return view
 
-    def unpack(layout: Layout) -> Tensor:
+    def unpack(view: View) -> Tensor:
         # Where the backward pass makes a graph of its own (``create_graph``), autograd puts what is made at the place
         # of what was dropped in the graph: what it was made by is of no interest.
         nonlocal pending, value
@@ -287,10 +261,11 @@ def _dropping_hooks(
             with torch.no_grad():
                 again = made(recipe, nodes, noted)
                 if watch is not None and seen is not None:
-                    watch.compare(seen[1], seen[0].view(again))
+                    first_view, sums = seen
+                    watch.compare(sums, first_view(again))
         pending -= 1
         value = again if pending > 0 else None
-        return layout.view(again)
+        return view(again)
 
     return pack, unpack
 

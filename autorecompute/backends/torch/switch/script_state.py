@@ -158,10 +158,9 @@ def attributes_of_all(
     """Return the attributes of modules beside parameters, buffers and modules, as they are now.
 
     These are, for each module, its plain values by name, with ``UNKNOWN`` for all else; the tensors, by a module's
-    place and their name; and the generators of random numbers, which are among the plain values, too.
-
-    Plain values are numbers, text, enums, tuples of such, generators, and copies of short containers of such, one of a
-    container that several modules have. To keep more could keep a step's graph alive.
+    place and their name; and generators of random numbers. Plain values are numbers, text, enums, tuples of such,
+    generators, and copies of short containers of such, one of a container that several modules have. To keep more could
+    keep a step's graph alive.
     """
     figures: list[dict[str, Any]] = []
     tensors: dict[tuple[int, str], Tensor] = {}
@@ -177,15 +176,10 @@ def attributes_of_all(
             plain[name] = _figure(value, copies)
             if is_generator(kind):
                 generators.append(value)
-            elif _is_tensors(kind):
+            elif isinstance(value, Tensor):
                 tensors[index, name] = value
         figures.append(plain)
     return figures, tensors, generators
-
-
-@functools.cache
-def _is_tensors(kind: type) -> bool:
-    return issubclass(kind, Tensor)
 
 
 def _figure(value: Any, copies: dict[int, Any]) -> Any:
