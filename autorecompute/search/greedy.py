@@ -130,7 +130,8 @@ def fit_costs(space: Space, trials: Sequence[Trial]) -> tuple[Callable[[Config],
 def relative_steps(trials: Sequence[Trial]) -> dict[int, float]:
     """Return the timed trials' steps as shares of the fastest one's, by number."""
     steps = steps_by_number(trials)
-    return {number: step / min(steps.values()) for number, step in steps.items()}
+    fastest = min(steps.values(), default=1.0)
+    return {number: step / fastest for number, step in steps.items()}
 
 
 def _without_luck(trials: Sequence[Trial], forecast: Callable[[Config], float]) -> dict[int, float]:
