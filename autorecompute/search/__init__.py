@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from autorecompute.search.fastest_batch import BatchChooser, Fastest, Listed
+from autorecompute.search.fastest_batch import BatchChooser
 from autorecompute.search.greedy import GreedySearcher
 from autorecompute.search.model_searcher import ModelSearcher
 from autorecompute.search.sampling import NAMES, OptunaSearcher, RecomputeSampler, make_searcher, require_installed
@@ -11,11 +11,9 @@ from autorecompute.search.searcher import GuidedSearcher, Limit, Prior, Proposal
 __all__ = [
     "NAMES",
     "BatchChooser",
-    "Fastest",
     "GreedySearcher",
     "GuidedSearcher",
     "Limit",
-    "Listed",
     "ModelSearcher",
     "OptunaSearcher",
     "Prior",

@@ -71,8 +71,6 @@ class Candidates:
         """Share of its occurrences at which each choice is on, from 0 to 1; a line for each config."""
         self.shares = self.switches - covered(self.switches, space, self._choices)
         """The same without what lies inside of what is made again as a whole."""
-        bits = np.pad(self.switches.astype(bool), ((0, 0), (0, 64 - self.switches.shape[1] % 64)))
-        self._words = list(np.packbits(bits, axis=1).view(np.uint64).T.copy())  # 64 switches of all configs in each
         self.simulated = simulator.simulate(self.switches)
         self.places = {self.config(index): index for index in range(len(self))}
         self.choice_shares = simulator.simulate(np.eye(len(self._choices), dtype=np.float32)).recompute_share
@@ -90,9 +88,8 @@ class Candidates:
 
     def supersets(self, index: int) -> np.ndarray:
         """Return a mask of the configs that have on all that the one in this place has, and as much of it."""
-        found: np.ndarray = np.logical_and.reduce([word & word[index] == word[index] for word in self._words])
-        for column in self._counting:
-            found &= self.switches[:, column] >= self.switches[index, column]
+        on = np.flatnonzero(self.switches[index])
+        found: np.ndarray = (self.switches[:, on] >= self.switches[index, on]).all(axis=1)
         return found
 
     def _existing(self, switches: np.ndarray) -> np.ndarray:
@@ -113,7 +110,7 @@ class Candidates:
     def _mixes(self, simulator: Simulator) -> np.ndarray:
         """Return mixes of plans at counts, without recompute and the presets among them."""
         by_plan = _by_plan(self._space.plans, self._choices).astype(np.float32)
-        presets = [self._row(preset) for preset in self._space.presets.values() if self._space.is_mix(preset)]
+        presets = simulator.matrix([one for one in self._space.presets.values() if self._space.is_mix(one)])
         sets = self._sets(by_plan, simulator)
         counts = self._at_counts(by_plan, np.zeros_like(by_plan))
         steps = max(int(self._occurrences.max(initial=1)) - 1, 1)
@@ -121,7 +118,7 @@ class Candidates:
         first, rest = (part.reshape(-1, few.shape[1]) for part in np.broadcast_arrays(few[:, None], few[None]))
         found = self._existing(np.concatenate([sets, counts, self._at_counts(first, rest)]))
         moved = self._move_counts(np.unique(found, axis=0), simulator)
-        return np.unique(np.concatenate([found, *moved, np.array(presets, dtype=np.float32)]), axis=0)
+        return np.unique(np.concatenate([found, *moved, presets]), axis=0)
 
     def _move_counts(self, mixes: np.ndarray, simulator: Simulator) -> list[np.ndarray]:
         """Return the cheapest mixes, and what is cheaper than they are with some counts moved."""
@@ -158,14 +155,6 @@ class Candidates:
         shares = (np.rint(self._occurrences * count / most) / self._occurrences for count in range(1, most))
         parts = [np.maximum(rest, first * share) for share in shares]
         return np.concatenate([*parts, np.maximum(first, rest)], dtype=np.float32, casting="same_kind")
-
-    def _row(self, config: Config) -> list[float]:
-        counts = {(on.site, on.option): on.count for on in config.choices}
-        keys = [(choice.site, choice.option) for choice in self._choices]
-        return [
-            (counts[key] or most) / most if key in counts else 0.0
-            for key, most in zip(keys, self._occurrences.tolist(), strict=True)
-        ]
 
     def _chosen(self, column: int, share: float) -> Choice:
         on = self._choices[column]

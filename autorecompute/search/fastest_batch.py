@@ -5,7 +5,7 @@ from __future__ import annotations
 import math
 import statistics
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, TypeAlias
+from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -38,47 +38,6 @@ def per_sample_bytes(curve: Sequence[CurvePoint], resting_bytes: int) -> float |
 
 
 SURELY_TOO_LARGE = 1.1  # a batch that is forecast to need so many times the limit is not measured without recompute
-
-
-@dataclass(frozen=True, slots=True)
-class Listed:
-    """Exactly the batches that were asked for, in ascending order; the bytes are as in :class:`Fastest`."""
-
-    batches: tuple[int, ...]
-    limit_bytes: int
-    resting_bytes: int
-
-    def without(self, curve: Sequence[CurvePoint]) -> int | None:
-        """Return the next batch to measure without recompute, as long as all before it fit and it may fit as well."""
-        fits = {point.batch: point.fits_without for point in curve}
-        batch = next((batch for batch in self.batches if not fits.get(batch)), None)
-        return None if batch is None or batch in fits or self._is_too_large(batch, curve) else batch
-
-    def recomputed(self, curve: Sequence[CurvePoint]) -> int | None:
-        """Return the next batch to tune with recompute; ``None`` when all fit or are tuned."""
-        return next(iter(self._left(curve)), None)
-
-    def expected(self, curve: Sequence[CurvePoint]) -> int:
-        """Return the number of batches among which trials and time have to be shared, the next one included."""
-        return max(len(self._left(curve)), 1)
-
-    def untuned(self, curve: Sequence[CurvePoint]) -> list[int]:
-        """Return the batches that some config may hold, and that nobody has tuned."""
-        return [batch for batch in self._left(curve) if batch < _least_too_large(curve)]
-
-    def may_answer(self, batch: int) -> bool:
-        """Tell whether this batch may be the answer, and not only what it is compared with."""
-        return batch in self.batches
-
-    def _left(self, curve: Sequence[CurvePoint]) -> list[int]:
-        done = {point.batch for point in curve if point.fits_without or point.recomputed is not None}
-        return [batch for batch in self.batches if batch not in done]
-
-    def _is_too_large(self, batch: int, curve: Sequence[CurvePoint]) -> bool:
-        slope = per_sample_bytes(curve, self.resting_bytes)
-        return slope is not None and self.resting_bytes + slope * batch > SURELY_TOO_LARGE * self.limit_bytes
-
-
 START = 8  # the first batch to be measured: small enough for most cards, large enough to tell what a sample takes
 CLOSE = 0.05  # the largest batch that fits without recompute is known well enough within this share
 FASTEST_GROWTH = 8  # times as large as one that fits: forecasts from far away are not to end a machine
@@ -99,21 +58,34 @@ def _least_too_large(curve: Sequence[CurvePoint]) -> float:
 
 
 @dataclass(frozen=True, slots=True)
-class Fastest:
-    """From the largest batch that fits without recompute upward, as long as throughput grows.
+class BatchChooser:
+    """Chooses the batches to try: those that were asked for, or any.
+
+    Where nobody asked for any, it goes from the largest batch that fits without recompute upward, as long as throughput
+    grows.
 
     Args:
         limit_bytes: The most that the peak may reach.
         resting_bytes: Bytes held without any activation.
-        start: The first batch.
+        listed: The batches that were asked for, in ascending order.
+        start: The first batch, if none is listed.
     """
 
     limit_bytes: int
     resting_bytes: int
+    listed: tuple[int, ...] = ()
     start: int = START
 
     def without(self, curve: Sequence[CurvePoint]) -> int | None:
-        """Return the next batch to run without recompute, towards the largest that fits, then beside the fastest."""
+        """Return the next batch to run without recompute; ``None`` when a further one would tell nothing.
+
+        Of those listed it is the next one, as long as all before it fit and it may fit as well; else one towards the
+        largest that fits, then beside the fastest.
+        """
+        if self.listed:
+            fits = {point.batch: point.fits_without for point in curve}
+            batch = next((batch for batch in self.listed if not fits.get(batch)), None)
+            return None if batch is None or batch in fits or self._is_too_large(batch, curve) else batch
         if not curve:
             return self.start
         if len(curve) >= MOST_WITHOUT or any(point.recomputed is not None for point in curve):
@@ -122,7 +94,12 @@ class Fastest:
         return larger if larger is not None else _beside_the_fastest(curve)
 
     def recomputed(self, curve: Sequence[CurvePoint]) -> int | None:
-        """Return the next larger batch to tune that some config may hold, unless throughput has ceased to grow."""
+        """Return the next batch to tune with recompute; ``None`` when all listed fit or are tuned.
+
+        If none is listed, it is the next larger one that some config may hold, unless throughput has ceased to grow.
+        """
+        if self.listed:
+            return next(iter(self._left(curve)), None)
         largest = max((point.batch for point in curve if point.fits_without or point.fits_with), default=0)
         too_large = _least_too_large(curve)
         batch = min(_next_on_ladder(curve, largest), self._largest_with(curve))
@@ -135,16 +112,27 @@ class Fastest:
         return math.floor(batch)
 
     def expected(self, curve: Sequence[CurvePoint]) -> int:
-        """Return a few batches to share among; as long as none fits, the next one may be all there is."""
+        """Return the number of batches among which trials and time have to be shared, the next one included."""
+        if self.listed:
+            return max(len(self._left(curve)), 1)
+        # As long as none fits, the next one may be all there is.
         return SHARES if any(point.fits_without or point.fits_with for point in curve) else 1
 
-    def untuned(self, _: Sequence[CurvePoint]) -> list[int]:
-        """Return none: nobody asked for any batch."""
-        return []
+    def untuned(self, curve: Sequence[CurvePoint]) -> list[int]:
+        """Return the listed batches that some config may hold, and that nobody has tuned."""
+        return [batch for batch in self._left(curve) if batch < _least_too_large(curve)]
 
-    def may_answer(self, _: int) -> bool:
-        """Return True: any batch may be the answer."""
-        return True
+    def may_answer(self, batch: int) -> bool:
+        """Tell whether this batch may be the answer, and not only what it is compared with."""
+        return not self.listed or batch in self.listed
+
+    def _left(self, curve: Sequence[CurvePoint]) -> list[int]:
+        done = {point.batch for point in curve if point.fits_without or point.recomputed is not None}
+        return [batch for batch in self.listed if batch not in done]
+
+    def _is_too_large(self, batch: int, curve: Sequence[CurvePoint]) -> bool:
+        slope = per_sample_bytes(curve, self.resting_bytes)
+        return slope is not None and self.resting_bytes + slope * batch > SURELY_TOO_LARGE * self.limit_bytes
 
     def _towards_the_limit(self, curve: Sequence[CurvePoint]) -> int | None:
         fitting = max((point.batch for point in curve if point.fits_without), default=0)
@@ -230,6 +218,3 @@ def _has_ceased_to_grow(curve: Sequence[CurvePoint], *, has_end: bool) -> bool:
     slope, start = statistics.linear_regression(list(speeds), seconds)
     batch = LADDER[-1] * max(point.batch for point in curve)
     return batch <= best * (1 + NOISE) * (start + slope * batch)
-
-
-BatchChooser: TypeAlias = Fastest | Listed

@@ -15,7 +15,7 @@ from autorecompute.search.searcher import Proposal, Searcher, preset_reason, ste
 from autorecompute.search.surrogate import needs_nothing, relative_costs
 
 if TYPE_CHECKING:
-    from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
+    from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
 
     from autorecompute.measurement import Trial
     from autorecompute.plans import Plan, Space
@@ -106,47 +106,38 @@ COST_SPREAD_OF_COUNTED = 0.2  # the same of a plan that counts: all the blocks t
 LEAST_NOISE = 0.004**2  # variance of a step time on the quietest machine, as a share of it
 
 
-class TimeModel:
-    """Step time as a sum: the step without recompute, and what each plan adds to it; as a share of the fastest trial's.
+def fit_costs(space: Space, trials: Sequence[Trial]) -> tuple[Callable[[Config], float], dict[Plan, float]]:
+    """Return a forecast of step times as a sum over the plans, and what each plan adds, below 0 where it is faster.
 
-    ``costs`` has what each plan adds, below 0 where it is faster to recompute.
+    Both are shares of the fastest trial's step. A ridge regression leaves what no trial can tell as it was expected.
+    How far the trials may pull a cost away from there is decided by how well the costs explain them: on a noisy machine
+    the trials say less. It is the posterior mean under normal noise and a normal prior (empirical Bayes).
     """
+    base, costs, plans = 1.0, dict.fromkeys(space.plans, EXPECTED_COST), space.plans
+    steps = relative_steps(trials)
+    if known := [trial for trial in trials if trial.number in steps and space.is_mix(trial.config)]:
+        times = np.array([steps[trial.number] for trial in known])
+        design = np.array([[1.0, *(space.share(trial.config, plan) for plan in plans)] for trial in known])
+        spreads = [COST_SPREAD_OF_COUNTED if plan.counts else COST_SPREAD for plan in plans]
+        found = _ridge(design, times, LEAST_NOISE, spreads)
+        spare = max(len(known) - len(found), 1)
+        noise = max(float(np.square(times - design @ found).sum()) / spare, LEAST_NOISE)
+        base, *added = map(float, _ridge(design, times, noise, spreads))
+        costs = dict(zip(plans, added, strict=True))
+    return lambda config: base + sum(costs[on] * space.share(config, on) for on in space.plans_of(config)), costs
 
-    def __init__(self, space: Space, trials: Sequence[Trial]) -> None:
-        self._space = space
-        steps = steps_by_number(trials)
-        fastest = min(steps.values(), default=1.0)
-        self._measured = {number: step / fastest for number, step in steps.items()}
-        self._base, self.costs = 1.0, dict.fromkeys(space.plans, EXPECTED_COST)
-        self._learn([trial for trial in trials if trial.number in steps and space.is_mix(trial.config)])
 
-    def expected(self, trial: Trial) -> float:
-        """Return the step time of a trial without the luck of its measurement: the fastest of many was lucky."""
-        return max(self._measured[trial.number], self.forecast(trial.config))
+def relative_steps(trials: Sequence[Trial]) -> dict[int, float]:
+    """Return the timed trials' steps as shares of the fastest one's, by number."""
+    steps = steps_by_number(trials)
+    fastest = min(steps.values(), default=1.0)
+    return {number: step / fastest for number, step in steps.items()}
 
-    def forecast(self, config: Config) -> float:
-        """Return the step time to expect of a config."""
-        return self._base + sum(
-            self.costs[plan] * self._space.share(config, plan) for plan in self._space.plans_of(config)
-        )
 
-    def _learn(self, trials: Sequence[Trial]) -> None:
-        """Fit the costs by ridge regression, which leaves what no trial can tell as it was expected.
-
-        How far the trials may pull a cost away from there is decided by how well the costs explain them: on a noisy
-        machine the trials say less. It is the posterior mean under normal noise and a normal prior (empirical Bayes).
-        """
-        if not trials:
-            return
-        times = np.array([self._measured[trial.number] for trial in trials])
-        plans = self._space.plans
-        design = np.array([[1.0, *(self._space.share(trial.config, plan) for plan in plans)] for trial in trials])
-        spreads = [COST_SPREAD_OF_COUNTED if plan.counts else COST_SPREAD for plan in self._space.plans]
-        costs = _ridge(design, times, LEAST_NOISE, spreads)
-        spare = max(len(trials) - len(costs), 1)
-        noise = max(float(np.square(times - design @ costs).sum()) / spare, LEAST_NOISE)
-        base, *found = map(float, _ridge(design, times, noise, spreads))
-        self._base, self.costs = base, dict(zip(self._space.plans, found, strict=True))
+def _without_luck(trials: Sequence[Trial], forecast: Callable[[Config], float]) -> dict[int, float]:
+    """Return the timed trials' steps, never less than was measured: the fastest of many was lucky."""
+    steps = relative_steps(trials)
+    return {trial.number: max(steps[trial.number], forecast(trial.config)) for trial in trials if trial.number in steps}
 
 
 def _ridge(design: np.ndarray, times: np.ndarray, noise: float, spreads: Sequence[float]) -> np.ndarray:
@@ -158,7 +149,7 @@ def _ridge(design: np.ndarray, times: np.ndarray, noise: float, spreads: Sequenc
 LEAST_COST = 0.002  # no plan counts as cheaper than this share of a step when its saving is weighed against its time
 
 
-def moves_from(base: Config, space: Space, times: TimeModel, peaks: PeakModel) -> Iterator[Config]:
+def moves_from(base: Config, space: Space, costs: Mapping[Plan, float], peaks: PeakModel) -> Iterator[Config]:
     """Yield one plan on or off, and several at once towards the limit; nothing where the peak is unknown."""
     spare_bytes = peaks.spare_bytes(base)
     if spare_bytes is None:
@@ -166,13 +157,13 @@ def moves_from(base: Config, space: Space, times: TimeModel, peaks: PeakModel) -
     on = [plan for plan in space.plans if base.has(plan)]
     off = [plan for plan in space.plans if not base.has(plan)]
     savings = {plan: peaks.saving_bytes(plan, base) for plan in space.plans}
-    worth = {plan: savings[plan] / max(times.costs[plan], LEAST_COST) for plan in space.plans}
+    worth = {plan: savings[plan] / max(costs[plan], LEAST_COST) for plan in space.plans}
     yield from (base.without_plan(plan) for plan in on)
     yield from (space.with_plan(base, plan) for plan in off)
     if spare_bytes < 0:
         yield from _grow(space, base, sorted(off, key=worth.__getitem__, reverse=True), savings, -spare_bytes)
     else:
-        costly = [plan for plan in on if times.costs[plan] > 0]
+        costly = [plan for plan in on if costs[plan] > 0]
         yield from _prune(space, base, sorted(costly, key=worth.__getitem__), savings, spare_bytes)
 
 
@@ -265,25 +256,25 @@ class GreedySearcher(Searcher):
         return next((proposal for proposal in proposals if proposal.config.hash not in tried), None)
 
     def expect_steps(self, trials: Sequence[Trial]) -> Mapping[int, float]:
-        """Return the step times by a sum of plans, never less than was measured."""
-        times = TimeModel(self._space, trials)
-        return {trial.number: times.expected(trial) for trial in trials if trial.measurement.step_seconds}
+        """Return the step times by a sum of plans."""
+        return _without_luck(trials, fit_costs(self._space, trials)[0])
 
     def _steps(self, space: Space, opening: Sequence[Proposal], trials: Sequence[Trial]) -> Iterator[Proposal]:
         """Yield what should be faster: first what should fit and gains most for its trial's time, then by the peak."""
-        times, peaks = TimeModel(space, trials), PeakModel(space, trials, self._limit_bytes)
-        best = min((trial for trial in trials if trial.fits), key=times.expected, default=None)
-        time_to_beat = times.expected(best) * (1 - NOISE) if best else math.inf
+        (forecast, costs), peaks = fit_costs(space, trials), PeakModel(space, trials, self._limit_bytes)
+        expected = _without_luck(trials, forecast)
+        best = min((trial for trial in trials if trial.fits), key=lambda trial: expected[trial.number], default=None)
+        time_to_beat = expected[best.number] * (1 - NOISE) if best else math.inf
         # Each with the first trial that it is a step away from.
-        bases = {c: trial for trial in reversed(trials) for c in moves_from(trial.config, space, times, peaks)}
-        excess = {c: peaks.excess_bytes(c) for c in bases if times.forecast(c) < time_to_beat}
+        bases = {c: trial for trial in reversed(trials) for c in moves_from(trial.config, space, costs, peaks)}
+        excess = {c: peaks.excess_bytes(c) for c in bases if forecast(c) < time_to_beat}
         opened, first = {proposal.config for proposal in opening}, best.number if best else 0
         later = [trial for trial in trials if trial.number > first and trial.config not in opened]
         has_patience = best is None or len(later) < len(space.plans)
         # Where nothing fits yet, anything that does is a gain, the faster the better.
-        slowest = 1 + max(map(times.forecast, excess), default=0.0)
+        slowest = 1 + max(map(forecast, excess), default=0.0)
         cost_of = relative_costs(trials, self._needs) or (lambda _: 1.0)
-        gains = {c: (min(time_to_beat, slowest) - times.forecast(c)) / cost_of(c) for c in excess}
+        gains = {c: (min(time_to_beat, slowest) - forecast(c)) / cost_of(c) for c in excess}
         for config in sorted(excess, key=lambda config: (excess[config], -gains[config], config.hash)):
             if has_patience or not excess[config]:
                 yield Proposal(config=config, reason=_in_words(space, bases[config], config))

@@ -138,12 +138,8 @@ _PROPOSING = threading.Lock()
 ASKS = 10  # so often a sampler is asked for a config that was not tried yet, before chance decides
 DRAWS = 64  # so often chance may hit what was tried, before all configs are gone through
 
-SAMPLERS: dict[str, Callable[[int], BaseSampler]] = {
-    "tpe": lambda seed: TPESampler(seed=seed),
-    "gp": lambda seed: GPSampler(seed=seed),
-    "random": lambda seed: RandomSampler(seed=seed),
-}
-"""Optuna's samplers by the names that the command line has for them, each made from a seed."""
+SAMPLERS: dict[str, Callable[..., BaseSampler]] = {"tpe": TPESampler, "gp": GPSampler, "random": RandomSampler}
+"""Optuna's samplers by the names that the command line has for them."""
 
 NEEDED = {"gp": ("scipy", "torch")}  # packages that samplers import beyond those of a tuning
 
@@ -166,7 +162,7 @@ class OptunaSearcher(Searcher):
     search ends when the batch fits without recompute, or when every config was tried.
     """
 
-    def __init__(self, space: Space, *, limit_bytes: int, sampler: Callable[[int], BaseSampler], seed: int = 0) -> None:
+    def __init__(self, space: Space, *, limit_bytes: int, sampler: Callable[..., BaseSampler], seed: int = 0) -> None:
         self._space, self._limit_bytes = space, limit_bytes
         self._plans = replace(space, own_presets={})
         self._sampler, self._seed = sampler, seed
@@ -175,34 +171,31 @@ class OptunaSearcher(Searcher):
         """Return the next config to measure, or ``None`` when the search has ended."""
         if any(trial.config.is_none and trial.fits for trial in trials):
             return None
-        known = {trial.config: trial for trial in trials}
+        known = {trial.config for trial in trials}
         for preset in self._space.presets.values():
             if preset not in known and preset not in claimed:
                 return Proposal(config=preset, reason=preset_reason(preset))
         chance = random.Random(f"{self._seed} {len(trials) + len(claimed)}")  # noqa: S311 (chance, not secrecy)
-        study = self._study(trials, chance.getrandbits(31))
-        if (asked := self._ask(study, known, claimed)) is not None:
-            return Proposal(config=asked, reason=str(study.sampler))
+        sampler = self._sampler(seed=chance.getrandbits(31))
+        if (asked := self._ask(sampler, trials, claimed)) is not None:
+            return Proposal(config=asked, reason=str(sampler))
         drawn = self._draw({*known, *claimed}, chance)
-        return None if drawn is None else Proposal(config=drawn, reason=f"random: {study.sampler} repeated a config")
+        return None if drawn is None else Proposal(config=drawn, reason=f"random: {sampler} repeated a config")
 
     def expect_steps(self, trials: Sequence[Trial]) -> Mapping[int, float]:
         """Return them as measured: these samplers tell nobody what they expect."""
         return steps_by_number(trials)
 
-    def _study(self, trials: Sequence[Trial], seed: int) -> optuna.Study:
+    def _ask(self, sampler: BaseSampler, trials: Sequence[Trial], claimed: Collection[Config]) -> Config | None:
+        """Return the sampler's choice, unless it repeats one that was tried however often it is told its value."""
         optuna.logging.set_verbosity(optuna.logging.WARNING)
-        study = optuna.create_study(direction="maximize", sampler=self._sampler(seed))
-        values = _throughputs(trials)
+        study = optuna.create_study(direction="maximize", sampler=sampler)
+        steps, known = steps_by_number(trials), {trial.config: trial for trial in trials}
+        values = {trial.config: 1 / steps[trial.number] for trial in trials if trial.number in steps}
         # What an opaque preset switches on is no point of the space that the parameters span.
         for trial in (trial for trial in trials if self._plans.is_mix(trial.config)):
             value = values.get(trial.config)
             study.add_trial(freeze(trial, self._plans, value=value, limit_bytes=self._limit_bytes))
-        return study
-
-    def _ask(self, study: optuna.Study, known: Mapping[Config, Trial], claimed: Collection[Config]) -> Config | None:
-        """Return the sampler's choice, unless it repeats one that was tried however often it is told its value."""
-        values = _throughputs(list(known.values()))
         distributions = distributions_of(self._plans)
         for _ in range(ASKS):
             asked = study.ask(dict(distributions))
@@ -227,11 +220,6 @@ class OptunaSearcher(Searcher):
         keys = [plan.id for plan in plans]
         configs = (config_of(dict(zip(keys, counts, strict=True)), self._plans) for counts in every)
         return next((config for config in configs if config not in known), None)
-
-
-def _throughputs(trials: Sequence[Trial]) -> dict[Config, float]:
-    steps = steps_by_number(trials)
-    return {trial.config: 1 / steps[trial.number] for trial in trials if trial.number in steps}
 
 
 MODEL, GREEDY = "model", "greedy"

@@ -49,11 +49,6 @@ class Prior:
         shared = [size / self.dims[name] for name, size in dims.items() if self.dims.get(name)]
         return math.prod(shared, start=batch / self.batch)
 
-    def peak_bytes_grown(self, trial: Trial, growth: float) -> int | None:
-        """Return the peak of one of its trials with activations that many times as large; ``None`` if it has none."""
-        peak_bytes = trial.measurement.peak_bytes
-        return None if peak_bytes is None else self.resting_bytes + round((peak_bytes - self.resting_bytes) * growth)
-
 
 def slowness(trial: Trial) -> tuple[float, float]:
     """Order trials, the fastest first: by their steps where no reference could run that they have a share of."""
@@ -125,9 +120,14 @@ def _inherited(prior: Prior, growth: float, limit_bytes: int) -> dict[Config, st
 
     Left out is what should not fit here, be it the answer.
     """
-    grown = {trial.config: prior.peak_bytes_grown(trial, growth) for trial in prior.trials}
-    peaks = {config: peak for config, peak in grown.items() if peak is not None and not config.is_none}
-    fitting = [t for t in prior.trials if (peak := grown[t.config]) is not None and peak <= limit_bytes]
+    resting_bytes = prior.resting_bytes
+    grown = {
+        trial.config: resting_bytes + round((peak_bytes - resting_bytes) * growth)
+        for trial in prior.trials
+        if (peak_bytes := trial.measurement.peak_bytes) is not None
+    }
+    peaks = {config: peak for config, peak in grown.items() if not config.is_none}
+    fitting = [trial for trial in prior.trials if grown.get(trial.config, math.inf) <= limit_bytes]
     fastest = [trial.config for trial in sorted(fitting, key=slowness)[:FASTEST]]
     answers = [prior.answer] if prior.answer is not None else []
     found: dict[Config, str] = {}

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
-from autorecompute.figures import comparable_steps
+from autorecompute.search.searcher import steps_by_number
 from autorecompute.units import MIB
 
 if TYPE_CHECKING:
@@ -218,11 +218,10 @@ class Surrogate:
         self._firmness = peak_error / USUAL_ERROR
         self._activations = max(float(candidates.simulated.peak_bytes.max()), LEAST_ACTIVATIONS)
         known = [trial for trial in trials if trial.config in candidates.places]
-        timed = [trial for trial in trials if trial.measurement.step_seconds]
-        steps = comparable_steps([trial.measurement for trial in timed])
-        self._steps = {trial.number: seconds for trial, seconds in zip(timed, steps, strict=True) if seconds}
-        self._fastest = min(self._steps.values(), default=1.0)
-        self.has_reference = all(trial.reference_seconds for trial in timed)
+        self.has_reference = all(trial.relative_throughput for trial in trials if trial.measurement.step_seconds)
+        steps = steps_by_number(trials)
+        self._fastest = min(steps.values(), default=1.0)
+        self._steps = steps if self.has_reference else {number: step / self._fastest for number, step in steps.items()}
         peaks = self._learn_peaks(known, base_bytes)
         self.peak_bytes, self.peak_deviation = peaks.predict(self._peak_features(slice(None)))
         self.fits = normal((limit_bytes - self.peak_bytes) / self.peak_deviation)
@@ -233,10 +232,10 @@ class Surrogate:
     def settled_step(self, trial: Trial) -> float:
         """Return the relative step time of a trial without the luck of its measurement."""
         if trial.config not in self._candidates.places and any(on.count is not None for on in trial.config.choices):
-            return self._relative(trial)  # nothing is known of a count between those that are looked at
+            return self._steps[trial.number]  # nothing is known of a count between those that are looked at
         place = self._candidates.places.get(trial.config, self._candidates.full)
         own = 0.0 if trial.config in self._candidates.places else TIME_OF_OPAQUE
-        return self._times.settle(self._time_features([place])[0], self._relative(trial), own)
+        return self._times.settle(self._time_features([place])[0], self._steps[trial.number], own)
 
     def _learn_peaks(self, trials: Sequence[Trial], base_bytes: float) -> Regression:
         activations, off = self._activations, self._activations * self._firmness
@@ -278,7 +277,8 @@ class Surrogate:
         )
         timed = [t for t in trials if t.measurement.step_seconds and not t.config.is_none]
         told = [t for t in prior if t.relative_throughput and not t.config.is_none]
-        values = [self._relative(t) for t in timed] + [1 / t.relative_throughput for t in told if t.relative_throughput]
+        values = [self._steps[t.number] for t in timed]
+        values += [1 / t.relative_throughput for t in told if t.relative_throughput]
         extra = np.array([0.0] * len(timed) + [TIME_OF_ANOTHER] * len(told))
         features = self._time_features(self._places([*timed, *told]))
         apart = np.zeros((len(values), len(values)))
@@ -292,11 +292,6 @@ class Surrogate:
 
     def _places(self, trials: Sequence[Trial]) -> list[int]:
         return [self._candidates.places[trial.config] for trial in trials]
-
-    def _relative(self, trial: Trial) -> float:
-        if self.has_reference and trial.relative_throughput:
-            return 1 / trial.relative_throughput
-        return self._steps[trial.number] / self._fastest
 
     def _peak_features(self, places: slice | list[int]) -> np.ndarray:
         switches = self._candidates.shares[places]

@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING
 from autorecompute.backends.registry import AUTO
 from autorecompute.errors import NothingFitsError, ScriptError, TooLargeError, TooLittleTimeError, WrongBatchError
 from autorecompute.result import Result, SearchEnd
-from autorecompute.search import BatchChooser, Fastest, Listed
+from autorecompute.search import BatchChooser
 from autorecompute.studies import StudyFolder, records
 from autorecompute.studies.analysis import share_analysis
 from autorecompute.studies.folder import bind, make_folder, require_own, require_plain, using
@@ -125,7 +125,7 @@ class BatchTuner:
     def _measure(self) -> Result:
         detection, problem = self._context.detection, self._context.problem
         limits = problem.limit_bytes, self._context.rest_bytes
-        chooser = Listed(self._batches, *limits) if self._batches else Fastest(*limits, detection.batch)
+        chooser = BatchChooser(*limits, listed=self._batches, start=detection.batch)
         self._chooser = chooser
         deadline_seconds, budget = self._budget.deadline_seconds, self._settings.max_trials
         self._context.progress.detected(

@@ -38,21 +38,19 @@ def add_options(options: Callable[[], Mapping[str, Any]]) -> bool:
     """
     import torch
 
-    if not hasattr(torch.onnx.export, "added_options"):
-        added: list[Callable[[], Mapping[str, Any]]] = []
+    added = getattr(torch.onnx.export, "added_options", [])
+    if options in added:
+        return False
 
-        # ORTModule reads the signature of the function to decide what it may pass: functools.wraps keeps it visible.
-        @put_around(torch.onnx, "export")
-        def export_with_options(export: Callable[..., Any], *args: Any, **kwargs: Any) -> Any:
-            if args and type(args[0]).__module__.startswith(ORTMODULE):
-                for added_options in added:
-                    kwargs.update(added_options())
-            return export(*args, **kwargs)
+    # ORTModule reads the signature of the function to decide what it may pass: functools.wraps keeps it visible.
+    @put_around(torch.onnx, "export")
+    def export_with_options(export: Callable[..., Any], *args: Any, **kwargs: Any) -> Any:
+        if args and type(args[0]).__module__.startswith(ORTMODULE):
+            kwargs.update(options())
+        return export(*args, **kwargs)
 
-        torch.onnx.export.added_options = added
-    is_new = options not in torch.onnx.export.added_options
-    torch.onnx.export.added_options += [options] * is_new
-    return is_new
+    torch.onnx.export.added_options = [*added, options]
+    return True
 
 
 def install_probe_config() -> bool:

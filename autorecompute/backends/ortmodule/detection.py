@@ -31,7 +31,7 @@ from autorecompute.plans.savings import BATCH, SEQUENCE, evaluate, simplify
 from autorecompute.training_job import Detection, read_allocator
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+    from collections.abc import Iterable, Iterator, Mapping, Sequence
 
 
 _WHOLE_NUMBERS = frozenset({2, 3, 4, 5, 6, 7, 12, 13})  # the integers among ONNX's element types
@@ -68,24 +68,23 @@ def _merge_alike(clusters: Iterable[Cluster]) -> tuple[Cluster, ...]:
     ORT 1.19 writes the outputs of a node in the order of a hash table and so lists equal nodes in several rows.
     """
     occurrences: Counter[tuple[Alternative, ...]] = Counter()
-    reuses: Counter[tuple[tuple[Alternative, ...], Choice, int]] = Counter()
+    reuses: dict[tuple[Alternative, ...], Counter[tuple[Choice, int]]] = defaultdict(Counter)
     for cluster in clusters:
-        kind = tuple(_with_reuse(way, lambda _way, _output: 0) for way in cluster.alternatives)
+        kind = tuple(_with_reuse(way, {}) for way in cluster.alternatives)
         occurrences[kind] += cluster.occurrences
         for way in cluster.alternatives:
-            for activation in way.activations:
-                reuses[kind, way.choice, activation.output] += activation.reuse_frequency
-
-    def merge(kind: tuple[Alternative, ...]) -> tuple[Alternative, ...]:
-        return tuple(_with_reuse(found, lambda way, output: reuses[kind, way.choice, output]) for found in kind)
-
-    merged = [Cluster(occurrences=count, alternatives=merge(kind)) for kind, count in occurrences.items()]
+            reuses[kind].update({(way.choice, kept.output): kept.reuse_frequency for kept in way.activations})
+    merged = [
+        Cluster(occurrences=count, alternatives=tuple(_with_reuse(way, reuses[kind]) for way in kind))
+        for kind, count in occurrences.items()
+    ]
     return tuple(sorted(merged, key=lambda cluster: (-cluster.occurrences, str(cluster.alternatives))))
 
 
-def _with_reuse(way: Alternative, reuse_of: Callable[[Alternative, int], int]) -> Alternative:
-    ordered = sorted(way.activations, key=lambda activation: activation.output)
-    return replace(way, activations=tuple(replace(one, reuse_frequency=reuse_of(way, one.output)) for one in ordered))
+def _with_reuse(way: Alternative, reuses: Mapping[tuple[Choice, int], int]) -> Alternative:
+    ordered = sorted(way.activations, key=lambda kept: kept.output)
+    kept = (replace(one, reuse_frequency=reuses.get((way.choice, one.output), 0)) for one in ordered)
+    return replace(way, activations=tuple(kept))
 
 
 _OPTIONS = {"Recompute": RECOMPUTE, "RecomputeWithCompromise": COMPROMISE}

@@ -14,21 +14,16 @@ def told(make_workplace):
     return found
 
 
-def test_a_model_that_the_script_drops_is_dropped(told):
-    assert told["earlier folds"] == [[False, False]]
+TOLD = {
+    "a model that the script drops is dropped": ("earlier folds", [[False, False]]),
+    "each fold trains as the first one": ("fold", [[8], [8], *([[], [8]] * 3)]),
+    "a later fold can be profiled": ("profiled", [True]),
+    "the model that is tuned is the one that is counted": ("gan", [[8, 8], [8, 8, 8]]),
+    "gradients are compared in the model that is tuned": ("agrees", [True, True]),
+}
 
 
-def test_each_fold_trains_as_the_first_one(told):
-    assert told["fold"] == [[8], [8], *([[], [8]] * 3)]
-
-
-def test_a_later_fold_can_be_profiled(told):
-    assert told["profiled"] == [True]
-
-
-def test_the_model_that_is_tuned_is_the_one_that_is_counted(told):
-    assert told["gan"] == [[8, 8], [8, 8, 8]]
-
-
-def test_gradients_are_compared_in_the_model_that_is_tuned(told):
-    assert told["agrees"] == [True, True]
+@pytest.mark.parametrize("what", TOLD)
+def test_of_several_models_those_built_alike_are_tuned(told, what):
+    name, values = TOLD[what]
+    assert told[name] == values

@@ -85,17 +85,21 @@ def test_every_plan_is_explained_by_its_activations(bert):
     assert summed == {config: saving_bytes or 0 for config, saving_bytes in savings_in(bert.answer).items()}
 
 
-def test_no_plan_is_told_without_an_ortmodule(look):
-    looked = look("elsewhere.py", "--backend", "ortmodule", arguments=("--way", "plain"))
-    assert (looked.code, looked.stdout) == (ScriptError.exit_code, "")
-    assert "No ORTModule was trained" in looked.complaint
-
-
-@pytest.mark.parametrize("dim", ["length=4", "batch=4"])
-def test_a_dimension_that_cannot_be_set_is_wrong_usage(look, dim):
-    looked = look("transformer.py", "--batch", "2", "--dim", dim, arguments=("--bs", "{batch}"))
-    assert (looked.code, looked.stdout) == (UsageError.exit_code, "")
-    assert f"'{dim.partition('=')[0]}'" in looked.complaint
+@pytest.mark.parametrize(
+    ("command", "arguments", "error", "words"),
+    [
+        (("elsewhere.py", "--backend", "ortmodule"), ("--way", "plain"), ScriptError, "No ORTModule was trained"),
+        (("transformer.py", "--batch", "2", "--dim", "length=4"), ("--bs", "{batch}"), UsageError, "'length'"),
+        (("transformer.py", "--batch", "2", "--dim", "batch=4"), ("--bs", "{batch}"), UsageError, "'batch'"),
+        (("accelerated.py", "--peak", "--launcher", "torchrun --nproc-per-node 2"), (), UsageError, "--launcher"),
+        ((BERT, "--peak", "--with", "99"), SMALL_BERT, UsageError, "There is no plan 99"),
+    ],
+    ids=["no ORTModule", "an unknown dimension", "the batch as one", "several processes", "an unknown plan"],
+)
+def test_what_cannot_be_shown_is_refused_in_a_sentence(look, command, arguments, error, words):
+    looked = look(*command, arguments=arguments)
+    assert (looked.code, looked.stdout) == (error.exit_code, "")
+    assert words in looked.complaint
 
 
 def test_options_of_one_node_exclude_each_other(look):
@@ -218,18 +222,6 @@ def test_the_peak_is_told_in_a_terminal(look):
     for words in ("predicted from a profiled one at batch 7", "largest at the peak of none", "Dropout+", "too large"):
         assert words in told.stdout
     assert told.stdout.count(f"--target-batch={BATCH} --memory-limit=100MiB") == 3
-
-
-def test_a_peak_is_that_of_one_process(look):
-    refused = look("accelerated.py", "--peak", "--launcher", "torchrun --nproc-per-node 2")
-    assert refused.code == 2
-    assert "--launcher" in refused.complaint
-
-
-def test_a_config_that_is_not_there_cannot_be_shown(look):
-    refused = look(BERT, "--peak", "--with", "99", arguments=SMALL_BERT)
-    assert refused.code == 2
-    assert "There is no plan 99" in refused.complaint
 
 
 def test_a_script_without_a_loader_is_profiled_at_its_own_batch(look):

@@ -55,6 +55,11 @@ def assert_all_steps_timed(measurement):
     assert min(measurement.step_seconds) > 1e-4
 
 
+def assert_agrees(check):
+    assert isinstance(check, GradientCheck), check
+    assert check.agrees, check
+
+
 def make_bench(command, folder, launcher=""):
     script, *arguments = command.split()
     job = Job(script=SCRIPTS / script, arguments=tuple(arguments), launcher=launcher)
@@ -91,31 +96,23 @@ def measured(request, measure):
     return measure(request.param)
 
 
-def test_configs_are_swapped_on_one_worker(measured):
-    assert [(trial.outcome, trial.message) for trial in measured.trials] == [(Outcome.OK, "")] * 3
+def test_configs_are_swapped_on_one_worker_and_a_fresh_process_is_measured_untouched(measured):
+    every = (*measured.trials, measured.confirmed)
+    assert [(trial.outcome, trial.message) for trial in every] == [(Outcome.OK, "")] * 4
     assert measured.starts == 1
 
 
-def test_a_step_has_the_samples_of_all_its_forwards(measured):
+def test_a_step_has_a_loss_and_the_samples_of_all_its_forwards(measured):
     for measurement in (*measured.trials, measured.confirmed):
         assert measurement.batch == BATCH
         assert measurement.samples == FORWARDS[measured.command] * BATCH
         assert_all_steps_timed(measurement)
-
-
-def test_each_step_has_a_loss(measured):
-    for measurement in (*measured.trials, measured.confirmed):
         assert len(measurement.losses) == EFFORT.steps
         assert all(0 < loss < math.inf for loss in measurement.losses)
 
 
 def test_gradients_are_those_without_recompute(measured):
-    assert isinstance(measured.check, GradientCheck), measured.check
-    assert measured.check.agrees, measured.check
-
-
-def test_a_fresh_process_is_measured_untouched(measured):
-    assert (measured.confirmed.outcome, measured.confirmed.message) == (Outcome.OK, "")
+    assert_agrees(measured.check)
 
 
 def test_each_rank_receives_the_batch(measure):
@@ -125,8 +122,7 @@ def test_each_rank_receives_the_batch(measure):
         assert (measurement.outcome, measurement.message) == (Outcome.OK, "")
         assert (measurement.batch, measurement.samples) == (BATCH, 2 * FORWARDS["accelerated.py"] * BATCH)
         assert_all_steps_timed(measurement)
-    assert isinstance(measured.check, GradientCheck), measured.check
-    assert measured.check.agrees, measured.check
+    assert_agrees(measured.check)
 
 
 @pytest.mark.parametrize(("script", "before", "each"), [("evaluating.py", 0, 2), ("lightning_trainer.py", 2, 3)])

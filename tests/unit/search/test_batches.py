@@ -6,7 +6,7 @@ import pytest
 from autorecompute.figures import CurvePoint, Figures, Recomputed
 from autorecompute.measurement import Outcome
 from autorecompute.plans import Config
-from autorecompute.search import Fastest, Listed
+from autorecompute.search import BatchChooser
 from autorecompute.search.fastest_batch import MOST_TUNED, START
 
 RESTING, LIMIT = 1000, 11000
@@ -93,14 +93,14 @@ def speed_of(point):
 @pytest.mark.parametrize("tells_peaks", [True, False])
 @pytest.mark.parametrize(("sample_bytes", "start_bytes"), [(100, 0), (100, 800), (7, 300), (900, 100), (2000, 0)])
 def test_the_largest_batch_that_fits_is_found_in_a_few_processes(sample_bytes, start_bytes, tells_peaks):
-    device = Device(sample_bytes, start_bytes=start_bytes, tells_peaks=tells_peaks).explore(Fastest(*LIMITS))
+    device = Device(sample_bytes, start_bytes=start_bytes, tells_peaks=tells_peaks).explore(BatchChooser(*LIMITS))
     largest = max(point.batch for point in device.curve if point.fits_without)
     assert 0.95 * device.largest - 1 <= largest <= device.largest
     assert len(device.plain) <= 9
 
 
 def test_no_batch_is_far_beyond_what_was_seen_to_fit():
-    device = Device(sample_bytes=1).explore(Fastest(*LIMITS))
+    device = Device(sample_bytes=1).explore(BatchChooser(*LIMITS))
     without = sorted(device.plain)
     assert without[0] == START
     assert all(after <= 8 * before for before, after in itertools.pairwise(without))
@@ -113,13 +113,13 @@ def test_peaks_that_bend_are_followed_between_those_that_enclose_the_limit():
         def _without(self, batch):
             return dataclasses.replace(super()._without(batch), peak_bytes=max(8000, RESTING + batch * 100))
 
-    device = Bent().explore(Fastest(*LIMITS))
+    device = Bent().explore(BatchChooser(*LIMITS))
     assert max(point.batch for point in device.curve if point.fits_without) >= 0.95 * device.largest
     assert len(device.plain) <= 7
 
 
 def test_growing_throughput_is_followed_to_the_largest_batch_that_pays():
-    device = Device(start_seconds=100.0, cost=0.05).explore(Fastest(*LIMITS))
+    device = Device(start_seconds=100.0, cost=0.05).explore(BatchChooser(*LIMITS))
     assert device.tuned == sorted(device.tuned)
     assert device.tuned[0] > device.largest
     assert max(device.tuned) >= 0.85 * (LIMIT - RESTING) / device.least_bytes
@@ -128,7 +128,7 @@ def test_growing_throughput_is_followed_to_the_largest_batch_that_pays():
 
 def test_the_answer_is_near_the_best_there_is():
     for start_seconds, cost in itertools.product([0.2, 1.0, 5.0], [0.05, 0.2, 0.5]):
-        device = Device(start_seconds=start_seconds, cost=cost).explore(Fastest(*LIMITS))
+        device = Device(start_seconds=start_seconds, cost=cost).explore(BatchChooser(*LIMITS))
         found = max(speed_of(point) for point in device.curve)
         every = [
             CurvePoint(batch=batch, without=device._without(batch), recomputed=device._with(batch))
@@ -138,7 +138,7 @@ def test_the_answer_is_near_the_best_there_is():
 
 
 def test_where_larger_batches_gain_nothing_one_tuning_is_enough():
-    device = Device(start_seconds=0.01).explore(Fastest(*LIMITS))
+    device = Device(start_seconds=0.01).explore(BatchChooser(*LIMITS))
     assert len(device.tuned) == 1
 
 
@@ -148,7 +148,7 @@ def test_where_throughput_falls_with_the_batch_smaller_ones_are_measured():
             speed = max(100 - abs(batch - 20), 5)
             return dataclasses.replace(super()._without(batch), samples_per_second=speed)
 
-    device = Slower(start_seconds=0.01).explore(Fastest(*LIMITS))
+    device = Slower(start_seconds=0.01).explore(BatchChooser(*LIMITS))
     fastest = max((point for point in device.curve if point.fits_without), key=speed_of)
     assert 10 <= fastest.batch <= 40
     assert len(device.tuned) <= 1
@@ -162,33 +162,33 @@ def test_a_neighbour_that_failed_is_not_asked_for_again(fitting, fastest, failed
         point_of(batch, peak_bytes=RESTING + 100 * batch, samples_per_second=100.0 - abs(batch - fastest))
         for batch in fitting
     ]
-    assert Fastest(*limits).without(curve) == failed
+    assert BatchChooser(*limits).without(curve) == failed
     tried = sorted([*curve, point_of(failed, outcome)], key=lambda point: point.batch)
-    assert Fastest(*limits).without(tried) is None
+    assert BatchChooser(*limits).without(tried) is None
 
 
 def test_the_first_batch_that_may_fit_has_all_trials_and_all_the_time():
     """Nothing fits so far, so that an answer comes first; later a third is for each."""
     failed = point_of(8, Outcome.OOM)
-    assert Fastest(*LIMITS).expected([failed]) == 1
-    assert Fastest(*LIMITS).expected([point_of(4), failed]) > 1
+    assert BatchChooser(*LIMITS).expected([failed]) == 1
+    assert BatchChooser(*LIMITS).expected([point_of(4), failed]) > 1
 
 
 def test_where_nothing_fits_without_recompute_batches_begin_with_it():
-    device = Device(sample_bytes=12000, least_bytes=3000, start_seconds=100.0).explore(Fastest(*LIMITS))
+    device = Device(sample_bytes=12000, least_bytes=3000, start_seconds=100.0).explore(BatchChooser(*LIMITS))
     assert not any(point.fits_without for point in device.curve)
     assert any(point.fits_with for point in device.curve)
     assert len(device.tuned) <= MOST_TUNED
 
 
 def test_where_nothing_fits_at_all_the_search_ends():
-    device = Device(sample_bytes=90000, least_bytes=50000).explore(Fastest(*LIMITS))
+    device = Device(sample_bytes=90000, least_bytes=50000).explore(BatchChooser(*LIMITS))
     assert not any(point.fits_with for point in device.curve)
     assert len(device.curve) <= 8
 
 
 def test_a_list_is_measured_as_it_is():
-    device = Device(sample_bytes=100).explore(Listed((10, 90, 110, 200, 400), *LIMITS))
+    device = Device(sample_bytes=100).explore(BatchChooser(*LIMITS, listed=(10, 90, 110, 200, 400)))
     assert [point.batch for point in device.curve] == [10, 90, 110, 200, 400]
     assert device.tuned == [110, 200, 400]
     assert [point.fits_with for point in device.curve] == [False, False, True, True, False]
@@ -196,7 +196,7 @@ def test_a_list_is_measured_as_it_is():
 
 def test_what_is_surely_too_large_is_not_measured_without_recompute():
     device = Device()
-    chooser = Listed((10, 20, 200), *LIMITS)
+    chooser = BatchChooser(*LIMITS, listed=(10, 20, 200))
     asked = []
     while (batch := chooser.without(device.curve)) is not None:
         asked.append(batch)
@@ -205,6 +205,6 @@ def test_what_is_surely_too_large_is_not_measured_without_recompute():
 
 
 def test_only_a_listed_batch_may_be_the_answer():
-    assert Listed((8, 16), *LIMITS).may_answer(8)
-    assert not Listed((8, 16), *LIMITS).may_answer(12)
-    assert Fastest(*LIMITS).may_answer(12)
+    assert BatchChooser(*LIMITS, listed=(8, 16)).may_answer(8)
+    assert not BatchChooser(*LIMITS, listed=(8, 16)).may_answer(12)
+    assert BatchChooser(*LIMITS).may_answer(12)

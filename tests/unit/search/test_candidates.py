@@ -8,7 +8,14 @@ import pytest
 from autorecompute.backends.ortmodule.memory import OrtSimulator, draw_blueprint
 from autorecompute.memory import STEP_ERROR, Simulated
 from autorecompute.plans import Config, Space
-from autorecompute.search.candidates import MOST_MIXES, MOST_PLANS, Candidates, choices_of
+from autorecompute.search.candidates import (
+    MOST_MIXES,
+    MOST_PLANS,
+    Candidates,
+    choices_of,
+    predict_frontier,
+    undominated,
+)
 from fake_backend.space import BLOCKS, CHECKPOINT, GELU, NORM, SPACE
 from stand_ins.plans import plan_of_id
 
@@ -124,6 +131,9 @@ class TwoPeaks:
     call_seconds = np.zeros(4)
     step_error = STEP_ERROR
 
+    def matrix(self, configs):
+        return np.array([[0.0 if config.is_none else 1.0] * 4 for config in configs], dtype=np.float32)
+
     def simulate(self, switches):
         peaks = 100 - switches * self.SAVED @ self.AT_PEAKS
         return Simulated(
@@ -144,3 +154,23 @@ def test_either_of_two_kinds_of_blocks_has_counts_of_its_own():
     for limit in np.linspace(every.peak_bytes.min(), every.peak_bytes.max(), 50):
         cheapest = min(every.recompute_share[every.peak_bytes <= limit + 1e-6])
         assert min(looked_at.recompute_share[looked_at.peak_bytes <= limit + 1e-3]) <= cheapest + 0.003
+
+
+def test_every_config_is_on_the_frontier_or_beaten_by_one_that_is():
+    chance = np.random.default_rng(0)
+    peaks, costs = chance.integers(0, 40, 300), chance.integers(0, 40, 300)
+    places = undominated(peaks, costs)
+    found = list(zip(peaks[places], costs[places], strict=True))
+    assert found == sorted(found)
+    assert [cost for _, cost in found] == sorted({cost for _, cost in found}, reverse=True)
+    for peak, cost in zip(peaks, costs, strict=True):
+        assert any(least <= peak and work <= cost for least, work in found)
+
+
+def test_the_frontier_goes_from_the_least_peak_to_no_recompute(make_linear):
+    memory, dims = make_linear(SPACE), {"batch": 2}
+    found = predict_frontier(memory, dims)
+    simulated = Candidates(SPACE, memory.simulator(dims, choices_of(SPACE))).simulated
+    assert found[-1] == memory.forecast(Config(), dims)
+    assert found[0].live_bytes == round(float(simulated.peak_bytes.min()))
+    assert all(forecast == memory.forecast(forecast.config, dims) for forecast in found)

@@ -66,26 +66,25 @@ def test_fewer_configs_are_compiled_where_that_takes_long(make_profiled, seed):
     assert bench.found_share(trials[by_itself]) > 0.98
 
 
-def test_what_is_compiled_already_is_tried_before_what_is_not(make_profiled):
-    bench = make_profiled(seed=1).limit_to(0.4)
-    trials = [compiled(one) for one in bench.tried(*dict.fromkeys(bench.space.presets.values()))]
+def takes_the_ready_one(bench, trials):
+    """Whether the second choice is taken where the first one would have to be compiled."""
     first = bench.searcher(needs=by_itself).propose(trials).config
     second = bench.searcher(needs=by_itself).propose(trials, claimed=[first]).config
 
     def needs(config):
         return frozenset() if config == second else by_itself(config)
 
-    assert bench.searcher(needs=needs).propose(trials).config == second
+    return bench.searcher(needs=needs).propose(trials).config == second
+
+
+def test_what_is_compiled_already_is_tried_before_what_is_not(make_profiled):
+    bench = make_profiled(seed=1).limit_to(0.4)
+    trials = [compiled(one) for one in bench.tried(*dict.fromkeys(bench.space.presets.values()))]
+    assert takes_the_ready_one(bench, trials)
 
 
 def test_the_greedy_search_takes_the_ready_one_of_its_steps(make_bench):
-    bench = make_bench(plans=7).limit_to(0.4)
-    trials, searcher = [], bench.searcher(needs=by_itself)
-    while (proposal := searcher.propose(trials)) and not proposal.reason.startswith("trial "):
+    bench, trials = make_bench(plans=7).limit_to(0.4), []
+    while not (proposal := bench.searcher(needs=by_itself).propose(trials)).reason.startswith("trial "):
         trials.append(compiled(bench.try_out(proposal, len(trials))))
-    later = searcher.propose(trials, claimed=[proposal.config])
-
-    def needs(config):
-        return frozenset() if config == later.config else by_itself(config)
-
-    assert bench.searcher(needs=needs).propose(trials).config == later.config
+    assert takes_the_ready_one(bench, trials)

@@ -48,12 +48,6 @@ def test_forty_trials_of_8192_configs_find_one_near_the_best(benches, share, fou
             assert bench.found_share(trials) > bench.found_share(steps_before(trials)), "the steps gain nothing"
 
 
-def test_a_batch_that_fits_needs_no_search(make_bench):
-    bench = make_bench()
-    bench.limit_bytes += 1
-    assert configs_of(bench.run()) == [Config()]
-
-
 def test_the_opening_is_presets_then_each_plan_alone_then_all_but_each(make_bench):
     bench = make_bench()
     plans, all_on = bench.space.plans, bench.space.all_on
@@ -101,14 +95,6 @@ def test_no_config_is_tried_twice(make_limited, fields):
     assert len(configs) < 100
     assert len({config.hash for config in configs}) == len(configs)
     assert configs == [bench.space.normalize(config) for config in configs]
-
-
-def test_an_interrupted_search_goes_on_where_it_stopped(make_limited):
-    bench = make_limited(compromises=2, runs_out=True)
-    trials = bench.run()
-    for count, trial in enumerate(trials):
-        proposal = bench.searcher().propose(trials[:count])
-        assert (proposal.config, proposal.reason) == (trial.config, trial.reason)
 
 
 @pytest.mark.parametrize(

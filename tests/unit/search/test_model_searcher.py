@@ -1,16 +1,18 @@
 """The search that knows its subject, on graphs where the best config is known by brute force."""
 
 import dataclasses
+import itertools
 import math
 
 import pytest
 
-from autorecompute.backends.ortmodule.memory import OrtMemoryModel, OrtSimulator, draw_blueprint
-from autorecompute.measurement import Outcome
+from autorecompute.backends.ortmodule.memory import OrtMemoryModel
+from autorecompute.measurement import Measurement, Outcome
 from autorecompute.memory import Forecast
 from autorecompute.plans import Config, Space
 from autorecompute.search import ModelSearcher, model_searcher
-from autorecompute.search.model_searcher import MARGIN, count_since_gain
+from autorecompute.search.candidates import choices_of
+from autorecompute.search.model_searcher import MARGIN, SLACK, count_since_gain
 
 SEEDS = range(3)
 SHARES = (0.2, 0.4, 0.6, 0.8)
@@ -40,8 +42,7 @@ def configs_of(trials):
 
 def simulate(bench, configs):
     """What the configs should need, by the two profiled steps alone."""
-    blueprint = draw_blueprint(*bench.memory.profiles.values())
-    simulator = OrtSimulator(blueprint, {"batch": 1}, [plan.choices[0] for plan in bench.space.plans])
+    simulator = bench.memory.simulator({"batch": 1}, choices_of(bench.space))
     return simulator.simulate(simulator.matrix(configs))
 
 
@@ -150,12 +151,6 @@ def test_an_opaque_preset_of_which_something_is_forecast_is_measured_where_it_ma
     assert (preset in configs_of(bench.run(budget=6))) == is_measured
 
 
-def test_a_batch_that_fits_needs_no_search(make_profiled):
-    bench = make_profiled()
-    bench.limit_bytes += 1
-    assert configs_of(bench.run()) == [Config()]
-
-
 def test_a_model_without_plans_is_measured_once(make_profiled, make_step):
     bench = make_profiled()
     bench.space = Space(plans=())
@@ -209,17 +204,6 @@ def test_a_search_ends_with_the_presets_where_nothing_can_fit(make_profiled):
     bench = make_profiled(runs_out=True)
     bench.limit_bytes = 0
     assert set(configs_of(bench.run(budget=1000))) == set(bench.space.presets.values())
-
-
-@pytest.mark.parametrize("runs_out", [False, True])
-def test_the_next_config_depends_on_the_trials_alone(make_limited, runs_out):
-    bench = make_limited(runs_out=runs_out)
-    trials = bench.run()
-    for count, trial in enumerate(trials):
-        proposal = bench.searcher().propose(trials[:count])
-        assert (proposal.config, proposal.reason) == (trial.config, trial.reason)
-        assert proposal.prediction == trial.prediction
-    assert bench.searcher().propose(trials) is None
 
 
 def test_a_machine_that_slows_down_changes_nothing(make_limited):
@@ -300,3 +284,42 @@ def test_where_configs_have_to_fit_for_sure_only_the_least_peak_breaks_the_limit
         trials = bench.run(budget=8, least_fit=0.999)
         assert trials
         assert {trial.reason for trial in trials if not trial.fits} <= {"least peak"}
+
+
+CLEARLY = SLACK * OrtMemoryModel.likely_error
+
+
+@pytest.fixture
+def make_tight(make_profiled):
+    return lambda **fields: make_profiled(runs_out=True, **fields).limit_to(0.3)
+
+
+@pytest.mark.parametrize("seed", range(6))
+def test_what_surely_needs_more_than_a_config_that_ran_out_is_never_tried(make_tight, seed):
+    bench = make_tight(seed=seed)
+    trials = bench.run(budget=100)
+    peaks = simulate(bench, configs_of(trials)).peak_bytes
+    presets = set(bench.space.presets.values())
+    ran_out = [trial.number for trial in trials if trial.measurement.outcome is Outcome.OOM]
+    assert ran_out
+    for trial in trials:
+        if trial.config not in presets:
+            earlier = [peaks[number] for number in ran_out if number < trial.number]
+            assert peaks[trial.number] < min(earlier, default=math.inf) + CLEARLY * max(peaks)
+
+
+@pytest.mark.parametrize(("likely_error", "is_tried"), [(0.06, True), (0.005, False)])
+def test_poor_forecasts_rule_little_out(make_tight, list_configs, monkeypatch, likely_error, is_tried):
+    monkeypatch.setattr(OrtMemoryModel, "likely_error", likely_error)
+    bench = make_tight()
+    configs = list_configs(bench.space)
+    peaks = simulate(bench, configs).peak_bytes
+    lower, higher = next(
+        (lower, higher)
+        for lower, higher in itertools.permutations(range(len(configs)), 2)
+        if 0.03 < (peaks[higher] - peaks[lower]) / max(peaks) < 0.05
+    )
+    bench.limit_bytes = bench.peak_bytes(configs[higher]) + 1
+    ran_out = dataclasses.replace(bench.tried(configs[lower])[0], measurement=Measurement(outcome=Outcome.OOM))
+    proposal = bench.searcher().propose([ran_out], [config for config in configs if config != configs[higher]])
+    assert (proposal is not None and proposal.config == configs[higher]) == is_tried

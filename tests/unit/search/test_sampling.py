@@ -69,12 +69,6 @@ def test_a_search_ends_with_the_space(make_bench, search, name):
 
 
 @pytest.mark.parametrize("name", SAMPLERS)
-def test_a_batch_that_fits_as_it_is_needs_no_search(make_bench, search, name):
-    bench = make_bench(plans=5).limit_to(1.0)
-    assert len(search(bench, name, 20)) == 1
-
-
-@pytest.mark.parametrize("name", SAMPLERS)
 def test_the_trials_and_the_seed_decide(make_bench, search, name):
     bench = make_bench(plans=9)
     first, again, other = (search(bench, name, 12, seed=seed) for seed in (1, 1, 2))
