@@ -6,6 +6,7 @@ import enum
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Annotated
 
+from autorecompute.codec import INLINED, PRIVATE
 from autorecompute.measurement import Measurement, Outcome, Trial
 from autorecompute.plans import Config
 from autorecompute.ranges import Batch, Count, PositiveBytes, Probability, Rate, Ratio, RatioEnd
@@ -128,9 +129,14 @@ class Recomputed:
 
     study: Annotated[str, "The study that tuned it."]
     description: Annotated[str, "The best config in a few words, or that none fits."]
-    figures: Annotated[Figures, "Those of the run that confirmed it; empty where none fits."]
+    figures: Annotated[Figures, PRIVATE, "Those of the run that confirmed it; empty where none fits."]
     least_peak_bytes: Annotated[PositiveBytes | None, "The least peak that any config was seen to have."] = None
     config: Annotated[Config | None, "What the best one recomputes; ``None`` where none fits."] = None
+
+    @property
+    def told_figures(self) -> Annotated[Figures, INLINED]:
+        """Return the same: in documents their keys stand beside the others."""
+        return self.figures
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -139,7 +145,12 @@ class CurvePoint:
 
     batch: Annotated[Batch, "Samples a forward."]
     without: Annotated[Figures, "Without recompute."]
-    recomputed: Annotated[Recomputed | None, "With it; ``None`` where the batch fits without."] = None
+    recomputed: Annotated[Recomputed | None, PRIVATE, "With it; ``None`` where the batch fits without."] = None
+
+    @property
+    def with_(self) -> Annotated[Recomputed | None, "With it; ``None`` where the batch fits without, or was not tuned."]:
+        """Return the same: ``with`` is its key in documents."""
+        return self.recomputed
 
     @property
     def fits_without(self) -> bool:

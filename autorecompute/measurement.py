@@ -21,6 +21,7 @@ from autorecompute.ranges import (
     PositiveBytes,
     PositiveCount,
     Probability,
+    Rate,
     Ratio,
     RatioEnd,
     Seconds,
@@ -191,7 +192,17 @@ class Trial:
     prediction: Annotated[Prediction | None, "What the search expected of it; ``None`` where it could not tell."] = None
 
     @property
-    def relative_throughput(self) -> float | None:
+    def hash(self) -> Annotated[str, "Twelve hexadecimal digits, the same for equal configs."]:
+        """Return the hash of its config."""
+        return self.config.hash
+
+    @property
+    def samples_per_second(self) -> Annotated[Rate | None, "Throughput of the median step, if one was timed."]:
+        """Return the throughput of the median step."""
+        return self.measurement.samples_per_second
+
+    @property
+    def relative_throughput(self) -> Annotated[Ratio | None, "Throughput over the reference's of the same minutes."]:
         """Return the share of the reference's throughput; in processor time where other processes disturbed either."""
         if self.is_reference_disturbed or self.measurement.is_disturbed:
             reference, own = self.reference_cpu_seconds, self.measurement.median_cpu_seconds

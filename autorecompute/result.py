@@ -185,7 +185,7 @@ class Result:
         return self.search_end.is_early
 
     @property
-    def verdict_sentence(self) -> str:
+    def verdict_sentence(self) -> Annotated[str, "The finding about recompute, in words."]:
         """Return the verdict in words, the same in every output, and no more than was found."""
         match self.verdict:
             case None:

@@ -29,6 +29,7 @@ class Status(enum.StrEnum):
 class Finding:
     """One piece of the installation."""
 
+    backend: Annotated[str, "The training system."] = ""
     name: Annotated[str, "The piece."]
     status: Annotated[Status, "How it was found."]
     found: Annotated[str, "What was found, in words, without a full stop."]

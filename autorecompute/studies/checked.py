@@ -56,7 +56,7 @@ class CheckReport:
     ] = None
 
     @property
-    def is_valid(self) -> bool:
+    def valid(self) -> Annotated[bool, "True if the config still holds here: nothing fails or is left to compare."]:
         """Tell whether the config still holds here: all that it takes was found out, and nothing speaks against it."""
         return not self.failures and not self.open
 

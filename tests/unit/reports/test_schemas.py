@@ -13,10 +13,9 @@ from autorecompute.measurement import GradientCheck, Outcome
 from autorecompute.memory import Estimate, Machine, PeakView, StepProfiles
 from autorecompute.plans import Activation, Alternative, Choice, Cluster, Config, Offer, Plan, Space
 from autorecompute.ranges import LARGEST
-from autorecompute.reports.documents import Answer, MeasuredTrial
+from autorecompute.reports.documents import Answer
 from autorecompute.reports.installation import Installation
 from autorecompute.reports.plans_json import Overview, Plans
-from autorecompute.reports.tables import Checked
 from autorecompute.result import Transfer
 from autorecompute.schemas import ARCHIVE, DOCUMENTS, NAMES, schema_of
 from autorecompute.schemas import main as print_schema
@@ -161,7 +160,7 @@ def test_a_check_is_as_the_schema_says():
     known = {"study": "bert", "config": "all", "command": ("python", "train.py"), "lines": tuple(lines)}
     figures = {"peak_bytes": MIB, "samples_per_second": 64.0, "relative_throughput": 0.9}
     for measured in ({}, figures):
-        check("check", codec.dumps(Checked(valid=True, report=CheckReport(**known, limit_bytes=MIB, **measured))))
+        check("check", codec.dumps(CheckReport(**known, limit_bytes=MIB, **measured)))
 
 
 def test_what_is_emitted_is_as_the_schema_says(full_result):
@@ -232,7 +231,7 @@ def test_an_opaque_preset_is_not_mistaken_for_no_recompute(make_result):
 def test_trials_carry_all_their_samples_and_what_follows_from_them(make_trial):
     losses = (1.0, float("nan"), float("inf"))
     trial = make_trial(reference_seconds=0.5, step_seconds=(1.0, 1.5, 1.0), samples=8, losses=losses)
-    (plain,) = plain_of([MeasuredTrial.of(trial)])
+    (plain,) = plain_of([trial])
     assert plain["measurement"]["step_seconds"] == [1.0, 1.5, 1.0]
     assert (plain["relative_throughput"], plain["samples_per_second"]) == (0.5, 8.0)
     assert plain["hash"] == trial.config.hash

@@ -104,7 +104,7 @@ def test_runners_up_on_a_card_are_the_fastest_by_their_steps(make_result, trials
     alone = [dataclasses.replace(one, reference_seconds=None, reference_cpu_seconds=None) for one in trials if one.fits]
     alone.sort(key=lambda trial: trial.measurement.median_step_seconds)
     found = runners_up(make_result(alone[0].config, raced={}), alone[::-1])
-    assert [name for name, _ in found] == [trial.description for trial in alone[1 : 1 + RUNNERS_UP]]
+    assert [other.description for other in found] == [trial.description for trial in alone[1 : 1 + RUNNERS_UP]]
 
 
 @pytest.mark.parametrize(
