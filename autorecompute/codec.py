@@ -33,7 +33,7 @@ from typing import (
 
 from autorecompute.errors import UsageError
 from autorecompute.plans import Choice, Config
-from autorecompute.ranges import Range
+from autorecompute.ranges import INLINED, PRIVATE, Range
 from autorecompute.units import MIB, printable
 
 if TYPE_CHECKING:
@@ -54,12 +54,6 @@ class Absent(enum.Enum):
 
 ABSENT: Final = Absent.ABSENT
 """The value of a field that was not asked for."""
-
-INLINED: Final = object()
-"""Marks a record whose keys stand in the place of its own."""
-
-PRIVATE: Final = object()
-"""Marks a field that is stored, and no key of the documents that verbs print."""
 
 
 class Entry(NamedTuple):
@@ -384,9 +378,8 @@ def to_plain(value: Any, *, is_document: bool = False) -> Any:
         return plain
     if isinstance(value, Mapping):
         return {to_plain(name): to_plain(entry, is_document=is_document) for name, entry in value.items()}
-    if isinstance(value, list | tuple | set | frozenset):
-        return [to_plain(entry, is_document=is_document) for entry in value]
-    return value
+    is_several = isinstance(value, list | tuple | set | frozenset)
+    return [to_plain(entry, is_document=is_document) for entry in value] if is_several else value
 
 
 def from_plain(plain: Any, kind: type[T]) -> T:

@@ -13,11 +13,11 @@ from typing import TYPE_CHECKING, Annotated, Any, TypeVar
 
 from autorecompute import __version__, codec
 from autorecompute.backends import registry
-from autorecompute.codec import INLINED
 from autorecompute.errors import NothingFitsError, UsageError
 from autorecompute.figures import Figures, KnobFigures, Verdict
 from autorecompute.files import open_named, shown
 from autorecompute.plans import Config
+from autorecompute.ranges import INLINED
 from autorecompute.result import Best
 from autorecompute.studies.checked import describe_unconfirmed, is_confirmed_here
 from autorecompute.studies.folder import require_plain, stale, write_files

@@ -6,10 +6,19 @@ import enum
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Annotated
 
-from autorecompute.codec import INLINED, PRIVATE
 from autorecompute.measurement import Measurement, Outcome, Trial
 from autorecompute.plans import Config
-from autorecompute.ranges import Batch, Count, PositiveBytes, Probability, Rate, Ratio, RatioEnd
+from autorecompute.ranges import (
+    INLINED,
+    PRIVATE,
+    Batch,
+    Count,
+    PositiveBytes,
+    Probability,
+    Rate,
+    Ratio,
+    RatioEnd,
+)
 from autorecompute.units import format_bytes, format_count
 
 if TYPE_CHECKING:
@@ -148,7 +157,9 @@ class CurvePoint:
     recomputed: Annotated[Recomputed | None, PRIVATE, "With it; ``None`` where the batch fits without."] = None
 
     @property
-    def with_(self) -> Annotated[Recomputed | None, "With it; ``None`` where the batch fits without, or was not tuned."]:
+    def with_(
+        self,
+    ) -> Annotated[Recomputed | None, "With it; ``None`` where it fits without, or was not tuned."]:
         """Return the same: ``with`` is its key in documents."""
         return self.recomputed
 

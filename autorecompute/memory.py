@@ -14,7 +14,18 @@ import numpy as np
 
 from autorecompute.plans import Config, Plan
 from autorecompute.plans.savings import BATCH, evaluate
-from autorecompute.ranges import LARGEST, Bytes, Count, Operations, PositiveBytes, PositiveCount, Rate, Seconds
+from autorecompute.ranges import (
+    LARGEST,
+    PRIVATE,
+    Bytes,
+    Count,
+    Operations,
+    PositiveBytes,
+    PositiveCount,
+    Rate,
+    Ratio,
+    Seconds,
+)
 
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
@@ -318,24 +329,18 @@ class Machine:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Estimate:
-    """Work of a step, and its least time on a machine.
+    """Work of a step, and its least time on a machine. No step was run there.
 
     Every operator takes as long as its operations at the machine's speed, or as reading its arguments and writing its
     results, whichever is longer. Nothing is added for what a kernel does not reach of these speeds, or for Python.
-
-    Attributes:
-        operations: Floating point operations of a step, those that are made again among them.
-        moved_bytes: Bytes that its operators read and write.
-        operations_again: Those of them that recompute adds.
-        moved_bytes_again: Those of them that recompute adds.
     """
 
-    machine: Machine
-    operations: Operations
-    moved_bytes: Operations
-    operations_again: Operations
-    moved_bytes_again: Operations
-    seconds: Seconds
+    machine: Annotated[Machine, PRIVATE]
+    step_seconds: Annotated[Seconds, "Time of its operators at the machine's full speeds; a real step takes longer."]
+    flops: Annotated[Operations, "Floating point operations of a step, those of recompute among them."]
+    moved_bytes: Annotated[Operations, "Bytes that its operators read and write."]
+    flops_again: Annotated[Operations, "Those of them that recompute adds."]
+    moved_bytes_again: Annotated[Operations, "Those of them that recompute adds."]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -366,28 +371,23 @@ class Forecast:
     """Forecast of a config at some dimensions; nothing here was measured there.
 
     Attributes:
-        peak_bytes: Memory of the process at its highest during a step.
-        live_bytes: Tensors of the step that are alive then.
-        stash_bytes: Bytes that the forward pass leaves for the backward pass.
         error_share: Share of the peak by which it may be off at worst.
-        recompute_share: Time of the kernels that run once more, as a share of all kernels of a step without recompute.
-        allocated_bytes: Bytes that PyTorch's allocator would have handed out on a card at the peak; ``None`` where no
-            card was asked for, or no whole step was run with the config.
-        reserved_bytes: Bytes that it would have taken from the card.
-        estimate: ``None`` where nobody asked, or at other dimensions than those of the steps that were looked at.
-        rank: ``None`` where none of several was asked for, or no step was run with the config at these dimensions.
     """
 
-    config: Config
-    peak_bytes: int
-    live_bytes: int
-    stash_bytes: int
-    error_share: float
-    recompute_share: float
-    allocated_bytes: int | None = None
-    reserved_bytes: int | None = None
-    estimate: Estimate | None = None
-    rank: RankPeak | None = None
+    config: Annotated[Config, PRIVATE]
+    peak_bytes: Annotated[Bytes, "Peak of the process."]
+    live_bytes: Annotated[Bytes, "Tensors that are alive at the peak."]
+    stash_bytes: Annotated[Bytes, "Tensors that the forward pass leaves for the backward pass."]
+    error_share: Annotated[float, PRIVATE]
+    recompute_share: Annotated[Ratio, "Time of what runs once more, as a share of all kernels of a step without it."]
+    allocated_bytes: Annotated[
+        Bytes | None, "Peak of PyTorch's allocator; ``None`` but for presets with ``--card``."
+    ] = None
+    reserved_bytes: Annotated[
+        Bytes | None, "What it takes from the card; ``None`` but for presets with ``--card``."
+    ] = None
+    estimate: Annotated[Estimate | None, "Estimate of a step; ``None`` but with ``--fake``, at its dimensions."] = None
+    rank: Annotated[RankPeak | None, "The parts of one rank's peak; ``None`` but for presets with ``--ranks``."] = None
 
     def is_near(self, limit_bytes: int) -> bool:
         """Tell whether the peak is as near to the limit as forecasts have been wrong, on either side."""

@@ -10,11 +10,10 @@ from typing import TYPE_CHECKING, Annotated
 from rich.text import Text
 
 from autorecompute.backends.registry import backend_of
-from autorecompute.codec import INLINED
 from autorecompute.figures import Figures, format_interval, format_relative
 from autorecompute.measurement import Outcome
 from autorecompute.plans import Config
-from autorecompute.ranges import Count, Ratio
+from autorecompute.ranges import INLINED, Count, Ratio
 from autorecompute.reports.console import fit_table, make_console, shorten
 from autorecompute.result import SearchEnd
 from autorecompute.studies.checked import describe_unconfirmed

@@ -174,7 +174,7 @@ def _draw_frontier(axes: Axes, view: PeakView) -> None:
 
 
 def _cost(forecast: Forecast) -> float:
-    return forecast.recompute_share if forecast.estimate is None else 1000 * forecast.estimate.seconds
+    return forecast.recompute_share if forecast.estimate is None else 1000 * forecast.estimate.step_seconds
 
 
 SVG, XLINK = "http://www.w3.org/2000/svg", "http://www.w3.org/1999/xlink"

@@ -5,8 +5,9 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Annotated
 
-from autorecompute.codec import INLINED, Absent
+from autorecompute.codec import Absent
 from autorecompute.measurement import Trial
+from autorecompute.ranges import INLINED
 from autorecompute.reports.answer import RunnerUp, Summary, runners_up, summarise
 from autorecompute.result import Best, Result
 from autorecompute.studies.problem import Difference, Provenance

@@ -201,7 +201,7 @@ def print_presets(view: PeakView, console: Console) -> None:
         "tensors": [format_bytes(forecast.peak_bytes) for forecast in found],
         "allocated": [format_bytes(forecast.allocated_bytes) for forecast in card],
         "reserved": [format_bytes(forecast.reserved_bytes) for forecast in card],
-        "FLOPs again": [f"+{format_scaled(one.operations_again, 'FLOP')}" if one else "-" for one in estimates],
+        "FLOPs again": [f"+{format_scaled(one.flops_again, 'FLOP')}" if one else "-" for one in estimates],
         "bytes again": [f"+{format_bytes(one.moved_bytes_again)}" if one else "-" for one in estimates],
         "step, estimated": map(format_estimate, estimates),
         "answer": [_answer_on_card(view, forecast) for forecast in card],
@@ -215,7 +215,7 @@ def format_estimate(estimate: Estimate | None) -> str:
     """Return the time of a step: ``~350 ms``, for it is no measurement."""
     if estimate is None:
         return "-"
-    seconds = estimate.seconds
+    seconds = estimate.step_seconds
     return f"~{format_seconds(seconds)}" if seconds >= 0.01 else f"~{1000 * seconds:.2g} ms"  # noqa: PLR2004
 
 
@@ -248,7 +248,7 @@ def _time_lines(estimate: Estimate) -> Iterator[str]:
     machine = estimate.machine
     speeds = [f"{format_scaled(speed, 'FLOP/s')} ({kind})" for kind, speed in machine.operations_per_second.items()]
     yield (
-        f"a step without recompute: {format_scaled(estimate.operations, 'FLOP')}, and "
+        f"a step without recompute: {format_scaled(estimate.flops, 'FLOP')}, and "
         f"{format_scaled(estimate.moved_bytes, 'B')} read and written"
     )
     yield (

@@ -191,7 +191,7 @@ def test_plans_are_as_the_schema_says(make_detection, make_step):
         name="T4", source="data sheet", is_measured=False, operations_per_second={"float32": 1e12}, bytes_per_second=1e9
     )
     estimate = Estimate(
-        machine=machine, operations=2e9, moved_bytes=1e6, operations_again=1e9, moved_bytes_again=0.0, seconds=0.1
+        machine=machine, flops=2e9, moved_bytes=1e6, flops_again=1e9, moved_bytes_again=0.0, step_seconds=0.1
     )
     for limit in (None, MIB):
         view = PeakView(

@@ -174,8 +174,8 @@ def test_the_estimate_of_a_preset_is_what_a_whole_step_with_it_computes():
         for preset, config in space.presets.items():
             whole = sum(take(config.choices, optimizes=True).work.values(), NOTHING)
             estimate, rel = memory.forecast(config, memory.dims).estimate, 0.15 if preset == "operators" else 0.001
-            assert estimate.operations == pytest.approx(whole.operations, rel=1e-9)
+            assert estimate.flops == pytest.approx(whole.operations, rel=1e-9)
             assert estimate.moved_bytes == pytest.approx(whole.moved_bytes, rel=rel)
-            assert estimate.seconds == pytest.approx(whole.cost, rel=rel)
-            assert estimate.operations_again < estimate.operations
+            assert estimate.step_seconds == pytest.approx(whole.cost, rel=rel)
+            assert estimate.flops_again < estimate.flops
     assert memory.forecast(space.all_on, {"batch": 16}).estimate is None

@@ -467,11 +467,11 @@ class TorchMemoryModel:
         whole = self.steps.amount + again
         return Estimate(
             machine=machine,
-            operations=whole.operations,
+            step_seconds=whole.cost,
+            flops=whole.operations,
             moved_bytes=whole.moved_bytes,
-            operations_again=again.operations,
+            flops_again=again.operations,
             moved_bytes_again=again.moved_bytes,
-            seconds=whole.cost,
         )
 
     def _simulator_of(self, config: Config, dims: Mapping[str, int]) -> StepSimulator:
