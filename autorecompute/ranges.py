@@ -1,4 +1,4 @@
-"""Types of the numbers in records, each with the range that :mod:`autorecompute.codec` holds what it reads to, and marks.
+"""Marks of fields in records, and types of numbers with the range that :mod:`autorecompute.codec` holds them to.
 
 A plain ``float`` in a record may be anything, NaN included: the loss of a training that diverged, for instance.
 """

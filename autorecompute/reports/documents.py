@@ -38,9 +38,10 @@ class Answer:
     @classmethod
     def of(cls, result: Result, trials: Sequence[Trial], rendered: Emission | None) -> Answer:
         """Return the answer, with all figures of the last screen. ``trials`` are those that it was chosen from."""
+        env = None if rendered is None else rendered.variables
         return cls(
             result=result,
-            best=None if result.best is None else BestConfig(best=result.best, env=rendered and rendered.variables),
+            best=None if result.best is None else BestConfig(best=result.best, env=env),
             runners_up=tuple(runners_up(result, trials)),
             predictions=summarise(trials),
         )
