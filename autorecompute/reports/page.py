@@ -45,7 +45,7 @@ from autorecompute.studies import Problem, Sizes, StudyFolder, list_studies
 from autorecompute.studies.analysis import DETECTION_FILE, read_analysis, read_detection
 from autorecompute.studies.checked import describe_unconfirmed, is_confirmed_here
 from autorecompute.studies.problem import SEVERAL_BATCHES
-from autorecompute.studies.records import trials_of
+from autorecompute.studies.records import trials_of, trials_of_answer
 from autorecompute.units import format_bytes, format_count, format_rate, format_samples, format_seconds, printable
 
 if TYPE_CHECKING:
@@ -187,7 +187,7 @@ def _tell(folder: StudyFolder, page: Path) -> dict[str, Any]:
 
 
 def _tell_answer(result: Result, parts: Sequence[Part], folder: StudyFolder) -> dict[str, Any]:
-    best, own = result.best, _own_trials(result, parts)
+    best, own = result.best, trials_of_answer(folder, result)
     batch = best.batch if best is not None else None
     told: dict[str, Any] = {
         "verdict": result.verdict_sentence,
@@ -229,14 +229,6 @@ def _what_it_would_take(result: Result, parts: Sequence[Part]) -> list[str]:
         return []
     lowest = f"the lowest peak of any config was {format_bytes(least)} at batch {part.problem.batch}"
     return [f"{lowest}, {format_bytes(least - limit)} over the limit: raise the limit, or train a smaller batch"]
-
-
-def _own_trials(result: Result, parts: Sequence[Part]) -> tuple[Trial, ...]:
-    """Return the trials that the answer was chosen from, as the last screen has them: at the batch to train with."""
-    batch = result.best.batch if result.best is not None else None
-    if not result.curve:
-        return parts[0].trials
-    return next((part.trials for part in parts if part.problem.batch == batch), ())
 
 
 def _measured(parts: Sequence[Part]) -> list[str]:

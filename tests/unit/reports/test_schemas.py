@@ -10,20 +10,16 @@ from autorecompute.backends.findings import Finding, Status
 from autorecompute.emit import RENDERERS
 from autorecompute.figures import Comparison, CurvePoint, Figures, KnobFigures, RaceEnd, Ranking, Recomputed
 from autorecompute.measurement import GradientCheck, Outcome
-from autorecompute.memory import Estimate, Machine, PeakView, StepProfiles
-from autorecompute.plans import Activation, Alternative, Choice, Cluster, Config, Offer, Plan, Space
+from autorecompute.plans import Config
 from autorecompute.ranges import LARGEST
 from autorecompute.reports.documents import Answer
 from autorecompute.reports.installation import Installation
-from autorecompute.reports.plans_json import Overview, Plans
 from autorecompute.result import Transfer
 from autorecompute.schemas import ARCHIVE, DOCUMENTS, NAMES, schema_of
 from autorecompute.schemas import main as print_schema
-from autorecompute.search.candidates import predict_frontier
 from autorecompute.studies import StudyFolder
 from autorecompute.studies.checked import CheckLine, CheckReport, CheckVerdict
 from autorecompute.units import MIB
-from fake_backend.memory import LinearMemory
 from stand_ins.emitted import rendered
 from stand_ins.schemas import check
 
@@ -170,41 +166,6 @@ def test_what_is_emitted_is_as_the_schema_says(full_result):
 def test_what_the_doctor_finds_is_as_the_schema_says():
     found = {"any": [Finding(name="torch", status=status, found="2.13") for status in Status]}
     check("doctor", codec.dumps(Installation.of(found)))
-
-
-def test_plans_are_as_the_schema_says(make_detection, make_step):
-    choice = Choice("blocks.*/gelu", "drop")
-    plan = Plan(choices=(choice,), label=choice.site, occurrences=3, saving_bytes=1, saving="batch")
-    space = Space(plans=(plan,))
-    activation = Activation(output=0, shape=("batch", "8"), element_bytes=4, saved_bytes=4)
-    cluster = Cluster(occurrences=3, alternatives=(Alternative(choice=choice, activations=(activation,)),))
-    detection = make_detection(space, clusters=(cluster,), dims={"batch": 2})
-    offer = Offer(plans=space.plans, clusters=(cluster,), is_on=True, summary="on", requested={choice: -1})
-    overview = Overview(detection=detection, offer=offer, dims={"batch": 4}, command="tune")
-    check("plans", codec.dumps(Plans.of([overview, overview])))
-    profiles = {
-        Config(): make_step("ffflbbb", ("x", 0, 6, "batch", "8")),
-        space.all_on: make_step("ffflrbbb", ("x", 0, 0, "batch", "8"), ("x_recompute", 4, 5, "batch", "8")),
-    }
-    model = LinearMemory(space, StepProfiles(peak_bytes=5 * MIB, held_bytes=4 * MIB, profiles=profiles))
-    machine = Machine(
-        name="T4", source="data sheet", is_measured=False, operations_per_second={"float32": 1e12}, bytes_per_second=1e9
-    )
-    estimate = Estimate(
-        machine=machine, flops=2e9, moved_bytes=1e6, flops_again=1e9, moved_bytes_again=0.0, step_seconds=0.1
-    )
-    for limit in (None, MIB):
-        view = PeakView(
-            model=model,
-            config=space.all_on,
-            dims={"batch": 32},
-            limit_bytes=limit,
-            batches=(8, 64),
-            frontier=tuple(
-                dataclasses.replace(forecast, estimate=estimate) for forecast in predict_frontier(model, {"batch": 32})
-            ),
-        )
-        check("plans", codec.dumps(Plans.of([overview], view)))
 
 
 def plain_of(record):
