@@ -79,8 +79,10 @@ def entries_of(kind: Any, *, is_document: bool = False) -> tuple[Entry, ...]:
         is_required = field.default is missing and field.default_factory is missing
         if not is_document or PRIVATE not in getattr(types_of[field.name], "__metadata__", ()):
             found.append(_entry(field.name, types_of[field.name], is_required=is_required))
-    for name, member in inspect.getmembers_static(kind, lambda member: isinstance(member, property)):
-        if is_document and "Annotated[" in str(member.fget.__annotations__.get("return")):
+    properties = inspect.getmembers_static(kind, lambda member: isinstance(member, property)) if is_document else []
+    for name, member in properties:
+        # Other properties may have types that are imported for a checker only.
+        if "Annotated[" in str(member.fget.__annotations__.get("return")):
             told = get_type_hints(member.fget, include_extras=True)["return"]
             found.append(_entry(name, told, is_required=True))
     return tuple(found)

@@ -122,7 +122,7 @@ def comment_lines(result: Result, rendered: Emission, how: Mapping[str, str] | N
 
 
 def as_shell(result: Result, rendered: Emission) -> str:
-    """Comments, an ``unset`` of what would overrule the config, and an ``export`` for each variable.
+    """Return comments, an ``unset`` of what would overrule the config, and an ``export`` for each variable.
 
     It is for ``eval "$(autorecompute emit STUDY)"``, or a file to source: any POSIX shell reads it, whatever a value
     holds.
@@ -134,7 +134,7 @@ def as_shell(result: Result, rendered: Emission) -> str:
 
 
 def as_dotenv(result: Result, rendered: Emission) -> str:
-    """Comments and a ``NAME=value`` line for each variable.
+    """Return comments and a ``NAME=value`` line for each variable.
 
     It is for ``docker run --env-file``, Compose, systemd and python-dotenv. Their grammars differ in quotes, in ``$``
     and in ``export``: what is written here means the same to all of them.
@@ -197,7 +197,7 @@ def as_json(result: Result, rendered: Emission) -> str:
 
 
 def as_python(result: Result, rendered: Emission) -> str:
-    """Comments, and the source of a function that a script calls with its model: it imports the training system alone.
+    """Return comments and the source of a function to call with the model; it imports the training system alone.
 
     Raises:
         UsageError: the training system has no such form for the config.

@@ -78,12 +78,12 @@ MOST_TELLING = 3
 
 
 def format_relative(ratio: float | None) -> str:
-    """Throughput relative to no recompute, ``0.92x``; a dash where it was not measured."""
+    """Return a throughput relative to no recompute, ``0.92x``; a dash where it was not measured."""
     return "-" if ratio is None else f"{ratio:.2f}x"
 
 
 def format_interval(low: float, high: float) -> str:
-    """``0.85-0.89``, or that it says nothing."""
+    """Return ``0.85-0.89``, or that it says nothing."""
     return f"{low:.2f}-{high:.2f}" if high <= MOST_TELLING * low else "noisy"
 
 
@@ -144,7 +144,7 @@ class Recomputed:
 
     @property
     def told_figures(self) -> Annotated[Figures, INLINED]:
-        """Return the same: in documents their keys stand beside the others."""
+        """Return the same: in documents their keys stand beside those of the record."""
         return self.figures
 
 
@@ -157,9 +157,7 @@ class CurvePoint:
     recomputed: Annotated[Recomputed | None, PRIVATE, "With it; ``None`` where the batch fits without."] = None
 
     @property
-    def with_(
-        self,
-    ) -> Annotated[Recomputed | None, "With it; ``None`` where it fits without, or was not tuned."]:
+    def with_(self) -> Annotated[Recomputed | None, "With it; ``None`` if it fits without, or was not tuned."]:
         """Return the same: ``with`` is its key in documents."""
         return self.recomputed
 
