@@ -8,17 +8,7 @@ from typing import TYPE_CHECKING, Annotated
 
 from autorecompute.measurement import Measurement, Outcome, Trial
 from autorecompute.plans import Config
-from autorecompute.ranges import (
-    INLINED,
-    PRIVATE,
-    Batch,
-    Count,
-    PositiveBytes,
-    Probability,
-    Rate,
-    Ratio,
-    RatioEnd,
-)
+from autorecompute.ranges import INLINED, PRIVATE, Batch, Count, PositiveBytes, Probability, Rate, Ratio, RatioEnd
 from autorecompute.units import format_bytes, format_count
 
 if TYPE_CHECKING:
