@@ -165,11 +165,7 @@ class Emitted:
     verdict: Annotated[Verdict | None, "What was found out about recompute."]
     verdict_sentence: Annotated[str, "The same in words, as everywhere."]
     baseline: Annotated[Figures, "The figures without recompute."]
-    rival: Annotated[
-        Figures | None,
-        "The largest batch measured to fit without recompute, where it was looked for; of several batches that fit "
-        "without, the fastest.",
-    ]
+    rival: Annotated[Figures | None, "Largest batch to fit without recompute, if sought; the fastest of several."]
     knobs: Annotated[tuple[KnobFigures, ...], "What other settings did to the winner; empty where they were not tried."]
     device: Annotated[Device, "Where it was measured."]
     versions: Annotated[dict[str, str], "Software it was measured with."]

@@ -98,9 +98,7 @@ class Measurement:
         "Largest memory held in the measured steps: the allocator's reserved peak on CUDA; on a CPU what was held and "
         "live tensors at their most where those are counted, else the resident high-water mark.",
     ] = None
-    held_bytes: Annotated[Bytes | None, "Memory held when the measured steps began, as ``peak_bytes`` counts it."] = (
-        None
-    )
+    held_bytes: Annotated[Bytes | None, "Memory held when the measured steps began, counted as ``peak_bytes``."] = None
     before_bytes: Annotated[Bytes, "In a process that is left alone: its peak before its first step; else 0."] = 0
     allocated_bytes: Annotated[Bytes | None, "Peak of live tensors; on a CPU of those that a step made."] = None
     resident_bytes: Annotated[Bytes | None, "Most that the process held, where ``peak_bytes`` is of tensors."] = None

@@ -380,12 +380,8 @@ class Forecast:
     stash_bytes: Annotated[Bytes, "Tensors that the forward pass leaves for the backward pass."]
     error_share: Annotated[float, PRIVATE]
     recompute_share: Annotated[Ratio, "Time of what runs once more, as a share of all kernels of a step without it."]
-    allocated_bytes: Annotated[
-        Bytes | None, "Peak of PyTorch's allocator; ``None`` but for presets with ``--card``."
-    ] = None
-    reserved_bytes: Annotated[
-        Bytes | None, "What it takes from the card; ``None`` but for presets with ``--card``."
-    ] = None
+    allocated_bytes: Annotated[Bytes | None, "Peak of PyTorch's allocator; ``None`` but for presets on a card."] = None
+    reserved_bytes: Annotated[Bytes | None, "What it takes from the card; ``None`` but for presets on a card."] = None
     estimate: Annotated[Estimate | None, "Estimate of a step; ``None`` but with ``--fake``, at its dimensions."] = None
     rank: Annotated[RankPeak | None, "The parts of one rank's peak; ``None`` but for presets with ``--ranks``."] = None
 

@@ -34,9 +34,7 @@ class ConfigForecast(FrontierConfig):
 
     is_near_limit: Annotated[bool | None, "True if ``holds_limit`` is not sure; ``None`` without a limit."]
     largest_batch: Annotated[Count | None, "The largest batch that should fit; ``None`` without a limit or a batch."]
-    reserved_holds_limit: Annotated[
-        bool | None, "True if ``reserved_bytes`` fit the limit or, without one, the card; ``None`` as there."
-    ]
+    reserved_holds_limit: Annotated[bool | None, "Whether ``reserved_bytes`` fit the limit, else the card, if known."]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
