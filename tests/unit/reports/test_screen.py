@@ -6,6 +6,7 @@ from pathlib import Path
 
 import pytest
 
+from autorecompute import codec
 from autorecompute.emit import as_json, comment_lines
 from autorecompute.figures import Comparison, CurvePoint, Figures, KnobFigures, RaceEnd, Ranking, Recomputed, Verdict
 from autorecompute.measurement import GradientCheck, Outcome
@@ -157,7 +158,7 @@ def test_every_output_tells_the_verdict_in_the_same_words(show, make_result, ver
     sentence = result.verdict_sentence
     assert len(sentence.split()) > 3
     assert f"verdict: {sentence}" in show(result, width=300)
-    assert Answer.of(result, (), emission).verdict_sentence == sentence
+    assert json.loads(codec.dumps(Answer.of(result, (), emission)))["verdict_sentence"] == sentence
     assert json.loads(as_json(result, emission))["verdict_sentence"] == sentence
     assert f"# verdict: {sentence}" in comment_lines(result, emission)
 
