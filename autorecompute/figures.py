@@ -197,6 +197,15 @@ class KnobFigures:
         return "; ".join(filter(None, [gain, change, self.message, "kept" if self.kept else ""]))
 
 
+def place_measured(trials: Sequence[Trial]) -> tuple[list[tuple[int, float, Trial]], bool]:
+    """Return peak and throughput of what was measured; the flag tells whether all are relative to no recompute."""
+    places = [(trial.measurement.peak_bytes, trial.samples_per_second, trial) for trial in trials]
+    known = [(peak, speed, trial) for peak, speed, trial in places if peak and speed]
+    relative = [(peak, trial.relative_throughput or 0.0, trial) for peak, _, trial in known]
+    is_relative = all(share for _, share, _ in relative)
+    return relative if is_relative else known, is_relative
+
+
 def comparable_steps(measurements: Sequence[Measurement]) -> list[float | None]:
     """Return the median steps of several measurements in seconds that can be compared; ``None`` for one without steps.
 
