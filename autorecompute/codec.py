@@ -258,6 +258,9 @@ def _require(plain: Any, kinds: type[Any] | tuple[type[Any], ...], words: str) -
     return plain
 
 
+_read_whole = functools.partial(_require, kinds=int, words="a whole number")
+
+
 def _read_text(plain: Any) -> str:
     text: str = _require(plain, str, "a text")
     if len(text) > LONGEST_TEXT:
@@ -285,10 +288,6 @@ def _within(limits: Range, read: Reader, plain: Any) -> Any:
     if (number := read(plain)) not in limits:
         raise UnreadableError(f"is {_show(number)}, not {limits}")
     return number
-
-
-def _read_whole(plain: Any) -> Any:
-    return _require(plain, int, "a whole number")
 
 
 def _read_choices(parse_plain: Reader, plain: Any) -> Any:

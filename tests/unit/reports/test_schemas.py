@@ -184,11 +184,6 @@ def test_what_was_not_measured_is_null(make_result):
     assert {knob[name] for name in ("throughput_ratio", "low", "high", "peak_bytes", "outcome")} == {None}
 
 
-def test_an_opaque_preset_is_not_mistaken_for_no_recompute(make_result):
-    result = make_result(of_best={"config": Config.parse(["whole model:light"])})
-    assert plain_of(Answer.of(result, [], rendered(result)))["best"]["config"] == ["whole model:light"]
-
-
 def test_trials_carry_all_their_samples_and_what_follows_from_them(make_trial):
     losses = (1.0, float("nan"), float("inf"))
     trial = make_trial(reference_seconds=0.5, step_seconds=(1.0, 1.5, 1.0), samples=8, losses=losses)

@@ -190,15 +190,6 @@ def test_nothing_is_to_be_set_where_recompute_is_not_needed(show, make_result):
     assert "Or start it as it is: nothing has to be set." in lines
 
 
-def test_the_command_that_always_works_comes_first(show):
-    """The variables do nothing to a script that does not read them."""
-    lines = [line.strip() for line in show(width=200)]
-    run, other, export = lines[lines.index("train with it:") + 1 :][:3]
-    assert run.startswith("autorecompute run ")
-    assert other.startswith("or, in a script that ")
-    assert export.startswith("export ")
-
-
 @pytest.mark.parametrize("width", [40, 250])
 def test_lines_to_paste_are_never_broken(show, make_result, width, tmp_path):
     place = Path("/studies", *["a folder"] * 30, "it's")
