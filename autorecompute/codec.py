@@ -9,6 +9,7 @@ from __future__ import annotations
 import dataclasses
 import enum
 import functools
+import inspect
 import json
 import math
 import re
@@ -32,7 +33,7 @@ from typing import (
 
 from autorecompute.errors import UsageError
 from autorecompute.plans import Choice, Config
-from autorecompute.ranges import Range
+from autorecompute.ranges import INLINED, PRIVATE, Range
 from autorecompute.units import MIB, printable
 
 if TYPE_CHECKING:
@@ -54,9 +55,6 @@ class Absent(enum.Enum):
 ABSENT: Final = Absent.ABSENT
 """The value of a field that was not asked for."""
 
-INLINED: Final = object()
-"""Marks a record whose keys stand in the place of its own."""
-
 
 class Entry(NamedTuple):
     """A field of a record, as its JSON has it."""
@@ -73,20 +71,30 @@ class Entry(NamedTuple):
 
 
 @functools.cache
-def entries_of(kind: Any) -> tuple[Entry, ...]:
-    """Return the fields of a record, in their order."""
-    types_of, found, missing = get_type_hints(kind, include_extras=True), [], dataclasses.MISSING
-    annotated: Any = Annotated
+def entries_of(kind: Any, *, is_document: bool = False) -> tuple[Entry, ...]:
+    """Return the fields of a record, in their order; of a document the public ones, then properties that have notes."""
+    types_of, missing = get_type_hints(kind, include_extras=True), dataclasses.MISSING
+    found = []
     for field in dataclasses.fields(kind):
-        told, notes = types_of[field.name], getattr(types_of[field.name], "__metadata__", ())
-        words = "".join(note for note in notes if isinstance(note, str))
-        if others := [note for note in notes if not isinstance(note, str) and note is not INLINED]:
-            told = annotated[get_args(told)[0], *others]
-        elif notes:
-            told = get_args(told)[0]
         is_required = field.default is missing and field.default_factory is missing
-        found.append(Entry(field.name, field.name.rstrip("_"), told, words, INLINED in notes, is_required))
+        if not is_document or PRIVATE not in getattr(types_of[field.name], "__metadata__", ()):
+            found.append(_entry(field.name, types_of[field.name], is_required=is_required))
+    properties = inspect.getmembers_static(kind, lambda member: isinstance(member, property)) if is_document else []
+    for name, member in properties:
+        # Other properties may have types that are imported for a checker only.
+        if "Annotated[" in str(member.fget.__annotations__.get("return")):
+            told = get_type_hints(member.fget, include_extras=True)["return"]
+            found.append(_entry(name, told, is_required=True))
     return tuple(found)
+
+
+def _entry(name: str, kind: Any, *, is_required: bool) -> Entry:
+    notes, annotated = getattr(kind, "__metadata__", ()), Annotated
+    words = "".join(note for note in notes if isinstance(note, str))
+    if notes:
+        ranges = [note for note in notes if isinstance(note, Range)]
+        kind = annotated[get_args(kind)[0], *ranges] if ranges else get_args(kind)[0]
+    return Entry(name, name.rstrip("_"), kind, words, INLINED in notes, is_required)
 
 
 LARGEST_TEXT = 32 * MIB
@@ -146,13 +154,18 @@ def read_file(path: Path) -> Any:
         return parse(file.read(LARGEST_TEXT + 1))
 
 
-def write(value: object, *, indent: int | None = None, keeps_not_finite: bool = True) -> str:
-    """Return the value as JSON in ASCII.
+def write(value: object, *, indent: int | None = None) -> str:
+    """Return the value as JSON in ASCII; a number that JSON has no word for, such as NaN, becomes a string."""
+    return _dump(_finite(to_plain(value), keeps=True), indent)
 
-    A number that JSON has no word for, such as NaN, becomes a string if it is to be kept; else it is null.
-    """
-    separators, plain = None if indent else (",", ":"), _finite(to_plain(value), keeps=keeps_not_finite)
-    return json.dumps(plain, allow_nan=False, indent=indent, separators=separators)
+
+def dumps(document: object) -> str:
+    """Return the document as verbs print it, for people and programs; what is no finite number is null."""
+    return _dump(_finite(to_plain(document, is_document=True), keeps=False), indent=2)
+
+
+def _dump(plain: object, indent: int | None) -> str:
+    return json.dumps(plain, allow_nan=False, indent=indent, separators=None if indent else (",", ":"))
 
 
 def _finite(plain: object, *, keeps: bool) -> object:
@@ -245,6 +258,9 @@ def _require(plain: Any, kinds: type[Any] | tuple[type[Any], ...], words: str) -
     return plain
 
 
+_read_whole = functools.partial(_require, kinds=int, words="a whole number")
+
+
 def _read_text(plain: Any) -> str:
     text: str = _require(plain, str, "a text")
     if len(text) > LONGEST_TEXT:
@@ -272,10 +288,6 @@ def _within(limits: Range, read: Reader, plain: Any) -> Any:
     if (number := read(plain)) not in limits:
         raise UnreadableError(f"is {_show(number)}, not {limits}")
     return number
-
-
-def _read_whole(plain: Any) -> Any:
-    return _require(plain, int, "a whole number")
 
 
 def _read_choices(parse_plain: Reader, plain: Any) -> Any:
@@ -350,8 +362,8 @@ _READERS: dict[Any, Reader] = {
 _PRIMITIVES = frozenset({str, int, float, bool, types.NoneType})
 
 
-def to_plain(value: Any) -> Any:
-    """Return the value as dicts, lists, strings and numbers."""
+def to_plain(value: Any, *, is_document: bool = False) -> Any:
+    """Return the value as dicts, lists, strings and numbers, as it is stored or as a document has it."""
     if type(value) in _PRIMITIVES:
         return value
     if isinstance(value, enum.Enum):
@@ -360,13 +372,15 @@ def to_plain(value: Any) -> Any:
         return value.texts if isinstance(value, Config) else str(value)
     if dataclasses.is_dataclass(value):
         plain: dict[str, Any] = {}
-        for entry in entries_of(cast("Any", type(value))):
+        for entry in entries_of(cast("Any", type(value)), is_document=is_document):
             if (part := getattr(value, entry.name)) is not ABSENT:
-                plain |= to_plain(part) if entry.is_inlined else {entry.key: to_plain(part)}
+                told = to_plain(part, is_document=is_document)
+                plain |= told if entry.is_inlined else {entry.key: told}
         return plain
     if isinstance(value, Mapping):
-        return {to_plain(name): to_plain(entry) for name, entry in value.items()}
-    return [to_plain(entry) for entry in value] if isinstance(value, list | tuple | set | frozenset) else value
+        return {to_plain(name): to_plain(entry, is_document=is_document) for name, entry in value.items()}
+    is_several = isinstance(value, list | tuple | set | frozenset)
+    return [to_plain(entry, is_document=is_document) for entry in value] if is_several else value
 
 
 def from_plain(plain: Any, kind: type[T]) -> T:
@@ -388,8 +402,3 @@ def encode(value: object) -> bytes:
 def decode(text: bytes | str, kind: type[T]) -> T:
     """Return the value of that kind which ``encode`` wrote."""
     return from_plain(parse(text.encode() if isinstance(text, str) else text), kind)
-
-
-def dumps(document: object) -> str:
-    """Return the document as verbs print it, for people and programs; what is no finite number is null."""
-    return write(document, indent=2, keeps_not_finite=False)

@@ -13,11 +13,11 @@ from typing import TYPE_CHECKING, Annotated, Any, TypeVar
 
 from autorecompute import __version__, codec
 from autorecompute.backends import registry
-from autorecompute.codec import INLINED
 from autorecompute.errors import NothingFitsError, UsageError
 from autorecompute.figures import Figures, KnobFigures, Verdict
 from autorecompute.files import open_named, shown
 from autorecompute.plans import Config
+from autorecompute.ranges import INLINED
 from autorecompute.result import Best
 from autorecompute.studies.checked import describe_unconfirmed, is_confirmed_here
 from autorecompute.studies.folder import require_plain, stale, write_files
@@ -122,7 +122,7 @@ def comment_lines(result: Result, rendered: Emission, how: Mapping[str, str] | N
 
 
 def as_shell(result: Result, rendered: Emission) -> str:
-    """Comments, an ``unset`` of what would overrule the config, and an ``export`` for each variable.
+    """Return comments, an ``unset`` of what would overrule the config, and an ``export`` for each variable.
 
     It is for ``eval "$(autorecompute emit STUDY)"``, or a file to source: any POSIX shell reads it, whatever a value
     holds.
@@ -134,7 +134,7 @@ def as_shell(result: Result, rendered: Emission) -> str:
 
 
 def as_dotenv(result: Result, rendered: Emission) -> str:
-    """Comments and a ``NAME=value`` line for each variable.
+    """Return comments and a ``NAME=value`` line for each variable.
 
     It is for ``docker run --env-file``, Compose, systemd and python-dotenv. Their grammars differ in quotes, in ``$``
     and in ``export``: what is written here means the same to all of them.
@@ -165,11 +165,7 @@ class Emitted:
     verdict: Annotated[Verdict | None, "What was found out about recompute."]
     verdict_sentence: Annotated[str, "The same in words, as everywhere."]
     baseline: Annotated[Figures, "The figures without recompute."]
-    rival: Annotated[
-        Figures | None,
-        "The largest batch measured to fit without recompute, where it was looked for; of several batches that fit "
-        "without, the fastest.",
-    ]
+    rival: Annotated[Figures | None, "Largest batch to fit without recompute, if sought; the fastest of several."]
     knobs: Annotated[tuple[KnobFigures, ...], "What other settings did to the winner; empty where they were not tried."]
     device: Annotated[Device, "Where it was measured."]
     versions: Annotated[dict[str, str], "Software it was measured with."]
@@ -197,7 +193,7 @@ def as_json(result: Result, rendered: Emission) -> str:
 
 
 def as_python(result: Result, rendered: Emission) -> str:
-    """Comments, and the source of a function that a script calls with its model: it imports the training system alone.
+    """Return comments and the source of a function to call with the model; it imports the training system alone.
 
     Raises:
         UsageError: the training system has no such form for the config.

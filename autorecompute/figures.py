@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Annotated
 
 from autorecompute.measurement import Measurement, Outcome, Trial
 from autorecompute.plans import Config
-from autorecompute.ranges import Batch, Count, PositiveBytes, Probability, Rate, Ratio, RatioEnd
+from autorecompute.ranges import INLINED, PRIVATE, Batch, Count, PositiveBytes, Probability, Rate, Ratio, RatioEnd
 from autorecompute.units import format_bytes, format_count
 
 if TYPE_CHECKING:
@@ -68,12 +68,12 @@ MOST_TELLING = 3
 
 
 def format_relative(ratio: float | None) -> str:
-    """Throughput relative to no recompute, ``0.92x``; a dash where it was not measured."""
+    """Return a throughput relative to no recompute, ``0.92x``; a dash where it was not measured."""
     return "-" if ratio is None else f"{ratio:.2f}x"
 
 
 def format_interval(low: float, high: float) -> str:
-    """``0.85-0.89``, or that it says nothing."""
+    """Return ``0.85-0.89``, or that it says nothing."""
     return f"{low:.2f}-{high:.2f}" if high <= MOST_TELLING * low else "noisy"
 
 
@@ -128,9 +128,14 @@ class Recomputed:
 
     study: Annotated[str, "The study that tuned it."]
     description: Annotated[str, "The best config in a few words, or that none fits."]
-    figures: Annotated[Figures, "Those of the run that confirmed it; empty where none fits."]
+    figures: Annotated[Figures, PRIVATE, "Those of the run that confirmed it; empty where none fits."]
     least_peak_bytes: Annotated[PositiveBytes | None, "The least peak that any config was seen to have."] = None
     config: Annotated[Config | None, "What the best one recomputes; ``None`` where none fits."] = None
+
+    @property
+    def told_figures(self) -> Annotated[Figures, INLINED]:
+        """Return the same: in documents their keys stand beside those of the record."""
+        return self.figures
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -139,7 +144,12 @@ class CurvePoint:
 
     batch: Annotated[Batch, "Samples a forward."]
     without: Annotated[Figures, "Without recompute."]
-    recomputed: Annotated[Recomputed | None, "With it; ``None`` where the batch fits without."] = None
+    recomputed: Annotated[Recomputed | None, PRIVATE, "With it; ``None`` where the batch fits without."] = None
+
+    @property
+    def with_(self) -> Annotated[Recomputed | None, "With it; ``None`` if it fits without, or was not tuned."]:
+        """Return the same: ``with`` is its key in documents."""
+        return self.recomputed
 
     @property
     def fits_without(self) -> bool:
@@ -185,6 +195,15 @@ class KnobFigures:
             change = f"peak {format_bytes(self.peak_bytes)}, {format_bytes(abs(more))} {'more' if more > 0 else 'less'}"
         gain = f"{self.throughput_ratio:.2f}x ({format_interval(self.low, self.high)})"
         return "; ".join(filter(None, [gain, change, self.message, "kept" if self.kept else ""]))
+
+
+def place_measured(trials: Sequence[Trial]) -> tuple[list[tuple[int, float, Trial]], bool]:
+    """Return peak and throughput of what was measured; the flag tells whether all are relative to no recompute."""
+    places = [(trial.measurement.peak_bytes, trial.samples_per_second, trial) for trial in trials]
+    known = [(peak, speed, trial) for peak, speed, trial in places if peak and speed]
+    relative = [(peak, trial.relative_throughput or 0.0, trial) for peak, _, trial in known]
+    is_relative = all(share for _, share, _ in relative)
+    return relative if is_relative else known, is_relative
 
 
 def comparable_steps(measurements: Sequence[Measurement]) -> list[float | None]:

@@ -21,6 +21,7 @@ from autorecompute.ranges import (
     PositiveBytes,
     PositiveCount,
     Probability,
+    Rate,
     Ratio,
     RatioEnd,
     Seconds,
@@ -97,9 +98,7 @@ class Measurement:
         "Largest memory held in the measured steps: the allocator's reserved peak on CUDA; on a CPU what was held and "
         "live tensors at their most where those are counted, else the resident high-water mark.",
     ] = None
-    held_bytes: Annotated[Bytes | None, "Memory held when the measured steps began, as ``peak_bytes`` counts it."] = (
-        None
-    )
+    held_bytes: Annotated[Bytes | None, "Memory held when the measured steps began, counted as ``peak_bytes``."] = None
     before_bytes: Annotated[Bytes, "In a process that is left alone: its peak before its first step; else 0."] = 0
     allocated_bytes: Annotated[Bytes | None, "Peak of live tensors; on a CPU of those that a step made."] = None
     resident_bytes: Annotated[Bytes | None, "Most that the process held, where ``peak_bytes`` is of tensors."] = None
@@ -194,7 +193,17 @@ class Trial:
     prediction: Annotated[Prediction | None, "What the search expected of it; ``None`` where it could not tell."] = None
 
     @property
-    def relative_throughput(self) -> float | None:
+    def hash(self) -> Annotated[str, "Twelve hexadecimal digits, the same for equal configs."]:
+        """Return the hash of its config."""
+        return self.config.hash
+
+    @property
+    def samples_per_second(self) -> Annotated[Rate | None, "Throughput of the median step, if one was timed."]:
+        """Return the throughput of the median step."""
+        return self.measurement.samples_per_second
+
+    @property
+    def relative_throughput(self) -> Annotated[Ratio | None, "Throughput over the reference's of the same minutes."]:
         """Return the share of the reference's throughput; in processor time where other processes disturbed either."""
         if self.is_reference_disturbed or self.measurement.is_disturbed:
             reference, own = self.reference_cpu_seconds, self.measurement.median_cpu_seconds

@@ -16,7 +16,18 @@ import numpy as np
 
 from autorecompute.plans import Config, Plan, Space
 from autorecompute.plans.savings import BATCH, evaluate
-from autorecompute.ranges import LARGEST, Bytes, Count, Operations, PositiveBytes, PositiveCount, Rate, Seconds
+from autorecompute.ranges import (
+    LARGEST,
+    PRIVATE,
+    Bytes,
+    Count,
+    Operations,
+    PositiveBytes,
+    PositiveCount,
+    Rate,
+    Ratio,
+    Seconds,
+)
 
 if TYPE_CHECKING:
     from collections.abc import Collection, Mapping, Sequence
@@ -295,7 +306,7 @@ class Machine:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Estimate:
-    """Work of a step, and its least time on the machine of ``peak.machine``. No step was run there.
+    """Work of a step, and its least time on a machine. No step was run there.
 
     Every operator takes as long as its operations at the machine's speed, or as reading its arguments and writing its
     results, whichever is longer. Nothing is added for what a kernel does not reach of these speeds, or for Python.
@@ -336,30 +347,20 @@ class Forecast:
     """Forecast of a config at some dimensions; nothing here was measured there.
 
     Attributes:
-        peak_bytes: Memory of the process at its highest during a step.
-        live_bytes: Tensors of the step that are alive then.
-        stash_bytes: Bytes that the forward pass leaves for the backward pass.
         error_share: Share of the peak by which it may be off at worst.
-        recompute_share: Time of the kernels that run once more, as a share of all kernels of a step without recompute.
-        allocated_bytes: Bytes that PyTorch's allocator would have handed out on a card at the peak; ``None`` where no
-            card was asked for, or no whole step was run with the config.
-        reserved_bytes: Bytes that it would have taken from the card.
-        estimate: ``None`` where nobody asked, or at other dimensions than those of the steps that were looked at.
-        machine: The machine that the estimate is for; ``None`` without one.
-        rank: ``None`` where none of several was asked for, or no step was run with the config at these dimensions.
     """
 
-    config: Config
-    peak_bytes: int
-    live_bytes: int
-    stash_bytes: int
-    error_share: float
-    recompute_share: float
-    allocated_bytes: int | None = None
-    reserved_bytes: int | None = None
-    estimate: Estimate | None = None
-    machine: Machine | None = None
-    rank: RankPeak | None = None
+    config: Annotated[Config, PRIVATE]
+    peak_bytes: Annotated[Bytes, "Peak of the process."]
+    live_bytes: Annotated[Bytes, "Tensors that are alive at the peak."]
+    stash_bytes: Annotated[Bytes, "Tensors that the forward pass leaves for the backward pass."]
+    error_share: Annotated[float, PRIVATE]
+    recompute_share: Annotated[Ratio, "Time of what runs once more, as a share of all kernels of a step without it."]
+    allocated_bytes: Annotated[Bytes | None, "Peak of PyTorch's allocator; ``None`` but for presets on a card."] = None
+    reserved_bytes: Annotated[Bytes | None, "What it takes from the card; ``None`` but for presets on a card."] = None
+    estimate: Annotated[Estimate | None, "Estimate of a step; ``None`` but with ``--fake``, at its dimensions."] = None
+    machine: Annotated[Machine | None, PRIVATE] = None
+    rank: Annotated[RankPeak | None, "The parts of one rank's peak; ``None`` but for presets with ``--ranks``."] = None
 
     def is_near(self, limit_bytes: int) -> bool:
         """Tell whether the peak is as near to the limit as forecasts have been wrong, on either side."""

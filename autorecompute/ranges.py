@@ -1,4 +1,4 @@
-"""Types of the numbers in records, each with the range that :mod:`autorecompute.codec` holds what it reads to.
+"""Marks of fields in records, and types of numbers with the range that :mod:`autorecompute.codec` holds them to.
 
 A plain ``float`` in a record may be anything, NaN included: the loss of a training that diverged, for instance.
 """
@@ -6,7 +6,7 @@ A plain ``float`` in a record may be anything, NaN included: the loss of a train
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Annotated
+from typing import TYPE_CHECKING, Annotated, Final
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
@@ -25,6 +25,12 @@ class Range:
     def __str__(self) -> str:
         return f"from {self.least} to {self.largest}"
 
+
+INLINED: Final = object()
+"""Marks a record whose keys stand in the place of its own."""
+
+PRIVATE: Final = object()
+"""Marks a field that may be stored, and is no key of the documents that verbs print."""
 
 LARGEST = 1 << 60
 """No memory has more bytes. Sums of a few such numbers are still whole numbers of 64 bits."""

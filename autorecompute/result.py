@@ -68,7 +68,7 @@ class Best:
     batch: Annotated[Batch, "Samples a forward."]
     samples_per_second: Annotated[Rate, "Throughput of the confirming run."]
     relative_throughput: Annotated[
-        Ratio | None, "Throughput over that without recompute, in interleaved rounds before any knob, if it can run."
+        Ratio | None, "Throughput over that without recompute, interleaved, before any knob."
     ]
     peak_bytes: Annotated[PositiveBytes, "Peak of the confirming run, over the whole life of its process."]
     limit_bytes: Annotated[PositiveBytes, "What the peak may reach."]
@@ -104,9 +104,7 @@ class Transfer:
     """Study that a tuning started from, or had its answer from."""
 
     study: Annotated[str, "Name of the stored study."]
-    differences: Annotated[
-        tuple[str, ...], "Differences of the problem, in words; empty for the same, whose answer was taken over."
-    ] = ()
+    differences: Annotated[tuple[str, ...], "What the problem differs in; empty where its answer was taken over."] = ()
 
     @property
     def sentence(self) -> str:
@@ -127,21 +125,17 @@ class Result:
     baseline: Annotated[Figures, "The figures without recompute."]
     presets: Annotated[dict[str, Figures], "Figures of presets, ``all_on`` among them."] = field(default_factory=dict)
     expected: Annotated[dict[str, Prediction], "Forecast of each unmeasured preset."] = field(default_factory=dict)
-    rival: Annotated[
-        Figures | None, "Largest batch that fits without recompute, if looked for; of several that do, the fastest."
-    ] = None
-    compared: Annotated[
-        bool, "False where time ran out before finalists were confirmed or a rival sought, or by a passing fault."
-    ] = True
+    rival: Annotated[Figures | None, "Largest batch to fit without recompute, if sought; the fastest of several."] = (
+        None
+    )
+    compared: Annotated[bool, "False where time or a passing fault kept finalists or a rival from being run."] = True
     comparison: Annotated[Comparison | None, "Recompute beside the rival; ``None`` without a comparison."] = None
     curve: Annotated[tuple[CurvePoint, ...], "Every measured batch, the smallest first; empty for a single batch."] = ()
     raced: Annotated[dict[str, Ratio], "Relative throughput of finalists, by hash."] = field(default_factory=dict)
     raced_over_limit: Annotated[tuple[str, ...], "Hashes of configs over the limit in the race alone."] = ()
     reserve_bytes: Annotated[Bytes, "Room kept below the limit for what a process holds beyond its tensors."] = 0
     short_of_reserve: Annotated[tuple[str, ...], "Hashes of configs that held the limit, and left less room."] = ()
-    rejected: Annotated[dict[str, Outcome], "Faults of configs found not to be the answer after all, by hash."] = field(
-        default_factory=dict
-    )
+    rejected: Annotated[dict[str, Outcome], "Faults found in fitting configs, by hash."] = field(default_factory=dict)
     warnings: Annotated[tuple[str, ...], "What the script does that recompute does not bear."] = ()
     unconfirmed: Annotated[tuple[str, ...], "Reasons beside memory that kept fitting configs from being best."] = ()
     trials: Annotated[Number, "How many configs were measured."]
@@ -150,9 +144,7 @@ class Result:
     device: Annotated[Device, "Where it was measured."]
     versions: Annotated[dict[str, str], "Software it was measured with."]
     command: Annotated[list[str], "The command line that was tuned."]
-    script_at: Annotated[
-        Number, "Place of the script or module among its words; 0 where the training was typed into a notebook."
-    ] = 1
+    script_at: Annotated[Number, "Place of the script or module among its words; 0 where typed into a notebook."] = 1
     command_gives_batch: Annotated[bool, "False if the tuner gave the DataLoader its batch: whoever trains has to."]
     transferred_from: Annotated[Transfer | None, "The stored study that it started from."] = None
     knobs: Annotated[tuple[KnobFigures, ...], "Effects of other settings on the winner; empty where untried."] = ()
@@ -185,7 +177,7 @@ class Result:
         return self.search_end.is_early
 
     @property
-    def verdict_sentence(self) -> str:
+    def verdict_sentence(self) -> Annotated[str, "The finding about recompute, in words."]:
         """Return the verdict in words, the same in every output, and no more than was found."""
         match self.verdict:
             case None:

@@ -24,8 +24,9 @@ from autorecompute.ranges import Range
 from autorecompute.reports.documents import Answer, ShownStudy
 from autorecompute.reports.installation import Installation
 from autorecompute.reports.plans_json import Plans
-from autorecompute.reports.tables import Checked, StudyList
+from autorecompute.reports.tables import StudyList
 from autorecompute.studies.archive import LINES
+from autorecompute.studies.checked import CheckReport
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -36,7 +37,7 @@ DOCUMENTS: dict[str, tuple[type[Any], str]] = {
     "tune": (Answer, "What tune --json prints: the answer of a study."),
     "show": (ShownStudy, "What show STUDY --json prints: a study with all its trials."),
     "studies": (StudyList, "What show and studies list print with --json: the studies."),
-    "check": (Checked, "What check --json prints: whether a stored config still holds here."),
+    "check": (CheckReport, "What check --json prints: whether a stored config still holds here."),
     "plans": (Plans, "What plans --json prints: what could be recomputed."),
     "emit": (Emitted, "What emit --format json prints: what to train with."),
     "doctor": (Installation, "What doctor --json prints: what is installed."),
@@ -107,7 +108,7 @@ class Definitions:
 
     def object_of(self, record: type[Any]) -> Schema:
         """Return the schema of a record."""
-        told = dict(_told(record))
+        told = dict(self._told(record))
         schema = {
             "type": "object",
             "properties": {key: {**self.of(kind), "description": words} for key, (kind, words) in told.items()},
@@ -152,6 +153,16 @@ class Definitions:
             return {"type": "object", "additionalProperties": self.of(parts[1])}
         raise TypeError(f"no schema is known for {kind}")
 
+    def _told(self, record: Any) -> Iterator[tuple[str, tuple[Any, str]]]:
+        """Yield the type of each key and its words; one that an inlined record has comes again where it is replaced."""
+        for entry in entries_of(record, is_document=not self._is_closed):
+            if entry.is_inlined:
+                yield from self._told(entry.kind)
+            elif not entry.words:
+                raise ValueError(f"{record.__name__} says nothing of {entry.name}")
+            else:
+                yield entry.key, (entry.kind, _with_unit(entry.name, _plain(entry.words)))
+
     def _reference(self, kind: type[Any], schema: Schema | None) -> Schema:
         name = kind.__name__
         if name not in self.made:
@@ -159,17 +170,6 @@ class Definitions:
             description = {"description": _plain((inspect.getdoc(kind) or "").partition("\n")[0])}
             self.made[name] = description | (self.object_of(kind) if schema is None else schema)
         return {"$ref": f"#/$defs/{name}"}
-
-
-def _told(record: Any) -> Iterator[tuple[str, tuple[Any, str]]]:
-    """Yield the type of each key and its words; one that an inlined record has comes again where it is replaced."""
-    for entry in entries_of(record):
-        if entry.is_inlined:
-            yield from _told(entry.kind)
-        elif not entry.words:
-            raise ValueError(f"{record.__name__} says nothing of {entry.name}")
-        else:
-            yield entry.key, (entry.kind, _with_unit(entry.name, _plain(entry.words)))
 
 
 def _with_unit(name: str, text: str) -> str:

@@ -29,12 +29,11 @@ class Status(enum.StrEnum):
 class Finding:
     """One piece of the installation."""
 
+    backend: Annotated[str, "The training system."] = ""
     name: Annotated[str, "The piece."]
     status: Annotated[Status, "How it was found."]
     found: Annotated[str, "What was found, in words, without a full stop."]
-    remedy: Annotated[str, "What repairs it, ending in a command where there is one; empty where nothing is wrong."] = (
-        ""
-    )
+    remedy: Annotated[str, "What repairs it, ending in a command where there is one; empty where all is well."] = ""
 
 
 def find_transformers() -> list[Finding]:

@@ -14,7 +14,7 @@ from autorecompute.emit import require_best
 from autorecompute.errors import NothingFitsError, UsageError
 from autorecompute.files import shown
 from autorecompute.plans import Config
-from autorecompute.reports.tables import Checked, print_check
+from autorecompute.reports.tables import print_check
 from autorecompute.studies import StudyFolder, load_result
 from autorecompute.studies.checked import keep_check
 from autorecompute.studies.folder import make_folder, require_plain
@@ -54,10 +54,10 @@ def run(args: argparse.Namespace) -> int:
     )
     report = _check(folder, result, best, job, args.steps)
     if args.json:
-        print(codec.dumps(Checked(valid=report.is_valid, report=report)))
+        print(codec.dumps(report))
     else:
         print_check(report)
-    if not report.is_valid:
+    if not report.valid:
         error = NothingFitsError(_explain(report))
         error.has_answer = True
         raise error

@@ -11,7 +11,7 @@ from autorecompute.emit import hand_out_if_any
 from autorecompute.errors import UsageError
 from autorecompute.files import write_named
 from autorecompute.reports.answer import NOT_OUR_COMMAND, print_result, print_trials
-from autorecompute.reports.documents import Answer, MeasuredTrial, NearestStudy, ShownStudy
+from autorecompute.reports.documents import Answer, NearestStudy, ShownStudy
 from autorecompute.reports.tables import StudyLine, StudyList, print_identity, print_nearest, print_studies
 from autorecompute.studies import StudyFolder, list_studies
 from autorecompute.studies.archive import GZIP_SUFFIX, compress, dump, read_archive
@@ -66,7 +66,7 @@ def _print_json(folder: StudyFolder, tuned: Tuned, nearest: StoredStudy | None, 
         provenance=folder.provenance(),
         identity=tuned.parts,
         result=answer,
-        trials=tuple(map(MeasuredTrial.of, trials)),
+        trials=tuple(trials),
         nearest=told if tells_nearest else codec.ABSENT,
     )
     print(codec.dumps(shown))

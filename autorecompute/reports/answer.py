@@ -13,7 +13,7 @@ from autorecompute.backends.registry import backend_of
 from autorecompute.figures import Figures, format_interval, format_relative
 from autorecompute.measurement import Outcome
 from autorecompute.plans import Config
-from autorecompute.ranges import Count, Ratio
+from autorecompute.ranges import INLINED, Count, Ratio
 from autorecompute.reports.console import fit_table, make_console, shorten
 from autorecompute.result import SearchEnd
 from autorecompute.studies.checked import describe_unconfirmed
@@ -111,6 +111,14 @@ def _is_between(low: float | None, value: float | None, high: float | None) -> b
     return low is not None and value is not None and high is not None and low <= value <= high
 
 
+@dataclass(frozen=True, slots=True, kw_only=True)
+class RunnerUp:
+    """A config that fits and was not the best."""
+
+    description: Annotated[str, "The config in a few words."]
+    figures: Annotated[Figures, INLINED]
+
+
 RUNNERS_UP = 3
 FAR_APART = 1.5
 """So many times as fast in one process as in another is no matter of a busy moment's noise any more."""
@@ -140,7 +148,7 @@ def answer_lines(result: Result, trials: Sequence[Trial]) -> list[tuple[str, ...
     if (best := result.best) is not None:
         speed, end = format_rate(best.samples_per_second), "confirmed" if best.confirmed else "not confirmed"
         lines.append((BEST, best.description, format_bytes(best.peak_bytes), speed, best.relative_sentence, end))
-    lines += [_line("runner-up", name, figures) for name, figures in runners_up(result, trials)]
+    lines += [_line("runner-up", other.description, other.figures) for other in runners_up(result, trials)]
     if result.rival is not None:
         lines.append(_line("rival", f"none at batch {result.rival.batch}", result.rival))
     return lines
@@ -157,7 +165,7 @@ def _line(role: str, config: str, figures: Figures) -> tuple[str, ...]:
     )
 
 
-def runners_up(result: Result, trials: Sequence[Trial]) -> list[tuple[str, Figures]]:
+def runners_up(result: Result, trials: Sequence[Trial]) -> list[RunnerUp]:
     """Return the fastest other configs that could have been the best, with their relative throughput in the race."""
     best = result.best.config if result.best is not None else None
     # No recompute has a line of its own.
@@ -176,7 +184,8 @@ def runners_up(result: Result, trials: Sequence[Trial]) -> list[tuple[str, Figur
         relative = result.raced.get(config, figures.relative_throughput)
         over_limit = Outcome.OVER_LIMIT if config in result.raced_over_limit else figures.outcome
         outcome = result.rejected.get(config, over_limit)
-        found.append((trial.description, replace(figures, relative_throughput=relative, outcome=outcome)))
+        raced = replace(figures, relative_throughput=relative, outcome=outcome)
+        found.append(RunnerUp(description=trial.description, figures=raced))
     return found
 
 

@@ -9,7 +9,7 @@ import xml.etree.ElementTree as ET
 from typing import TYPE_CHECKING, Any
 
 from autorecompute.errors import SetupError, UsageError
-from autorecompute.figures import format_relative
+from autorecompute.figures import format_relative, place_measured
 from autorecompute.files import require_place, shown, write_named
 from autorecompute.memory import Phase
 from autorecompute.reports.plans_text import describe_machine
@@ -270,25 +270,23 @@ def draw_plane(trials: Sequence[Trial], best: Best | None, limit_bytes: int) -> 
 
     Return the drawing, empty where nothing was measured, and whether the config to train with is in it.
     """
-    measured = [t for t in trials if t.measurement.peak_bytes is not None and t.measurement.samples_per_second]
+    measured, is_relative = place_measured(trials)
     if not measured:
         return "", False
-    is_relative = all(trial.relative_throughput for trial in measured)
-    speeds = [t.relative_throughput if is_relative else t.measurement.samples_per_second for t in measured]
-    places = [((t.measurement.peak_bytes or 0) / MIB, speed or 0.0) for t, speed in zip(measured, speeds, strict=True)]
+    places = [((peak / MIB, speed), trial) for peak, speed, trial in measured]
     figure = _new_figure(3.7)
     axes = figure.subplots()
     axes.axvline(limit_bytes / MIB, color=PAGE_COLORS["limit"], linestyle="--", linewidth=1.2, label="limit")
     titles = {}
     for group, name, face, edge in (("fits", "fits", "fit", "fit"), ("over", "over the limit", "paper", "over")):
-        some = [(place, t) for place, t in zip(places, measured, strict=True) if t.fits == (group == "fits")]
+        some = [(place, trial) for place, trial in places if trial.fits == (group == "fits")]
         if some:
             titles[group] = [_title(trial) for _, trial in some]
             axes.plot(
                 *zip(*(place for place, _ in some), strict=True), "o", markersize=5.5, gid=group,
                 label=name, markerfacecolor=PAGE_COLORS[face], markeredgecolor=PAGE_COLORS[edge],
             )  # fmt: skip
-    line = _undominated(places)
+    line = _undominated([place for place, _ in places])
     axes.plot(
         *zip(*line, strict=True),
         color=PAGE_COLORS["fit"],
@@ -311,13 +309,8 @@ def draw_plane(trials: Sequence[Trial], best: Best | None, limit_bytes: int) -> 
 
 
 def _title(trial: Trial) -> str:
-    measured = trial.measurement
-    figures = (
-        format_bytes(measured.peak_bytes),
-        format_rate(measured.samples_per_second),
-        format_relative(trial.relative_throughput),
-    )
-    return f"{trial.number}: {trial.description}\n{', '.join(figures)}"
+    peak, speed = format_bytes(trial.measurement.peak_bytes), format_rate(trial.samples_per_second)
+    return f"{trial.number}: {trial.description}\n{peak}, {speed}, {format_relative(trial.relative_throughput)}"
 
 
 def _undominated(places: Sequence[tuple[float, float]]) -> list[tuple[float, float]]:

@@ -2,11 +2,10 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Annotated
 
 from autorecompute.backends.findings import Finding, Status, blocking
-from autorecompute.codec import INLINED
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
@@ -15,24 +14,16 @@ STYLES = {Status.OK: "green", Status.WARNING: "yellow", Status.MISSING: "bold re
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class BackendFinding:
-    """One piece of the installation that a training system needs."""
-
-    backend: Annotated[str, "The training system."]
-    finding: Annotated[Finding, INLINED]
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
 class Installation:
     """Installed pieces of the training systems."""
 
     ok: Annotated[bool, "True if a training system has all that it needs."]
-    findings: Annotated[tuple[BackendFinding, ...], "Every piece, in the order of repair."]
+    findings: Annotated[tuple[Finding, ...], "Every piece, in the order of repair."]
 
     @classmethod
     def of(cls, found: Mapping[str, list[Finding]]) -> Installation:
         """Return the document of findings, by the training system's name."""
-        findings = (BackendFinding(backend=name, finding=each) for name, group in found.items() for each in group)
+        findings = (replace(each, backend=name) for name, group in found.items() for each in group)
         return cls(ok=any(not blocking(group) for group in found.values()), findings=tuple(findings))
 
 

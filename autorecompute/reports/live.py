@@ -12,7 +12,7 @@ from rich.live import Live
 from rich.markup import escape
 from rich.text import Text
 
-from autorecompute.figures import format_relative
+from autorecompute.figures import format_relative, place_measured
 from autorecompute.measurement import Outcome
 from autorecompute.reports.console import shorten
 from autorecompute.units import (
@@ -44,12 +44,8 @@ TYPED = str.maketrans(FITS + OVER + STAR + LIMIT + AXIS, "ox*:|")
 def best_of(trials: Sequence[Trial]) -> Trial | None:
     """Return the fastest trial that fits; ``None`` where none does."""
     fitting = [trial for trial in trials if trial.fits]
-    return max(fitting, key=speed_of, default=None)
-
-
-def speed_of(trial: Trial) -> float:
-    """Return the throughput relative to none; samples/s where there is no reference."""
-    return trial.relative_throughput or trial.measurement.samples_per_second or 0.0
+    # Without a reference there is no relative throughput.
+    return max(fitting, key=lambda trial: trial.relative_throughput or trial.samples_per_second or 0.0, default=None)
 
 
 def draw_plane(
@@ -59,17 +55,12 @@ def draw_plane(
 
     It has so many lines, besides one for its scale. The best is the fastest that fits, where no other one is given.
     """
-    known = [
-        (trial.measurement.peak_bytes, speed_of(trial), trial)
-        for trial in trials
-        if trial.measurement.peak_bytes is not None and trial.measurement.samples_per_second
-    ]
+    known, is_relative = place_measured(trials)
     if len(known) < LEAST_TRIALS:
         return []
     peaks, speeds = [peak for peak, _, _ in known], [speed for _, speed, _ in known]
     low, high = min(*peaks, limit_bytes), max(*peaks, limit_bytes)
     slow, fast = min(speeds), max(speeds)
-    is_relative = all(trial.relative_throughput for _, _, trial in known)
     labels = {0: _label(fast, is_relative=is_relative), height - 1: _label(slow, is_relative=is_relative)}
     indent = max(LABEL_WIDTH, *map(len, labels.values()))
     columns = width - indent - 1

@@ -22,30 +22,13 @@ from autorecompute.figures import format_relative
 from autorecompute.measurement import Trial
 from autorecompute.plans import Config
 from autorecompute.plans.savings import BATCH
-from autorecompute.reports.answer import (
-    ANSWER_COLUMNS,
-    BEST,
-    CURVE_COLUMNS,
-    KNOB_COLUMNS,
-    NOT_OUR_COMMAND,
-    answer_lines,
-    certainties,
-    circumstances,
-    curve_cells,
-    describe_disturbed,
-    expected_step_seconds,
-    exports,
-    knob_cells,
-    remarks,
-    run_command,
-    where_exported,
-)
+from autorecompute.reports import answer
 from autorecompute.reports.charts import draw_curve, draw_plane, draw_timelines, style
 from autorecompute.studies import Problem, Sizes, StudyFolder, list_studies
 from autorecompute.studies.analysis import DETECTION_FILE, read_analysis, read_detection
 from autorecompute.studies.checked import describe_unconfirmed, is_confirmed_here
 from autorecompute.studies.problem import SEVERAL_BATCHES
-from autorecompute.studies.records import trials_of
+from autorecompute.studies.records import trials_of, trials_of_answer
 from autorecompute.units import format_bytes, format_count, format_rate, format_samples, format_seconds, printable
 
 if TYPE_CHECKING:
@@ -101,10 +84,10 @@ def _fill(told: dict[str, Any]) -> str:
         script=script,
         policy=f"default-src 'none'; style-src '{_digest(css)}'; script-src '{_digest(script)}'; "
         "base-uri 'none'; form-action 'none'",
-        best=BEST,
-        answer_headings=ANSWER_COLUMNS,
-        curve_headings=CURVE_COLUMNS,
-        knob_headings=KNOB_COLUMNS,
+        best=answer.BEST,
+        answer_headings=answer.ANSWER_COLUMNS,
+        curve_headings=answer.CURVE_COLUMNS,
+        knob_headings=answer.KNOB_COLUMNS,
         version=__version__,
     )
     # A path that is no UTF-8 comes as surrogates, which no page can hold.
@@ -162,12 +145,10 @@ def _tell(folder: StudyFolder, page: Path) -> dict[str, Any]:
     telling = [part for part in parts if part.trials]
     # The part to look into is that of the batch to train with, or the largest that was tuned.
     main = next((part for part in telling if part.problem.batch == wanted), telling[-1] if telling else None)
-    answer = (
-        {"verdict": UNANSWERED, "sure": _measured(parts)} if result is None else _tell_answer(result, parts, folder)
-    )
+    told = {"verdict": UNANSWERED, "sure": _measured(parts)}
     return {
         **dict.fromkeys(OF_AN_ANSWER, ()),
-        **answer,
+        **(told if result is None else _tell_answer(result, parts, folder)),
         "study": folder.name,
         "facts": {
             "script": shlex.join(head.command),
@@ -187,22 +168,22 @@ def _tell(folder: StudyFolder, page: Path) -> dict[str, Any]:
 
 
 def _tell_answer(result: Result, parts: Sequence[Part], folder: StudyFolder) -> dict[str, Any]:
-    best, own = result.best, _own_trials(result, parts)
+    best, own = result.best, trials_of_answer(folder, result)
     batch = best.batch if best is not None else None
     told: dict[str, Any] = {
         "verdict": result.verdict_sentence,
-        "where_exported": where_exported(result),
-        "circumstances": [*circumstances(result), *_what_it_would_take(result, parts)],
-        "lines": answer_lines(result, own),
+        "where_exported": answer.where_exported(result),
+        "circumstances": [*answer.circumstances(result), *_what_it_would_take(result, parts)],
+        "lines": answer.answer_lines(result, own),
         "curve": draw_curve(result.curve, batch) if result.curve else "",
-        "curve_rows": [curve_cells(point, batch) for point in result.curve],
-        "knobs": [knob_cells(knob) for knob in result.knobs if knob.outcome is not None],
+        "curve_rows": [answer.curve_cells(point, batch) for point in result.curve],
+        "knobs": [answer.knob_cells(knob) for knob in result.knobs if knob.outcome is not None],
         "untried": [f"{knob.name} was {knob.sentence}" for knob in result.knobs if knob.outcome is None],
         "hints": [
             (hint.name, " ".join(f"{name}={value}" for name, value in hint.variables.items()), hint.effect, hint.needs)
             for hint in backend_of(result.versions).HINTS
         ],
-        "sure": [*certainties(result, own), *result.unconfirmed, *_measured(parts)],
+        "sure": [*answer.certainties(result, own), *result.unconfirmed, *_measured(parts)],
     }
     if best is not None:
         fresh = "A fresh process with only the emitted variables set"
@@ -213,8 +194,8 @@ def _tell_answer(result: Result, parts: Sequence[Part], folder: StudyFolder) -> 
         told["remarks"] = [describe_unconfirmed(result.study)]
     elif best is not None:
         rendered = render(best.config, best.knobs, result.versions, folder.best)
-        told["run"], told["exports"] = run_command(result), exports(rendered)
-        told["remarks"] = [*remarks(result, rendered), *([NOT_OUR_COMMAND] if folder.is_imported else [])]
+        told["run"], told["exports"] = answer.run_command(result), answer.exports(rendered)
+        told["remarks"] = [*answer.remarks(result, rendered), *([answer.NOT_OUR_COMMAND] if folder.is_imported else [])]
     return told
 
 
@@ -231,21 +212,13 @@ def _what_it_would_take(result: Result, parts: Sequence[Part]) -> list[str]:
     return [f"{lowest}, {format_bytes(least - limit)} over the limit: raise the limit, or train a smaller batch"]
 
 
-def _own_trials(result: Result, parts: Sequence[Part]) -> tuple[Trial, ...]:
-    """Return the trials that the answer was chosen from, as the last screen has them: at the batch to train with."""
-    batch = result.best.batch if result.best is not None else None
-    if not result.curve:
-        return parts[0].trials
-    return next((part.trials for part in parts if part.problem.batch == batch), ())
-
-
 def _measured(parts: Sequence[Part]) -> list[str]:
     trials = [trial for part in parts for trial in part.trials]
     if not trials:
         return []
     steps = sum(len(trial.measurement.step_seconds) for trial in trials)
     sentences = [f"{format_count(len(trials), 'trial')} with {format_count(steps, 'timed step')} in all"]
-    if disturbed := describe_disturbed(trials):
+    if disturbed := answer.describe_disturbed(trials):
         sentences.append(f"{disturbed}, marked in the list")
     return sentences
 
@@ -263,8 +236,8 @@ def _explain(part: Part, result: Result | None, *, is_of_several: bool) -> dict[
     if is_of_several and (best is None or best.batch != part.problem.batch):
         about = f"This is about batch {part.problem.batch}, the largest that was tuned."
         if best is not None:
-            answer = "without recompute" if best.config.is_none else "whose study is gone"
-            about += f" The answer is batch {best.batch}, {answer}."
+            which = "without recompute" if best.config.is_none else "whose study is gone"
+            about += f" The answer is batch {best.batch}, {which}."
         best = None
     shown = _config_to_show(part, best.config if best is not None else None)
     steps = None if shown is None else _steps(part, shown)
@@ -376,7 +349,7 @@ def _cells(trial: Trial, link: str) -> list[Cell]:
     measurement, prediction = trial.measurement, trial.prediction
     speed, median = measurement.samples_per_second, measurement.median_step_seconds
     remarks = "; ".join(filter(None, [measurement.message, *measurement.marks]))
-    step, steps = expected_step_seconds(trial), measurement.step_seconds
+    step, steps = answer.expected_step_seconds(trial), measurement.step_seconds
     spread = (max(steps) - min(steps)) / 2 / median if median else None
     expected = prediction.peak_bytes if prediction is not None else None
     # The choices, where the description does not say them.

@@ -2,22 +2,20 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass, fields
-from typing import TYPE_CHECKING, Annotated, Any, Literal, TypeVar
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Annotated, Any, Literal
 
 from autorecompute.codec import ABSENT, Absent
-from autorecompute.memory import Estimate, Machine, Phase, RankPeak
+from autorecompute.memory import Forecast, Machine, Phase
 from autorecompute.plans import Config, Offer, Plan
 from autorecompute.plans.savings import BATCH, evaluate
-from autorecompute.ranges import AnyBytes, Bytes, Count, PositiveBytes, PositiveCount, Ratio
+from autorecompute.ranges import INLINED, AnyBytes, Bytes, Count, PositiveBytes, PositiveCount, Ratio
 from autorecompute.training_job import Detection
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Sequence
+    from collections.abc import Sequence
 
-    from autorecompute.memory import Forecast, PeakView, Timeline
-
-T = TypeVar("T")
+    from autorecompute.memory import PeakView, Timeline
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -26,26 +24,17 @@ class FrontierConfig:
 
     config: Annotated[str, "The config in a few words."]
     choices: Annotated[Config, "Its choices."]
-    peak_bytes: Annotated[Bytes, "Peak of the process."]
-    recompute_share: Annotated[Ratio, "Time of what runs once more, as a share of all kernels of a step."]
+    forecast: Annotated[Forecast, INLINED]
     holds_limit: Annotated[bool | None, "True if it should fit; ``None`` without a limit."]
-    estimate: Annotated[Estimate | None, "Estimate of a step; ``None`` but with ``--fake``."]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ConfigForecast(FrontierConfig):
     """Forecast of a config."""
 
-    live_bytes: Annotated[Bytes, "Tensors that are alive at the peak."]
-    stash_bytes: Annotated[Bytes, "Tensors that the forward pass leaves for the backward pass."]
     is_near_limit: Annotated[bool | None, "True if ``holds_limit`` is not sure; ``None`` without a limit."]
     largest_batch: Annotated[Count | None, "The largest batch that should fit; ``None`` without a limit or a batch."]
-    allocated_bytes: Annotated[Bytes | None, "Peak of PyTorch's allocator; ``None`` but for presets with ``--card``."]
-    reserved_bytes: Annotated[Bytes | None, "Reserved by it on the card; ``None`` but for presets with ``--card``."]
-    reserved_holds_limit: Annotated[
-        bool | None, "True if that fits the limit or, without one, the card; ``None`` as there."
-    ]
-    rank: Annotated[RankPeak | None, "The parts of one rank's peak; ``None`` but for presets with ``--ranks``."]
+    reserved_holds_limit: Annotated[bool | None, "Whether ``reserved_bytes`` fit the limit, else the card, if known."]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -148,17 +137,15 @@ def peak_of(view: PeakView) -> Peak:
             for plan, alone, left_out in view.model.effects(view.dims)
         ),
         forecasts=tuple(
-            _forecast(
-                ConfigForecast,
-                view,
-                forecast,
+            ConfigForecast(
+                **_forecast(view, forecast),
                 is_near_limit=None if limit is None else forecast.is_near(limit),
                 largest_batch=view.largest_batch(forecast.config),
                 reserved_holds_limit=_holds(forecast.reserved_bytes, view.card_limit),
             )
             for forecast in view.model.forecasts(view.dims)
         ),
-        frontier=tuple(_forecast(FrontierConfig, view, forecast) for forecast in view.frontier),
+        frontier=tuple(FrontierConfig(**_forecast(view, forecast)) for forecast in view.frontier),
         presets=tuple(
             PresetPeaks(
                 preset=name,
@@ -171,21 +158,13 @@ def peak_of(view: PeakView) -> Peak:
     )
 
 
-def _alike(record: Callable[..., T], source: object, **others: Any) -> T:
-    """Return a record of what the source has under the same names, and of the others."""
-    names = [field.name for field in fields(record) if field.name not in others]  # type: ignore[arg-type]
-    return record(**{name: getattr(source, name) for name in names}, **others)
-
-
-def _forecast(record: Callable[..., T], view: PeakView, forecast: Forecast, **others: Any) -> T:
-    return _alike(
-        record,
-        forecast,
-        config=view.model.space.describe(forecast.config),
-        choices=forecast.config,
-        holds_limit=_holds(forecast.peak_bytes, view.limit_bytes),
-        **others,
-    )
+def _forecast(view: PeakView, forecast: Forecast) -> dict[str, Any]:
+    return {
+        "config": view.model.space.describe(forecast.config),
+        "choices": forecast.config,
+        "forecast": forecast,
+        "holds_limit": _holds(forecast.peak_bytes, view.limit_bytes),
+    }
 
 
 def _holds(number_of_bytes: int | None, limit_bytes: int | None) -> bool | None:
@@ -195,14 +174,14 @@ def _holds(number_of_bytes: int | None, limit_bytes: int | None) -> bool | None:
 def _timeline(view: PeakView, timeline: Timeline) -> StepTimeline:
     plans, (before, after) = view.model.plans_by_tensor(), timeline.recomputed()
     operations = timeline.profile.operations
-    return _alike(
-        StepTimeline,
-        timeline,
+    return StepTimeline(
+        peak_bytes=timeline.peak_bytes,
         peak_operation=timeline.peak,
+        stash_bytes=timeline.stash_bytes,
         backward_operation=timeline.profile.backward,
         operations=tuple(
-            _alike(Moment, operation, live_bytes=live)
-            for operation, live in zip(operations, timeline.live_bytes, strict=True)
+            Moment(name=one.name, operator=one.operator, phase=one.phase, live_bytes=live)
+            for one, live in zip(operations, timeline.live_bytes, strict=True)
         ),
         recomputed_operations=len(before) + len(after),
         recomputed_before_peak=len(before),
@@ -272,13 +251,14 @@ class Overview:
         asked = [self.offer.requested.get(choice) for choice in plan.choices]
         recomputed = min(self.offer.recomputed.get(choice, 0) for choice in plan.choices)
         count = min(recomputed, plan.occurrences) if None not in asked else 0
-        return _alike(
-            OfferedPlan,
-            plan,
+        return OfferedPlan(
             plan=number,
             status="ON" if count > 0 else "OFF",
             config=plan.id,
+            label=plan.label,
+            option=plan.option,
             frequency=plan.occurrences,
+            counts=plan.counts,
             saving_bytes=evaluate(plan.saving, self.dims),
             saving_symbolic=plan.saving,
             saving_bytes_by_batch={
@@ -374,11 +354,11 @@ class Plans:
         overview = overviews[0]
         detection, offer = overview.detection, overview.offer
         return cls(
-            switched_on=_alike(
-                SwitchedOn,
-                offer,
+            switched_on=SwitchedOn(
                 on=offer.is_on,
+                summary=offer.summary,
                 config={str(choice): count for choice, count in offer.requested.items()},
+                unknown=offer.unknown,
             ),
             plans=tuple(overview.lines()),
             insights=_insights(overview),
@@ -392,7 +372,7 @@ class Plans:
             dims=overview.dims,
             first_batch_dims=detection.dims,
             aliases=detection.aliases,
-            device=_alike(TrainingDevice, detection.device),
+            device=TrainingDevice(kind=detection.device.kind, name=detection.device.name),
             versions=detection.versions,
             command=overview.command,
             peak=ABSENT if view is None else peak_of(view),
@@ -410,9 +390,12 @@ def _insights(overview: Overview) -> tuple[Insight, ...]:
                     requested_count=overview.offer.requested.get(way.choice),
                     saving_bytes=evaluate(f"{cluster.occurrences}*({way.saving})", overview.dims),
                     activations=tuple(
-                        _alike(
-                            KeptActivation,
-                            activation,
+                        KeptActivation(
+                            output=activation.output,
+                            shape=activation.shape,
+                            element_bytes=activation.element_bytes,
+                            saved_percent=activation.saved_percent,
+                            reuse_frequency=activation.reuse_frequency,
                             saving_bytes=evaluate(f"{cluster.occurrences}*{activation.saving}", overview.dims),
                         )
                         for activation in way.activations

@@ -225,7 +225,7 @@ def describe_machine(machine: Machine) -> str:
 
 
 def _answer_on_card(view: PeakView, forecast: Forecast) -> str:
-    """Libraries take memory beyond what is reserved, and an allocator that has too much gives free memory back."""
+    """Return whether the card has room for it: an allocator that reserved too much gives free memory back."""
     limit = view.card_limit
     if limit is None or forecast.allocated_bytes is None or forecast.reserved_bytes is None:
         return "-"

@@ -8,17 +8,17 @@ from typing import TYPE_CHECKING, Annotated
 
 from rich.text import Text
 
-from autorecompute.codec import INLINED
 from autorecompute.errors import AutorecomputeError
 from autorecompute.figures import Verdict
 from autorecompute.reports.console import make_console, make_table
-from autorecompute.studies.checked import CheckReport, CheckVerdict
+from autorecompute.studies.checked import CheckVerdict
 from autorecompute.studies.records import require_database, shared_from
 
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
 
     from autorecompute.studies import StudyFolder
+    from autorecompute.studies.checked import CheckReport
     from autorecompute.studies.problem import Tuned
     from autorecompute.studies.transfer import StoredStudy
 
@@ -114,14 +114,6 @@ NOTE_WIDTH = 80
 STYLES = {CheckVerdict.OK: "green", CheckVerdict.FAILS: "bold red", CheckVerdict.DIFFERS: "yellow"}
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Checked:
-    """Validity of a stored config on this machine."""
-
-    valid: Annotated[bool, "True if the config still holds here: no line fails, and its gradients were compared."]
-    report: Annotated[CheckReport, INLINED]
-
-
 def print_check(report: CheckReport) -> None:
     """Print a line for each thing that was checked, and what they come to."""
     table = make_table("", "stored", "here", "verdict", "")
@@ -133,5 +125,5 @@ def print_check(report: CheckReport) -> None:
     console = make_console()
     console.print(table)
     console.print()
-    found = "valid here" if report.is_valid else "not valid here" if report.failures else "not confirmed here"
+    found = "valid here" if report.valid else "not valid here" if report.failures else "not confirmed here"
     console.print(Text(f"{report.config}: {found}"))

@@ -13,13 +13,13 @@ from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Annotated, Any, BinaryIO, Final, Literal, NoReturn, cast
 
 from autorecompute import codec
-from autorecompute.codec import INLINED, LARGEST_TEXT, MOST_VALUES, UnreadableError, count_values, parse
+from autorecompute.codec import LARGEST_TEXT, MOST_VALUES, UnreadableError, count_values, parse
 from autorecompute.errors import UsageError
 from autorecompute.figures import Verdict, judge
 from autorecompute.files import open_named, shown
 from autorecompute.measurement import Trial
 from autorecompute.plans import Config
-from autorecompute.ranges import PositiveCount
+from autorecompute.ranges import INLINED, PositiveCount
 from autorecompute.result import Best, Rejection, Result
 from autorecompute.studies.problem import SEVERAL_BATCHES, Head
 from autorecompute.studies.records import FILES, StudyRecords

@@ -51,12 +51,12 @@ class CheckReport:
     limit_bytes: Annotated[PositiveBytes, "What its peak may reach."]
     peak_bytes: Annotated[PositiveBytes | None, "Highest peak of the config's steps, if it was measured."] = None
     samples_per_second: Annotated[Rate | None, "Median throughput of its rounds, if it was measured."] = None
-    relative_throughput: Annotated[
-        Ratio | None, "Median of its rounds over that without recompute beside it, if compared."
-    ] = None
+    relative_throughput: Annotated[Ratio | None, "Median of its rounds over those without recompute, if compared."] = (
+        None
+    )
 
     @property
-    def is_valid(self) -> bool:
+    def valid(self) -> Annotated[bool, "True if the config still holds here: nothing fails or is left to compare."]:
         """Tell whether the config still holds here: all that it takes was found out, and nothing speaks against it."""
         return not self.failures and not self.open
 

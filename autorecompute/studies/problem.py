@@ -9,10 +9,10 @@ from dataclasses import dataclass, field, replace
 from typing import TYPE_CHECKING, Annotated, Literal, Self
 
 from autorecompute import codec
-from autorecompute.codec import INLINED, Absent
+from autorecompute.codec import Absent
 from autorecompute.plans import Choice, Space
 from autorecompute.plans.savings import BATCH, evaluate
-from autorecompute.ranges import LARGEST_BATCH, Bytes, Count, Number, PositiveBytes, Range
+from autorecompute.ranges import INLINED, LARGEST_BATCH, Bytes, Count, Number, PositiveBytes, Range
 from autorecompute.units import describe_software, format_bytes, format_count
 
 if TYPE_CHECKING:

@@ -94,7 +94,7 @@ def verdicts(report):
 @pytest.mark.parametrize("others_share", [0.0, 0.5], ids=["alone", "beside other work"])
 def test_a_config_that_holds_is_valid(check, config, others_share):
     report, bench = check(others_share=others_share)
-    assert report.is_valid
+    assert report.valid
     assert set(verdicts(report).values()) == {"ok"}
     assert list(verdicts(report)) == ["plans", "peak of a step", "problem", "gradients", "relative throughput"]
     assert report.relative_throughput == pytest.approx(STORED_RATIO)
@@ -106,7 +106,7 @@ def test_a_plan_that_is_gone_is_named_and_nothing_is_measured(check, make_space)
     plans = make_space().plans[1:]
     report, bench = check(detected={"plans": plans, "own_presets": {}})
     line = report.lines[0]
-    assert not report.is_valid
+    assert not report.valid
     assert (line.what, line.here, line.verdict) == ("plans", "1 detected", CheckVerdict.FAILS)
     assert str(make_space().plans[0].choices[0]) in line.note
     assert bench.measured == []
@@ -132,7 +132,7 @@ def test_a_plan_that_is_gone_is_named_and_nothing_is_measured(check, make_space)
 def test_each_part_has_its_say(check, change, what, verdict):
     report, _ = check(**change)
     assert verdicts(report)[what] == verdict
-    assert report.is_valid == (verdict != "fails")
+    assert report.valid == (verdict != "fails")
 
 
 @pytest.mark.parametrize(
@@ -151,7 +151,7 @@ def test_gradients_that_were_not_compared_make_no_config_valid(check, gradients,
     report, _ = check(gradients=gradients)
     line = next(line for line in report.lines if line.what == "gradients")
     assert (line.here, str(line.verdict), line.note) == ("not compared", verdict, words)
-    assert not report.is_valid
+    assert not report.valid
     assert bool(report.failures) == (verdict == "fails")
     assert bool(report.open) == (verdict != "fails")
 
@@ -174,7 +174,7 @@ def test_another_part_of_the_identity_is_told_and_decides_nothing(check):
         ("device", "cpu Some Processor", "cpu Another Processor"),
         ("torch", "2.13.0", "3.0"),
     ]
-    assert report.is_valid
+    assert report.valid
 
 
 def test_a_script_that_fails_says_nothing_of_the_config(check):
@@ -194,10 +194,10 @@ def test_without_a_reference_samples_a_second_are_compared(check, make_stored, b
     device = Device(kind="cpu", name="Another Processor", total_bytes=16 * GIB)
     elsewhere, _ = check(stored=stored, slowness=(3.0,), detected={"device": device})
     assert verdicts(elsewhere)["throughput"] == "not_checked"
-    assert elsewhere.is_valid
+    assert elsewhere.valid
 
 
 def test_no_recompute_is_checked_without_gradients(check, make_stored):
     report, _ = check(stored=make_stored(config=Config(), relative_throughput=1.0))
     assert "gradients" not in verdicts(report)
-    assert report.is_valid
+    assert report.valid

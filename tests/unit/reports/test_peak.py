@@ -146,8 +146,8 @@ def test_json_is_as_the_schema_says_and_has_every_figure(view, make_detection):
     machine = Machine(
         name="T4", source="data sheet", is_measured=False, operations_per_second={"float32": 1e12}, bytes_per_second=1e9
     )
-    estimate = Estimate(step_seconds=0.1, flops=2e9, moved_bytes=1e6, flops_again=1e9, moved_bytes_again=0.0)
-    forecast = dataclasses.replace(view.none, estimate=estimate, machine=machine)
+    of_card = {"flops": 2e9, "moved_bytes": 1e6, "flops_again": 1e9, "moved_bytes_again": 0.0, "step_seconds": 0.1}
+    forecast = dataclasses.replace(view.none, estimate=Estimate(**of_card), machine=machine)
     offer = Offer(plans=SPACE.plans, clusters=(), is_on=True, summary="on", requested={})
     overview = Overview(detection=make_detection(SPACE), offer=offer, dims=view.dims, command="tune")
     for limit in (None, 700 * MIB):
