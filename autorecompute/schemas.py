@@ -24,8 +24,9 @@ from autorecompute.ranges import Range
 from autorecompute.reports.documents import Answer, ShownStudy
 from autorecompute.reports.installation import Installation
 from autorecompute.reports.plans_json import Plans
-from autorecompute.reports.tables import Checked, StudyList
+from autorecompute.reports.tables import StudyList
 from autorecompute.studies.archive import LINES
+from autorecompute.studies.checked import CheckReport
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -36,7 +37,7 @@ DOCUMENTS: dict[str, tuple[type[Any], str]] = {
     "tune": (Answer, "What tune --json prints: the answer of a study."),
     "show": (ShownStudy, "What show STUDY --json prints: a study with all its trials."),
     "studies": (StudyList, "What show and studies list print with --json: the studies."),
-    "check": (Checked, "What check --json prints: whether a stored config still holds here."),
+    "check": (CheckReport, "What check --json prints: whether a stored config still holds here."),
     "plans": (Plans, "What plans --json prints: what could be recomputed."),
     "emit": (Emitted, "What emit --format json prints: what to train with."),
     "doctor": (Installation, "What doctor --json prints: what is installed."),

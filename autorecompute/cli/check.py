@@ -9,12 +9,12 @@ from typing import TYPE_CHECKING
 
 from autorecompute import codec
 from autorecompute.backends.registry import render, variables
-from autorecompute.checking import Checker, Stored
+from autorecompute.checking import Checker
 from autorecompute.emit import require_best
 from autorecompute.errors import NothingFitsError, UsageError
 from autorecompute.files import shown
 from autorecompute.plans import Config
-from autorecompute.reports.tables import Checked, print_check
+from autorecompute.reports.tables import print_check
 from autorecompute.studies import StudyFolder, load_result
 from autorecompute.studies.checked import keep_check
 from autorecompute.studies.folder import make_folder, require_plain
@@ -48,16 +48,16 @@ def run(args: argparse.Namespace) -> int:
     if not args.rest:
         raise UsageError(_ask_for_command(folder.name, result))
     job = replace(
-        job_of(as_typed(args.rest)),
+        job_of(args.rest),
         backend=result.versions["backend"],
         replaces_checkpointing=result.versions.get(CHECKPOINTING) == REPLACED,
     )
     report = _check(folder, result, best, job, args.steps)
     if args.json:
-        print(codec.dumps(Checked(valid=report.is_valid, report=report)))
+        print(codec.dumps(report))
     else:
         print_check(report)
-    if not report.is_valid:
+    if not report.valid:
         error = NothingFitsError(_explain(report))
         error.has_answer = True
         raise error
@@ -94,17 +94,14 @@ def _ask_for_command(name: str, result: Result) -> str:
     )
 
 
-def as_typed(words: Sequence[str]) -> Sequence[str]:
-    """Return the command that the words after ``--`` stand for: a script may come alone."""
-    return [PYTHON, *words] if words and (words[0].endswith(SUFFIX) or words[0] == MODULE_FLAG) else words
-
-
 def job_of(command: Sequence[str]) -> Job:
-    """Return a command that was typed, as a worker is started with it.
+    """Return the command after ``--``, where a script may come alone, as a worker is started with it.
 
     Raises:
         UsageError: it names no script, or one that does not exist.
     """
+    if command[0].endswith(SUFFIX) or command[0] == MODULE_FLAG:
+        command = [PYTHON, *command]
     modules = [
         place + 1
         for place, word in enumerate(command[:-1])
@@ -127,24 +124,13 @@ def _check(folder: StudyFolder, result: Result, best: Best, job: Job, steps: int
     def note(sentence: str) -> None:
         print(f"autorecompute: {printable(sentence)}", file=sys.stderr)
 
-    stored = Stored(
-        study=folder.name,
-        problem=replace(folder.problem(), batch=best.batch),
-        sizes=folder.head().sizes,
-        result=result,
-        best=best,
-        trials=tuple(trials_of(folder)),
-    )
+    head, trials = folder.head(), trials_of(folder)
     batch = best.batch if job.takes_batch or not result.command_gives_batch else None
     command = tuple(job.plain_command(batch))
-    with interruptible(), _open_bench(folder, stored, job, batch) as bench:
-        return Checker(bench, stored, steps, note).run(command)
-
-
-def _open_bench(folder: StudyFolder, stored: Stored, job: Job, batch: int | None) -> Bench:
     require_plain(folder)
     logs = make_folder(folder.workers / "check")
-    rendered = render(Config(), stored.best.knobs, stored.result.versions, logs).variables
+    rendered = render(Config(), best.knobs, result.versions, logs).variables
     knobs = {name: value for name, value in rendered.items() if name not in variables()}
-    bench = Bench(job, batch, logs, limit_bytes=stored.problem.limit_bytes, study=folder.path)
-    return bench.under(knobs, logs) if knobs else bench
+    bench = Bench(job, batch, logs, limit_bytes=head.problem.limit_bytes, study=folder.path)
+    with interruptible(), bench.under(knobs, logs) if knobs else bench as bench:
+        return Checker(bench, head, result, trials, steps, note).run(command)

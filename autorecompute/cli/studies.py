@@ -17,7 +17,6 @@ from autorecompute.studies import StudyFolder, list_studies
 from autorecompute.studies.archive import GZIP_SUFFIX, compress, dump, read_archive
 from autorecompute.studies.folder import is_name
 from autorecompute.studies.importing import delete, find_removable, import_records, remove, require_removable, size_of
-from autorecompute.studies.problem import Tuned
 from autorecompute.studies.records import describe_missing, place_of, read_records, trials_of, trials_of_answer
 from autorecompute.studies.transfer import find_most_alike
 from autorecompute.trials.private import forget_compiled_code
@@ -26,6 +25,7 @@ from autorecompute.units import format_bytes, printable
 if TYPE_CHECKING:
     import argparse
 
+    from autorecompute.studies.problem import Head
     from autorecompute.studies.transfer import StoredStudy
 
 
@@ -36,7 +36,7 @@ def run_show(args: argparse.Namespace) -> int:
             raise UsageError("--why is about one study. Name it: autorecompute show STUDY --why")
         return run_list(args)
     folder = StudyFolder(args.study)
-    tuned = Tuned.of(folder.head())
+    tuned = folder.head()
     nearest = None
     if args.why:
         nearest = find_most_alike(tuned, folder, lambda text: print(printable(text), file=sys.stderr))
@@ -50,7 +50,7 @@ def run_show(args: argparse.Namespace) -> int:
     return 0
 
 
-def _print_json(folder: StudyFolder, tuned: Tuned, nearest: StoredStudy | None, *, tells_nearest: bool) -> None:
+def _print_json(folder: StudyFolder, tuned: Head, nearest: StoredStudy | None, *, tells_nearest: bool) -> None:
     trials, result = trials_of(folder), folder.result()
     answer, told = None, None
     if result is not None:
@@ -59,8 +59,8 @@ def _print_json(folder: StudyFolder, tuned: Tuned, nearest: StoredStudy | None, 
         told = NearestStudy(
             study=nearest.name,
             is_shipped=nearest.is_shipped,
-            has_same_plans=nearest.has_same_plans,
-            differences=tuple(tuned.compare(nearest.tuned)),
+            has_same_plans=tuned.problem.has_same_plans(nearest.head.problem),
+            differences=tuple(tuned.compare(nearest.head)),
         )
     shown = ShownStudy(
         provenance=folder.provenance(),
@@ -72,7 +72,7 @@ def _print_json(folder: StudyFolder, tuned: Tuned, nearest: StoredStudy | None, 
     print(codec.dumps(shown))
 
 
-def _print(folder: StudyFolder, tuned: Tuned) -> None:
+def _print(folder: StudyFolder, tuned: Head) -> None:
     # All is read before anything is printed: what cannot be read ends in a sentence alone.
     trials, result, place = trials_of(folder), folder.result(), place_of(folder)
     own, is_imported = trials_of_answer(folder, result) if result else [], folder.is_imported

@@ -8,18 +8,18 @@ from typing import TYPE_CHECKING, Annotated
 
 from rich.text import Text
 
-from autorecompute.codec import INLINED
 from autorecompute.errors import AutorecomputeError
 from autorecompute.figures import Verdict
 from autorecompute.reports.console import make_console, make_table
-from autorecompute.studies.checked import CheckReport, CheckVerdict
+from autorecompute.studies.checked import CheckVerdict
 from autorecompute.studies.records import require_database, shared_from
 
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
 
     from autorecompute.studies import StudyFolder
-    from autorecompute.studies.problem import Tuned
+    from autorecompute.studies.checked import CheckReport
+    from autorecompute.studies.problem import Head
     from autorecompute.studies.transfer import StoredStudy
 
 
@@ -87,7 +87,7 @@ def print_identity(digest: str, parts: Mapping[str, str]) -> None:
     console.print(table)
 
 
-def print_nearest(tuned: Tuned, nearest: StoredStudy | None) -> None:
+def print_nearest(tuned: Head, nearest: StoredStudy | None) -> None:
     """Print which part differs from the nearest stored study, and what follows from that."""
     console = make_console()
     if nearest is None:
@@ -95,14 +95,14 @@ def print_nearest(tuned: Tuned, nearest: StoredStudy | None) -> None:
         return
     shipped = ", which comes with autorecompute" if nearest.is_shipped else ""
     console.print(Text(f"nearest: study {nearest.name}{shipped}"))
-    differences = tuned.compare(nearest.tuned)
+    differences = tuned.compare(nearest.head)
     if differences:
         table = make_table("", "here", "there", whole={""})
         for difference in differences:
             table.add_row(Text(difference.part, style="dim"), Text(difference.here), Text(difference.there))
         console.print(table)
     consequence = "it is about the same problem: its answer is taken over, unless --fresh is given"
-    if not nearest.has_same_plans:
+    if not tuned.problem.has_same_plans(nearest.head.problem):
         consequence = "its plans are others, or mean something else: it tells nothing of this problem"
     elif differences or nearest.is_shipped:
         consequence = "its plans are the same: a tuning starts from what it knows, unless --fresh is given"
@@ -112,14 +112,6 @@ def print_nearest(tuned: Tuned, nearest: StoredStudy | None) -> None:
 NOTE_WIDTH = 80
 """A file has no edge at which a long note would wrap."""
 STYLES = {CheckVerdict.OK: "green", CheckVerdict.FAILS: "bold red", CheckVerdict.DIFFERS: "yellow"}
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Checked:
-    """Validity of a stored config on this machine."""
-
-    valid: Annotated[bool, "True if the config still holds here: no line fails, and its gradients were compared."]
-    report: Annotated[CheckReport, INLINED]
 
 
 def print_check(report: CheckReport) -> None:
@@ -133,5 +125,5 @@ def print_check(report: CheckReport) -> None:
     console = make_console()
     console.print(table)
     console.print()
-    found = "valid here" if report.is_valid else "not valid here" if report.failures else "not confirmed here"
+    found = "valid here" if report.valid else "not valid here" if report.failures else "not confirmed here"
     console.print(Text(f"{report.config}: {found}"))

@@ -44,6 +44,7 @@ class CheckLine:
 class CheckReport:
     """All that a check found."""
 
+    valid: Annotated[bool, "True if the config still holds here: no line fails, and its gradients were compared."]
     study: Annotated[str, "The study."]
     config: Annotated[str, "Its config in a few words."]
     command: Annotated[tuple[str, ...], "The command that was run."]
@@ -54,11 +55,6 @@ class CheckReport:
     relative_throughput: Annotated[
         Ratio | None, "Median of its rounds over that without recompute beside it, if compared."
     ] = None
-
-    @property
-    def is_valid(self) -> bool:
-        """Tell whether the config still holds here: all that it takes was found out, and nothing speaks against it."""
-        return not self.failures and not self.open
 
     @property
     def failures(self) -> tuple[CheckLine, ...]:

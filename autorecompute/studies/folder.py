@@ -19,20 +19,19 @@ import shlex
 import stat
 from contextlib import contextmanager
 from dataclasses import replace
-from datetime import UTC, datetime
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, TypeVar
 
 import psutil
 
-from autorecompute import __version__, codec
+from autorecompute import codec
 from autorecompute.codec import ABSENT, UnreadableError
 from autorecompute.errors import SetupError, UsageError
 from autorecompute.files import is_file, names_in, open_private, shown, walk, write_whole
 from autorecompute.measurement import Trial
 from autorecompute.result import NAME as EVIDENCE
 from autorecompute.result import Best, Rejection, Result, read_evidence
-from autorecompute.studies.problem import Head, Provenance, Sizes, Tuned
+from autorecompute.studies.problem import Head, Provenance
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator, Mapping, Sequence
@@ -213,18 +212,6 @@ class StudyFolder:
             if not (self.exists() or (self.path / ".gitignore").exists()):
                 (self.path / ".gitignore").write_text("*\n", encoding="utf-8")
 
-    def begin(self, problem: Problem, command: Sequence[str], sizes: Sizes | None = None) -> None:
-        """Write down what the study is about, which begins now."""
-        head = Head(
-            study=self.name,
-            created=datetime.now(UTC).isoformat(timespec="seconds"),
-            autorecompute=__version__,
-            command=tuple(command),
-            problem=problem,
-            sizes=sizes or Sizes(),
-        )
-        self.keep_head(head)
-
     def keep_head(self, head: Head, *, is_imported: bool = False) -> None:
         """Write down what the study is about, and whether it comes from an archive, in ``study.json``."""
         self.write(STUDY, _provenance_of(head, this_machine(), is_imported=is_imported))
@@ -364,7 +351,7 @@ def _provenance_of(head: Head, machine: object, *, is_imported: bool) -> Provena
     )
 
 
-def bind(folder: StudyFolder, tuned: Tuned, note: Callable[[str], None]) -> bool:
+def bind(folder: StudyFolder, tuned: Head, note: Callable[[str], None]) -> bool:
     """Begin the study with what is tuned, or check that it was begun with the same; tell whether it began.
 
     Raises:
@@ -372,9 +359,9 @@ def bind(folder: StudyFolder, tuned: Tuned, note: Callable[[str], None]) -> bool
     """
     require_own(folder)
     if not folder.exists():
-        folder.begin(tuned.problem, tuned.command, tuned.sizes)
+        folder.keep_head(tuned)
         return True
-    stored = Tuned.of(folder.head())
+    stored = folder.head()
     if conflicts := tuned.conflicts(stored):
         raise UsageError(
             f"Study '{folder.name}' holds another problem: here it is {'; '.join(conflicts)}. "
