@@ -121,11 +121,7 @@ PACKAGES = {"ortmodule": "autorecompute.backends.ortmodule", "torch": "autorecom
 
 
 def controller(name: str) -> ControllerBackend:
-    """Return the controller's half of the backend of this name.
-
-    Raises:
-        SetupError: there is none.
-    """
+    """Return the controller's half of the backend of this name; a ``SetupError`` says that there is none."""
     return cast("ControllerBackend", _load(name, "controller"))
 
 
@@ -139,18 +135,10 @@ def plain_name() -> str:
     return next(backend.NAME for backend in controllers() if not backend.USED_BY)
 
 
-def known_cards() -> tuple[str, ...]:
-    """Return the cards whose kernels and allocator fake tensors can have."""
-    return _gather("CARDS")
-
-
 def worker(name: str, folder: Path) -> WorkerBackend:
     """Return the half inside the user's process of the backend of this name, or of all for ``AUTO``.
 
     Whoever gave the folder, where it may write files, removes it.
-
-    Raises:
-        SetupError: there is none of this name.
     """
     if name != AUTO:
         return cast("WorkerBackend", _load(name, "worker").make_backend(folder))
@@ -197,17 +185,13 @@ def _holds_class_of(packages: tuple[str, ...], module: Any) -> bool:
 
 
 def backend_of(versions: Mapping[str, str]) -> ControllerBackend:
-    """Return the backend that trained with these versions, as a detection or a result has them.
-
-    Raises:
-        SetupError: this autorecompute does not know it.
-    """
+    """Return the backend that trained with these versions, as a detection or a result has them."""
     return controller(versions.get("backend", ""))
 
 
 def variables() -> tuple[str, ...]:
     """Return all environment variables that decide about recompute in any of them."""
-    return _gather("VARIABLES")
+    return gather("VARIABLES")
 
 
 def trial_variables(name: str) -> dict[str, str]:
@@ -215,17 +199,8 @@ def trial_variables(name: str) -> dict[str, str]:
     return {variable: value for backend in controllers(name) for variable, value in backend.TRIAL_VARIABLES.items()}
 
 
-def cache_variables() -> tuple[str, ...]:
-    """Return all environment variables that name a folder for compiled code."""
-    return _gather("CACHE_VARIABLES")
-
-
-def log_variables() -> tuple[str, ...]:
-    """Return all environment variables that say how much the training systems log."""
-    return _gather("LOG_VARIABLES")
-
-
-def _gather(member: str) -> tuple[str, ...]:
+def gather(member: str) -> tuple[str, ...]:
+    """Return what all backends have under a name of :class:`ControllerBackend`, such as ``CARDS``, if they have it."""
     return tuple(dict.fromkeys(name for backend in controllers() for name in getattr(backend, member, ())))
 
 
@@ -240,11 +215,7 @@ def render(config: Config, knobs: Collection[str], versions: Mapping[str, str], 
 
 
 def apply_plans(model: Any, plans: str | os.PathLike[str] | None) -> None:
-    """Have a model recompute what a file of plans says; see :func:`autorecompute.apply`.
-
-    Raises:
-        UsageError: the file cannot be read, or was measured on another model.
-    """
+    """See :func:`autorecompute.apply`."""
     _load(plain_name(), "switch.applying").apply(model, plans)
 
 

@@ -34,7 +34,7 @@ from autorecompute.studies.frozen import (
 )
 from autorecompute.studies.problem import Head
 from autorecompute.studies.records import RaceRecord
-from autorecompute.studies.storage import FAULTS, StorageUrl, attributes_of, constraint_of, name_value, quiet
+from autorecompute.studies.storage import FAULTS, StorageUrl, attributes_of, constraint_of, open_study, quiet
 from autorecompute.waiting import pause
 
 if TYPE_CHECKING:
@@ -176,11 +176,7 @@ class SharedStudy:
     def claim(
         self, config: Config, reason: str, space: Space, *, most: int | None = None, about: Head | None = None
     ) -> int | None:
-        """Claim a config for this worker.
-
-        Returns:
-            The number of its trial; ``None`` where another worker has the config or the last trial, or confirms.
-        """
+        """Claim a config; return its trial's number, or ``None`` where others have it or the last trial, or confirm."""
         self.refresh()
         for number, own in self._own(is_answer=False).items():
             if own is not None and own.config == config:
@@ -259,15 +255,7 @@ class SharedStudy:
                     heartbeat_interval=HEARTBEAT_SECONDS,
                     grace_period=GRACE_SECONDS,
                 )
-            # The sampler is never asked; Optuna's own choice would read all trials to begin with.
-            study = optuna.create_study(
-                study_name=self.name,
-                storage=storage,
-                direction="maximize",
-                load_if_exists=True,
-                sampler=optuna.samplers.RandomSampler(),
-            )
-            name_value(study)
+            study = open_study(storage, self.name)
         except UNREACHABLE as error:
             if openings > 1 and _is_collision(error):
                 pause(PAUSE_SECONDS)

@@ -168,7 +168,7 @@ class BatchTuner:
     def _keep(self, record: BatchRecord) -> None:
         self._record = record
         # What was lost counts for this run alone.
-        records.keep_batches(self._folder, without_lost(record))
+        self._folder.write(records.BATCHES_FILE, without_lost(record))
 
     @contextmanager
     def _device_lock(self) -> Iterator[None]:
