@@ -26,8 +26,7 @@ if TYPE_CHECKING:
     from autorecompute.trials.bench import Bench
 
 
-PEAK_TOLERANCE = 0.05
-"""A peak that differs by more than this share is reported, even within the limit."""
+PEAK_TOLERANCE = 0.05  # A peak that differs by more than this share is reported, even within the limit
 
 PEAK_NOISE = 0.01
 """Peaks of the same steps differ by this share from process to process, on a CPU. No card lets more than the limit."""
@@ -40,8 +39,7 @@ LOOSEST = 0.30
 """Largest loss of throughput: where the stored one was known less well, its interval counts, down to this share below
 it."""
 
-RATE_TOLERANCE = 0.30
-"""The same for samples/s, which processes minutes apart on a shared machine do not agree about."""
+RATE_TOLERANCE = 0.30  # the same for samples/s, which processes minutes apart on a shared machine do not agree about
 
 BROKEN = {Outcome.CRASH, Outcome.HANG, Outcome.TIMEOUT}
 """Ends of a process by its orders. Others end for want of memory, or by the script."""
@@ -124,8 +122,7 @@ def _speed_line(  # noqa: PLR0913  (what a figure is printed with, and held agai
     return CheckLine(what=what, stored=stored, here=here, verdict=verdict, note=note)
 
 
-ROUNDS = 3
-"""So often the config and no recompute take turns."""
+ROUNDS = 3  # so often the config and no recompute take turns
 
 
 class Checker:

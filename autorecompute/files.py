@@ -22,8 +22,7 @@ DRAFT = re.compile(r"\.autorecompute-[0-9a-f]{12}")
 """The names of files that are being written, and of those that a kill left behind."""
 
 OWNER_ONLY = 0o600
-OTHERS = 0o077
-"""The bits of a mode that let other users in."""
+OTHERS = 0o077  # the bits of a mode that let other users in
 
 
 def write_whole(path: Path, content: str | bytes, *, is_durable: bool = False) -> None:

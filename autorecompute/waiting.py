@@ -26,8 +26,7 @@ class OutOfTime(Exception):  # noqa: N818  (that the time is over is no error)
     """The time that the user allowed is over."""
 
 
-_interruption = {"has_come": False, "is_raised": False}
-"""SIGINT or SIGTERM came, and was raised."""
+_interruption = {"has_come": False, "is_raised": False}  # SIGINT or SIGTERM came, and was raised
 
 
 def _note(_number: int, _frame: FrameType | None) -> None:

@@ -60,8 +60,7 @@ class Knob:
     name: str
     variables: dict[str, str]
     effect: str
-    needs: str = ""
-    """Systems on which it does anything, in words; empty for all."""
+    needs: str = ""  # systems on which it does anything, in words; empty for all
     why_not: Callable[[Config, Detection], str] = lambda _config, _detection: ""
     """Tells why it cannot be tried on a config of a detection, in words; empty where it can."""
     plans: Callable[[Detection], Sequence[Plan]] | None = None
@@ -74,8 +73,7 @@ class Emission:
 
     variables: dict[str, str]
     files: dict[Path, str] = field(default_factory=dict)
-    notes: dict[str, str] = field(default_factory=dict)
-    """Further advice to whoever trains, by its subject."""
+    notes: dict[str, str] = field(default_factory=dict)  # further advice to whoever trains, by its subject
 
 
 class ControllerBackend(Protocol):

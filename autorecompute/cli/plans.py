@@ -46,8 +46,7 @@ if TYPE_CHECKING:
 DETECTION_BATCH = 8
 """Plans do not depend on the batch: a script that takes one is given no more than this to find them."""
 
-STEPS_A_CONFIG = 2
-"""One to warm up, one to profile."""
+STEPS_A_CONFIG = 2  # one to warm up, one to profile
 
 
 def look(args: argparse.Namespace, level: str | None) -> tuple[list[Overview], PeakView | None]:

@@ -29,11 +29,8 @@ from autorecompute.worker.protocol import SETTINGS_VARIABLE, SearchRequest, Sett
 if TYPE_CHECKING:
     import argparse
 
-NICENESS = 10
-"""The search leaves the processors to the training."""
-
-MOST_TRIALS = 1000
-"""Steps are what trials are counted in here."""
+NICENESS = 10  # the search leaves the processors to the training
+MOST_TRIALS = 1000  # steps are what trials are counted in here
 
 
 def run(args: argparse.Namespace) -> int:

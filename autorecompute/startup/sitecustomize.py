@@ -15,9 +15,7 @@ if TYPE_CHECKING:
     from typing import Any
 
 HOOKS_VARIABLE = "AUTORECOMPUTE_HOOKS"
-OURS = "autorecompute.backends."
-"""Functions are called from modules below this one alone, whatever the variable says."""
-
+OURS = "autorecompute.backends."  # functions are called from modules below this one alone, whatever the variable says
 BEFORE, AFTER = "before", "after"
 
 

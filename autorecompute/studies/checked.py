@@ -17,16 +17,12 @@ if TYPE_CHECKING:
 class CheckVerdict(enum.StrEnum):
     """Verdict of a line of a check."""
 
-    OK = "ok"
-    """As it was stored, or as good."""
-    DIFFERS = "differs"
-    """Another than stored; the config may hold all the same."""
-    NOT_CHECKED = "not_checked"
-    """Not to be told here; the config may hold all the same."""
+    OK = "ok"  # as it was stored, or as good
+    DIFFERS = "differs"  # another than stored; the config may hold all the same
+    NOT_CHECKED = "not_checked"  # not to be told here; the config may hold all the same
     NOT_COMPARED = "not_compared"
     """The config is called valid only once this is known, and what kept it from being found out may not last."""
-    FAILS = "fails"
-    """The config is not valid here."""
+    FAILS = "fails"  # the config is not valid here
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

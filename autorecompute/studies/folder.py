@@ -53,8 +53,7 @@ def this_machine() -> str:
     return hashlib.sha256(f"autorecompute study on {identity}".encode()).hexdigest()[:DIGEST_LENGTH]
 
 
-LONGEST_NAME = 200
-"""Bytes; a file name may have 255, and drafts of files need a few."""
+LONGEST_NAME = 200  # bytes; a file name may have 255, and drafts of files need a few
 
 BLANK = "\u034f\u115f\u1160\u17b4\u17b5\u2800\u3164\uffa0\ufffc"
 """Letters and marks that fonts draw as nothing, though Unicode counts them as printable."""
@@ -145,13 +144,9 @@ def _describe(path: Path, what: str) -> str:
 
 T = TypeVar("T")
 
-FORMAT = 3
-"""Counts up when an older autorecompute could no longer read a study, or a newer one would misread it."""
-
+FORMAT = 3  # counts up when an older autorecompute could no longer read a study, or a newer one would misread it
 STUDIES = Path("studies")
-PAGE = "report.html"
-"""The page that ``autorecompute report`` makes."""
-
+PAGE = "report.html"  # the page that autorecompute report makes
 STUDY = "study.json"
 IN_PROGRESS = "in_progress.json"
 REJECTED, IN_REJECTED = "rejected.json", "rejected"

@@ -20,14 +20,9 @@ if TYPE_CHECKING:
 
     from autorecompute.plans import Plan, Space
 
-CONSTRAINT = "bytes over the limit"
-"""The name of the one constraint of every trial: above 0 the config does not fit."""
-
-PRESET = "preset"
-"""The parameter that is about opaque presets; empty where the plans are chosen one by one."""
-
-TRIAL_ATTRIBUTE = "trial"
-"""Key under which a stored trial keeps its measurement."""
+CONSTRAINT = "bytes over the limit"  # the name of the one constraint of every trial: above 0 the config does not fit
+PRESET = "preset"  # the parameter that is about opaque presets; empty where the plans are chosen one by one
+TRIAL_ATTRIBUTE = "trial"  # key under which a stored trial keeps its measurement
 
 
 def distributions_of(space: Space) -> dict[str, BaseDistribution]:

@@ -45,9 +45,7 @@ if TYPE_CHECKING:
     from collections.abc import Iterator
 
 
-NAMED_AT_ONCE = 3
-"""So many files of others are named in a message."""
-
+NAMED_AT_ONCE = 3  # so many files of others are named in a message
 _RECORDS = (IN_PROGRESS, REJECTED, CONFIRMED, CHECKED, EVIDENCE, SHARED, STUDY, *(f"{name}.json" for name in FILES))
 _LOG = r"trials/\d+/output\.log|workers/(.+/)?\d+\.log"
 _OURS = (
@@ -81,8 +79,7 @@ def _files_in(folder: StudyFolder) -> list[tuple[Path, str]]:
     return [(path, path.relative_to(folder.path).as_posix()) for path in walk(folder.path)]
 
 
-DRAFT_PREFIX = ".draft-"
-"""Folders of studies that are being made or removed; the number of the process follows."""
+DRAFT_PREFIX = ".draft-"  # folders of studies that are being made or removed; the number of the process follows
 
 
 Knobs = Mapping[str, frozenset[str]]

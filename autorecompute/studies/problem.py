@@ -47,20 +47,14 @@ def compare(here: Mapping[str, str], there: Mapping[str, str]) -> list[Differenc
 
 
 DIGEST_LENGTH = 16
-SHORT_LENGTH = 6
-"""Hexadecimal digits that tell two sets of plans of the same size apart."""
+SHORT_LENGTH = 6  # hexadecimal digits that tell two sets of plans of the same size apart
 
 MEMORY_TOLERANCE = 0.005
 """Another kernel or driver keeps a little more or less of one machine's memory for itself, at each start."""
 
-MOST_PLANS = 1_000
-"""Training systems find dozens, and all that is done with them takes their number squared."""
-
-SAVED_SAMPLES = 8
-"""Activations of this many are added up, where two models are held beside each other."""
-
-SEVERAL_BATCHES = 0
-"""The batch of a study that looks for the best one, and has a study of its own for each."""
+MOST_PLANS = 1_000  # training systems find dozens, and all that is done with them takes their number squared
+SAVED_SAMPLES = 8  # activations of this many are added up, where two models are held beside each other
+SEVERAL_BATCHES = 0  # the batch of a study that looks for the best one, and has a study of its own for each
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -176,8 +170,7 @@ class Sizes:
         return {name: str(size) for name, size in sorted(self.dims.items())}
 
 
-LEAST_RATIO = 0.9
-"""Amounts of memory of one training are closer together, from start to start."""
+LEAST_RATIO = 0.9  # amounts of memory of one training are closer together, from start to start
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -46,11 +46,8 @@ if TYPE_CHECKING:
 
 HEARTBEAT_SECONDS, GRACE_SECONDS = 10, 60
 
-SESSION = "session"
-"""The attribute of each Optuna trial that names its worker."""
-
-ANSWER = "answer"
-"""The attribute of one that stands for an answer: null until it is published."""
+SESSION = "session"  # the attribute of each Optuna trial that names its worker
+ANSWER = "answer"  # the attribute of one that stands for an answer: null until it is published
 
 TUNED, SUBJECT = "tuned", ("problem", "sizes", "command")
 """The attribute of the first trial that says what the study is about, and the parts of a head that it has."""

@@ -38,8 +38,7 @@ if TYPE_CHECKING:
     from autorecompute.plans import Space
 
 
-VALUE = "samples/s"
-"""The name of what every trial is judged by."""
+VALUE = "samples/s"  # the name of what every trial is judged by
 
 CONSTRAINTS = "constraints"
 """The only name under which optuna-dashboard 0.21 looks for constraints: that of Optuna before version 5, a list."""
@@ -82,8 +81,7 @@ def attributes_of(trial: Trial) -> dict[str, Any]:
 
 BUSY_TIMEOUT_SECONDS = 30
 JOURNAL = "-journal"
-BESIDE = (JOURNAL, "-wal", "-shm")
-"""Endings of the files that SQLite reads beside a database."""
+BESIDE = (JOURNAL, "-wal", "-shm")  # endings of the files that SQLite reads beside a database
 
 _NAMES_ANOTHER = bytes.fromhex("d9d505f920a163d7")
 """Ends a journal of several databases at once, behind the name of a file that SQLite deletes when it is through."""
@@ -271,9 +269,7 @@ def _describe(database: Path, error: BaseException) -> str:
 KINDS = ("postgresql", "mysql", "mariadb", "sqlite")
 DRIVERS = {"postgresql": "postgresql+psycopg", "postgres": "postgresql+psycopg"}
 
-SECRETS = ("password", "passwd", "sslpassword")
-"""Options of a URL that only the driver is told."""
-
+SECRETS = ("password", "passwd", "sslpassword")  # options of a URL that only the driver is told
 FORMS = "postgresql://USER@HOST/DATABASE, mysql+DRIVER://USER@HOST/DATABASE or sqlite:///PATH"
 ENCODING = "In a password, write / as %2F, : as %3A, @ as %40 and so on, or leave it to PGPASSWORD or ~/.pgpass."
 
