@@ -130,10 +130,6 @@ class _Guarded(io.FileIO):
         """Write, or lead all that follows to nowhere: Python writes what it holds back once more when it ends.
 
         A message that nobody is there to read is dropped, and the command goes on to its answer.
-
-        Raises:
-            ReaderLeft: whoever read has seen enough.
-            SetupError: the disk is full, or the stream is closed.
         """
         try:
             return super().write(content)

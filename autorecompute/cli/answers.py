@@ -69,11 +69,7 @@ def run(args: argparse.Namespace) -> int:
 def replace_process(
     command: list[str], environment: dict[str, str], given_as: str = "the command after --"
 ) -> NoReturn:
-    """Become the command: same process id, its exit code and its signals are the caller's.
-
-    Raises:
-        UsageError: the command cannot be started.
-    """
+    """Become the command: same process id, its exit code and its signals are the caller's."""
     # Python ignores these two signals and exec would hand that on: a command expects their default.
     for number in (signal.SIGPIPE, signal.SIGXFSZ):
         signal.signal(number, signal.SIG_DFL)

@@ -95,11 +95,7 @@ def _ask_for_command(name: str, result: Result) -> str:
 
 
 def job_of(command: Sequence[str]) -> Job:
-    """Return the command after ``--``, where a script may come alone, as a worker is started with it.
-
-    Raises:
-        UsageError: it names no script, or one that does not exist.
-    """
+    """Return the command after ``--``, where a script may come alone, as a worker is started with it."""
     if command[0].endswith(SUFFIX) or command[0] == MODULE_FLAG:
         command = [PYTHON, *command]
     modules = [

@@ -160,11 +160,7 @@ def _add_limit_and_study(parser: argparse.ArgumentParser) -> None:
 
 
 def asked_job(args: argparse.Namespace) -> Job:
-    """Return the job that the arguments of every such verb describe.
-
-    Raises:
-        UsageError: there is no such script, its launcher cannot be read, or the backend replaces no checkpointing.
-    """
+    """Return the job that the arguments of every such verb describe."""
     from autorecompute.trials import Job
 
     if args.replace_checkpointing and args.backend not in {AUTO, plain_name()}:
@@ -217,11 +213,7 @@ def in_a_name(batches: tuple[int, ...]) -> str:
 
 
 def parse_limit(text: str | None) -> int | None:
-    """Return the value of ``--memory-limit`` in bytes; ``None`` where it is not given.
-
-    Raises:
-        UsageError: it is no size, or one that is too small, as without its unit.
-    """
+    """Return the value of ``--memory-limit`` in bytes; ``None`` where it is not given."""
     if text is None:
         return None
     limit_bytes = parse_bytes(text)

@@ -121,11 +121,7 @@ def saying_what_fails(path: Path) -> Iterator[None]:
 
 
 def require_plain(folder: StudyFolder) -> None:
-    """Check that nothing in a study's folder leads elsewhere.
-
-    Raises:
-        SetupError: a link, a pipe or the like lies there, or the folder is a link and what it leads to is no study.
-    """
+    """Check that nothing in a study's folder leads elsewhere; the folder itself may be a link to a study."""
     if folder.path.is_symlink() and not folder.exists():
         raise SetupError(_describe(folder.path, "a link to what is no study"))
     for path in walk(folder.path) if folder.path.is_dir() else ():
@@ -162,9 +158,6 @@ class StudyFolder:
     Attributes:
         best: The folder of files that the answer's variables name.
         evidence: The file in which trainings tell what they found out about a config.
-
-    Raises:
-        UsageError: its name leads to another place, hides it, cannot be seen or typed, or looks like an option.
     """
 
     def __init__(self, name: str, root: Path | None = None) -> None:
@@ -347,11 +340,7 @@ def _provenance_of(head: Head, machine: object, *, is_imported: bool) -> Provena
 
 
 def bind(folder: StudyFolder, tuned: Head, note: Callable[[str], None]) -> bool:
-    """Begin the study with what is tuned, or check that it was begun with the same; tell whether it began.
-
-    Raises:
-        UsageError: the study holds another problem, or was imported.
-    """
+    """Begin the study with what is tuned, or check that it was begun with the same; tell whether it began."""
     require_own(folder)
     if not folder.exists():
         folder.keep_head(tuned)
@@ -368,11 +357,7 @@ def bind(folder: StudyFolder, tuned: Head, note: Callable[[str], None]) -> bool:
 
 
 def require_own(folder: StudyFolder) -> None:
-    """Check that a study, where there is one, was not imported: its figures are those of another machine.
-
-    Raises:
-        UsageError: it was.
-    """
+    """Check that a study, where there is one, was not imported: its figures are those of another machine."""
     if folder.exists() and folder.is_imported:
         raise UsageError(
             f"Study '{folder.name}' was imported, and what is measured here goes into a study of its own. Add --study "
@@ -424,9 +409,6 @@ def using(folder: StudyFolder) -> Iterator[None]:
 
     The lock is the kernel's and goes with the process, however that ends. It is on a file that only this user can open:
     the folder itself could be locked by everybody who can read it.
-
-    Raises:
-        UsageError: another process tunes it.
     """
     file = folder.path / LOCK
     with saying_what_fails(file):

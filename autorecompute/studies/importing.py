@@ -87,11 +87,7 @@ Knobs = Mapping[str, frozenset[str]]
 
 
 def import_records(records: StudyRecords, name: str, known: Knobs, *, force: bool) -> StudyFolder:
-    """Return the study that was made.
-
-    Raises:
-        UsageError: the name is taken, or is none; the archive has what this version does not know.
-    """
+    """Make a study of an archive's records, in the place of one of this name where it is forced; return it."""
     folder = StudyFolder(name)
     name = folder.name
     require_trusted(records, known)
@@ -140,11 +136,7 @@ def drafting(root: Path) -> Iterator[Path]:
 
 
 def require_trusted(records: StudyRecords, known: Knobs) -> None:
-    """Check that an archive is about the training system and the settings that are known here.
-
-    Raises:
-        UsageError: it is about others.
-    """
+    """Check that an archive is about a training system and settings that are known here."""
     result, backend = records.result, records.head.problem.backend
     if backend not in known or (result is not None and result.versions["backend"] != backend):
         raise UsageError("The archive is about a training system that this autorecompute does not know. Update it.")

@@ -59,12 +59,7 @@ SEVERAL_BATCHES = 0  # the batch of a study that looks for the best one, and has
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Problem:
-    """All that a study's figures depend on. Equal problems have equal answers.
-
-    Raises:
-        UsageError: the id of a plan is none.
-        ValueError: it has more plans than can be.
-    """
+    """All that a study's figures depend on. Equal problems have equal answers."""
 
     graph: Annotated[str, "Digest of the training graph: what it computes and how it is wired, no names."]
     plans: Annotated[tuple[str, ...], "Keys of the plans that can be switched on."]

@@ -95,9 +95,6 @@ class SharedStudy:
         trials: The trials that ended, those of dead workers as lost.
         running: The claims by their numbers.
         answer: The last answer that was published.
-
-    Raises:
-        UsageError: the study is not one of autorecompute, or another one than is asked for.
     """
 
     def __init__(self, url: StorageUrl, name: str) -> None:
