@@ -5,7 +5,6 @@ from __future__ import annotations
 import functools
 import importlib
 import sys
-from pathlib import Path
 from typing import TYPE_CHECKING, Any, cast
 
 from autorecompute.errors import OwnCheckpointingError, SetupError
@@ -16,6 +15,7 @@ from autorecompute.units import printable
 if TYPE_CHECKING:
     import os
     from collections.abc import Callable, Collection, Mapping
+    from pathlib import Path
 
     from autorecompute.backends.interface import ControllerBackend, Emission, Listener, WorkerBackend
     from autorecompute.training_job import Detection
@@ -146,14 +146,6 @@ def worker(name: str, folder: Path) -> WorkerBackend:
     leaves = functools.partial(_holds_class_of, tuple(others))
     made = _load(plain_name(), "worker").make_backend(folder, leaves=leaves)
     return cast("WorkerBackend", AutoBackend(made, others, lambda backend: worker(backend.NAME, folder)))
-
-
-def plain_worker() -> Any:
-    """Return that of the backend that trains every script as it is, which can join a training that goes on.
-
-    ``note(optimizer)`` tells it of an optimizer that was made before. After ``uninstall()`` it follows nothing more.
-    """
-    return worker(plain_name(), Path())
 
 
 def is_decided() -> bool:

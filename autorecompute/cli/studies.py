@@ -16,7 +16,7 @@ from autorecompute.reports.tables import StudyLine, StudyList, print_identity, p
 from autorecompute.studies import StudyFolder, list_studies
 from autorecompute.studies.archive import GZIP_SUFFIX, compress, dump, read_archive
 from autorecompute.studies.folder import is_name
-from autorecompute.studies.importing import delete, find_removable, import_records, remove, require_removable, size_of
+from autorecompute.studies.importing import find_removable, import_records, remove, require_removable, size_of
 from autorecompute.studies.records import describe_missing, place_of, read_records, trials_of, trials_of_answer
 from autorecompute.studies.transfer import find_most_alike
 from autorecompute.trials.private import forget_compiled_code
@@ -141,7 +141,8 @@ def run_delete(args: argparse.Namespace) -> int:
         print("nothing was removed", file=sys.stderr)
         return 0
     for folder in folders:
-        print(f"removed {folder.path}, {format_bytes(delete(folder))}", file=sys.stderr)
+        require_removable(folder)  # while the user was asked, a tuning may have begun
+        print(f"removed {folder.path}, {format_bytes(remove(folder.path))}", file=sys.stderr)
         forget_compiled_code(folder.path)
     return 0
 

@@ -151,12 +151,6 @@ def require_trusted(records: StudyRecords, known: Knobs) -> None:
 _DRAFT = re.compile(re.escape(DRAFT_PREFIX) + r"([0-9]{1,9})-.*")
 
 
-def delete(folder: StudyFolder) -> int:
-    """Remove a study; how many bytes that freed."""
-    require_removable(folder)
-    return remove(folder.path)
-
-
 def require_removable(folder: StudyFolder) -> None:
     """Check that a study can be removed, and nothing with it; of a link to a folder, the link alone would go."""
     require_unused(folder)

@@ -2,17 +2,19 @@ import dataclasses
 
 import pytest
 
-from autorecompute.checking import Checker, Stored
+from autorecompute.checking import Checker
 from autorecompute.errors import ScriptError
 from autorecompute.figures import Figures
 from autorecompute.measurement import GradientCheck, Measurement, Outcome
 from autorecompute.plans import Config
 from autorecompute.studies import Problem, Sizes
 from autorecompute.studies.checked import CheckVerdict
+from autorecompute.studies.problem import Head
 from autorecompute.training_job import Device
 from autorecompute.units import GIB, MIB
 
 LIMIT = 900 * MIB
+COMMAND = ("python", "train.py")
 STORED_RATIO = 0.9
 
 pytestmark = pytest.mark.usefixtures("own_temporary_directory")
@@ -28,14 +30,8 @@ def make_stored(config, make_detection, make_result, make_trial):
     def make(*, baseline=Outcome.OVER_LIMIT, **changes):
         figures = {"samples_per_second": 64.0, "relative_throughput": STORED_RATIO, "peak_bytes": 720 * MIB}
         result = make_result(config, of_best={**figures, **changes}, baseline=Figures(outcome=baseline))
-        return Stored(
-            study="bert",
-            problem=Problem.of(make_detection(), LIMIT),
-            sizes=Sizes.of(make_detection()),
-            result=result,
-            best=result.best,
-            trials=(make_trial(result.best.config, peak_bytes=700 * MIB),),
-        )
+        head = Head.of("bert", COMMAND, Problem.of(make_detection(), LIMIT), Sizes.of(make_detection()))
+        return head, result, [make_trial(result.best.config, peak_bytes=700 * MIB)]
 
     return make
 
@@ -82,7 +78,7 @@ class ScriptedBench:
 def check(make_stored, make_detection, make_measurement):
     def check(*, stored=None, detected=None, **changes):
         bench = ScriptedBench(make_detection(**(detected or {})), make_measurement, **changes)
-        return Checker(bench, stored or make_stored(), 3, lambda _: None).run(("python", "train.py")), bench
+        return Checker(bench, *(stored or make_stored()), 3, lambda _: None).run(COMMAND), bench
 
     return check
 
@@ -94,7 +90,7 @@ def verdicts(report):
 @pytest.mark.parametrize("others_share", [0.0, 0.5], ids=["alone", "beside other work"])
 def test_a_config_that_holds_is_valid(check, config, others_share):
     report, bench = check(others_share=others_share)
-    assert report.is_valid
+    assert report.valid
     assert set(verdicts(report).values()) == {"ok"}
     assert list(verdicts(report)) == ["plans", "peak of a step", "problem", "gradients", "relative throughput"]
     assert report.relative_throughput == pytest.approx(STORED_RATIO)
@@ -106,7 +102,7 @@ def test_a_plan_that_is_gone_is_named_and_nothing_is_measured(check, make_space)
     plans = make_space().plans[1:]
     report, bench = check(detected={"plans": plans, "own_presets": {}})
     line = report.lines[0]
-    assert not report.is_valid
+    assert not report.valid
     assert (line.what, line.here, line.verdict) == ("plans", "1 detected", CheckVerdict.FAILS)
     assert str(make_space().plans[0].choices[0]) in line.note
     assert bench.measured == []
@@ -132,7 +128,7 @@ def test_a_plan_that_is_gone_is_named_and_nothing_is_measured(check, make_space)
 def test_each_part_has_its_say(check, change, what, verdict):
     report, _ = check(**change)
     assert verdicts(report)[what] == verdict
-    assert report.is_valid == (verdict != "fails")
+    assert report.valid == (verdict != "fails")
 
 
 @pytest.mark.parametrize(
@@ -151,7 +147,7 @@ def test_gradients_that_were_not_compared_make_no_config_valid(check, gradients,
     report, _ = check(gradients=gradients)
     line = next(line for line in report.lines if line.what == "gradients")
     assert (line.here, str(line.verdict), line.note) == ("not compared", verdict, words)
-    assert not report.is_valid
+    assert not report.valid
     assert bool(report.failures) == (verdict == "fails")
     assert bool(report.open) == (verdict != "fails")
 
@@ -174,7 +170,7 @@ def test_another_part_of_the_identity_is_told_and_decides_nothing(check):
         ("device", "cpu Some Processor", "cpu Another Processor"),
         ("torch", "2.13.0", "3.0"),
     ]
-    assert report.is_valid
+    assert report.valid
 
 
 def test_a_script_that_fails_says_nothing_of_the_config(check):
@@ -194,10 +190,10 @@ def test_without_a_reference_samples_a_second_are_compared(check, make_stored, b
     device = Device(kind="cpu", name="Another Processor", total_bytes=16 * GIB)
     elsewhere, _ = check(stored=stored, slowness=(3.0,), detected={"device": device})
     assert verdicts(elsewhere)["throughput"] == "not_checked"
-    assert elsewhere.is_valid
+    assert elsewhere.valid
 
 
 def test_no_recompute_is_checked_without_gradients(check, make_stored):
     report, _ = check(stored=make_stored(config=Config(), relative_throughput=1.0))
     assert "gradients" not in verdicts(report)
-    assert report.is_valid
+    assert report.valid

@@ -16,7 +16,6 @@ from autorecompute.ranges import LARGEST
 from autorecompute.reports.documents import Answer, MeasuredTrial
 from autorecompute.reports.installation import Installation
 from autorecompute.reports.plans_json import Overview, Plans
-from autorecompute.reports.tables import Checked
 from autorecompute.result import Transfer
 from autorecompute.schemas import ARCHIVE, DOCUMENTS, NAMES, schema_of
 from autorecompute.schemas import main as print_schema
@@ -158,10 +157,10 @@ def test_the_list_is_as_the_schema_says(printed):
 
 def test_a_check_is_as_the_schema_says():
     lines = [CheckLine(what=verdict, stored="1", here="2", verdict=verdict) for verdict in CheckVerdict]
-    known = {"study": "bert", "config": "all", "command": ("python", "train.py"), "lines": tuple(lines)}
+    known = {"valid": True, "study": "bert", "config": "all", "command": ("python", "train.py"), "lines": tuple(lines)}
     figures = {"peak_bytes": MIB, "samples_per_second": 64.0, "relative_throughput": 0.9}
     for measured in ({}, figures):
-        check("check", codec.dumps(Checked(valid=True, report=CheckReport(**known, limit_bytes=MIB, **measured))))
+        check("check", codec.dumps(CheckReport(**known, limit_bytes=MIB, **measured)))
 
 
 def test_what_is_emitted_is_as_the_schema_says(full_result):
