@@ -154,7 +154,7 @@ def require_place(file: Path, *, force: bool) -> None:
         raise UsageError(f"{shown(file)} exists already. Add --force to replace it.")
 
 
-def write_named(file: Path, content: bytes, *, force: bool) -> None:
+def write_named(file: Path, content: str | bytes, *, force: bool) -> None:
     """Write a file whole or not at all; where the user named a link, what it leads to."""
     require_place(file, force=force)
     try:

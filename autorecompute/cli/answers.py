@@ -24,7 +24,7 @@ if TYPE_CHECKING:
     import argparse
 
 
-def run_emit(args: argparse.Namespace) -> int:
+def run_emit(args: argparse.Namespace) -> None:
     """Print or write the study's variables, or a config that nobody measured where that is asked for."""
     if args.unmeasured is None:
         result = load_result(args.study)
@@ -34,12 +34,11 @@ def run_emit(args: argparse.Namespace) -> int:
     if args.output is None:
         sys.stdout.write(text)
     else:
-        write_named(args.output, text.encode("utf-8", errors="surrogateescape"), force=args.force)
-    return 0
+        write_named(args.output, text, force=args.force)
 
 
-def run(args: argparse.Namespace) -> int:
-    """Replace this process by the command after ``--``, so it returns no exit code of its own."""
+def run(args: argparse.Namespace) -> None:
+    """Replace this process by the command after ``--``."""
     if not any(args.rest[:1]):
         raise UsageError(f"There is no command to run. Write it after --: autorecompute run {args.study} -- python …")
     result = load_result(args.study)
@@ -81,7 +80,7 @@ def replace_process(
         raise UsageError(f"{shown(command[0])} cannot be started: {error.strerror}. Check {given_as}.") from error
 
 
-def run_report(args: argparse.Namespace) -> int:
+def run_report(args: argparse.Namespace) -> None:
     """Write the page and print its path."""
     from autorecompute.reports.page import make_page
 
@@ -96,6 +95,5 @@ def run_report(args: argparse.Namespace) -> int:
         write_atomically(page, make_page(folder, page))
     else:
         require_place(page, force=args.force)
-        write_named(page, make_page(folder, page).encode("utf-8", errors="surrogateescape"), force=args.force)
+        write_named(page, make_page(folder, page), force=args.force)
     print(printable(str(page), ""))
-    return 0

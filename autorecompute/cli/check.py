@@ -38,7 +38,7 @@ LAUNCHERS = {"torch.distributed.run", "torch.distributed.launch", "accelerate.co
 """Modules that start a script, and are none themselves."""
 
 
-def run(args: argparse.Namespace) -> int:
+def run(args: argparse.Namespace) -> None:
     """Check the config with the command after ``--``.
 
     What a study says of its command is not run: its folder may come from anybody, as in a repository that was cloned.
@@ -64,7 +64,6 @@ def run(args: argparse.Namespace) -> int:
     if folder.is_imported:
         keep_check(folder, best)
         print(f"autorecompute: study '{folder.name}' is confirmed on this machine", file=sys.stderr)
-    return 0
 
 
 def _explain(report: CheckReport) -> str:

@@ -231,7 +231,7 @@ def _tune_command(args: argparse.Namespace, job: Job) -> str:
     return shlex.join(["autorecompute", "tune", *script, *flags, *rest])
 
 
-def run(args: argparse.Namespace) -> int:
+def run(args: argparse.Namespace) -> None:
     """Detect, profile if that is wanted, and print."""
     level = args.log_level
     if level is None:
@@ -246,7 +246,6 @@ def run(args: argparse.Namespace) -> int:
         print(codec.dumps(Plans.of(overviews, view)))
     else:
         _print(args, level, overviews, view)
-    return 0
 
 
 def _print(args: argparse.Namespace, level: str | None, overviews: Sequence[Overview], view: PeakView | None) -> None:

@@ -33,8 +33,8 @@ NICENESS = 10  # the search leaves the processors to the training
 MOST_TRIALS = 1000  # steps are what trials are counted in here
 
 
-def run(args: argparse.Namespace) -> int:
-    """Become the training, so it returns no exit code of its own; the search runs in a process beside it."""
+def run(args: argparse.Namespace) -> None:
+    """Become the training; the search runs in a process beside it."""
     limit_bytes = parse_limit(args.memory_limit)
     args.backend = registry.plain_name()
     job = asked_job(args)

@@ -83,11 +83,6 @@ def dump(records: StudyRecords) -> bytes:
     return "".join(f"{codec.write(_portable(codec.to_plain(line)))}\n" for line in lines).encode()
 
 
-def compress(archive: bytes) -> bytes:
-    """Return the archive as gzip has it, the same each time."""
-    return gzip.compress(archive, mtime=0)
-
-
 def _portable(value: Any, field: str = "") -> Any:
     """Return a field's value without paths and the numbers of cards."""
     if isinstance(value, dict):

@@ -31,7 +31,7 @@ from autorecompute.files import is_file, names_in, open_private, shown, walk, wr
 from autorecompute.measurement import Trial
 from autorecompute.result import NAME as EVIDENCE
 from autorecompute.result import Best, Rejection, Result, read_evidence
-from autorecompute.studies.problem import Head, Provenance
+from autorecompute.studies.problem import DIGEST_LENGTH, Head, Provenance
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator, Mapping, Sequence
@@ -40,7 +40,6 @@ if TYPE_CHECKING:
 
 
 IDENTITIES = (Path("/etc/machine-id"), Path("/var/lib/dbus/machine-id"))
-DIGEST_LENGTH = 16
 
 
 @functools.cache

@@ -94,7 +94,6 @@ def test_a_signal_behind_the_answer_interrupts_nothing(call, monkeypatch):
         assert as_json
         sys.stdout.write("{}\n")
         signal.raise_signal(signal.SIGINT)
-        return 0
 
     monkeypatch.setattr(tune, "_tune", answer)
     assert call("tune", "train.py", "--json")[:2] == (0, "{}\n")

@@ -9,7 +9,7 @@ from autorecompute.plans import Config
 from autorecompute.studies import Problem, Sizes, StudyFolder, transfer
 from autorecompute.studies.analysis import ANALYSIS_FILE as ANALYSIS
 from autorecompute.studies.analysis import share_analysis
-from autorecompute.studies.archive import compress, dump, read_archive
+from autorecompute.studies.archive import dump, read_archive
 from autorecompute.studies.importing import require_trusted
 from autorecompute.studies.problem import Head
 from autorecompute.studies.records import read_records
@@ -93,7 +93,7 @@ def ship(tmp_path, monkeypatch, store):
     def ship(name, **changes):
         store(**{name: changes})
         folder = StudyFolder(name, tmp_path)
-        (place / f"{name}.jsonl.gz").write_bytes(compress(dump(read_records(folder))))
+        (place / f"{name}.jsonl.gz").write_bytes(gzip.compress(dump(read_records(folder))))
         folder.path.rename(tmp_path / f".{name}")
 
     return ship
