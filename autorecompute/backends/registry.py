@@ -43,10 +43,8 @@ NOT_REPLACED = (
 class AutoBackend:
     """Several training systems in one process, until one of them trains; else it does as the one that trains does.
 
-    Args:
-        plain: The one that trains scripts which use no other; it can be taken out again.
-        others: The others by the module whose import brings them in.
-        make: Makes the half of a backend that runs in this process.
+    ``plain`` trains scripts which use no other, and can be taken out again. An import of their module brings in the
+    ``others``, of which ``make`` makes the half that runs in this process.
     """
 
     def __init__(
@@ -197,12 +195,7 @@ def gather(member: str) -> tuple[str, ...]:
 
 
 def render(config: Config, knobs: Collection[str], versions: Mapping[str, str], folder: Path) -> Emission:
-    """Render a config for an unmodified script, with the knobs of these names; derived each time, and stored nowhere.
-
-    Raises:
-        SetupError: these versions read no config of this form.
-        UsageError: the config cannot be written for them, or there is no knob of one of these names.
-    """
+    """Render a config for an unmodified script, with the knobs of these names; derived each time, stored nowhere."""
     return backend_of(versions).render(config, knobs=knobs, versions=versions, folder=folder)
 
 

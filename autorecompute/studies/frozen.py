@@ -95,10 +95,7 @@ def freeze(
 def thaw(frozen: FrozenTrial, space: Space, *, limit_bytes: int, step_seconds: float | None) -> Trial:
     """Return the trial that Optuna keeps, as far as its parameters and constraint tell; as it was where we stored it.
 
-    Its value stands for a step time.
-
-    Raises:
-        UsageError: the trial has a value and nobody said whether it fits.
+    Its value stands for a step time. A ``UsageError`` says of one with a value that nobody told whether it fits.
     """
     if TRIAL_ATTRIBUTE in frozen.user_attrs:
         return codec.from_plain(frozen.user_attrs[TRIAL_ATTRIBUTE], Trial)
