@@ -14,7 +14,7 @@ from autorecompute.errors import UsageError
 from autorecompute.files import require_place, shown, write_named
 from autorecompute.result import VARIABLE as EVIDENCE_VARIABLE
 from autorecompute.startup import HOOKS_VARIABLE, prepend_to_python_path
-from autorecompute.studies import StudyFolder, load_result
+from autorecompute.studies import StudyFolder
 from autorecompute.studies.folder import PAGE, require_plain, write_atomically
 from autorecompute.trials.private import variables_of_known_code
 from autorecompute.units import printable
@@ -27,8 +27,9 @@ if TYPE_CHECKING:
 def run_emit(args: argparse.Namespace) -> None:
     """Print or write the study's variables, or a config that nobody measured where that is asked for."""
     if args.unmeasured is None:
-        result = load_result(args.study)
-        text = RENDERERS[args.format or "shell"](result, hand_out(StudyFolder(args.study), result))
+        folder = StudyFolder(args.study)
+        result = folder.require_result()
+        text = RENDERERS[args.format or "shell"](result, hand_out(folder, result))
     else:
         text = render_unmeasured(Path(args.study), args.unmeasured, args.format or "json")
     if args.output is None:
@@ -41,8 +42,8 @@ def run(args: argparse.Namespace) -> None:
     """Replace this process by the command after ``--``."""
     if not any(args.rest[:1]):
         raise UsageError(f"There is no command to run. Write it after --: autorecompute run {args.study} -- python …")
-    result = load_result(args.study)
     folder = StudyFolder(args.study)
+    result = folder.require_result()
     rendered = hand_out(folder, result)
     for rejection in folder.disproved():
         if rejection.config == require_best(result).config:

@@ -15,7 +15,7 @@ from autorecompute.errors import NothingFitsError, UsageError
 from autorecompute.files import shown
 from autorecompute.plans import Config
 from autorecompute.reports.tables import print_check
-from autorecompute.studies import StudyFolder, load_result
+from autorecompute.studies import StudyFolder
 from autorecompute.studies.checked import keep_check
 from autorecompute.studies.folder import make_folder, require_plain
 from autorecompute.studies.records import trials_of
@@ -43,7 +43,8 @@ def run(args: argparse.Namespace) -> None:
 
     What a study says of its command is not run: its folder may come from anybody, as in a repository that was cloned.
     """
-    folder, result = StudyFolder(args.study), load_result(args.study)
+    folder = StudyFolder(args.study)
+    result = folder.require_result()
     best = require_best(result)
     if not args.rest:
         raise UsageError(_ask_for_command(folder.name, result))

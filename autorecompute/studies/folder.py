@@ -36,8 +36,6 @@ from autorecompute.studies.problem import DIGEST_LENGTH, Head, Provenance
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator, Mapping, Sequence
 
-    from autorecompute.studies.problem import Problem
-
 
 IDENTITIES = (Path("/etc/machine-id"), Path("/var/lib/dbus/machine-id"))
 
@@ -218,10 +216,6 @@ class StudyFolder:
         """Tell whether the study comes from an archive, which somebody else may have made."""
         return self._provenance().get(IS_IMPORTED) is True
 
-    def problem(self) -> Problem:
-        """Return the problem the study is about."""
-        return self.head().problem
-
     def _provenance(self) -> dict[str, Any]:
         if not self.exists():
             raise UsageError(f"There is no study '{self.name}' in {self.path.parent}. List them: autorecompute show")
@@ -316,6 +310,13 @@ class StudyFolder:
         told = tuple(one.reason for one in self.disproved() if result.best and result.best.config == one.config)
         return replace(result, study=self.name, warnings=(*result.warnings, *told))
 
+    def require_result(self) -> Result:
+        """Return the answer; a ``UsageError`` says that the study has none yet."""
+        self.head()
+        if (result := self.result()) is None:
+            raise UsageError(f"Study '{self.name}' has no answer yet. Finish it: run its tune command again.")
+        return result
+
     @contextmanager
     def _saying_what_is_wrong(self, name: str) -> Iterator[None]:
         try:
@@ -368,15 +369,6 @@ def list_studies(root: Path | None = None) -> list[StudyFolder]:
     """Return the studies there are, by name."""
     names = filter(is_name, names_in(root or STUDIES))
     return [folder for name in names if (folder := StudyFolder(name, root)).exists()]
-
-
-def load_result(name: str, root: Path | None = None) -> Result:
-    """Return the answer of a study; a ``UsageError`` says that it has none yet."""
-    folder = StudyFolder(name, root)
-    folder.head()
-    if (result := folder.result()) is None:
-        raise UsageError(f"Study '{name}' has no answer yet. Finish it: run its tune command again.")
-    return result
 
 
 LOCK = ".lock"

@@ -234,7 +234,7 @@ def trials_of(folder: StudyFolder) -> list[Trial]:
 
 def require_database(folder: StudyFolder) -> None:
     """Check that a study which measured something has the file of its trials."""
-    if folder.database.is_file() or folder.problem().batch == SEVERAL_BATCHES:
+    if folder.database.is_file() or folder.head().problem.batch == SEVERAL_BATCHES:
         return
     result = folder.result()
     # A folder of a shared study has it when its worker has ended.

@@ -258,7 +258,7 @@ def choose_limit(detection: Detection, folder: StudyFolder, on_shortage: Callabl
     with would be another problem. ``on_shortage`` gets a sentence where less is free than when the study began.
     """
     available = available_bytes(detection)
-    limit = folder.problem().limit_bytes if folder.exists() else available
+    limit = folder.head().problem.limit_bytes if folder.exists() else available
     if limit >= available + STEP_BYTES:
         on_shortage(f"warning: {format_bytes(limit - available)} less is free than when the study began")
     return limit
