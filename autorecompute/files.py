@@ -112,18 +112,6 @@ def is_file(path: Path) -> bool:
         return False
 
 
-def names_in(folder: Path) -> list[str]:
-    """Return the names of all that is in a folder; none where there is no folder."""
-    try:
-        return sorted(path.name for path in folder.iterdir())
-    except (FileNotFoundError, NotADirectoryError):
-        return []
-    except OSError as error:
-        raise SetupError(
-            f"The folder {shown(folder)} cannot be read: {error.strerror}. Make it readable, or work in another one."
-        ) from error
-
-
 def open_named(file: Path, advice: str) -> io.BufferedReader:
     """Open a file that the user named to read it; ``advice`` says what to do where that cannot be read.
 

@@ -27,7 +27,7 @@ import psutil
 from autorecompute import codec
 from autorecompute.codec import ABSENT, UnreadableError
 from autorecompute.errors import SetupError, UsageError
-from autorecompute.files import is_file, names_in, open_private, shown, walk, write_whole
+from autorecompute.files import is_file, open_private, shown, walk, write_whole
 from autorecompute.measurement import Trial
 from autorecompute.result import NAME as EVIDENCE
 from autorecompute.result import Best, Rejection, Result, read_evidence
@@ -367,8 +367,16 @@ def require_own(folder: StudyFolder) -> None:
 
 def list_studies(root: Path | None = None) -> list[StudyFolder]:
     """Return the studies there are, by name."""
-    names = filter(is_name, names_in(root or STUDIES))
-    return [folder for name in names if (folder := StudyFolder(name, root)).exists()]
+    place = root or STUDIES
+    try:
+        names = sorted(path.name for path in place.iterdir())
+    except (FileNotFoundError, NotADirectoryError):
+        return []
+    except OSError as error:
+        raise SetupError(
+            f"The folder {shown(place)} cannot be read: {error.strerror}. Make it readable, or work in another one."
+        ) from error
+    return [folder for name in filter(is_name, names) if (folder := StudyFolder(name, root)).exists()]
 
 
 LOCK = ".lock"

@@ -107,6 +107,10 @@ def test_studies_are_listed_by_name_and_nothing_else_is(tmp_path, begin):
     (tmp_path / "notes").mkdir()
     (tmp_path / "notes.txt").write_text("")
     assert [folder.name for folder in list_studies(tmp_path)] == ["bert", "gpt"]
+    assert list_studies(tmp_path / "notes.txt") == []
+    (tmp_path / "loop").symlink_to("loop")
+    with pytest.raises(SetupError, match="cannot be read"):
+        list_studies(tmp_path / "loop")
 
 
 def test_other_users_cannot_hold_a_study(folder):
