@@ -3,14 +3,13 @@
 from __future__ import annotations
 
 import statistics
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from typing import TYPE_CHECKING
 
 from autorecompute.errors import ScriptError, UsageError
 from autorecompute.figures import comparable_steps
-from autorecompute.measurement import Measurement, Outcome, Trial
+from autorecompute.measurement import Measurement, Outcome
 from autorecompute.plans import Config
-from autorecompute.result import Best, Result
 from autorecompute.studies.checked import CheckLine, CheckReport, CheckVerdict
 from autorecompute.studies.problem import Problem, Sizes, compare
 from autorecompute.trials.job import Effort
@@ -20,13 +19,14 @@ from autorecompute.units import format_bytes, format_count, format_rate, format_
 if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
 
-    from autorecompute.measurement import GradientCheck
+    from autorecompute.measurement import GradientCheck, Trial
+    from autorecompute.result import Best, Result
+    from autorecompute.studies.problem import Head
     from autorecompute.training_job import Detection
     from autorecompute.trials.bench import Bench
 
 
-PEAK_TOLERANCE = 0.05
-"""A peak that differs by more than this share is reported, even within the limit."""
+PEAK_TOLERANCE = 0.05  # A peak that differs by more than this share is reported, even within the limit
 
 PEAK_NOISE = 0.01
 """Peaks of the same steps differ by this share from process to process, on a CPU. No card lets more than the limit."""
@@ -39,8 +39,7 @@ LOOSEST = 0.30
 """Largest loss of throughput: where the stored one was known less well, its interval counts, down to this share below
 it."""
 
-RATE_TOLERANCE = 0.30
-"""The same for samples/s, which processes minutes apart on a shared machine do not agree about."""
+RATE_TOLERANCE = 0.30  # the same for samples/s, which processes minutes apart on a shared machine do not agree about
 
 BROKEN = {Outcome.CRASH, Outcome.HANG, Outcome.TIMEOUT}
 """Ends of a process by its orders. Others end for want of memory, or by the script."""
@@ -123,90 +122,75 @@ def _speed_line(  # noqa: PLR0913  (what a figure is printed with, and held agai
     return CheckLine(what=what, stored=stored, here=here, verdict=verdict, note=note)
 
 
-ROUNDS = 3
-"""So often the config and no recompute take turns."""
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Stored:
-    """Parts of a study that a check compares, with its problem at the batch of its best config."""
-
-    study: str
-    problem: Problem
-    sizes: Sizes
-    result: Result
-    best: Best
-    trials: tuple[Trial, ...]
-
-    @property
-    def steps_peak_bytes(self) -> int | None:
-        """Return the peak of the config's steps, as its trial had it; the peak of its whole process is above that."""
-        peaks = [trial.measurement.peak_bytes for trial in self.trials if trial.config == self.best.config]
-        return next((peak for peak in peaks if peak is not None), None)
+ROUNDS = 3  # so often the config and no recompute take turns
 
 
 class Checker:
-    """Checks one config on one process, where the script runs under the knobs that were kept."""
+    """Checks a study's best config on one process, where the script runs under the knobs that were kept."""
 
-    def __init__(self, bench: Bench, stored: Stored, steps: int, on_note: Callable[[str], None]) -> None:
-        self._bench, self._stored, self._on_note = bench, stored, on_note
+    def __init__(  # noqa: PLR0913, PLR0917  (the parts of a study that are compared, and how)
+        self,
+        bench: Bench,
+        head: Head,
+        result: Result,
+        trials: Sequence[Trial],
+        steps: int,
+        on_note: Callable[[str], None],
+    ) -> None:
+        self._bench, self._result, self._trials, self._on_note = bench, result, trials, on_note
+        assert result.best is not None, "a check is about a config to train with"
+        self._best = result.best
+        self._problem, self._sizes = replace(head.problem, batch=self._best.batch), head.sizes
         self._effort = Effort(warmup=1, steps=steps)
         self._lines: list[CheckLine] = []
         self._measured: list[Measurement] = []
         self._ratios: list[float] = []
 
     def run(self, command: tuple[str, ...]) -> CheckReport:
-        """Check the config and return the report.
-
-        Raises:
-            ScriptError: the script fails by itself.
-            SetupError: the installation lacks something.
-            UsageError: the command gives another batch.
-        """
+        """Return the report; raises ``ScriptError`` where the script fails, ``UsageError`` for another batch."""
         detection = self._bench.detect()
-        plans = check_plans(self._stored.best.config, detection)
+        plans = check_plans(self._best.config, detection)
         self._lines.append(plans)
         self._check_identity(detection)
         # Plans that are gone are gone at any batch, and the rest would be measured without them.
         if plans.verdict is not CheckVerdict.FAILS:
-            if detection.batch != (stored := self._stored).best.batch:
+            if detection.batch != self._best.batch:
                 raise UsageError(
-                    f"The command gives a batch of {detection.batch}, and study '{stored.study}' is about "
-                    f"{stored.best.batch}. Give the script that batch, or write {{batch}} where its arguments take it."
+                    f"The command gives a batch of {detection.batch}, and study '{self._result.study}' is about "
+                    f"{self._best.batch}. Give the script that batch, or write {{batch}} where its arguments take it."
                 )
             here = Problem.of(detection, 0)
-            there = here.seen_here(self._stored.problem)
+            there = here.seen_here(self._problem)
             is_same_device = (here.device, here.device_bytes) == (there.device, there.device_bytes)
-            with hold_device(detection.device, f"check of study {self._stored.study}", self._on_note):
+            with hold_device(detection.device, f"check of study {self._result.study}", self._on_note):
                 self._measure(is_same_device=is_same_device)
         return self._report(command)
 
     def _check_identity(self, detection: Detection) -> None:
-        stored = self._stored
-        problem = Problem.of(detection, stored.problem.limit_bytes)
+        problem = Problem.of(detection, self._problem.limit_bytes)
         here = {**problem.parts, **Sizes.of(detection).parts}
-        there = {**problem.seen_here(stored.problem).parts, **stored.sizes.parts}
-        if stored.best.knobs:
+        there = {**problem.seen_here(self._problem).parts, **self._sizes.parts}
+        if self._best.knobs:
             # What was detected under other settings is not what the study began with: they may make another graph.
             here, there = ({**parts, "graph": "", "plans": ""} for parts in (here, there))
         self._lines += [
             CheckLine(what=found.part, stored=found.there, here=found.here, verdict=CheckVerdict.DIFFERS)
             for found in compare(here, there)
-        ] or [CheckLine(what="problem", stored=stored.problem.digest, here="the same")]
+        ] or [CheckLine(what="problem", stored=self._problem.digest, here="the same")]
 
     def _measure(self, *, is_same_device: bool) -> None:
-        best, result = self._stored.best, self._stored.result
+        best = self._best
         if not self._take(best.config).outcome.is_measured:
             return
         if not best.config.is_none:
             self._on_note("comparing its gradients with those without recompute")
             self._lines.append(check_gradients(self._bench.check(best.config)))
         can_compare = not best.config.is_none and best.relative_throughput is not None
-        if can_compare and result.baseline.outcome is not Outcome.OOM:
+        if can_compare and self._result.baseline.outcome is not Outcome.OOM:
             self._take_turns()
         else:
             all(self._take(best.config).outcome.is_measured for _ in range(ROUNDS - 1))  # until one is not
-        self._lines.insert(1, check_peak(self._peak_bytes, self._stored.steps_peak_bytes, best))
+        self._lines.insert(1, check_peak(self._peak_bytes, self._stored_peak_bytes, best))
         if self._ratios:
             self._lines.append(check_relative(self._ratios, best))
         else:
@@ -216,7 +200,7 @@ class Checker:
         for number in range(1, ROUNDS + 1):
             self._on_note(f"round {number} of {ROUNDS}, beside no recompute")
             reference = self._bench.measure(Config(), self._effort)
-            reference_seconds, seconds = comparable_steps([reference, self._take(self._stored.best.config)])
+            reference_seconds, seconds = comparable_steps([reference, self._take(self._best.config)])
             if not reference_seconds or not seconds:
                 return
             self._ratios.append(reference_seconds / seconds)
@@ -236,6 +220,12 @@ class Checker:
         return measurement
 
     @property
+    def _stored_peak_bytes(self) -> int | None:
+        """Return the peak of the config's steps, as its trial had it; the peak of its whole process is above that."""
+        peaks = [trial.measurement.peak_bytes for trial in self._trials if trial.config == self._best.config]
+        return next((peak for peak in peaks if peak is not None), None)
+
+    @property
     def _peak_bytes(self) -> int:
         return max(measurement.peak_bytes or 0 for measurement in self._measured)
 
@@ -245,12 +235,14 @@ class Checker:
 
     def _report(self, command: tuple[str, ...]) -> CheckReport:
         has_steps = bool(self._measured)
+        invalid = {CheckVerdict.FAILS, CheckVerdict.NOT_COMPARED}
         return CheckReport(
-            study=self._stored.study,
-            config=self._stored.best.description,
+            valid=all(line.verdict not in invalid for line in self._lines),
+            study=self._result.study,
+            config=self._best.description,
             command=command,
             lines=tuple(self._lines),
-            limit_bytes=self._stored.problem.limit_bytes,
+            limit_bytes=self._problem.limit_bytes,
             peak_bytes=self._peak_bytes if has_steps else None,
             samples_per_second=statistics.median(self._rates) if has_steps else None,
             relative_throughput=statistics.median(self._ratios) if self._ratios else None,

@@ -1,4 +1,7 @@
-"""Files written whole, locks, and the files that a user names on a command line."""
+"""Files written whole, locks, and the files that a user names on a command line.
+
+What is wrong with a file that the user named is told by a ``UsageError``, a fault of the machine by a ``SetupError``.
+"""
 
 from __future__ import annotations
 
@@ -22,17 +25,13 @@ DRAFT = re.compile(r"\.autorecompute-[0-9a-f]{12}")
 """The names of files that are being written, and of those that a kill left behind."""
 
 OWNER_ONLY = 0o600
-OTHERS = 0o077
-"""The bits of a mode that let other users in."""
+OTHERS = 0o077  # the bits of a mode that let other users in
 
 
 def write_whole(path: Path, content: str | bytes, *, is_durable: bool = False) -> None:
-    """Write a file whole; on any failure what was there before stays.
+    """Write a file whole; on any failure, which an ``OSError`` tells, what was there before stays.
 
     If it is to be durable, a loss of power, too, leaves the one content or the other: that costs some milliseconds.
-
-    Raises:
-        OSError: the disk is full, or the place cannot be written.
     """
     if isinstance(content, str):
         # Paths need not be UTF-8: what Python took in as a surrogate goes out as the byte it was.
@@ -78,10 +77,7 @@ def walk(folder: Path) -> Iterator[Path]:
 def open_private(path: Path) -> int:
     """Open a file for a lock, made where there is none, that other users cannot open; give its descriptor.
 
-    Whoever can open a file can hold a lock on it.
-
-    Raises:
-        OSError: it cannot be opened, or a link, a pipe or something else that is no file stands there.
+    Whoever can open a file can hold a lock on it. An ``OSError`` says that what stands there is no file.
     """
     # A pipe would be waited for, and the target of a link is not ours to open.
     descriptor = os.open(path, os.O_RDWR | os.O_CREAT | os.O_NOFOLLOW | os.O_NONBLOCK, OWNER_ONLY)
@@ -116,27 +112,10 @@ def is_file(path: Path) -> bool:
         return False
 
 
-def names_in(folder: Path) -> list[str]:
-    """Return the names of all that is in a folder; none where there is no folder.
-
-    Raises:
-        SetupError: it cannot be read.
-    """
-    try:
-        return sorted(path.name for path in folder.iterdir())
-    except (FileNotFoundError, NotADirectoryError):
-        return []
-    except OSError as error:
-        raise SetupError(
-            f"The folder {shown(folder)} cannot be read: {error.strerror}. Make it readable, or work in another one."
-        ) from error
-
-
 def open_named(file: Path, advice: str) -> io.BufferedReader:
     """Open a file that the user named to read it; ``advice`` says what to do where that cannot be read.
 
-    Raises:
-        UsageError: it cannot be read, or is a named pipe: one that nobody writes would be waited for, for ever.
+    A named pipe is refused: one that nobody writes would be waited for, for ever.
     """
     try:
         # A pipe that the shell made, as for <(command), has no path of its own, and somebody writes it.
@@ -148,11 +127,7 @@ def open_named(file: Path, advice: str) -> io.BufferedReader:
 
 
 def require_place(file: Path, *, force: bool) -> None:
-    """Check that a file can be made or replaced there, before anything is done for it.
-
-    Raises:
-        UsageError: there is a file that may not be replaced or something that is none, or there can be no file.
-    """
+    """Check that a file can be made or replaced there, before anything is done for it."""
     try:
         mode = file.stat().st_mode
     except FileNotFoundError:
@@ -167,13 +142,8 @@ def require_place(file: Path, *, force: bool) -> None:
         raise UsageError(f"{shown(file)} exists already. Add --force to replace it.")
 
 
-def write_named(file: Path, content: bytes, *, force: bool) -> None:
-    """Write a file whole or not at all; where the user named a link, what it leads to.
-
-    Raises:
-        UsageError: there is a file that may not be replaced or something that is none, or there can be no file.
-        SetupError: the disk is full, read-only or broken.
-    """
+def write_named(file: Path, content: str | bytes, *, force: bool) -> None:
+    """Write a file whole or not at all; where the user named a link, what it leads to."""
     require_place(file, force=force)
     try:
         write_whole(Path(os.path.realpath(file)), content)

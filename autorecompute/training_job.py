@@ -18,8 +18,7 @@ CHECKPOINTING = "checkpointing"
 KEPT, REPLACED = "the script's own", "replaced"
 """They are part of all that is measured; or they were switched off, and what was measured takes their place."""
 
-ALLOCATOR = "allocator"
-"""Name of the setting that tuning gave torch's allocator, among the versions of a detection."""
+ALLOCATOR = "allocator"  # name of the setting that tuning gave torch's allocator, among the versions of a detection
 
 ALLOCATOR_VARIABLES = ("PYTORCH_ALLOC_CONF", "PYTORCH_CUDA_ALLOC_CONF")
 """The second is the name before torch 2.9, which later ones warn of where the first is not set."""

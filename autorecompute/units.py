@@ -29,11 +29,7 @@ _SPAN = re.compile(r"(?:(\d+(?:\.\d+)?)\s*h)?\s*(?:(\d+(?:\.\d+)?)\s*m)?\s*(?:(\
 
 
 def parse_bytes(text: str) -> int:
-    """Read bytes written as ``900MiB``, ``40GiB``, ``16GB`` or a plain number of bytes.
-
-    Raises:
-        UsageError: the text is no amount of memory, or not a positive one.
-    """
+    """Read bytes written as ``900MiB``, ``40GiB``, ``16GB`` or a plain number of bytes, of one at least."""
     match = _QUANTITY.fullmatch(text.strip())
     unit = (match["unit"].lower() or "b") if match else ""
     if match is None or unit not in _BYTES_PER_UNIT:
@@ -47,11 +43,7 @@ def parse_bytes(text: str) -> int:
 
 
 def parse_seconds(text: str) -> float:
-    """Read seconds written as ``90s``, ``30m``, ``1.5h``, ``1h30m`` or a plain number of seconds.
-
-    Raises:
-        UsageError: the text is no span of time, or an empty one.
-    """
+    """Read seconds written as ``90s``, ``30m``, ``1.5h``, ``1h30m`` or a plain number of seconds, above 0."""
     is_number = text.strip().replace(".", "").isdigit()
     match = _SPAN.fullmatch(f"{text.strip()}s" if is_number else text.strip())
     if match is None or not any(match.groups()):

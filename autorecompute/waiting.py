@@ -26,8 +26,7 @@ class OutOfTime(Exception):  # noqa: N818  (that the time is over is no error)
     """The time that the user allowed is over."""
 
 
-_interruption = {"has_come": False, "is_raised": False}
-"""SIGINT or SIGTERM came, and was raised."""
+_interruption = {"has_come": False, "is_raised": False}  # SIGINT or SIGTERM came, and was raised
 
 
 def _note(_number: int, _frame: FrameType | None) -> None:
@@ -70,24 +69,14 @@ def left_seconds() -> float:
 
 
 def raise_if_over() -> None:
-    """Return if the command may go on.
-
-    Raises:
-        KeyboardInterrupt: the user stopped it.
-        OutOfTime: its time is over.
-    """
+    """Raise ``KeyboardInterrupt`` if the user stopped the command, and ``OutOfTime`` if its time is over."""
     _raise_once()
     if not left_seconds():
         raise OutOfTime
 
 
 def pause(seconds: float) -> None:
-    """Sleep, until the deadline at most.
-
-    Raises:
-        KeyboardInterrupt: the user stopped the command.
-        OutOfTime: its time is over.
-    """
+    """Sleep, until the deadline at most; raise what :func:`raise_if_over` raises."""
     raise_if_over()
     time.sleep(min(seconds, left_seconds()))
     raise_if_over()

@@ -19,10 +19,8 @@ class Status(enum.StrEnum):
     """State of a piece."""
 
     OK = "ok"
-    WARNING = "warning"
-    """Training works, and something is still not as it should be."""
-    MISSING = "missing"
-    """Training cannot work."""
+    WARNING = "warning"  # training works, and something is still not as it should be
+    MISSING = "missing"  # training cannot work
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -60,8 +60,7 @@ class Knob:
     name: str
     variables: dict[str, str]
     effect: str
-    needs: str = ""
-    """Systems on which it does anything, in words; empty for all."""
+    needs: str = ""  # systems on which it does anything, in words; empty for all
     why_not: Callable[[Config, Detection], str] = lambda _config, _detection: ""
     """Tells why it cannot be tried on a config of a detection, in words; empty where it can."""
     plans: Callable[[Detection], Sequence[Plan]] | None = None
@@ -74,8 +73,7 @@ class Emission:
 
     variables: dict[str, str]
     files: dict[Path, str] = field(default_factory=dict)
-    notes: dict[str, str] = field(default_factory=dict)
-    """Further advice to whoever trains, by its subject."""
+    notes: dict[str, str] = field(default_factory=dict)  # further advice to whoever trains, by its subject
 
 
 class ControllerBackend(Protocol):
@@ -105,38 +103,27 @@ class ControllerBackend(Protocol):
     ) -> Emission:
         """Render the config and the knobs of these names for these versions; files go into the folder.
 
-        Raises:
-            SetupError: these versions read no config of this form.
-            UsageError: the config cannot be written for them, or there is no knob of one of these names.
+        ``SetupError``: these versions read no config of this form. ``UsageError``: it cannot be written for them, or
+        there is no knob of one of these names.
         """
 
     def script(self, config: Config, versions: Mapping[str, str]) -> str:
         """Return the source of a file whose ``apply_recompute(model)`` switches the config on without this package.
 
-        Raises:
-            UsageError: there is no such form for the config.
+        A ``UsageError`` says that there is no such form for the config.
         """
 
     def unmeasured(self, config: Config, versions: Mapping[str, str]) -> str:
         """Return a file that switches on a config which nobody measured, with that word in it.
 
-        Raises:
-            UsageError: the training system reads no file.
+        A ``UsageError`` says that the training system reads no file.
         """
 
     def planned(self, environment: Mapping[str, str]) -> Config | None:
-        """Return the unmeasured config that these variables switch on; ``None`` where they switch on none.
-
-        Raises:
-            UsageError: they name a file that cannot be read.
-        """
+        """Return the unmeasured config that these variables switch on; ``None`` where they switch on none."""
 
     def offer(self, detection: Detection, environment: Mapping[str, str], dims: Mapping[str, int]) -> Offer:
-        """Return the offer at these dimensions, and the plans that these variables switch on.
-
-        Raises:
-            UsageError: they hold what the training system cannot read.
-        """
+        """Return the offer at these dimensions, and the plans that these variables switch on."""
 
     def takes_turns(self, detection: Detection) -> bool:
         """Tell whether a swap takes no time beside a step, so that configs can be timed in turns, a step of each."""
@@ -177,11 +164,7 @@ class WorkerBackend(Protocol):
     """A training system inside the user's process, which has nothing of what it does not override."""
 
     def install(self, listener: Listener) -> None:
-        """Hook into the training system before the user's script runs.
-
-        Raises:
-            SetupError: the system is not installed, or a part of it is missing.
-        """
+        """Hook into the training system before the user's script runs; a ``SetupError`` says what of it is missing."""
 
     def switch(self, config: Config, *, profiles: bool = False) -> None:
         """Train with another config from the next step on, between two steps; profile them until the next switch."""

@@ -5,7 +5,6 @@ from __future__ import annotations
 import functools
 import importlib
 import sys
-from pathlib import Path
 from typing import TYPE_CHECKING, Any, cast
 
 from autorecompute.errors import OwnCheckpointingError, SetupError
@@ -16,6 +15,7 @@ from autorecompute.units import printable
 if TYPE_CHECKING:
     import os
     from collections.abc import Callable, Collection, Mapping
+    from pathlib import Path
 
     from autorecompute.backends.interface import ControllerBackend, Emission, Listener, WorkerBackend
     from autorecompute.training_job import Detection
@@ -43,10 +43,8 @@ NOT_REPLACED = (
 class AutoBackend:
     """Several training systems in one process, until one of them trains; else it does as the one that trains does.
 
-    Args:
-        plain: The one that trains scripts which use no other; it can be taken out again.
-        others: The others by the module whose import brings them in.
-        make: Makes the half of a backend that runs in this process.
+    ``plain`` trains scripts which use no other, and can be taken out again. An import of their module brings in the
+    ``others``, of which ``make`` makes the half that runs in this process.
     """
 
     def __init__(
@@ -121,11 +119,7 @@ PACKAGES = {"ortmodule": "autorecompute.backends.ortmodule", "torch": "autorecom
 
 
 def controller(name: str) -> ControllerBackend:
-    """Return the controller's half of the backend of this name.
-
-    Raises:
-        SetupError: there is none.
-    """
+    """Return the controller's half of the backend of this name; a ``SetupError`` says that there is none."""
     return cast("ControllerBackend", _load(name, "controller"))
 
 
@@ -139,18 +133,10 @@ def plain_name() -> str:
     return next(backend.NAME for backend in controllers() if not backend.USED_BY)
 
 
-def known_cards() -> tuple[str, ...]:
-    """Return the cards whose kernels and allocator fake tensors can have."""
-    return _gather("CARDS")
-
-
 def worker(name: str, folder: Path) -> WorkerBackend:
     """Return the half inside the user's process of the backend of this name, or of all for ``AUTO``.
 
     Whoever gave the folder, where it may write files, removes it.
-
-    Raises:
-        SetupError: there is none of this name.
     """
     if name != AUTO:
         return cast("WorkerBackend", _load(name, "worker").make_backend(folder))
@@ -158,14 +144,6 @@ def worker(name: str, folder: Path) -> WorkerBackend:
     leaves = functools.partial(_holds_class_of, tuple(others))
     made = _load(plain_name(), "worker").make_backend(folder, leaves=leaves)
     return cast("WorkerBackend", AutoBackend(made, others, lambda backend: worker(backend.NAME, folder)))
-
-
-def plain_worker() -> Any:
-    """Return that of the backend that trains every script as it is, which can join a training that goes on.
-
-    ``note(optimizer)`` tells it of an optimizer that was made before. After ``uninstall()`` it follows nothing more.
-    """
-    return worker(plain_name(), Path())
 
 
 def is_decided() -> bool:
@@ -197,17 +175,13 @@ def _holds_class_of(packages: tuple[str, ...], module: Any) -> bool:
 
 
 def backend_of(versions: Mapping[str, str]) -> ControllerBackend:
-    """Return the backend that trained with these versions, as a detection or a result has them.
-
-    Raises:
-        SetupError: this autorecompute does not know it.
-    """
+    """Return the backend that trained with these versions, as a detection or a result has them."""
     return controller(versions.get("backend", ""))
 
 
 def variables() -> tuple[str, ...]:
     """Return all environment variables that decide about recompute in any of them."""
-    return _gather("VARIABLES")
+    return gather("VARIABLES")
 
 
 def trial_variables(name: str) -> dict[str, str]:
@@ -215,36 +189,18 @@ def trial_variables(name: str) -> dict[str, str]:
     return {variable: value for backend in controllers(name) for variable, value in backend.TRIAL_VARIABLES.items()}
 
 
-def cache_variables() -> tuple[str, ...]:
-    """Return all environment variables that name a folder for compiled code."""
-    return _gather("CACHE_VARIABLES")
-
-
-def log_variables() -> tuple[str, ...]:
-    """Return all environment variables that say how much the training systems log."""
-    return _gather("LOG_VARIABLES")
-
-
-def _gather(member: str) -> tuple[str, ...]:
+def gather(member: str) -> tuple[str, ...]:
+    """Return what all backends have under a name of :class:`ControllerBackend`, such as ``CARDS``, if they have it."""
     return tuple(dict.fromkeys(name for backend in controllers() for name in getattr(backend, member, ())))
 
 
 def render(config: Config, knobs: Collection[str], versions: Mapping[str, str], folder: Path) -> Emission:
-    """Render a config for an unmodified script, with the knobs of these names; derived each time, and stored nowhere.
-
-    Raises:
-        SetupError: these versions read no config of this form.
-        UsageError: the config cannot be written for them, or there is no knob of one of these names.
-    """
+    """Render a config for an unmodified script, with the knobs of these names; derived each time, stored nowhere."""
     return backend_of(versions).render(config, knobs=knobs, versions=versions, folder=folder)
 
 
 def apply_plans(model: Any, plans: str | os.PathLike[str] | None) -> None:
-    """Have a model recompute what a file of plans says; see :func:`autorecompute.apply`.
-
-    Raises:
-        UsageError: the file cannot be read, or was measured on another model.
-    """
+    """See :func:`autorecompute.apply`."""
     _load(plain_name(), "switch.applying").apply(model, plans)
 
 

@@ -69,9 +69,9 @@ def _run(arguments: list[str], rest: list[str]) -> int:
     os.environ.pop(STORAGE_VARIABLE, None)
     signal.signal(signal.SIGTERM, signal.default_int_handler)
     module, _, function = args.run.partition(".")
-    code = int(getattr(importlib.import_module(f"autorecompute.cli.{module}"), function)(args))
+    code = getattr(importlib.import_module(f"autorecompute.cli.{module}"), function)(args)
     sys.stdout.flush()
-    return code
+    return int(code or 0)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -130,10 +130,6 @@ class _Guarded(io.FileIO):
         """Write, or lead all that follows to nowhere: Python writes what it holds back once more when it ends.
 
         A message that nobody is there to read is dropped, and the command goes on to its answer.
-
-        Raises:
-            ReaderLeft: whoever read has seen enough.
-            SetupError: the disk is full, or the stream is closed.
         """
         try:
             return super().write(content)

@@ -14,7 +14,7 @@ from autorecompute.errors import UsageError
 from autorecompute.files import require_place, shown, write_named
 from autorecompute.result import VARIABLE as EVIDENCE_VARIABLE
 from autorecompute.startup import HOOKS_VARIABLE, prepend_to_python_path
-from autorecompute.studies import StudyFolder, load_result
+from autorecompute.studies import StudyFolder
 from autorecompute.studies.folder import PAGE, require_plain, write_atomically
 from autorecompute.trials.private import variables_of_known_code
 from autorecompute.units import printable
@@ -24,26 +24,26 @@ if TYPE_CHECKING:
     import argparse
 
 
-def run_emit(args: argparse.Namespace) -> int:
+def run_emit(args: argparse.Namespace) -> None:
     """Print or write the study's variables, or a config that nobody measured where that is asked for."""
     if args.unmeasured is None:
-        result = load_result(args.study)
-        text = RENDERERS[args.format or "shell"](result, hand_out(StudyFolder(args.study), result))
+        folder = StudyFolder(args.study)
+        result = folder.require_result()
+        text = RENDERERS[args.format or "shell"](result, hand_out(folder, result))
     else:
         text = render_unmeasured(Path(args.study), args.unmeasured, args.format or "json")
     if args.output is None:
         sys.stdout.write(text)
     else:
-        write_named(args.output, text.encode("utf-8", errors="surrogateescape"), force=args.force)
-    return 0
+        write_named(args.output, text, force=args.force)
 
 
-def run(args: argparse.Namespace) -> int:
-    """Replace this process by the command after ``--``, so it returns no exit code of its own."""
+def run(args: argparse.Namespace) -> None:
+    """Replace this process by the command after ``--``."""
     if not any(args.rest[:1]):
         raise UsageError(f"There is no command to run. Write it after --: autorecompute run {args.study} -- python …")
-    result = load_result(args.study)
     folder = StudyFolder(args.study)
+    result = folder.require_result()
     rendered = hand_out(folder, result)
     for rejection in folder.disproved():
         if rejection.config == require_best(result).config:
@@ -69,11 +69,7 @@ def run(args: argparse.Namespace) -> int:
 def replace_process(
     command: list[str], environment: dict[str, str], given_as: str = "the command after --"
 ) -> NoReturn:
-    """Become the command: same process id, its exit code and its signals are the caller's.
-
-    Raises:
-        UsageError: the command cannot be started.
-    """
+    """Become the command: same process id, its exit code and its signals are the caller's."""
     # Python ignores these two signals and exec would hand that on: a command expects their default.
     for number in (signal.SIGPIPE, signal.SIGXFSZ):
         signal.signal(number, signal.SIG_DFL)
@@ -85,7 +81,7 @@ def replace_process(
         raise UsageError(f"{shown(command[0])} cannot be started: {error.strerror}. Check {given_as}.") from error
 
 
-def run_report(args: argparse.Namespace) -> int:
+def run_report(args: argparse.Namespace) -> None:
     """Write the page and print its path."""
     from autorecompute.reports.page import make_page
 
@@ -100,6 +96,5 @@ def run_report(args: argparse.Namespace) -> int:
         write_atomically(page, make_page(folder, page))
     else:
         require_place(page, force=args.force)
-        write_named(page, make_page(folder, page).encode("utf-8", errors="surrogateescape"), force=args.force)
+        write_named(page, make_page(folder, page), force=args.force)
     print(printable(str(page), ""))
-    return 0

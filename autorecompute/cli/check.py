@@ -9,13 +9,13 @@ from typing import TYPE_CHECKING
 
 from autorecompute import codec
 from autorecompute.backends.registry import render, variables
-from autorecompute.checking import Checker, Stored
+from autorecompute.checking import Checker
 from autorecompute.emit import require_best
 from autorecompute.errors import NothingFitsError, UsageError
 from autorecompute.files import shown
 from autorecompute.plans import Config
 from autorecompute.reports.tables import print_check
-from autorecompute.studies import StudyFolder, load_result
+from autorecompute.studies import StudyFolder
 from autorecompute.studies.checked import keep_check
 from autorecompute.studies.folder import make_folder, require_plain
 from autorecompute.studies.records import trials_of
@@ -38,17 +38,18 @@ LAUNCHERS = {"torch.distributed.run", "torch.distributed.launch", "accelerate.co
 """Modules that start a script, and are none themselves."""
 
 
-def run(args: argparse.Namespace) -> int:
+def run(args: argparse.Namespace) -> None:
     """Check the config with the command after ``--``.
 
     What a study says of its command is not run: its folder may come from anybody, as in a repository that was cloned.
     """
-    folder, result = StudyFolder(args.study), load_result(args.study)
+    folder = StudyFolder(args.study)
+    result = folder.require_result()
     best = require_best(result)
     if not args.rest:
         raise UsageError(_ask_for_command(folder.name, result))
     job = replace(
-        job_of(as_typed(args.rest)),
+        job_of(args.rest),
         backend=result.versions["backend"],
         replaces_checkpointing=result.versions.get(CHECKPOINTING) == REPLACED,
     )
@@ -64,7 +65,6 @@ def run(args: argparse.Namespace) -> int:
     if folder.is_imported:
         keep_check(folder, best)
         print(f"autorecompute: study '{folder.name}' is confirmed on this machine", file=sys.stderr)
-    return 0
 
 
 def _explain(report: CheckReport) -> str:
@@ -94,17 +94,10 @@ def _ask_for_command(name: str, result: Result) -> str:
     )
 
 
-def as_typed(words: Sequence[str]) -> Sequence[str]:
-    """Return the command that the words after ``--`` stand for: a script may come alone."""
-    return [PYTHON, *words] if words and (words[0].endswith(SUFFIX) or words[0] == MODULE_FLAG) else words
-
-
 def job_of(command: Sequence[str]) -> Job:
-    """Return a command that was typed, as a worker is started with it.
-
-    Raises:
-        UsageError: it names no script, or one that does not exist.
-    """
+    """Return the command after ``--``, where a script may come alone, as a worker is started with it."""
+    if command[0].endswith(SUFFIX) or command[0] == MODULE_FLAG:
+        command = [PYTHON, *command]
     modules = [
         place + 1
         for place, word in enumerate(command[:-1])
@@ -127,24 +120,13 @@ def _check(folder: StudyFolder, result: Result, best: Best, job: Job, steps: int
     def note(sentence: str) -> None:
         print(f"autorecompute: {printable(sentence)}", file=sys.stderr)
 
-    stored = Stored(
-        study=folder.name,
-        problem=replace(folder.problem(), batch=best.batch),
-        sizes=folder.head().sizes,
-        result=result,
-        best=best,
-        trials=tuple(trials_of(folder)),
-    )
+    head, trials = folder.head(), trials_of(folder)
     batch = best.batch if job.takes_batch or not result.command_gives_batch else None
     command = tuple(job.plain_command(batch))
-    with interruptible(), _open_bench(folder, stored, job, batch) as bench:
-        return Checker(bench, stored, steps, note).run(command)
-
-
-def _open_bench(folder: StudyFolder, stored: Stored, job: Job, batch: int | None) -> Bench:
     require_plain(folder)
     logs = make_folder(folder.workers / "check")
-    rendered = render(Config(), stored.best.knobs, stored.result.versions, logs).variables
+    rendered = render(Config(), best.knobs, result.versions, logs).variables
     knobs = {name: value for name, value in rendered.items() if name not in variables()}
-    bench = Bench(job, batch, logs, limit_bytes=stored.problem.limit_bytes, study=folder.path)
-    return bench.under(knobs, logs) if knobs else bench
+    bench = Bench(job, batch, logs, limit_bytes=head.problem.limit_bytes, study=folder.path)
+    with interruptible(), bench.under(knobs, logs) if knobs else bench as bench:
+        return Checker(bench, head, result, trials, steps, note).run(command)

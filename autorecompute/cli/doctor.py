@@ -40,11 +40,7 @@ def run(args: argparse.Namespace) -> int:
 
 
 def diagnose(backend: ControllerBackend) -> list[Finding]:
-    """Look at the installation from a process of its own: torch is never imported here, and a broken one may crash.
-
-    Raises:
-        SetupError: that process died, or took longer than five minutes.
-    """
+    """Look at the installation from a process of its own: torch is never imported here, and a broken one may crash."""
     command = [sys.executable, "-m", f"{PACKAGES[backend.NAME]}.diagnose"]
     try:
         done = subprocess.run(

@@ -36,8 +36,7 @@ RAW = argparse.RawDescriptionHelpFormatter
 _ADDRESS = re.compile(r"(?<![\w+.-])[\w+.-]*://.*", re.DOTALL)
 _WITH_PASSWORD = re.compile(r"://.*(@|password=)", re.DOTALL)
 _STORAGE, _BATCH_FLAG = "--storage", "--batch-flag"
-REST = "rest"
-"""Name of the script's arguments among those of a verb."""
+REST = "rest"  # name of the script's arguments among those of a verb
 
 
 class Parser(argparse.ArgumentParser):
@@ -48,11 +47,7 @@ class Parser(argparse.ArgumentParser):
         super().__init__(**options, allow_abbrev=False)
 
     def parse_known_args(self, args: Any = None, namespace: Any = None) -> tuple[Any, list[str]]:
-        """Parse. What is left over is told by the verb itself, and not by the program.
-
-        Raises:
-            UsageError: something is left over.
-        """
+        """Parse. What is left over is told by the verb itself, and not by the program."""
         found, others = super().parse_known_args(args, namespace)
         strangers = [*vars(found).get(REST, ()), *others]
         hint = ""
@@ -66,21 +61,10 @@ class Parser(argparse.ArgumentParser):
         return found, others
 
     def error(self, message: str) -> NoReturn:
-        """Print how the verb is used; the message is on one line, and cut where an address begins.
-
-        Raises:
-            UsageError: always.
-        """
+        """Raise a ``UsageError`` after how the verb is used; its message is cut where an address begins."""
         self.print_usage(sys.stderr)
         text = printable(_ADDRESS.sub("(an address, not repeated: it may hold a password)", message), "")
         raise UsageError(f"{text[:1].upper()}{text[1:].rstrip('.')}. See: {self.prog} --help")
-
-
-def _add_command(parser: argparse.ArgumentParser) -> None:
-    """Add the script and its arguments: what follows ``--`` is taken away before the parser sees it."""
-    parser.add_argument("script", metavar="SCRIPT", type=Path, help="the training script")
-    parser.add_argument(REST, nargs="*", default=(), metavar="-- ARGUMENT", help="arguments of the script")
-    parser.add_argument("-m", dest="is_module", action="store_true", help="SCRIPT is a module, as in python -m")
 
 
 def prepared(arguments: Sequence[str]) -> list[str]:
@@ -137,9 +121,24 @@ def _add(verbs: Any, name: str, run: str, *, starts: bool = False, **texts: Any)
     return parser
 
 
-def _add_script_arguments(parser: argparse.ArgumentParser) -> None:
-    """Add what every verb that starts the user's script takes."""
-    _add_command(parser)
+def _add_job(verbs: Any, name: str, run: str, **texts: Any) -> argparse.ArgumentParser:
+    """Add a verb that starts the user's script, with what describes it."""
+    parser = _add(verbs, name, run, starts=True, **texts)
+    # What follows -- is taken away before the parser sees it.
+    parser.add_argument("script", metavar="SCRIPT", type=Path, help="the training script")
+    parser.add_argument(REST, nargs="*", default=(), metavar="-- ARGUMENT", help="arguments of the script")
+    parser.add_argument("-m", dest="is_module", action="store_true", help="SCRIPT is a module, as in python -m")
+    parser.add_argument(
+        "--replace-checkpointing",
+        action="store_true",
+        help="switch off the checkpointing that the script does itself, such as gradient_checkpointing=True, and "
+        "recompute in its place",
+    )
+    return parser
+
+
+def _add_trial_options(parser: argparse.ArgumentParser) -> None:
+    """Add what every verb takes that starts the script for nothing but its steps."""
     parser.add_argument("--batch-flag", metavar="FLAG", help="the script's flag that takes the batch")
     parser.add_argument("--launcher", default="", metavar="COMMAND", help="what starts the script instead of python")
     parser.add_argument(
@@ -148,28 +147,20 @@ def _add_script_arguments(parser: argparse.ArgumentParser) -> None:
         default=AUTO,
         help="the training system that recomputes (default: the one that the script uses)",
     )
-    _add_replacement(parser)
     parser.add_argument(
         "--debug-script", action="store_true", help="leave the terminal to the script, for breakpoint() and pdb in it"
     )
 
 
-def _add_replacement(parser: argparse.ArgumentParser) -> None:
-    """Add what switches the script's own checkpointing off."""
+def _add_limit_and_study(parser: argparse.ArgumentParser) -> None:
     parser.add_argument(
-        "--replace-checkpointing",
-        action="store_true",
-        help="switch off the checkpointing that the script does itself, such as gradient_checkpointing=True, and "
-        "recompute in its place",
+        "--memory-limit", metavar="SIZE", help="what the peak may reach, such as 40GiB (default: what the device has)"
     )
+    parser.add_argument("--study", metavar="NAME", help="name of the study (default: made from the command)")
 
 
 def asked_job(args: argparse.Namespace) -> Job:
-    """Return the job that the arguments of every such verb describe.
-
-    Raises:
-        UsageError: there is no such script, its launcher cannot be read, or the backend replaces no checkpointing.
-    """
+    """Return the job that the arguments of every such verb describe."""
     from autorecompute.trials import Job
 
     if args.replace_checkpointing and args.backend not in {AUTO, plain_name()}:
@@ -222,11 +213,7 @@ def in_a_name(batches: tuple[int, ...]) -> str:
 
 
 def parse_limit(text: str | None) -> int | None:
-    """Return the value of ``--memory-limit`` in bytes; ``None`` where it is not given.
-
-    Raises:
-        UsageError: it is no size, or one that is too small, as without its unit.
-    """
+    """Return the value of ``--memory-limit`` in bytes; ``None`` where it is not given."""
     if text is None:
         return None
     limit_bytes = parse_bytes(text)
@@ -245,16 +232,15 @@ def _dimension(text: str) -> tuple[str, int]:
 
 
 def _add_tune(verbs: Any) -> None:
-    parser = _add(
+    parser = _add_job(
         verbs,
         "tune",
         "tune.run",
-        starts=True,
         help="find the config to train with",
         description="Finds by measurement what to recompute under a memory limit, and prints how to train with it.",
         epilog="example:\n  autorecompute tune train.py --target-batch 32 --memory-limit 40GiB -- --epochs 1",
     )
-    _add_script_arguments(parser)
+    _add_trial_options(parser)
     group = parser.add_mutually_exclusive_group()
     group.add_argument(
         "--target-batch",
@@ -263,10 +249,7 @@ def _add_tune(verbs: Any) -> None:
         help="samples a forward on one device, or 'auto' for the batch with the most samples a second",
     )
     group.add_argument("--batches", type=_batch_list, metavar="N,N,...", help="tune and compare exactly these batches")
-    parser.add_argument(
-        "--memory-limit", metavar="SIZE", help="what the peak may reach, such as 40GiB (default: what the device has)"
-    )
-    parser.add_argument("--study", metavar="NAME", help="name of the study (default: made from the command)")
+    _add_limit_and_study(parser)
     parser.add_argument(
         "--storage",
         metavar="URL",
@@ -274,11 +257,7 @@ def _add_tune(verbs: Any) -> None:
         f"(default: {STORAGE_VARIABLE}, else a file in the study's folder)",
     )
     parser.add_argument(
-        "--max-trials",
-        type=_positive,
-        default=40,
-        metavar="N",
-        help="configs to measure at most (default 40)",
+        "--max-trials", type=_positive, default=40, metavar="N", help="configs to measure at most (default 40)"
     )
     parser.add_argument("--timeout", metavar="TIME", help="end with an answer within this time, such as 30m")
     parser.add_argument("--steps", type=_positive, default=5, metavar="N", help="timed steps of a trial (default 5)")
@@ -295,22 +274,17 @@ def _add_tune(verbs: Any) -> None:
 
 
 def _add_train(verbs: Any) -> None:
-    parser = _add(
+    parser = _add_job(
         verbs,
         "train",
         "train.run",
-        starts=True,
         help="train, and tune in the first steps of that training",
         description="Trains the unmodified script to its own end. Its first steps are trials:\n"
         "each runs a config that is very likely to fit. The fastest then stays on. A trial step\n"
         "can still run out of memory. For plain PyTorch, in one process or several ranks.",
         epilog="example:\n  autorecompute train train.py --memory-limit 40GiB -- --epochs 3",
     )
-    _add_command(parser)
-    parser.add_argument(
-        "--memory-limit", metavar="SIZE", help="what the peak may reach, such as 40GiB (default: what the device has)"
-    )
-    parser.add_argument("--study", metavar="NAME", help="name of the study (default: made from the command)")
+    _add_limit_and_study(parser)
     parser.add_argument(
         "--tuning-steps",
         type=_positive,
@@ -321,21 +295,19 @@ def _add_train(verbs: Any) -> None:
     parser.add_argument(
         "--launcher", default="", metavar="COMMAND", help='what starts the ranks, such as "torchrun --nproc-per-node 2"'
     )
-    _add_replacement(parser)
     parser.set_defaults(batch_flag=None)
 
 
 def _add_plans(verbs: Any) -> None:
-    parser = _add(
+    parser = _add_job(
         verbs,
         "plans",
         "plans.run",
-        starts=True,
         help="what could be recomputed, and what it would save",
         description="Runs the script up to its first training step and prints what could be recomputed.",
         epilog="example:\n  autorecompute plans train.py --batch 32 --details -- --epochs 1",
     )
-    _add_script_arguments(parser)
+    _add_trial_options(parser)
     parser.add_argument("--batch", type=_positive, metavar="N", help="state savings at this batch")
     parser.add_argument(
         "--dim",

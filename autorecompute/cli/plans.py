@@ -14,7 +14,7 @@ from rich.console import Console
 from rich.progress import track
 
 from autorecompute import codec
-from autorecompute.backends.registry import AUTO, backend_of, known_cards, log_variables, plain_name
+from autorecompute.backends.registry import AUTO, backend_of, gather, plain_name
 from autorecompute.cli.parsers import LEVELS, asked_job, parse_limit
 from autorecompute.errors import NothingFitsError, ScriptError, SetupError, UsageError, WrongBatchError
 from autorecompute.files import shown
@@ -46,16 +46,11 @@ if TYPE_CHECKING:
 DETECTION_BATCH = 8
 """Plans do not depend on the batch: a script that takes one is given no more than this to find them."""
 
-STEPS_A_CONFIG = 2
-"""One to warm up, one to profile."""
+STEPS_A_CONFIG = 2  # one to warm up, one to profile
 
 
 def look(args: argparse.Namespace, level: str | None) -> tuple[list[Overview], PeakView | None]:
-    """Return the overview of each rank, the first one first, and the view of its peak, if that is wanted.
-
-    Raises:
-        AutorecomputeError: there is nothing to look at, for one of the reasons that have an exit code.
-    """
+    """Return the overview of each rank, the first one first, and the view of its peak, if that is wanted."""
     limit_bytes = parse_limit(args.memory_limit)
     if args.card is not None and not args.fake:
         raise UsageError("--card says what fake tensors stand for. Add --fake, or leave it out.")
@@ -71,7 +66,7 @@ def look(args: argparse.Namespace, level: str | None) -> tuple[list[Overview], P
     if args.launcher and _peak_options(args):
         raise UsageError("One process is profiled at a time: leave out --launcher, or --peak and --memory-limit.")
     if args.log_level is not None:
-        os.environ |= dict.fromkeys(log_variables(), args.log_level.upper())
+        os.environ |= dict.fromkeys(gather("LOG_VARIABLES"), args.log_level.upper())
     follows = level not in {None, "warning"} and not args.debug_script
     try:
         return _look_at(_small_batch(job, args), job, args, limit_bytes, follows=follows)
@@ -89,8 +84,8 @@ def _on_fakes(job: Job, args: argparse.Namespace) -> Job:
         raise UsageError(f"Only plain PyTorch runs on fake tensors. Leave out --backend {args.backend}, or --fake.")
     if args.launcher:
         raise UsageError("One process runs on fake tensors. Leave out --launcher, or --fake; --ranks N stands for it.")
-    if args.card is not None and args.card not in known_cards():
-        raise UsageError(f"The card {shown(args.card)} is not known. Choose among: {', '.join(known_cards())}.")
+    if args.card is not None and args.card not in (cards := gather("CARDS")):
+        raise UsageError(f"The card {shown(args.card)} is not known. Choose among: {', '.join(cards)}.")
     return replace(job, backend=plain, fakes=True, card=args.card or "", ranks=args.ranks)
 
 
@@ -236,11 +231,11 @@ def _tune_command(args: argparse.Namespace, job: Job) -> str:
     return shlex.join(["autorecompute", "tune", *script, *flags, *rest])
 
 
-def run(args: argparse.Namespace) -> int:
+def run(args: argparse.Namespace) -> None:
     """Detect, profile if that is wanted, and print."""
     level = args.log_level
     if level is None:
-        word = next((os.environ[name] for name in log_variables() if name in os.environ), "").lower()
+        word = next((os.environ[name] for name in gather("LOG_VARIABLES") if name in os.environ), "").lower()
         level = "warning" if word in {"error", "fatal"} else word if word in LEVELS else None
     overviews, view = look(args, level)
     for problem in overviews[0].offer.problems:
@@ -251,7 +246,6 @@ def run(args: argparse.Namespace) -> int:
         print(codec.dumps(Plans.of(overviews, view)))
     else:
         _print(args, level, overviews, view)
-    return 0
 
 
 def _print(args: argparse.Namespace, level: str | None, overviews: Sequence[Overview], view: PeakView | None) -> None:

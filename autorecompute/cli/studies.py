@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import gzip
 import sys
 from typing import TYPE_CHECKING
 
@@ -14,10 +15,9 @@ from autorecompute.reports.answer import NOT_OUR_COMMAND, print_result, print_tr
 from autorecompute.reports.documents import Answer, NearestStudy, ShownStudy
 from autorecompute.reports.tables import StudyLine, StudyList, print_identity, print_nearest, print_studies
 from autorecompute.studies import StudyFolder, list_studies
-from autorecompute.studies.archive import GZIP_SUFFIX, compress, dump, read_archive
+from autorecompute.studies.archive import GZIP_SUFFIX, dump, read_archive
 from autorecompute.studies.folder import is_name
-from autorecompute.studies.importing import delete, find_removable, import_records, remove, require_removable, size_of
-from autorecompute.studies.problem import Tuned
+from autorecompute.studies.importing import find_removable, import_records, remove, require_removable, size_of
 from autorecompute.studies.records import describe_missing, place_of, read_records, trials_of, trials_of_answer
 from autorecompute.studies.transfer import find_most_alike
 from autorecompute.trials.private import forget_compiled_code
@@ -26,17 +26,19 @@ from autorecompute.units import format_bytes, printable
 if TYPE_CHECKING:
     import argparse
 
+    from autorecompute.studies.problem import Head
     from autorecompute.studies.transfer import StoredStudy
 
 
-def run_show(args: argparse.Namespace) -> int:
+def run_show(args: argparse.Namespace) -> None:
     """Print a study, or their list."""
     if args.study is None:
         if args.why:
             raise UsageError("--why is about one study. Name it: autorecompute show STUDY --why")
-        return run_list(args)
+        run_list(args)
+        return
     folder = StudyFolder(args.study)
-    tuned = Tuned.of(folder.head())
+    tuned = folder.head()
     nearest = None
     if args.why:
         nearest = find_most_alike(tuned, folder, lambda text: print(printable(text), file=sys.stderr))
@@ -47,10 +49,9 @@ def run_show(args: argparse.Namespace) -> int:
         if args.why:
             print()
             print_nearest(tuned, nearest)
-    return 0
 
 
-def _print_json(folder: StudyFolder, tuned: Tuned, nearest: StoredStudy | None, *, tells_nearest: bool) -> None:
+def _print_json(folder: StudyFolder, tuned: Head, nearest: StoredStudy | None, *, tells_nearest: bool) -> None:
     trials, result = trials_of(folder), folder.result()
     answer, told = None, None
     if result is not None:
@@ -59,8 +60,8 @@ def _print_json(folder: StudyFolder, tuned: Tuned, nearest: StoredStudy | None, 
         told = NearestStudy(
             study=nearest.name,
             is_shipped=nearest.is_shipped,
-            has_same_plans=nearest.has_same_plans,
-            differences=tuple(tuned.compare(nearest.tuned)),
+            has_same_plans=tuned.problem.has_same_plans(nearest.head.problem),
+            differences=tuple(tuned.compare(nearest.head)),
         )
     shown = ShownStudy(
         provenance=folder.provenance(),
@@ -72,7 +73,7 @@ def _print_json(folder: StudyFolder, tuned: Tuned, nearest: StoredStudy | None, 
     print(codec.dumps(shown))
 
 
-def _print(folder: StudyFolder, tuned: Tuned) -> None:
+def _print(folder: StudyFolder, tuned: Head) -> None:
     # All is read before anything is printed: what cannot be read ends in a sentence alone.
     trials, result, place = trials_of(folder), folder.result(), place_of(folder)
     own, is_imported = trials_of_answer(folder, result) if result else [], folder.is_imported
@@ -93,17 +94,16 @@ def _print(folder: StudyFolder, tuned: Tuned) -> None:
         print(f"{describe_missing(folder)} No answer yet: {again} to go on.".strip())
 
 
-def run_list(args: argparse.Namespace) -> int:
+def run_list(args: argparse.Namespace) -> None:
     """Print the studies there are."""
     studies = tuple(map(StudyLine.of, list_studies()))
     if args.json:
         print(codec.dumps(StudyList(studies=studies)))
     else:
         print_studies(studies)
-    return 0
 
 
-def run_export(args: argparse.Namespace) -> int:
+def run_export(args: argparse.Namespace) -> None:
     """Write a study's archive."""
     folder = StudyFolder(args.study)
     if missing := describe_missing(folder):
@@ -112,12 +112,11 @@ def run_export(args: argparse.Namespace) -> int:
     if args.output is None:
         sys.stdout.write(archive.decode())
     else:
-        is_compressed = args.output.name.endswith(GZIP_SUFFIX)
-        write_named(args.output, compress(archive) if is_compressed else archive, force=args.force)
-    return 0
+        packed = gzip.compress(archive, mtime=0) if args.output.name.endswith(GZIP_SUFFIX) else archive
+        write_named(args.output, packed, force=args.force)
 
 
-def run_import(args: argparse.Namespace) -> int:
+def run_import(args: argparse.Namespace) -> None:
     """Make a study of an archive."""
     records = read_archive(args.file)
     name = records.head.study if args.study is None else args.study
@@ -126,10 +125,9 @@ def run_import(args: argparse.Namespace) -> int:
     knobs = {backend.NAME: frozenset(knob.name for knob in backend.KNOBS) for backend in controllers()}
     folder = import_records(records, name, knobs, force=args.force)
     print(f"study {folder.path}", file=sys.stderr)
-    return 0
 
 
-def run_delete(args: argparse.Namespace) -> int:
+def run_delete(args: argparse.Namespace) -> None:
     """Remove studies, after asking on a terminal."""
     folders = [StudyFolder(name) for name in dict.fromkeys(args.studies)]
     for folder in folders:
@@ -139,11 +137,11 @@ def run_delete(args: argparse.Namespace) -> int:
         require_removable(folder)
     if not args.force and not _agrees(folders):
         print("nothing was removed", file=sys.stderr)
-        return 0
+        return
     for folder in folders:
-        print(f"removed {folder.path}, {format_bytes(delete(folder))}", file=sys.stderr)
+        require_removable(folder)  # while the user was asked, a tuning may have begun
+        print(f"removed {folder.path}, {format_bytes(remove(folder.path))}", file=sys.stderr)
         forget_compiled_code(folder.path)
-    return 0
 
 
 def _agrees(folders: list[StudyFolder]) -> bool:
@@ -155,11 +153,10 @@ def _agrees(folders: list[StudyFolder]) -> bool:
     return sys.stdin.readline().strip().lower() in {"y", "yes"}
 
 
-def run_prune(args: argparse.Namespace) -> int:
+def run_prune(args: argparse.Namespace) -> None:
     """Remove what reuse does not need, and print it."""
     found = list(find_removable())
     for path, why in found:
         print(f"{path}  {format_bytes(size_of(path))}  {why}")
     total = sum(size_of(path) if args.dry_run else remove(path) for path, _ in found)
     print(f"{'would free' if args.dry_run else 'freed'} {format_bytes(total)}", file=sys.stderr)
-    return 0

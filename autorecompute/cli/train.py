@@ -29,15 +29,12 @@ from autorecompute.worker.protocol import SETTINGS_VARIABLE, SearchRequest, Sett
 if TYPE_CHECKING:
     import argparse
 
-NICENESS = 10
-"""The search leaves the processors to the training."""
-
-MOST_TRIALS = 1000
-"""Steps are what trials are counted in here."""
+NICENESS = 10  # the search leaves the processors to the training
+MOST_TRIALS = 1000  # steps are what trials are counted in here
 
 
-def run(args: argparse.Namespace) -> int:
-    """Become the training, so it returns no exit code of its own; the search runs in a process beside it."""
+def run(args: argparse.Namespace) -> None:
+    """Become the training; the search runs in a process beside it."""
     limit_bytes = parse_limit(args.memory_limit)
     args.backend = registry.plain_name()
     job = asked_job(args)

@@ -30,7 +30,7 @@ if TYPE_CHECKING:
     from autorecompute.studies.storage import StorageUrl
 
 
-def run(args: argparse.Namespace) -> int:
+def run(args: argparse.Namespace) -> None:
     """Tune, or answer from the finished study."""
     limit_bytes = parse_limit(args.memory_limit)
     timeout_seconds = parse_seconds(args.timeout) if args.timeout is not None else None
@@ -59,15 +59,14 @@ def run(args: argparse.Namespace) -> int:
     session = TuningSession(
         job=job, folder=folder, settings=settings, batches=batches, storage=storage, debugs=args.debug_script
     )
-    code: int | None = None
+    is_answered = False
     try:
         with interruptible():
-            code = _tune(session, as_json=args.json)
+            _tune(session, as_json=args.json)
+            is_answered = True
     except KeyboardInterrupt:
-        if code is None:
+        if not is_answered:  # a signal that comes behind the answer interrupts nothing
             raise
-    assert code is not None, "what ended without an answer has raised"
-    return code  # a signal that came behind the answer interrupted nothing
 
 
 def _storage(args: argparse.Namespace, *, is_for_one: bool) -> StorageUrl | None:
@@ -82,7 +81,7 @@ def _storage(args: argparse.Namespace, *, is_for_one: bool) -> StorageUrl | None
     return parse_storage(text, "--storage" if is_given else STORAGE_VARIABLE)
 
 
-def _tune(session: TuningSession, *, as_json: bool) -> int:
+def _tune(session: TuningSession, *, as_json: bool) -> None:
     session.require_own()
     try:
         with LiveView(has_bar=not session.debugs, is_shared=session.storage is not None) as view:
@@ -107,7 +106,6 @@ def _tune(session: TuningSession, *, as_json: bool) -> int:
         interrupted.has_answer = session.so_far is not None
         raise interrupted from None
     _print(result, session.folder, as_json=as_json)
-    return 0
 
 
 def _print(result: Result, folder: StudyFolder, *, as_json: bool) -> None:

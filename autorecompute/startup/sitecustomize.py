@@ -15,21 +15,15 @@ if TYPE_CHECKING:
     from typing import Any
 
 HOOKS_VARIABLE = "AUTORECOMPUTE_HOOKS"
-OURS = "autorecompute.backends."
-"""Functions are called from modules below this one alone, whatever the variable says."""
-
+OURS = "autorecompute.backends."  # functions are called from modules below this one alone, whatever the variable says
 BEFORE, AFTER = "before", "after"
 
 
 class ImportWatch:
     """An import hook that finds one module as the finders behind it do, and is gone once that has run.
 
-    Who only looks a module up, as ``importlib.util.find_spec`` does, has not imported it.
-
-    Args:
-        module: The module's full name.
-        before: Called just before the module runs.
-        after: Called with the module when it has run.
+    Who only looks a module up, as ``importlib.util.find_spec`` does, has not imported it. ``before`` is called just
+    before the module runs, and ``after`` with the module when it has run.
     """
 
     def __init__(

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from autorecompute.studies.folder import StudyFolder, list_studies, load_result
+from autorecompute.studies.folder import StudyFolder, list_studies
 from autorecompute.studies.problem import Problem, Sizes
 
-__all__ = ["Problem", "Sizes", "StudyFolder", "list_studies", "load_result"]
+__all__ = ["Problem", "Sizes", "StudyFolder", "list_studies"]

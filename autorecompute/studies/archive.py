@@ -36,16 +36,13 @@ if TYPE_CHECKING:
 FORMAT: Final = "autorecompute study archive"
 VERSION: Final = 3
 GZIP_SUFFIX = ".gz"
-COMMAND, UUID = "command", "uuid"
-"""The fields that hold the words of a command, and the number of a card."""
-
+COMMAND, UUID = "command", "uuid"  # the fields that hold the words of a command, and the number of a card
 IN_WORDS = frozenset(
     ("message", "trace", "warnings", "marks", "reason", "unconfirmed", "why_not", "refusals", "no_steps")
 )
 """The fields with words for people, which may name files. In all others a slash is no path's: ``*/gelu`` is a site."""
 
-_FOLDERS = re.compile(r"\A(?!//)~?/(?:[^/]*/)*(?=[^/])")
-"""All of an absolute path but its last part."""
+_FOLDERS = re.compile(r"\A(?!//)~?/(?:[^/]*/)*(?=[^/])")  # all of an absolute path but its last part
 
 _QUOTED = re.compile(r"(?P<quote>[\"'`])(?P<path>~?/(?:(?!(?P=quote))[^\n])*)(?P=quote)")
 """A path in quotes, as Python and our own messages have it, which may have spaces in it."""
@@ -84,11 +81,6 @@ def dump(records: StudyRecords) -> bytes:
     lines += ({kind: record} for kind in FILES if (record := getattr(records, kind)) is not None)
     lines.append({"end": LastLine(lines=len(lines) + 1)})
     return "".join(f"{codec.write(_portable(codec.to_plain(line)))}\n" for line in lines).encode()
-
-
-def compress(archive: bytes) -> bytes:
-    """Return the archive as gzip has it, the same each time."""
-    return gzip.compress(archive, mtime=0)
 
 
 def _portable(value: Any, field: str = "") -> Any:

@@ -17,16 +17,12 @@ if TYPE_CHECKING:
 class CheckVerdict(enum.StrEnum):
     """Verdict of a line of a check."""
 
-    OK = "ok"
-    """As it was stored, or as good."""
-    DIFFERS = "differs"
-    """Another than stored; the config may hold all the same."""
-    NOT_CHECKED = "not_checked"
-    """Not to be told here; the config may hold all the same."""
+    OK = "ok"  # as it was stored, or as good
+    DIFFERS = "differs"  # another than stored; the config may hold all the same
+    NOT_CHECKED = "not_checked"  # not to be told here; the config may hold all the same
     NOT_COMPARED = "not_compared"
     """The config is called valid only once this is known, and what kept it from being found out may not last."""
-    FAILS = "fails"
-    """The config is not valid here."""
+    FAILS = "fails"  # the config is not valid here
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -44,6 +40,7 @@ class CheckLine:
 class CheckReport:
     """All that a check found."""
 
+    valid: Annotated[bool, "True if the config still holds here: no line fails, and its gradients were compared."]
     study: Annotated[str, "The study."]
     config: Annotated[str, "Its config in a few words."]
     command: Annotated[tuple[str, ...], "The command that was run."]
@@ -54,11 +51,6 @@ class CheckReport:
     relative_throughput: Annotated[Ratio | None, "Median of its rounds over those without recompute, if compared."] = (
         None
     )
-
-    @property
-    def valid(self) -> Annotated[bool, "True if the config still holds here: nothing fails or is left to compare."]:
-        """Tell whether the config still holds here: all that it takes was found out, and nothing speaks against it."""
-        return not self.failures and not self.open
 
     @property
     def failures(self) -> tuple[CheckLine, ...]:

@@ -19,29 +19,25 @@ import shlex
 import stat
 from contextlib import contextmanager
 from dataclasses import replace
-from datetime import UTC, datetime
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, TypeVar
 
 import psutil
 
-from autorecompute import __version__, codec
+from autorecompute import codec
 from autorecompute.codec import ABSENT, UnreadableError
 from autorecompute.errors import SetupError, UsageError
-from autorecompute.files import is_file, names_in, open_private, shown, walk, write_whole
+from autorecompute.files import is_file, open_private, shown, walk, write_whole
 from autorecompute.measurement import Trial
 from autorecompute.result import NAME as EVIDENCE
 from autorecompute.result import Best, Rejection, Result, read_evidence
-from autorecompute.studies.problem import Head, Provenance, Sizes, Tuned
+from autorecompute.studies.problem import DIGEST_LENGTH, Head, Provenance
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator, Mapping, Sequence
 
-    from autorecompute.studies.problem import Problem
-
 
 IDENTITIES = (Path("/etc/machine-id"), Path("/var/lib/dbus/machine-id"))
-DIGEST_LENGTH = 16
 
 
 @functools.cache
@@ -54,8 +50,7 @@ def this_machine() -> str:
     return hashlib.sha256(f"autorecompute study on {identity}".encode()).hexdigest()[:DIGEST_LENGTH]
 
 
-LONGEST_NAME = 200
-"""Bytes; a file name may have 255, and drafts of files need a few."""
+LONGEST_NAME = 200  # bytes; a file name may have 255, and drafts of files need a few
 
 BLANK = "\u034f\u115f\u1160\u17b4\u17b5\u2800\u3164\uffa0\ufffc"
 """Letters and marks that fonts draw as nothing, though Unicode counts them as printable."""
@@ -123,11 +118,7 @@ def saying_what_fails(path: Path) -> Iterator[None]:
 
 
 def require_plain(folder: StudyFolder) -> None:
-    """Check that nothing in a study's folder leads elsewhere.
-
-    Raises:
-        SetupError: a link, a pipe or the like lies there, or the folder is a link and what it leads to is no study.
-    """
+    """Check that nothing in a study's folder leads elsewhere; the folder itself may be a link to a study."""
     if folder.path.is_symlink() and not folder.exists():
         raise SetupError(_describe(folder.path, "a link to what is no study"))
     for path in walk(folder.path) if folder.path.is_dir() else ():
@@ -146,13 +137,9 @@ def _describe(path: Path, what: str) -> str:
 
 T = TypeVar("T")
 
-FORMAT = 3
-"""Counts up when an older autorecompute could no longer read a study, or a newer one would misread it."""
-
+FORMAT = 3  # counts up when an older autorecompute could no longer read a study, or a newer one would misread it
 STUDIES = Path("studies")
-PAGE = "report.html"
-"""The page that ``autorecompute report`` makes."""
-
+PAGE = "report.html"  # the page that autorecompute report makes
 STUDY = "study.json"
 IN_PROGRESS = "in_progress.json"
 REJECTED, IN_REJECTED = "rejected.json", "rejected"
@@ -168,9 +155,6 @@ class StudyFolder:
     Attributes:
         best: The folder of files that the answer's variables name.
         evidence: The file in which trainings tell what they found out about a config.
-
-    Raises:
-        UsageError: its name leads to another place, hides it, cannot be seen or typed, or looks like an option.
     """
 
     def __init__(self, name: str, root: Path | None = None) -> None:
@@ -213,18 +197,6 @@ class StudyFolder:
             if not (self.exists() or (self.path / ".gitignore").exists()):
                 (self.path / ".gitignore").write_text("*\n", encoding="utf-8")
 
-    def begin(self, problem: Problem, command: Sequence[str], sizes: Sizes | None = None) -> None:
-        """Write down what the study is about, which begins now."""
-        head = Head(
-            study=self.name,
-            created=datetime.now(UTC).isoformat(timespec="seconds"),
-            autorecompute=__version__,
-            command=tuple(command),
-            problem=problem,
-            sizes=sizes or Sizes(),
-        )
-        self.keep_head(head)
-
     def keep_head(self, head: Head, *, is_imported: bool = False) -> None:
         """Write down what the study is about, and whether it comes from an archive, in ``study.json``."""
         self.write(STUDY, _provenance_of(head, this_machine(), is_imported=is_imported))
@@ -243,10 +215,6 @@ class StudyFolder:
     def is_imported(self) -> bool:
         """Tell whether the study comes from an archive, which somebody else may have made."""
         return self._provenance().get(IS_IMPORTED) is True
-
-    def problem(self) -> Problem:
-        """Return the problem the study is about."""
-        return self.head().problem
 
     def _provenance(self) -> dict[str, Any]:
         if not self.exists():
@@ -342,6 +310,13 @@ class StudyFolder:
         told = tuple(one.reason for one in self.disproved() if result.best and result.best.config == one.config)
         return replace(result, study=self.name, warnings=(*result.warnings, *told))
 
+    def require_result(self) -> Result:
+        """Return the answer; a ``UsageError`` says that the study has none yet."""
+        self.head()
+        if (result := self.result()) is None:
+            raise UsageError(f"Study '{self.name}' has no answer yet. Finish it: run its tune command again.")
+        return result
+
     @contextmanager
     def _saying_what_is_wrong(self, name: str) -> Iterator[None]:
         try:
@@ -364,17 +339,13 @@ def _provenance_of(head: Head, machine: object, *, is_imported: bool) -> Provena
     )
 
 
-def bind(folder: StudyFolder, tuned: Tuned, note: Callable[[str], None]) -> bool:
-    """Begin the study with what is tuned, or check that it was begun with the same; tell whether it began.
-
-    Raises:
-        UsageError: the study holds another problem, or was imported.
-    """
+def bind(folder: StudyFolder, tuned: Head, note: Callable[[str], None]) -> bool:
+    """Begin the study with what is tuned, or check that it was begun with the same; tell whether it began."""
     require_own(folder)
     if not folder.exists():
-        folder.begin(tuned.problem, tuned.command, tuned.sizes)
+        folder.keep_head(tuned)
         return True
-    stored = Tuned.of(folder.head())
+    stored = folder.head()
     if conflicts := tuned.conflicts(stored):
         raise UsageError(
             f"Study '{folder.name}' holds another problem: here it is {'; '.join(conflicts)}. "
@@ -386,11 +357,7 @@ def bind(folder: StudyFolder, tuned: Tuned, note: Callable[[str], None]) -> bool
 
 
 def require_own(folder: StudyFolder) -> None:
-    """Check that a study, where there is one, was not imported: its figures are those of another machine.
-
-    Raises:
-        UsageError: it was.
-    """
+    """Check that a study, where there is one, was not imported: its figures are those of another machine."""
     if folder.exists() and folder.is_imported:
         raise UsageError(
             f"Study '{folder.name}' was imported, and what is measured here goes into a study of its own. Add --study "
@@ -400,17 +367,16 @@ def require_own(folder: StudyFolder) -> None:
 
 def list_studies(root: Path | None = None) -> list[StudyFolder]:
     """Return the studies there are, by name."""
-    names = filter(is_name, names_in(root or STUDIES))
-    return [folder for name in names if (folder := StudyFolder(name, root)).exists()]
-
-
-def load_result(name: str, root: Path | None = None) -> Result:
-    """Return the answer of a study; a ``UsageError`` says that it has none yet."""
-    folder = StudyFolder(name, root)
-    folder.head()
-    if (result := folder.result()) is None:
-        raise UsageError(f"Study '{name}' has no answer yet. Finish it: run its tune command again.")
-    return result
+    place = root or STUDIES
+    try:
+        names = sorted(path.name for path in place.iterdir())
+    except (FileNotFoundError, NotADirectoryError):
+        return []
+    except OSError as error:
+        raise SetupError(
+            f"The folder {shown(place)} cannot be read: {error.strerror}. Make it readable, or work in another one."
+        ) from error
+    return [folder for name in filter(is_name, names) if (folder := StudyFolder(name, root)).exists()]
 
 
 LOCK = ".lock"
@@ -442,9 +408,6 @@ def using(folder: StudyFolder) -> Iterator[None]:
 
     The lock is the kernel's and goes with the process, however that ends. It is on a file that only this user can open:
     the folder itself could be locked by everybody who can read it.
-
-    Raises:
-        UsageError: another process tunes it.
     """
     file = folder.path / LOCK
     with saying_what_fails(file):

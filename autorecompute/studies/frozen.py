@@ -20,14 +20,9 @@ if TYPE_CHECKING:
 
     from autorecompute.plans import Plan, Space
 
-CONSTRAINT = "bytes over the limit"
-"""The name of the one constraint of every trial: above 0 the config does not fit."""
-
-PRESET = "preset"
-"""The parameter that is about opaque presets; empty where the plans are chosen one by one."""
-
-TRIAL_ATTRIBUTE = "trial"
-"""Key under which a stored trial keeps its measurement."""
+CONSTRAINT = "bytes over the limit"  # the name of the one constraint of every trial: above 0 the config does not fit
+PRESET = "preset"  # the parameter that is about opaque presets; empty where the plans are chosen one by one
+TRIAL_ATTRIBUTE = "trial"  # key under which a stored trial keeps its measurement
 
 
 def distributions_of(space: Space) -> dict[str, BaseDistribution]:
@@ -100,10 +95,7 @@ def freeze(
 def thaw(frozen: FrozenTrial, space: Space, *, limit_bytes: int, step_seconds: float | None) -> Trial:
     """Return the trial that Optuna keeps, as far as its parameters and constraint tell; as it was where we stored it.
 
-    Its value stands for a step time.
-
-    Raises:
-        UsageError: the trial has a value and nobody said whether it fits.
+    Its value stands for a step time. A ``UsageError`` says of one with a value that nobody told whether it fits.
     """
     if TRIAL_ATTRIBUTE in frozen.user_attrs:
         return codec.from_plain(frozen.user_attrs[TRIAL_ATTRIBUTE], Trial)

@@ -45,9 +45,7 @@ if TYPE_CHECKING:
     from collections.abc import Iterator
 
 
-NAMED_AT_ONCE = 3
-"""So many files of others are named in a message."""
-
+NAMED_AT_ONCE = 3  # so many files of others are named in a message
 _RECORDS = (IN_PROGRESS, REJECTED, CONFIRMED, CHECKED, EVIDENCE, SHARED, STUDY, *(f"{name}.json" for name in FILES))
 _LOG = r"trials/\d+/output\.log|workers/(.+/)?\d+\.log"
 _OURS = (
@@ -81,8 +79,7 @@ def _files_in(folder: StudyFolder) -> list[tuple[Path, str]]:
     return [(path, path.relative_to(folder.path).as_posix()) for path in walk(folder.path)]
 
 
-DRAFT_PREFIX = ".draft-"
-"""Folders of studies that are being made or removed; the number of the process follows."""
+DRAFT_PREFIX = ".draft-"  # folders of studies that are being made or removed; the number of the process follows
 
 
 Knobs = Mapping[str, frozenset[str]]
@@ -90,11 +87,7 @@ Knobs = Mapping[str, frozenset[str]]
 
 
 def import_records(records: StudyRecords, name: str, known: Knobs, *, force: bool) -> StudyFolder:
-    """Return the study that was made.
-
-    Raises:
-        UsageError: the name is taken, or is none; the archive has what this version does not know.
-    """
+    """Make a study of an archive's records, in the place of one of this name where it is forced; return it."""
     folder = StudyFolder(name)
     name = folder.name
     require_trusted(records, known)
@@ -143,11 +136,7 @@ def drafting(root: Path) -> Iterator[Path]:
 
 
 def require_trusted(records: StudyRecords, known: Knobs) -> None:
-    """Check that an archive is about the training system and the settings that are known here.
-
-    Raises:
-        UsageError: it is about others.
-    """
+    """Check that an archive is about a training system and settings that are known here."""
     result, backend = records.result, records.head.problem.backend
     if backend not in known or (result is not None and result.versions["backend"] != backend):
         raise UsageError("The archive is about a training system that this autorecompute does not know. Update it.")
@@ -160,12 +149,6 @@ def require_trusted(records: StudyRecords, known: Knobs) -> None:
 
 
 _DRAFT = re.compile(re.escape(DRAFT_PREFIX) + r"([0-9]{1,9})-.*")
-
-
-def delete(folder: StudyFolder) -> int:
-    """Remove a study; how many bytes that freed."""
-    require_removable(folder)
-    return remove(folder.path)
 
 
 def require_removable(folder: StudyFolder) -> None:

@@ -6,9 +6,10 @@ import hashlib
 import json
 import shlex
 from dataclasses import dataclass, field, replace
+from datetime import UTC, datetime
 from typing import TYPE_CHECKING, Annotated, Literal, Self
 
-from autorecompute import codec
+from autorecompute import __version__, codec
 from autorecompute.codec import Absent
 from autorecompute.plans import Choice, Space
 from autorecompute.plans.savings import BATCH, evaluate
@@ -16,7 +17,7 @@ from autorecompute.ranges import INLINED, LARGEST_BATCH, Bytes, Count, Number, P
 from autorecompute.units import describe_software, format_bytes, format_count
 
 if TYPE_CHECKING:
-    from collections.abc import Mapping
+    from collections.abc import Mapping, Sequence
 
     from autorecompute.training_job import Detection
 
@@ -46,30 +47,19 @@ def compare(here: Mapping[str, str], there: Mapping[str, str]) -> list[Differenc
 
 
 DIGEST_LENGTH = 16
-SHORT_LENGTH = 6
-"""Hexadecimal digits that tell two sets of plans of the same size apart."""
+SHORT_LENGTH = 6  # hexadecimal digits that tell two sets of plans of the same size apart
 
 MEMORY_TOLERANCE = 0.005
 """Another kernel or driver keeps a little more or less of one machine's memory for itself, at each start."""
 
-MOST_PLANS = 1_000
-"""Training systems find dozens, and all that is done with them takes their number squared."""
-
-SAVED_SAMPLES = 8
-"""Activations of this many are added up, where two models are held beside each other."""
-
-SEVERAL_BATCHES = 0
-"""The batch of a study that looks for the best one, and has a study of its own for each."""
+MOST_PLANS = 1_000  # training systems find dozens, and all that is done with them takes their number squared
+SAVED_SAMPLES = 8  # activations of this many are added up, where two models are held beside each other
+SEVERAL_BATCHES = 0  # the batch of a study that looks for the best one, and has a study of its own for each
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Problem:
-    """All that a study's figures depend on. Equal problems have equal answers.
-
-    Raises:
-        UsageError: the id of a plan is none.
-        ValueError: it has more plans than can be.
-    """
+    """All that a study's figures depend on. Equal problems have equal answers."""
 
     graph: Annotated[str, "Digest of the training graph: what it computes and how it is wired, no names."]
     plans: Annotated[tuple[str, ...], "Keys of the plans that can be switched on."]
@@ -175,6 +165,9 @@ class Sizes:
         return {name: str(size) for name, size in sorted(self.dims.items())}
 
 
+LEAST_RATIO = 0.9  # amounts of memory of one training are closer together, from start to start
+
+
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Head:
     """Subject and origin of a study."""
@@ -186,35 +179,29 @@ class Head:
     problem: Annotated[Problem, "The problem."]
     sizes: Annotated[Sizes, "The sizes that it was met at."]
 
-
-LEAST_RATIO = 0.9
-"""Amounts of memory of one training are closer together, from start to start."""
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Tuned:
-    """Problem, the sizes it is met at, and the command that meets it."""
-
-    problem: Problem
-    sizes: Sizes
-    command: tuple[str, ...]
-
     @classmethod
-    def of(cls, head: Head) -> Self:
-        """Return those of a stored study."""
-        return cls(problem=head.problem, sizes=head.sizes, command=head.command)
+    def of(cls, study: str, command: Sequence[str], problem: Problem, sizes: Sizes) -> Self:
+        """Return the head of a study that begins now."""
+        return cls(
+            study=study,
+            created=datetime.now(UTC).isoformat(timespec="seconds"),
+            autorecompute=__version__,
+            command=tuple(command),
+            problem=problem,
+            sizes=sizes,
+        )
 
     @property
     def parts(self) -> dict[str, str]:
         """Return each part of the identity in words, by its name."""
         return {**self.problem.parts, **self.sizes.parts, COMMAND: shlex.join(self.command)}
 
-    def compare(self, other: Tuned) -> list[Difference]:
+    def compare(self, other: Head) -> list[Difference]:
         """Return the parts that differ."""
         there = replace(other, problem=self.problem.seen_here(other.problem))
-        return [*self.other_amounts(other), *compare(self.parts, there.parts)]
+        return [*self._other_amounts(other), *compare(self.parts, there.parts)]
 
-    def differences(self, other: Tuned) -> tuple[str, ...]:
+    def differences(self, other: Head) -> tuple[str, ...]:
         """Return in what the other differs, in words; nothing where one answer holds for both.
 
         The same graph can be trained by another optimizer: commands that differ are told where nothing else does.
@@ -223,16 +210,16 @@ class Tuned:
         told = tuple(difference.sentence for difference in found if difference.part != COMMAND)
         return told or ("another command",) * bool(found)
 
-    def conflicts(self, stored: Tuned) -> list[str]:
+    def conflicts(self, stored: Head) -> list[str]:
         """Return the differences that make this another problem than that of a study, in words.
 
         Batches of texts differ in length from start to start: with the same command, other dimensions are no conflict.
         """
         dims = [] if self.command == stored.command else compare(self.sizes.parts, stored.sizes.parts)
-        others = [difference.sentence for difference in (*self.other_amounts(stored), *dims)]
+        others = [difference.sentence for difference in (*self._other_amounts(stored), *dims)]
         return [*self.problem.differences(stored.problem), *others]
 
-    def other_amounts(self, other: Tuned) -> list[Difference]:
+    def _other_amounts(self, other: Head) -> list[Difference]:
         """Return the amounts of memory that differ with the same plans at the same dimensions.
 
         A model of the same modules and operators may keep more: a convolution with another stride, or attention with

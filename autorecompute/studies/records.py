@@ -116,11 +116,6 @@ def read_batches(folder: StudyFolder, asked: Sequence[int]) -> BatchRecord:
     return BatchRecord(asked=kept.asked, without=kept.without, seconds=kept.seconds)
 
 
-def keep_batches(folder: StudyFolder, record: BatchRecord) -> None:
-    """Write the record whole or not at all."""
-    folder.write(BATCHES_FILE, record)
-
-
 def trials_of_answer(folder: StudyFolder, result: Result) -> list[Trial]:
     """Return the trials that the answer was chosen from: of several batches, those at the batch to train with."""
     if result.curve:
@@ -137,11 +132,7 @@ def study_of_batch(folder: StudyFolder, batch: int) -> StudyFolder:
 
 
 def require_names_of_batches(folder: StudyFolder, batches: Sequence[int]) -> None:
-    """Check that the name of a study leaves room for those of its batches; none are given where the best is sought.
-
-    Raises:
-        UsageError: it is too long.
-    """
+    """Check that the name of a study leaves room for those of its batches; none are given where the best is sought."""
     suffix = f"-b{max(batches, default=LARGEST_BATCH)}"
     if not is_name(folder.name + suffix):
         raise UsageError(
@@ -243,7 +234,7 @@ def trials_of(folder: StudyFolder) -> list[Trial]:
 
 def require_database(folder: StudyFolder) -> None:
     """Check that a study which measured something has the file of its trials."""
-    if folder.database.is_file() or folder.problem().batch == SEVERAL_BATCHES:
+    if folder.database.is_file() or folder.head().problem.batch == SEVERAL_BATCHES:
         return
     result = folder.result()
     # A folder of a shared study has it when its worker has ended.

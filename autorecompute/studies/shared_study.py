@@ -32,9 +32,9 @@ from autorecompute.studies.frozen import (
     state_of,
     violation,
 )
-from autorecompute.studies.problem import Tuned
+from autorecompute.studies.problem import Head
 from autorecompute.studies.records import RaceRecord
-from autorecompute.studies.storage import FAULTS, StorageUrl, attributes_of, constraint_of, name_value, quiet
+from autorecompute.studies.storage import FAULTS, StorageUrl, attributes_of, constraint_of, open_study, quiet
 from autorecompute.waiting import pause
 
 if TYPE_CHECKING:
@@ -46,14 +46,11 @@ if TYPE_CHECKING:
 
 HEARTBEAT_SECONDS, GRACE_SECONDS = 10, 60
 
-SESSION = "session"
-"""The attribute of each Optuna trial that names its worker."""
+SESSION = "session"  # the attribute of each Optuna trial that names its worker
+ANSWER = "answer"  # the attribute of one that stands for an answer: null until it is published
 
-ANSWER = "answer"
-"""The attribute of one that stands for an answer: null until it is published."""
-
-TUNED = "tuned"
-"""The attribute of the first trial that says what the study is about."""
+TUNED, SUBJECT = "tuned", ("problem", "sizes", "command")
+"""The attribute of the first trial that says what the study is about, and the parts of a head that it has."""
 
 WORKER_LOST = "the worker stopped while it measured this"
 
@@ -98,9 +95,6 @@ class SharedStudy:
         trials: The trials that ended, those of dead workers as lost.
         running: The claims by their numbers.
         answer: The last answer that was published.
-
-    Raises:
-        UsageError: the study is not one of autorecompute, or another one than is asked for.
     """
 
     def __init__(self, url: StorageUrl, name: str) -> None:
@@ -129,7 +123,7 @@ class SharedStudy:
             fail_stale_trials(self._study)
             stored = self._study.get_trials(deepcopy=False)
         self.founding: str | None = None
-        self.tuned: Tuned | None = None
+        self.tuned: Head | None = None
         self.trials: list[Trial] = []
         self.running: dict[int, Claim] = {}
         self.answer: PublishedAnswer | None = None
@@ -150,7 +144,7 @@ class SharedStudy:
                 "Begin another one with --study NAME, or work in another folder."
             )
 
-    def check(self, tuned: Tuned, *, is_limit_free: bool) -> Problem | None:
+    def check(self, tuned: Head, *, is_limit_free: bool) -> Problem | None:
         """Return the study's problem, if it was begun; it is this one, but for a limit that nobody asked for."""
         self.refresh()
         if self.tuned is None:
@@ -164,7 +158,7 @@ class SharedStudy:
             )
         return self.tuned.problem
 
-    def join(self, tuned: Tuned, space: Space, *, is_limit_free: bool) -> Problem:
+    def join(self, tuned: Head, space: Space, *, is_limit_free: bool) -> Problem:
         """Begin the study where nobody did, by a claim on no recompute; return the problem that all agree on."""
         if self.check(tuned, is_limit_free=is_limit_free) is None:
             without_plans = replace(tuned.sizes, space=Space(plans=()))
@@ -174,13 +168,9 @@ class SharedStudy:
         return agreed
 
     def claim(
-        self, config: Config, reason: str, space: Space, *, most: int | None = None, about: Tuned | None = None
+        self, config: Config, reason: str, space: Space, *, most: int | None = None, about: Head | None = None
     ) -> int | None:
-        """Claim a config for this worker.
-
-        Returns:
-            The number of its trial; ``None`` where another worker has the config or the last trial, or confirms.
-        """
+        """Claim a config; return its trial's number, or ``None`` where others have it or the last trial, or confirm."""
         self.refresh()
         for number, own in self._own(is_answer=False).items():
             if own is not None and own.config == config:
@@ -195,7 +185,7 @@ class SharedStudy:
                 TRIAL_ATTRIBUTE: codec.to_plain(trial),
                 "config": trial.description,
                 "hash": config.hash,
-                **({} if about is None else {TUNED: codec.to_plain(about)}),
+                **({} if about is None else {TUNED: {part: codec.to_plain(getattr(about, part)) for part in SUBJECT}}),
             },
             params=parameters_of(config, space),
             distributions=distributions_of(space),
@@ -259,15 +249,7 @@ class SharedStudy:
                     heartbeat_interval=HEARTBEAT_SECONDS,
                     grace_period=GRACE_SECONDS,
                 )
-            # The sampler is never asked; Optuna's own choice would read all trials to begin with.
-            study = optuna.create_study(
-                study_name=self.name,
-                storage=storage,
-                direction="maximize",
-                load_if_exists=True,
-                sampler=optuna.samplers.RandomSampler(),
-            )
-            name_value(study)
+            study = open_study(storage, self.name)
         except UNREACHABLE as error:
             if openings > 1 and _is_collision(error):
                 pause(PAUSE_SECONDS)
@@ -289,7 +271,9 @@ class SharedStudy:
         attributes, number = frozen.user_attrs, frozen.number
         session = codec.from_plain(attributes.get(SESSION), str)
         if number == 0:
-            self.founding, self.tuned = session, codec.from_plain(attributes.get(TUNED), Tuned)
+            about = codec.from_plain(attributes.get(TUNED), dict[str, Any])
+            origin = {"study": self.name, "created": "", "autorecompute": ""}
+            self.founding, self.tuned = session, codec.from_plain(about | origin, Head)
         content = self._ended[number] if number in self._ended else _content_of(frozen)
         if not frozen.state.is_finished():
             if content is not None or ANSWER in attributes:

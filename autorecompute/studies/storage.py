@@ -20,6 +20,7 @@ import optuna
 import sqlalchemy
 import sqlalchemy.exc
 from alembic.util import CommandError
+from optuna.samplers import RandomSampler
 
 from autorecompute import codec
 from autorecompute.codec import UnreadableError
@@ -37,18 +38,22 @@ if TYPE_CHECKING:
     from autorecompute.plans import Space
 
 
-VALUE = "samples/s"
-"""The name of what every trial is judged by."""
+VALUE = "samples/s"  # the name of what every trial is judged by
 
 CONSTRAINTS = "constraints"
 """The only name under which optuna-dashboard 0.21 looks for constraints: that of Optuna before version 5, a list."""
 
 
-def name_value(study: optuna.Study) -> None:
-    """Name what the trials of a study are judged by, which is ``Objective 0`` otherwise."""
+def open_study(storage: optuna.storages.RDBStorage, name: str) -> optuna.Study:
+    """Return the study of this name, made where there is none."""
+    # The sampler is never asked; Optuna's own choice would read all trials to begin with.
+    study = optuna.create_study(
+        study_name=name, storage=storage, direction="maximize", load_if_exists=True, sampler=RandomSampler()
+    )
     if study.metric_names is None:
         with quiet():
             study.set_metric_names([VALUE])
+    return study
 
 
 def quiet() -> AbstractContextManager[object]:
@@ -76,8 +81,7 @@ def attributes_of(trial: Trial) -> dict[str, Any]:
 
 BUSY_TIMEOUT_SECONDS = 30
 JOURNAL = "-journal"
-BESIDE = (JOURNAL, "-wal", "-shm")
-"""Endings of the files that SQLite reads beside a database."""
+BESIDE = (JOURNAL, "-wal", "-shm")  # endings of the files that SQLite reads beside a database
 
 _NAMES_ANOTHER = bytes.fromhex("d9d505f920a163d7")
 """Ends a journal of several databases at once, behind the name of a file that SQLite deletes when it is through."""
@@ -159,10 +163,7 @@ class TrialStore:
             _require_plain(database)
             if database.is_file():
                 _has_tables(database)
-            self._study = optuna.create_study(
-                study_name=name, storage=_open(database, {"uri": "true"}), direction="maximize", load_if_exists=True
-            )
-            name_value(self._study)
+            self._study = open_study(_open(database, {"uri": "true"}), name)
             self._earlier_seconds = codec.from_plain(self._study.user_attrs.get(SECONDS_ATTRIBUTE, 0.0), Seconds)
             self._trials = _decode(self._study)
         self._opened = time.monotonic()
@@ -268,9 +269,7 @@ def _describe(database: Path, error: BaseException) -> str:
 KINDS = ("postgresql", "mysql", "mariadb", "sqlite")
 DRIVERS = {"postgresql": "postgresql+psycopg", "postgres": "postgresql+psycopg"}
 
-SECRETS = ("password", "passwd", "sslpassword")
-"""Options of a URL that only the driver is told."""
-
+SECRETS = ("password", "passwd", "sslpassword")  # options of a URL that only the driver is told
 FORMS = "postgresql://USER@HOST/DATABASE, mysql+DRIVER://USER@HOST/DATABASE or sqlite:///PATH"
 ENCODING = "In a password, write / as %2F, : as %3A, @ as %40 and so on, or leave it to PGPASSWORD or ~/.pgpass."
 
@@ -306,11 +305,7 @@ class StorageUrl:
 
 
 def parse_storage(text: str, source: str = "--storage") -> StorageUrl:
-    """Read where a shared study is kept.
-
-    Raises:
-        UsageError: it is none of the forms there are; what was given is not repeated, for it may hold a password.
-    """
+    """Read where a shared study is kept; a ``UsageError`` does not repeat what was given: it may hold a password."""
     if not text:
         raise UsageError(f"{source} is empty. Give {FORMS}, or leave it away to tune alone.")
     if text.count("://") > 1:

@@ -11,9 +11,10 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from autorecompute.errors import AutorecomputeError
+from autorecompute.result import Transfer
 from autorecompute.studies.archive import read_archive, read_archive_head
 from autorecompute.studies.folder import list_studies
-from autorecompute.studies.problem import Tuned
+from autorecompute.studies.problem import Head
 from autorecompute.studies.records import StudyRecords, read_records
 
 if TYPE_CHECKING:
@@ -34,46 +35,34 @@ class StoredStudy:
     Attributes:
         read: Gives all that it knows.
         foreign: Why its answer is none here, though the problem may be the same, in words; empty where it is one.
-        has_same_plans: True if a tuning may start from it.
     """
 
     name: str
-    tuned: Tuned
+    head: Head
     read: Callable[[], StudyRecords]
     foreign: str
-    has_same_plans: bool
     is_shipped: bool = False
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Neighbour:
-    """A stored study with the same plans, and in what the new problem differs from it, in words."""
-
-    name: str
-    tuned: Tuned
-    differences: tuple[str, ...]
-    records: StudyRecords
-
-
-def find_nearest(tuned: Tuned, folder: StudyFolder, note: Note) -> Neighbour | None:
-    """Return the nearest study that has measured anything; ``None`` where none has the same plans.
+def find_nearest(tuned: Head, folder: StudyFolder, note: Note) -> tuple[Transfer, StudyRecords] | None:
+    """Return what the nearest study that has measured anything knows; ``None`` where none has the same plans.
 
     Studies beside the folder, which is no neighbour of its own, come before those that are shipped. Studies that cannot
     be read are passed over, with a note.
     """
     for stored in _ranked(tuned, folder, note):
-        if not stored.has_same_plans:
+        if not tuned.problem.has_same_plans(stored.head.problem):
             continue
         with _passing_over(stored.name, note):
             records = stored.read()
             if any(trial.measurement.outcome.is_measured for trial in records.trials):
                 # What was measured elsewhere is no answer here, however alike it looks.
-                differences = (*tuned.differences(stored.tuned), *filter(None, [stored.foreign]))
-                return Neighbour(name=stored.name, tuned=stored.tuned, differences=differences, records=records)
+                differences = (*tuned.differences(stored.head), *filter(None, [stored.foreign]))
+                return Transfer(study=stored.name, differences=differences), records
     return None
 
 
-def find_most_alike(tuned: Tuned, folder: StudyFolder, note: Note) -> StoredStudy | None:
+def find_most_alike(tuned: Head, folder: StudyFolder, note: Note) -> StoredStudy | None:
     """Return the study that a problem differs least from; ``None`` where there is no other that can be read."""
     return next(iter(_ranked(tuned, folder, note)), None)
 
@@ -85,25 +74,23 @@ def shipped_folder() -> Path:
     return in_a_clone if in_a_clone.is_dir() else package / "shipped"
 
 
-def _ranked(tuned: Tuned, folder: StudyFolder, note: Note) -> list[StoredStudy]:
-    stored = _stored_beside(tuned, folder, note)
-    return sorted(stored, key=lambda study: (_distance(tuned, study), study.name))
+def _ranked(tuned: Head, folder: StudyFolder, note: Note) -> list[StoredStudy]:
+    return sorted(_stored_beside(folder, note), key=lambda study: (_distance(tuned, study), study.name))
 
 
-def _stored_beside(tuned: Tuned, folder: StudyFolder, note: Note) -> Iterator[StoredStudy]:
+def _stored_beside(folder: StudyFolder, note: Note) -> Iterator[StoredStudy]:
     for other in list_studies(folder.path.parent):
         if other.name != folder.name:
             with _passing_over(other.name, note):
-                theirs, read = Tuned.of(other.head()), functools.partial(read_records, other)
+                head, read = other.head(), functools.partial(read_records, other)
                 elsewhere = "" if other.is_of_this_machine else "it was measured on another machine"
                 foreign = "it was imported" if other.is_imported else elsewhere
-                yield StoredStudy(other.name, theirs, read, foreign, tuned.problem.has_same_plans(theirs.problem))
+                yield StoredStudy(other.name, head, read, foreign)
     for file in sorted(shipped_folder().glob(ARCHIVE_PATTERN)):
         name, foreign = file.name.partition(".")[0], "shipped with autorecompute"
         with _passing_over(name, note):
-            theirs, read = Tuned.of(read_archive_head(file)), functools.partial(read_archive, file)
-            has_same_plans = tuned.problem.has_same_plans(theirs.problem)
-            yield StoredStudy(name, theirs, read, foreign, has_same_plans, is_shipped=True)
+            head, read = read_archive_head(file), functools.partial(read_archive, file)
+            yield StoredStudy(name, head, read, foreign, is_shipped=True)
 
 
 @contextmanager
@@ -115,9 +102,9 @@ def _passing_over(name: str, note: Note) -> Iterator[None]:
         note(f"study {name} is passed over: {error}")
 
 
-def _distance(mine: Tuned, stored: StoredStudy) -> tuple[float, ...]:
+def _distance(mine: Head, stored: StoredStudy) -> tuple[float, ...]:
     """Return the distance: first by what changes graph or machine, then by the factors between sizes."""
-    theirs = stored.tuned
+    theirs = stored.head
     kinds = ("graph", "device", "torch", "device_bytes")
     seen = mine.problem.seen_here(theirs.problem)
     changed = [float(getattr(mine.problem, kind) != getattr(seen, kind)) for kind in kinds]
@@ -127,5 +114,5 @@ def _distance(mine: Tuned, stored: StoredStudy) -> tuple[float, ...]:
         *((size, theirs.sizes.dims.get(name, 1)) for name, size in mine.sizes.dims.items()),
     ]
     factors = sum(abs(math.log(max(mine_size, 1) / max(their_size, 1))) for mine_size, their_size in pairs)
-    others = float(not stored.has_same_plans), float(stored.is_shipped)
+    others = float(not mine.problem.has_same_plans(theirs.problem)), float(stored.is_shipped)
     return (*others, *changed, factors, float(mine.command != theirs.command), float(bool(stored.foreign)))

@@ -112,7 +112,7 @@ def compiled_code_of(study: Path) -> Path:
 
 def cache_variables(study: Path, inherited: Mapping[str, str]) -> dict[str, str]:
     """Return variables that put compilers' caches in a study's folder, but for those that the user has set."""
-    names = [name for name in registry.cache_variables() if name not in inherited]
+    names = [name for name in registry.gather("CACHE_VARIABLES") if name not in inherited]
     return {name: str(compiled_code_of(study)) for name in names}
 
 

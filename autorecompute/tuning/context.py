@@ -15,7 +15,7 @@ from autorecompute.plans.savings import BATCH
 from autorecompute.search.sampling import MODEL
 from autorecompute.studies import Problem, Sizes, StudyFolder
 from autorecompute.studies.folder import write_files
-from autorecompute.studies.problem import Tuned
+from autorecompute.studies.problem import Head
 from autorecompute.studies.shared_study import SharedStudy
 from autorecompute.training_job import Detection
 from autorecompute.trials import Bench, Job
@@ -154,10 +154,9 @@ class TuningContext:
         return self.detection.resting_bytes if memory is None else memory.base_bytes(self.dims)
 
     @property
-    def tuned(self) -> Tuned:
-        """Return the problem and its sizes at the target batch."""
-        sizes = Sizes.of(self.detection, self.rest_bytes)
-        return Tuned(problem=self.problem, sizes=sizes, command=tuple(self.command))
+    def tuned(self) -> Head:
+        """Return the problem and its sizes at the target batch, as a study that begins now."""
+        return Head.of(self.folder.name, self.command, self.problem, Sizes.of(self.detection, self.rest_bytes))
 
     @property
     def dims(self) -> dict[str, int]:
@@ -259,7 +258,7 @@ def choose_limit(detection: Detection, folder: StudyFolder, on_shortage: Callabl
     with would be another problem. ``on_shortage`` gets a sentence where less is free than when the study began.
     """
     available = available_bytes(detection)
-    limit = folder.problem().limit_bytes if folder.exists() else available
+    limit = folder.head().problem.limit_bytes if folder.exists() else available
     if limit >= available + STEP_BYTES:
         on_shortage(f"warning: {format_bytes(limit - available)} less is free than when the study began")
     return limit

@@ -168,7 +168,7 @@ class BatchTuner:
     def _keep(self, record: BatchRecord) -> None:
         self._record = record
         # What was lost counts for this run alone.
-        records.keep_batches(self._folder, without_lost(record))
+        self._folder.write(records.BATCHES_FILE, without_lost(record))
 
     @contextmanager
     def _device_lock(self) -> Iterator[None]:
@@ -225,7 +225,7 @@ class BatchTuner:
         """Return the answer of the batch's own study; ``None`` where the time was over before its first trial."""
         folder, problem = study_of_batch(self._folder, batch), replace(problem, batch=batch)
         require_own(folder)
-        known = folder.result() if folder.exists() and not problem.differences(folder.problem()) else None
+        known = folder.result() if folder.exists() and not problem.differences(folder.head().problem) else None
         if known is not None and not known.can_go_on(trials):
             return known
         self._context.note(f"batch {batch}: tuning in study {folder.name}, up to {format_count(trials, 'trial')}")
@@ -321,7 +321,7 @@ class TuningSession:
         with self._opened(progress.note) as shared:
             limit_bytes = self.settings.limit_bytes
             if limit_bytes is None and self.folder.exists():
-                limit_bytes = self.folder.problem().limit_bytes
+                limit_bytes = self.folder.head().problem.limit_bytes
 
             def open_bench(batch: int | None, study: StudyFolder) -> Bench:
                 logs = study.workers if shared is None else study.workers / shared.session

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING
 
 from autorecompute.errors import NothingFitsError, TooLittleTimeError
 from autorecompute.measurement import Outcome
-from autorecompute.result import SearchEnd, Transfer
+from autorecompute.result import SearchEnd
 from autorecompute.search import Prior
 from autorecompute.search.searcher import slowness
 from autorecompute.studies.transfer import find_nearest
@@ -24,10 +24,10 @@ from autorecompute.waiting import OutOfTime
 
 if TYPE_CHECKING:
     from autorecompute.plans import Config
-    from autorecompute.result import Result
+    from autorecompute.result import Result, Transfer
     from autorecompute.studies import StudyFolder
+    from autorecompute.studies.records import StudyRecords
     from autorecompute.studies.storage import TrialStore
-    from autorecompute.studies.transfer import Neighbour
     from autorecompute.tuning.context import TuningContext
 
 
@@ -95,9 +95,9 @@ class Tuner:
         is_new = self._ledger.begin()
         result = self._ledger.known_answer()
         if not context.settings.is_fresh and (result is None or not self._is_final(result)):
-            neighbour = find_nearest(context.tuned, context.folder, context.note)
-            if neighbour is not None:
-                self._transfer, self._prior = _start_from(neighbour, context.folder, self._ledger.store, is_new=is_new)
+            if nearest := find_nearest(context.tuned, context.folder, context.note):
+                store = self._ledger.store
+                self._transfer, self._prior = _start_from(*nearest, context.folder, store, is_new=is_new)
                 context.note(self._transfer.sentence)
             result = self._ledger.known_answer()
         context.progress.detected(
@@ -187,59 +187,56 @@ BEGUN_BEFORE = "this study had begun already"
 
 
 def _start_from(
-    neighbour: Neighbour, folder: StudyFolder, store: TrialStore | None, *, is_new: bool
+    transfer: Transfer, records: StudyRecords, folder: StudyFolder, store: TrialStore | None, *, is_new: bool
 ) -> tuple[Transfer, Prior | None]:
     """Return a study's transfer and prior from the nearest study; a new one takes over all trials of the same problem.
 
     Without a store others add trials, too, so that it takes over nothing.
     """
-    if not neighbour.differences:
+    if not transfer.differences:
         if store is None:
-            neighbour = replace(neighbour, differences=(IN_A_FOLDER,))
+            transfer = replace(transfer, differences=(IN_A_FOLDER,))
         elif is_new:
-            _adopt(neighbour, folder, store)
+            _adopt(transfer, records, folder, store)
         else:
-            known, own = list(neighbour.records.trials), folder.kept_trials()
+            known, own = list(records.trials), folder.kept_trials()
             # The same trials may have been taken over the other way round: what was measured here has a folder.
             if store.trials[: len(known)] != known or known[0].number in own:
-                neighbour = replace(neighbour, differences=(BEGUN_BEFORE,))
-    transfer = Transfer(study=neighbour.name, differences=neighbour.differences)
-    return transfer, _prior_of(neighbour) if neighbour.differences else None
+                transfer = replace(transfer, differences=(BEGUN_BEFORE,))
+    return transfer, _prior_of(transfer.study, records) if transfer.differences else None
 
 
-def _prior_of(neighbour: Neighbour) -> Prior:
-    problem, sizes, records = neighbour.tuned.problem, neighbour.tuned.sizes, neighbour.records
+def _prior_of(study: str, records: StudyRecords) -> Prior:
+    problem, sizes = records.head.problem, records.head.sizes
     best = records.result.best if records.result is not None else None
     # What a knob made of the winner is not for those who do not turn it.
     is_tried = best is not None and any(trial.config == best.config for trial in records.trials)
     return Prior(
-        source=neighbour.name,
+        source=study,
         batch=problem.batch,
         limit_bytes=problem.limit_bytes,
         resting_bytes=sizes.resting_bytes,
         dims=sizes.dims,
         trials=records.trials,
         answer=best.config if best is not None and is_tried else None,
-        finalists=_finalists_of(neighbour),
+        finalists=_finalists_of(records),
     )
 
 
-def _adopt(neighbour: Neighbour, folder: StudyFolder, store: TrialStore) -> None:
+def _adopt(transfer: Transfer, records: StudyRecords, folder: StudyFolder, store: TrialStore) -> None:
     """Take over all that a study of the same problem knows into one that has just begun."""
-    records = neighbour.records
     for trial in records.trials:
         store.add(trial)
     folder.keep_rejections(records.rejections)
     folder.keep_confirmed(records.confirmed)
     if records.result is not None:
-        transfer = Transfer(study=neighbour.name, differences=neighbour.differences)
         folder.finish(replace(records.result, study=folder.name, transferred_from=transfer))
 
 
-def _finalists_of(neighbour: Neighbour) -> tuple[Config, ...]:
-    result = neighbour.records.result
+def _finalists_of(records: StudyRecords) -> tuple[Config, ...]:
+    result = records.result
     raced = result.raced if result is not None else {}
-    fitting = [trial for trial in neighbour.records.trials if trial.fits]
+    fitting = [trial for trial in records.trials if trial.fits]
     if raced:
         fitting = [trial for trial in fitting if trial.config.hash in raced]
         fitting.sort(key=lambda trial: raced[trial.config.hash], reverse=True)

@@ -101,7 +101,7 @@ def follow_training(
         if channel is not None:
             failing.callback(channel.close)
         schedulers: weakref.WeakSet[Any] = weakref.WeakSet()
-        backend = registry.plain_worker()
+        backend: Any = registry.worker(registry.plain_name(), Path())  # which can join a training that goes on
         settings = settings if speaks else replace(settings, tuning_steps=0)
         agent = TrainingAgent(channel, backend, settings, schedulers, is_alone=channel is not None and is_alone())
         guard = Guard(agent, say, is_first=speaks)

@@ -40,7 +40,7 @@ class Recorded:
         folder.write("result.json", result)
         (folder.path / "analysis.json").write_bytes(gzip.decompress((RECORDED / "analysis.json.gz").read_bytes()))
         # Without a parameter for each plan, which a page does not look at, trials are kept twice as fast.
-        store = TrialStore(folder.database, name, Space(plans=()), folder.problem().limit_bytes)
+        store = TrialStore(folder.database, name, Space(plans=()), folder.head().problem.limit_bytes)
         for trial in trials:
             store.add(trial)
         for trial in trials[:30]:

@@ -14,13 +14,6 @@ BREAKING = {
 }
 
 
-def test_a_script_that_does_not_exist_is_refused_by_name(desk):
-    refused = desk.run("tune", "absent.py")
-    assert refused.code == 2
-    assert "absent.py" in refused.complaint
-    assert not (desk.path / "studies").exists()
-
-
 @pytest.mark.parametrize(
     ("fault", "words", "outcome"),
     [
@@ -60,12 +53,6 @@ def test_a_script_that_ends_too_early_is_told_how_many_steps_a_trial_needs(desk)
     assert "after 2 steps" in failed.complaint
     assert "needs at least 4" in failed.complaint
     assert "--steps" in failed.complaint
-
-
-def test_arguments_with_a_place_for_the_batch_are_refused_without_one(desk):
-    refused = desk.tune("--json", arguments=("--bs", "{batch}"))
-    assert refused.code == 2
-    assert "--target-batch" in refused.complaint
 
 
 def test_a_config_with_wrong_gradients_is_told_and_never_emitted(desk):

@@ -71,16 +71,6 @@ def test_a_study_of_another_format_is_refused_before_the_script_starts_and_left_
     assert study.logs == logs
 
 
-def test_a_study_of_another_problem_is_refused(mine, tune):
-    """It is not mixed with trials of another batch: the sentence names the two and the way out."""
-    trials = mine[0].count_rows()
-    refused = tune("mine", 11)
-    assert refused.code == 2
-    assert "batch 11, not 10" in refused.complaint
-    assert "--study NAME" in refused.complaint
-    assert mine[0].count_rows() == trials
-
-
 def test_the_same_problem_costs_no_trial_in_another_study(mine, tune, place):
     again = tune("again", 10)
     assert again.code == 0, again.stderr

@@ -6,7 +6,8 @@ from autorecompute import codec
 from autorecompute.figures import Figures
 from autorecompute.plans import Config
 from autorecompute.studies import Problem, Sizes, StudyFolder
-from autorecompute.studies.records import BatchRecord, keep_batches
+from autorecompute.studies.problem import Head
+from autorecompute.studies.records import BATCHES_FILE, BatchRecord
 from autorecompute.studies.storage import TrialStore
 from autorecompute.units import GIB, MIB
 
@@ -19,7 +20,7 @@ def keep_study(root, detection, *, name="bert", limit_bytes=GIB, batch=None, com
     folder, problem = StudyFolder(name, root), Problem.of(detection, limit_bytes)
     folder.prepare()
     problem = problem if batch is None else dataclasses.replace(problem, batch=batch)
-    folder.begin(problem, list(command), Sizes.of(detection))
+    folder.keep_head(Head.of(name, command, problem, Sizes.of(detection)))
     # A database that was opened stays open in this process, and a command in another one would see that.
     store = TrialStore(folder.database, name, detection.space, limit_bytes) if trials else None
     for trial in trials:
@@ -35,6 +36,6 @@ def keep_more(folder, step):
     """A race, several batches and a profiled step, each with something in every field."""
     standing = {"trial": 1, "description": "all plans", "peak_bytes": 700 * MIB, "rounds": [ROUND]}
     folder.write("race.json", {"ranking": None, "standings": [standing], "over_limit": [], "failed": [], "trials": 2})
-    keep_batches(folder, BatchRecord(asked=(16, 32), without=(Figures(batch=16),)))
+    folder.write(BATCHES_FILE, BatchRecord(asked=(16, 32), without=(Figures(batch=16),)))
     profiled = {"config": codec.to_plain(Config()), "profile": codec.to_plain(step)}
     folder.write("analysis.json", {"peak_bytes": 9, "held_bytes": 5, "profiles": [profiled]})

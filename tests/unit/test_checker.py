@@ -2,17 +2,19 @@ import dataclasses
 
 import pytest
 
-from autorecompute.checking import Checker, Stored
+from autorecompute.checking import Checker
 from autorecompute.errors import ScriptError
 from autorecompute.figures import Figures
 from autorecompute.measurement import GradientCheck, Measurement, Outcome
 from autorecompute.plans import Config
 from autorecompute.studies import Problem, Sizes
 from autorecompute.studies.checked import CheckVerdict
+from autorecompute.studies.problem import Head
 from autorecompute.training_job import Device
 from autorecompute.units import GIB, MIB
 
 LIMIT = 900 * MIB
+COMMAND = ("python", "train.py")
 STORED_RATIO = 0.9
 
 pytestmark = pytest.mark.usefixtures("own_temporary_directory")
@@ -28,14 +30,8 @@ def make_stored(config, make_detection, make_result, make_trial):
     def make(*, baseline=Outcome.OVER_LIMIT, **changes):
         figures = {"samples_per_second": 64.0, "relative_throughput": STORED_RATIO, "peak_bytes": 720 * MIB}
         result = make_result(config, of_best={**figures, **changes}, baseline=Figures(outcome=baseline))
-        return Stored(
-            study="bert",
-            problem=Problem.of(make_detection(), LIMIT),
-            sizes=Sizes.of(make_detection()),
-            result=result,
-            best=result.best,
-            trials=(make_trial(result.best.config, peak_bytes=700 * MIB),),
-        )
+        head = Head.of("bert", COMMAND, Problem.of(make_detection(), LIMIT), Sizes.of(make_detection()))
+        return head, result, [make_trial(result.best.config, peak_bytes=700 * MIB)]
 
     return make
 
@@ -82,7 +78,7 @@ class ScriptedBench:
 def check(make_stored, make_detection, make_measurement):
     def check(*, stored=None, detected=None, **changes):
         bench = ScriptedBench(make_detection(**(detected or {})), make_measurement, **changes)
-        return Checker(bench, stored or make_stored(), 3, lambda _: None).run(("python", "train.py")), bench
+        return Checker(bench, *(stored or make_stored()), 3, lambda _: None).run(COMMAND), bench
 
     return check
 

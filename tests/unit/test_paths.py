@@ -7,7 +7,7 @@ from pathlib import Path
 import pytest
 
 from autorecompute.errors import SetupError, UsageError
-from autorecompute.files import FAULTS_OF_THE_MACHINE, is_file, names_in, open_named, shown, write_named, write_whole
+from autorecompute.files import FAULTS_OF_THE_MACHINE, is_file, open_named, shown, write_named, write_whole
 from autorecompute.measurement import Outcome
 from autorecompute.studies import StudyFolder
 
@@ -102,15 +102,6 @@ def test_a_long_path_is_shown_by_its_ends():
 def test_what_cannot_be_reached_is_no_file(tmp_path, wrong):
     assert not is_file(wrong)
     assert not is_file(tmp_path / "nowhere")
-
-
-def test_a_folder_that_cannot_be_read_is_told(tmp_path):
-    (tmp_path / "file").touch()
-    assert names_in(tmp_path) == ["file"]
-    assert names_in(tmp_path / "nowhere") == names_in(tmp_path / "file") == []
-    (tmp_path / "loop").symlink_to("loop")
-    with pytest.raises(SetupError, match="cannot be read"):
-        names_in(tmp_path / "loop")
 
 
 @pytest.fixture

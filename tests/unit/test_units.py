@@ -26,16 +26,11 @@ def test_an_amount_of_memory_is_read(text, number_of_bytes):
 
 
 @pytest.mark.parametrize(
-    "text", ["40 gigs", "", " ", "GiB", "-1GiB", "0", "0GiB", "0.1b", "1e9", "nan", "inf", "1GiB 2"]
+    "text", ["40 gigs", "", " ", "GiB", "-1GiB", "0", "0GiB", "0.1b", "1e9", "nan", "inf", "1GiB 2", "9" * 400]
 )
 def test_what_is_no_amount_of_memory_is_refused_with_an_example(text):
     with pytest.raises(UsageError, match=rf"'{text}'.*40GiB"):
         parse_bytes(text)
-
-
-def test_a_number_beyond_all_memory_is_refused():
-    with pytest.raises(UsageError):
-        parse_bytes("9" * 400)
 
 
 @pytest.mark.parametrize("number_of_bytes", [MIB, 735 * MIB, GIB, 5 * GIB // 4, 40 * GIB, 2048 * GIB])
@@ -44,13 +39,9 @@ def test_what_is_printed_can_be_typed(number_of_bytes):
 
 
 def test_memory_is_printed_in_the_unit_that_suits_it():
-    assert format_bytes(1.254 * GIB) == "1.25 GiB"
-    assert format_bytes(GIB - MIB) == "1023 MiB"
-    assert format_bytes(-2 * GIB) == "-2.00 GiB"
-    assert format_bytes(0) == "0 MiB"
-    assert format_bytes(1.5 * TIB) == "1.50 TiB"
-    assert format_bytes(-12 * KIB) == "-12 KiB"
-    assert format_bytes(None) == "-"
+    sizes = (1.254 * GIB, GIB - MIB, -2 * GIB, 0, 1.5 * TIB, -12 * KIB, None)
+    printed = ["1.25 GiB", "1023 MiB", "-2.00 GiB", "0 MiB", "1.50 TiB", "-12 KiB", "-"]
+    assert list(map(format_bytes, sizes)) == printed
 
 
 @pytest.mark.parametrize(
@@ -67,11 +58,8 @@ def test_what_is_no_span_of_time_is_refused_with_an_example(text):
 
 
 def test_time_is_printed_in_the_unit_that_suits_it():
-    assert format_seconds(0.35) == "350 ms"
-    assert format_seconds(12.41) == "12.4 s"
-    assert format_seconds(245) == "4 min 05 s"
-    assert format_seconds(119.7) == "2 min 00 s"
-    assert format_seconds(None) == "-"
+    printed = ["350 ms", "12.4 s", "4 min 05 s", "2 min 00 s", "-"]
+    assert list(map(format_seconds, (0.35, 12.41, 245, 119.7, None))) == printed
 
 
 @pytest.mark.parametrize(

@@ -75,8 +75,8 @@ def test_a_training_system_that_is_not_installed_is_told_in_a_sentence(monkeypat
         registry.worker(name, tmp_path)
 
 
-def test_an_older_torch_than_can_be_tuned_is_told(monkeypatch):
+def test_an_older_torch_than_can_be_tuned_is_told(monkeypatch, tmp_path):
     monkeypatch.setitem(sys.modules, "torch", types.SimpleNamespace(__version__="2.5.1+cpu"))
     with pytest.raises(SetupError, match=r"torch 2\.5\.1\+cpu is older than 2\.6"):
-        registry.plain_worker()
+        registry.worker(registry.plain_name(), tmp_path)
     assert not any(map(is_too_old, ("2.6.0", "2.15.0a0+git1", "3.0")))

@@ -2,7 +2,7 @@ import sys
 
 import pytest
 
-from autorecompute.cli.check import as_typed, job_of
+from autorecompute.cli.check import job_of
 from autorecompute.errors import UsageError
 
 PYTHON = sys.executable
@@ -37,11 +37,7 @@ def _here(tmp_path, monkeypatch):
 )
 def test_a_script_or_a_module_is_started_by_what_stands_before_it(typed, started):
     """Alone or after python by this interpreter, as ``tune`` starts it, else by the launcher that is written."""
-    assert job_of(as_typed(typed.split())).worker_command(None) == started
-
-
-def test_a_launcher_may_be_called_like_a_script():
-    assert job_of(["./launch.py", "train.py"]).worker_command(None) == ["./launch.py", *WORKER, "train.py"]
+    assert job_of(typed.split()).worker_command(None) == started
 
 
 def test_a_stored_command_is_printed_and_never_run(call, begin, make_result, tmp_path):

@@ -53,16 +53,17 @@ def test_it_is_shown_without_what_to_train_with(call, imported):
 def test_only_a_check_that_found_all_out_confirms(call, monkeypatch, imported, verdict, words):
     Path("train.py").touch()
     line = CheckLine(what="gradients", stored="equal", here="not compared", verdict=verdict, note="oom: no room")
-    report = CheckReport(study="theirs", config="two", command=("python", "train.py"), lines=(line,), limit_bytes=1)
+    valid = verdict is CheckVerdict.OK
+    told = {"study": "theirs", "config": "two", "command": ("python", "train.py"), "lines": (line,), "limit_bytes": 1}
+    report = CheckReport(valid=valid, **told)
     monkeypatch.setattr(Checker, "run", lambda *_, **__: report)
-    confirms = verdict is CheckVerdict.OK
     code, _, err = call("check", "theirs", "--", "train.py")
-    assert code == (0 if confirms else 4)
+    assert code == (0 if valid else 4)
     assert words in err
-    assert (imported.path / CHECKED).exists() == confirms
+    assert (imported.path / CHECKED).exists() == valid
     code, out, _ = call("emit", "theirs")
-    assert (code == 0) == (str(imported.best.absolute() / "plans.json") in out) == confirms
-    assert ("autorecompute run theirs" in call("show", "theirs")[1]) == confirms
+    assert (code == 0) == (str(imported.best.absolute() / "plans.json") in out) == valid
+    assert ("autorecompute run theirs" in call("show", "theirs")[1]) == valid
 
 
 def test_a_check_of_another_config_confirms_nothing(call, imported):

@@ -66,7 +66,7 @@ def test_why_says_where_the_problem_is_the_same(keep, call):
 def test_an_export_comes_back_from_a_compressed_file(keep, call, tmp_path):
     keep()
     assert call("studies", "export", "bert", "-o", "bert.jsonl.gz")[0] == 0
-    assert (tmp_path / "bert.jsonl.gz").read_bytes()[:2] == b"\x1f\x8b"
+    assert (tmp_path / "bert.jsonl.gz").read_bytes()[:8] == b"\x1f\x8b\x08" + bytes(5)  # no date: the same each time
     assert call("studies", "import", "bert.jsonl.gz", "--study", "")[0] == UsageError.exit_code
     before = call("studies", "export", "bert")[1]
     assert call("studies", "import", "bert.jsonl.gz", "--force")[0] == 0

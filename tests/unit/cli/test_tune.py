@@ -9,11 +9,12 @@ from autorecompute.cli import tune
 from autorecompute.cli.parsers import STORAGE_VARIABLE
 from autorecompute.errors import SetupError, UsageError
 from autorecompute.studies import Problem, Sizes, StudyFolder
-from autorecompute.studies.problem import Tuned
+from autorecompute.studies.problem import Head
 from autorecompute.studies.records import note_shared
 from autorecompute.studies.shared_study import SharedStudy
 from autorecompute.studies.storage import parse_storage
 from autorecompute.tuning import session
+from stand_ins.studies import COMMAND
 
 
 @pytest.fixture(autouse=True)
@@ -53,9 +54,8 @@ def test_what_a_worker_finds_is_told(call, tmp_path, make_detection, make_space)
     arguments = ("tune", "train.py", "--study", "bert", "--storage", "sqlite:///log")
     assert f"shared in sqlite:///{tmp_path}/log: new" in call(*arguments)[2]
     worker = SharedStudy(parse_storage(f"sqlite:///{tmp_path}/log"), "bert")
-    problem, sizes = Problem.of(make_detection(), 2**30), Sizes.of(make_detection())
-    tuned = Tuned(problem=problem, sizes=sizes, command=("python", "train.py"))
-    worker.join(tuned, make_space(), is_limit_free=False)
+    head = Head.of("bert", COMMAND, Problem.of(make_detection(), 2**30), Sizes.of(make_detection()))
+    worker.join(head, make_space(), is_limit_free=False)
     worker.close()
     assert "/log: 0 trials so far" in call(*arguments)[2]
 
@@ -94,7 +94,6 @@ def test_a_signal_behind_the_answer_interrupts_nothing(call, monkeypatch):
         assert as_json
         sys.stdout.write("{}\n")
         signal.raise_signal(signal.SIGINT)
-        return 0
 
     monkeypatch.setattr(tune, "_tune", answer)
     assert call("tune", "train.py", "--json")[:2] == (0, "{}\n")

@@ -153,7 +153,7 @@ def test_the_list_is_as_the_schema_says(printed):
 
 def test_a_check_is_as_the_schema_says():
     lines = [CheckLine(what=verdict, stored="1", here="2", verdict=verdict) for verdict in CheckVerdict]
-    known = {"study": "bert", "config": "all", "command": ("python", "train.py"), "lines": tuple(lines)}
+    known = {"valid": True, "study": "bert", "config": "all", "command": ("python", "train.py"), "lines": tuple(lines)}
     figures = {"peak_bytes": MIB, "samples_per_second": 64.0, "relative_throughput": 0.9}
     for measured in ({}, figures):
         check("check", codec.dumps(CheckReport(**known, limit_bytes=MIB, **measured)))

@@ -17,7 +17,7 @@ from autorecompute.plans import Choice, Config, Plan
 from autorecompute.schemas import ARCHIVE, schema_of
 from autorecompute.studies import Problem
 from autorecompute.studies.analysis import keep_detection
-from autorecompute.studies.archive import VERSION, compress, dump, read_archive, with_own_verdict
+from autorecompute.studies.archive import VERSION, dump, read_archive, with_own_verdict
 from autorecompute.studies.importing import import_records
 from autorecompute.studies.problem import SEVERAL_BATCHES
 from autorecompute.studies.records import read_records
@@ -26,10 +26,9 @@ from stand_ins.archives import COMMAND, TRUSTED, take, written
 from stand_ins.studies import keep_study
 
 
-def test_there_and_back_is_the_same_and_packed_the_same(archive, elsewhere):
+def test_there_and_back_is_the_same(archive, elsewhere):
     first = b"".join(archive)
-    assert compress(first) == compress(first)
-    assert dump(read_records(take(written(elsewhere, [compress(first)])))) == first
+    assert dump(read_records(take(written(elsewhere, [gzip.compress(first)])))) == first
 
 
 CLOSE = Comparison(ratio=0.97, low=0.94, high=1.02, pairs=3, is_clear=False)
@@ -159,7 +158,7 @@ def test_what_cannot_be_is_named(archive, elsewhere, name):
 
 @pytest.mark.parametrize("place", ["cut.jsonl.gz", "nothing-here", "."])
 def test_a_file_that_is_no_whole_archive_is_named(archive, elsewhere, place):
-    (elsewhere / "cut.jsonl.gz").write_bytes(compress(b"".join(archive))[:-40])
+    (elsewhere / "cut.jsonl.gz").write_bytes(gzip.compress(b"".join(archive))[:-40])
     with pytest.raises(UsageError, match="cannot be read"):
         take(elsewhere / place)
 

@@ -9,7 +9,7 @@ import pytest
 
 from autorecompute.emit import hand_out
 from autorecompute.errors import SetupError, UsageError
-from autorecompute.studies import Problem, StudyFolder, list_studies, load_result
+from autorecompute.studies import Problem, StudyFolder, list_studies
 from autorecompute.studies.folder import LOCK, using, write_atomically
 from stand_ins.studies import keep_study
 
@@ -47,9 +47,9 @@ def test_a_name_may_be_of_any_script(tmp_path, name):
 def test_who_needs_an_answer_that_is_not_there_is_told_what_to_do(folder, tmp_path):
     assert folder.result() is None
     with pytest.raises(UsageError, match="no answer yet"):
-        load_result("bert", tmp_path)
+        StudyFolder("bert", tmp_path).require_result()
     with pytest.raises(UsageError, match=r"'gpt'.*autorecompute show"):
-        load_result("gpt", tmp_path)
+        StudyFolder("gpt", tmp_path).require_result()
 
 
 def test_a_study_that_was_moved_and_copied_names_its_own_plans_file(folder, make_result, tmp_path):
@@ -58,7 +58,7 @@ def test_a_study_that_was_moved_and_copied_names_its_own_plans_file(folder, make
     shutil.copytree(folder.path, tmp_path / "copied")
     folder.path.rename(tmp_path / "moved")
     for name in ("copied", "moved"):
-        assert load_result(name, tmp_path).best == make_result().best
+        assert StudyFolder(name, tmp_path).require_result().best == make_result().best
         rendered = hand_out(StudyFolder(name, tmp_path), make_result())
         assert rendered.variables == {"FAKE_PLANS": str(tmp_path / name / "best" / "plans.json")}
 
@@ -107,6 +107,10 @@ def test_studies_are_listed_by_name_and_nothing_else_is(tmp_path, begin):
     (tmp_path / "notes").mkdir()
     (tmp_path / "notes.txt").write_text("")
     assert [folder.name for folder in list_studies(tmp_path)] == ["bert", "gpt"]
+    assert list_studies(tmp_path / "notes.txt") == []
+    (tmp_path / "loop").symlink_to("loop")
+    with pytest.raises(SetupError, match="cannot be read"):
+        list_studies(tmp_path / "loop")
 
 
 def test_other_users_cannot_hold_a_study(folder):

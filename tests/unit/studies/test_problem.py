@@ -5,7 +5,7 @@ import pytest
 from autorecompute.errors import UsageError
 from autorecompute.studies import Problem, Sizes, StudyFolder
 from autorecompute.studies.folder import bind
-from autorecompute.studies.problem import Tuned
+from autorecompute.studies.problem import Head
 from autorecompute.training_job import Device
 from autorecompute.units import GIB, KIB, MIB
 
@@ -53,32 +53,32 @@ def test_memory_that_a_restart_changes_makes_no_other_problem(make_detection, le
         for size in (24 * GIB, 24 * GIB - less_bytes)
     )
     assert (here.differences(stored) == []) is is_same
-    first, second = (Tuned(problem=problem, sizes=Sizes(), command=("train",)) for problem in (stored, here))
+    first, second = (Head.of("bert", SGD, problem, Sizes()) for problem in (stored, here))
     assert (first.compare(second) == []) is is_same
 
 
 @pytest.fixture
-def make_tuned(make_detection, make_space):
+def make_head(make_detection, make_space):
     """Its activations are so many times those of the others."""
 
     def make(command=SGD, *, device=CARD, times=1, **changes):
         space = make_space()
         plans = tuple(dataclasses.replace(plan, saving=f"{times}*1024*batch") for plan in space.plans)
         detection = make_detection(dataclasses.replace(space, plans=plans), device=device, **changes)
-        return Tuned(problem=Problem.of(detection, LIMIT), sizes=Sizes.of(detection), command=command)
+        return Head.of("mine", command, Problem.of(detection, LIMIT), Sizes.of(detection))
 
     return make
 
 
 @pytest.fixture
-def go_on(tmp_path, make_tuned):
+def go_on(tmp_path, make_head):
     """Begins a study with the first, goes on with the second, and gives what is said."""
 
     def go_on(device=CARD, **changes):
         folder, notes = StudyFolder("mine", tmp_path), []
         folder.prepare()
-        assert bind(folder, make_tuned(device=device), notes.append)
-        assert not bind(folder, make_tuned(device=device, **changes), notes.append)
+        assert bind(folder, make_head(device=device), notes.append)
+        assert not bind(folder, make_head(device=device, **changes), notes.append)
         return notes
 
     return go_on
@@ -118,6 +118,6 @@ def test_the_same_is_taken_without_a_word(go_on, changes):
     assert go_on(**changes) == []
 
 
-def test_other_batches_of_the_first_step_are_no_difference(make_tuned):
-    first, second = (make_tuned(dims={"batch": batch, "d1": 128}) for batch in (4, 32))
+def test_other_batches_of_the_first_step_are_no_difference(make_head):
+    first, second = (make_head(dims={"batch": batch, "d1": 128}) for batch in (4, 32))
     assert first.differences(second) == ()

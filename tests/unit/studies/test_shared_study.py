@@ -13,11 +13,12 @@ from autorecompute.errors import SetupError, UsageError
 from autorecompute.measurement import Outcome
 from autorecompute.plans import Config, Space
 from autorecompute.studies import Problem, Sizes
-from autorecompute.studies.problem import Tuned
+from autorecompute.studies.problem import Head
 from autorecompute.studies.records import RaceRecord
 from autorecompute.studies.shared_study import PublishedAnswer, SharedStudy
 from autorecompute.studies.storage import parse_storage
 from stand_ins.sharing import LIMIT, die, lose_heartbeat
+from stand_ins.studies import COMMAND
 
 SECRET = "s3cr3t!@/%"  # noqa: S105  (of no server)
 QUOTED = "s3cr3t%21%40%2F%25"
@@ -90,7 +91,7 @@ def file(make_root, empty_database):
 @pytest.fixture
 def tuned(make_detection):
     sizes = dataclasses.replace(Sizes.of(make_detection()), space=Space(plans=()))
-    return Tuned(problem=Problem.of(make_detection(), LIMIT), sizes=sizes, command=("python", "train.py"))
+    return Head.of("bert", COMMAND, Problem.of(make_detection(), LIMIT), sizes)
 
 
 @pytest.fixture

@@ -213,16 +213,22 @@ def test_a_journal_that_names_another_file_is_refused(database, tmp_path, open_i
     assert thesis.exists()
 
 
-@pytest.mark.parametrize("ending", ["-journal", "-wal", "-shm"])
 @pytest.mark.parametrize(
-    ("make", "words"),
-    [(lambda path: path.symlink_to("/dev/zero"), "is a link"), (os.mkfifo, "is no file"), (os.mkdir, "is no file")],
-    ids=["link", "pipe", "folder"],
+    ("ending", "make", "words"),
+    [
+        # Optuna makes its tables in whatever database it opens.
+        *((ending, lambda path: path.symlink_to("cookies.db"), "is a link") for ending in ("", *storage.BESIDE)),
+        *((ending, make, "is no file") for make in (os.mkfifo, os.mkdir) for ending in storage.BESIDE),
+    ],
 )
-def test_what_lies_beside_it_is_a_file(database, open_it, ending, make, words):
-    make(database.with_name(f"study.db{ending}"))
+def test_a_database_and_what_lies_beside_it_are_files(database, open_it, ending, make, words):
+    (database.parent / "cookies.db").touch()
+    place = database.with_name(f"study.db{ending}")
+    place.unlink(missing_ok=True)
+    make(place)
     with pytest.raises(SetupError, match=rf"study\.db{ending} {words}"):
         open_it(database)
+    assert (database.parent / "cookies.db").read_bytes() == b""
 
 
 def test_what_a_killed_process_was_writing_is_undone(database, open_it, trials):

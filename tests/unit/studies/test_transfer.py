@@ -9,9 +9,9 @@ from autorecompute.plans import Config
 from autorecompute.studies import Problem, Sizes, StudyFolder, transfer
 from autorecompute.studies.analysis import ANALYSIS_FILE as ANALYSIS
 from autorecompute.studies.analysis import share_analysis
-from autorecompute.studies.archive import compress, dump, read_archive
+from autorecompute.studies.archive import dump, read_archive
 from autorecompute.studies.importing import require_trusted
-from autorecompute.studies.problem import Tuned
+from autorecompute.studies.problem import Head
 from autorecompute.studies.records import read_records
 from autorecompute.studies.transfer import find_nearest
 from autorecompute.training_job import Device
@@ -43,9 +43,9 @@ def notes():
 def nearest(tmp_path, make_detection, notes):
     def nearest(**changes):
         detection = make_detection(**changes)
-        tuned = Tuned(problem=Problem.of(detection, LIMIT), sizes=Sizes.of(detection), command=COMMAND)
-        found = find_nearest(tuned, StudyFolder("new", tmp_path), notes.append)
-        return found and (found.name, *found.differences)
+        head = Head.of("new", COMMAND, Problem.of(detection, LIMIT), Sizes.of(detection))
+        found = find_nearest(head, StudyFolder("new", tmp_path), notes.append)
+        return found and (found[0].study, *found[0].differences)
 
     return nearest
 
@@ -93,7 +93,7 @@ def ship(tmp_path, monkeypatch, store):
     def ship(name, **changes):
         store(**{name: changes})
         folder = StudyFolder(name, tmp_path)
-        (place / f"{name}.jsonl.gz").write_bytes(compress(dump(read_records(folder))))
+        (place / f"{name}.jsonl.gz").write_bytes(gzip.compress(dump(read_records(folder))))
         folder.path.rename(tmp_path / f".{name}")
 
     return ship

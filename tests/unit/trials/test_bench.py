@@ -161,7 +161,7 @@ def test_the_allocator_of_a_card_grows_its_segments_unless_the_user_told_it_anyt
 
 
 def test_processes_of_a_study_share_what_they_compile(make_bench, tmp_path, monkeypatch):
-    for name in registry.cache_variables():
+    for name in registry.gather("CACHE_VARIABLES"):
         monkeypatch.delenv(name, raising=False)
     measured = make_bench("detect forever then report", study=tmp_path)
     trial = seen(measured.measure(CONFIG, EFFORT))["environment"]

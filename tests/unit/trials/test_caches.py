@@ -31,7 +31,7 @@ def test_each_study_has_a_folder_that_is_the_users_alone(study):
 def test_all_compilers_are_told_but_where_the_user_has_chosen(study):
     variables = cache_variables(study, {})
     assert variables
-    assert variables == dict.fromkeys(registry.cache_variables(), str(compiled_code_of(study)))
+    assert variables == dict.fromkeys(registry.gather("CACHE_VARIABLES"), str(compiled_code_of(study)))
     name, *others = variables
     assert cache_variables(study, {name: "/mine"}).keys() == {*others}
 

@@ -2,10 +2,12 @@
 
 import pytest
 
-from autorecompute.studies import Problem, StudyFolder
+from autorecompute.studies import Problem, Sizes, StudyFolder
+from autorecompute.studies.problem import Head
 from autorecompute.training_job import Device
 from autorecompute.tuning.context import RESERVE_BYTES, available_bytes, choose_limit
 from autorecompute.units import GIB, KIB, MIB
+from stand_ins.studies import COMMAND
 
 
 @pytest.fixture
@@ -46,7 +48,7 @@ def test_a_restart_does_not_change_the_limit_of_a_cpu(make_detection, folder):
     machines = [Device(kind="cpu", name="cpu", total_bytes=25276514304 - less) for less in (0, 12 * KIB)]
     before, after = (make_detection(device=machine) for machine in machines)
     assert available_bytes(before) == available_bytes(after)
-    folder.begin(Problem.of(before, int(25276514304 * 0.9)), ["python", "train.py"])
+    folder.keep_head(Head.of(folder.name, COMMAND, Problem.of(before, int(25276514304 * 0.9)), Sizes()))
     assert choose_limit(after, folder, pytest.fail) == int(25276514304 * 0.9)
 
 
@@ -55,7 +57,7 @@ def test_a_restart_does_not_change_the_limit_of_a_cpu(make_detection, folder):
 )
 def test_a_study_that_was_begun_keeps_its_limit_and_a_shortage_is_told(on_card, folder, outside, said):
     limit = choose_limit(on_card(3 * GIB), folder, pytest.fail)
-    folder.begin(Problem.of(on_card(3 * GIB), limit), ["python", "train.py"])
+    folder.keep_head(Head.of(folder.name, COMMAND, Problem.of(on_card(3 * GIB), limit), Sizes()))
     heard = []
     assert choose_limit(on_card(outside), folder, heard.append) == limit
     assert heard == said

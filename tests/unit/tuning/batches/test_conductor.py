@@ -11,7 +11,7 @@ from autorecompute.errors import NothingFitsError, ScriptError, TooLargeError, U
 from autorecompute.figures import Verdict
 from autorecompute.measurement import Outcome
 from autorecompute.plans import Config
-from autorecompute.studies import list_studies, load_result
+from autorecompute.studies import list_studies
 from autorecompute.studies.analysis import ANALYSIS_FILE
 from autorecompute.studies.records import study_of_batch, trials_of_answer
 from autorecompute.studies.storage import read_trials
@@ -129,12 +129,12 @@ def test_the_rival_of_a_list_is_the_largest_batch_that_fits(listed):
     assert [batch for _, batch in several.benches[64].watched if batch == LARGEST] == []
     # The study of 24 has compared the two already.
     assert several.watched == [8, 16]
-    assert result.comparison == load_result("bert-b24", several.folder.path.parent).comparison
+    assert result.comparison == study_of_batch(several.folder, 24).require_result().comparison
 
 
 def test_a_batch_starts_from_what_a_smaller_one_found(listed):
     several, result = listed
-    assert load_result("bert-b64", several.folder.path.parent).transferred_from.study == "bert-b24"
+    assert study_of_batch(several.folder, 64).require_result().transferred_from.study == "bert-b24"
     assert result.transferred_from is None
 
 
@@ -256,7 +256,7 @@ def test_knobs_are_turned_on_the_answer_alone(begin, monkeypatch):
     assert result.best.knobs == ("fast",)
     assert variables_of(several.folder)["FAST"] == "1"
     assert (result.best.config, result.curve, result.comparison) == (plain.best.config, plain.curve, plain.comparison)
-    assert load_result("bert-b24", several.folder.path.parent).knobs == ()
+    assert study_of_batch(several.folder, 24).require_result().knobs == ()
     again = begin((8, 24), turns_knobs=True)
     assert again.run() == result
     assert not any(bench.watched or bench.measured for bench in (again.bench, *again.benches.values()))

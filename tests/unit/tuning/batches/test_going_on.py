@@ -7,8 +7,7 @@ from autorecompute.figures import Verdict
 from autorecompute.measurement import Outcome
 from autorecompute.plans import Config
 from autorecompute.result import SearchEnd
-from autorecompute.studies import load_result
-from autorecompute.studies.records import read_batches
+from autorecompute.studies.records import read_batches, study_of_batch
 from autorecompute.tuning.session import LEAST_TRIALS
 from autorecompute.tuning.throughput_curve import NO_FIT, NOT_IN_TIME, TOO_FEW_TRIALS
 from autorecompute.units import MIB
@@ -127,7 +126,7 @@ def test_who_stops_in_a_batch_has_what_was_confirmed_there(begin_timed):
 def test_a_comparison_that_the_time_ended_is_gone_on_with(begin_timed):
     first = begin_timed((8, LARGEST, 24), timeout_seconds=250.0)
     result = first.run()
-    assert load_result("bert-b24", first.folder.path.parent).search_end is SearchEnd.NOTHING_LEFT
+    assert study_of_batch(first.folder, 24).require_result().search_end is SearchEnd.NOTHING_LEFT
     assert (result.comparison.pairs, result.comparison.is_clear) == (1, False)
     assert (result.verdict, result.compared, result.search_end) == (Verdict.UNDECIDED, False, SearchEnd.TIME)
     more = begin_timed((8, LARGEST, 24)).run()

@@ -5,13 +5,14 @@ import shutil
 import pytest
 
 from autorecompute.studies import Problem, Sizes
-from autorecompute.studies.problem import Tuned
+from autorecompute.studies.problem import Head
 from autorecompute.studies.shared_study import SharedStudy
 from autorecompute.studies.storage import parse_storage
 from autorecompute.training_job import Device
 from autorecompute.units import GIB, MIB
 from autorecompute.waiting import OutOfTime
 from stand_ins.sharing import LIMIT
+from stand_ins.studies import COMMAND
 
 
 @pytest.fixture
@@ -53,9 +54,8 @@ def begin_other(open_shared, make_detection, make_space):
         def begin_other():
             worker, detection = open_shared(), make_detection(resting_bytes=100 * MIB)
             workers.callback(worker.close)
-            problem = Problem.of(detection, LIMIT)
-            tuned = Tuned(problem=problem, sizes=Sizes.of(detection), command=("python", "train.py"))
-            worker.join(tuned, make_space(), is_limit_free=False)
+            head = Head.of("bert", COMMAND, Problem.of(detection, LIMIT), Sizes.of(detection))
+            worker.join(head, make_space(), is_limit_free=False)
             return worker
 
         yield begin_other
