@@ -11,7 +11,7 @@ from torch import Tensor, nn
 
 from autorecompute.backends.torch.controller import memory_of
 from autorecompute.backends.torch.fake import live
-from autorecompute.backends.torch.find.refusals import RefusedModelError
+from autorecompute.backends.torch.find.refusals import RefusalError
 from autorecompute.backends.torch.find.storages import tensors_in
 from autorecompute.backends.torch.forecast.plans_file import VARIABLE, PlansFile
 from autorecompute.backends.torch.forecast.records import TorchDetection
@@ -264,7 +264,7 @@ def test_a_model_that_cannot_be_tuned_ends_the_script_with_a_sentence(spoil, wor
     model = squares()
     spoil(model)
     optimizer = sgd(model)
-    with pytest.raises(RefusedModelError) as raised:
+    with pytest.raises(RefusalError) as raised:
         model(torch.ones(2, 256))
     del optimizer
     outcome, sentence = backend.classify(raised.value)
@@ -438,7 +438,7 @@ def test_gradients_of_each_sample_by_transforms_are_refused_in_words_that_help(b
     optimizer.step()
     assert not listener.detections
     assert "torch.func" in backend.why_nothing_trained()
-    with pytest.raises(RefusedModelError, match=r"torch\.func"):
+    with pytest.raises(RefusalError, match=r"torch\.func"):
         torch.func.vmap(model)(torch.ones(8, 4))
 
 

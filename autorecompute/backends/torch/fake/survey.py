@@ -172,7 +172,7 @@ def survey_steps(
     """Run steps of the model on fake tensors, without recompute and with each choice.
 
     Raises:
-        UnknownValueError: A value is looked at that the probe has not seen.
+        RuntimeError: A value is looked at that the probe has not seen.
         RuntimeError: An operator cannot be run on fake tensors.
     """
     # Of a training that goes on.

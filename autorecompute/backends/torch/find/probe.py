@@ -16,7 +16,7 @@ from torch.utils._python_dispatch import TorchDispatchMode
 from autorecompute.backends.common import observe_batch
 from autorecompute.backends.torch.find.own_checkpoints import covered, followed
 from autorecompute.backends.torch.find.recipes import Recorded
-from autorecompute.backends.torch.find.refusals import Reason, Refusal, RefusedModelError
+from autorecompute.backends.torch.find.refusals import Reason, RefusalError
 from autorecompute.backends.torch.find.source import is_in_autograd_function, keeps_for_backward
 from autorecompute.backends.torch.find.storages import (
     Storages,
@@ -82,15 +82,6 @@ class Saved:
     times: int = 0
 
 
-class Handle:
-    """Stand-in of a saved tensor that autograd holds."""
-
-    __slots__ = ("tensor",)
-
-    def __init__(self, tensor: Tensor) -> None:
-        self.tensor: Tensor | None = tensor
-
-
 class Probe(TorchDispatchMode):  # type: ignore[misc]
     """Watches one forward pass of a model: what it saves, and each operator.
 
@@ -136,7 +127,7 @@ class Probe(TorchDispatchMode):  # type: ignore[misc]
         self._units, self._compiled, self._visit, self._times = set(units), compiled, visit, calls
         self._refuses_caches = refuses_caches
         self._stack: list[str] = []
-        self._kept: list[Handle] = []
+        self._kept: list[list[Tensor]] = []
         self._mark = torch.ones(1, requires_grad=True)
         self._is_marked, self._is_sharded = False, is_sharded(model)
         self._has_gradient: dict[str, bool] = {}
@@ -161,14 +152,14 @@ class Probe(TorchDispatchMode):  # type: ignore[misc]
         Training goes on bit for bit as if it had not been run.
 
         Raises:
-            RefusedModelError: Nothing of the model can be recomputed.
+            RefusalError: Nothing of the model can be recomputed.
         """
         self.batch = observe_batch([*args, *kwargs.values()])
         with untouched(self._model), self._intercepted(), torch.enable_grad():
             tensors = (*self._model.parameters(), *self._model.buffers())
             self._fixed = {self.storages.number(tensor) for tensor in tensors}
             is_hooked = _is_hooked()
-            with saved_tensors_hooks(self._pack, _unpack), self, followed(self._checkpointed):
+            with saved_tensors_hooks(self._pack, unpack), self, followed(self._checkpointed):
                 for _ in range(self._times):
                     given, named = copies_of((tuple(args), dict(kwargs)))
                     if can_be_intercepted(self._model):
@@ -182,9 +173,9 @@ class Probe(TorchDispatchMode):  # type: ignore[misc]
             if not self._has_gradient.get(path, False):
                 self.refused.setdefault(path, Reason.OUTPUT)
         if is_hooked:
-            raise RefusedModelError(Refusal(Reason.OWN_HOOKS))
+            raise RefusalError(Reason.OWN_HOOKS)
         if "" in self.refused:
-            raise RefusedModelError(Refusal(self.refused[""]))
+            raise RefusalError(self.refused[""])
         return self
 
     @property
@@ -308,8 +299,8 @@ class Probe(TorchDispatchMode):  # type: ignore[misc]
         if path in self._units or not path:
             if self._visit:
                 self._visit(self, call, result)
-            for handle in self._kept[outer:]:
-                handle.tensor = None
+            for packed in self._kept[outer:]:
+                packed.clear()
             del self._kept[outer:]
         return result
 
@@ -328,18 +319,19 @@ class Probe(TorchDispatchMode):  # type: ignore[misc]
         self._mark.square()
         return self._is_marked
 
-    def _pack(self, tensor: Tensor) -> Handle:
+    def _pack(self, tensor: Tensor) -> list[Tensor]:
+        """Give autograd what stands for a saved tensor, and lets go of it when its unit has returned."""
+        packed = [tensor]
         if tensor is self._mark:
             self._is_marked = True
-            return Handle(tensor)
-        number, size = self.storages.number(tensor), storage_of(tensor).nbytes()
-        handle = Handle(tensor)
+            return packed
+        number = self.storages.number(tensor)
         if number not in self._fixed:
-            saved = self.saved.setdefault(number, Saved(size, self._scales(tensor)))
+            saved = self.saved.setdefault(number, Saved(storage_of(tensor).nbytes(), self._scales(tensor)))
             saved.savers.add(self.path)
             saved.times += 1
-        self._kept.append(handle)
-        return handle
+        self._kept.append(packed)
+        return packed
 
     def _scales(self, tensor: Tensor) -> bool:
         """Tell whether the batch is in the shape: first, alone or times the length, or second where time goes first."""
@@ -347,10 +339,11 @@ class Probe(TorchDispatchMode):  # type: ignore[misc]
         return bool(shape) and (shape[0] % self.batch == 0 or (len(shape) > 1 and shape[1] == self.batch))
 
 
-def _unpack(handle: Handle) -> Tensor:
-    if handle.tensor is None:  # its unit has returned, and this is still the forward
-        raise RefusedModelError(Refusal(Reason.OWN_GRADIENTS))
-    return handle.tensor
+def unpack(packed: list[Tensor]) -> Tensor:
+    """Return the saved tensor that a probe has packed."""
+    if not packed:  # its unit has returned, and this is still the forward
+        raise RefusalError(Reason.OWN_GRADIENTS)
+    return packed[0]
 
 
 def _is_hooked() -> bool:

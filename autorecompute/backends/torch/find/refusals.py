@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import dataclasses
 import enum
 from typing import TYPE_CHECKING, Any
 
@@ -65,27 +64,20 @@ class Reason(enum.Enum):
     UNVERIFIED = "{place} is not offered, as its recompute was not bit-identical."
 
 
-@dataclasses.dataclass(frozen=True)
-class Refusal:
-    """A place that is left as it is: a module group or an operator's site; empty for the whole model."""
+class RefusalError(AutorecomputeError):
+    """A place that is left as it is; raised where it is the whole model.
 
-    reason: Reason
-    place: str = ""
+    Attributes:
+        place: A module group or an operator's site; empty for the whole model.
+    """
 
-    def __str__(self) -> str:
-        sentence = self.reason.value.format(place=self.place or "the model")
-        return sentence[0].upper() + sentence[1:] if not self.place else sentence
-
-
-class RefusedModelError(AutorecomputeError):
-    """Nothing of the model can be recomputed."""
-
-    def __init__(self, refusal: Refusal) -> None:
-        super().__init__(str(refusal))
-        self.refusal = refusal
+    def __init__(self, reason: Reason, place: str = "") -> None:
+        sentence = reason.value.format(place=place or "the model")
+        super().__init__(sentence if place else sentence[0].upper() + sentence[1:])
+        self.reason, self.place = reason, place
 
 
-def refusals_of_model(model: Module) -> list[Refusal]:
+def refusals_of_model(model: Module) -> list[RefusalError]:
     """Return what keeps the whole model from being recomputed, seen before it is run."""
     reasons = (
         (Reason.ORTMODULE, is_named(model, "ORTModule", "onnxruntime")),
@@ -94,7 +86,7 @@ def refusals_of_model(model: Module) -> list[Refusal]:
         (Reason.SHARDED, _is_sharded_otherwise(model)),
         (Reason.TENSOR_PARALLEL, any(_is_spread(value, model) for value in model.parameters())),
     )
-    return [Refusal(reason) for reason, is_so in reasons if is_so][:1]
+    return [RefusalError(reason) for reason, is_so in reasons if is_so][:1]
 
 
 def is_transformed() -> bool:
@@ -142,7 +134,7 @@ def classify(error: BaseException) -> tuple[Outcome, str]:
     if isinstance(error, torch.cuda.OutOfMemoryError) or is_out_of_memory(error, text) or _found_no_room(text):
         return Outcome.OOM, describe_out_of_memory(error)
     for link in links:
-        if isinstance(link, RefusedModelError):
+        if isinstance(link, RefusalError):
             return Outcome.EXPORT_ERROR, f"The model cannot be recomputed: {link}"
         if isinstance(link, AutorecomputeError):
             return Outcome.SCRIPT_ERROR, str(link)
