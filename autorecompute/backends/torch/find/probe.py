@@ -26,7 +26,7 @@ from autorecompute.backends.torch.find.storages import (
     storage_of,
     tensors_in,
 )
-from autorecompute.backends.torch.find.structure import gathered, is_sharded, is_within
+from autorecompute.backends.torch.find.structure import is_sharded, is_within
 from autorecompute.backends.torch.switch import switchboard
 from autorecompute.backends.torch.switch.module_state import copies_of, untouched
 from autorecompute.backends.torch.switch.switchboard import (
@@ -60,9 +60,9 @@ class Call:
 
     path: str
     first: int
+    inputs: frozenset[int]
+    keeps: bool
     end: int = 0
-    inputs: frozenset[int] = frozenset()
-    keeps: bool = True
 
 
 @dataclasses.dataclass
@@ -130,7 +130,7 @@ class Probe(TorchDispatchMode):  # type: ignore[misc]
         self._kept: list[list[Tensor]] = []
         self._mark = torch.ones(1, requires_grad=True)
         self._is_marked, self._is_sharded = False, is_sharded(model)
-        self._has_gradient: dict[str, bool] = {}
+        self._trained: set[str] = set()
         self._products: dict[int, torch._ops.OpOverload] = {}
         self._checkpoints: list[tuple[str, set[str]]] = []
         self._inside: list[set[str]] = []
@@ -170,7 +170,7 @@ class Probe(TorchDispatchMode):  # type: ignore[misc]
         self._note_checkpointed()
         # One call with gradients is enough: a model may run its blocks a first time without.
         for path in set(self._paths.values()).intersection(self.called):
-            if not self._has_gradient.get(path, False):
+            if path not in self._trained:
                 self.refused.setdefault(path, Reason.OUTPUT)
         if is_hooked:
             raise RefusalError(Reason.OWN_HOOKS)
@@ -199,8 +199,7 @@ class Probe(TorchDispatchMode):  # type: ignore[misc]
             return function(*args, **(kwargs or {}))
         storages, recorded, number = self.storages, self.recorded, _get_sequence_nr() - 1
         # A node is made right before its operator runs; what runs after that, without a node, has the same number.
-        is_first = number not in recorded and function.namespace != "prim"
-        if is_first:
+        if number not in recorded and function.namespace != "prim":
             recorded[number] = Recorded.of(function, args, kwargs or {}, storages)
         result = function(*args, **(kwargs or {}))
         if looks_at_values(function, args):
@@ -258,17 +257,16 @@ class Probe(TorchDispatchMode):  # type: ignore[misc]
         path = self._paths[id(module)]
         for inside in self._inside:
             inside.add(path)
-        if self._is_sharded:  # what is gathered for this call goes with it, whoever saves it
-            self._fixed |= {self.storages.number(parameter) for parameter in gathered(module)}
+        if self._is_sharded:  # what is gathered for this call, and is no shard, goes with it, whoever saves it
+            self._fixed |= {self.storages.number(one) for one in module.parameters() if not hasattr(one, "to_local")}
         given = list(tensors_in((args, kwargs)))
         versions, inputs = [tensor._version for tensor in given], self._numbers_of(given)
         self._refuse_before(path, module, (*args, *kwargs.values()))
         result = switchboard.around_attention(self._attend, self._called, path, inputs, forward, *args, **kwargs)
         if [tensor._version for tensor in given] != versions:
             self.refused.setdefault(path, Reason.INPLACE)
-        if torch.is_grad_enabled():
-            has_gradient = any(tensor.requires_grad for tensor in tensors_in(result))
-            self._has_gradient[path] = has_gradient or self._has_gradient.get(path, False)
+        if torch.is_grad_enabled() and any(tensor.requires_grad for tensor in tensors_in(result)):
+            self._trained.add(path)
         return result
 
     def _attend(self, function: Callable[..., Any], /, *args: Any, **kwargs: Any) -> Any:
@@ -281,13 +279,13 @@ class Probe(TorchDispatchMode):  # type: ignore[misc]
         found = {self.storages.number(tensor): tensor for tensor in given}
         for number, tensor in found.items():
             if number not in self._fixed and number not in self.given:
-                self.given[number] = Saved(storage_of(tensor).nbytes(), self._scales(tensor))
+                self.given[number] = self._saved_as(tensor)
         return frozenset(found.keys() - self._fixed)
 
     def _called(
         self, path: str, inputs: frozenset[int], function: Callable[..., Any], /, *args: Any, **kwargs: Any
     ) -> Any:
-        call = Call(path, _get_sequence_nr(), inputs=inputs, keeps=keeps_for_backward())
+        call = Call(path, _get_sequence_nr(), inputs, keeps_for_backward())
         self.calls.append(call)
         self._stack.append(path)
         outer = len(self._kept)
@@ -327,16 +325,17 @@ class Probe(TorchDispatchMode):  # type: ignore[misc]
             return packed
         number = self.storages.number(tensor)
         if number not in self._fixed:
-            saved = self.saved.setdefault(number, Saved(storage_of(tensor).nbytes(), self._scales(tensor)))
+            saved = self.saved.setdefault(number, self._saved_as(tensor))
             saved.savers.add(self.path)
             saved.times += 1
         self._kept.append(packed)
         return packed
 
-    def _scales(self, tensor: Tensor) -> bool:
-        """Tell whether the batch is in the shape: first, alone or times the length, or second where time goes first."""
+    def _saved_as(self, tensor: Tensor) -> Saved:
+        # The batch is in the shape: first, alone or times the length, or second where time goes first.
         shape = tuple(tensor.shape)
-        return bool(shape) and (shape[0] % self.batch == 0 or (len(shape) > 1 and shape[1] == self.batch))
+        scales = bool(shape) and (shape[0] % self.batch == 0 or shape[1:2] == (self.batch,))
+        return Saved(storage_of(tensor).nbytes(), scales)
 
 
 def unpack(packed: list[Tensor]) -> Tensor:

@@ -10,7 +10,7 @@ from torch.nn.parallel import DistributedDataParallel
 from torch.utils.checkpoint import CheckpointError
 
 from autorecompute.backends.common import describe_out_of_memory, is_out_of_memory, last_line
-from autorecompute.backends.torch.find.structure import can_run_again, is_named, is_sharded
+from autorecompute.backends.torch.find.structure import is_named, is_sharded
 from autorecompute.errors import AutorecomputeError, chain_of
 from autorecompute.measurement import Outcome
 from autorecompute.units import MIB
@@ -79,11 +79,15 @@ class RefusalError(AutorecomputeError):
 
 def refusals_of_model(model: Module) -> list[RefusalError]:
     """Return what keeps the whole model from being recomputed, seen before it is run."""
+    sharded = ("FSDP", "FullyShardedDataParallel")
+    is_in_parts = any(is_named(module, sharded, "torch.distributed") for module in model.modules())
+    # Outside of a step, torch has to be able to forget the run.
+    can_run_again = is_sharded(model) and hasattr(model, "reset_iter_state")
     reasons = (
         (Reason.ORTMODULE, is_named(model, "ORTModule", "onnxruntime")),
         (Reason.TRANSFORMED, is_transformed()),
         (Reason.SCRIPTED, any(isinstance(module, torch.jit.ScriptModule) for module in model.modules())),
-        (Reason.SHARDED, _is_sharded_otherwise(model)),
+        (Reason.SHARDED, is_in_parts and not can_run_again),
         (Reason.TENSOR_PARALLEL, any(_is_spread(value, model) for value in model.parameters())),
     )
     return [RefusalError(reason) for reason, is_so in reasons if is_so][:1]
@@ -92,14 +96,6 @@ def refusals_of_model(model: Module) -> list[RefusalError]:
 def is_transformed() -> bool:
     """Tell whether a transform of ``torch.func`` runs what is called now."""
     return torch._C._functorch.peek_interpreter_stack() is not None
-
-
-def _is_sharded_otherwise(model: Module) -> bool:
-    """Tell whether parts are sharded, and the model as a whole not in a way in which it can be run again."""
-    is_in_parts = any(
-        is_named(module, ("FSDP", "FullyShardedDataParallel"), "torch.distributed") for module in model.modules()
-    )
-    return is_in_parts and not can_run_again(model)
 
 
 def _is_spread(parameter: Any, model: Module) -> bool:

@@ -138,9 +138,6 @@ def changed_by(function: Any, args: tuple[Any, ...], kwargs: Mapping[str, Any]) 
             yield from tensors_in(args[place] if place < len(args) else kwargs.get(argument.name))
 
 
-_TAGS = (torch.Tag.data_dependent_output, torch.Tag.dynamic_output_shape)
-
-
 def _form_of(tensor: Tensor) -> functools.partial[Tensor]:
     """Return what makes a tensor of the same form."""
     size, stride = tuple(tensor.shape), tuple(tensor.stride())
@@ -212,4 +209,5 @@ def looks_at_values(function: Any, args: tuple[Any, ...]) -> bool:
 
 @functools.cache
 def _depends_on_values(function: Any) -> bool:
-    return any(tag in getattr(function, "tags", ()) for tag in _TAGS)
+    tags = {torch.Tag.data_dependent_output, torch.Tag.dynamic_output_shape}
+    return not tags.isdisjoint(getattr(function, "tags", ()))
