@@ -19,7 +19,7 @@ from autorecompute.backends.torch.fake.live import LiveBytes, tensors_of
 from autorecompute.backends.torch.fake.steps import Script
 from autorecompute.backends.torch.fake.survey import survey_steps
 from autorecompute.backends.torch.find.detection import detect, space_of
-from autorecompute.backends.torch.find.refusals import RefusedModelError
+from autorecompute.backends.torch.find.refusals import RefusalError
 from autorecompute.backends.torch.forecast.forecast import TorchMemoryModel
 from autorecompute.units import format_bytes
 
@@ -77,7 +77,7 @@ def main() -> None:
         for is_cast in (False, True):
             try:
                 line = report(name, is_cast=is_cast)
-            except (AttributeError, ImportError, RefusedModelError) as error:
+            except (AttributeError, ImportError, RefusalError) as error:
                 line = f"not told: {error}"
             print(f"{name:10}  {'autocast' if is_cast else 'float32':8}  {line}", flush=True)
 

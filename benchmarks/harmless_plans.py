@@ -21,7 +21,7 @@ import torch
 import autorecompute
 from autorecompute.backends.torch.check.recompute_check import VARIABLE
 from autorecompute.backends.torch.find.own_checkpoints import frozen_in, thawed
-from autorecompute.backends.torch.find.refusals import RefusedModelError
+from autorecompute.backends.torch.find.refusals import RefusalError
 from autorecompute.backends.torch.forecast.records import EVERY_2ND
 from autorecompute.backends.torch.switch.applying import Tuned
 from autorecompute.backends.torch.switch.intercepting import around_of, put_around, release
@@ -112,7 +112,7 @@ def offered(kind):
         try:
             with thawed(frozen_in(module, None)):
                 found.append(Tuned.of(module, args, kwargs).found)
-        except RefusedModelError as refused:
+        except RefusalError as refused:
             why.append(str(refused))
         return forward(*args, **kwargs)
 

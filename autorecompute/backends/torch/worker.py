@@ -32,8 +32,8 @@ from autorecompute.backends.torch.fake.tensors import LargeTensorsAreFake, taken
 from autorecompute.backends.torch.find import own_checkpoints, refusals
 from autorecompute.backends.torch.find.detection import space_of
 from autorecompute.backends.torch.find.identity import digest_of, name_of, sizes_of
-from autorecompute.backends.torch.find.own_checkpoints import LaterLive, frozen_in, is_replaced, thaw, thawed
-from autorecompute.backends.torch.find.refusals import Reason, Refusal, RefusedModelError
+from autorecompute.backends.torch.find.own_checkpoints import frozen_in, is_replaced, thaw, thawed
+from autorecompute.backends.torch.find.refusals import Reason, RefusalError
 from autorecompute.backends.torch.find.source import (
     accumulates_gradients,
     calling_frame,
@@ -206,7 +206,7 @@ class TorchBackend(WorkerBackend):
         known = functools.partial(self._tensors, roots)
         if self._is_compiled:
             return AllocatedLive(known, self._held)
-        return StepLive(known) if self._later is None else LaterLive(StepLive(known), self._forecast_later, known)
+        return StepLive(known, self._forecast_later)
 
     def _forecast_later(self) -> tuple[int, int]:
         """Return the live bytes of a step that trains what is frozen, and those before it; 0 once it is trained."""
@@ -257,7 +257,7 @@ class TorchBackend(WorkerBackend):
 
     def why_nothing_trained(self) -> str:
         """Return why a script may never have come to training, and what to do about it, in sentences."""
-        return str(Refusal(Reason.TRANSFORMED)) if self._roots.is_transformed else refusals.NOTHING_TRAINED
+        return str(RefusalError(Reason.TRANSFORMED)) if self._roots.is_transformed else refusals.NOTHING_TRAINED
 
     def classify(self, error: BaseException) -> tuple[Outcome, str]:
         """Classify the exception that ended the script, with a sentence about it."""
@@ -292,7 +292,7 @@ class TorchBackend(WorkerBackend):
         self, fakes: LargeTensorsAreFake, root: Module, args: Sequence[Any], kwargs: Mapping[str, Any]
     ) -> Detection:
         if self._is_compiled:
-            raise ScriptError(str(Refusal(Reason.COMPILED_FAKE)))
+            raise ScriptError(str(RefusalError(Reason.COMPILED_FAKE)))
         ranks, optimizers = self._listener.fake_ranks, self._roots.optimizers_of(root)
         if ranks and not torch.distributed.is_initialized():
             raise ScriptError(
@@ -313,7 +313,7 @@ class TorchBackend(WorkerBackend):
 
     def _detect(self, root: Module, args: Sequence[Any], kwargs: Mapping[str, Any]) -> Detection:
         if len({one.device for one in root.parameters()}) > 1:
-            raise RefusedModelError(Refusal(Reason.DEVICES))
+            raise RefusalError(Reason.DEVICES)
         self._calls = self._read_calls = calls_before_backward()
         tuned = self._tuned[root] = Tuned.of(root, args, kwargs, self._calls)
         if is_replaced():

@@ -16,144 +16,117 @@ def found_in(source, tmp_path):
 
 
 SCRIPTS = {
-    "one call": (1, "model(x).backward()"),
-    "two views in one line": (
-        2,
-        """
-        for _ in range(2):
-            a, b = model(x), model(
-                x.flip(-1)
-            )
-            (a * b).backward()
+    1: {
+        "one call": "model(x).backward()",
+        "each with a backward pass of its own": """
+            for _ in range(2):
+                model(x).backward()
+                loss = model(x)
+                loss.backward()
         """,
-    ),
-    "each with a backward pass of its own": (
-        1,
-        """
-        for _ in range(2):
-            model(x).backward()
+        "a loop that goes back in each round": """
+            for view in views:
+                loss = model(view)
+                loss.backward()
+        """,
+        "a loop that may end at any time": """
+            losses = []
+            for _ in range(10000):
+                losses.append(model(x))
+                if len(losses) == 2:
+                    break
+            sum(losses).backward()
+        """,
+        "a branch that is not taken": """
             loss = model(x)
+            if args.two:
+                loss = loss + model(x)
             loss.backward()
         """,
-    ),
-    "two losses, then another step": (
-        2,
-        """
-        loss = model(x)
-        loss = loss + model(x)
-        loss.backward()
-        for _ in range(2):
-            model(x).backward()
+        "gradients by autograd.grad": """
+            torch.autograd.grad(model(x), model.weight)
+            torch.autograd.grad(model(x), model.weight)
         """,
-    ),
-    "a teacher without gradients": (
-        2,
-        """
-        with torch.no_grad():
-            target = model(x)
-        loss = model(x) + model(x) - target
-        with torch.no_grad():
-            model(x)
-        loss.backward()
+        "more than a step can hold": """
+            outputs = [model(x) for _ in range(1000)]
+            sum(outputs).backward()
         """,
-    ),
-    "a comprehension": (3, "sum([model(view) for view in views]).backward()"),
-    "a generator": (3, "sum(model(view) for view in views).backward()"),
-    "a loop over views": (
-        3,
-        """
-        for _ in range(2):
-            found = []
-            for number, view in enumerate(views):
-                found.append(model(view))
-            torch.stack(found).sum().backward()
+    },
+    2: {
+        "two views in one line": """
+            for _ in range(2):
+                a, b = model(x), model(
+                    x.flip(-1)
+                )
+                (a * b).backward()
         """,
-    ),
-    "a loop that goes back in each round": (
-        1,
-        """
-        for view in views:
-            loss = model(view)
+        "two losses, then another step": """
+            loss = model(x)
+            loss = loss + model(x)
+            loss.backward()
+            for _ in range(2):
+                model(x).backward()
+        """,
+        "a teacher without gradients": """
+            with torch.no_grad():
+                target = model(x)
+            loss = model(x) + model(x) - target
+            with torch.no_grad():
+                model(x)
             loss.backward()
         """,
-    ),
-    "a loop that may end at any time": (
-        1,
-        """
-        losses = []
-        for _ in range(10000):
-            losses.append(model(x))
-            if len(losses) == 2:
-                break
-        sum(losses).backward()
-        """,
-    ),
-    "a function of the script for each view": (
-        4,
-        """
-        def encode(x):
-            return model(x) + model(-x)
+        "a method, and what goes back in another function": """
+            class Learner:
+                def loss(self, x):
+                    return model(x)
 
-        def step():
-            loss = encode(x) * encode(2 * x)
+                def go_back(self, loss):
+                    loss.backward()
+
+                def fit(self):
+                    loss = self.loss(x)
+                    self.go_back(loss + self.loss(-x))
+                    self.loss(x)
+
+            Learner().fit()
+        """,
+        "a branch that nobody knows": """
+            loss = model(x)
+            if len(views) > 9:
+                loss = loss + model(x)
             loss.backward()
-
-        step()
         """,
-    ),
-    "a method, and what goes back in another function": (
-        2,
-        """
-        class Learner:
-            def loss(self, x):
-                return model(x)
+    },
+    3: {
+        "a comprehension": "sum([model(view) for view in views]).backward()",
+        "a generator": "sum(model(view) for view in views).backward()",
+        "a loop over views": """
+            for _ in range(2):
+                found = []
+                for number, view in enumerate(views):
+                    found.append(model(view))
+                torch.stack(found).sum().backward()
+        """,
+    },
+    4: {
+        "a function of the script for each view": """
+            def encode(x):
+                return model(x) + model(-x)
 
-            def go_back(self, loss):
+            def step():
+                loss = encode(x) * encode(2 * x)
                 loss.backward()
 
-            def fit(self):
-                loss = self.loss(x)
-                self.go_back(loss + self.loss(-x))
-                self.loss(x)
-
-        Learner().fit()
+            step()
         """,
-    ),
-    "a branch that is not taken": (
-        1,
-        """
-        loss = model(x)
-        if args.two:
-            loss = loss + model(x)
-        loss.backward()
-        """,
-    ),
-    "a branch that nobody knows": (
-        2,
-        """
-        loss = model(x)
-        if len(views) > 9:
-            loss = loss + model(x)
-        loss.backward()
-        """,
-    ),
-    "gradients by autograd.grad": (
-        1,
-        """
-        torch.autograd.grad(model(x), model.weight)
-        torch.autograd.grad(model(x), model.weight)
-        """,
-    ),
-    "more than a step can hold": (
-        1,
-        """
-        outputs = [model(x) for _ in range(1000)]
-        sum(outputs).backward()
-        """,
-    ),
+    },
 }
+"""By the number of calls."""
 
 
-@pytest.mark.parametrize(("calls", "source"), SCRIPTS.values(), ids=SCRIPTS)
+@pytest.mark.parametrize(
+    ("calls", "source"),
+    [pytest.param(calls, source, id=name) for calls, scripts in SCRIPTS.items() for name, source in scripts.items()],
+)
 def test_calls_are_counted_up_to_the_backward_pass(calls, source, tmp_path):
     assert found_in(source, tmp_path) == calls

@@ -19,7 +19,7 @@ from autorecompute.backends.torch.compiled.forms import (
 )
 from autorecompute.backends.torch.compiled.partitions import VALUES, trace_step, value_of
 from autorecompute.backends.torch.find.detection import space_of
-from autorecompute.backends.torch.find.refusals import Reason, RefusedModelError
+from autorecompute.backends.torch.find.refusals import Reason, RefusalError
 from autorecompute.plans import Config
 from autorecompute.units import MIB
 from compiled_models import COMPILING, WIDTH, Block, Blocks, batch, broken, whole
@@ -147,7 +147,7 @@ def test_blocks_with_running_statistics_are_not_offered_and_budgets_are():
 
 @pytest.mark.parametrize("compile_it", [torch.compile, lambda model, **how: model.compile(**how) or model])
 def test_another_compiler_is_refused(compile_it):
-    with pytest.raises(RefusedModelError, match="another backend than inductor"):
+    with pytest.raises(RefusalError, match="another backend than inductor"):
         detect_compiled(compile_it(Blocks(), backend="eager", fullgraph=True), (batch(2),), {})
 
 
@@ -156,7 +156,7 @@ def test_a_torch_whose_compiler_tells_nothing_is_refused(monkeypatch):
     importlib.import_module("torch._inductor.compile_fx")  # this torch's own parts have it by now
     monkeypatch.delattr("torch._inductor.custom_graph_pass.CustomPartitionerFn")
     monkeypatch.delitem(sys.modules, "autorecompute.backends.torch.compiled.joint", raising=False)
-    with pytest.raises(RefusedModelError, match=r"take a later one, or leave torch\.compile out"):
+    with pytest.raises(RefusalError, match=r"take a later one, or leave torch\.compile out"):
         detect_compiled(whole(), (batch(2),), {})
 
 
@@ -166,7 +166,7 @@ def test_cuda_graphs_are_refused_on_a_card():
     assert not list(refusals_of_compiled(model))
     on_card = types.SimpleNamespace(device=torch.device("cuda"))
     model.parameters = lambda: iter([on_card])
-    with pytest.raises(RefusedModelError, match="CUDA graphs"):
+    with pytest.raises(RefusalError, match="CUDA graphs"):
         detect_compiled(model, (batch(2),), {})
 
 

@@ -13,7 +13,7 @@ from transformers import DynamicCache, StaticCache
 from autorecompute.backends.torch.check.gradients import check_gradients
 from autorecompute.backends.torch.find.detection import detect
 from autorecompute.backends.torch.find.identity import name_of
-from autorecompute.backends.torch.find.refusals import Reason, Refusal, RefusedModelError, refusals_of_model
+from autorecompute.backends.torch.find.refusals import Reason, RefusalError, refusals_of_model
 from autorecompute.backends.torch.forecast.records import CHECKPOINT, DROP
 from autorecompute.plans import Choice
 from stand_ins.surveyed import detect_in
@@ -104,7 +104,7 @@ def test_what_reads_a_cache_that_holds_something_is_refused_and_all_else_is_not(
     found = detect_in(training)
     assert reason_of(found, "model.model.layers.*") is Reason.CACHE
     assert reason_of(found, "model.model.layers.*.self_attn") is Reason.CACHE
-    assert "use_cache=False" in str(Refusal(Reason.CACHE, "model.model.layers.*"))
+    assert "use_cache=False" in str(RefusalError(Reason.CACHE, "model.model.layers.*"))
     assert "model.model.layers.*.mlp" in names_of(found)
 
 
@@ -152,7 +152,7 @@ def test_a_model_that_others_run_is_refused_whole(make_model, reason):
     model = make_model()
     assert [refusal.reason for refusal in refusals_of_model(model)] == [reason]
     assert name_of(model).startswith(type(model).__name__)
-    with pytest.raises(RefusedModelError, match="The model"):
+    with pytest.raises(RefusalError, match="The model"):
         detect(model, (torch.ones(1, 2),), {})
 
 
@@ -177,9 +177,9 @@ def test_a_model_that_is_spread_over_ranks_is_refused_whole_where_only_parts_are
     parallel = nn.Sequential(Block(), Block())
     parallelize_module(parallel[0], alone, {"up": ColwiseParallel()})
     for model, reason in ((sharded(alone, whole=False), Reason.SHARDED), (parallel, Reason.TENSOR_PARALLEL)):
-        with pytest.raises(RefusedModelError) as raised:
+        with pytest.raises(RefusalError) as raised:
             detect(model, (X,), {})
-        assert raised.value.refusal.reason is reason
+        assert raised.value.reason is reason
 
 
 def test_a_sharded_model_offers_its_modules_and_is_left_as_it_was(alone):
@@ -267,12 +267,12 @@ class Number(Block):
     [(Number, "The model returns no tensor"), (ForcesOfEnergy, "takes gradients inside its forward")],
 )
 def test_a_model_is_refused_whole_for_what_it_does_in_its_forward(kind, sentence):
-    with pytest.raises(RefusedModelError, match=sentence):
+    with pytest.raises(RefusalError, match=sentence):
         detect(kind(), (X.clone(),), {})
 
 
 def test_nothing_is_offered_under_hooks_of_the_script_on_all_tensors():
-    with torch.autograd.graph.save_on_cpu(), pytest.raises(RefusedModelError, match="own saved_tensors_hooks"):
+    with torch.autograd.graph.save_on_cpu(), pytest.raises(RefusalError, match="own saved_tensors_hooks"):
         detect_in(own())
 
 

@@ -11,7 +11,7 @@ from torch import Tensor, nn
 
 from autorecompute.backends.torch.controller import memory_of
 from autorecompute.backends.torch.fake import live
-from autorecompute.backends.torch.find.refusals import RefusedModelError
+from autorecompute.backends.torch.find.refusals import RefusalError
 from autorecompute.backends.torch.find.storages import tensors_in
 from autorecompute.backends.torch.forecast.plans_file import VARIABLE, PlansFile
 from autorecompute.backends.torch.forecast.records import TorchDetection
@@ -67,13 +67,17 @@ def begin(monkeypatch):
         backend.uninstall()
 
 
+def take_step(optimizer, loss):
+    loss.backward()
+    optimizer.step()
+    optimizer.zero_grad()
+
+
 def train(training, steps=2, between=lambda: None):
     torch.manual_seed(3)
     optimizer = torch.optim.AdamW(training.model.parameters())
     for _ in range(steps):
-        training.loss(training.model, training.batch).backward()
-        optimizer.step()
-        optimizer.zero_grad()
+        take_step(optimizer, training.loss(training.model, training.batch))
         between()
     return dict(training.model.state_dict()) | {"next": torch.rand(1)}
 
@@ -183,8 +187,7 @@ def test_batches_of_several_lengths_are_told(begin):
     optimizer = sgd(model)
     told = []
     for batch, length in ((4, 6), (2, 6), (4, 9), (4, 3)):
-        model(torch.zeros(batch, length, dtype=torch.int64)).sum().backward()
-        optimizer.step()
+        take_step(optimizer, model(torch.zeros(batch, length, dtype=torch.int64)).sum())
         told.append(backend.end_step())
     assert told[:2] == [(), ()]
     assert "a sequence of 6 to 9" in told[2][0]
@@ -247,29 +250,17 @@ def test_a_watched_process_without_plans_is_left_alone(begin):
     assert not backend._tuned
 
 
-def compiled_by_another(model):
-    model.compile(backend="eager")
-
-
-def spread_over_devices(model):
-    model.elsewhere = nn.Parameter(torch.ones(2, device="meta"))
-
-
-@pytest.mark.parametrize(
-    ("spoil", "words"),
-    [(spread_over_devices, "lies on several devices"), (compiled_by_another, "another backend than inductor")],
-)
-def test_a_model_that_cannot_be_tuned_ends_the_script_with_a_sentence(spoil, words, begin):
+def test_a_model_that_cannot_be_tuned_ends_the_script_with_a_sentence(begin):
     _, backend = begin()
     model = squares()
-    spoil(model)
+    model.elsewhere = nn.Parameter(torch.ones(2, device="meta"))
     optimizer = sgd(model)
-    with pytest.raises(RefusedModelError) as raised:
+    with pytest.raises(RefusalError) as raised:
         model(torch.ones(2, 256))
     del optimizer
     outcome, sentence = backend.classify(raised.value)
     assert outcome is Outcome.EXPORT_ERROR
-    assert words in sentence
+    assert "lies on several devices" in sentence
 
 
 CARD_IS_FULL = (
@@ -325,8 +316,7 @@ def test_a_model_that_cannot_be_run_on_fake_tensors_has_plans_without_a_forecast
     listener, backend = begin()
     model = Looking(nn.Linear(4, 32), nn.GELU(), nn.Linear(32, 4))
     optimizer = sgd(model)
-    model(torch.ones(64, 4)).sum().backward()
-    optimizer.step()
+    take_step(optimizer, model(torch.ones(64, 4)).sum())
     (detection,) = listener.detections
     extra = TorchDetection.of(detection)
     assert detection.plans
@@ -344,10 +334,7 @@ def test_calls_that_the_code_hides_are_told_and_looked_at_from_the_next_step_on(
         listener.wanted = [Config()] * step
         loss = model(torch.ones(64, 32)).sum()
         listener.wanted = []
-        loss = loss + by_another_name(torch.ones(64, 32)).sum()
-        loss.backward()
-        optimizer.step()
-        optimizer.zero_grad()
+        take_step(optimizer, loss + by_another_name(torch.ones(64, 32)).sum())
         told.append(backend.end_step())
     (detection,), (check,) = listener.detections, listener.checks
     of_one_call = memory_of(detection).forecast(Config(), detection.dims)
@@ -368,14 +355,9 @@ def test_a_model_that_is_frozen_in_part_is_forecast_as_it_will_be_trained(begin)
     listener, backend = begin()
     (model, optimizer), x = thawing(), torch.ones(64, 32)
 
-    def step():
-        model(x).sum().backward()
-        optimizer.step()
-        optimizer.zero_grad()
-
-    step()
+    take_step(optimizer, model(x).sum())
     listener.wanted = [Config()]
-    step()
+    take_step(optimizer, model(x).sum())
     assert [parameter.requires_grad for parameter in model.parameters()] == [False] * 12 + [True] * 4
     (told,) = backend.end_step()
     (detection,), (check,) = listener.detections, listener.checks
@@ -390,7 +372,7 @@ def test_a_model_that_is_frozen_in_part_is_forecast_as_it_will_be_trained(begin)
         meter = backend.live_meter()
         held_bytes = meter.held_bytes(0)
         meter.start()
-        step()
+        take_step(optimizer, model(x).sum())
         return held_bytes, meter.stop()
 
     state_bytes = sum(2 * one.nbytes + torch.tensor(1.0).nbytes for one in model[:3].parameters())
@@ -438,7 +420,7 @@ def test_gradients_of_each_sample_by_transforms_are_refused_in_words_that_help(b
     optimizer.step()
     assert not listener.detections
     assert "torch.func" in backend.why_nothing_trained()
-    with pytest.raises(RefusedModelError, match=r"torch\.func"):
+    with pytest.raises(RefusalError, match=r"torch\.func"):
         torch.func.vmap(model)(torch.ones(8, 4))
 
 

@@ -19,7 +19,7 @@ from autorecompute.backends.torch.compiled.partitions import VALUES, Partitions,
 from autorecompute.backends.torch.find.detection import Detected, Saving, saving_of_modules
 from autorecompute.backends.torch.find.own_checkpoints import places_of
 from autorecompute.backends.torch.find.probe import Probe
-from autorecompute.backends.torch.find.refusals import Reason, Refusal, RefusedModelError, refusals_of_model
+from autorecompute.backends.torch.find.refusals import Reason, RefusalError, refusals_of_model
 from autorecompute.backends.torch.find.structure import Structure, is_within, structure_of
 from autorecompute.backends.torch.forecast.records import (
     BUDGET,
@@ -164,11 +164,11 @@ def detect_compiled(model: Module, args: Sequence[Any], kwargs: Mapping[str, Any
     graph of that is cut as the compiler would cut it under each plan.
 
     Raises:
-        RefusedModelError: Nothing of it can be recomputed.
+        RefusalError: Nothing of it can be recomputed.
     """
     original = original_of(model)
     for refusal in (*refusals_of_compiled(model), *refusals_of_model(original)):
-        raise RefusedModelError(refusal)
+        raise refusal
     structure = structure_of(original)
     with torch.compiler.set_stance("force_eager"):
         # The compiler cannot make a cache inside of a checkpoint without breaking its graph.
@@ -190,9 +190,9 @@ def detect_compiled(model: Module, args: Sequence[Any], kwargs: Mapping[str, Any
     sites = (*blocks, *(Site(name, tuple(own), ("",)) for name, own in of_site.items()))
     savings = {site.name: saving_of_modules(seen, site.occurrences) for site in blocks}
     if why_none:
-        refusals.insert(0, Refusal(Reason.COMPILED_BUDGETS, why_none))
+        refusals.insert(0, RefusalError(Reason.COMPILED_BUDGETS, why_none))
     if not any(RECOMPUTE in site.options for site in sites):
-        refusals.insert(0, Refusal(Reason.COMPILED_OPERATORS))
+        refusals.insert(0, RefusalError(Reason.COMPILED_OPERATORS))
     found = Detected(
         structure=structure,
         sites=sites,
@@ -240,7 +240,7 @@ def board_of(model: Module, choices: Iterable[Choice] = ()) -> CompiledBoard:
     return CompiledBoard(original, [*blocks, graph, *(Site(name, options, ("",)) for name, options in asked.items())])
 
 
-def _blocks(model: Module, structure: Structure, seen: Probe) -> tuple[list[Site], list[Refusal]]:
+def _blocks(model: Module, structure: Structure, seen: Probe) -> tuple[list[Site], list[RefusalError]]:
     """Return the blocks that can be checkpointed, and why others cannot."""
     sites, refusals = [], []
     for group, paths in _groups(model, structure):
@@ -248,7 +248,7 @@ def _blocks(model: Module, structure: Structure, seen: Probe) -> tuple[list[Site
         if reason is None and any(_writes_statistics(model.get_submodule(path)) for path in paths):
             reason = Reason.COMPILED_STATISTICS
         if reason is not None:
-            refusals.append(Refusal(reason, group))
+            refusals.append(RefusalError(reason, group))
         elif set(paths).issubset(seen.called):
             keeps = seen.changed_in(paths).isdisjoint(MATMULS)
             sites.append(Site(group, (CHECKPOINT, KEEP_MATMUL) if keeps else (CHECKPOINT,), paths))

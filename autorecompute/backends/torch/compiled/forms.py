@@ -14,7 +14,7 @@ from torch._dynamo.utils import calculate_time_spent, cumulative_time_spent_ns
 from torch.profiler import ProfilerActivity, profile
 from torch.utils._python_dispatch import TorchDispatchMode
 
-from autorecompute.backends.torch.find.refusals import Reason, Refusal
+from autorecompute.backends.torch.find.refusals import Reason, RefusalError
 from autorecompute.backends.torch.find.storages import Storages
 from autorecompute.backends.torch.find.structure import is_within, structure_of
 
@@ -129,7 +129,7 @@ def original_of(model: Module) -> Module:
     return getattr(model, INNER, model)
 
 
-def refusals_of_compiled(model: Module) -> list[Refusal]:
+def refusals_of_compiled(model: Module) -> list[RefusalError]:
     """Return what keeps a compiled model from being tuned, seen before it is run."""
     settings = [_settings_of(module) for module in model.modules() if is_compiled(module)]
     on_card = any(parameter.device.type == "cuda" for parameter in model.parameters())
@@ -141,7 +141,7 @@ def refusals_of_compiled(model: Module) -> list[Refusal]:
         (Reason.CUDA_GRAPHS, on_card and any((setting or {}).get("triton.cudagraphs") for setting in settings)),
         (Reason.COMPILED_RANKS, torch.distributed.is_available() and torch.distributed.is_initialized()),
     )
-    return [Refusal(reason) for reason, is_so in reasons if is_so][:1]
+    return [RefusalError(reason) for reason, is_so in reasons if is_so][:1]
 
 
 def _settings_of(module: Module) -> dict[str, Any] | None:

@@ -319,10 +319,17 @@ class StepLive:
 
     Where the script compiles anything, the profiler counts: under a dispatch mode the compiler would go on without its
     code, to the end of the process.
+
+    Args:
+        known: Tells the tensors that are alive between two steps.
+        later: Forecasts of a later step, which trains more, the most bytes that it adds and those that lie between two
+            of them beside the model.
     """
 
-    def __init__(self, known: Callable[[], Iterable[Tensor]]) -> None:
-        self._known = known
+    def __init__(
+        self, known: Callable[[], Iterable[Tensor]], later: Callable[[], tuple[int, int]] = lambda: (0, 0)
+    ) -> None:
+        self._known, self._later = known, later
         self._meter: AllocatedLive | LiveBytes | None = None
 
     def start(self) -> None:
@@ -334,17 +341,20 @@ class StepLive:
             self._meter = LiveBytes(self._known()).__enter__()
 
     def stop(self) -> int:
-        """Return the most bytes alive beyond those that were at the start."""
+        """Return the most bytes alive beyond those that were at the start, in this step or in a later one."""
         meter, self._meter = self._meter, None
         assert meter is not None, "a step that ends has begun"
+        later_bytes, _ = self._later()
         if isinstance(meter, AllocatedLive):
-            return meter.stop()
+            return max(meter.stop(), later_bytes)
         meter.__exit__(None, None, None)
-        return meter.peak - meter.base
+        return max(meter.peak - meter.base, later_bytes)
 
     def held_bytes(self, measured_bytes: int) -> int:
-        """Return the measured bytes: configs leave nothing behind."""
-        return measured_bytes
+        """Return the measured bytes, with what the optimizer's state will have grown by before a later step."""
+        _, wanted_bytes = self._later()
+        there_bytes: int = sum(one.nbytes for one in self._known() if not isinstance(one, torch.nn.Parameter))
+        return measured_bytes + max(0, wanted_bytes - there_bytes)
 
 
 def tensors_of(model: Module, optimizers: Sequence[torch.optim.Optimizer], batch: Any = ()) -> list[Tensor]:

@@ -15,7 +15,7 @@ from autorecompute.backends.torch.fake.repeats import repeated
 from autorecompute.backends.torch.find.operators import Finder
 from autorecompute.backends.torch.find.own_checkpoints import places_of
 from autorecompute.backends.torch.find.probe import Probe
-from autorecompute.backends.torch.find.refusals import Reason, Refusal, RefusedModelError, refusals_of_model
+from autorecompute.backends.torch.find.refusals import Reason, RefusalError, refusals_of_model
 from autorecompute.backends.torch.find.storages import Values
 from autorecompute.backends.torch.find.structure import Structure, forgotten, is_sharded, is_within, structure_of
 from autorecompute.backends.torch.forecast.records import (
@@ -123,7 +123,7 @@ class Detected:
     structure: Structure
     sites: tuple[Site, ...]
     savings: Mapping[str, Saving]
-    refusals: tuple[Refusal, ...]
+    refusals: tuple[RefusalError, ...]
     blocks: tuple[str, ...]
     batch: int
     saved: int
@@ -150,15 +150,15 @@ def detect(model: Module, args: Sequence[Any], kwargs: Mapping[str, Any], calls:
     trace.
 
     Raises:
-        RefusedModelError: Nothing can.
+        RefusalError: Nothing can.
     """
     for refusal in refusals_of_model(model):
-        raise RefusedModelError(refusal)
+        raise refusal
     structure, drops = structure_of(model), not is_sharded(model)
     finder = Finder(model, structure, drops=drops)
     with forgotten(model), torch.compiler.set_stance("force_eager"):
         seen = Probe(model, structure.units, finder.visit, compiled_paths(model), calls).run(args, kwargs)
-    programs, storages = finder.finish(), finder.storages()
+    programs, storages = finder.finish(seen)
     blocks = {structure.group_of(unit) for unit in structure.units}
     saved = sum(one.bytes for one in seen.saved.values())
     found = {**_modules(seen, structure, blocks), **_attention(seen, structure), **_operators(seen, programs, storages)}
@@ -173,8 +173,8 @@ def detect(model: Module, args: Sequence[Any], kwargs: Mapping[str, Any], calls:
         programs=programs,
         refusals=(
             *_refusals(seen, structure),
-            *(Refusal(Reason.UNVERIFIED, name) for name in unverified),
-            *(() if drops else (Refusal(Reason.SHARDED_OPERATORS),)),
+            *(RefusalError(Reason.UNVERIFIED, name) for name in unverified),
+            *(() if drops else (RefusalError(Reason.SHARDED_OPERATORS),)),
         ),
         blocks=tuple(site.name for site in sites if site.name in blocks),
         batch=seen.batch,
@@ -289,10 +289,10 @@ def _reason(seen: Probe, paths: Sequence[str]) -> Reason | None:
     return next((seen.refused[path] for path in paths if path in seen.refused), None)
 
 
-def _refusals(seen: Probe, structure: Structure) -> Iterator[Refusal]:
+def _refusals(seen: Probe, structure: Structure) -> Iterator[RefusalError]:
     for group, paths in structure.groups.items():
         if reason := _reason(seen, _trained(seen, paths) or paths):
-            yield Refusal(reason, group)
+            yield RefusalError(reason, group)
 
 
 def _calls_of(module: Site) -> set[str]:

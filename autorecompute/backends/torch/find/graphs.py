@@ -3,19 +3,18 @@
 from __future__ import annotations
 
 import contextlib
-import dataclasses
 import gc
-from collections.abc import Sequence
 from typing import TYPE_CHECKING
 
 import torch
 from torch import Tensor
 from torch._subclasses.fake_tensor import is_fake
 from torch.autograd.function import BackwardCFunction
-from torch.autograd.graph import Node
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Collection, Iterable, Iterator
+    from collections.abc import Callable, Collection, Iterable, Iterator, Sequence
+
+    from torch.autograd.graph import Node
 
 
 LEAF = "AccumulateGrad"
@@ -48,44 +47,25 @@ The way to a root is -1 and its place among the roots.
 """
 
 
-@dataclasses.dataclass(frozen=True)
-class Graph:
-    """The nodes that a call made, breadth first from its results, their ways as in ``GraphForm``, and their places."""
-
-    nodes: Sequence[Node]
-    ways: Sequence[tuple[int, int]]
-    places: dict[Node, int]
-
-    def before(self, place: int, edge: int) -> int | None:
-        """Return the place of the node whose result goes into this one over an edge; None if the call made none."""
-        edges = self.nodes[place].next_functions
-        return self.places.get(edges[edge][0]) if edge < len(edges) and edges[edge][0] is not None else None
-
-    def form(self) -> GraphForm:
-        """Return the graph without its nodes."""
-        return tuple((*way, kind_of(node)) for way, node in zip(self.ways, self.nodes, strict=True))
-
-
 def roots_of(results: Iterable[Tensor]) -> list[Node]:
     """Return the nodes that made these tensors, each once."""
     return list(dict.fromkeys(tensor.grad_fn for tensor in results if tensor.grad_fn is not None))
 
 
-def graph_of(results: Iterable[Tensor], first: int) -> Graph:
-    """Return the graph of a call."""
-    nodes = roots_of(results)
-    ways = [(-1, place) for place, node in enumerate(nodes) if sequence_of(node) >= first]
-    nodes = [nodes[root] for _, root in ways]
-    places = {node: place for place, node in enumerate(nodes)}
+def graph_of(results: Iterable[Tensor], first: int) -> tuple[list[Node], GraphForm]:
+    """Return the nodes that a call made, breadth first from its results, and the form of their graph."""
+    roots = [(place, root) for place, root in enumerate(roots_of(results)) if sequence_of(root) >= first]
+    nodes, ways = [root for _, root in roots], [(-1, place) for place, _ in roots]
+    known = set(nodes)
     for place, node in enumerate(nodes):  # grows while it is gone through
         for edge, (following, _) in enumerate(node.next_functions):
-            if following is None or following in places or type(following).__name__ == LEAF:
+            if following is None or following in known or type(following).__name__ == LEAF:
                 continue
             if sequence_of(following) >= first:
-                places[following] = len(nodes)
+                known.add(following)
                 nodes.append(following)
                 ways.append((place, edge))
-    return Graph(nodes, ways, places)
+    return nodes, tuple((*way, kind_of(node)) for way, node in zip(ways, nodes, strict=True))
 
 
 def route(form: GraphForm, wanted: Collection[int]) -> Callable[[Iterable[Tensor]], dict[int, Node] | None]:

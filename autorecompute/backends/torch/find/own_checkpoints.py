@@ -8,7 +8,6 @@ import functools
 from typing import TYPE_CHECKING, Any
 
 import torch.utils.checkpoint as torchs
-from torch.nn import Parameter
 from torch.utils.checkpoint import CheckpointFunction
 
 from autorecompute.backends.torch.compiled.forms import has_compiled
@@ -19,12 +18,10 @@ from autorecompute.errors import OwnCheckpointingError
 if TYPE_CHECKING:
     from collections.abc import Callable, Collection, Iterable, Iterator
 
-    from torch import Tensor
-    from torch.nn import Module
+    from torch.nn import Module, Parameter
     from torch.optim import Optimizer
 
-    from autorecompute.backends.interface import LiveMeter
-    from autorecompute.backends.torch.find.refusals import Refusal
+    from autorecompute.backends.torch.find.refusals import RefusalError
     from autorecompute.backends.torch.find.structure import Structure
 
 
@@ -123,7 +120,7 @@ def prepare(model: Module) -> None:
             setattr(module, _FUNCTION, plain)
 
 
-def require_off(refusals: Iterable[Refusal]) -> None:
+def require_off(refusals: Iterable[RefusalError]) -> None:
     """Check that nothing is left of the script's own checkpointing.
 
     Raises:
@@ -209,34 +206,3 @@ def thawed(frozen: Collection[Parameter]) -> Iterator[None]:
         yield
     finally:
         thaw(frozen, on=False)
-
-
-class LaterLive:
-    """Counts live tensors in a step, and tells at least what a later step takes; a ``LiveMeter``.
-
-    Args:
-        meter: Counts those of the step.
-        later: Forecasts the bytes that are alive in the later step beyond those before it, and those beyond the model
-            before it.
-        known: Tells the tensors that are alive between two steps.
-    """
-
-    def __init__(
-        self, meter: LiveMeter, later: Callable[[], tuple[int, int]], known: Callable[[], Iterable[Tensor]]
-    ) -> None:
-        self._meter, self._later, self._known = meter, later, known
-
-    def start(self) -> None:
-        """Begin a step."""
-        self._meter.start()
-
-    def stop(self) -> int:
-        """Return the most bytes alive beyond those that were at the start, in this step or in the later one."""
-        live_bytes, _ = self._later()
-        return max(self._meter.stop(), live_bytes)
-
-    def held_bytes(self, measured_bytes: int) -> int:
-        """Return the bytes held before the later step: the optimizer has made its state for all parameters."""
-        _, wanted_bytes = self._later()
-        there_bytes: int = sum(one.nbytes for one in self._known() if not isinstance(one, Parameter))
-        return self._meter.held_bytes(measured_bytes) + max(0, wanted_bytes - there_bytes)

@@ -16,7 +16,7 @@ from torch.utils._python_dispatch import TorchDispatchMode
 from autorecompute.backends.common import observe_batch
 from autorecompute.backends.torch.find.own_checkpoints import covered, followed
 from autorecompute.backends.torch.find.recipes import Recorded
-from autorecompute.backends.torch.find.refusals import Reason, Refusal, RefusedModelError
+from autorecompute.backends.torch.find.refusals import Reason, RefusalError
 from autorecompute.backends.torch.find.source import is_in_autograd_function, keeps_for_backward
 from autorecompute.backends.torch.find.storages import (
     Storages,
@@ -26,7 +26,7 @@ from autorecompute.backends.torch.find.storages import (
     storage_of,
     tensors_in,
 )
-from autorecompute.backends.torch.find.structure import gathered, is_sharded, is_within
+from autorecompute.backends.torch.find.structure import is_sharded, is_within
 from autorecompute.backends.torch.switch.checkpoints import MATMULS, can_have_its_own, has_cache
 from autorecompute.backends.torch.switch.intercepting import (
     ATTENTION,
@@ -60,9 +60,9 @@ class Call:
 
     path: str
     first: int
+    inputs: frozenset[int]
+    keeps: bool
     end: int = 0
-    inputs: frozenset[int] = frozenset()
-    keeps: bool = True
 
 
 @dataclasses.dataclass
@@ -80,15 +80,6 @@ class Saved:
     scales: bool
     savers: set[str] = dataclasses.field(default_factory=set)
     times: int = 0
-
-
-class Handle:
-    """Stand-in of a saved tensor that autograd holds."""
-
-    __slots__ = ("tensor",)
-
-    def __init__(self, tensor: Tensor) -> None:
-        self.tensor: Tensor | None = tensor
 
 
 class Probe(TorchDispatchMode):  # type: ignore[misc]
@@ -136,10 +127,10 @@ class Probe(TorchDispatchMode):  # type: ignore[misc]
         self._units, self._compiled, self._visit, self._times = set(units), compiled, visit, calls
         self._refuses_caches = refuses_caches
         self._stack: list[str] = []
-        self._kept: list[Handle] = []
+        self._kept: list[list[Tensor]] = []
         self._mark = torch.ones(1, requires_grad=True)
         self._is_marked, self._is_sharded = False, is_sharded(model)
-        self._has_gradient: dict[str, bool] = {}
+        self._trained: set[str] = set()
         self._products: dict[int, torch._ops.OpOverload] = {}
         self._checkpoints: list[tuple[str, set[str]]] = []
         self._inside: list[set[str]] = []
@@ -161,14 +152,14 @@ class Probe(TorchDispatchMode):  # type: ignore[misc]
         Training goes on bit for bit as if it had not been run.
 
         Raises:
-            RefusedModelError: Nothing of the model can be recomputed.
+            RefusalError: Nothing of the model can be recomputed.
         """
         self.batch = observe_batch([*args, *kwargs.values()])
         with untouched(self._model), self._intercepted(), torch.enable_grad():
             tensors = (*self._model.parameters(), *self._model.buffers())
             self._fixed = {self.storages.number(tensor) for tensor in tensors}
             is_hooked = _is_hooked()
-            with saved_tensors_hooks(self._pack, _unpack), self, followed(self._checkpointed):
+            with saved_tensors_hooks(self._pack, unpack), self, followed(self._checkpointed):
                 for _ in range(self._times):
                     given, named = copies_of((tuple(args), dict(kwargs)))
                     if can_be_intercepted(self._model):
@@ -179,12 +170,12 @@ class Probe(TorchDispatchMode):  # type: ignore[misc]
         self._note_checkpointed()
         # One call with gradients is enough: a model may run its blocks a first time without.
         for path in set(self._paths.values()).intersection(self.called):
-            if not self._has_gradient.get(path, False):
+            if path not in self._trained:
                 self.refused.setdefault(path, Reason.OUTPUT)
         if is_hooked:
-            raise RefusedModelError(Refusal(Reason.OWN_HOOKS))
+            raise RefusalError(Reason.OWN_HOOKS)
         if "" in self.refused:
-            raise RefusedModelError(Refusal(self.refused[""]))
+            raise RefusalError(self.refused[""])
         return self
 
     @property
@@ -208,8 +199,7 @@ class Probe(TorchDispatchMode):  # type: ignore[misc]
             return function(*args, **(kwargs or {}))
         storages, recorded, number = self.storages, self.recorded, _get_sequence_nr() - 1
         # A node is made right before its operator runs; what runs after that, without a node, has the same number.
-        is_first = number not in recorded and function.namespace != "prim"
-        if is_first:
+        if number not in recorded and function.namespace != "prim":
             recorded[number] = Recorded.of(function, args, kwargs or {}, storages)
         result = function(*args, **(kwargs or {}))
         if looks_at_values(function, args):
@@ -267,17 +257,16 @@ class Probe(TorchDispatchMode):  # type: ignore[misc]
         path = self._paths[id(module)]
         for inside in self._inside:
             inside.add(path)
-        if self._is_sharded:  # what is gathered for this call goes with it, whoever saves it
-            self._fixed |= {self.storages.number(parameter) for parameter in gathered(module)}
+        if self._is_sharded:  # what is gathered for this call, and is no shard, goes with it, whoever saves it
+            self._fixed |= {self.storages.number(one) for one in module.parameters() if not hasattr(one, "to_local")}
         given = list(tensors_in((args, kwargs)))
         versions, inputs = [tensor._version for tensor in given], self._numbers_of(given)
         self._refuse_before(path, module, (*args, *kwargs.values()))
         result = around_attention(self._attend, self._called, path, inputs, forward, *args, **kwargs)
         if [tensor._version for tensor in given] != versions:
             self.refused.setdefault(path, Reason.INPLACE)
-        if torch.is_grad_enabled():
-            has_gradient = any(tensor.requires_grad for tensor in tensors_in(result))
-            self._has_gradient[path] = has_gradient or self._has_gradient.get(path, False)
+        if torch.is_grad_enabled() and any(tensor.requires_grad for tensor in tensors_in(result)):
+            self._trained.add(path)
         return result
 
     def _attend(self, function: Callable[..., Any], /, *args: Any, **kwargs: Any) -> Any:
@@ -290,13 +279,13 @@ class Probe(TorchDispatchMode):  # type: ignore[misc]
         found = {self.storages.number(tensor): tensor for tensor in given}
         for number, tensor in found.items():
             if number not in self._fixed and number not in self.given:
-                self.given[number] = Saved(storage_of(tensor).nbytes(), self._scales(tensor))
+                self.given[number] = self._saved_as(tensor)
         return frozenset(found.keys() - self._fixed)
 
     def _called(
         self, path: str, inputs: frozenset[int], function: Callable[..., Any], /, *args: Any, **kwargs: Any
     ) -> Any:
-        call = Call(path, _get_sequence_nr(), inputs=inputs, keeps=keeps_for_backward())
+        call = Call(path, _get_sequence_nr(), inputs, keeps_for_backward())
         self.calls.append(call)
         self._stack.append(path)
         outer = len(self._kept)
@@ -308,8 +297,8 @@ class Probe(TorchDispatchMode):  # type: ignore[misc]
         if path in self._units or not path:
             if self._visit:
                 self._visit(self, call, result)
-            for handle in self._kept[outer:]:
-                handle.tensor = None
+            for packed in self._kept[outer:]:
+                packed.clear()
             del self._kept[outer:]
         return result
 
@@ -328,29 +317,32 @@ class Probe(TorchDispatchMode):  # type: ignore[misc]
         self._mark.square()
         return self._is_marked
 
-    def _pack(self, tensor: Tensor) -> Handle:
+    def _pack(self, tensor: Tensor) -> list[Tensor]:
+        """Give autograd what stands for a saved tensor, and lets go of it when its unit has returned."""
+        packed = [tensor]
         if tensor is self._mark:
             self._is_marked = True
-            return Handle(tensor)
-        number, size = self.storages.number(tensor), storage_of(tensor).nbytes()
-        handle = Handle(tensor)
+            return packed
+        number = self.storages.number(tensor)
         if number not in self._fixed:
-            saved = self.saved.setdefault(number, Saved(size, self._scales(tensor)))
+            saved = self.saved.setdefault(number, self._saved_as(tensor))
             saved.savers.add(self.path)
             saved.times += 1
-        self._kept.append(handle)
-        return handle
+        self._kept.append(packed)
+        return packed
 
-    def _scales(self, tensor: Tensor) -> bool:
-        """Tell whether the batch is in the shape: first, alone or times the length, or second where time goes first."""
+    def _saved_as(self, tensor: Tensor) -> Saved:
+        # The batch is in the shape: first, alone or times the length, or second where time goes first.
         shape = tuple(tensor.shape)
-        return bool(shape) and (shape[0] % self.batch == 0 or (len(shape) > 1 and shape[1] == self.batch))
+        scales = bool(shape) and (shape[0] % self.batch == 0 or shape[1:2] == (self.batch,))
+        return Saved(storage_of(tensor).nbytes(), scales)
 
 
-def _unpack(handle: Handle) -> Tensor:
-    if handle.tensor is None:  # its unit has returned, and this is still the forward
-        raise RefusedModelError(Refusal(Reason.OWN_GRADIENTS))
-    return handle.tensor
+def unpack(packed: list[Tensor]) -> Tensor:
+    """Return the saved tensor that a probe has packed."""
+    if not packed:  # its unit has returned, and this is still the forward
+        raise RefusalError(Reason.OWN_GRADIENTS)
+    return packed[0]
 
 
 def _is_hooked() -> bool:

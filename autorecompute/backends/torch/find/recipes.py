@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import dataclasses
 import functools
+from itertools import starmap
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 import torch
@@ -61,36 +62,37 @@ SAME_MEMORY = SAME_ELEMENTS | {_ATEN.permute, _ATEN.t, _ATEN.transpose}
 """Operators that hand it on in the same memory, the dimensions in any order."""
 
 
+Origin = tuple[int | str, int]
+"""What gradients go back to: a node by its number, with which of its results it is, or a leaf by its storage."""
+
+
 class Operand(NamedTuple):
-    """A tensor that an operator was given.
+    """A tensor that an operator was given: its origin, which is None if no gradient goes back to it, and its size."""
 
-    Attributes:
-        storage: The number of its storage.
-        made: The number of the node that made it, and which of the node's results it is; none of a leaf.
-        trains: True if gradients go back to it.
-        elements: Their number.
-    """
-
-    storage: int
-    made: tuple[int, int] | None
-    trains: bool
+    origin: Origin | None
     elements: int
 
     @classmethod
     def of(cls, tensor: Tensor, storages: Storages) -> Operand:
         """Describe a tensor without holding it."""
+        if not tensor.requires_grad:
+            return cls(None, tensor.numel())
         node = tensor.grad_fn
-        made = (sequence_of(node), tensor.output_nr) if node is not None else None
-        return cls(storages.number(tensor), made, tensor.requires_grad, tensor.numel())
+        made = ("leaf", storages.number(tensor)) if node is None else (sequence_of(node), tensor.output_nr)
+        return cls(made, tensor.numel())
 
-    def came_over(self, source: Node | None, result: int, storages: Storages) -> bool:
-        """Tell whether it came over an edge from a node's result."""
-        if source is None or not self.trains:
-            return source is None and not self.trains
-        if self.made is None:
-            variable = getattr(source, "variable", None)
-            return variable is not None and storages.number(variable) == self.storage
-        return self.made == (sequence_of(source), result)
+
+def _origin_over(node: Node | None, result: int, storages: Storages) -> Origin | None:
+    """Return what an edge of a graph leads to."""
+    if node is None:
+        return None
+    leaf = getattr(node, "variable", None)
+    return (sequence_of(node), result) if leaf is None else ("leaf", storages.number(leaf))
+
+
+def takes_tensor(argument: Any) -> bool:
+    """Tell whether an argument of an operator's schema is a tensor; a number, or none, may stand in its place."""
+    return "Tensor" in str(argument.type)
 
 
 class Recorded(NamedTuple):
@@ -127,8 +129,34 @@ class Recorded(NamedTuple):
         literals = literals_of(calling_frame()) if adds else frozenset[float]()
         return cls(out_of_place, known, literals)
 
+    @property
+    def given(self) -> Iterator[tuple[Any, Any]]:
+        """Return the arguments of its schema, each with its value."""
+        return zip(self.function._schema.arguments, self.values, strict=True)
+
+    def edges(self, node: Node, storages: Storages) -> dict[str | int, int]:
+        """Return the edges over which its tensors came to the node that it made, by the names of its arguments."""
+        origins = [_origin_over(source, result, storages) for source, result in node.next_functions]
+        given = [
+            (argument.name, value.origin if isinstance(value, Operand) else None)
+            for argument, value in self.given
+            if takes_tensor(argument)
+        ]
+        # Most operators have a gradient for their first tensors.
+        if all(origin == came for (_, origin), came in zip(given, origins, strict=False)):
+            return {name: edge for edge, (name, _) in enumerate(given[: len(origins)])}
+        edges: dict[str | int, int] = {}
+        first = 0
+        for name, origin in given:
+            if origin is not None and origin in origins[first:]:
+                edges[name] = origins.index(origin, first)
+                first = edges[name] + 1
+        return edges
+
     def is_constant(self, argument: Any, value: Any) -> bool:
         """Tell whether an argument that no node keeps is the same in every step, as far as anybody knows."""
+        if takes_tensor(argument):
+            return value is None or value in self.literals
         if argument.name in _MOMENTUM:
             return self.function.overloadpacket in _BATCH_NORMS
         if value is None or isinstance(value, _STRUCTURAL) or argument.name in EPSILON:
@@ -174,12 +202,8 @@ COMPUTED = "computed"
 """Stands for a parameter where another tensor went in."""
 
 
-class Edge(NamedTuple):
-    """An edge of a graph: what the node at ``place`` is given over it comes from the one at ``source``."""
-
-    place: int
-    edge: int
-    source: int
+Edge = tuple[int, int, int]
+"""An edge of a graph: the place of a node, the number of its edge, and the place of the node to which that leads."""
 
 
 class Slot(NamedTuple):
@@ -224,33 +248,23 @@ class Viewed:
 
 
 @dataclasses.dataclass(frozen=True)
-class Constant:
-    """An argument that no node keeps, as the probe saw it.
-
-    ``may_change`` is true where a script may give another one in a later step, as far as such arguments are known.
-    """
-
-    value: Any
-    may_change: bool = False
-
-
-@dataclasses.dataclass(frozen=True)
 class Made:
-    """A tensor that an operator makes of arguments, which are in the order of its schema.
+    """A tensor that an operator makes of arguments in the order of its schema: recipes, and what no node keeps.
 
     The operator is None for the product with a mask: a dropout that keeps one.
     """
 
     operator: OpOverload | None
-    arguments: tuple[Recipe | Constant, ...]
+    arguments: tuple[Any, ...]
 
     @functools.cached_property
     def has_rows(self) -> bool:
         """Tell whether it has an argument that may change unseen, and gives each row of its result by itself."""
-        if not any(isinstance(one, Constant) and one.may_change for one in self.arguments):
+        if self.operator is None:
             return False
-        is_pointwise = self.operator is not None and torch.Tag.pointwise in self.operator.tags
-        return is_pointwise or self._normalized is not None
+        given = zip(self.operator._schema.arguments, self.arguments, strict=True)
+        is_pointwise = torch.Tag.pointwise in self.operator.tags
+        return any(starmap(_may_change, given)) and (is_pointwise or self._normalized is not None)
 
     @functools.cached_property
     def _normalized(self) -> Slot | None:
@@ -273,12 +287,19 @@ class Made:
 
 
 Recipe = Slot | Viewed | Made
-Note = Edge | Slot
+Note = int | Slot
 Noted = dict[Note, Any]
-"""Notes of a step: for edges the shape of what went over them, for slots what they hold."""
+"""Notes of a step: for places of nodes the shape of what they made, for slots what they hold."""
 
 
-def value_of(part: Recipe | Constant, nodes: Mapping[int, Node], noted: Noted) -> Any:
+def _may_change(argument: Any, value: Any) -> bool:
+    """Tell whether a script may give another number in a later step, which no node keeps."""
+    return not isinstance(value, Recipe) and (
+        argument.name in EPSILON or (takes_tensor(argument) and value is not None)
+    )
+
+
+def value_of(part: Any, nodes: Mapping[int, Node], noted: Noted) -> Any:
     """Return the value of a recipe or argument in a step, of which ``noted_of`` noted this when the tensor was dropped.
 
     Raises:
@@ -287,15 +308,15 @@ def value_of(part: Recipe | Constant, nodes: Mapping[int, Node], noted: Noted) -
     match part:
         case Slot():
             return noted_value(part, noted) if part.is_noted else part.in_step(nodes)
-        case Constant():
-            return part.value
         case Made():
             return part.of([value_of(one, nodes, noted) for one in part.arguments])
-    value: Tensor = value_of(part.source, nodes, noted)
-    for edge in part.way:
-        shape = noted[edge]
-        value = value.expand(shape) if edge.source in part.expanding else value.reshape(shape)
-    return value
+        case Viewed():
+            value: Tensor = value_of(part.source, nodes, noted)
+            for _, _, source in part.way:
+                shape = noted[source]
+                value = value.expand(shape) if source in part.expanding else value.reshape(shape)
+            return value
+    return part
 
 
 def noted_value(slot: Slot, noted: Noted) -> Any:
@@ -309,46 +330,42 @@ def _signed(value: Any) -> Any:
     return value - 2**64 if type(value) is int and value >= 2**63 else value
 
 
-def _parts_of(recipe: Recipe | Constant) -> Iterator[Recipe | Constant]:
+def _parts_of(recipe: Any) -> Iterator[Any]:
     inner = (recipe.source,) if isinstance(recipe, Viewed) else recipe.arguments if isinstance(recipe, Made) else ()
     for part in inner:
         yield from _parts_of(part)
     yield recipe
 
 
-def tensors_of(recipe: Recipe) -> list[Slot]:
+def tensors_of(recipe: Recipe | None) -> list[Slot]:
     """Return the slots of the tensors that are read of nodes."""
     return [part for part in _parts_of(recipe) if isinstance(part, Slot) and not part.is_noted]
 
 
-def edges_of(recipe: Recipe) -> Iterator[Edge]:
+def edges_of(recipe: Recipe | None) -> Iterator[Edge]:
     """Yield the edges that have to be there for the recipe to hold."""
     for part in _parts_of(recipe):
         if isinstance(part, Viewed):
             yield from (*part.way, *part.held)
 
 
-def notes_of(recipe: Recipe) -> Iterator[Note]:
-    """Yield the edges whose shapes are read, the parameters, and the slots that are no tensors of the forward pass."""
+def notes_of(recipe: Recipe | None) -> Iterator[Note]:
+    """Yield the nodes whose shapes are read, the parameters, and the slots that are no tensors of the forward pass."""
     for part in _parts_of(recipe):
         if isinstance(part, Slot) and part.is_noted:
             yield part
         elif isinstance(part, Viewed):
-            yield from part.way
+            yield from (source for _, _, source in part.way)
 
 
 def noted_of(notes: Iterable[Note], nodes: Mapping[int, Node]) -> Noted:
     """Return the values that a recipe reads beside tensors, as they are in a step."""
-    return {
-        # The shape of what a node was given over an edge is that of what the node before it made.
-        note: shape_of(*nodes[note.place].next_functions[note.edge]) if isinstance(note, Edge) else note.in_step(nodes)
-        for note in notes
-    }
+    return {note: shape_of(nodes[note]) if isinstance(note, int) else note.in_step(nodes) for note in notes}
 
 
-def shape_of(node: Node, result: int = 0) -> torch.Size:
-    """Return the shape of what a node made."""
-    return torch.Size(node._input_metadata[result].shape)
+def shape_of(node: Node) -> torch.Size:
+    """Return the shape of the first result of a node's operator."""
+    return torch.Size(node._input_metadata[0].shape)
 
 
 def _drop_out(x: Tensor, mask: Tensor, probability: float) -> Tensor:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import dataclasses
 import enum
 from typing import TYPE_CHECKING, Any
 
@@ -11,7 +10,7 @@ from torch.nn.parallel import DistributedDataParallel
 from torch.utils.checkpoint import CheckpointError
 
 from autorecompute.backends.common import describe_out_of_memory, is_out_of_memory, last_line
-from autorecompute.backends.torch.find.structure import can_run_again, is_named, is_sharded
+from autorecompute.backends.torch.find.structure import is_named, is_sharded
 from autorecompute.errors import AutorecomputeError, chain_of
 from autorecompute.measurement import Outcome
 from autorecompute.units import MIB
@@ -69,37 +68,34 @@ class Reason(enum.Enum):
     UNVERIFIED = "{place} is not offered, as its recompute was not bit-identical."
 
 
-@dataclasses.dataclass(frozen=True)
-class Refusal:
-    """A place that is left as it is: a module group or an operator's site; empty for the whole model."""
+class RefusalError(AutorecomputeError):
+    """A place that is left as it is; raised where it is the whole model.
 
-    reason: Reason
-    place: str = ""
+    Attributes:
+        place: A module group or an operator's site; empty for the whole model.
+    """
 
-    def __str__(self) -> str:
-        sentence = self.reason.value.format(place=self.place or "the model")
-        return sentence[0].upper() + sentence[1:] if not self.place else sentence
-
-
-class RefusedModelError(AutorecomputeError):
-    """Nothing of the model can be recomputed."""
-
-    def __init__(self, refusal: Refusal) -> None:
-        super().__init__(str(refusal))
-        self.refusal = refusal
+    def __init__(self, reason: Reason, place: str = "") -> None:
+        sentence = reason.value.format(place=place or "the model")
+        super().__init__(sentence if place else sentence[0].upper() + sentence[1:])
+        self.reason, self.place = reason, place
 
 
-def refusals_of_model(model: Module) -> list[Refusal]:
+def refusals_of_model(model: Module) -> list[RefusalError]:
     """Return what keeps the whole model from being recomputed, seen before it is run."""
+    sharded = ("FSDP", "FullyShardedDataParallel")
+    is_in_parts = any(is_named(module, sharded, "torch.distributed") for module in model.modules())
+    # Outside of a step, torch has to be able to forget the run.
+    can_run_again = is_sharded(model) and hasattr(model, "reset_iter_state")
     reasons = (
         (Reason.ORTMODULE, is_named(model, "ORTModule", "onnxruntime")),
         (Reason.TRANSFORMED, is_transformed()),
         (Reason.GRAPHED, any(_is_graphed(module) for module in model.modules())),
         (Reason.SCRIPTED, any(isinstance(module, torch.jit.ScriptModule) for module in model.modules())),
-        (Reason.SHARDED, _is_sharded_otherwise(model)),
+        (Reason.SHARDED, is_in_parts and not can_run_again),
         (Reason.TENSOR_PARALLEL, any(_is_spread(value, model) for value in model.parameters())),
     )
-    return [Refusal(reason) for reason, is_so in reasons if is_so][:1]
+    return [RefusalError(reason) for reason, is_so in reasons if is_so][:1]
 
 
 def _is_graphed(module: Module) -> bool:
@@ -110,14 +106,6 @@ def _is_graphed(module: Module) -> bool:
 def is_transformed() -> bool:
     """Tell whether a transform of ``torch.func`` runs what is called now."""
     return torch._C._functorch.peek_interpreter_stack() is not None
-
-
-def _is_sharded_otherwise(model: Module) -> bool:
-    """Tell whether parts are sharded, and the model as a whole not in a way in which it can be run again."""
-    is_in_parts = any(
-        is_named(module, ("FSDP", "FullyShardedDataParallel"), "torch.distributed") for module in model.modules()
-    )
-    return is_in_parts and not can_run_again(model)
 
 
 def _is_spread(parameter: Any, model: Module) -> bool:
@@ -152,7 +140,7 @@ def classify(error: BaseException) -> tuple[Outcome, str]:
     if isinstance(error, torch.cuda.OutOfMemoryError) or is_out_of_memory(error, text) or _found_no_room(text):
         return Outcome.OOM, describe_out_of_memory(error)
     for link in links:
-        if isinstance(link, RefusedModelError):
+        if isinstance(link, RefusalError):
             return Outcome.EXPORT_ERROR, f"The model cannot be recomputed: {link}"
         if isinstance(link, AutorecomputeError):
             return Outcome.SCRIPT_ERROR, str(link)

@@ -31,8 +31,6 @@ if TYPE_CHECKING:
 
 
 _LIBRARIES = tuple(f"{folder}{os.sep}" for folder in (Path(torch.__file__).parent, Path(__file__).parents[3]))
-_BACKWARD, _FORWARD = "backward", "forward"
-_MODULE = "self"  # what a module's forward is given first
 _SUMS = {"add", "add_", "sub", "sub_", "subtract"}
 _LIGHTNING_STEP = "lightning.pytorch.loops.optimization.automatic", "pytorch_lightning.loops.optimization.automatic"
 
@@ -62,7 +60,7 @@ def is_in_autograd_function() -> bool:
     """
     for frame in _frames():
         code = frame.f_code
-        is_forward = code.co_name == _FORWARD and code.co_argcount and code.co_varnames[0] != _MODULE
+        is_forward = code.co_name == "forward" and code.co_argcount and code.co_varnames[0] != "self"  # of a module
         if is_forward and isinstance(local_of(frame, code.co_varnames[0]), BackwardCFunction):
             return True
     return False
@@ -110,7 +108,7 @@ def keeps_result(frame: FrameType | None) -> bool:
     That is so for ``logits = model(x)`` where the same function calls ``backward`` later. It is not so for
     ``criterion(model(x), y)``, nor in a function that returns the loss and takes the name with it.
     """
-    if frame is None or _BACKWARD not in frame.f_code.co_names:
+    if frame is None or "backward" not in frame.f_code.co_names:
         return False
     # Whether the result of the call that runs there, or an attribute other than its loss, gets a name.
     following = (one for one in dis.get_instructions(frame.f_code) if one.offset > frame.f_lasti)
@@ -141,8 +139,11 @@ def _numbers_of(expression: ast.expr | None) -> frozenset[float]:
         operands = expression.args
     else:
         return frozenset()
-    values = (_number_of(operand) for operand in operands)
-    return frozenset(value for value in values if value is not None)
+    values = []
+    for operand in operands:
+        with contextlib.suppress(ValueError):
+            values.append(ast.literal_eval(operand))
+    return frozenset(value for value in values if type(value) in {int, float})
 
 
 def _name_of(function: ast.expr) -> str:
@@ -163,26 +164,18 @@ def _expression_of(code: CodeType, position: Sequence[int | None]) -> ast.expr |
         return None
 
 
-def _number_of(operand: ast.expr) -> float | None:
-    try:
-        value = ast.literal_eval(operand)
-    except ValueError:
-        return None
-    return value if isinstance(value, (int, float)) and not isinstance(value, bool) else None
-
-
-LOOPS = (ast.For, ast.While)
-FUNCTIONS = (ast.FunctionDef, ast.AsyncFunctionDef)
-_SCOPES = (*LOOPS, *FUNCTIONS)
-UNKNOWN: Final = object()
+_LOOPS = (ast.For, ast.While)
+_FUNCTIONS = (ast.FunctionDef, ast.AsyncFunctionDef)
+_UNKNOWN: Final = object()
 
 
 def _scopes(file: str, line: int) -> list[ast.AST]:
     """Return the loops around a line, the innermost first, and the function or module that they are in."""
     tree = _tree(file)
-    around = [node for node in ast.walk(tree) if isinstance(node, _SCOPES) and node.lineno <= line <= _last_line(node)]
+    scopes = (node for node in ast.walk(tree) if isinstance(node, (*_LOOPS, *_FUNCTIONS)))
+    around = [node for node in scopes if node.lineno <= line <= _last_line(node)]
     around.sort(key=lambda node: (_last_line(node), -node.lineno, -node.col_offset))
-    loops = list(itertools.takewhile(lambda node: isinstance(node, LOOPS), around))
+    loops = list(itertools.takewhile(lambda node: isinstance(node, _LOOPS), around))
     return [*loops, around[len(loops)] if len(loops) < len(around) else tree]
 
 
@@ -202,7 +195,7 @@ def _inside(scope: ast.AST) -> Iterator[ast.AST]:
     """Yield what runs with a scope: not what a function does that is defined there, and called who knows where."""
     waiting = [scope]
     while waiting:
-        within = [node for node in ast.iter_child_nodes(waiting.pop()) if not isinstance(node, FUNCTIONS)]
+        within = [node for node in ast.iter_child_nodes(waiting.pop()) if not isinstance(node, _FUNCTIONS)]
         waiting += within
         yield from within
 
@@ -226,11 +219,11 @@ def _value_of(expression: ast.expr, frame: FrameType) -> Any:
     if isinstance(expression, ast.Constant):
         return expression.value
     if isinstance(expression, ast.Name):
-        return local_of(frame, expression.id, frame.f_globals.get(expression.id, UNKNOWN))
+        return local_of(frame, expression.id, frame.f_globals.get(expression.id, _UNKNOWN))
     if isinstance(expression, ast.Attribute):
         holder = _value_of(expression.value, frame)
-        return inspect.getattr_static(holder, expression.attr, UNKNOWN) if holder is not UNKNOWN else UNKNOWN
-    return UNKNOWN
+        return inspect.getattr_static(holder, expression.attr, _UNKNOWN) if holder is not _UNKNOWN else _UNKNOWN
+    return _UNKNOWN
 
 
 MOST_CALLS = 16

@@ -138,13 +138,6 @@ def changed_by(function: Any, args: tuple[Any, ...], kwargs: Mapping[str, Any]) 
             yield from tensors_in(args[place] if place < len(args) else kwargs.get(argument.name))
 
 
-_TAGS = (torch.Tag.data_dependent_output, torch.Tag.dynamic_output_shape)
-
-
-class UnknownValueError(Exception):
-    """A value is looked at that nobody has recorded."""
-
-
 def _form_of(tensor: Tensor) -> functools.partial[Tensor]:
     """Return what makes a tensor of the same form."""
     size, stride = tuple(tensor.shape), tuple(tensor.stride())
@@ -192,7 +185,7 @@ class Values:
         """Return the recorded value for an operator that looks now.
 
         Raises:
-            UnknownValueError: Nothing was recorded.
+            RuntimeError: Nothing was recorded.
         """
         path = self._stack[-1]
         recorded = self._recorded[path].get(function, []) if path in self._recorded else []
@@ -200,7 +193,7 @@ class Values:
         if path is None or place >= len(recorded):
             if function is torch.ops.aten._local_scalar_dense.default:
                 return 1.0  # the optimizer's count of steps, a norm to be printed: no memory depends on it
-            raise UnknownValueError(
+            raise RuntimeError(
                 f"{path or 'the model or the script'} looks at a value of a tensor, which was not recorded"
             )
         self._read[path][function] = place + 1
@@ -216,4 +209,5 @@ def looks_at_values(function: Any, args: tuple[Any, ...]) -> bool:
 
 @functools.cache
 def _depends_on_values(function: Any) -> bool:
-    return any(tag in getattr(function, "tags", ()) for tag in _TAGS)
+    tags = {torch.Tag.data_dependent_output, torch.Tag.dynamic_output_shape}
+    return not tags.isdisjoint(getattr(function, "tags", ()))

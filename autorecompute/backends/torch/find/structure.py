@@ -119,9 +119,6 @@ def _shapes(module: Module) -> tuple[tuple[str, tuple[int, ...]], ...]:
     return tuple((name, tuple(parameter.shape)) for name, parameter in module.named_parameters())
 
 
-REDUCES = ("reduce_grads", "all_reduce_grads")
-
-
 def is_sharded(module: Module) -> bool:
     """Tell whether ``fully_shard`` was applied to this module."""
     return is_named(module, "FSDPModule", "torch.distributed")
@@ -130,16 +127,6 @@ def is_sharded(module: Module) -> bool:
 def is_named(value: object, starts: str | tuple[str, ...], package: str) -> bool:
     """Tell whether a class of the object has such a name; a class of a package that need not be installed."""
     return any(kind.__name__.startswith(starts) and kind.__module__.startswith(package) for kind in type(value).__mro__)
-
-
-def can_run_again(model: Module) -> bool:
-    """Tell whether a sharded model can be run outside of a step: torch has to be able to forget that run."""
-    return is_sharded(model) and hasattr(model, "reset_iter_state")
-
-
-def gathered(module: Module) -> list[Parameter]:
-    """Return the parameters of a module that runs, without those that are not gathered yet."""
-    return [parameter for parameter in module.parameters() if not hasattr(parameter, "to_local")]
 
 
 def is_anywhere(model: Module, is_so: bool) -> bool:  # noqa: FBT001  (what is asked of all ranks)
@@ -177,20 +164,18 @@ def gradients_of(model: Module, loss: Tensor, parameters: Sequence[Parameter]) -
             for parameter in parameters:
                 parameter.grad = None
             loss.backward()  # autograd.grad would find the shards in no graph
-        return [_local(parameter.grad) for parameter in parameters]
+        gradients = [parameter.grad for parameter in parameters]
+        return [one.to_local() if hasattr(one, "to_local") else one for one in gradients]
     finally:
         for parameter, gradient in zip(parameters, kept, strict=True):
             parameter.grad = gradient
 
 
-def _local(gradient: Any) -> Tensor | None:
-    return None if gradient is None else getattr(gradient, "to_local", lambda: gradient)()
-
-
 @contextlib.contextmanager
 def _reducing(model: Module) -> Iterator[None]:
     """Have gradients reduced, in a step too that only accumulates them."""
-    kept = [(group, name, getattr(group, name)) for group in _groups_of(model) for name in REDUCES]
+    names = ("reduce_grads", "all_reduce_grads")
+    kept = [(group, name, getattr(group, name)) for group in _groups_of(model) for name in names]
     try:
         for group, name, _ in kept:
             setattr(group, name, True)

@@ -170,7 +170,7 @@ class Tuned(NamedTuple):
         """Look at a model that is about to be called with these arguments for training, so often in a step.
 
         Raises:
-            RefusedModelError: nothing of it can be recomputed.
+            RefusalError: nothing of it can be recomputed.
         """
         if has_compiled(model):
             from autorecompute.backends.torch.compiled.detection import detect_compiled
@@ -297,7 +297,7 @@ def apply_now(
     optimizers are those that train it; ``None`` where nobody knows.
 
     Raises:
-        RefusedModelError: nothing of the model can be recomputed.
+        RefusalError: nothing of the model can be recomputed.
         UsageError: the plans were measured on another model, or are not offered by this one, or take the place of
             checkpoints that cannot be switched off.
     """

@@ -147,7 +147,7 @@ class Drop:
 
     def places(self) -> frozenset[int]:
         """Places of the nodes that are rewritten, read or looked at."""
-        ends = {place for edge in self.edges for place in (edge.place, edge.source)}
+        ends = {place for start, _, source in self.edges for place in (start, source)}
         return frozenset(ends | {self.maker} | {slot.place for slot in itertools.chain(self.tensors, *self.slots)})
 
     def in_step(self, nodes: Mapping[int, Node]) -> Dropping | None:
