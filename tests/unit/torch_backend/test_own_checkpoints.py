@@ -244,7 +244,7 @@ def test_a_step_with_reentrant_checkpoints_goes_back_through_one_part_after_the_
     steps = FakeSteps(training.model, found.structure.units, Script(*call_of(training)), found.values)
     with steps.prepared(found.switchboard(training.model)) as (plain, _):
         pieces = cut(plain.events, len(found.calls))
-    units = [piece.segment.unit for piece in pieces if piece.segment.phase == BACKWARD]
+    units = [segment.unit for segment, _ in pieces if segment.phase == BACKWARD]
     assert units == sorted(units, reverse=True)
 
 

@@ -64,11 +64,11 @@ def test_a_config_that_nothing_can_be_given_is_not_tried(make_bench):
 
 
 @pytest.mark.usefixtures("clock")
-@pytest.mark.parametrize(("seconds", "outcome"), [(1.9, Outcome.OK), (2.1, Outcome.HANG)])
-def test_a_slow_job_is_given_a_multiple_of_its_own_pace(make_bench, monkeypatch, seconds, outcome):
+@pytest.mark.parametrize(("then", "outcome"), [("passes:1.9 answer", Outcome.OK), ("hangs:2.1", Outcome.HANG)])
+def test_a_slow_job_is_given_a_multiple_of_its_own_pace(make_bench, monkeypatch, then, outcome):
     """Its steps took 0.1 s, and may take 20 times as long."""
     monkeypatch.setattr(bench, "LEAST_STALL_SECONDS", 1.0)
-    measured = make_bench(f"detect measure order passes:{seconds} answer")
+    measured = make_bench(f"detect measure order {then}")
     measured.measure(Config(), EFFORT)
     assert measured.measure(CONFIG, EFFORT).outcome is outcome
 

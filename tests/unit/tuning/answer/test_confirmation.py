@@ -233,7 +233,7 @@ def test_who_leaves_too_little_is_no_runner_up_and_told_once(told):
     assert not result.best.config.is_none
     assert result.reserve_bytes == BEYOND
     assert set(result.short_of_reserve) == short > {Config().hash}
-    others = [name for name, _ in runners_up(result, trials)]
+    others = [other.description for other in runners_up(result, trials)]
     assert others
     assert not {trial.description for trial in trials if trial.config.hash in short} & set(others)
     assert len([line for line in answer_lines(result, trials) if line[1] == "none"]) == 1
