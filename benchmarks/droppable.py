@@ -116,8 +116,8 @@ def look(model: nn.Module, batch: dict[str, Any]) -> tuple[float, collections.Co
     began = time.perf_counter()
     seen = Probe(model, structure.units, noting(finder.visit, makers)).run((), batch)
     seconds = time.perf_counter() - began
-    finder.finish()
-    dropped = set().union(*finder.storages().values())
+    _, storages = finder.finish(seen)
+    dropped = set().union(*storages.values())
     total = sum(saved.bytes for saved in seen.saved.values())
     rest: collections.Counter[str] = collections.Counter()
     for number, saved in seen.saved.items():

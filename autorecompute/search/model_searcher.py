@@ -86,6 +86,7 @@ class ModelSearcher(Searcher):
         least_fit: float = 0.0,
     ) -> None:
         self._limit_bytes, self._prior, self._least_fit = limit_bytes, prior, least_fit
+        self._noted: dict[Config, int] = {}
         self._candidates = Candidates(space, memory.simulator(dims, choices_of(space)))
         self._base_bytes, self._peak_error = memory.base_bytes(dims), memory.likely_error
         self._is_known = self._peak_error < USUAL_ERROR
@@ -109,6 +110,10 @@ class ModelSearcher(Searcher):
         configs = map(self._candidates.config, range(len(self._candidates)))
         costs = np.array([cost_of(config) for config in configs]) if cost_of is not None else 1.0
         return self._most_worth_a_trial(trials, claimed, surrogate, costs)
+
+    def note_peak(self, config: Config, peak_bytes: int) -> None:
+        """Learn a peak that a whole step on fake tensors tells: those of other configs are off in the same way."""
+        self._noted[config] = peak_bytes
 
     def predict(self, config: Config, trials: Sequence[Trial]) -> Prediction | None:
         """Return the model's prediction after these trials; ``None`` for a config that is no candidate."""
@@ -153,6 +158,7 @@ class ModelSearcher(Searcher):
             limit_bytes=self._limit_bytes,
             peak_error=self._peak_error,
             trials=trials,
+            noted=self._noted,
             prior=self._prior,
         )
 

@@ -100,6 +100,10 @@ class Searcher(Protocol):
         """
         ...
 
+    def note_peak(self, config: Config, peak_bytes: int) -> None:
+        """Learn the peak of a config from elsewhere than a trial; a searcher without a model has no use for it."""
+        del config, peak_bytes
+
     def predict(self, config: Config, trials: Sequence[Trial]) -> Prediction | None:
         """Predict a config that somebody else chose; return ``None`` where the searcher cannot tell."""
         del config, trials
@@ -166,7 +170,7 @@ def needs_in(
     return needs_of
 
 
-class GuidedSearcher:
+class GuidedSearcher(Searcher):
     """Proposes what was planned or inherited, then what another searcher does, but nothing that takes too much.
 
     Peaks are held against whole steps where one can be run. In a training that cannot take back a step, where every
@@ -250,6 +254,7 @@ class GuidedSearcher:
             if needed_bytes <= max(self._limit_bytes, prediction.peak_bytes):
                 return proposal
             self._too_large[proposal.config] = needed_bytes, proposal
+            self._searcher.note_peak(proposal.config, needed_bytes)
         if self._may_fail:
             return self._searcher.propose(trials, claimed) if self._too_large else None
         if trials or claimed or not self._too_large:

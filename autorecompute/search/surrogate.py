@@ -5,6 +5,7 @@ from __future__ import annotations
 import math
 import statistics
 from dataclasses import dataclass, field
+from types import MappingProxyType
 from typing import TYPE_CHECKING
 
 import numpy as np
@@ -13,7 +14,7 @@ from autorecompute.search.searcher import steps_by_number
 from autorecompute.units import MIB
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Sequence
+    from collections.abc import Callable, Mapping, Sequence
 
     from autorecompute.measurement import Trial
     from autorecompute.plans import Config
@@ -191,6 +192,7 @@ class Surrogate:
         limit_bytes: The memory limit.
         peak_error: Share by which half of the simulated peaks are off.
         trials: All trials so far.
+        noted: Peaks in bytes that are known from elsewhere.
         prior: Trials of another problem whose step times tell something of this one's.
 
     Attributes:
@@ -212,6 +214,7 @@ class Surrogate:
         limit_bytes: int,
         peak_error: float,
         trials: Sequence[Trial],
+        noted: Mapping[Config, int] = MappingProxyType({}),
         prior: Sequence[Trial] = (),
     ) -> None:
         self._candidates, self._limit_bytes = candidates, limit_bytes
@@ -222,7 +225,8 @@ class Surrogate:
         steps = steps_by_number(trials)
         self._fastest = min(steps.values(), default=1.0)
         self._steps = steps if self.has_reference else {number: step / self._fastest for number, step in steps.items()}
-        peaks = self._learn_peaks(known, base_bytes)
+        places = {candidates.places[config]: peak for config, peak in noted.items() if config in candidates.places}
+        peaks = self._learn_peaks(known, places, base_bytes)
         self.peak_bytes, self.peak_deviation = peaks.predict(self._peak_features(slice(None)))
         self.fits = normal((limit_bytes - self.peak_bytes) / self.peak_deviation)
         self._times = self._learn_times(known, [trial for trial in prior if trial.config in candidates.places])
@@ -237,7 +241,7 @@ class Surrogate:
         own = 0.0 if trial.config in self._candidates.places else TIME_OF_OPAQUE
         return self._times.settle(self._time_features([place])[0], self._steps[trial.number], own)
 
-    def _learn_peaks(self, trials: Sequence[Trial], base_bytes: float) -> Regression:
+    def _learn_peaks(self, trials: Sequence[Trial], noted: Mapping[int, int], base_bytes: float) -> Regression:
         activations, off = self._activations, self._activations * self._firmness
         choices = self._candidates.switches.shape[1]
         offset = PEAK_OFFSET * activations + PEAK_OFFSET_OF_REST * base_bytes
@@ -252,7 +256,8 @@ class Surrogate:
             alike_from=FIRST_SWITCH,
         )
         peaks = [(place, trial.measurement) for place, trial in zip(self._places(trials), trials, strict=True)]
-        seen = {place: float(measured.peak_bytes) for place, measured in peaks if measured.peak_bytes is not None}
+        measured = {place: float(one.peak_bytes) for place, one in peaks if one.peak_bytes is not None}
+        seen = {place: float(peak) for place, peak in noted.items()} | measured
         model.fit(self._peak_features(list(seen)), np.array(list(seen.values())))
         lost = [place for place, one in peaks if one.peak_bytes is None and one.outcome.is_about_memory]
         if lost:

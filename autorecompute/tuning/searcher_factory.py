@@ -11,7 +11,7 @@ from autorecompute.backends.registry import backend_of
 from autorecompute.errors import AutorecomputeError, ScriptError, UsageError
 from autorecompute.memory import StepProfiles
 from autorecompute.plans import Config
-from autorecompute.search import GuidedSearcher, Prior, Proposal, make_searcher, needs_in
+from autorecompute.search import GuidedSearcher, Prior, Proposal, Searcher, make_searcher, needs_in
 from autorecompute.search.greedy import opening_of
 from autorecompute.search.sampling import MODEL
 from autorecompute.studies.analysis import keep_analysis, keep_detection, read_analysis
@@ -26,7 +26,7 @@ if TYPE_CHECKING:
     from autorecompute.measurement import Measurement, Prediction, Trial
     from autorecompute.memory import MemoryModel, PeakForecaster, StepProfile
     from autorecompute.plans import Space
-    from autorecompute.search import Limit, Searcher
+    from autorecompute.search import Limit
     from autorecompute.tuning.context import TuningContext
 
 
@@ -123,7 +123,7 @@ def analyse(context: TuningContext) -> MemoryModel | None:
     return backend.memory_model(space, found)
 
 
-class StudySearcher:
+class StudySearcher(Searcher):
     """The search of one study. A second one may follow under a lower limit.
 
     It asks for the run without recompute before it takes the trouble to make the searcher that goes on: a script that

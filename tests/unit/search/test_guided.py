@@ -5,7 +5,7 @@ import pytest
 from autorecompute.measurement import GradientCheck, Outcome, Prediction
 from autorecompute.plans import Config
 from autorecompute.search import GreedySearcher, GuidedSearcher, Prior, Proposal, needs_in
-from autorecompute.search.searcher import MOST_TOO_LARGE
+from autorecompute.search.searcher import MOST_TOO_LARGE, Searcher
 from autorecompute.units import MIB
 
 RESTING, FORECAST, LIMIT, BATCH = 100 * MIB, 590 * MIB, 600 * MIB, 16
@@ -123,7 +123,7 @@ def test_activations_grow_with_the_batch_and_each_dimension_that_both_have(make_
     assert prior.growth(2 * BATCH, {"sequence": 192, "batch": 2 * BATCH}) == 6
 
 
-class InOrder:
+class InOrder(Searcher):
     def __init__(self, configs):
         self.configs = configs
 

@@ -55,6 +55,15 @@ def test_a_prior_tells_step_times_and_no_peaks(bench, candidates, learn, some):
     assert measured.step_deviation.mean() < with_prior.step_deviation.mean() < without.step_deviation.mean()
 
 
+def test_a_peak_that_is_noted_moves_those_of_all_others_until_it_is_measured(candidates, learn, some):
+    plain, config = learn([]), some[3].config
+    peak = round(float(plain.peak_bytes[candidates.places[config]]))
+    noted = learn([], noted={config: peak + peak // 10})
+    assert (noted.peak_bytes > plain.peak_bytes).mean() > 0.9
+    assert (noted.peak_deviation <= plain.peak_deviation).all()
+    assert np.array_equal(learn([some[3]], noted={config: 2 * peak}).peak_bytes, learn([some[3]]).peak_bytes)
+
+
 def test_a_prior_tells_of_differences_where_there_is_no_reference(bench, candidates, learn, some):
     _, steps = truths(bench, candidates)
     timed = [dataclasses.replace(trial, reference_seconds=None) for trial in some[1:4]]
