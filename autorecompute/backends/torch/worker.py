@@ -16,11 +16,11 @@ from autorecompute.backends.common import describe_device, observe_batch, on_few
 from autorecompute.backends.interface import WorkerBackend
 from autorecompute.backends.torch.check.gradients import check_gradients
 from autorecompute.backends.torch.compiled.forms import (
+    CLOCK,
     MEASURED,
     AllocatedLive,
     has_compiled,
     is_compiled,
-    take_compile_seconds,
 )
 from autorecompute.backends.torch.controller import MODEL, NAME
 from autorecompute.backends.torch.fake.live import StepLive, tensors_of, this_machine
@@ -222,7 +222,7 @@ class TorchBackend(WorkerBackend):
 
     def take_compile_seconds(self) -> float:
         """Seconds since the last call in which ``torch.compile`` was at work on a model that is tuned."""
-        return take_compile_seconds() if self._is_compiled else 0.0
+        return CLOCK.take() if self._is_compiled else 0.0
 
     @property
     def has_open_forward(self) -> bool:
@@ -429,8 +429,8 @@ class TorchBackend(WorkerBackend):
 
 
 BENCHMARKS = (
-    "torch.backends.cudnn.benchmark is on: cuDNN tries algorithms in the first steps, whose workspaces a trial leaves "
-    "out and the peak of a whole process has; set it to False where a confirmation fails for memory"
+    "torch.backends.cudnn.benchmark is on: cuDNN tries algorithms in the first steps. A trial does not count their "
+    "workspaces, and a whole process does: set it to False if a confirmation runs out of memory"
 )
 
 

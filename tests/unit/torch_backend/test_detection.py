@@ -10,6 +10,7 @@ import torch
 from torch import nn
 from torch.nn import functional
 
+from autorecompute.backends.torch.fake.live import StepLive, tensors_of
 from autorecompute.backends.torch.find.detection import detect
 from autorecompute.backends.torch.find.structure import structure_of
 from autorecompute.backends.torch.forecast.records import CHECKPOINT, DROP, KEEP_MATMUL
@@ -251,3 +252,38 @@ def test_calls_without_gradients_hold_nothing():
     assert plain.savings["blocks.*"].at(16) > 0
     assert warmed_up.savings == plain.savings
     assert (warmed_up.calls, warmed_up.repeated) == (plain.calls, plain.repeated)
+
+
+class Scaled(torch.autograd.Function):
+    @staticmethod
+    def forward(ctx, x):
+        ctx.variable = "a name that AccumulateGrad has, too"
+        return 2 * x
+
+    @staticmethod
+    def backward(_ctx, gradient):
+        return 2 * gradient
+
+
+class ScaledBlock(nn.Module):
+    def __init__(self):
+        super().__init__()
+        self.linear, self.norm = nn.Linear(8, 8), nn.LayerNorm(8)
+
+    def forward(self, x):
+        return functional.gelu(self.norm(Scaled.apply(self.linear(x))))
+
+
+def test_attributes_of_a_function_of_the_scripts_are_the_scripts():
+    model = nn.Sequential(*(ScaledBlock() for _ in range(3)))
+    names = {site.name for site in detect(model, (torch.randn(2, 8),), {}).sites}
+    assert names >= {"*", "*.norm/layer_norm"}
+
+
+def test_what_is_held_at_rest_is_counted_where_a_tensor_is_sparse():
+    model = nn.Linear(3, 3)
+    model.register_buffer("edges", torch.eye(3).to_sparse())
+    held = [
+        StepLive(lambda: tensors_of(model, ()), later).held_bytes(500) for later in (lambda: (0, 0), lambda: (0, 20))
+    ]
+    assert held == [500, 500 + 20 - 12]

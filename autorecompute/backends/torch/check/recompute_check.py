@@ -93,7 +93,7 @@ MOST_STATES = 64
 """So many states of a module are compared when they are new: texts may have a thousand lengths."""
 
 _ROW, _ROWS = 256, 64
-"""Elements of a row, and rows at most twice, that tell how large a difference on a CPU is."""
+"""Elements of a row, and rows: so many, or less than twice as many, tell how large a difference on a CPU is."""
 
 _CARD_BYTES_PER_SECOND = 1e12
 """Bytes that a sum reads in a second on a card. Those that models are trained on read one to four times as much."""
@@ -143,7 +143,7 @@ class Difference:
 
     def __str__(self) -> str:
         where = f"{self.path or 'the model'} (site {self.site})"
-        off = f"by about {self.relative:.1e} of its norm" if 0 < self.relative < math.inf else "in its bits"
+        off = f"by about {self.relative:.1e} of its norm" if 0 < self.relative < math.inf else "in some of its elements"
         return (
             f"step {self.step}: recompute of {where} made a tensor of {self.tensor} that differs from that of the "
             f"forward pass {off}"

@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any
 
 import torch
 import torch.distributed
-from torch._dynamo.utils import calculate_time_spent, cumulative_time_spent_ns
+from torch._dynamo.callback import callback_handler
 from torch.profiler import ProfilerActivity, profile
 from torch.utils._python_dispatch import TorchDispatchMode
 
@@ -25,11 +25,34 @@ if TYPE_CHECKING:
     from torch.nn import Module
 
 
-def take_compile_seconds() -> float:
-    """Return the seconds that the compiler of this process has been at work since the last call, or its last reset."""
-    seconds: float = calculate_time_spent()["total_wall_time"]
-    cumulative_time_spent_ns.clear()
-    return seconds
+class CompileClock:
+    """Adds up the time in which the compiler of this process is at work."""
+
+    def __init__(self) -> None:
+        self._seconds = 0.0
+        self._began: float | None = None
+
+    def start(self) -> None:
+        """Listen from now on."""
+        if self._begin not in callback_handler.start_callbacks:
+            callback_handler.register_start_callback(self._begin)
+            callback_handler.register_end_callback(self._end)
+
+    def take(self) -> float:
+        """Return the seconds since the last call."""
+        seconds, self._seconds = self._seconds, 0.0
+        return seconds
+
+    def _begin(self, *_event: object) -> None:
+        self._began = time.perf_counter()
+
+    def _end(self, *_event: object) -> None:
+        if self._began is not None:
+            self._seconds += time.perf_counter() - self._began
+            self._began = None
+
+
+CLOCK = CompileClock()
 
 
 MEMORY = "[memory]"

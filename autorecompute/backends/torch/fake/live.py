@@ -17,7 +17,7 @@ from torch.utils._python_dispatch import TorchDispatchMode, _disable_current_mod
 from torch.utils.flop_counter import flop_registry
 
 from autorecompute.backends.torch.compiled.forms import AllocatedLive, is_compiling
-from autorecompute.backends.torch.find.storages import Storages, are_spread, tensors_in
+from autorecompute.backends.torch.find.storages import Storages, are_spread, storage_of, tensors_in
 from autorecompute.backends.torch.forecast.cards import FLOAT, TF32
 from autorecompute.backends.torch.forecast.records import NOTHING, Amount
 from autorecompute.memory import Machine
@@ -353,8 +353,15 @@ class StepLive:
     def held_bytes(self, measured_bytes: int) -> int:
         """Return the measured bytes, with what the optimizer's state will have grown by before a later step."""
         _, wanted_bytes = self._later()
-        there_bytes: int = sum(one.nbytes for one in self._known() if not isinstance(one, torch.nn.Parameter))
-        return measured_bytes + max(0, wanted_bytes - there_bytes)
+        if not wanted_bytes:
+            return measured_bytes
+        there = [one for one in self._known() if not isinstance(one, torch.nn.Parameter)]
+        return measured_bytes + max(0, wanted_bytes - sum(_bytes_of(one) for one in there))
+
+
+def _bytes_of(tensor: Tensor) -> int:
+    size: int = tensor.nbytes if tensor.layout is torch.strided else storage_of(tensor).nbytes()
+    return size
 
 
 def tensors_of(model: Module, optimizers: Sequence[torch.optim.Optimizer], batch: Any = ()) -> list[Tensor]:

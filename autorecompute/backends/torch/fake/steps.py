@@ -323,7 +323,7 @@ class FakeSteps:
         is.
 
         Raises:
-            RuntimeError: A value is looked at that the probe has not seen.
+            LookupError: A value is looked at that the probe has not seen.
             RuntimeError: An operator cannot be run on fake tensors.
         """
         device = next((parameter.device.type for parameter in self._model.parameters()), "cpu")

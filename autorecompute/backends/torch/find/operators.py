@@ -25,7 +25,7 @@ from torch.autograd.function import BackwardCFunction
 
 from autorecompute.backends.torch.fake.repeats import Link, forms_of
 from autorecompute.backends.torch.fake.tensors import is_fake, is_same
-from autorecompute.backends.torch.find.graphs import GraphForm, graph_of, sequence_of
+from autorecompute.backends.torch.find.graphs import LEAF, GraphForm, graph_of, sequence_of
 from autorecompute.backends.torch.find.identity import name_of
 from autorecompute.backends.torch.find.probe import unpack
 from autorecompute.backends.torch.find.recipes import (
@@ -327,7 +327,7 @@ class _Unit:
             return
         if edge is None:
             return
-        if slot.name == "bias" and hasattr(node.next_functions[edge][0], "variable"):
+        if slot.name == "bias" and type(node.next_functions[edge][0]).__name__ == LEAF:
             yield Slot(slot.place, edge, is_noted=True)  # no node saves it: no gradient needs it
         maker, way = self._origin(slot, SAME_ELEMENTS)
         if maker is not None and way and maker not in self._hidden:

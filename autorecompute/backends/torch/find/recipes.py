@@ -12,7 +12,7 @@ from torch import Tensor
 from torch._ops import OpOverload
 from torch.utils.flop_counter import flop_registry
 
-from autorecompute.backends.torch.find.graphs import sequence_of
+from autorecompute.backends.torch.find.graphs import LEAF, sequence_of
 from autorecompute.backends.torch.find.source import calling_frame, literals_of
 from autorecompute.backends.torch.find.storages import tensors_in
 
@@ -86,8 +86,10 @@ def _origin_over(node: Node | None, result: int, storages: Storages) -> Origin |
     """Return what an edge of a graph leads to."""
     if node is None:
         return None
-    leaf = getattr(node, "variable", None)
-    return (sequence_of(node), result) if leaf is None else ("leaf", storages.number(leaf))
+    if type(node).__name__ != LEAF:  # the attributes of a script's own functions are the script's
+        return sequence_of(node), result
+    leaf: Tensor = node.variable
+    return "leaf", storages.number(leaf)
 
 
 def takes_tensor(argument: Any) -> bool:

@@ -76,9 +76,12 @@ class RefusalError(AutorecomputeError):
     """
 
     def __init__(self, reason: Reason, place: str = "") -> None:
-        sentence = reason.value.format(place=place or "the model")
-        super().__init__(sentence if place else sentence[0].upper() + sentence[1:])
+        super().__init__(reason, place)
         self.reason, self.place = reason, place
+
+    def __str__(self) -> str:
+        sentence = self.reason.value.format(place=self.place or "the model")
+        return sentence if self.place else sentence[0].upper() + sentence[1:]
 
 
 def refusals_of_model(model: Module) -> list[RefusalError]:

@@ -185,7 +185,7 @@ class Values:
         """Return the recorded value for an operator that looks now.
 
         Raises:
-            RuntimeError: Nothing was recorded.
+            LookupError: Nothing was recorded.
         """
         path = self._stack[-1]
         recorded = self._recorded[path].get(function, []) if path in self._recorded else []
@@ -193,7 +193,7 @@ class Values:
         if path is None or place >= len(recorded):
             if function is torch.ops.aten._local_scalar_dense.default:
                 return 1.0  # the optimizer's count of steps, a norm to be printed: no memory depends on it
-            raise RuntimeError(
+            raise LookupError(
                 f"{path or 'the model or the script'} looks at a value of a tensor, which was not recorded"
             )
         self._read[path][function] = place + 1

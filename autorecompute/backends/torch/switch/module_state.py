@@ -316,7 +316,8 @@ class Before:
         generators: Generators at hand in an earlier call of the same modules; the attribute has those of this one.
 
     Attributes:
-        once: A context that is entered with this the first time alone: products that were kept are used up by it.
+        once: A context that is entered with this the first time alone: products that were kept are used up then, and
+            another backward pass through the same graph computes them again.
     """
 
     def __init__(self, modules: list[Module], written: set[Place] | None, generators: Generators | None) -> None:
