@@ -26,7 +26,7 @@ if TYPE_CHECKING:
     from autorecompute.trials.bench import Bench
 
 
-PEAK_TOLERANCE = 0.05  # A peak that differs by more than this share is reported, even within the limit
+PEAK_TOLERANCE = 0.05  # a peak that differs by more than this share is reported, even within the limit
 
 PEAK_NOISE = 0.01
 """Peaks of the same steps differ by this share from process to process, on a CPU. No card lets more than the limit."""

@@ -13,6 +13,7 @@ from autorecompute.plans import Config
 from autorecompute.ranges import (
     LONGEST_SECONDS,
     NEGLIGIBLE_SHARE,
+    PRIVATE,
     AnyBytes,
     Batch,
     Bytes,
@@ -170,7 +171,7 @@ class GradientCheck:
     message: Annotated[str, "What else speaks against the config, in words."] = ""
     step_bytes: Annotated[Bytes | None, "Bytes that a whole step adds on fake tensors; ``None`` without one."] = None
     fragmented_bytes: Annotated[
-        Bytes | None, "Bytes that a card's allocator then reserves beyond its tensors; ``None`` where nobody can tell."
+        Bytes | None, "Bytes that a card's allocator then reserves beyond its tensors; ``None`` if unknown.", PRIVATE
     ] = None
 
 

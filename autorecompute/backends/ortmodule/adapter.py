@@ -34,7 +34,8 @@ def put_around(owner: Any, name: str) -> Callable[[Callable[..., Any]], None]:
 def add_options(options: Callable[[], Mapping[str, Any]]) -> bool:
     """Pass more keyword arguments to ``torch.onnx.export`` wherever ORTModule calls it, over those of its own.
 
-    The function is asked at each export. Return True if it is new: a second time, nothing more happens.
+    The function is asked at each export; where two give the same option, the first one has it. Return True if it is
+    new: a second time, nothing more happens.
     """
     import torch
 

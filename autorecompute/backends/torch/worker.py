@@ -424,7 +424,9 @@ class TorchBackend(WorkerBackend):
         return replace(
             check,
             step_bytes=step.peak - step.base,
-            fragmented_bytes=fragmented_bytes(step, os.environ) if is_on_card else None,
+            fragmented_bytes=fragmented_bytes(step, os.environ, torch.cuda.get_device_capability())
+            if is_on_card
+            else None,
         )
 
 

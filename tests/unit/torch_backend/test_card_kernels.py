@@ -194,7 +194,9 @@ def test_the_mask_of_a_dropout_has_a_byte_for_each_number():
             assert kept_by(nn.Dropout(0.1).eval()) == 0
 
 
-@pytest.mark.parametrize(("options", "more"), [({}, 1), ({"foreach": False}, 0), ({"foreach": True}, 1)])
+@pytest.mark.parametrize(
+    ("options", "more"), [({}, 1), ({"foreach": False}, 0), ({"foreach": True}, 1), ({"lr": torch.tensor(0.1)}, 0)]
+)
 def test_an_optimizer_updates_all_weights_at_once(options, more):
     """Adam takes the bytes of all weights for it; what the script asked for stands, and nothing is left of it."""
     model = nn.Sequential(*(nn.Linear(64, 64, bias=False) for _ in range(8)))

@@ -7,7 +7,7 @@ import pytest
 import torch
 
 from autorecompute.backends.torch.fake.live import BACKWARD, FORWARD, OUTSIDE, Event, Segment
-from autorecompute.backends.torch.fake.repeats import card_memory, requests_of
+from autorecompute.backends.torch.fake.repeats import card_memory, fragmented_bytes, requests_of
 from autorecompute.backends.torch.fake.steps import FakeSteps, Script
 from autorecompute.backends.torch.forecast.caching_allocator import (
     AllocatorStats,
@@ -16,7 +16,7 @@ from autorecompute.backends.torch.forecast.caching_allocator import (
 )
 from autorecompute.backends.torch.forecast.records import CHECKPOINT
 from autorecompute.plans import Choice
-from autorecompute.units import MIB
+from autorecompute.units import KIB, MIB
 from stand_ins.surveyed import detect_in
 from tiny_models import call_of, make
 
@@ -47,6 +47,21 @@ def test_less_is_reserved_where_blocks_are_recomputed():
     _, (plain, recomputed) = steps_of(training, [], [Choice("transformer.h.*", CHECKPOINT)])
     assert card_memory(recomputed).reserved < card_memory(plain).reserved
     assert card_memory(plain, expandable_segments=True).reserved <= card_memory(plain).reserved
+
+
+@pytest.mark.parametrize(
+    ("variables", "capability", "workspace"),
+    [
+        ({}, (9, 0), 32 * MIB),
+        ({}, (8, 0), 8 * MIB + 128 * KIB),
+        ({"CUBLAS_WORKSPACE_CONFIG": ":4096:8"}, (9, 0), 32 * MIB),
+        ({"CUBLAS_WORKSPACE_CONFIG": ":16:8:128:1"}, (9, 0), 256 * KIB),
+        ({"PYTORCH_CUDA_ALLOC_CONF": "roundup_power2_divisions:4"}, (9, 0), None),
+    ],
+)
+def test_a_fresh_process_reserves_what_does_not_fit_together_and_a_workspace(variables, capability, workspace):
+    lost = card_memory(STEP).reserved - card_memory(STEP).requested
+    assert fragmented_bytes(STEP, variables, capability) == (None if workspace is None else lost + workspace)
 
 
 def step_of(*events, held, state=()):

@@ -6,6 +6,7 @@ import collections
 import dataclasses
 import functools
 import itertools
+import re
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 from torch import Tensor
@@ -16,7 +17,7 @@ from autorecompute.backends.torch.fake.live import BACKWARD, FORWARD, OUTSIDE, S
 from autorecompute.backends.torch.forecast.caching_allocator import CachingAllocator, settings_in
 from autorecompute.backends.torch.forecast.records import Amount
 from autorecompute.errors import SetupError
-from autorecompute.units import MIB
+from autorecompute.units import KIB, MIB
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
@@ -51,24 +52,33 @@ def card_memory(step: FakeLiveBytes, **settings: Any) -> AllocatorStats:
     return allocator.peak
 
 
-WORKSPACE_BYTES = 32 * MIB
-"""The workspace of cuBLAS for the thread of the backward pass, which is taken in the first step.
-
-That of the forward pass is there before. A card before Hopper has 8 MiB each (``getChosenWorkspaceSize`` in
-``aten/src/ATen/cuda/CublasHandlePool.cpp``).
-"""
+HOPPER = (9, 0)
 
 
-def fragmented_bytes(step: FakeLiveBytes, environment: Mapping[str, str]) -> int | None:
+def workspace_bytes(environment: Mapping[str, str], capability: tuple[int, int]) -> int:
+    """Return the workspace that cuBLAS takes for each thread.
+
+    ``getChosenWorkspaceSize`` and ``parseChosenWorkspaceSize`` in ``aten/src/ATen/cuda/CublasHandlePool.cpp``.
+    """
+    pairs = re.findall(r":(\d+):(\d+)", environment.get("CUBLAS_WORKSPACE_CONFIG", ""))
+    if pairs:
+        return KIB * sum(int(size) * int(count) for size, count in pairs)
+    return 32 * MIB if capability >= HOPPER else KIB * (4096 * 2 + 16 * 8)
+
+
+def fragmented_bytes(
+    step: FakeLiveBytes, environment: Mapping[str, str], capability: tuple[int, int] = HOPPER
+) -> int | None:
     """Return the bytes that a fresh process reserves on a card beyond its tensors, in steps like this one.
 
-    ``None`` where the environment sets of the allocator what is not modelled.
+    The workspace of the backward pass is among them; that of the forward pass is there before. ``None`` where the
+    environment sets of the allocator what is not modelled.
     """
     try:
         peak = card_memory(step, **settings_in(environment))
     except SetupError:
         return None
-    return peak.reserved - peak.requested + WORKSPACE_BYTES
+    return peak.reserved - peak.requested + workspace_bytes(environment, capability)
 
 
 def requests_of(step: FakeLiveBytes, steps: int = STEPS) -> Iterator[tuple[int, int]]:

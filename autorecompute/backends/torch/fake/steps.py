@@ -447,10 +447,11 @@ def updated_at_once(optimizers: Iterable[Optimizer]) -> Iterator[None]:
 
 
 def _is_open(group: Mapping[str, Any]) -> bool:
-    """Tell whether it is PyTorch that decides how an optimizer updates the weights."""
-    return (
-        "foreach" in group and group["foreach"] is None and not group.get("fused") and not group.get("differentiable")
-    )
+    """Tell whether it is PyTorch that decides how an optimizer updates the weights, and it would do so at once."""
+    is_asked = group.get("fused") or group.get("differentiable")
+    # Adam takes them one by one then, and raises where it is told not to.
+    is_apart = isinstance(group.get("lr"), Tensor) and not group.get("capturable", True)
+    return "foreach" in group and group["foreach"] is None and not is_asked and not is_apart
 
 
 def _plain_step(optimizer: Optimizer) -> None:
