@@ -38,20 +38,20 @@ def run_show(args: argparse.Namespace) -> None:
         run_list(args)
         return
     folder = StudyFolder(args.study)
-    tuned = folder.head()
+    head = folder.head()
     nearest = None
     if args.why:
-        nearest = find_most_alike(tuned, folder, lambda text: print(printable(text), file=sys.stderr))
+        nearest = find_most_alike(head, folder, lambda text: print(printable(text), file=sys.stderr))
     if args.json:
-        _print_json(folder, tuned, nearest, tells_nearest=args.why)
+        _print_json(folder, head, nearest, tells_nearest=args.why)
     else:
-        _print(folder, tuned)
+        _print(folder, head)
         if args.why:
             print()
-            print_nearest(tuned, nearest)
+            print_nearest(head, nearest)
 
 
-def _print_json(folder: StudyFolder, tuned: Head, nearest: StoredStudy | None, *, tells_nearest: bool) -> None:
+def _print_json(folder: StudyFolder, head: Head, nearest: StoredStudy | None, *, tells_nearest: bool) -> None:
     trials, result = trials_of(folder), folder.result()
     answer, told = None, None
     if result is not None:
@@ -60,12 +60,12 @@ def _print_json(folder: StudyFolder, tuned: Head, nearest: StoredStudy | None, *
         told = NearestStudy(
             study=nearest.name,
             is_shipped=nearest.is_shipped,
-            has_same_plans=tuned.problem.has_same_plans(nearest.head.problem),
-            differences=tuple(tuned.compare(nearest.head)),
+            has_same_plans=head.problem.has_same_plans(nearest.head.problem),
+            differences=tuple(head.compare(nearest.head)),
         )
     shown = ShownStudy(
         provenance=folder.provenance(),
-        identity=tuned.parts,
+        identity=head.parts,
         result=answer,
         trials=tuple(trials),
         nearest=told if tells_nearest else codec.ABSENT,
@@ -73,12 +73,12 @@ def _print_json(folder: StudyFolder, tuned: Head, nearest: StoredStudy | None, *
     print(codec.dumps(shown))
 
 
-def _print(folder: StudyFolder, tuned: Head) -> None:
+def _print(folder: StudyFolder, head: Head) -> None:
     # All is read before anything is printed: what cannot be read ends in a sentence alone.
     trials, result, place = trials_of(folder), folder.result(), place_of(folder)
     own, is_imported = trials_of_answer(folder, result) if result else [], folder.is_imported
     rendered = hand_out_if_any(folder, result)
-    print_identity(tuned.problem.digest, tuned.parts)
+    print_identity(head.problem.digest, head.parts)
     if place:
         print(f"shared in {place}")
     print()

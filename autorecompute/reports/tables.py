@@ -87,7 +87,7 @@ def print_identity(digest: str, parts: Mapping[str, str]) -> None:
     console.print(table)
 
 
-def print_nearest(tuned: Head, nearest: StoredStudy | None) -> None:
+def print_nearest(head: Head, nearest: StoredStudy | None) -> None:
     """Print which part differs from the nearest stored study, and what follows from that."""
     console = make_console()
     if nearest is None:
@@ -95,14 +95,14 @@ def print_nearest(tuned: Head, nearest: StoredStudy | None) -> None:
         return
     shipped = ", which comes with autorecompute" if nearest.is_shipped else ""
     console.print(Text(f"nearest: study {nearest.name}{shipped}"))
-    differences = tuned.compare(nearest.head)
+    differences = head.compare(nearest.head)
     if differences:
         table = make_table("", "here", "there", whole={""})
         for difference in differences:
             table.add_row(Text(difference.part, style="dim"), Text(difference.here), Text(difference.there))
         console.print(table)
     consequence = "it is about the same problem: its answer is taken over, unless --fresh is given"
-    if not tuned.problem.has_same_plans(nearest.head.problem):
+    if not head.problem.has_same_plans(nearest.head.problem):
         consequence = "its plans are others, or mean something else: it tells nothing of this problem"
     elif differences or nearest.is_shipped:
         consequence = "its plans are the same: a tuning starts from what it knows, unless --fresh is given"

@@ -339,19 +339,19 @@ def _provenance_of(head: Head, machine: object, *, is_imported: bool) -> Provena
     )
 
 
-def bind(folder: StudyFolder, tuned: Head, note: Callable[[str], None]) -> bool:
+def bind(folder: StudyFolder, head: Head, note: Callable[[str], None]) -> bool:
     """Begin the study with what is tuned, or check that it was begun with the same; tell whether it began."""
     require_own(folder)
     if not folder.exists():
-        folder.keep_head(tuned)
+        folder.keep_head(head)
         return True
     stored = folder.head()
-    if conflicts := tuned.conflicts(stored):
+    if conflicts := head.conflicts(stored):
         raise UsageError(
             f"Study '{folder.name}' holds another problem: here it is {'; '.join(conflicts)}. "
             "Begin a new study with --study NAME."
         )
-    if others := tuned.differences(stored):
+    if others := head.differences(stored):
         note(f"study '{folder.name}' was begun with another first batch or command: here it is {'; '.join(others)}")
     return False
 

@@ -91,7 +91,7 @@ class SharedStudy:
         place: The storage in words.
         session: This worker.
         founding: The worker that began the study, which tells it from others of its name; ``None`` if it is new.
-        tuned: Subject of the study, without its plans; ``None`` if it is new.
+        head: Subject of the study, without its plans; ``None`` if it is new.
         trials: The trials that ended, those of dead workers as lost.
         running: The claims by their numbers.
         answer: The last answer that was published.
@@ -123,7 +123,7 @@ class SharedStudy:
             fail_stale_trials(self._study)
             stored = self._study.get_trials(deepcopy=False)
         self.founding: str | None = None
-        self.tuned: Head | None = None
+        self.head: Head | None = None
         self.trials: list[Trial] = []
         self.running: dict[int, Claim] = {}
         self.answer: PublishedAnswer | None = None
@@ -144,26 +144,26 @@ class SharedStudy:
                 "Begin another one with --study NAME, or work in another folder."
             )
 
-    def check(self, tuned: Head, *, is_limit_free: bool) -> Problem | None:
+    def check(self, head: Head, *, is_limit_free: bool) -> Problem | None:
         """Return the study's problem, if it was begun; it is this one, but for a limit that nobody asked for."""
         self.refresh()
-        if self.tuned is None:
+        if self.head is None:
             return None
-        limit_bytes = (self.tuned if is_limit_free else tuned).problem.limit_bytes
-        mine = replace(tuned, problem=replace(tuned.problem, limit_bytes=limit_bytes))
-        if conflicts := mine.conflicts(self.tuned):
+        limit_bytes = (self.head if is_limit_free else head).problem.limit_bytes
+        mine = replace(head, problem=replace(head.problem, limit_bytes=limit_bytes))
+        if conflicts := mine.conflicts(self.head):
             raise UsageError(
                 f"Study '{self.name}' in {self.place} holds another problem: here it is {'; '.join(conflicts)}. "
                 "Begin another study with --study NAME."
             )
-        return self.tuned.problem
+        return self.head.problem
 
-    def join(self, tuned: Head, space: Space, *, is_limit_free: bool) -> Problem:
+    def join(self, head: Head, space: Space, *, is_limit_free: bool) -> Problem:
         """Begin the study where nobody did, by a claim on no recompute; return the problem that all agree on."""
-        if self.check(tuned, is_limit_free=is_limit_free) is None:
-            without_plans = replace(tuned.sizes, space=Space(plans=()))
-            self.claim(Config(), "baseline", space, about=replace(tuned, sizes=without_plans))
-        agreed = self.check(tuned, is_limit_free=is_limit_free)
+        if self.check(head, is_limit_free=is_limit_free) is None:
+            without_plans = replace(head.sizes, space=Space(plans=()))
+            self.claim(Config(), "baseline", space, about=replace(head, sizes=without_plans))
+        agreed = self.check(head, is_limit_free=is_limit_free)
         assert agreed is not None, "the study has a first trial"
         return agreed
 
@@ -273,7 +273,7 @@ class SharedStudy:
         if number == 0:
             about = codec.from_plain(attributes.get(TUNED), dict[str, Any])
             origin = {"study": self.name, "created": "", "autorecompute": ""}
-            self.founding, self.tuned = session, codec.from_plain(about | origin, Head)
+            self.founding, self.head = session, codec.from_plain(about | origin, Head)
         content = self._ended[number] if number in self._ended else _content_of(frozen)
         if not frozen.state.is_finished():
             if content is not None or ANSWER in attributes:

@@ -44,27 +44,27 @@ class StoredStudy:
     is_shipped: bool = False
 
 
-def find_nearest(tuned: Head, folder: StudyFolder, note: Note) -> tuple[Transfer, StudyRecords] | None:
+def find_nearest(head: Head, folder: StudyFolder, note: Note) -> tuple[Transfer, StudyRecords] | None:
     """Return what the nearest study that has measured anything knows; ``None`` where none has the same plans.
 
     Studies beside the folder, which is no neighbour of its own, come before those that are shipped. Studies that cannot
     be read are passed over, with a note.
     """
-    for stored in _ranked(tuned, folder, note):
-        if not tuned.problem.has_same_plans(stored.head.problem):
+    for stored in _ranked(head, folder, note):
+        if not head.problem.has_same_plans(stored.head.problem):
             continue
         with _passing_over(stored.name, note):
             records = stored.read()
             if any(trial.measurement.outcome.is_measured for trial in records.trials):
                 # What was measured elsewhere is no answer here, however alike it looks.
-                differences = (*tuned.differences(stored.head), *filter(None, [stored.foreign]))
+                differences = (*head.differences(stored.head), *filter(None, [stored.foreign]))
                 return Transfer(study=stored.name, differences=differences), records
     return None
 
 
-def find_most_alike(tuned: Head, folder: StudyFolder, note: Note) -> StoredStudy | None:
+def find_most_alike(head: Head, folder: StudyFolder, note: Note) -> StoredStudy | None:
     """Return the study that a problem differs least from; ``None`` where there is no other that can be read."""
-    return next(iter(_ranked(tuned, folder, note)), None)
+    return next(iter(_ranked(head, folder, note)), None)
 
 
 def shipped_folder() -> Path:
@@ -74,8 +74,8 @@ def shipped_folder() -> Path:
     return in_a_clone if in_a_clone.is_dir() else package / "shipped"
 
 
-def _ranked(tuned: Head, folder: StudyFolder, note: Note) -> list[StoredStudy]:
-    return sorted(_stored_beside(folder, note), key=lambda study: (_distance(tuned, study), study.name))
+def _ranked(head: Head, folder: StudyFolder, note: Note) -> list[StoredStudy]:
+    return sorted(_stored_beside(folder, note), key=lambda study: (_distance(head, study), study.name))
 
 
 def _stored_beside(folder: StudyFolder, note: Note) -> Iterator[StoredStudy]:

@@ -154,7 +154,7 @@ class TuningContext:
         return self.detection.resting_bytes if memory is None else memory.base_bytes(self.dims)
 
     @property
-    def tuned(self) -> Head:
+    def head(self) -> Head:
         """Return the problem and its sizes at the target batch, as a study that begins now."""
         return Head.of(self.folder.name, self.command, self.problem, Sizes.of(self.detection, self.rest_bytes))
 

@@ -97,7 +97,7 @@ class Ledger:
             UsageError: the study holds another one.
         """
         if self._shared is not None:
-            agreed = self._shared.check(self._context.tuned, is_limit_free=self._is_limit_free)
+            agreed = self._shared.check(self._context.head, is_limit_free=self._is_limit_free)
             self._known = self._shared.answer
             if agreed is not None:
                 self._agree(agreed)
@@ -111,7 +111,7 @@ class Ledger:
                 f"Study '{self._folder.name}' is shared with other workers: give the --storage that it is in, or begin "
                 "another study with --study NAME."
             )
-        is_new = bind(self._folder, self._context.tuned, self._context.note)
+        is_new = bind(self._folder, self._context.head, self._context.note)
         space, limit_bytes = self._context.detection.space, self._context.problem.limit_bytes
         self.store = TrialStore(self._folder.database, self._folder.name_in_database, space, limit_bytes)
         self._folder.require_trials(len(self.trials))
@@ -136,7 +136,7 @@ class Ledger:
         """
         if self._shared is not None:
             space = self._context.detection.space
-            self._agree(self._shared.join(self._context.tuned, space, is_limit_free=self._is_limit_free))
+            self._agree(self._shared.join(self._context.head, space, is_limit_free=self._is_limit_free))
             self._require_memory()
             self._bind(self._shared)
             self._seen = {trial.number for trial in self.trials}
@@ -314,7 +314,7 @@ class Ledger:
         assert shared.founding is not None, "the study has a first trial"
         shared.require(records.required_of(self._folder))
         records.note_shared(self._folder, shared.founding, shared.place)
-        bind(self._folder, self._context.tuned, self._context.note)
+        bind(self._folder, self._context.head, self._context.note)
         self._is_bound = True
 
     def _take(self, answer: PublishedAnswer) -> Result:

@@ -95,7 +95,7 @@ class BatchTuner:
         context.detect(None if self._batches else lambda batch: self._open_bench(batch, self._folder))
         context.problem = replace(context.problem, batch=SEVERAL_BATCHES)
         command = tuple(context.job.command_of_any_batch())
-        bind(self._folder, replace(context.tuned, command=command), context.note)
+        bind(self._folder, replace(context.head, command=command), context.note)
         self._record = without_lost(records.read_batches(self._folder, self._batches))
         result = self._known_result()
         self._set_answer(result)
@@ -366,7 +366,7 @@ class TuningSession:
         shared.require(records.required_of(folder))
         folder.prepare()
         note(f"study {folder.path}")
-        state = "new" if shared.tuned is None else f"{format_count(len(shared.trials), 'trial')} so far"
+        state = "new" if shared.head is None else f"{format_count(len(shared.trials), 'trial')} so far"
         note(f"shared in {shared.place}: {'answered' if shared.answer is not None else state}")
         yield shared
 

@@ -95,7 +95,7 @@ class Tuner:
         is_new = self._ledger.begin()
         result = self._ledger.known_answer()
         if not context.settings.is_fresh and (result is None or not self._is_final(result)):
-            if nearest := find_nearest(context.tuned, context.folder, context.note):
+            if nearest := find_nearest(context.head, context.folder, context.note):
                 store = self._ledger.store
                 self._transfer, self._prior = _start_from(*nearest, context.folder, store, is_new=is_new)
                 context.note(self._transfer.sentence)
