@@ -1,6 +1,6 @@
 """What the torch backend costs beside training itself: ``python benchmarks/torch_overheads.py``, some minutes.
 
-Two models of transformers, like GPT-2 and like Llama, of width 256. Each figure is this process's processor time, so
+Two models of transformers, like GPT-2 and like Llama. Each figure is this process's processor time, so
 that a busy machine counts little, and ratios are of steps that are taken in turns, so that a slow minute counts for
 both:
 
@@ -45,12 +45,12 @@ MISS = 0.005
 """Chance that an interval lies above what it is about, and the same again below."""
 
 
-def make_gpt2():
+def make_gpt2(width=WIDTH):
     """Six blocks with dropout, and a head of four thousand classes."""
     return GPT2LMHeadModel(
         GPT2Config(
             n_layer=LAYERS,
-            n_embd=WIDTH,
+            n_embd=width,
             n_head=8,
             vocab_size=VOCABULARY,
             n_positions=LENGTH,
@@ -61,12 +61,12 @@ def make_gpt2():
     )
 
 
-def make_llama():
+def make_llama(width=WIDTH):
     """Six blocks with grouped queries and gated products."""
     return LlamaForCausalLM(
         LlamaConfig(
             num_hidden_layers=LAYERS,
-            hidden_size=WIDTH,
+            hidden_size=width,
             intermediate_size=688,
             num_attention_heads=8,
             num_key_value_heads=4,
@@ -205,10 +205,10 @@ def milliseconds(seconds):
     return f"{1000 * seconds:.2f} ms"
 
 
-def measure(name, make, rounds):
+def measure(name, make, width, rounds):
     """Prints all figures of one model."""
     torch.manual_seed(0)
-    plain = Training(make())
+    plain = Training(make(width))
     looked_at = Training(copy.deepcopy(plain.model))
     step = statistics.median([looked_at.step() for _ in range(4)][1:])
     tuned, space, seconds = detect(looked_at)
@@ -243,12 +243,13 @@ def main():
     """Measures each model."""
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
     parser.add_argument("--rounds", type=int, default=40, help="pairs of steps, and swaps of each preset")
+    parser.add_argument("--width", type=int, default=WIDTH, help="of the models, in numbers for each token")
     parser.add_argument("models", nargs="*", default=list(MODELS), metavar="MODEL", help="all where none is named")
     args = parser.parse_args()
     transformers.logging.set_verbosity_error()
     torch.set_num_threads(1)
     for name in args.models:
-        measure(name, MODELS[name], args.rounds)
+        measure(name, MODELS[name], args.width, args.rounds)
 
 
 if __name__ == "__main__":

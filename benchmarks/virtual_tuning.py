@@ -4,11 +4,13 @@ Each model is tuned at limits between the least peak by hand and that without re
 one that has no more. A row tells the tuning's time by the clock of the card, the processes that it started, those that
 ran out of memory, and how much slower its answer is than the best by hand and than the best of all configs that the
 tunings tried or a hand would. For that, those are measured without noise. What people do by hand is what ``make
-bench-card`` tries. Arguments name models. Some minutes a tuning, twenty for the largest.
+bench-card`` tries. Before them stand forecasts of what a fresh process reserves, beside what presets and single plans
+reserve; ``--forecasts`` ends there. Arguments name models. Some minutes a tuning, twenty for the largest.
 """
 
 from __future__ import annotations
 
+import argparse
 import os
 import re
 import sys
@@ -25,8 +27,11 @@ from rich.table import Table
 
 import virtual_card
 from autorecompute import codec
+from autorecompute.backends.torch.forecast.forecast import TorchMemoryModel
 from autorecompute.measurement import Outcome, Trial
+from autorecompute.plans import Config
 from autorecompute.result import Result
+from autorecompute.search import needs_in
 from autorecompute.trials import Bench, Job
 from autorecompute.tuning.context import RESERVE_BYTES
 from autorecompute.units import format_bytes
@@ -41,6 +46,9 @@ MODELS = {
     "small Llama": "llama_clm --layers 4 --hidden 1024 --heads 16 --key-value-heads 4 --sequence 1024 --autocast",
 }
 ALL = [name for name in MODELS if name != "small Llama"]
+
+SINGLE = 6
+"""Plans whose forecasts are compared alone."""
 
 LIMITS = (0.3, 0.5, 0.7)
 """Shares of the way from the least peak by hand to that without recompute."""
@@ -125,6 +133,18 @@ def rows_of(job):
                 yield row_of(answer, limit, card, hand, known)
 
 
+def compare_forecasts(job):
+    """Print what a fresh process should reserve, and the tensors alone, beside what is reserved."""
+    with quiet_bench(virtual_card.Paper(model="H100", clock=""), job) as bench:
+        memory = TorchMemoryModel.of(bench.detect())
+        needs_of, space = needs_in(memory, memory.dims, bench.whole_step), memory.space
+        alone = [Config.of([plan]) for plan in space.plans[:SINGLE]]
+        for config in dict.fromkeys([Config(), *space.presets.values(), *alone]):
+            peak, tensors = bench.measure(config, ONCE).peak_bytes, memory.forecast(config, memory.dims).peak_bytes
+            off = [f"{told / peak - 1:+.1%}" for told in (needs_of(config, tensors), tensors)]
+            print(f"  {space.describe(config):<70} {format_bytes(peak)}: {off[0]}, tensors {off[1]}", flush=True)
+
+
 def row_of(answer, limit, card, hand, known):
     """One row."""
     seconds = {
@@ -141,12 +161,20 @@ def row_of(answer, limit, card, hand, known):
     return [*told, answer.result.best.description, f"{best_by_hand / own:.3f}", f"{over_best:.1%}"]
 
 
-def main(names):
+def main():
     """All models, or those that are named."""
+    parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
+    parser.add_argument("--forecasts", action="store_true", help="tune nothing")
+    parser.add_argument("models", nargs="*", default=ALL, metavar="MODEL", help="all but the small one by default")
+    args = parser.parse_args()
     console = Console(width=160)
-    for name in names or ALL:
+    for name in args.models:
         study, *sizes = MODELS[name].split()
         job = Job(script=STUDIES / study / "train.py", arguments=tuple(sizes), backend="torch")
+        print(name, flush=True)
+        compare_forecasts(job)
+        if args.forecasts:
+            continue
         table = Table(
             "limit", "card", "OOMs", "starts", "confirmed s", "end s", "answer", "over by hand", "regret", title=name
         )
@@ -157,4 +185,4 @@ def main(names):
 
 
 if __name__ == "__main__":
-    main(sys.argv[1:])
+    main()

@@ -67,7 +67,7 @@ def test_fewer_configs_are_compiled_where_that_takes_long(make_profiled, seed):
 
 
 def takes_the_ready_one(bench, trials):
-    """Whether the second choice is taken where the first one would have to be compiled."""
+    """Return True if the second choice is taken where the first one would have to be compiled."""
     first = bench.searcher(needs=by_itself).propose(trials).config
     second = bench.searcher(needs=by_itself).propose(trials, claimed=[first]).config
 

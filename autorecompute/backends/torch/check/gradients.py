@@ -325,7 +325,7 @@ def _check(step: Step, board: Switchboard, choices: Sequence[Choice], others: Se
         return check
     repeats = [_differences(step, board, others, others)[0] for _ in range(REPEATS)]
     if not is_exact:
-        noise = {name: max(one[name] for one in repeats) for name in repeats[0]}
+        noise = {name: max(one.get(name, math.inf) for one in repeats) for name in repeats[0]}
         return check if check.agrees else beside_noise(found, noise, check)
     # On a CPU nothing else may differ, unless it differs by itself: index_put_ of several threads adds in any order.
     noisy = {name for noise in repeats for name, off in noise.items() if off}

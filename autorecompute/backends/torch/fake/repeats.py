@@ -66,9 +66,7 @@ def workspace_bytes(environment: Mapping[str, str], capability: tuple[int, int])
     return 32 * MIB if capability >= HOPPER else KIB * (4096 * 2 + 16 * 8)
 
 
-def fragmented_bytes(
-    step: FakeLiveBytes, environment: Mapping[str, str], capability: tuple[int, int] = HOPPER
-) -> int | None:
+def fragmented_bytes(step: FakeLiveBytes, environment: Mapping[str, str], capability: tuple[int, int]) -> int | None:
     """Return the bytes that a fresh process reserves on a card beyond its tensors, in steps like this one.
 
     The workspace of the backward pass is among them; that of the forward pass is there before. ``None`` where the

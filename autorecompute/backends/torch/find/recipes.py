@@ -63,7 +63,7 @@ SAME_MEMORY = SAME_ELEMENTS | {_ATEN.permute, _ATEN.t, _ATEN.transpose}
 
 
 Origin = tuple[int | str, int]
-"""What gradients go back to: a node by its number, with which of its results it is, or a leaf by its storage."""
+"""The place that gradients go back to: a node by its number, and which of its results, or a leaf by its storage."""
 
 
 class Operand(NamedTuple):

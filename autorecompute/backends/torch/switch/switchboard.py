@@ -45,7 +45,7 @@ class Site:
 
 
 class Effect(NamedTuple):
-    """What is done at the module with this path, an occurrence of a site."""
+    """An option that is on at the module with this path, an occurrence of a site."""
 
     site: str
     option: str
