@@ -35,7 +35,7 @@ def apply(model: Any, plans: str | os.PathLike[str] | None = None) -> None:
 
 def auto(
     model: Any,
-    optimizer: Any,
+    optimizer: Any = None,
     memory_limit: str | int | None = None,
     *,
     study: str | None = None,
@@ -49,7 +49,8 @@ def auto(
     ``autorecompute run`` has started it does nothing.
 
     Args:
-        model: The ``torch.nn.Module`` that trains.
+        model: The ``torch.nn.Module`` that trains; or, alone, a Trainer of transformers or Lightning, which is given
+            the callback (``TrainerCallback``, ``LightningCallback``) that begins with its optimizer.
         optimizer: What trains it: a torch optimizer, or several in a list.
         memory_limit: What the peak may reach: bytes, or a text such as ``"40GiB"``. Without it, what the device has to
             give.
@@ -59,6 +60,21 @@ def auto(
     Raises:
         UsageError: the arguments do not make sense: a size without a unit, an optimizer of another model.
     """
+    from autorecompute.integrations import add_callback
     from autorecompute.worker.training import tune_from_here
 
-    tune_from_here(model, optimizer, memory_limit=memory_limit, study=study, tuning_steps=tuning_steps)
+    options: dict[str, Any] = {"memory_limit": memory_limit, "study": study, "tuning_steps": tuning_steps}
+    if optimizer is not None or not add_callback(model, **options):
+        tune_from_here(model, optimizer, **options)
+
+
+_CALLBACKS = {"TrainerCallback": "trainer", "LightningCallback": "lightning"}
+
+
+def __getattr__(name: str) -> Any:
+    """Return ``TrainerCallback`` or ``LightningCallback``; their libraries are imported now, and not before."""
+    if name not in _CALLBACKS:
+        raise AttributeError(f"module '{__name__}' has no attribute '{name}'")
+    from importlib import import_module
+
+    return getattr(import_module(f"{__name__}.integrations.{_CALLBACKS[name]}"), name)

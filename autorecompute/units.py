@@ -18,6 +18,7 @@ TWO_DIGITS = 10
 
 _BYTES_PER_UNIT = {"b": 1, "kib": KIB, "mib": MIB, "gib": GIB, "tib": TIB}
 _BYTES_PER_UNIT |= {"kb": 10**3, "mb": 10**6, "gb": 10**9, "tb": 10**12}
+_BYTES_PER_UNIT |= {"k": KIB, "m": MIB, "g": GIB, "t": TIB}  # as Docker, Slurm and the JVM mean them
 _CONTROL = re.compile("[\x00-\x1f\x7f-\x9f\u061c\u200e\u200f\u2028-\u202e\u2066-\u2069]")
 """Characters that a terminal obeys instead of showing them, and those that turn the direction of reading around."""
 
@@ -29,7 +30,7 @@ _SPAN = re.compile(r"(?:(\d+(?:\.\d+)?)\s*h)?\s*(?:(\d+(?:\.\d+)?)\s*m)?\s*(?:(\
 
 
 def parse_bytes(text: str) -> int:
-    """Read bytes written as ``900MiB``, ``40GiB``, ``16GB`` or a plain number of bytes, of one at least."""
+    """Read bytes written as ``900MiB``, ``40GiB``, ``24G`` (GiB), ``16GB`` or a plain number of bytes, one at least."""
     match = _QUANTITY.fullmatch(text.strip())
     unit = (match["unit"].lower() or "b") if match else ""
     if match is None or unit not in _BYTES_PER_UNIT:

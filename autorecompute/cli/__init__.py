@@ -14,7 +14,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
 
-from autorecompute.cli.parsers import STORAGE_VARIABLE, make_parser, prepared
+from autorecompute.cli.parsers import STORAGE_VARIABLE, make_parser, prepared, require_script
 from autorecompute.errors import AutorecomputeError, InterruptedByUser, ReaderLeft, SetupError, UsageError
 from autorecompute.units import printable
 
@@ -65,6 +65,7 @@ def _run(arguments: list[str], rest: list[str]) -> int:
         raise UsageError(
             f"'autorecompute {arguments[0]}' starts no script, so nothing can follow --. Leave out the --."
         )
+    require_script(args, arguments[0])
     # It may hold a password, and is nothing to the scripts that are started from here.
     os.environ.pop(STORAGE_VARIABLE, None)
     signal.signal(signal.SIGTERM, signal.default_int_handler)

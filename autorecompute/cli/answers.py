@@ -27,7 +27,7 @@ if TYPE_CHECKING:
 def run_emit(args: argparse.Namespace) -> None:
     """Print or write the study's variables, or a config that nobody measured where that is asked for."""
     if args.unmeasured is None:
-        folder = StudyFolder(args.study)
+        folder = StudyFolder.at(args.study)
         result = folder.require_result()
         text = RENDERERS[args.format or "shell"](result, hand_out(folder, result))
     else:
@@ -42,7 +42,7 @@ def run(args: argparse.Namespace) -> None:
     """Replace this process by the command after ``--``."""
     if not any(args.rest[:1]):
         raise UsageError(f"There is no command to run. Write it after --: autorecompute run {args.study} -- python …")
-    folder = StudyFolder(args.study)
+    folder = StudyFolder.at(args.study)
     result = folder.require_result()
     rendered = hand_out(folder, result)
     for rejection in folder.disproved():
@@ -85,7 +85,7 @@ def run_report(args: argparse.Namespace) -> None:
     """Write the page and print its path."""
     from autorecompute.reports.page import make_page
 
-    folder = StudyFolder(args.study)
+    folder = StudyFolder.at(args.study)
     folder.head()
     # The page names the files of what to train with.
     hand_out_if_any(folder, folder.result())

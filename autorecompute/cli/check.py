@@ -43,11 +43,11 @@ def run(args: argparse.Namespace) -> None:
 
     What a study says of its command is not run: its folder may come from anybody, as in a repository that was cloned.
     """
-    folder = StudyFolder(args.study)
+    folder = StudyFolder.at(args.study)
     result = folder.require_result()
     best = require_best(result)
     if not args.rest:
-        raise UsageError(_ask_for_command(folder.name, result))
+        raise UsageError(_ask_for_command(folder, result))
     job = replace(
         job_of(args.rest),
         backend=result.versions["backend"],
@@ -81,12 +81,12 @@ def _explain(report: CheckReport) -> str:
     )
 
 
-def _ask_for_command(name: str, result: Result) -> str:
-    check = f"autorecompute check {shlex.quote(name)} -- "
+def _ask_for_command(folder: StudyFolder, result: Result) -> str:
+    check = f"autorecompute check {shlex.quote(folder.place)} -- "
     if not result.script_at:
         return (
-            f"Study '{name}' was found in a notebook, which no command starts. Call autorecompute.auto there again, or "
-            f"check a script that trains the same model: {check}train.py …"
+            f"Study '{folder.name}' was found in a notebook, which no command starts. Call autorecompute.auto there "
+            f"again, or check a script that trains the same model: {check}train.py …"
         )
     return (
         f"Give the command that trains: {check}train.py … The study names {shown(shlex.join(result.command))}. "

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import argparse
+import difflib
 import os
 import re
 import shlex
@@ -30,6 +31,7 @@ starts gets to see it."""
 SAMPLERS = ("model", "greedy", "tpe", "gp", "random")
 """The searchers there are; their code is imported once one is needed."""
 
+STUDY = "name of the study, or path of its folder"
 LEVELS = ("verbose", "devinfo", "info", "warning")
 RAW = argparse.RawDescriptionHelpFormatter
 
@@ -37,6 +39,18 @@ _ADDRESS = re.compile(r"(?<![\w+.-])[\w+.-]*://.*", re.DOTALL)
 _WITH_PASSWORD = re.compile(r"://.*(@|password=)", re.DOTALL)
 _STORAGE, _BATCH_FLAG = "--storage", "--batch-flag"
 REST = "rest"  # name of the script's arguments among those of a verb
+
+
+SAME_MEANING = {"--batch": "--target-batch", "--target-batch": "--batch", "--limit": "--memory-limit"}
+"""Options that one verb has under the name that is given to another."""
+
+TYPING_ERROR = 0.8
+"""How alike an option has to be, by difflib's ratio, to be taken for one that was mistyped."""
+
+
+def _is_python(word: str) -> bool:
+    """Tell whether a word is the interpreter, as people write it before a script."""
+    return re.fullmatch(r"python[\d.]*", Path(word).name) is not None
 
 
 class Parser(argparse.ArgumentParser):
@@ -50,15 +64,34 @@ class Parser(argparse.ArgumentParser):
         """Parse. What is left over is told by the verb itself, and not by the program."""
         found, others = super().parse_known_args(args, namespace)
         strangers = [*vars(found).get(REST, ()), *others]
-        hint = ""
-        if strangers and REST in found:
-            hint, script = ". Arguments of the script come after --", str(found.script)
-            if args[0] == script:
-                between = [] if len(args) == 1 + len(strangers) else ["..."]
-                hint += f": {' '.join([self.prog, shlex.quote(script), *between, '--', shlex.join(strangers)])}"
         if strangers:
-            self.error(f"unrecognized arguments: {' '.join(strangers)}{hint}")
+            self.error(f"unrecognized arguments: {' '.join(strangers)}{self._advise(found, strangers, args)}")
         return found, others
+
+    def _advise(self, found: argparse.Namespace, strangers: Sequence[str], args: Sequence[str]) -> str:
+        """Return what to write in place of arguments that the verb does not know; empty where nobody can tell."""
+        given, more = strangers[0], shlex.join(strangers[1:])
+        advice = ""
+        if given.startswith("--"):
+            name, equals, value = given.partition("=")
+            others = [one for one in self._option_string_actions if one.startswith("--")]
+            meant = SAME_MEANING.get(name) if SAME_MEANING.get(name) in others else None
+            meant = meant or next(iter(difflib.get_close_matches(name, others, n=1, cutoff=TYPING_ERROR)), None)
+            if meant is not None:
+                advice = f". In '{self.prog}' that is {meant}{equals}{value}{f' {more}' if more and not equals else ''}"
+        if not getattr(found, "starts", False):
+            return advice
+        if REST not in found:
+            command = f"{self.prog} {shlex.quote(found.study)} -- {shlex.join(strangers)}"
+            return f"{advice}. The command comes after --: {command}"
+        script = str(found.script)
+        if _is_python(script):
+            return f". SCRIPT comes without python: {self.prog} {shlex.join(strangers)}"
+        advice += ". Arguments of the script come after --"
+        if args[0] == script:
+            between = [] if len(args) == 1 + len(strangers) else ["..."]
+            advice += f": {' '.join([self.prog, shlex.quote(script), *between, '--', shlex.join(strangers)])}"
+        return advice
 
     def error(self, message: str) -> NoReturn:
         """Raise a ``UsageError`` after how the verb is used; its message is cut where an address begins."""
@@ -123,9 +156,9 @@ def _add(verbs: Any, name: str, run: str, *, starts: bool = False, **texts: Any)
 
 def _add_job(verbs: Any, name: str, run: str, **texts: Any) -> argparse.ArgumentParser:
     """Add a verb that starts the user's script, with what describes it."""
-    parser = _add(verbs, name, run, starts=True, **texts)
-    # What follows -- is taken away before the parser sees it.
-    parser.add_argument("script", metavar="SCRIPT", type=Path, help="the training script")
+    parser = _add(verbs, name, run, starts=True, usage="%(prog)s [OPTION ...] SCRIPT [-- ARGUMENT ...]", **texts)
+    # One that is missing may be seen after --, which is taken away before the parser sees it: see require_script.
+    parser.add_argument("script", metavar="SCRIPT", type=Path, nargs="?", help="the training script")
     parser.add_argument(REST, nargs="*", default=(), metavar="-- ARGUMENT", help="arguments of the script")
     parser.add_argument("-m", dest="is_module", action="store_true", help="SCRIPT is a module, as in python -m")
     parser.add_argument(
@@ -135,6 +168,26 @@ def _add_job(verbs: Any, name: str, run: str, **texts: Any) -> argparse.Argument
         "recompute in its place",
     )
     return parser
+
+
+def require_script(args: argparse.Namespace, verb: str) -> None:
+    """Check that a verb which starts a script is given one, and not the command that starts it elsewhere.
+
+    Raises:
+        UsageError: there is none, or ``python`` stands in its place.
+    """
+    if "script" not in args:
+        return
+    command = f"autorecompute {verb}"
+    rest: list[str] = args.rest
+    if args.script is None and rest and _is_python(rest[0]):
+        script, *arguments = rest[1:] or ["SCRIPT"]
+        behind = ["--", *arguments] if arguments else []
+        raise UsageError(f"SCRIPT comes before --, without python: {command} {shlex.join([script, '...', *behind])}")
+    if args.script is None:
+        raise UsageError(f"No script is given. Name it first: {command} SCRIPT ... -- ARGUMENT ...")
+    if _is_python(str(args.script)) and not args.is_module:
+        raise UsageError(f"SCRIPT comes without {args.script}: {command} {shlex.join(rest[:1] or ['SCRIPT'])} ...")
 
 
 def _add_trial_options(parser: argparse.ArgumentParser) -> None:
@@ -375,7 +428,7 @@ def _add_show(verbs: Any) -> None:
         help="the table of a study, or the studies there are",
         description="Prints every trial of a study and its answer; without STUDY, the studies in ./studies.",
     )
-    parser.add_argument("study", nargs="?", metavar="STUDY", help="name of the study")
+    parser.add_argument("study", nargs="?", metavar="STUDY", help=STUDY)
     _add_show_arguments(parser)
 
 
@@ -388,7 +441,7 @@ def _add_report(verbs: Any) -> None:
         description="Writes one HTML page that needs nothing from elsewhere: what to use, what it buys, why, how sure.",
         epilog="example: autorecompute report bert -o bert.html",
     )
-    parser.add_argument("study", metavar="STUDY", help="name of the study")
+    parser.add_argument("study", metavar="STUDY", help=STUDY)
     parser.add_argument(
         "-o", "--output", metavar="FILE", type=Path, help="where to (default: report.html in the study's folder)"
     )
@@ -406,7 +459,7 @@ def _add_studies(verbs: Any) -> None:
     listing = _add(actions, "list", "studies.run_list", help="the studies there are")
     listing.add_argument("--json", action="store_true", help="print one JSON object")
     show = _add(actions, "show", "studies.run_show", help="every trial of a study, and its answer")
-    show.add_argument("study", metavar="STUDY", help="name of the study")
+    show.add_argument("study", metavar="STUDY", help=STUDY)
     _add_show_arguments(show)
     export = _add(
         actions,
@@ -416,7 +469,7 @@ def _add_studies(verbs: Any) -> None:
         description="Writes all that a study measured as JSON lines: no logs, no absolute paths, no pickle. Its "
         "command is in it, with the arguments.",
     )
-    export.add_argument("study", metavar="STUDY", help="name of the study")
+    export.add_argument("study", metavar="STUDY", help=STUDY)
     export.add_argument("-o", "--output", type=Path, metavar="FILE", help="compressed where it ends in .gz")
     export.add_argument("--force", action="store_true", help="replace FILE if it exists")
     importing = _add(actions, "import", "studies.run_import", help="a study from such a file")
@@ -424,7 +477,7 @@ def _add_studies(verbs: Any) -> None:
     importing.add_argument("--study", metavar="NAME", help="what to call it (default: as it was called)")
     importing.add_argument("--force", action="store_true", help="replace a study of this name")
     delete = _add(actions, "delete", "studies.run_delete", help="remove studies")
-    delete.add_argument("studies", nargs="+", metavar="STUDY", help="names of studies")
+    delete.add_argument("studies", nargs="+", metavar="STUDY", help="names of studies, or paths of their folders")
     delete.add_argument("--force", action="store_true", help="ask nothing")
     prune = _add(
         actions,
@@ -454,7 +507,7 @@ def _add_emit(verbs: Any) -> None:
         description="Prints the variables to train with. Comments say what else the script needs.",
         epilog=EMIT_EXAMPLES,
     )
-    parser.add_argument("study", metavar="STUDY", help="name of the study; with --unmeasured a file")
+    parser.add_argument("study", metavar="STUDY", help=f"{STUDY}; with --unmeasured a file")
     parser.add_argument(
         "--format", choices=("shell", "dotenv", "json", "python"), help="default: shell; json with --unmeasured"
     )
@@ -489,7 +542,7 @@ def _add_run(verbs: Any) -> None:
         usage="%(prog)s [-h] STUDY -- COMMAND [ARGUMENT ...]",
         epilog=RUN_EXAMPLES,
     )
-    parser.add_argument("study", metavar="STUDY", help="name of the study")
+    parser.add_argument("study", metavar="STUDY", help=STUDY)
 
 
 CHECK_EPILOG = """example:
@@ -512,7 +565,7 @@ def _add_check(verbs: Any) -> None:
         usage="%(prog)s [-h] [--steps N] [--json] STUDY -- [COMMAND] SCRIPT [ARGUMENT ...]",
         epilog=CHECK_EPILOG,
     )
-    parser.add_argument("study", metavar="STUDY", help="name of the study")
+    parser.add_argument("study", metavar="STUDY", help=STUDY)
     parser.add_argument("--steps", type=_positive, default=3, metavar="N", help="timed steps (default 3)")
     parser.add_argument("--json", action="store_true", help="print one JSON object")
 

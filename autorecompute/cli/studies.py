@@ -37,7 +37,7 @@ def run_show(args: argparse.Namespace) -> None:
             raise UsageError("--why is about one study. Name it: autorecompute show STUDY --why")
         run_list(args)
         return
-    folder = StudyFolder(args.study)
+    folder = StudyFolder.at(args.study)
     head = folder.head()
     nearest = None
     if args.why:
@@ -86,7 +86,7 @@ def _print(folder: StudyFolder, head: Head) -> None:
         print_trials(trials)
         print()
     if result:
-        print_result(result, own, folder.path, rendered)
+        print_result(result, own, folder, rendered)
         if is_imported and result.best is not None:
             print(NOT_OUR_COMMAND)
     else:
@@ -105,7 +105,7 @@ def run_list(args: argparse.Namespace) -> None:
 
 def run_export(args: argparse.Namespace) -> None:
     """Write a study's archive."""
-    folder = StudyFolder(args.study)
+    folder = StudyFolder.at(args.study)
     if missing := describe_missing(folder):
         raise UsageError(f"{missing} Wait for that, or run its tune command again with its --storage.")
     archive = dump(read_records(folder))
@@ -129,7 +129,7 @@ def run_import(args: argparse.Namespace) -> None:
 
 def run_delete(args: argparse.Namespace) -> None:
     """Remove studies, after asking on a terminal."""
-    folders = [StudyFolder(name) for name in dict.fromkeys(args.studies)]
+    folders = [StudyFolder.at(name) for name in dict.fromkeys(args.studies)]
     for folder in folders:
         if not folder.exists():  # one that cannot be read may go, too
             there = folder.path.parent

@@ -114,4 +114,4 @@ def _print(result: Result, folder: StudyFolder, *, as_json: bool) -> None:
     if as_json:
         print(codec.dumps(Answer.of(result, trials, rendered)))
     else:
-        print_result(result, trials, folder.path, rendered)
+        print_result(result, trials, folder, rendered)

@@ -23,7 +23,6 @@ from autorecompute.units import format_bytes, format_count, format_rate, format_
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
-    from pathlib import Path
 
     from rich.console import Console
 
@@ -31,6 +30,7 @@ if TYPE_CHECKING:
     from autorecompute.figures import CurvePoint, KnobFigures
     from autorecompute.measurement import Trial
     from autorecompute.result import Best, Result
+    from autorecompute.studies.folder import StudyFolder
 
 ROUGH = 0.05
 """Median error of peaks above which measurements decide, and people are told so."""
@@ -288,13 +288,13 @@ def describe_disturbed(trials: Sequence[Trial]) -> str:
     return f"{format_count(marked, 'trial')} disturbed by something else on the machine" if marked else ""
 
 
-def lines_to_paste(result: Result, rendered: Emission | None) -> list[str]:
+def lines_to_paste(result: Result, rendered: Emission | None, folder: StudyFolder) -> list[str]:
     """Return the steps to train with the answer, commands on lines of their own; empty where there is none."""
     if rendered is None:
         return [] if result.best is None else [describe_unconfirmed(result.study)]
     variables = exports(rendered)
     by_hand = [f"{where_exported(result)}:", *(f"  {line}" for line in variables)] if variables else []
-    return ["train with it:", f"  {run_command(result)}", *by_hand, *remarks(result, rendered)]
+    return ["train with it:", f"  {run_command(result, folder)}", *by_hand, *remarks(result, rendered)]
 
 
 def exports(rendered: Emission) -> list[str]:
@@ -309,11 +309,11 @@ def where_exported(result: Result) -> str:
     return f"or, in {backend_of(result.versions).READ_BY}"
 
 
-def run_command(result: Result) -> str:
+def run_command(result: Result, folder: StudyFolder) -> str:
     """Return the command that trains with the answer; in a notebook, where no command does, the call."""
     if not result.script_at:
         return "autorecompute.apply(model)"
-    return f"autorecompute run {shlex.quote(result.study)} -- {shlex.join(result.command)}"
+    return f"autorecompute run {shlex.quote(folder.place)} -- {shlex.join(result.command)}"
 
 
 def remarks(result: Result, rendered: Emission) -> list[str]:
@@ -324,11 +324,11 @@ def remarks(result: Result, rendered: Emission) -> list[str]:
     return lines
 
 
-def describe_page(folder: Path) -> str:
+def describe_page(folder: StudyFolder) -> str:
     """Return the path of the study's page, or the command that makes it."""
-    page, answer = folder / PAGE, folder / "result.json"
+    page, answer = folder.path / PAGE, folder.path / "result.json"
     is_current = page.is_file() and answer.is_file() and page.stat().st_mtime >= answer.stat().st_mtime
-    return f"page: {page if is_current else f'autorecompute report {shlex.quote(folder.name)}'}"
+    return f"page: {page if is_current else f'autorecompute report {shlex.quote(folder.place)}'}"
 
 
 def _describe_contradiction(best: Best, trials: Sequence[Trial]) -> str:
@@ -398,7 +398,11 @@ SPARED = frozenset({"why", "expected", "step"})
 
 
 def print_result(
-    result: Result, trials: Sequence[Trial], folder: Path, rendered: Emission | None, console: Console | None = None
+    result: Result,
+    trials: Sequence[Trial],
+    folder: StudyFolder,
+    rendered: Emission | None,
+    console: Console | None = None,
 ) -> None:
     """Print the answer: the table, the verdict and the lines to paste. ``trials`` are those that it was chosen from."""
     console = console or make_console()
@@ -414,11 +418,11 @@ def print_result(
             styles = ("bold", "bold green") if role == BEST else ("", "")
             rows.append((Text(role, styles[0]), shorten(config, NAME_WIDTH), *figures, Text(outcome, styles[1])))
         console.print(fit_table(ANSWER_COLUMNS, rows, console.width), Text(), sep="\n")
-    for line in (*answer_sentences(result, trials), f"study: {folder}", describe_page(folder), ""):
+    for line in (*answer_sentences(result, trials), f"study: {folder.path}", describe_page(folder), ""):
         console.print(Text(line))
     if result.knobs:
         _print_knobs(result.knobs, console)
-    for line in lines_to_paste(result, rendered):
+    for line in lines_to_paste(result, rendered, folder):
         # A line to paste must not be broken or cut, however narrow the terminal is.
         console.print(Text(line), soft_wrap=True)
 

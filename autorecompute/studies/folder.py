@@ -169,6 +169,21 @@ class StudyFolder:
         self.database, self.evidence = self.path / "study.db", self.path / EVIDENCE
         self.best, self.workers = self.path / "best", self.path / "workers"
 
+    @classmethod
+    def at(cls, place: str) -> StudyFolder:
+        """Return the study that a name in ``./studies``, or the path of its folder, stands for.
+
+        Raises:
+            UsageError: it can be neither.
+        """
+        path = Path(place).absolute()
+        return cls(path.name, path.parent) if "/" in place.removesuffix("/") else cls(place)
+
+    @property
+    def place(self) -> str:
+        """Return what a command names the study by, as ``at`` reads it."""
+        return self.name if self.path.parent == STUDIES.absolute() else str(self.path)
+
     def trial(self, number: int) -> Path:
         """Return the folder of a trial."""
         return self.path / "trials" / f"{number:04d}"

@@ -147,9 +147,8 @@ def tune_from_here(
         UsageError: the arguments do not make sense.
     """
     given = _require_trained_by(model, optimizers)
-    if tuning_steps < 1:
-        raise UsageError(f"tuning_steps={tuning_steps} leaves no step for a trial. Give 1 or more.")
-    request = _describe_program(type(model).__name__, _as_limit(memory_limit), study, tuning_steps)
+    limit_bytes = require_options(memory_limit, tuning_steps)
+    request = _describe_program(type(model).__name__, limit_bytes, study, tuning_steps)
     if not _LEAVE and registry.is_decided():
         _say(logging.INFO, "nothing is tuned from here: this process was started with what to recompute")
         return
@@ -211,7 +210,14 @@ def _describe_program(name: str, limit_bytes: int | None, study: str | None, ste
     )
 
 
-def _as_limit(memory_limit: str | int | None) -> int | None:
+def require_options(memory_limit: str | int | None, tuning_steps: int) -> int | None:
+    """Return the limit in bytes, or none where none is given.
+
+    Raises:
+        UsageError: the limit cannot be one, or there is no step for a trial.
+    """
+    if tuning_steps < 1:
+        raise UsageError(f"tuning_steps={tuning_steps} leaves no step for a trial. Give 1 or more.")
     if memory_limit is None:
         return None
     limit_bytes = parse_bytes(str(memory_limit))
@@ -224,10 +230,15 @@ def _require_trained_by(model: Any, optimizers: Any) -> list[Any]:
     """Return the optimizers, as torch's own: what libraries put around them has the optimizer in it."""
     import torch
 
-    given: Iterable[Any] = [optimizers] if hasattr(optimizers, "param_groups") else optimizers
-    own = [getattr(one, "optimizer", one) for one in given]
     if not isinstance(model, torch.nn.Module):
         raise UsageError(f"autorecompute.auto takes a torch.nn.Module, and {type(model).__name__} is none.")
+    if optimizers is None:
+        raise UsageError(
+            "autorecompute.auto is given no optimizer. Make it first. A Trainer that makes its own when it trains is "
+            "given alone: autorecompute.auto(trainer)"
+        )
+    given: Iterable[Any] = optimizers if isinstance(optimizers, list | tuple) else [optimizers]
+    own = [getattr(one, "optimizer", one) for one in given]
     if not all(isinstance(one, torch.optim.Optimizer) for one in own):
         raise UsageError("autorecompute.auto takes torch optimizers: one, or several in a list.")
     trained = {id(parameter) for one in own for parameter in _parameters_of(one)}

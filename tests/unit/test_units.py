@@ -19,7 +19,15 @@ from autorecompute.units import (
 
 @pytest.mark.parametrize(
     ("text", "number_of_bytes"),
-    [("40 gib", 40 * GIB), (" 1.5GiB ", 1536 * MIB), ("16GB", 16 * 10**9), ("1kb", 1000), ("512", 512)],
+    [
+        ("40 gib", 40 * GIB),
+        (" 1.5GiB ", 1536 * MIB),
+        ("16GB", 16 * 10**9),
+        ("1kb", 1000),
+        ("512", 512),
+        ("24G", 24 * GIB),
+        ("8m", 8 * MIB),
+    ],
 )
 def test_an_amount_of_memory_is_read(text, number_of_bytes):
     assert parse_bytes(text) == number_of_bytes

@@ -1,7 +1,6 @@
 import dataclasses
 import io
 from html.parser import HTMLParser
-from pathlib import Path
 
 import pytest
 from rich.console import Console
@@ -11,6 +10,7 @@ from autorecompute.measurement import GradientCheck, Outcome, Prediction
 from autorecompute.reports.answer import print_result, print_trials
 from autorecompute.reports.page import make_page
 from autorecompute.result import Transfer
+from autorecompute.studies.folder import StudyFolder
 from autorecompute.units import MIB
 from stand_ins.emitted import rendered
 from stand_ins.studies import COMMAND, keep_study
@@ -65,9 +65,9 @@ def lines_of():
 
 @pytest.fixture
 def show(lines_of, make_result):
-    def show(result=None, trials=(), *, width=120, place=Path("/studies/bert")):
-        result = result or make_result()
-        return lines_of(print_result, result, trials, Path("/studies/bert"), rendered(result, place), width=width)
+    def show(result=None, trials=(), *, width=120, folder=None):
+        result, folder = result or make_result(), folder or StudyFolder("bert")
+        return lines_of(print_result, result, trials, folder, rendered(result, folder.best), width=width)
 
     return show
 

@@ -25,11 +25,12 @@ HOSTILE = (
 
 def test_the_page_says_what_the_last_screen_says(known, page, show, trials):
     result = known.result()
-    screen = " ".join(" ".join(show(result, trials, width=300, place=known.best)).split())
+    screen = " ".join(" ".join(show(result, trials, width=300, folder=known)).split())
     lines = answer_lines(result, trials)
     words = [word for line in lines for word in line]
     sentences = [text.removeprefix("verdict: ") for text in answer_sentences(result, trials)]
-    pasted = [line.strip() for line in lines_to_paste(result, rendered(result, known.best)) if line.startswith("  ")]
+    lines_below = lines_to_paste(result, rendered(result, known.best), known)
+    pasted = [line.strip() for line in lines_below if line.startswith("  ")]
     assert len(lines) == 3 + 1 + 3 + 1
     for text in (*words, *sentences, *pasted):
         assert text in screen

@@ -22,6 +22,7 @@ from autorecompute.reports.answer import (
 )
 from autorecompute.reports.documents import Answer
 from autorecompute.result import SearchEnd, Transfer
+from autorecompute.studies.folder import StudyFolder
 from autorecompute.training_job import Device
 from autorecompute.units import GIB, MIB
 from stand_ins.emitted import rendered
@@ -192,12 +193,12 @@ def test_nothing_is_to_be_set_where_recompute_is_not_needed(show, make_result):
 
 @pytest.mark.parametrize("width", [40, 250])
 def test_lines_to_paste_are_never_broken(show, make_result, width, tmp_path):
-    place = Path("/studies", *["a folder"] * 30, "it's")
-    lines = show(make_result(command=["python", "train.py", *["--flag"] * 60]), width=width, place=place)
+    folder = StudyFolder("it's", Path("/studies", *["a folder"] * 30))
+    lines = show(make_result(command=["python", "train.py", *["--flag"] * 60]), width=width, folder=folder)
     export = row_of([line.strip() for line in lines], "export")
     (tmp_path / "pasted.sh").write_text(f'{export}\nprintf %s "$FAKE_PLANS"\n')
     read = subprocess.run(["/bin/sh", str(tmp_path / "pasted.sh")], capture_output=True, text=True, check=False)
-    assert read.stdout == str(place / "plans.json")
+    assert read.stdout == str(folder.best / "plans.json")
     assert row_of([line.strip() for line in lines], "autorecompute run").count("--flag") == 60
 
 
@@ -211,7 +212,8 @@ def test_names_are_printed_as_they_are(show, table, make_result, make_trial, nam
     device = dataclasses.replace(make_result().device, name=f"device {name}")
     result = make_result(of_best={"description": f"best {name}"}, device=device, study=f"study{name}")
     trial = make_trial(Config.parse(["blocks.*/gelu:drop"]), description=f"trial {name}", reason=f"because {name}")
-    text = "\n".join(show(result, [trial], width=200))
+    folder = StudyFolder("study", Path(f"study{name}"))
+    text = "\n".join(show(result, [trial], width=400, folder=folder))
     for words in (f"best {name}", f"device {name}", f"study{name}", f"trial {name}"):
         assert words in text
     (_, row) = table([trial])

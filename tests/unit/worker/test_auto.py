@@ -50,6 +50,9 @@ def test_a_number_that_makes_no_sense_is_refused(model, optimizer, options, sent
         (lambda _, optimizer: (torch.nn.Linear(3, 3), optimizer), "no parameter of the model"),
         (lambda _, optimizer: (optimizer, optimizer), "is none"),
         (lambda model, _: (model, [model]), "takes torch optimizers"),
+        (lambda model, _: (model, None), r"is given no optimizer.*autorecompute.auto\(trainer\)"),
+        (lambda model, _: (model,), "is given no optimizer"),
+        (lambda *_: ("trainer",), "is none"),
     ],
 )
 def test_what_is_no_model_with_its_optimizer_is_refused(model, optimizer, choose, sentence):
@@ -59,7 +62,11 @@ def test_what_is_no_model_with_its_optimizer_is_refused(model, optimizer, choose
 
 def test_the_package_alone_brings_no_torch():
     """A script may import it before it sets what torch reads."""
-    code = "import sys, autorecompute; sys.exit('torch' in sys.modules or not callable(autorecompute.auto))"
+    code = """if True:
+        import sys, autorecompute
+        assert callable(autorecompute.auto)
+        assert not {"torch", "transformers", "lightning"}.intersection(sys.modules)
+    """
     assert subprocess.run([sys.executable, "-c", code], check=False).returncode == 0
 
 
