@@ -12,6 +12,12 @@ from autorecompute.ranges import Bytes, Count, require_versions
 if TYPE_CHECKING:
     from collections.abc import Mapping
 
+BATCH_VARIABLE = "AUTORECOMPUTE_BATCH_SIZE"
+"""Holds the batch that a script is to train with."""
+
+PEAK_VARIABLE = "AUTORECOMPUTE_PEAK_BYTES"
+"""Holds the peak that the config of a study had, for a training that ``run`` starts with it."""
+
 CHECKPOINTING = "checkpointing"
 """Under this name a detection's versions say what became of the checkpoints that the script makes itself, if any."""
 

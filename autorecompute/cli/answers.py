@@ -16,12 +16,14 @@ from autorecompute.result import VARIABLE as EVIDENCE_VARIABLE
 from autorecompute.startup import HOOKS_VARIABLE, prepend_to_python_path
 from autorecompute.studies import StudyFolder
 from autorecompute.studies.folder import PAGE, require_plain, write_atomically
+from autorecompute.training_job import BATCH_VARIABLE, PEAK_VARIABLE
 from autorecompute.trials.private import variables_of_known_code
-from autorecompute.units import printable
-from autorecompute.worker.protocol import BATCH_VARIABLE
+from autorecompute.units import format_bytes, printable
 
 if TYPE_CHECKING:
     import argparse
+
+    from autorecompute.result import Best
 
 
 def run_emit(args: argparse.Namespace) -> None:
@@ -39,19 +41,20 @@ def run_emit(args: argparse.Namespace) -> None:
 
 
 def run(args: argparse.Namespace) -> None:
-    """Replace this process by the command after ``--``."""
+    """Tell what is on, and replace this process by the command after ``--``."""
     if not any(args.rest[:1]):
         raise UsageError(f"There is no command to run. Write it after --: autorecompute run {args.study} -- python …")
     folder = StudyFolder.at(args.study)
     result = folder.require_result()
-    rendered = hand_out(folder, result)
+    rendered, best = hand_out(folder, result), require_best(result)
     for rejection in folder.disproved():
-        if rejection.config == require_best(result).config:
+        if rejection.config == best.config:
             print(f"autorecompute: {rejection.reason}. Tune again with the same command.", file=sys.stderr)
     variables = {
         EVIDENCE_VARIABLE: str(folder.evidence),
         **rendered.variables,
-        BATCH_VARIABLE: str(require_best(result).batch),
+        BATCH_VARIABLE: str(best.batch),
+        PEAK_VARIABLE: str(best.peak_bytes),
         **variables_of_known_code(folder.path, os.environ),
         HOOKS_VARIABLE: registry.backend_of(result.versions).IMPORT_HOOK,
     }
@@ -61,9 +64,16 @@ def run(args: argparse.Namespace) -> None:
         if value is not None and value != given:
             change = "removed: the study's config does without it" if given is None else f"replaced by {given}"
             print(f"autorecompute: {name}={printable(value)} of your environment is {change}.", file=sys.stderr)
+    print(f"autorecompute: {_describe(best)}", file=sys.stderr)
     kept = {name: value for name, value in os.environ.items() if name not in strays}
     python_path = prepend_to_python_path(os.environ.get("PYTHONPATH", ""))
     replace_process(args.rest, {**kept, **variables, "PYTHONPATH": python_path})
+
+
+def _describe(best: Best) -> str:
+    how = "without recompute" if best.config.is_none else f"with {best.description}"
+    when = "when it was confirmed" if best.confirmed else "while it was tuned, and no process has confirmed it"
+    return f"training {how} at batch {best.batch}; its peak was {format_bytes(best.peak_bytes)} {when}"
 
 
 def replace_process(

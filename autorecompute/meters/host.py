@@ -29,7 +29,7 @@ class HostMeter:
     def __init__(self) -> None:
         self._libc = ctypes.CDLL(None)
         # Only a reset shows that it is allowed, and the peak so far may be what is asked for.
-        self._earlier_bytes = _read_status("VmHWM")
+        self._earlier_bytes = peak_of_process()
         try:
             _reset_high_water_mark()
         except OSError as error:
@@ -59,7 +59,7 @@ class HostMeter:
 
     def read(self) -> Measurement:
         """Return the high-water mark since the last reset, or since the process began."""
-        return Measurement(outcome=Outcome.LOST, peak_bytes=max(self._earlier_bytes, _read_status("VmHWM")))
+        return Measurement(outcome=Outcome.LOST, peak_bytes=max(self._earlier_bytes, peak_of_process()))
 
     def held_bytes(self) -> int:
         """Return the resident memory now."""
@@ -78,6 +78,11 @@ class HostMeter:
     def seconds_between(self, first: float, last: float) -> float:
         """Return the seconds from one mark to another."""
         return last - first
+
+
+def peak_of_process() -> int:
+    """Return the high-water mark of this process's resident memory, in bytes, since its last reset."""
+    return _read_status("VmHWM")
 
 
 def _reset_high_water_mark() -> None:

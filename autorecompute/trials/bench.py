@@ -17,12 +17,12 @@ from autorecompute.errors import AutorecomputeError, ScriptError, SetupError, To
 from autorecompute.measurement import GradientCheck, Measurement, Outcome
 from autorecompute.plans import Config
 from autorecompute.ranges import NEGLIGIBLE_SHARE
-from autorecompute.training_job import ALLOCATOR, Detection, default_allocator
+from autorecompute.training_job import ALLOCATOR, BATCH_VARIABLE, Detection, default_allocator
 from autorecompute.trials.job import Effort, begins_too_large, known_loader
 from autorecompute.trials.private import WRITABLE, cache_variables, explained
 from autorecompute.trials.process import WorkerProcess
 from autorecompute.waiting import raise_if_over
-from autorecompute.worker.protocol import BATCH_VARIABLE, Check, Ended, Failed, Message, Order, Settings
+from autorecompute.worker.protocol import Check, Ended, Failed, Message, Order, Settings
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Mapping, Sequence

@@ -74,7 +74,6 @@ def _missed_variable(error: BaseException) -> str:
 # Makes a rank write the stacks of all its threads to its log; scripts use the named signals for themselves.
 STACK_SIGNAL = signal.SIGRTMIN + 5
 SETTINGS_VARIABLE = "AUTORECOMPUTE_WORKER"
-BATCH_VARIABLE = "AUTORECOMPUTE_BATCH_SIZE"
 MODULE_FLAG = "-m"  # before the name of a module on a worker's command line, as on Python's
 
 

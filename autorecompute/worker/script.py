@@ -18,7 +18,8 @@ from typing import TYPE_CHECKING, Any
 
 from autorecompute.errors import AutorecomputeError, OwnCheckpointingError, ScriptError, SetupError, chain_of
 from autorecompute.measurement import Outcome
-from autorecompute.worker.protocol import BATCH_VARIABLE, MODULE_FLAG, Channel, Failed, explain_missing_rank
+from autorecompute.training_job import BATCH_VARIABLE
+from autorecompute.worker.protocol import MODULE_FLAG, Channel, Failed, explain_missing_rank
 
 if TYPE_CHECKING:
     from collections.abc import Callable

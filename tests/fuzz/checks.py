@@ -11,7 +11,7 @@ from pathlib import Path
 from autorecompute import result
 from autorecompute.backends.ortmodule.controller import CONFIG_VARIABLE, IMPORT_HOOK, KNOBS, LEVEL_VARIABLE
 from autorecompute.startup import HOOKS_VARIABLE
-from autorecompute.worker.protocol import BATCH_VARIABLE
+from autorecompute.training_job import BATCH_VARIABLE
 from fuzz.sandbox import WORK
 
 OUTCOMES = Path(__file__).parents[2] / "docs" / "outcomes.md"

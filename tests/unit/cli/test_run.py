@@ -14,7 +14,8 @@ from autorecompute.measurement import Outcome
 from autorecompute.plans import Config
 from autorecompute.result import VARIABLE, add_evidence, read_evidence
 from autorecompute.startup import FOLDER, HOOKS_VARIABLE
-from autorecompute.worker.protocol import BATCH_VARIABLE
+from autorecompute.training_job import BATCH_VARIABLE, PEAK_VARIABLE
+from autorecompute.units import format_bytes
 from fake_backend.controller import IMPORT_HOOK, MODE_VARIABLE, PLANS_VARIABLE, plans_text
 
 CONFIG = Config.parse(["blocks.*/gelu:drop"])
@@ -46,9 +47,17 @@ def ended(start, folder):
     return ended
 
 
-def test_the_command_takes_the_place_of_the_process_and_nothing_is_said(ended):
-    process = ended("--", *SHOW_PROCESS_ID)
-    assert (int(process.out), process.err) == (process.pid, "")
+def test_the_command_takes_the_place_of_the_process_and_what_is_on_is_told(ended, make_result):
+    process, best = ended("--", *SHOW_PROCESS_ID), make_result(CONFIG).best
+    assert int(process.out) == process.pid
+    peak = format_bytes(best.peak_bytes)
+    on = f"training with {best.description} at batch {best.batch}; its peak was {peak} when it was confirmed"
+    assert process.err == f"autorecompute: {on}\n"
+
+
+def test_a_study_may_be_given_by_its_path(start, folder):
+    process = start("run", str(folder.path.rename(folder.path.parent.parent / "moved")), "--", *SHOW_ENVIRONMENT)
+    assert "/moved/" in json.loads(process.communicate()[0])[PLANS_VARIABLE]
 
 
 def test_the_exit_is_the_commands_own(ended):
@@ -64,7 +73,7 @@ def test_arguments_arrive_untouched(ended, arguments):
     assert json.loads(ended("--", *SHOW_ARGUMENTS, *arguments).out) == arguments
 
 
-def test_the_environment_arrives_and_what_is_replaced_in_it_is_told(ended, plans_file):
+def test_the_environment_arrives_and_what_is_replaced_in_it_is_told(ended, plans_file, make_result):
     replaced = {PLANS_VARIABLE: "/old.json", BATCH_VARIABLE: "32", HOOKS_VARIABLE: "[]"}
     path = f"{FOLDER}{os.pathsep}/mine"
     process = ended("--", *SHOW_ENVIRONMENT, PYTHONPATH=path, MINE="kept", **replaced)
@@ -78,6 +87,7 @@ def test_the_environment_arrives_and_what_is_replaced_in_it_is_told(ended, plans
     for words in (PLANS_VARIABLE, "/old.json", plans_file, HOOKS_VARIABLE):
         assert words in process.err
     assert BATCH_VARIABLE not in process.err
+    assert int(seen[PEAK_VARIABLE]) == make_result(CONFIG).best.peak_bytes
 
 
 @pytest.mark.parametrize("config", [CONFIG, Config()])

@@ -2,19 +2,24 @@
 
 import copy
 import json
+import os
+import subprocess
+import sys
 import threading
 
 import pytest
 import torch
 from torch import nn
 
-from autorecompute.backends.torch.controller import render, unmeasured
+from autorecompute.backends.torch.controller import IMPORT_HOOK, render, unmeasured
 from autorecompute.backends.torch.find.identity import name_of
 from autorecompute.backends.torch.forecast.plans_file import VARIABLE, read_plans_file
 from autorecompute.backends.torch.switch import applying
 from autorecompute.backends.torch.switch.intercepting import around_of
 from autorecompute.errors import UsageError
 from autorecompute.plans import Config
+from autorecompute.startup import HOOKS_VARIABLE, prepend_to_python_path
+from autorecompute.training_job import BATCH_VARIABLE, PEAK_VARIABLE
 from tiny_models import differences, make
 
 PLANS = Config.parse(["transformer.h.*:checkpoint:1", "transformer.h.*.mlp.act/mul:drop"])
@@ -141,3 +146,55 @@ def test_the_first_module_that_trains_and_its_twin_follow_the_environment(file_o
         optimizer.step()
     assert [len(around_of(model[0])) for model in models] == [1, 0, 1]
     assert nn.Module.__call__ is call
+
+
+PEAK_IS_TOLD = "the peak of this training was"
+TRAINING = """
+import os
+import sys
+import torch
+from torch import nn
+
+model = nn.Sequential(nn.Sequential(nn.Linear(4, 64), nn.GELU()), nn.Linear(64, 4))
+optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
+for _ in range(2):
+    model(torch.ones(int(sys.argv[1]), 4)).sum().backward()
+    optimizer.step()
+if os.fork() == 0:
+    sys.exit()
+os.wait()
+"""
+
+
+@pytest.mark.parametrize(
+    ("batch", "variables", "told"),
+    [
+        (512, {}, ["the peak of this training was"]),
+        (
+            256,
+            {},
+            ["this training has a batch of 256, and the study was tuned for 512", "the peak of this training was"],
+        ),
+        (256, {"RANK": "1"}, []),
+        (256, {PEAK_VARIABLE: ""}, []),
+    ],
+)
+def test_a_training_is_held_against_its_study(tmp_path, file_of, batch, variables, told):
+    command = [sys.executable, "-c", TRAINING]
+    environment = {
+        **os.environ,
+        VARIABLE: str(file_of(Config.parse(["0:checkpoint"]), small(4))),
+        "PYTHONPATH": prepend_to_python_path(os.environ.get("PYTHONPATH", "")),
+        HOOKS_VARIABLE: IMPORT_HOOK,
+        BATCH_VARIABLE: "512",
+        PEAK_VARIABLE: str(3 * 2**30),
+        **variables,
+    }
+    done = subprocess.run(
+        [*command, str(batch)], cwd=tmp_path, env=environment, capture_output=True, text=True, check=True
+    )
+    lines = done.stderr.splitlines()
+    assert len(lines) == len(told)
+    for line, words in zip(lines, told, strict=True):
+        assert line.startswith(f"autorecompute: {words}")
+    assert all(line.endswith(", and 3.00 GiB in its study") for line in lines[len(told) - 1 :])

@@ -2,9 +2,12 @@
 
 from __future__ import annotations
 
+import atexit
+import contextlib
 import functools
 import logging
 import os
+import sys
 import threading
 import weakref
 from pathlib import Path
@@ -16,6 +19,7 @@ from torch.nn.parallel import DistributedDataParallel
 from torch.optim import Optimizer
 from torch.optim.optimizer import register_optimizer_step_post_hook
 
+from autorecompute.backends.common import observe_batch
 from autorecompute.backends.torch.compiled.forms import has_compiled, original_of, refusals_of_compiled
 from autorecompute.backends.torch.fake.steps import FakeSteps
 from autorecompute.backends.torch.find import own_checkpoints
@@ -28,6 +32,9 @@ from autorecompute.backends.torch.forecast.plans_file import PlansFile, read_pla
 from autorecompute.backends.torch.switch.intercepting import around_of, can_be_intercepted, put_around, release
 from autorecompute.backends.torch.switch.rewriting import Rewrite
 from autorecompute.errors import UsageError
+from autorecompute.meters.host import peak_of_process
+from autorecompute.training_job import BATCH_VARIABLE, PEAK_VARIABLE
+from autorecompute.units import format_bytes
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping, Sequence
@@ -374,14 +381,17 @@ def to_alike(
     return meet
 
 
-def apply_in_first_step(wanted: PlansFile) -> Roots:
+def apply_in_first_step(wanted: PlansFile, about_to_train: Callable[[int], None] = lambda _batch: None) -> Roots:
     """Apply plans in a process whose script says nothing of them, to all that trains in the first step.
 
-    Return what follows that step.
+    Return what follows that step. ``about_to_train`` is told the samples of the first training call.
     """
-    meet, has_stepped = to_alike(wanted), threading.Event()
+    meet, has_stepped, has_begun = to_alike(wanted), threading.Event(), threading.Event()
 
     def about_to_run(root: Module, args: Sequence[Any], kwargs: Mapping[str, Any]) -> None:
+        if not has_begun.is_set():
+            has_begun.set()
+            about_to_train(observe_batch([*args, *kwargs.values()]))
         # Compiled code is not to see calls followed that later are not, and its plans hold for the whole process.
         if has_stepped.is_set() or has_compiled(root):
             roots.uninstall()
@@ -398,5 +408,29 @@ def follow_environment() -> None:
     """Apply what ``AUTORECOMPUTE_PLANS`` names to the first module that trains; nothing where it names none."""
     wanted = requested(os.environ)
     if wanted is not None and not wanted.does_nothing:
-        apply_in_first_step(wanted)
+        apply_in_first_step(wanted, hold_against_study)
         ELSEWHERE.set()
+
+
+def hold_against_study(batch: int) -> None:
+    """Tell where a training that ``run`` started has another batch than its study, and in the end its own peak."""
+    tuned, peak = os.environ.get(BATCH_VARIABLE, ""), os.environ.get(PEAK_VARIABLE, "")
+    if os.environ.get("RANK", "0") != "0" or not (tuned.isdecimal() and peak.isdecimal()):
+        return
+    if batch != int(tuned):
+        _say(f"this training has a batch of {batch}, and the study was tuned for {tuned}: with another batch its peak "
+             "and its speed are not known")  # fmt: skip
+    process = os.getpid()
+
+    def tell_peak() -> None:
+        if os.getpid() == process:  # and not one that was forked
+            own = torch.cuda.max_memory_reserved() if torch.cuda.is_initialized() else peak_of_process()
+            _say(f"the peak of this training was {format_bytes(own)}, and {format_bytes(int(peak))} in its study")
+
+    atexit.register(tell_peak)
+
+
+def _say(text: str) -> None:
+    with contextlib.suppress(OSError, ValueError, AttributeError):  # nobody may be there to read it
+        sys.stderr.write(f"autorecompute: {text}\n")
+        sys.stderr.flush()
