@@ -80,7 +80,8 @@ class ControllerBackend(Protocol):
     """A training system as the controller sees it: a module that imports no part of the system.
 
     It may have besides, as tuples: ``CACHE_VARIABLES``, which name the folder in which it keeps what it has compiled;
-    ``LOG_VARIABLES``, which say how much the system logs; ``CARDS``, whose kernels and allocator fake tensors can have.
+    ``LOG_VARIABLES``, which say how much the system logs; ``CARDS``, whose kernels and allocator fake tensors can have,
+    beside ``find_card``, which returns the name of the one that a user means.
     """
 
     NAME: str  # on the command line

@@ -194,6 +194,11 @@ def gather(member: str) -> tuple[str, ...]:
     return tuple(dict.fromkeys(name for backend in controllers() for name in getattr(backend, member, ())))
 
 
+def find_card(text: str) -> str | None:
+    """Return the name of the card that fake tensors are to stand for; ``None`` where none is meant."""
+    return cast("str | None", _load(plain_name(), "controller").find_card(text))
+
+
 def render(config: Config, knobs: Collection[str], versions: Mapping[str, str], folder: Path) -> Emission:
     """Render a config for an unmodified script, with the knobs of these names; derived each time, stored nowhere."""
     return backend_of(versions).render(config, knobs=knobs, versions=versions, folder=folder)

@@ -380,7 +380,8 @@ def _add_plans(verbs: Any) -> None:
     parser.add_argument(
         "--card",
         metavar="NAME",
-        help="with --fake: take this card's kernels, and tell what PyTorch's allocator would reserve on it: H100, A100",
+        help="with --fake: take the kernels of this card (4090, H100, 24GiB), and tell what PyTorch's allocator would "
+        "reserve on it",
     )
     parser.add_argument(
         "--ranks",

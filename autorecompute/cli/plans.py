@@ -14,7 +14,7 @@ from rich.console import Console
 from rich.progress import track
 
 from autorecompute import codec
-from autorecompute.backends.registry import AUTO, backend_of, gather, plain_name
+from autorecompute.backends.registry import AUTO, backend_of, find_card, gather, plain_name
 from autorecompute.cli.parsers import LEVELS, asked_job, parse_limit
 from autorecompute.errors import NothingFitsError, ScriptError, SetupError, UsageError, WrongBatchError
 from autorecompute.files import shown
@@ -84,9 +84,13 @@ def _on_fakes(job: Job, args: argparse.Namespace) -> Job:
         raise UsageError(f"Only plain PyTorch runs on fake tensors. Leave out --backend {args.backend}, or --fake.")
     if args.launcher:
         raise UsageError("One process runs on fake tensors. Leave out --launcher, or --fake; --ranks N stands for it.")
-    if args.card is not None and args.card not in (cards := gather("CARDS")):
-        raise UsageError(f"The card {shown(args.card)} is not known. Choose among: {', '.join(cards)}.")
-    return replace(job, backend=plain, fakes=True, card=args.card or "", ranks=args.ranks)
+    card: str | None = None if args.card is None else find_card(args.card)
+    if args.card is not None and card is None:
+        raise UsageError(
+            f"The card {shown(args.card)} is not known. Give its memory, such as 24GiB, or choose among: "
+            f"{', '.join(gather('CARDS'))}."
+        )
+    return replace(job, backend=plain, fakes=True, card=card or "", ranks=args.ranks)
 
 
 def _look_at(

@@ -21,7 +21,7 @@ from autorecompute.backends.torch.fake.live import gives_what_it_got, work_of
 from autorecompute.backends.torch.fake.tensors import FakeOperators
 from autorecompute.backends.torch.find.storages import Storages, tensors_in
 from autorecompute.backends.torch.forecast.caching_allocator import settings_in
-from autorecompute.backends.torch.forecast.cards import BFLOAT16, CAPABILITIES, CARDS, FLOAT, HALF, TF32
+from autorecompute.backends.torch.forecast.cards import BFLOAT16, CARDS, FLOAT, HALF, TF32, capability_of
 from autorecompute.backends.torch.forecast.records import NOTHING
 from autorecompute.units import MIB, format_bytes
 from virtual_card import CONTEXT_BYTES, cuda
@@ -92,7 +92,7 @@ class VirtualCard(TorchDispatchMode):
     def __init__(self, paper, clock, number):
         super().__init__()
         self.paper, self.total_bytes = paper, paper.bytes
-        self.capability = CAPABILITIES[paper.model]
+        self.capability = capability_of(paper.model)
         self.random_state = [0, 0]
         self.is_suspended = False
         self.allocator = LimitedAllocator(self.total_bytes - CONTEXT_BYTES, **settings_in(os.environ))

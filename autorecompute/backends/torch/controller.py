@@ -169,7 +169,7 @@ USED_BY = ""
 IMPORT_HOOK = "after torch autorecompute.backends.torch.switch.applying:follow_environment nothing is recomputed"
 memory_model = None  # the detection tells the memory of every config
 READ_BY = "a script that calls autorecompute.apply(model) before it trains"
-CARDS = tuple(cards.CARDS)
+CARDS, find_card = tuple(cards.CARDS), cards.find_card
 
 PLANS_FILE = "plans.json"
 SWITCHED_OFF = "was off while this was measured; the plans file switches it off, in whichever script reads that"

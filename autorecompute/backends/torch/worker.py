@@ -43,7 +43,7 @@ from autorecompute.backends.torch.find.source import (
 )
 from autorecompute.backends.torch.find.storages import tensors_in
 from autorecompute.backends.torch.find.structure import is_sharded
-from autorecompute.backends.torch.forecast.cards import CARDS
+from autorecompute.backends.torch.forecast.cards import machine_of
 from autorecompute.backends.torch.forecast.forecast import TorchMemoryModel
 from autorecompute.backends.torch.forecast.plans_file import requested
 from autorecompute.backends.torch.forecast.records import COMPILED, FROZEN, TorchDetection, describe_own
@@ -300,7 +300,7 @@ class TorchBackend(WorkerBackend):
                 "call torch.distributed.init_process_group where WORLD_SIZE is set."
             )
         card = self._listener.fake_card or ""
-        self._stands_for = machine = CARDS[card] if card else this_machine(next(root.parameters()).device.type)
+        self._stands_for = machine = machine_of(card) if card else this_machine(next(root.parameters()).device.type)
         with fakes.small_ones_too(root, optimizers), kernels_of(card, optimizers), taken_for_real():
             args, kwargs = fakes.without_floats((tuple(args), dict(kwargs)))
             detection = self._detect(root, args, kwargs)

@@ -15,12 +15,12 @@ from autorecompute.backends.torch.fake.steps import FakeSteps, Script
 from autorecompute.backends.torch.find.detection import detect
 from autorecompute.backends.torch.find.storages import Storages
 from autorecompute.backends.torch.forecast.cards import (
-    CAPABILITIES,
     CUDNN,
     EFFICIENT,
     FLASH,
     MATH,
     AttentionCall,
+    capability_of,
     kernel_of,
 )
 from autorecompute.backends.torch.forecast.records import CHECKPOINT
@@ -32,7 +32,7 @@ from tiny_models import call_of, make
 def taken(card, dtype="bfloat16", *, heads=(4, 4), lengths=(128, 128), size=64, release=(2, 13), **more):
     query, key = ((2, number_of_heads, length, size) for number_of_heads, length in zip(heads, lengths, strict=True))
     call = AttentionCall(dtype=dtype, query=query, key=key, value=key, **more)
-    return kernel_of(call, CAPABILITIES[card], release)
+    return kernel_of(call, capability_of(card), release)
 
 
 @pytest.mark.parametrize(
@@ -105,7 +105,7 @@ def test_a_fused_kernel_is_taken_where_its_rules_allow_it(card, more, kernel):
 def test_attention_of_three_dimensions_is_written_out():
     """Heads have to be a dimension of their own."""
     call = AttentionCall(dtype="bfloat16", query=(8, 128, 64), key=(8, 128, 64), value=(8, 128, 64))
-    assert kernel_of(call, CAPABILITIES["A100"]) == MATH
+    assert kernel_of(call, capability_of("A100")) == MATH
 
 
 BATCH, HEADS, LENGTH, SIZE = 2, 4, 100, 64
@@ -121,7 +121,7 @@ def saved():
 
 def kept(card, dtype=torch.bfloat16, mask=None, **options):
     """The kernel that is taken, and the bytes that it keeps beside query, key and value."""
-    kernels, storages = CardKernels(CAPABILITIES[card]), Storages()
+    kernels, storages = CardKernels(capability_of(card)), Storages()
     with FakeTensorMode(), kernels.active():
         shape = (BATCH, LENGTH, HEADS, SIZE)
         inputs = [torch.empty(shape, dtype=dtype).transpose(1, 2).requires_grad_() for _ in range(3)]
@@ -164,7 +164,7 @@ def test_dropout_costs_attention_that_is_written_out_the_scores_and_a_byte_for_e
 
 
 def test_heads_are_filled_up_for_flash_attention():
-    with FakeTensorMode(), CardKernels(CAPABILITIES["A100"]).active():
+    with FakeTensorMode(), CardKernels(capability_of("A100")).active():
         query = torch.empty(1, 2, 16, 20, dtype=torch.bfloat16, requires_grad=True)
         result = functional.scaled_dot_product_attention(query, query, query)
         result.sum().backward()
@@ -172,7 +172,7 @@ def test_heads_are_filled_up_for_flash_attention():
 
 
 def test_autocast_decides_about_the_kernel():
-    kernels = CardKernels(CAPABILITIES["A100"])
+    kernels = CardKernels(capability_of("A100"))
     with FakeTensorMode(), torch.autocast("cpu", dtype=torch.bfloat16), kernels.active():
         query = torch.empty(1, 2, 16, 32)
         assert functional.scaled_dot_product_attention(query, query, query).dtype == torch.bfloat16
@@ -189,7 +189,7 @@ def test_the_mask_of_a_dropout_has_a_byte_for_each_number():
 
     with FakeTensorMode():
         plain = kept_by(nn.Dropout(0.1))
-        with CardKernels(CAPABILITIES["A100"]).active():
+        with CardKernels(capability_of("A100")).active():
             assert (kept_by(nn.Dropout(0.1)), plain) == (8 * 16, 4 * 8 * 16)
             assert kept_by(nn.Dropout(0.1).eval()) == 0
 
@@ -202,7 +202,7 @@ def test_an_optimizer_updates_all_weights_at_once(options, more):
     model = nn.Sequential(*(nn.Linear(64, 64, bias=False) for _ in range(8)))
     optimizer, x = torch.optim.AdamW(model.parameters(), **options), torch.empty(1, 64)
     found = detect(model, (x,), {})
-    script, kernels = Script((x,), {}, (optimizer,)), CardKernels(CAPABILITIES["A100"])
+    script, kernels = Script((x,), {}, (optimizer,)), CardKernels(capability_of("A100"))
     steps = FakeSteps(model, found.structure.units, script, found.values)
     with kernels.active([optimizer]), steps.prepared(found.switchboard(model)) as (_, take):
         step = take([], optimizes=True)
@@ -232,7 +232,7 @@ def peak_of(training, kernels, choices=()):
 
 @pytest.mark.parametrize(("name", "blocks"), [("gpt2", "transformer.h.*"), ("encoder", "")])
 def test_a_fake_step_takes_the_cards_kernels(name, blocks):
-    training, kernels = make(name), CardKernels(CAPABILITIES["A100"])
+    training, kernels = make(name), CardKernels(capability_of("A100"))
     assert peak_of(training, kernels) < peak_of(training, None)
     assert kernels.taken == {EFFICIENT: 4}
     if blocks:

@@ -11,7 +11,7 @@ from autorecompute.backends.torch.fake.steps import FakeSteps, Script
 from autorecompute.backends.torch.fake.survey import bytes_of, survey_steps
 from autorecompute.backends.torch.fake.tensors import LargeTensorsAreFake, is_fake
 from autorecompute.backends.torch.find.detection import space_of
-from autorecompute.backends.torch.forecast.cards import CAPABILITIES
+from autorecompute.backends.torch.forecast.cards import capability_of
 from autorecompute.backends.torch.forecast.forecast import TorchMemoryModel
 from autorecompute.backends.torch.forecast.records import TorchDetection
 from autorecompute.backends.torch.switch.applying import Tuned
@@ -105,7 +105,7 @@ def test_what_is_found_with_a_cards_kernels_is_there_in_its_steps():
     optimizer = torch.optim.AdamW(training.model.parameters())
     with LargeTensorsAreFake() as fakes, fakes.small_ones_too(training.model, [optimizer]):
         args, kwargs = fakes.without_floats(call_of(training))
-        with CardKernels(CAPABILITIES["H100"]).active([optimizer]):
+        with CardKernels(capability_of("H100")).active([optimizer]):
             tuned = Tuned.of(training.model, args, kwargs)
             script = Script(args, kwargs, [optimizer])
             steps = survey_steps(training.model, tuned.found, tuned.board, script)

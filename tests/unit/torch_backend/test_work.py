@@ -15,11 +15,11 @@ from autorecompute.backends.torch.fake.steps import FakeSteps, Script
 from autorecompute.backends.torch.fake.survey import survey_steps
 from autorecompute.backends.torch.fake.tensors import LargeTensorsAreFake, is_fake
 from autorecompute.backends.torch.find.detection import space_of
-from autorecompute.backends.torch.forecast.cards import CAPABILITIES, CARDS, GIGA, TERA
+from autorecompute.backends.torch.forecast.cards import CARDS, GIGA, TERA, capability_of, find_card, machine_of
 from autorecompute.backends.torch.forecast.forecast import TorchMemoryModel
 from autorecompute.backends.torch.forecast.records import NOTHING, TorchDetection
 from autorecompute.backends.torch.switch.applying import Tuned
-from autorecompute.units import MIB
+from autorecompute.units import GIB, MIB
 from tiny_models import call_of, make
 
 ONE = Segment("forward", 0)
@@ -130,11 +130,36 @@ def test_the_documentation_has_the_figures_of_every_card_and_where_they_come_fro
     (row,) = [line for line in (DOCS / "gpu.md").read_text().splitlines() if line.startswith(f"| {name} | ")]
     speeds = card.operations_per_second
     teraflops = [f"{speeds[kind] / TERA:g}" if kind in speeds else "-" for kind in KINDS]
-    gigabytes = [f"{figure / GIGA:g}" for figure in (card.memory_bytes, card.bytes_per_second)]
-    figures = [name, ".".join(map(str, CAPABILITIES[name])), *gigabytes, *teraflops, card.source]
+    sizes = [f"{card.memory_bytes / GIB:.4g}", f"{card.bytes_per_second / GIGA:g}"]
+    figures = [name, ".".join(map(str, capability_of(name))), *sizes, *teraflops, card.source]
     assert [cell.strip() for cell in row.strip("|").split("|")] == figures
     assert card.source.startswith("NVIDIA")
     assert speeds["float16"] >= speeds["float32"] > card.bytes_per_second
+
+
+@pytest.mark.parametrize(
+    ("text", "name"),
+    [
+        *(("4090", "RTX 4090"), ("rtx4090", "RTX 4090"), ("NVIDIA GeForce RTX 4090", "RTX 4090"), ("h100", "H100")),
+        *(
+            ("A100-40GB", "A100 40GB"),
+            ("A100 80 GB", "A100"),
+            ("4070 ti super", "RTX 4070 Ti Super"),
+            ("6000 Ada", "RTX 6000 Ada"),
+        ),
+        *(("24GiB", "24GiB"), ("24G", "24GiB"), ("80GB", "74.51GiB")),
+        *(("", None), ("24", None), ("RTX", None), ("H1", None), ("Radeon", None), ("A100 A100", None)),
+    ],
+)
+def test_a_card_is_found_by_what_people_call_it(text, name):
+    assert find_card(text) == name
+    if name is not None:
+        assert machine_of(name).name == name
+        assert capability_of(name) >= (8, 0)
+
+
+def test_every_card_has_a_name_of_its_own():
+    assert [find_card(name) for name in CARDS] == list(CARDS)
 
 
 def test_this_machine_is_measured_with_data_where_everything_else_is_fake(monkeypatch):

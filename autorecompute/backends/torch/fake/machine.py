@@ -25,12 +25,12 @@ from autorecompute.backends.torch.fake.survey import bytes_of
 from autorecompute.backends.torch.find.structure import is_sharded
 from autorecompute.backends.torch.forecast.caching_allocator import settings_in
 from autorecompute.backends.torch.forecast.cards import (
-    CAPABILITIES,
     CUDNN,
     EFFICIENT,
     FLASH,
     MATH,
     AttentionCall,
+    capability_of,
     kernel_of,
 )
 from autorecompute.backends.torch.forecast.records import OnCard
@@ -379,7 +379,7 @@ def _plus(one: Kinds, other: Kinds) -> Kinds:
 
 def kernels_of(card: str, optimizers: Sequence[Optimizer]) -> AbstractContextManager[None]:
     """Have operators take the kernels of a card, or without one this machine's: plans and steps are those it has."""
-    return CardKernels(CAPABILITIES[card]).active(optimizers) if card else contextlib.nullcontext()
+    return CardKernels(capability_of(card)).active(optimizers) if card else contextlib.nullcontext()
 
 
 def with_whole_steps(  # noqa: PLR0913  (a model, its configs, and two ways to look at them)
