@@ -273,6 +273,7 @@ class Bench:
             card=self._job.card,
             ranks=self._job.ranks,
             replaces_checkpointing=self._job.replaces_checkpointing,
+            is_exact=self._job.is_exact,
         )
 
     def _start_trials(self) -> Message:

@@ -149,6 +149,7 @@ class Agent:
         self._is_given_batch = settings.override_loader and self._loader is not None
         self.fake_card = settings.card if settings.fakes else None
         self.fake_ranks, self.replaces_checkpointing = settings.ranks, settings.replaces_checkpointing
+        self.is_exact = settings.is_exact
         self._first_batch: int | None = None
         self._meter: Meter | None = None
         self._does_cpu_work, self._left_bytes, self._before_bytes = False, 0, 0

@@ -309,6 +309,7 @@ def _notes(extra: TorchDetection, plans: Sequence[Plan]) -> Iterator[str]:
         unknown = [plan.id for plan in plans if any((on.site, on.option) not in known for on in plan.choices)]
         if unknown:
             yield f"forecasts take these to change nothing, as no fake step was run with them: {', '.join(unknown)}"
+    yield from (INEXACT.format(plan=one.id, share=one.equal_within) for one in plans if one.equal_within)
     if extra.no_steps:
         yield f"no peak is forecast: {extra.no_steps}"
     if extra.on_fakes:
@@ -323,6 +324,12 @@ def _notes(extra: TorchDetection, plans: Sequence[Plan]) -> Iterator[str]:
     if extra.is_thawed:
         yield FROZEN
     yield from extra.refusals
+
+
+INEXACT = (
+    "gradients with {plan} are equal within {share:.0e} of their largest, and not bit for bit: sums come in another "
+    "order; --exact leaves it out"
+)
 
 
 def takes_turns(detection: Detection) -> bool:
