@@ -411,11 +411,12 @@ def _plan(site: Site, option: str, found: Detected, steps: Steps | None) -> Plan
     saving = found.option_savings.get((site.name, option), found.savings[site.name])
     if option == KEEP_MATMUL and steps is not None:
         saving = _seen_saving(site.name, option, steps)
+    places = 1 if option == CHUNK else len(site.occurrences)  # the layers of a head are one
     return Plan(
         choices=(Choice(site.name, option),),
         label=label_of(site.name, option),
-        occurrences=len(site.occurrences),
-        counts=len(site.occurrences) > 1,
+        occurrences=places,
+        counts=places > 1,
         saving_bytes=round(saving.at(found.batch)),
         saving=_written(saving),
         equal_within=found.tolerance if option == CHUNK else 0.0,

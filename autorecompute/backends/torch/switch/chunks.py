@@ -45,7 +45,8 @@ class Autocast(NamedTuple):
         is_so = self.is_on == torch.is_autocast_enabled(self.device)
         if is_so and not self.is_on:
             return contextlib.nullcontext()
-        return torch.autocast(self.device, dtype=self.dtype, enabled=self.is_on, cache_enabled=False)
+        found: Context = torch.autocast(self.device, dtype=self.dtype, enabled=self.is_on, cache_enabled=False)
+        return found
 
 
 class Map(NamedTuple):
@@ -79,9 +80,9 @@ class Term(NamedTuple):
         return functional.linear(hidden, self.weight, self.bias)
 
 
-def terms_of(tensors: Sequence[Tensor | None]) -> list[Term]:
+def terms_of(tensors: Sequence[Any]) -> list[Term]:
     """Return the terms of which these are the tensors, one after the other."""
-    return [Term(*tensors[at : at + 3]) for at in range(0, len(tensors), 3)]  # type: ignore[arg-type]
+    return [Term(*tensors[at : at + 3]) for at in range(0, len(tensors), 3)]
 
 
 @dataclasses.dataclass(frozen=True)
@@ -158,7 +159,7 @@ class ByRows:
         """Return the gradients that are wanted of the terms' tensors, as numbers without a graph."""
         with torch.no_grad(), torch.autocast(self.recipe.device, enabled=False):
             known = terms_in(terms, self.recipe.dtype)
-            places = list(zip(known, terms_of(wanted), strict=True))  # type: ignore[arg-type]
+            places = list(zip(known, terms_of(wanted), strict=True))
             totals = [_Totals(term, asked) for term, asked in places]
             for piece in self.pieces(known[0].hidden):
                 change = self._gradient_of(sum_of(known, piece), piece, gradient)

@@ -290,7 +290,8 @@ def _named(names: Sequence[str], args: tuple[Any, ...], kwargs: dict[str, Any]) 
 
 def _dim(logits: Logits, dim: Any) -> int:
     _require(isinstance(dim, int) and -logits.dim() <= dim < logits.dim())
-    return int(dim) % logits.dim()
+    place: int = dim % logits.dim()
+    return place
 
 
 # What arranges rows.
@@ -333,14 +334,12 @@ def _item(logits: Logits, function: Any, args: tuple[Any, ...], kwargs: dict[str
     (index,) = args
     parts = index if isinstance(index, tuple) else (index,)
     _require(logits.words == logits.dim() - 1 and not any(isinstance(one, Logits) for one in parts))
+    _require(not any(isinstance(one, bool) or getattr(one, "dtype", None) is torch.uint8 for one in parts))
     kinds = [type(one) for one in parts]
-    taken = sum(one.dim() if isinstance(one, Tensor) and one.dtype == torch.bool else one is not None for one in parts)
-    if Ellipsis in kinds or type(Ellipsis) in kinds:
-        _require(kinds.count(type(Ellipsis)) == 1)
-        is_last = kinds[-1] is type(Ellipsis)
-        _require(is_last or (isinstance(parts[-1], slice) and parts[-1] == slice(None)))
-        taken -= 1 + (not is_last)
-    elif taken == logits.dim():
+    is_open = kinds.count(type(Ellipsis)) == 1
+    taken = sum(map(_dims_taken, parts))
+    # The last part is about the words behind an ellipsis, and where there is one for each dimension.
+    if (is_open and kinds[-1] is not type(Ellipsis)) or taken == logits.dim():
         _require(isinstance(parts[-1], slice) and parts[-1] == slice(None))
         taken -= 1
     _require(taken < logits.dim())
@@ -350,6 +349,13 @@ def _item(logits: Logits, function: Any, args: tuple[Any, ...], kwargs: dict[str
     if any(issubclass(kind, (Tensor, list)) for kind in kinds):
         return logits.like(terms, words=words)  # a copy
     return logits.viewed(lambda values: function(values, index), terms, words=words)
+
+
+def _dims_taken(part: Any) -> int:
+    """Return the number of dimensions that a part of an index is about."""
+    if isinstance(part, Tensor) and part.dtype == torch.bool:
+        return int(part.dim())
+    return 0 if part is None or part is Ellipsis else 1
 
 
 def _along_rows(logits: Logits, function: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> tuple[Logits, ...]:
