@@ -7,11 +7,15 @@ import torch
 from torch import nn
 from torch.nn import functional
 
+from autorecompute.backends.torch.check.gradients import check_gradients
+from autorecompute.backends.torch.controller import script
+from autorecompute.backends.torch.fake.live import LiveBytes, tensors_of
+from autorecompute.backends.torch.fake.steps import FakeSteps, Script
 from autorecompute.backends.torch.find.detection import detect, space_of
 from autorecompute.backends.torch.switch.heads import Head
 from autorecompute.backends.torch.switch.intercepting import put_around, release
 from autorecompute.backends.torch.switch.logits import Logits
-from autorecompute.plans import Choice
+from autorecompute.plans import Choice, Config
 
 WORDS, IGNORED = 50, -100
 ROWS = (4, 100)  # more than one chunk
@@ -266,6 +270,17 @@ def test_logits_of_changed_weights_are_refused(model):
         logits.argmax(-1)
 
 
+@pytest.mark.parametrize("way", ["view", "flattened", "shifted", "cast", "smoothed", "masked", "softcap", "distilled"])
+def test_the_source_that_is_given_out_trains_alike(model, way):
+    source = script(Config(frozenset([Choice("head/cross_entropy", "chunk")])), {"model": "Model"})
+    given = {}
+    exec(source, given)  # noqa: S102  (what a user saves and imports)
+    loss_of = {**LOSSES, **OTHERS}[way]
+    plain = step(model, loss_of)
+    given["apply_recompute"](model)
+    assert_close(plain, step(model, loss_of))
+
+
 def test_a_plan_is_found_and_applied(model):
     found = detect(model, (X,), {})
     board = found.switchboard(model)
@@ -276,3 +291,93 @@ def test_a_plan_is_found_and_applied(model):
     assert isinstance(model(X), Logits)
     board.set([])
     assert type(model(X)) is torch.Tensor
+
+
+CHUNKS = Choice("head/cross_entropy", "chunk")
+
+
+class WithLoss(Model):
+    """A model that computes its loss, with a head that LoRA adds a product to."""
+
+    def __init__(self, *, adapts=False):
+        super().__init__()
+        self.adapted = nn.Sequential(nn.Linear(8, 2, bias=False), nn.Linear(2, WORDS, bias=False)) if adapts else None
+
+    def forward(self, x, labels):
+        hidden = torch.tanh(self.inner(self.words(x)))
+        logits = self.head(hidden)
+        if self.adapted is not None:
+            logits = logits + self.adapted(hidden) * 0.5
+        return functional.cross_entropy(logits.view(-1, WORDS), labels.view(-1)), logits
+
+
+def gradients_of(model):
+    loss, _ = model(X, Y)
+    loss.backward()
+    found = {name: one.grad.clone() for name, one in model.named_parameters()}
+    model.zero_grad()
+    return loss.detach(), found
+
+
+def test_the_products_of_lora_are_one_head():
+    torch.manual_seed(0)
+    model = WithLoss(adapts=True)
+    found = detect(model, (X, Y), {})
+    (site,) = (site for site in found.sites if "chunk" in site.options)
+    assert site.occurrences == ("head", "adapted.1")
+    plain, board = gradients_of(model), found.switchboard(model)
+    board.set([Choice(site.name, "chunk")])
+    assert_close(plain, gradients_of(model))
+    assert not any(head.made for head in board.heads.values())
+
+
+def test_gradients_are_compared_within_the_tolerance_of_their_type():
+    torch.manual_seed(0)
+    model = WithLoss()
+    board = detect(model, (X, Y), {}).switchboard(model)
+    check = check_gradients(model, board, [CHUNKS], (X, Y), {})
+    assert check.agrees
+    assert 0 < check.worst < 1e-5
+
+
+def test_a_forecast_is_what_a_step_has_alive():
+    model = WithLoss()
+    found = detect(model, (X, Y), {})
+    board = found.switchboard(model)
+    steps = FakeSteps(model, (), Script((X, Y), {}), found.values)
+    for choices in ([], [CHUNKS]):
+        forecast = steps.run(board, choices)
+        board.set(choices)
+        with LiveBytes(tensors_of(model, (), (X, Y))) as live:
+            loss = model(X, Y)[0]
+            loss.backward()
+            model.zero_grad()
+        assert forecast.peak - forecast.base == live.peak - live.base
+
+
+def test_what_is_to_be_exact_has_no_chunks(model):
+    found = detect(model, (X,), {})
+    assert CHUNKS.site in {site.name for site in found.sites}
+    assert CHUNKS.site not in {site.name for site in found.exact().sites}
+
+
+def test_a_batch_of_one_chunk_has_no_plan(model):
+    assert CHUNKS.site not in {site.name for site in detect(model, (X[:2],), {}).sites}
+
+
+def test_a_plan_says_how_equal_gradients_are(model):
+    found = detect(model, (X,), {})
+    plans = space_of(found, found.switchboard(model), None).plans
+    assert {plan.id: plan.equal_within for plan in plans}[str(CHUNKS)] == 1e-4
+    assert not any(plan.equal_within for plan in plans if CHUNKS not in plan.choices)
+
+
+def test_the_norm_before_the_head_is_kept_beside_chunks():
+    torch.manual_seed(0)
+    model = WithLoss()
+    model.inner = nn.Sequential(nn.Linear(8, 8), nn.GELU(), nn.LayerNorm(8))
+    found = detect(model, (X, Y), {})
+    board = found.switchboard(model)
+    drops = [Choice(site.name, "drop") for site in found.sites if "drop" in site.options]
+    assert drops
+    assert {effect.site for effect in board.resolve([*drops, CHUNKS])} == {CHUNKS.site}

@@ -10,6 +10,7 @@ from torch.nn import Linear
 
 from autorecompute.backends.torch.find.graphs import sequence_of
 from autorecompute.backends.torch.find.storages import tensors_in
+from autorecompute.backends.torch.forecast.records import HEAD
 from autorecompute.backends.torch.switch.chunks import rows_at_once
 
 if TYPE_CHECKING:
@@ -24,8 +25,6 @@ if TYPE_CHECKING:
 
 LOG_SOFTMAX = torch.ops.aten._log_softmax.default
 """Every cross entropy of classes begins with it."""
-
-LOSS = "cross_entropy"
 
 _HANDING_ON = frozenset(
     {"Add", "Alias", "Clone", "Div", "Index", "Mul", "Permute", "ReshapeAlias", "Select", "Slice", "Squeeze", "T"}
@@ -76,7 +75,7 @@ class Heads:
         for paths, logits in (self.losses or self.results).items():
             layer = self._layers[paths[0]]
             if logits.rows > rows_at_once(layer.in_features):
-                yield f"{_common(paths)}/{LOSS}", paths, logits
+                yield f"{_common(paths)}{HEAD}", paths, logits
 
     def _note(
         self, seen: dict[tuple[str, ...], Seen], tensor: Tensor, words: int, element_bytes: int, owner_of: Owner

@@ -87,6 +87,9 @@ CHUNK: Final = "chunk"
 """Make the logits of a vocabulary head in chunks of rows where a loss is computed of them, and again in the backward
 pass: sums come in another order."""
 
+HEAD: Final = "/cross_entropy"
+"""Ends the site of a head, behind its path."""
+
 CALL_SECONDS: Final = {CHECKPOINT: 0.8e-3, KEEP_MATMUL: 4e-3, DROP: 0.1e-3}
 """Seconds that one occurrence adds to a step beyond its kernels: Python's part in it. Medians over the recorded models
 (``studies/tables``), whose steps take 0.2 s in one thread. A search corrects them by its trials."""
