@@ -29,6 +29,7 @@ class Listener(Protocol):
     fake_ranks: int  # as one of how many ranks the script trains on such tensors; 0 for a script as it is
     replaces_checkpointing: bool  # the checkpoints that the script makes itself are to be switched off
     is_surveyed: bool  # an earlier process of the script has told what its steps take
+    is_exact: bool  # nothing is to be offered that changes the order of a sum
     is_trial: bool  # the process is there to be measured: its training leads nowhere
 
     def on_session(self, detect: Callable[[], Detection]) -> Config:

@@ -167,6 +167,11 @@ def _add_job(verbs: Any, name: str, run: str, **texts: Any) -> argparse.Argument
         help="switch off the checkpointing that the script does itself, such as gradient_checkpointing=True, and "
         "recompute in its place",
     )
+    parser.add_argument(
+        "--exact",
+        action="store_true",
+        help="offer nothing whose gradients differ in the order of a sum, as logits in chunks do",
+    )
     return parser
 
 
@@ -229,6 +234,7 @@ def asked_job(args: argparse.Namespace) -> Job:
         launcher=args.launcher,
         backend=args.backend,
         replaces_checkpointing=args.replace_checkpointing,
+        is_exact=args.exact,
     )
 
 

@@ -230,6 +230,7 @@ def _tune_command(args: argparse.Namespace, job: Job) -> str:
     }
     flags = [f"--{name}={value}" for name, value in options.items() if value is not None]
     flags += ["--replace-checkpointing"] if args.replace_checkpointing else []
+    flags += ["--exact"] if args.exact else []
     script = [MODULE_FLAG, str(args.script)] if args.is_module else [str(args.script)]
     rest = ["--", *job.arguments] if job.arguments else []
     return shlex.join(["autorecompute", "tune", *script, *flags, *rest])

@@ -56,11 +56,13 @@ def run(args: argparse.Namespace) -> None:
             steps=steps,
             launcher=job.launcher,
             replaces_checkpointing=job.replaces_checkpointing,
+            is_exact=job.is_exact,
         )
     told = Settings(
         address=address,
         backend=job.backend,
         replaces_checkpointing=job.replaces_checkpointing,
+        is_exact=job.is_exact,
         search=request,
         tuning_steps=steps,
     )
@@ -120,6 +122,7 @@ def _job_of(request: SearchRequest) -> Job:
         is_typed=True,
         backend=registry.plain_name(),
         replaces_checkpointing=request.replaces_checkpointing,
+        is_exact=request.is_exact,
     )
     if not request.is_typed:
         with suppress(UsageError):

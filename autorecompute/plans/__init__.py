@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING, Annotated, Self
 
 from autorecompute.errors import UsageError
 from autorecompute.files import open_named, shown
-from autorecompute.ranges import AnyBytes, Count
+from autorecompute.ranges import AnyBytes, Count, Ratio
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Sequence
@@ -68,6 +68,10 @@ class Plan:
     ]
     saving: Annotated[str, "The same as an expression in the dimensions of the model's inputs."]
     stated: Annotated[str | None, "The saving as the training system states it, where that is another."] = None
+    equal_within: Annotated[
+        Ratio,
+        "Most by which gradients may differ, relative to their largest: sums come in another order. 0 for not at all.",
+    ] = 0.0
 
     @property
     def id(self) -> str:

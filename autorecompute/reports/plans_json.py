@@ -219,6 +219,7 @@ class OfferedPlan:
     saving_bytes_by_batch: Annotated[dict[str, AnyBytes | None], "The same by batch; empty without that dimension."]
     stated_bytes: Annotated[AnyBytes | None, "The saving that the training system states."]
     is_corrected: Annotated[bool, "True if it states another figure."]
+    equal_within: Annotated[Ratio, "Most by which gradients may differ, relative to their largest; 0 for not at all."]
     requested_count: Annotated[int | None, "Occurrences that are asked for, -1 for all; ``None`` where it is off."]
     recomputed_count: Annotated[Count, "Number of places at which it is recomputed."]
 
@@ -266,6 +267,7 @@ class Overview:
             },
             stated_bytes=evaluate(plan.saving if plan.stated is None else plan.stated, self.dims),
             is_corrected=plan.stated is not None,
+            equal_within=plan.equal_within,
             requested_count=None if None in asked else asked[0],
             recomputed_count=count,
         )

@@ -275,6 +275,7 @@ class Bench:
             ranks=self._job.ranks,
             replaces_checkpointing=self._job.replaces_checkpointing,
             is_surveyed=self._surveyed,
+            is_exact=self._job.is_exact,
         )
 
     def _start_trials(self) -> Message:

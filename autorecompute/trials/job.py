@@ -86,6 +86,7 @@ class Job:
         card: The card that they stand for; empty for the CPU.
         ranks: Number of ranks as one of which it trains on them, without the others; 0 for the script as it is.
         replaces_checkpointing: True if the checkpoints that the script makes itself are switched off.
+        is_exact: True if nothing is offered that changes the order of a sum.
 
     Raises:
         UsageError: there is no such script, it is no Python, or the launcher cannot be read.
@@ -102,6 +103,7 @@ class Job:
     card: str = ""
     ranks: int = 0
     replaces_checkpointing: bool = False
+    is_exact: bool = False
 
     def __post_init__(self) -> None:
         if self.is_module:

@@ -380,6 +380,7 @@ def default_name(job: Job, batch: int | str | None, limit_bytes: int | None, gra
     parts = [str(script), *job.arguments, job.batch_flag, job.launcher, batch, limit_bytes]
     parts += [job.backend] if job.backend != AUTO else []
     parts += [REPLACE_CHECKPOINTING] if job.replaces_checkpointing else []
+    parts += ["--exact"] if job.is_exact else []
     parts += [graph] if graph else []
     tag = hashlib.sha256(json.dumps(parts).encode()).hexdigest()[:TAG_LENGTH]
     words = _UNFIT_FOR_NAMES.sub("_", f"{script.parent.name}-{script.name.removesuffix('.py')}").strip("_-.")

@@ -150,6 +150,7 @@ class Agent:
         self.fake_card = settings.card if settings.fakes else None
         self.fake_ranks, self.replaces_checkpointing = settings.ranks, settings.replaces_checkpointing
         self.is_surveyed = settings.is_surveyed
+        self.is_exact = settings.is_exact
         self._first_batch: int | None = None
         self._meter: Meter | None = None
         self._does_cpu_work, self._left_bytes, self._before_bytes = False, 0, 0

@@ -204,7 +204,7 @@ class Guard:
     def __init__(self, agent: TrainingAgent, say: Say, *, is_first: bool = True) -> None:
         self._agent, self._backend = agent, agent.backend
         self._say_own, self._say = say, say if is_first else lambda *_: None
-        self.replaces_checkpointing = agent.replaces_checkpointing
+        self.replaces_checkpointing, self.is_exact = agent.replaces_checkpointing, agent.is_exact
         self._config = Config()
         self._is_on = True
         self._lacked: Failed | None = None

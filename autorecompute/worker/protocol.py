@@ -148,6 +148,7 @@ class SearchRequest:
         study: Name of the study; ``None`` for one that is made of the script and of what it trains.
         steps: The most steps that may be spent on trials.
         replaces_checkpointing: True if the checkpoints that the script makes itself are switched off.
+        is_exact: True if nothing is offered that changes the order of a sum.
     """
 
     script: str
@@ -159,6 +160,7 @@ class SearchRequest:
     steps: int
     launcher: str = ""
     replaces_checkpointing: bool = False
+    is_exact: bool = False
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -193,6 +195,7 @@ class Settings:
     ranks: int = 0
     replaces_checkpointing: bool = False
     is_surveyed: bool = False
+    is_exact: bool = False
     tuner: int | None = None
     search: SearchRequest | None = None
     tuning_steps: int = 0

@@ -13,14 +13,17 @@ from autorecompute.backends.torch.forecast.plans_file import VARIABLE, PlansFile
 from autorecompute.backends.torch.forecast.records import (
     BUDGET,
     CHECKPOINT,
+    CHUNK,
     COMPILED,
     DROP,
     EVERY_2ND,
     FROZEN,
+    HEAD,
     KEEPING,
     TorchDetection,
     describe_own,
 )
+from autorecompute.backends.torch.head_source import CHUNK_SOURCE
 from autorecompute.errors import SetupError, UsageError
 from autorecompute.plans import Choice, Config, Offer
 from autorecompute.plans.savings import BATCH, explain_worthless
@@ -225,10 +228,15 @@ def script(config: Config, versions: Mapping[str, str]) -> str:
     model = versions.get(MODEL, "")
     if model.endswith(COMPILED):
         return _write_budget(config)
+    if config.choices and all(on.option == CHUNK for on in config.choices):
+        heads = sorted(on.site.removesuffix(HEAD) for on in config.choices)
+        return CHUNK_SOURCE.format(heads=heads).lstrip("\n")
     others = sorted(str(on) for on in config.choices if on.option not in STEPS or not set("/(").isdisjoint(on.site))
     if others:
         first = printable(others[0], "")
-        raise UsageError(f"torch alone cannot do {first}: only checkpoints of whole modules. {INSTEAD}")
+        raise UsageError(
+            f"torch alone cannot do {first}: only checkpoints of whole modules, or chunks alone. {INSTEAD}"
+        )
     if not model:
         raise UsageError("The study does not say which model it measured, and the file could not check it. Tune again.")
     groups = {on.site: (on.count, STEPS[on.option]) for on in sorted(config.choices, key=str)}
@@ -309,6 +317,7 @@ def _notes(extra: TorchDetection, plans: Sequence[Plan]) -> Iterator[str]:
         unknown = [plan.id for plan in plans if any((on.site, on.option) not in known for on in plan.choices)]
         if unknown:
             yield f"forecasts take these to change nothing, as no fake step was run with them: {', '.join(unknown)}"
+    yield from (INEXACT.format(plan=one.id, share=one.equal_within) for one in plans if one.equal_within)
     if extra.no_steps:
         yield f"no peak is forecast: {extra.no_steps}"
     if extra.on_fakes:
@@ -323,6 +332,12 @@ def _notes(extra: TorchDetection, plans: Sequence[Plan]) -> Iterator[str]:
     if extra.is_thawed:
         yield FROZEN
     yield from extra.refusals
+
+
+INEXACT = (
+    "gradients with {plan} are equal within {share:.0e} of their largest, and not bit for bit: sums come in another "
+    "order; --exact leaves it out"
+)
 
 
 def takes_turns(detection: Detection) -> bool:

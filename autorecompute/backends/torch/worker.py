@@ -50,6 +50,7 @@ from autorecompute.backends.torch.forecast.plans_file import requested
 from autorecompute.backends.torch.forecast.records import COMPILED, FROZEN, TorchDetection, describe_own
 from autorecompute.backends.torch.switch import applying
 from autorecompute.backends.torch.switch.applying import Roots, Tuned, to_alike
+from autorecompute.backends.torch.switch.logits import Logits
 from autorecompute.errors import ScriptError, first_line
 from autorecompute.measurement import UNCOMPARED
 from autorecompute.meters.host import HostMeter
@@ -198,7 +199,10 @@ class TorchBackend(WorkerBackend):
         self._returns_loss = loss_in(result) is not None
         for tensor in tensors_in(result):
             if tensor.grad_fn is not None:  # a hook on a weight that is returned would stay there
-                tensor.register_hook(close)
+                # What hooks are on is made, and gradients come back to what logits are made of all the same.
+                hooked = tensor.terms[0].hidden if isinstance(tensor, Logits) else tensor
+                if hooked.requires_grad:
+                    hooked.register_hook(close)
                 waiting.add(close)  # until then, or until its graph is gone
         if root in self._tuned:
             self._calls = max(self._calls, len(waiting))
@@ -287,6 +291,11 @@ class TorchBackend(WorkerBackend):
         if missed := sorted({path for tuned in self._tuned.values() for path in tuned.missed}):
             places = ", ".join(path or "the model" for path in missed)
             yield f"some calls of {places} made another graph than the first one: their operators were kept there"
+        if looked_at := sorted({path for tuned in self._tuned.values() for path in tuned.looked_at}):
+            yield (
+                f"something else than a loss looked at the logits of {', '.join(looked_at)} in some calls: they were "
+                "made there"
+            )
         if self._calls > self._read_calls > 0:
             yield (
                 f"the script calls the model {self._calls} times before a backward pass, and forecasts know of "
@@ -362,7 +371,7 @@ class TorchBackend(WorkerBackend):
         if len({one.device for one in root.parameters()}) > 1:
             raise RefusalError(Reason.DEVICES)
         self._calls = self._read_calls = calls_before_backward()
-        tuned = self._tuned[root] = Tuned.of(root, args, kwargs, self._calls)
+        tuned = self._tuned[root] = Tuned.of(root, args, kwargs, self._calls, is_exact=self._listener.is_exact)
         if is_replaced():
             own_checkpoints.require_off(tuned.found.refusals)
         self._told = tuple(describe_own(tuned.found.checkpointed, is_replaced=is_replaced()))

@@ -67,7 +67,7 @@ def two_systems(tmp_path, monkeypatch):
     plain, other, trained = Stand(), Stand(), []
     auto = AutoBackend(plain, {IMPORTED: other}, lambda _: other)
     on_session = lambda detect: trained.append(detect()) or Config()  # noqa: E731
-    auto.install(SimpleNamespace(on_session=on_session, replaces_checkpointing=False))
+    auto.install(SimpleNamespace(on_session=on_session, replaces_checkpointing=False, is_exact=False))
     yield plain, other, auto, trained, lambda: importlib.import_module(IMPORTED)
     sys.meta_path[:] = before
     sys.modules.pop(IMPORTED, None)

@@ -23,7 +23,7 @@ from autorecompute.backends.torch.fake.live import takes_tf32
 from autorecompute.backends.torch.find.graphs import grad_of_leaves, show_gradients
 from autorecompute.backends.torch.find.refusals import classify
 from autorecompute.backends.torch.find.structure import forgotten, gradients_of, is_anywhere, is_sharded, is_within
-from autorecompute.backends.torch.forecast.records import CHECKPOINT
+from autorecompute.backends.torch.forecast.records import CHECKPOINT, CHUNK
 from autorecompute.backends.torch.switch.checkpoints import can_have_its_own, with_its_own
 from autorecompute.backends.torch.switch.intercepting import around_of, can_be_intercepted, put_around
 from autorecompute.backends.torch.switch.module_state import autocast_dtypes, copies_of, out_of_autocast, untouched
@@ -326,6 +326,8 @@ def _check(step: Step, board: Switchboard, choices: Sequence[Choice], others: Se
         found, kind = _differences(step, board, choices, others)
     # On a card, and in other compiled code, sums may come in another order.
     is_exact = board.is_exact and all(parameter.device.type == "cpu" for parameter in step.model.parameters())
+    # Chunks of logits change the order of sums beside no chunks, and not beside the same chunks.
+    is_exact = is_exact and _in_chunks(choices) == _in_chunks(others)
     kind_of = _kind_of(step.model, kind)
     check = within(found, (lambda _: "") if is_exact else kind_of, len(SEEDS))
     if not is_anywhere(step.model, not check.agrees):
@@ -337,6 +339,10 @@ def _check(step: Step, board: Switchboard, choices: Sequence[Choice], others: Se
     # On a CPU nothing else may differ, unless it differs by itself: index_put_ of several threads adds in any order.
     noisy = {name for noise in repeats for name, off in noise.items() if off}
     return within(found, lambda name: kind_of(name) if name in noisy else "", len(SEEDS))
+
+
+def _in_chunks(choices: Iterable[Choice]) -> set[Choice]:
+    return {choice for choice in choices if choice.option == CHUNK}
 
 
 def _computes_in_half(model: Module) -> bool:

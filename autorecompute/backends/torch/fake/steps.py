@@ -17,6 +17,7 @@ from typing import TYPE_CHECKING, Any
 import torch
 from torch import Tensor
 from torch.autograd import _get_sequence_nr
+from torch.nn import functional
 from torch.optim import Optimizer
 
 from autorecompute.backends.common import observe_batch
@@ -46,6 +47,7 @@ from autorecompute.backends.torch.find.source import keeps_for_backward, replica
 from autorecompute.backends.torch.find.storages import tensors_in
 from autorecompute.backends.torch.find.structure import is_sharded
 from autorecompute.backends.torch.switch.intercepting import around_of, put_around
+from autorecompute.backends.torch.switch.logits import Logits
 from autorecompute.backends.torch.switch.module_state import exchanged, out_of_autocast, untouched, without_collection
 
 if TYPE_CHECKING:
@@ -237,7 +239,14 @@ def returned_loss(result: Any) -> Tensor:
         return loss
     # Each first class is the right one: no labels are needed for that.
     scores = [tensor for tensor in tensors_in(result) if tensor.requires_grad]
-    return torch.stack([-one.log_softmax(-1)[..., 0].mean() if one.dim() > 1 else one.mean() for one in scores]).sum()
+    return torch.stack([_loss_of(one) for one in scores]).sum()
+
+
+def _loss_of(scores: Tensor) -> Tensor:
+    if isinstance(scores, Logits):
+        rows = scores.flatten(0, -2)
+        return functional.cross_entropy(rows, torch.zeros(len(rows), dtype=torch.int64, device=rows.device))
+    return -scores.log_softmax(-1)[..., 0].mean() if scores.dim() > 1 else scores.mean()
 
 
 def loss_in(result: Any) -> Tensor | None:

@@ -29,6 +29,7 @@ from autorecompute.backends.torch.find.storages import Storages
 from autorecompute.backends.torch.find.structure import is_within
 from autorecompute.backends.torch.forecast.records import (
     CHECKPOINT,
+    CHUNK,
     DROP,
     EVERY_2ND,
     KEEP_MATMUL,
@@ -99,10 +100,10 @@ def beyond(both: OptionStep, one: OptionStep, other: OptionStep) -> OptionStep:
     )
 
 
-SAVED = {CHECKPOINT: 1.0, DROP: 1.0, KEEP_MATMUL: 0.25}
+SAVED = {CHECKPOINT: 1.0, CHUNK: 1.0, DROP: 1.0, KEEP_MATMUL: 0.25}
 """Of what a site saves, an option saves at least this share."""
 
-WORK = {CHECKPOINT: 1 / 3, DROP: 0.05, KEEP_MATMUL: 0.1}
+WORK = {CHECKPOINT: 1 / 3, CHUNK: 0.1, DROP: 0.05, KEEP_MATMUL: 0.1}
 """Work of a recompute of all saved tensors, as a share of a step."""
 
 

@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING, Any
 
 import torch
 
+from autorecompute.backends.common import TOLERANCES
 from autorecompute.backends.torch.compiled.forms import compiled_paths, compiles_under_modes
 from autorecompute.backends.torch.fake.repeats import repeated
 from autorecompute.backends.torch.find.operators import Finder
@@ -20,6 +21,7 @@ from autorecompute.backends.torch.find.storages import Values
 from autorecompute.backends.torch.find.structure import Structure, forgotten, is_sharded, is_within, structure_of
 from autorecompute.backends.torch.forecast.records import (
     CHECKPOINT,
+    CHUNK,
     DROP,
     EVERY_2ND,
     KEEP_MATMUL,
@@ -28,6 +30,7 @@ from autorecompute.backends.torch.forecast.records import (
 )
 from autorecompute.backends.torch.switch.checkpoints import MATMULS
 from autorecompute.backends.torch.switch.intercepting import ATTENTION
+from autorecompute.backends.torch.switch.module_state import autocast_dtypes
 from autorecompute.backends.torch.switch.rewriting import Program
 from autorecompute.backends.torch.switch.switchboard import Site, Switchboard
 from autorecompute.plans import Choice, Config, Plan, Space
@@ -118,6 +121,7 @@ class Detected:
         option_savings: Savings of a site with an option, where its options differ in that.
         checkpointed: Where the script checkpoints itself, or would if that were not replaced.
         unit_bytes: Bytes that each unit saves for the backward pass, by its path; those in none under an empty one.
+        tolerance: Most by which gradients may differ where sums come in another order, relative to their largest.
     """
 
     structure: Structure
@@ -137,6 +141,11 @@ class Detected:
     option_savings: Mapping[tuple[str, str], Saving] = dataclasses.field(default_factory=dict)
     checkpointed: tuple[str, ...] = ()
     unit_bytes: Mapping[str, int] = dataclasses.field(default_factory=dict)
+    tolerance: float = 0.0
+
+    def exact(self) -> Detected:
+        """Return the same without the sites that change the order of a sum."""
+        return dataclasses.replace(self, sites=tuple(site for site in self.sites if CHUNK not in site.options))
 
     def switchboard(self, model: Module) -> Switchboard:
         """Return the switches of the model that was looked at."""
@@ -161,7 +170,12 @@ def detect(model: Module, args: Sequence[Any], kwargs: Mapping[str, Any], calls:
     programs, storages = finder.finish(seen)
     blocks = {structure.group_of(unit) for unit in structure.units}
     saved = sum(one.bytes for one in seen.saved.values())
-    found = {**_modules(seen, structure, blocks), **_attention(seen, structure), **_operators(seen, programs, storages)}
+    found = {
+        **_modules(seen, structure, blocks),
+        **_attention(seen, structure),
+        **_operators(seen, programs, storages),
+        **(_heads(seen) if drops else {}),
+    }
     large = [site for site, saving in found.items() if saving.at(seen.batch) > LEAST_SHARE * saved]
     sites = sorted(large, key=lambda site: -found[site].at(seen.batch))
     savings = {site.name: found[site] for site in sites}
@@ -173,6 +187,7 @@ def detect(model: Module, args: Sequence[Any], kwargs: Mapping[str, Any], calls:
         programs=programs,
         refusals=(
             *_refusals(seen, structure),
+            *_refusals_of_heads(seen, is_sharded=not drops),
             *(RefusalError(Reason.UNVERIFIED, name) for name in unverified),
             *(() if drops else (RefusalError(Reason.SHARDED_OPERATORS),)),
         ),
@@ -186,11 +201,12 @@ def detect(model: Module, args: Sequence[Any], kwargs: Mapping[str, Any], calls:
         interactions=tuple(_interactions(seen, sites, storages)),
         checkpointed=places_of(seen.checkpointed, structure),
         unit_bytes=_unit_bytes(seen, structure),
+        tolerance=_tolerance_of(model),
     )
 
 
 def _interactions(seen: Probe, sites: Sequence[Site], storages: Mapping[str, set[int]]) -> Iterator[tuple[str, str]]:
-    modules = [site for site in sites if DROP not in site.options]
+    modules = [site for site in sites if CHECKPOINT in site.options]
     inputs = {module.name: _given(seen, _calls_of(module)) for module in modules}
     for module in modules:
         for site in sites:
@@ -275,6 +291,26 @@ def _operators(seen: Probe, programs: Mapping[str, Program], storages: Mapping[s
         Site(name, (DROP,), tuple(paths)): _saving_of([seen.saved[number] for number in storages[name]], seen.batch)
         for name, paths in units.items()
     }
+
+
+def _heads(seen: Probe) -> dict[Site, Saving]:
+    return {
+        Site(name, (CHUNK,), paths): Saving(0, logits.bytes / seen.batch)
+        for name, paths, logits in seen.heads.sites()
+        if not _reason(seen, paths)
+    }
+
+
+def _tolerance_of(model: Module) -> float:
+    """Return the tolerance of the type with the fewest bits that the model computes in."""
+    kinds = {parameter.dtype for parameter in model.parameters()} | {*autocast_dtypes().values()}
+    return max(TOLERANCES.get(str(kind).removeprefix("torch."), 0.0) for kind in kinds)
+
+
+def _refusals_of_heads(seen: Probe, *, is_sharded: bool) -> Iterator[RefusalError]:
+    for name, paths, _ in seen.heads.sites():
+        if is_sharded or _reason(seen, paths) is not None:
+            yield RefusalError(Reason.SHARDED_HEAD if is_sharded else Reason.HEAD, name)
 
 
 def _trained(seen: Probe, paths: Sequence[str]) -> tuple[str, ...]:
@@ -375,13 +411,15 @@ def _plan(site: Site, option: str, found: Detected, steps: Steps | None) -> Plan
     saving = found.option_savings.get((site.name, option), found.savings[site.name])
     if option == KEEP_MATMUL and steps is not None:
         saving = _seen_saving(site.name, option, steps)
+    places = 1 if option == CHUNK else len(site.occurrences)  # the layers of a head are one
     return Plan(
         choices=(Choice(site.name, option),),
         label=label_of(site.name, option),
-        occurrences=len(site.occurrences),
-        counts=len(site.occurrences) > 1,
+        occurrences=places,
+        counts=places > 1,
         saving_bytes=round(saving.at(found.batch)),
         saving=_written(saving),
+        equal_within=found.tolerance if option == CHUNK else 0.0,
     )
 
 

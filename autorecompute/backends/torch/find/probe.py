@@ -14,6 +14,7 @@ from torch.autograd.graph import saved_tensors_hooks
 from torch.utils._python_dispatch import TorchDispatchMode
 
 from autorecompute.backends.common import observe_batch
+from autorecompute.backends.torch.find.heads import LOG_SOFTMAX, Heads
 from autorecompute.backends.torch.find.own_checkpoints import covered, followed
 from autorecompute.backends.torch.find.recipes import Recorded
 from autorecompute.backends.torch.find.refusals import Reason, RefusalError
@@ -106,6 +107,7 @@ class Probe(TorchDispatchMode):  # type: ignore[misc]
         recorded: The operator that made each node, by the number of the node; none where it cannot be called again.
         refused: Modules that are left as they are, by path.
         values: The values that modules looked at.
+        heads: The heads whose logits it saw go into a loss, or be returned.
         checkpointed: Paths of the modules that the script checkpoints itself, or would if that were not replaced, in
             the order of their calls. Where it checkpoints a function that calls none, the module that does so.
     """
@@ -145,6 +147,7 @@ class Probe(TorchDispatchMode):  # type: ignore[misc]
         self.recorded: dict[int, Recorded | None] = {}
         self.refused: dict[str, Reason] = {}
         self.values = Values()
+        self.heads = Heads(model)
         self.checkpointed: tuple[str, ...] = ()
 
     def run(self, args: Sequence[Any], kwargs: Mapping[str, Any]) -> Self:
@@ -164,9 +167,11 @@ class Probe(TorchDispatchMode):  # type: ignore[misc]
                 for _ in range(self._times):
                     given, named = copies_of((tuple(args), dict(kwargs)))
                     if can_be_intercepted(self._model):
-                        self._model(*given, **named)
+                        result = self._model(*given, **named)
                     else:  # its forward is on the instance, as Accelerate puts it there for mixed precision
-                        self._around(self._model, self._model, *given, **named)
+                        result = self._around(self._model, self._model, *given, **named)
+                    self.heads.see_result(result, self.owner_of)
+                    del result
         self._kept.clear()
         self._note_checkpointed()
         # One call with gradients is enough: a model may run its blocks a first time without.
@@ -202,6 +207,8 @@ class Probe(TorchDispatchMode):  # type: ignore[misc]
         # A node is made right before its operator runs; what runs after that, without a node, has the same number.
         if number not in recorded and function.namespace != "prim":
             recorded[number] = Recorded.of(function, args, kwargs or {}, storages)
+        if function is LOG_SOFTMAX:
+            self.heads.see_loss(*args, self.owner_of)
         result = function(*args, **(kwargs or {}))
         if function.namespace not in WITH_FAKES:
             self.values.keep_form(function, (args, kwargs or {}), result)

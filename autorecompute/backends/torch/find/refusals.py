@@ -55,6 +55,8 @@ class Reason(enum.Enum):
         "{place} is sharded by FSDP: take fully_shard on the model as a whole, and a torch that can reset it (2.13)."
     )
     SHARDED_OPERATORS = "{place} is sharded by fully_shard, so single operators are not offered."
+    SHARDED_HEAD = "{place} is sharded by fully_shard, so its logits are not made in chunks."
+    HEAD = "{place} is compiled or recomputed by the script itself, so its logits are not made in chunks."
     DEVICES = "{place} lies on several devices, and the memory of one is measured: put it on one of them."
     TENSOR_PARALLEL = "{place} has parameters that tensor parallelism has spread over ranks."
     OUTPUT = "{place} returns no tensor that gradients go back through."

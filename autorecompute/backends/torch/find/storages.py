@@ -124,11 +124,14 @@ def _copy_with(value: Any, parts: Mapping[Any, Any]) -> Any:
 
 @functools.cache
 def are_spread(types: tuple[type, ...]) -> bool:
-    """Tell whether a tensor of one of these types is spread over ranks.
+    """Tell whether a tensor of one of these types stands for others: it is spread over ranks, or logits to be made.
 
-    Its own operators are those on this rank's part.
+    Its own operators are those on this rank's part, or on what was made.
     """
-    return any(kind.__name__ == "DTensor" for kind in types)
+    return any(kind.__name__ in _STANDING_FOR_OTHERS for kind in types)
+
+
+_STANDING_FOR_OTHERS = frozenset({"DTensor", "Logits"})
 
 
 def changed_by(function: Any, args: tuple[Any, ...], kwargs: Mapping[str, Any]) -> Iterator[Tensor]:

@@ -83,6 +83,13 @@ budget (``graph:budget_0.1_keep_h.*.attn/bmm``) or by the compiler itself (``gra
 DROP: Final = "drop"
 """Drop what an operator made once it is not needed for the forward pass, and make it again when it is read."""
 
+CHUNK: Final = "chunk"
+"""Make the logits of a vocabulary head in chunks of rows where a loss is computed of them, and again in the backward
+pass: sums come in another order."""
+
+HEAD: Final = "/cross_entropy"
+"""Ends the site of a head, behind its path."""
+
 CALL_SECONDS: Final = {CHECKPOINT: 0.8e-3, KEEP_MATMUL: 4e-3, DROP: 0.1e-3}
 """Seconds that one occurrence adds to a step beyond its kernels: Python's part in it. Medians over the recorded models
 (``studies/tables``), whose steps take 0.2 s in one thread. A search corrects them by its trials."""
@@ -106,6 +113,8 @@ def label_of(site: str, option: str) -> str:
     what, keeps, _ = option.partition(KEEPING)
     if option == KEEP_MATMUL:
         return f"{site}, matrix products kept"
+    if option == CHUNK:
+        return f"{site} in chunks"
     budget = what.strip("_").replace("_", " ") if site == GRAPH else site
     if not keeps:
         return budget

@@ -178,8 +178,12 @@ class Tuned(NamedTuple):
     is_compiled: bool = False
 
     @classmethod
-    def of(cls, model: Module, args: Sequence[Any], kwargs: Mapping[str, Any], calls: int = 1) -> Self:
+    def of(
+        cls, model: Module, args: Sequence[Any], kwargs: Mapping[str, Any], calls: int = 1, *, is_exact: bool = False
+    ) -> Self:
         """Look at a model that is about to be called with these arguments for training, so often in a step.
+
+        Where it is to be exact, nothing changes the order of a sum.
 
         Raises:
             RefusalError: nothing of it can be recomputed.
@@ -190,6 +194,7 @@ class Tuned(NamedTuple):
             found, board = detect_compiled(model, args, kwargs)
             return cls(weakref.ref(original_of(model)), found, board, is_compiled=True)
         found = detect(model, args, kwargs, calls)
+        found = found.exact() if is_exact else found
         return cls(weakref.ref(model), found, found.switchboard(model))
 
     @property
@@ -227,6 +232,11 @@ class Tuned(NamedTuple):
         around = {effect.path: around_of(model.get_submodule(effect.path)) for effect in self.board.effects}
         missed = (path for path, own in around.items() if any(isinstance(one, Rewrite) and one.missed for one in own))
         return tuple(sorted(missed))
+
+    @property
+    def looked_at(self) -> tuple[str, ...]:
+        """Paths of the heads whose logits were made in some calls, as something else than a loss looked at them."""
+        return tuple(sorted(path for path, head in self.board.heads.items() if head.made))
 
 
 ELSEWHERE = threading.Event()

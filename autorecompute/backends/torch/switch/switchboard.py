@@ -12,8 +12,9 @@ from torch._ops import OpOverload
 
 from autorecompute.backends.torch.check.recompute_check import RecomputeCheck
 from autorecompute.backends.torch.find.structure import is_within
-from autorecompute.backends.torch.forecast.records import DROP, EVERY_2ND, KEEP_MATMUL
+from autorecompute.backends.torch.forecast.records import CHUNK, DROP, EVERY_2ND, KEEP_MATMUL
 from autorecompute.backends.torch.switch.checkpoints import MATMULS, Checkpoint, attention_checkpoint
+from autorecompute.backends.torch.switch.heads import Head
 from autorecompute.backends.torch.switch.intercepting import intercept_attention, put_around, release
 from autorecompute.plans import Choice
 
@@ -56,9 +57,13 @@ class Switchboard:
     """All that can be switched in one model. Nothing is written on the model or on its modules.
 
     Where choices meet, the outermost checkpoint wins: with 3 of 12 blocks checkpointed and all their MLPs too, the MLPs
-    of the other 9 are. What an operator's site would drop inside a checkpointed module is kept as it is.
+    of the other 9 are. What an operator's site would drop inside a checkpointed module is kept as it is, and so is what
+    it would drop beside a head whose logits are made in chunks: there the graph is another one.
 
     ``programs`` are those of the units that have operators to drop.
+
+    Attributes:
+        heads: Those whose logits were made in chunks so far, by their paths.
     """
 
     is_exact = True  # gradients on a CPU are those without recompute bit for bit
@@ -70,6 +75,7 @@ class Switchboard:
         # Whoever keeps the switches must not keep the model with them.
         self._modules = {path: weakref.ref(model.get_submodule(path)) for path in sorted(paths)}
         self._checkpoints: dict[tuple[str, str], Checkpoint] = {}
+        self.heads: dict[str, Head] = {}
         self.check = RecomputeCheck(model)
         self._on: list[str] = []
         self.choices: frozenset[Choice] = frozenset()
@@ -98,8 +104,10 @@ class Switchboard:
 
     def _hides(self, winner: Effect, effect: Effect) -> bool:
         """Tell whether one effect leaves nothing to do for the other."""
-        if winner is effect or winner.option == DROP:
+        if winner is effect or winner.option == DROP or effect.option == CHUNK:
             return False
+        if winner.option == CHUNK:
+            return effect.option == DROP and is_within(winner.path, effect.path)
         if effect.option == DROP:
             inside = winner.site.replace(winner.site.partition("/")[0], winner.path, 1)
             return any(is_within(path, inside) for path in self._programs[effect.path].touched(effect.site))
@@ -153,6 +161,8 @@ class Switchboard:
         for effect in effects:
             if effect.option == DROP:
                 dropped[effect.path].add(effect.site)
+            elif effect.option == CHUNK:
+                inner[effect.path].append(self._head(effect.path))
             elif self.sites[effect.site].attention:
                 inner[effect.path].append(attention_checkpoint(self.check.watch(effect.site, effect.path)))
             else:
@@ -162,6 +172,11 @@ class Switchboard:
             for path, sites in dropped.items()
         }
         return {path: [*([outer[path]] if path in outer else []), *inner[path]] for path in {*outer, *inner}}
+
+    def _head(self, path: str) -> Head:
+        if path not in self.heads:
+            self.heads[path] = Head(path)
+        return self.heads[path]
 
     def _checkpoint(self, effect: Effect) -> Checkpoint:
         key = (effect.path, effect.option)

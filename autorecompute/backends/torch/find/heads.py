@@ -1,0 +1,112 @@
+"""Finds vocabulary heads: linear layers whose results become logits of a loss."""
+
+from __future__ import annotations
+
+import itertools
+from typing import TYPE_CHECKING, Any, NamedTuple
+
+import torch
+from torch.nn import Linear
+
+from autorecompute.backends.torch.find.graphs import sequence_of
+from autorecompute.backends.torch.find.storages import tensors_in
+from autorecompute.backends.torch.forecast.records import HEAD
+from autorecompute.backends.torch.switch.chunks import rows_at_once
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Iterator
+
+    from torch import Tensor
+    from torch.autograd.graph import Node
+    from torch.nn import Module
+
+    Owner = Callable[[int], str]
+
+
+LOG_SOFTMAX = torch.ops.aten._log_softmax.default
+"""Every cross entropy of classes begins with it."""
+
+_HANDING_ON = frozenset(
+    {"Add", "Alias", "Clone", "Div", "Index", "Mul", "Permute", "ReshapeAlias", "Select", "Slice", "Squeeze", "T"}
+    | {"Tanh", "ToCopy", "Transpose", "UnsafeView", "Unsqueeze", "View"}
+)
+"""Nodes between a head and its loss, by the names of their functions."""
+
+_LONGEST = 64
+"""So many nodes are gone back at most."""
+
+
+class Seen(NamedTuple):
+    """Logits of so many rows and words, and the bytes of what a loss saves of them."""
+
+    bytes: int
+    rows: int
+    words: int
+
+
+class Heads:
+    """The heads of one model.
+
+    Attributes:
+        losses: Logits of which the forward pass computed a loss, by the paths of the layers whose results they are.
+        results: Those that it returned.
+    """
+
+    def __init__(self, model: Module) -> None:
+        self._layers = {path: module for path, module in model.named_modules() if _is_plain(module)}
+        self.losses: dict[tuple[str, ...], Seen] = {}
+        self.results: dict[tuple[str, ...], Seen] = {}
+
+    def see_loss(self, logits: Tensor, dim: int, is_widened: bool, owner_of: Owner) -> None:  # noqa: FBT001
+        """See the logits of a softmax, which come in float32 where they are widened."""
+        words = logits.shape[dim] if logits.dim() else 0
+        self._note(
+            self.losses, logits, words, torch.float32.itemsize if is_widened else logits.element_size(), owner_of
+        )
+
+    def see_result(self, result: Any, owner_of: Owner) -> None:
+        """See what the model returned: where it has computed no loss, the script will."""
+        for tensor in tensors_in(result) if not self.losses else ():
+            if tensor.dim() > 1:
+                self._note(self.results, tensor, tensor.shape[-1], tensor.element_size(), owner_of)
+
+    def sites(self) -> Iterator[tuple[str, tuple[str, ...], Seen]]:
+        """Yield the name of each site, the paths of its layers and its logits."""
+        for paths, logits in (self.losses or self.results).items():
+            layer = self._layers[paths[0]]
+            if logits.rows > rows_at_once(layer.in_features):
+                yield f"{_common(paths)}{HEAD}", paths, logits
+
+    def _note(
+        self, seen: dict[tuple[str, ...], Seen], tensor: Tensor, words: int, element_bytes: int, owner_of: Owner
+    ) -> None:
+        paths = tuple(dict.fromkeys(self._behind(tensor.grad_fn, words, owner_of)))
+        if paths:
+            before = seen.get(paths, Seen(0, 0, words))
+            rows = tensor.numel() // max(words, 1)
+            seen[paths] = Seen(before.bytes + tensor.numel() * element_bytes, max(rows, before.rows), words)
+
+    def _behind(self, last: Node | None, words: int, owner_of: Owner) -> Iterator[str]:
+        """Yield the layers with so many words whose results lead to a node, through others that hand rows on."""
+        nodes = [last]
+        for node in nodes:  # grows while it is gone through
+            if node is None:
+                continue
+            path = owner_of(sequence_of(node))
+            layer = self._layers.get(path)
+            if layer is not None and layer.out_features == words:
+                yield path
+            elif type(node).__name__.partition("Backward")[0] in _HANDING_ON:
+                nodes.extend(one for one, _ in node.next_functions[: _LONGEST - len(nodes)])
+
+
+def _is_plain(module: Module) -> bool:
+    return isinstance(module, Linear) and type(module).forward is Linear.forward
+
+
+def _common(paths: tuple[str, ...]) -> str:
+    """Return the path of the module that holds all of these."""
+    if len(paths) == 1:
+        return paths[0]
+    parts = zip(*(path.split(".") for path in paths), strict=False)
+    return ".".join(one[0] for one in itertools.takewhile(lambda part: len(set(part)) == 1, parts))

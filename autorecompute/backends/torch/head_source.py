@@ -1,0 +1,126 @@
+"""The source that ``emit --format python`` gives out for heads whose logits are made in chunks."""
+
+from __future__ import annotations
+
+CHUNK_SOURCE = '''
+import functools
+
+import torch
+from torch.autograd.function import once_differentiable
+from torch.nn.functional import cross_entropy, linear
+from torch.utils._pytree import tree_map_only
+
+HEADS = {heads}  # layers whose logits are made in chunks where a cross entropy is computed of them
+ROWS = 256
+CASTS = {{"float": torch.float32, "double": torch.float64, "half": torch.float16, "bfloat16": torch.bfloat16}}
+TAKEN = {{"ignore_index", "reduction", "label_smoothing"}}
+
+
+def apply_recompute(model):
+    """Has heads make their logits in chunks, from the next step on. Call it once, before the model trains."""
+    for head in map(model.get_submodule, HEADS):
+        if type(head).forward is not torch.nn.Linear.forward:
+            raise ValueError("the head is no plain nn.Linear, which needs autorecompute.apply(model)")
+        head.forward = functools.partial(_call, head)
+
+
+def _call(head, hidden):
+    if not head.training or not torch.is_grad_enabled() or not hidden.requires_grad or hidden.dim() < 2:
+        return linear(hidden, head.weight, head.bias)
+    kind = hidden.device.type
+    dtype = torch.get_autocast_dtype(kind) if torch.is_autocast_enabled(kind) else hidden.dtype
+    parts = (hidden, head.weight, head.bias)
+    return _Head.apply(dtype, *(None if part is None else part.to(dtype) for part in parts))
+
+
+class Logits(torch.Tensor):
+    """Logits that are made, each time, for all but a cross entropy."""
+
+    @classmethod
+    def __torch_function__(cls, function, types, args=(), kwargs=None):
+        self, name, kwargs = args[0] if args else None, getattr(function, "__name__", ""), kwargs or {{}}
+        if isinstance(self, Logits):
+            hidden, *others = self.parts
+            if name in CASTS and len(args) == 1:
+                return _Head.apply(CASTS[name], hidden, *others)
+            if name == "contiguous":
+                return self
+            if name in {{"view", "reshape", "flatten"}}:
+                shape = function(torch.empty(self.shape, device="meta"), *args[1:], **kwargs).shape
+                if len(shape) > 1 and shape[-1] == self.shape[-1]:
+                    return _Head.apply(self.dtype, hidden.reshape(*shape[:-1], hidden.shape[-1]), *others)
+            if name == "__getitem__" and type(args[1]) is tuple and args[1][0] is ... and args[1][-1] == slice(None):
+                return _Head.apply(self.dtype, hidden[args[1]], *others)
+            if name == "cross_entropy" and self.dim() == 2 and not args[1].is_floating_point():
+                options = {{key: value for key, value in kwargs.items() if value is not None}}
+                if options.keys() <= TAKEN:
+                    return _cross_entropy(self, args[1], **options)
+        with torch._C.DisableTorchFunctionSubclass():
+            return function(*args, **kwargs)
+
+    @classmethod
+    def __torch_dispatch__(cls, function, types, args=(), kwargs=None):
+        if function._schema.is_mutable:
+            raise RuntimeError("logits are written in place: call clone() before, or use autorecompute.apply(model)")
+        args, kwargs = tree_map_only(Logits, lambda one: linear(*one.parts).to(one.dtype), (args, kwargs or {{}}))
+        return function(*args, **kwargs)
+
+
+class _Head(torch.autograd.Function):
+    @staticmethod
+    def forward(ctx, dtype, *parts):
+        ctx.save_for_backward(*parts)
+        shape = (*parts[0].shape[:-1], len(parts[1]))
+        logits = torch.Tensor._make_wrapper_subclass(Logits, shape, dtype=dtype, device=parts[0].device)
+        logits.parts = parts
+        return logits
+
+    @staticmethod
+    @once_differentiable
+    def backward(ctx, gradient):
+        hidden, weight, bias = ctx.saved_tensors
+        change = gradient.flatten(0, -2).to(hidden.dtype)
+        of_bias = None if bias is None else change.sum(0)
+        return None, (change @ weight).view_as(hidden), change.t() @ hidden.flatten(0, -2), of_bias
+
+
+def _cross_entropy(logits, target, ignore_index=-100, reduction="mean", label_smoothing=0.0):
+    device = logits.device.type
+    dtype = torch.float32 if torch.is_autocast_enabled(device) else logits.dtype
+    options = {{"ignore_index": ignore_index, "label_smoothing": label_smoothing, "reduction": "none"}}
+    losses = _Losses.apply(lambda chunk, at: cross_entropy(chunk.to(dtype), target[at], **options), *logits.parts)
+    if reduction == "none":
+        return losses
+    total = losses.sum(dtype=torch.promote_types(dtype, torch.float32))
+    return (total / (target != ignore_index).sum() if reduction == "mean" else total).to(dtype)
+
+
+class _Losses(torch.autograd.Function):
+    @staticmethod
+    def forward(ctx, losses_of, *parts):
+        ctx.losses_of = losses_of
+        ctx.save_for_backward(*parts)
+        hidden, weight, bias = parts
+        return torch.cat([losses_of(linear(hidden[at], weight, bias), at) for at in _chunks(hidden)])
+
+    @staticmethod
+    @once_differentiable
+    def backward(ctx, gradient):
+        hidden, weight, bias = ctx.saved_tensors
+        found = [None, *(None if part is None else torch.zeros_like(part) for part in (hidden, weight, bias))]
+        for at in _chunks(hidden):
+            logits = linear(hidden[at], weight, bias).requires_grad_()
+            with torch.enable_grad():
+                losses = ctx.losses_of(logits, at)
+            (change,) = torch.autograd.grad(losses, logits, gradient[at])
+            found[1][at] = change @ weight
+            found[2].addmm_(change.t(), hidden[at])
+            if bias is not None:
+                found[3] += change.sum(0)
+        return tuple(found)
+
+
+def _chunks(hidden):
+    return [slice(at, at + ROWS) for at in range(0, max(len(hidden), 1), ROWS)]
+'''
+"""What a head is asked in it that ``Logits`` of ours know and this does not, such as a softcap, gets the logits."""

@@ -1,0 +1,237 @@
+"""Computes functions of single rows of logits in chunks of rows, which the backward pass makes again."""
+
+from __future__ import annotations
+
+import contextlib
+import dataclasses
+from collections.abc import Callable
+from typing import TYPE_CHECKING, Any, NamedTuple
+
+import torch
+from torch import Tensor
+from torch.nn import functional
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator, Sequence
+
+    Context = contextlib.AbstractContextManager[object]
+
+
+LEAST_ROWS = 256
+"""Rows of a chunk, at least: fewer take longer, as each chunk reads the whole weight."""
+
+PER_HIDDEN = 4
+
+
+def rows_at_once(hidden_size: int) -> int:
+    """Return the rows of a chunk. Copies of a chunk's logits then take about as much as the weight's gradient."""
+    return max(LEAST_ROWS, hidden_size // PER_HIDDEN)
+
+
+class Autocast(NamedTuple):
+    """The state of autocast in which a function was called."""
+
+    device: str
+    dtype: torch.dtype
+    is_on: bool
+
+    @classmethod
+    def of_now(cls, device: str) -> Autocast:
+        """Return the state of now."""
+        return cls(device, torch.get_autocast_dtype(device), torch.is_autocast_enabled(device))
+
+    def again(self) -> Context:
+        """Return a context in which it is so again; a weight's cast is not kept in it."""
+        is_so = self.is_on == torch.is_autocast_enabled(self.device)
+        if is_so and not self.is_on:
+            return contextlib.nullcontext()
+        found: Context = torch.autocast(self.device, dtype=self.dtype, enabled=self.is_on, cache_enabled=False)
+        return found
+
+
+class Map(NamedTuple):
+    """A function that gives each row of logits by itself another one, as it was called."""
+
+    function: Callable[..., Tensor]
+    args: tuple[Any, ...]
+    kwargs: dict[str, Any]
+    autocast: Autocast
+
+    def __call__(self, logits: Tensor) -> Tensor:
+        """Return the rows of a chunk that it gives."""
+        with self.autocast.again():
+            return self.function(logits, *self.args, **self.kwargs)
+
+
+class Term(NamedTuple):
+    """A product of which logits are the sum: ``hidden`` is ``[..., H]``, ``weight`` ``[V, H]`` and ``bias`` ``[V]``."""
+
+    hidden: Tensor
+    weight: Tensor
+    bias: Tensor | None
+
+    def to(self, dtype: torch.dtype) -> Term:
+        """Return it in the type that it is computed in, on which autograd goes back."""
+        return Term(self.hidden.to(dtype), self.weight.to(dtype), None if self.bias is None else self.bias.to(dtype))
+
+    def product(self, piece: slice | None = None) -> Tensor:
+        """Return its part of the logits, of all rows or of a piece of them."""
+        hidden = self.hidden if piece is None else self.hidden[piece]
+        return functional.linear(hidden, self.weight, self.bias)
+
+
+def terms_of(tensors: Sequence[Any]) -> list[Term]:
+    """Return the terms of which these are the tensors, one after the other."""
+    return [Term(*tensors[at : at + 3]) for at in range(0, len(tensors), 3)]
+
+
+@dataclasses.dataclass(frozen=True)
+class Recipe:
+    """The way from terms to logits, which knows none of their tensors.
+
+    Attributes:
+        dtype: Type in which products are computed.
+        maps: What was done to each row since.
+    """
+
+    dtype: torch.dtype
+    device: str
+    maps: tuple[Map, ...] = ()
+
+    def values(self, terms: Sequence[Term], piece: slice | None = None) -> Tensor:
+        """Return the logits, or a piece of their rows."""
+        with torch.autocast(self.device, enabled=False):
+            return self.mapped(sum_of(terms_in(terms, self.dtype), piece))
+
+    def mapped(self, logits: Tensor) -> Tensor:
+        """Return what all maps make of logits."""
+        for one in self.maps:
+            logits = one(logits)
+        return logits
+
+
+def terms_in(terms: Sequence[Term], dtype: torch.dtype) -> list[Term]:
+    """Return the terms in the type that they are computed in."""
+    return [term.to(dtype) for term in terms]
+
+
+def sum_of(terms: Sequence[Term], piece: slice | None = None) -> Tensor:
+    """Return the sum of the products."""
+    total = terms[0].product(piece)
+    for term in terms[1:]:
+        total = total + term.product(piece)
+    return total
+
+
+@dataclasses.dataclass(frozen=True)
+class ByRows:
+    """A function of each row of logits.
+
+    Attributes:
+        function: Is given a chunk of logits, of shape ``[rows, V]``, and the place of these rows among all.
+    """
+
+    recipe: Recipe
+    function: Callable[[Tensor, slice], Tensor]
+    autocast: Autocast
+    rows: int
+
+    def pieces(self, hidden: Tensor) -> Iterator[slice]:
+        """Yield the places of the chunks; one without rows where there are none."""
+        count = max(len(hidden), 1)
+        return (slice(at, at + self.rows) for at in range(0, count, self.rows))
+
+    def of(self, logits: Tensor, piece: slice) -> Tensor:
+        """Return the results of a chunk, of which the products are given."""
+        with torch.autocast(self.recipe.device, enabled=False):
+            mapped = self.recipe.mapped(logits)
+        with self.autocast.again():
+            return self.function(mapped, piece)
+
+    def results(self, terms: Sequence[Term]) -> Tensor:
+        """Return the results of all rows, without a graph."""
+        with torch.no_grad(), torch.autocast(self.recipe.device, enabled=False):
+            known = terms_in(terms, self.recipe.dtype)
+            parts = [self.of(sum_of(known, piece), piece) for piece in self.pieces(known[0].hidden)]
+            return torch.cat(parts) if len(parts) > 1 else parts[0]
+
+    def gradients(self, terms: Sequence[Term], gradient: Tensor, wanted: Sequence[bool]) -> list[Tensor | None]:
+        """Return the gradients that are wanted of the terms' tensors, as numbers without a graph."""
+        with torch.no_grad(), torch.autocast(self.recipe.device, enabled=False):
+            known = terms_in(terms, self.recipe.dtype)
+            places = list(zip(known, terms_of(wanted), strict=True))
+            totals = [_Totals(term, asked) for term, asked in places]
+            for piece in self.pieces(known[0].hidden):
+                change = self._gradient_of(sum_of(known, piece), piece, gradient)
+                for total in totals:
+                    total.add(change, piece)
+        found = [one for total in totals for one in total.found]
+        tensors = [one for term in terms for one in term]
+        return [
+            None if one is None or given is None else one.to(given.dtype)
+            for one, given in zip(found, tensors, strict=True)
+        ]
+
+    def _gradient_of(self, logits: Tensor, piece: slice, gradient: Tensor) -> Tensor:
+        logits.requires_grad_()
+        with torch.enable_grad():
+            results = self.of(logits, piece)
+        (change,) = torch.autograd.grad(results, logits, gradient[piece])
+        return change
+
+
+class _Totals:
+    """Adds up the gradients of one term: the weight's in one place, chunk by chunk.
+
+    Attributes:
+        found: Those of hidden states, weight and bias; ``None`` for what is not wanted.
+    """
+
+    def __init__(self, term: Term, wanted: Any) -> None:
+        self._term = term
+        self._hidden = torch.empty_like(term.hidden, memory_format=torch.contiguous_format) if wanted.hidden else None
+        self._weight = torch.empty_like(term.weight, memory_format=torch.contiguous_format) if wanted.weight else None
+        self._bias = torch.zeros_like(term.bias) if wanted.bias else None
+        self.found = (self._hidden, self._weight, self._bias)
+
+    def add(self, change: Tensor, piece: slice) -> None:
+        """Add what comes of a chunk, of whose logits this is the gradient."""
+        if self._hidden is not None:
+            torch.mm(change, self._term.weight, out=self._hidden[piece])
+        if self._weight is not None and piece.start == 0:
+            torch.mm(change.t(), self._term.hidden[piece], out=self._weight)
+        elif self._weight is not None:
+            self._weight.addmm_(change.t(), self._term.hidden[piece])
+        if self._bias is not None:
+            self._bias += change.sum(0)
+
+
+class InChunks(torch.autograd.Function):  # type: ignore[misc]
+    """The results of a function of rows; hidden states are of shape ``[rows, H]``, or ``[0, H]``."""
+
+    @staticmethod
+    def forward(ctx: Any, work: ByRows, *tensors: Tensor | None) -> Tensor:
+        """Return the results of all rows."""
+        ctx.work = work
+        ctx.save_for_backward(*tensors)
+        return work.results(terms_of(tensors))
+
+    @staticmethod
+    def backward(ctx: Any, gradient: Tensor) -> tuple[Tensor | None, ...]:
+        """Make each chunk again, and return the gradients of the products' tensors."""
+        work, tensors, wanted = ctx.work, ctx.saved_tensors, ctx.needs_input_grad[1:]
+        if not torch.is_grad_enabled():
+            return (None, *work.gradients(terms_of(tensors), gradient, wanted))
+        # With ``create_graph`` the gradient has a graph of its own, through all rows at once.
+        logits = sum_of(terms_in(terms_of(tensors), work.recipe.dtype))
+        results = work.of(logits, slice(0, len(logits)))
+        return (None, *gradients_of(results, tensors, gradient, wanted))
+
+
+def gradients_of(
+    results: Tensor, tensors: Sequence[Tensor | None], gradient: Tensor, wanted: Sequence[bool]
+) -> list[Tensor | None]:
+    """Return the gradients of tensors that are wanted, with a graph where one is asked for."""
+    asked = [one for one, is_wanted in zip(tensors, wanted, strict=True) if is_wanted]
+    found = iter(torch.autograd.grad(results, asked, gradient, create_graph=torch.is_grad_enabled()))
+    return [next(found) if is_wanted else None for is_wanted in wanted]

@@ -1,0 +1,54 @@
+"""Heads that return logits which are not made."""
+
+from __future__ import annotations
+
+import logging
+from typing import TYPE_CHECKING, Any
+
+import torch
+from torch import Tensor
+
+from autorecompute.backends.torch.switch.chunks import Autocast, Recipe, Term
+from autorecompute.backends.torch.switch.logits import Logits, Origin
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+
+    from torch.nn import Linear
+
+
+_LOG = logging.getLogger("autorecompute")
+
+
+class Head:
+    """Has one ``nn.Linear`` return logits that are not made; an ``Around`` for it.
+
+    Attributes:
+        made: Number of calls whose logits were made all the same, as something else than a loss looked at them.
+    """
+
+    def __init__(self, path: str) -> None:
+        self.path, self.made = path, 0
+
+    def count_made(self) -> None:
+        """Note that the logits of a call are made."""
+        self.made += 1
+        if self.made == 1:
+            _LOG.debug("the logits of %s are made: something else than a loss looks at them", self.path)
+
+    def __call__(self, forward: Callable[..., Any], module: Linear, /, *args: Any, **kwargs: Any) -> Any:
+        """Call the module, or return its logits unmade in training."""
+        hidden = args[0] if len(args) == 1 and not kwargs else None
+        if hidden is None or not torch.is_grad_enabled() or not self._can_wait(module, hidden):
+            return forward(*args, **kwargs)
+        autocast = Autocast.of_now(hidden.device.type)
+        dtype = autocast.dtype if autocast.is_on and hidden.dtype != torch.float64 else hidden.dtype
+        if not autocast.is_on and module.weight.dtype != dtype:
+            return forward(*args, **kwargs)
+        terms = [Term(hidden, module.weight, module.bias)]
+        origin = Origin.of(self.path, terms, self.count_made)
+        return Logits.of(terms, Recipe(dtype, hidden.device.type), dtype, hidden.dim() - 1, origin)
+
+    def _can_wait(self, module: Linear, hidden: Tensor) -> bool:
+        is_known = isinstance(hidden, Tensor) and not isinstance(hidden, Logits) and hidden.dim() > 1
+        return is_known and module.training and (hidden.requires_grad or module.weight.requires_grad)

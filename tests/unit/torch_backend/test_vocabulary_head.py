@@ -1,0 +1,383 @@
+"""A head whose logits are made in chunks of rows: what a loss gives, and what anything else gets."""
+
+import io
+
+import pytest
+import torch
+from torch import nn
+from torch.nn import functional
+
+from autorecompute.backends.torch.check.gradients import check_gradients
+from autorecompute.backends.torch.controller import script
+from autorecompute.backends.torch.fake.live import LiveBytes, tensors_of
+from autorecompute.backends.torch.fake.steps import FakeSteps, Script
+from autorecompute.backends.torch.find.detection import detect, space_of
+from autorecompute.backends.torch.switch.heads import Head
+from autorecompute.backends.torch.switch.intercepting import put_around, release
+from autorecompute.backends.torch.switch.logits import Logits
+from autorecompute.plans import Choice, Config
+
+WORDS, IGNORED = 50, -100
+ROWS = (4, 100)  # more than one chunk
+
+
+class Model(nn.Module):
+    """Words to words, with a head that has a bias."""
+
+    def __init__(self):
+        super().__init__()
+        self.words, self.inner, self.head = nn.Embedding(WORDS, 8), nn.Linear(8, 8), nn.Linear(8, WORDS)
+
+    def forward(self, x):
+        return self.head(torch.tanh(self.inner(self.words(x))))
+
+
+@pytest.fixture
+def model():
+    torch.manual_seed(0)
+    return Model()
+
+
+@pytest.fixture
+def head(model):
+    """The model's own, not made until it is looked at."""
+    around = Head("head")
+    put_around(model.head, [around])
+    yield around
+    release(model.head)
+
+
+def batch():
+    numbers = torch.Generator().manual_seed(1)
+    x, y = (torch.randint(0, WORDS, ROWS, generator=numbers) for _ in range(2))
+    y[0, :30] = IGNORED
+    return x, y
+
+
+X, Y = batch()
+Y_OF_WORDS = Y.clamp(min=0)
+WEIGHT = torch.linspace(0.1, 1, WORDS)
+
+
+def flat_loss(logits, labels=Y, **options):
+    return functional.cross_entropy(logits.reshape(-1, WORDS), labels.reshape(-1), **options)
+
+
+LOSSES = {
+    "view": lambda logits: functional.cross_entropy(logits.view(-1, logits.size(-1)), Y.view(-1)),
+    "a module": lambda logits: nn.CrossEntropyLoss()(logits.view(-1, WORDS), Y.view(-1)),
+    "transposed": lambda logits: functional.cross_entropy(logits.transpose(1, 2), Y),
+    "permuted": lambda logits: functional.cross_entropy(logits.permute(0, 2, 1), Y),
+    "flattened": lambda logits: functional.cross_entropy(logits.flatten(0, 1), Y.flatten()),
+    "shifted": lambda logits: flat_loss(logits[..., :-1, :].contiguous(), Y[..., 1:]),
+    "shifted by two indices": lambda logits: flat_loss(logits[:, :-1], Y[:, 1:]),
+    "cast": lambda logits: flat_loss(logits.double()),
+    "nll": lambda logits: functional.nll_loss(functional.log_softmax(logits, -1).view(-1, WORDS), Y.view(-1)),
+    "nll, transposed": lambda logits: functional.nll_loss(logits.log_softmax(dim=2).transpose(1, 2), Y),
+    "smoothed": lambda logits: flat_loss(logits, label_smoothing=0.1),
+    "weighed": lambda logits: flat_loss(logits, weight=WEIGHT),
+    "weighed and smoothed": lambda logits: flat_loss(logits, weight=WEIGHT, label_smoothing=0.1),
+    "a sum": lambda logits: flat_loss(logits, reduction="sum") / 123,
+    "masked": lambda logits: (flat_loss(logits, Y_OF_WORDS, reduction="none") * (Y.view(-1) > 10)).mean(),
+    "with its accuracy": lambda logits: flat_loss(logits) + 0 * (logits.argmax(-1) == Y).float().mean(),
+    "softcap": lambda logits: flat_loss(30 * torch.tanh(logits / 30)),
+    "z-loss": lambda logits: flat_loss(logits) + 0.01 * logits.logsumexp(-1).pow(2).mean(),
+    "gathered": lambda logits: -logits.log_softmax(-1).gather(-1, Y_OF_WORDS.unsqueeze(-1)).mean(),
+    "some rows": lambda logits: functional.cross_entropy(logits[Y != IGNORED], Y[Y != IGNORED]),
+    "every second row": lambda logits: functional.cross_entropy(
+        logits.view(-1, WORDS)[torch.arange(0, 400, 2)], Y.view(-1)[::2]
+    ),
+    "in pieces": lambda logits: sum(
+        flat_loss(one, other, reduction="sum") for one, other in zip(logits.split(2), Y.split(2), strict=True)
+    ),
+    "row by row": lambda logits: sum(
+        functional.cross_entropy(one, other) for one, other in zip(logits, Y, strict=True)
+    ),
+    "all words": lambda logits: -logits.log_softmax(-1).mean(-1).mean(),
+}
+
+
+class Tripled(torch.autograd.Function):
+    @staticmethod
+    def forward(_ctx, x):
+        return x * 1
+
+    @staticmethod
+    def backward(_ctx, gradient):
+        return 3 * gradient
+
+
+def written(logits, where=Ellipsis):
+    logits[where] = -1.0
+    return flat_loss(logits)
+
+
+def through_a_view(logits):
+    logits.view(-1, WORDS)[:, 0] = -5.0
+    return flat_loss(logits)
+
+
+def hooked(logits):
+    logits.register_hook(lambda gradient: 2 * gradient)
+    return flat_loss(logits)
+
+
+OTHERS = {
+    "soft labels": lambda logits: functional.cross_entropy(
+        logits.view(-1, WORDS), WEIGHT.softmax(0).expand(400, WORDS)
+    ),
+    "distilled": lambda logits: functional.kl_div(
+        logits.log_softmax(-1), WEIGHT.softmax(0).expand(*ROWS, WORDS), reduction="batchmean"
+    ),
+    "a loss and a penalty": lambda logits: flat_loss(logits) + logits.pow(2).mean(),
+    "concatenated": lambda logits: flat_loss(torch.cat([logits, logits]), torch.cat([Y, Y])),
+    "the largest": lambda logits: logits.max(-1).values.mean(),
+    "divided in place": lambda logits: flat_loss(logits.div_(2)),
+    "written": lambda logits: written(logits, (slice(None), slice(None), 0)),
+    "written through a view": through_a_view,
+    "hooked": hooked,
+    "a function of its own": lambda logits: Tripled.apply(logits).pow(2).mean(),
+}
+
+
+def step(model, loss_of):
+    loss = loss_of(model(X))
+    loss.backward()
+    gradients = {name: one.grad.clone() for name, one in model.named_parameters()}
+    model.zero_grad()
+    return loss.detach(), gradients
+
+
+def both(model, loss_of):
+    """A step without chunks, and one with them; how often logits were made in it."""
+    plain = step(model, loss_of)
+    head = Head("head")
+    put_around(model.head, [head])
+    chunked = step(model, loss_of)
+    release(model.head)
+    return plain, chunked, head.made
+
+
+def assert_close(plain, chunked, tolerance=5e-6):
+    torch.testing.assert_close(chunked[0], plain[0], rtol=1e-5, atol=1e-7)
+    for name, one in plain[1].items():
+        assert (chunked[1][name] - one).abs().max() <= tolerance * one.abs().max(), name
+
+
+@pytest.mark.parametrize("way", LOSSES)
+def test_a_loss_is_the_same_and_no_logits_are_made(model, way):
+    plain, chunked, made = both(model, LOSSES[way])
+    assert_close(plain, chunked)
+    assert made == 0
+
+
+@pytest.mark.parametrize("way", OTHERS)
+def test_what_is_no_loss_of_rows_gets_the_logits(model, way):
+    plain, chunked, made = both(model, OTHERS[way])
+    assert_close(plain, chunked)
+    assert made == 1
+
+
+def test_logits_are_a_tensor_before_they_are_made(model, head):
+    logits = model(X)
+    assert isinstance(logits, torch.Tensor)
+    assert (logits.shape, logits.dtype, logits.device) == ((*ROWS, WORDS), torch.float32, X.device)
+    assert logits.requires_grad
+    assert not logits.is_leaf
+    assert not logits.detach().requires_grad
+    assert len(logits) == ROWS[0]
+    assert head.made == 0
+
+
+def test_their_numbers_are_those_of_the_head(model, head):
+    logits = model(X)
+    with torch.no_grad():
+        expected = model(X)
+    assert type(expected) is torch.Tensor
+    assert torch.equal(logits.cpu(), expected)
+    saved = io.BytesIO()
+    torch.save(logits.detach(), saved)
+    pickled = torch.load(io.BytesIO(saved.getvalue()))
+    assert torch.equal(pickled, expected)
+    assert "tensor(" in repr(logits)
+    assert head.made == 1  # detached ones are a view
+
+
+@pytest.mark.usefixtures("head")
+def test_evaluation_has_plain_logits(model):
+    model.eval()
+    assert type(model(X)) is torch.Tensor
+
+
+def test_second_derivatives_are_the_same(model):
+    def loss_of(logits):
+        gradients = torch.autograd.grad(flat_loss(logits), list(model.parameters()), create_graph=True)
+        return sum(one.pow(2).sum() for one in gradients)
+
+    plain, chunked, _ = both(model, loss_of)
+    assert_close(plain, chunked, 1e-5)
+
+
+def test_a_loss_may_be_scaled_and_its_graph_kept(model):
+    def twice(logits):
+        loss = 1024 * flat_loss(logits)
+        loss.backward(retain_graph=True)
+        return loss
+
+    plain, chunked, _ = both(model, twice)
+    assert_close(plain, chunked)
+
+
+@pytest.mark.usefixtures("head")
+def test_without_a_label_there_is_no_number(model):
+    assert flat_loss(model(X), torch.full_like(Y, IGNORED)).isnan()
+
+
+@pytest.mark.usefixtures("head")
+def test_an_empty_batch_has_an_empty_loss(model):
+    loss = flat_loss(model(X[:0]), Y[:0], reduction="sum")
+    loss.backward()
+    assert loss == 0
+    assert not model.head.weight.grad.any()
+
+
+def test_autocast_is_followed(model):
+    def autocast_loss(x):
+        with torch.autocast("cpu", torch.bfloat16):
+            logits = model(x)
+            assert logits.dtype == torch.bfloat16
+            return flat_loss(logits)
+
+    plain = autocast_loss(X)
+    plain.backward()
+    expected = model.head.weight.grad.clone()
+    model.zero_grad()
+    put_around(model.head, [Head("head")])
+    chunked = autocast_loss(X)
+    chunked.backward()
+    release(model.head)
+    assert chunked.dtype == plain.dtype
+    torch.testing.assert_close(chunked, plain, rtol=1e-2, atol=0)
+    assert (model.head.weight.grad - expected).abs().max() <= 0.03 * expected.abs().max()
+
+
+@pytest.mark.usefixtures("head")
+def test_logits_of_changed_weights_are_refused(model):
+    logits = model(X)
+    flat_loss(logits).backward()
+    torch.optim.SGD(model.parameters(), 0.1).step()
+    with pytest.raises(RuntimeError, match=r"before optimizer.step\(\)"):
+        logits.argmax(-1)
+
+
+@pytest.mark.parametrize("way", ["view", "flattened", "shifted", "cast", "smoothed", "masked", "softcap", "distilled"])
+def test_the_source_that_is_given_out_trains_alike(model, way):
+    source = script(Config(frozenset([Choice("head/cross_entropy", "chunk")])), {"model": "Model"})
+    given = {}
+    exec(source, given)  # noqa: S102  (what a user saves and imports)
+    loss_of = {**LOSSES, **OTHERS}[way]
+    plain = step(model, loss_of)
+    given["apply_recompute"](model)
+    assert_close(plain, step(model, loss_of))
+
+
+def test_a_plan_is_found_and_applied(model):
+    found = detect(model, (X,), {})
+    board = found.switchboard(model)
+    choice = Choice("head/cross_entropy", "chunk")
+    assert choice.site in board.sites
+    assert choice in {one for plan in space_of(found, board, None).plans for one in plan.choices}
+    board.set([choice])
+    assert isinstance(model(X), Logits)
+    board.set([])
+    assert type(model(X)) is torch.Tensor
+
+
+CHUNKS = Choice("head/cross_entropy", "chunk")
+
+
+class WithLoss(Model):
+    """A model that computes its loss, with a head that LoRA adds a product to."""
+
+    def __init__(self, *, adapts=False):
+        super().__init__()
+        self.adapted = nn.Sequential(nn.Linear(8, 2, bias=False), nn.Linear(2, WORDS, bias=False)) if adapts else None
+
+    def forward(self, x, labels):
+        hidden = torch.tanh(self.inner(self.words(x)))
+        logits = self.head(hidden)
+        if self.adapted is not None:
+            logits = logits + self.adapted(hidden) * 0.5
+        return functional.cross_entropy(logits.view(-1, WORDS), labels.view(-1)), logits
+
+
+def gradients_of(model):
+    loss, _ = model(X, Y)
+    loss.backward()
+    found = {name: one.grad.clone() for name, one in model.named_parameters()}
+    model.zero_grad()
+    return loss.detach(), found
+
+
+def test_the_products_of_lora_are_one_head():
+    torch.manual_seed(0)
+    model = WithLoss(adapts=True)
+    found = detect(model, (X, Y), {})
+    (site,) = (site for site in found.sites if "chunk" in site.options)
+    assert site.occurrences == ("head", "adapted.1")
+    plain, board = gradients_of(model), found.switchboard(model)
+    board.set([Choice(site.name, "chunk")])
+    assert_close(plain, gradients_of(model))
+    assert not any(head.made for head in board.heads.values())
+
+
+def test_gradients_are_compared_within_the_tolerance_of_their_type():
+    torch.manual_seed(0)
+    model = WithLoss()
+    board = detect(model, (X, Y), {}).switchboard(model)
+    check = check_gradients(model, board, [CHUNKS], (X, Y), {})
+    assert check.agrees
+    assert 0 < check.worst < 1e-5
+
+
+def test_a_forecast_is_what_a_step_has_alive():
+    model = WithLoss()
+    found = detect(model, (X, Y), {})
+    board = found.switchboard(model)
+    steps = FakeSteps(model, (), Script((X, Y), {}), found.values)
+    for choices in ([], [CHUNKS]):
+        forecast = steps.run(board, choices)
+        board.set(choices)
+        with LiveBytes(tensors_of(model, (), (X, Y))) as live:
+            loss = model(X, Y)[0]
+            loss.backward()
+            model.zero_grad()
+        assert forecast.peak - forecast.base == live.peak - live.base
+
+
+def test_what_is_to_be_exact_has_no_chunks(model):
+    found = detect(model, (X,), {})
+    assert CHUNKS.site in {site.name for site in found.sites}
+    assert CHUNKS.site not in {site.name for site in found.exact().sites}
+
+
+def test_a_batch_of_one_chunk_has_no_plan(model):
+    assert CHUNKS.site not in {site.name for site in detect(model, (X[:2],), {}).sites}
+
+
+def test_a_plan_says_how_equal_gradients_are(model):
+    found = detect(model, (X,), {})
+    plans = space_of(found, found.switchboard(model), None).plans
+    assert {plan.id: plan.equal_within for plan in plans}[str(CHUNKS)] == 1e-4
+    assert not any(plan.equal_within for plan in plans if CHUNKS not in plan.choices)
+
+
+def test_the_norm_before_the_head_is_kept_beside_chunks():
+    torch.manual_seed(0)
+    model = WithLoss()
+    model.inner = nn.Sequential(nn.Linear(8, 8), nn.GELU(), nn.LayerNorm(8))
+    found = detect(model, (X, Y), {})
+    board = found.switchboard(model)
+    drops = [Choice(site.name, "drop") for site in found.sites if "drop" in site.options]
+    assert drops
+    assert {effect.site for effect in board.resolve([*drops, CHUNKS])} == {CHUNKS.site}
