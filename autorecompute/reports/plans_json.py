@@ -341,6 +341,7 @@ class Plans:
     insights: Annotated[tuple[Insight, ...], "Each cluster of places that are alike."]
     other_ranks: Annotated[tuple[Rank, ...], "Each further rank that trains along; all else is the first rank's."]
     problems: Annotated[tuple[str, ...], "Problems with what is switched on, a sentence each."]
+    notes: Annotated[tuple[str, ...], "What a reader of the plans has to know, and what was left alone and why."]
     presets: Annotated[dict[str, Config], "The configs that go by a name, each as its choices."]
     dims: Annotated[dict[str, Count], "The dimensions that savings are evaluated at."]
     first_batch_dims: Annotated[dict[str, Count], "The dimensions of the first batch."]
@@ -370,6 +371,7 @@ class Plans:
                 if rank
             ),
             problems=offer.problems,
+            notes=offer.notes,
             presets=detection.space.presets,
             dims=overview.dims,
             first_batch_dims=detection.dims,
