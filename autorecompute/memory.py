@@ -580,6 +580,16 @@ class PeakView:
         machine = self.none.machine
         return self.limit_bytes or (machine.memory_bytes if machine is not None else None)
 
+    def largest_batch_on_card(self, forecast: Forecast) -> int | None:
+        """Up to which batch the card should hold a config, if its allocator reserves the same share beyond its tensors.
+
+        ``None`` where nothing is known of a card, or there is no batch to change.
+        """
+        if self.card_limit is None or forecast.reserved_bytes is None or BATCH not in self.dims:
+            return None
+        for_tensors = self.card_limit * forecast.peak_bytes // max(forecast.reserved_bytes, 1)
+        return self.model.largest_batch(forecast.config, self.dims, for_tensors)
+
     def timelines(self) -> dict[str, Timeline]:
         """Return both timelines by the names of their configs, none first; one where it is the config."""
         configs = dict.fromkeys([Config(), self.config])

@@ -385,9 +385,9 @@ def _add_plans(verbs: Any) -> None:
     )
     parser.add_argument(
         "--card",
-        metavar="NAME",
-        help="with --fake: take the kernels of this card (4090, H100, 24GiB), and tell what PyTorch's allocator would "
-        "reserve on it",
+        metavar="NAME,...",
+        help="with --fake: take the kernels of this card, and tell what PyTorch's allocator would reserve on it; "
+        "several, such as 4090,H100,24GiB, make one table",
     )
     parser.add_argument(
         "--ranks",

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import argparse
 import contextlib
 import os
 import shlex
@@ -34,7 +35,6 @@ from autorecompute.waiting import interruptible
 from autorecompute.worker.protocol import MODULE_FLAG
 
 if TYPE_CHECKING:
-    import argparse
     from collections.abc import Iterable, Iterator, Sequence
 
     from autorecompute.backends.interface import ControllerBackend
@@ -242,6 +242,9 @@ def run(args: argparse.Namespace) -> None:
     if level is None:
         word = next((os.environ[name] for name in gather("LOG_VARIABLES") if name in os.environ), "").lower()
         level = "warning" if word in {"error", "fatal"} else word if word in LEVELS else None
+    if "," in (args.card or ""):
+        _compare_cards(args, level)
+        return
     overviews, view = look(args, level)
     for problem in overviews[0].offer.problems:
         print(f"autorecompute: {problem}", file=sys.stderr)
@@ -251,6 +254,18 @@ def run(args: argparse.Namespace) -> None:
         print(codec.dumps(Plans.of(overviews, view)))
     else:
         _print(args, level, overviews, view)
+
+
+def _compare_cards(args: argparse.Namespace, level: str | None) -> None:
+    """Look at the script on each of several cards, and print one table."""
+    if args.json or args.picture is not None:
+        raise UsageError("--json and --picture tell of one card. Name one with --card, or leave these out.")
+    views: list[PeakView] = []
+    for card in args.card.split(","):
+        _, view = look(argparse.Namespace(**{**vars(args), "card": card.strip()}), level)
+        assert view is not None, "a card's peak is asked for"
+        views.append(view)
+    text.print_cards(views, make_console())
 
 
 def _print(args: argparse.Namespace, level: str | None, overviews: Sequence[Overview], view: PeakView | None) -> None:

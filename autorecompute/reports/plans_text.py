@@ -14,7 +14,7 @@ from autorecompute.memory import Phase
 from autorecompute.plans import Config
 from autorecompute.plans.savings import BATCH, evaluate
 from autorecompute.reports.console import make_table, shorten
-from autorecompute.units import format_bytes, format_scaled, format_seconds
+from autorecompute.units import format_bytes, format_samples, format_scaled, format_seconds
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Iterator, Mapping, Sequence
@@ -140,7 +140,7 @@ def _table(*columns: str) -> Table:
     return make_table(*columns, words=words, whole=set(columns) - WRAPPED)
 
 
-WORDS = frozenset({"plan", "config", "answer"})
+WORDS = frozenset({"plan", "card", "config", "answer"})
 """Columns of words. All others hold figures."""
 NAME_WIDTH = 60
 MOST_ROWS = 12
@@ -204,11 +204,44 @@ def print_presets(view: PeakView, console: Console) -> None:
         "FLOPs again": [f"+{format_scaled(one.flops_again, 'FLOP')}" if one else "-" for one in estimates],
         "bytes again": [f"+{format_bytes(one.moved_bytes_again)}" if one else "-" for one in estimates],
         "step, estimated": map(format_estimate, estimates),
+        "samples/s": [_format_samples_of(view, forecast) for forecast in found],
         "answer": [_answer_on_card(view, forecast) for forecast in card],
+        "largest batch": [_format_largest(view, forecast) for forecast in card],
     }
     head = f"\nThe presets on {describe_machine(machine)}; nothing was run there"
     memory = _memory_lines(view) if card else ()
     _print_columns(console, [head, *memory, *_time_lines(estimate, machine)], columns)
+
+
+def print_cards(views: Sequence[PeakView], console: Console) -> None:
+    """Print the presets on several cards in one table."""
+    rows = [(view, name, forecast) for view in views for name, forecast in _presets(view).items()]
+    columns = {
+        "card": [view.none.machine.name if view.none.machine else "-" for view, *_ in rows],
+        "config": [name for _, name, _ in rows],
+        "reserved": [format_bytes(forecast.reserved_bytes) for *_, forecast in rows],
+        "of": [format_bytes(view.card_limit) for view, *_ in rows],
+        "samples/s": [_format_samples_of(view, forecast) for view, _, forecast in rows],
+        "answer": [_answer_on_card(view, forecast) for view, _, forecast in rows],
+        "largest batch": [_format_largest(view, forecast) for view, _, forecast in rows],
+    }
+    at = _name_dims(views[0].dims)
+    _print_columns(console, [f"\nThe presets on {len(views)} cards, forecast at {at}; nothing was run there"], columns)
+    console.print(Text("samples/s: at the full speed of the card, which no training reaches; they rank configs"))
+    console.print(Text("largest batch: where the allocator reserves as much beyond its tensors as at this one"))
+
+
+def _format_samples_of(view: PeakView, forecast: Forecast) -> str:
+    """Return the samples a second of one forward pass, estimated; a dash where nobody knows."""
+    batch, estimate = view.dims.get(BATCH), forecast.estimate
+    if batch is None or estimate is None or not estimate.step_seconds:
+        return "-"
+    return f"~{format_samples(batch / estimate.step_seconds)}"
+
+
+def _format_largest(view: PeakView, forecast: Forecast) -> str:
+    largest = view.largest_batch_on_card(forecast)
+    return "-" if largest is None else str(largest or "none")
 
 
 def format_estimate(estimate: Estimate | None) -> str:

@@ -174,15 +174,26 @@ def test_the_table_says_that_a_time_is_estimated_and_compares_what_is_reserved(l
     assert "step, estimated" in looked.stdout
     table = looked.stdout.partition("The presets on the card H100; nothing was run there")[2].splitlines()
     rows = {line.split()[0]: line for line in table if line}
-    assert rows["none"].endswith(("too large", "may not fit"))
-    assert rows["blocks"].endswith("should fit")
+    assert any(answer in rows["none"] for answer in ("too large", "may not fit"))
+    assert "should fit" in rows["blocks"]
     assert all("~" in rows[name] for name in ("none", "blocks", "all_on"))
+
+
+def test_several_cards_are_one_table_with_the_largest_batch_on_each(look):
+    table = look(SCRIPT, "--card", "h100, 1GiB").stdout.partition("The presets on 2 cards")[2].splitlines()
+    largest = {(line.split()[0], line.split()[1]): int(line.split()[-1]) for line in table if "should fit" in line}
+    assert {card for card, _ in largest} == {"H100", "1GiB"}
+    for card in ("H100", "1GiB"):
+        assert largest[card, "blocks"] > largest[card, "none"] > 0
+    assert largest["H100", "none"] == pytest.approx(79.18 * largest["1GiB", "none"], rel=0.5)
 
 
 @pytest.mark.parametrize(
     ("options", "words"),
     [
-        (("--fake", "--card", "H900"), ["H100"]),
+        (("--fake", "--card", "H900"), ["H100", "24GiB"]),
+        (("--fake", "--card", "H100,H900"), ["'H900' is not known"]),
+        (("--fake", "--card", "H100,A100", "--picture", "a.png"), ["--picture", "one card"]),
         (("--card", "H100"), ["--fake"]),
         (("--ranks", "2"), ["Add --fake"]),
         (("--fake", "--launcher", "torchrun --nproc-per-node 2"), ["--launcher", "--fake"]),
