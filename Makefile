@@ -61,7 +61,7 @@ PYTEST = -m pytest --numprocesses 2 --dist loadfile --durations 25
 LANES = $(PYTHON) .ci/lanes.py
 RECORD = $(LANES) record $(@:test-%=%)
 
-.PHONY: install install-torch26 system tune test lint test-unit test-fuzz fuzz test-torch26 test-ort-versions test-gpu golden-plans golden-plans-check bench bench-all bench-noise bench-load bench-hooks bench-search bench-live bench-anchors record-tables record-torch-tables bench-forecast bench-forecast-torch bench-fake bench-fake-ranks bench-estimators bench-by-hand bench-peers bench-compiled bench-outside-loss bench-torch-overheads bench-card card-sitting bench-virtual-card bench-torch-versions bench-droppable bench-harmless bench-own-cost bench-own-cost-ranks clean docs docs-serve test-browser test-workers bench-reuse bench-workers dashboard-picture pictures test-all lanes test-lint test-first-tuning test-smoke test-plain test-train test-ranks test-card test-compiled test-ortmodule test-wheel test-pages test-newest-torch
+.PHONY: install install-torch26 system tune test lint test-unit test-fuzz fuzz test-torch26 test-ort-versions test-gpu golden-plans golden-plans-check bench bench-all bench-noise bench-load bench-hooks bench-search bench-live bench-anchors record-tables record-torch-tables bench-forecast bench-forecast-torch bench-fake bench-fake-ranks bench-estimators bench-by-hand bench-vocabulary-head bench-peers bench-compiled bench-outside-loss bench-torch-overheads bench-card card-sitting bench-virtual-card bench-torch-versions bench-droppable bench-harmless bench-own-cost bench-own-cost-ranks clean docs docs-serve test-browser test-workers bench-reuse bench-workers dashboard-picture pictures test-all lanes test-lint test-first-tuning test-smoke test-plain test-train test-ranks test-card test-compiled test-ortmodule test-wheel test-pages test-newest-torch
 
 # Python compiles what is imported, of ten times as many files: that is most of the time of an installation.
 QUICKLY = --quiet --no-compile
@@ -265,6 +265,9 @@ bench-anchors: install
 
 bench-by-hand: install
 	$(VENV)/bin/python benchmarks/by_hand.py
+
+bench-vocabulary-head: install
+	OMP_NUM_THREADS=1 $(VENV)/bin/python benchmarks/vocabulary_head.py
 
 bench-peers: install
 	$(VENV)/bin/python benchmarks/peers.py

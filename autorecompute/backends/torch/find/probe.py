@@ -208,7 +208,8 @@ class Probe(TorchDispatchMode):  # type: ignore[misc]
         if number not in recorded and function.namespace != "prim":
             recorded[number] = Recorded.of(function, args, kwargs or {}, storages)
         if function is LOG_SOFTMAX:
-            self.heads.see_loss(*args, self.owner_of)
+            logits, dim, is_widened = args
+            self.heads.see_loss(logits, dim, is_widened, self.owner_of)
         result = function(*args, **(kwargs or {}))
         if function.namespace not in WITH_FAKES:
             self.values.keep_form(function, (args, kwargs or {}), result)
