@@ -169,6 +169,14 @@ class WorkerBackend(Protocol):
     def switch(self, config: Config, *, profiles: bool = False) -> None:
         """Train with another config from the next step on, between two steps; profile them until the next switch."""
 
+    def lacking_memory(self, config: Config) -> str | None:
+        """Run the step at hand with a config beside the training, and say what ran out of memory; empty where it fits.
+
+        It is asked for in a forward, before the model is called. ``None`` where nothing had to be run, or can be.
+        """
+        del config
+        return None
+
     def live_meter(self) -> LiveMeter | None:
         """Return a meter of live tensors; ``None`` where the device's allocator, or nobody, counts them."""
         return None

@@ -186,8 +186,8 @@ class Bench:
             message = self._ask(effort.order(config, self._batch))
             if isinstance(message, Measurement):
                 self._note_pace(message, effort)
-                # A script that cannot give another batch trains on.
-                if not message.outcome.is_measured and message.outcome is not Outcome.WRONG_BATCH:
+                # A script that cannot give another batch trains on, and so does one beside which memory ran out.
+                if not message.outcome.is_measured and message.outcome not in {Outcome.WRONG_BATCH, Outcome.OOM}:
                     self.close()  # a loss that is no number stays one, whatever is recomputed next
                 return mark_busy_host(message)
             has_measured = self._has_measured

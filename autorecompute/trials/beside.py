@@ -112,7 +112,7 @@ class TrainingBench(Bench):
         return self._detection
 
     def measure(self, config: Config, effort: Effort) -> Measurement:
-        """Measure a config in the next steps. Memory that runs out ends the training, and is a measurement.
+        """Measure a config in the next steps. Memory that runs out is a measurement, and may end the training.
 
         Where few steps may be spent, fewer are timed than the effort says.
 
@@ -134,6 +134,8 @@ class TrainingBench(Bench):
             return as_measurement(message)
         if not isinstance(message, Measurement) or message.outcome is Outcome.DIVERGED:
             self._end()
+        if message.outcome is Outcome.OOM:
+            return message  # beside the training, which goes on
         self._count(config, message, idle_steps=self._trained_steps - before - cost)
         return mark_busy_host(message)
 

@@ -159,8 +159,10 @@ class Agent:
         self._batches: list[int] = []
         self._loss: Any = None
         self._missed = self._skips = self._foreign_steps = self._backwards = 0
-        self._has_skipped = self._has_optimizer = False
+        self._has_skipped = self._has_run_beside = self._has_optimizer = False
         self._check: Check | None = None
+        self._first_check: Callable[..., GradientCheck] | None = None
+        self._fitting: Config | None = None  # the last one that had room
         self._postponed: Order | None = None
         self._awaited: Order | None = None
         self._warnings: tuple[str, ...] = ()
@@ -185,11 +187,15 @@ class Agent:
         if self.settings.watch is not None:
             self._before_bytes = self._use_meter(kind_in_use()).read().peak_bytes or 0
             return Config()
-        detection = detect() if self.settings.fakes else self._weighed(detect())
-        assert self.target_batch is not None, "a session is created in a forward"
-        origin = self._loader.origin if self._loader is not None and self.settings.override_loader else ""
-        self.line.send(replace(detection, batch=self.target_batch, loader=origin))
-        order = self._receive_first()
+        try:
+            detection = detect() if self.settings.fakes else self._weighed(detect())
+            assert self.target_batch is not None, "a session is created in a forward"
+            origin = self._loader.origin if self._loader is not None and self.settings.override_loader else ""
+            self.line.send(replace(detection, batch=self.target_batch, loader=origin))
+            order = self._receive_first()
+            self._fitting = order.config
+        finally:
+            self._first_check = None  # it holds the batch
         self._change_batch(order)
         # The first step of a process also builds the optimizer's state: it warms up beyond what was ordered.
         self._window = self._open(Order(config=order.config, warmup=order.warmup + 1, steps=order.steps))
@@ -205,16 +211,43 @@ class Agent:
         return replace(detection, resting_bytes=resting_bytes, outside_bytes=meter.outside_bytes())
 
     def on_forward(self, batch: int, check: Callable[..., GradientCheck]) -> None:
-        """Note the batch of one training forward, and look at a config on it if that was ordered."""
-        while (wanted := self._check) is not None:
-            self._check = None
-            self._look_at(wanted, check)
+        """Note the batch of one training forward, look at a config on it if that was ordered, and make sure of room."""
+        if not self.has_trained and self.settings.watch is None:
+            self._first_check = check
+        while self._check is not None or self._lacks_memory(batch):
+            wanted, self._check = self._check, None
+            if wanted is not None:
+                self._look_at(wanted, check)
         self._batches.append(batch)
         self.target_batch, self._first_batch = self.target_batch or batch, self._first_batch or batch
         is_missed = batch != self.target_batch and self._is_given_batch
         # At every miss: a script may make a loader anew for each epoch.
         if is_missed and self._loader is not None and not self._loader.apply(self.target_batch):
             self._give_up_batch(batch)
+
+    def _lacks_memory(self, batch: int) -> bool:
+        """Tell whether the config that is on runs out of memory beside the training; then it is not on any more."""
+        # Ranks would wait for one that does not train on.
+        if (
+            self._window is None
+            or not self.is_alone
+            or self.settings.watch is not None
+            or self.backend.has_open_forward
+        ):
+            return False
+        if batch != self.target_batch or self._awaited is not None:
+            return False
+        config = self._window.order.config
+        lacks = self.backend.lacking_memory(config)
+        self._has_run_beside |= lacks is not None
+        if not lacks:
+            self._fitting = config
+            return False
+        # Batches that were drawn before an order's still come, and fit under what was on before.
+        self._fitting = None if self._fitting == config else self._fitting
+        self.backend.switch(self._fitting or Config())
+        self._answer(Measurement(outcome=Outcome.OOM, message=lacks))
+        return True
 
     def on_several_models(self) -> None:
         """Do nothing: the first one is tuned beside the others."""
@@ -278,7 +311,8 @@ class Agent:
         self.steps += 1
         batches, self._batches = self._batches, []
         window, has_skipped = self._window or self._begin_watching(), self._has_skipped
-        self._has_skipped = False
+        has_run_beside = self._has_run_beside
+        self._has_skipped = self._has_run_beside = False
         window.observe()
         compile_seconds = self.backend.take_compile_seconds()
         wrong = next((batch for batch in batches if batch != self.target_batch), None)
@@ -296,6 +330,8 @@ class Agent:
             self._missed += 1
             if self._missed > script.MISSED_STEPS:
                 self._give_up_batch(wrong)
+        elif has_run_beside and window.is_timing:
+            window.discard_step()  # a batch longer than those before it came in it
         elif self._awaited is not None:
             self._missed = self._skips = 0
             window = self._begin(self._awaited)
@@ -338,12 +374,22 @@ class Agent:
         )
 
     def _receive_first(self) -> Order:
-        order = self.line.receive_order()
-        assert isinstance(order, Order), "nothing is looked at before the first measurement"
-        return order
+        """Return the first order to measure that there is room for; a session begins in a forward."""
+        while True:
+            order = self.line.receive_order()
+            if isinstance(order, Check):
+                assert self._first_check is not None, "a session begins in a forward"
+                self.line.send(self._look(order, self._first_check))
+            elif self.is_alone and (lacks := self.backend.lacking_memory(order.config)):
+                self.line.send(Measurement(outcome=Outcome.OOM, message=lacks))
+            else:
+                return order
+
+    def _look(self, wanted: Check, check: Callable[..., GradientCheck]) -> GradientCheck:
+        return check(wanted.config, compares=wanted.compares)
 
     def _look_at(self, wanted: Check, check: Callable[..., GradientCheck]) -> None:
-        self.line.send(check(wanted.config, compares=wanted.compares))
+        self.line.send(self._look(wanted, check))
         self._obey(self.line.receive_order())
 
     def _report(self, window: Window) -> None:
@@ -391,7 +437,7 @@ class Agent:
         return self._window
 
     def _change_batch(self, order: Order) -> bool:
-        """Have the script give the batch of an order, from the next one on; ``False`` where nothing here draws it."""
+        """Have the model get the batch of an order, from the next one on; ``False`` where nothing here can do that."""
         if order.batch is None or order.batch == self.target_batch:
             return True
         # Without a DataLoader that draws what the script was started with, nobody knows what its batch is made of.

@@ -71,7 +71,6 @@ class TrainingAgent(Agent):
         self.has_begun, self._fault = False, ""
         self._awaits_answer = False
         self._bar: Any = None
-        self._first_check: Callable[..., GradientCheck] | None = None
 
     def stop(self) -> None:
         """End the measurement that is going on."""
@@ -111,32 +110,24 @@ class TrainingAgent(Agent):
         """
         if not self.is_alone:
             self.line = self._ranks = join_ranks(self._side)
-        try:
-            config = super().on_session(detect)
-        finally:
-            self._first_check = None  # it holds the batch
+        config = super().on_session(detect)
         self._bar = _make_bar(self.settings.tuning_steps)
         self.has_begun = True
         return config
-
-    def on_forward(self, batch: int, check: Callable[..., GradientCheck]) -> None:
-        """Note the batch of one training forward, and look at a config on it if that was ordered."""
-        if not self.has_trained:
-            self._first_check = check
-        super().on_forward(batch, check)
-
-    def _receive_first(self) -> Order:
-        while isinstance(order := self.line.receive_order(), Check):
-            assert self._first_check is not None, "a session begins in a forward"
-            self.line.send(_look_at(order, self._first_check))
-        return order
 
     def _weighed(self, detection: Detection) -> Detection:
         # This process is the training, and holds what the detection left to its end.
         return super()._weighed(replace(detection, left_bytes=0))
 
+    def _look(self, wanted: Check, check: Callable[..., GradientCheck]) -> GradientCheck:
+        """Run the check; an exception in it would have come in a step of the training, and counts as disagreement."""
+        try:
+            return super()._look(wanted, check)
+        except Exception as error:  # noqa: BLE001  (the model's own code runs there)
+            return GradientCheck(agrees=False, worst=math.inf, steps=0, message=first_line(error))
+
     def _look_at(self, wanted: Check, check: Callable[..., GradientCheck]) -> None:
-        self.line.send(_look_at(wanted, check))
+        self.line.send(self._look(wanted, check))
         self._look_for_order(ANSWER_SECONDS)
 
     def _look_for_order(self, seconds: float) -> None:
@@ -145,7 +136,8 @@ class TrainingAgent(Agent):
             # A card may be steps behind its process, and so may the gradients of the first rank.
             self._meter.synchronize()
             self._ranks.end_step(self.steps)
-        order = self.line.poll(seconds)
+        # Where nothing that was tried has room, a step waits for what may have.
+        order = self.line.poll(seconds) if self._fitting is not None else self.line.receive_order()
         if order is not None:
             self._obey(order)
 
@@ -173,19 +165,13 @@ class TrainingAgent(Agent):
         self.line.send(Beat(step=self.steps, expected=expected_steps(self._schedulers, self.steps)))
         self.line.send(measurement)
         self._window, self._awaits_answer = None, True
+        if self._fitting is None:
+            self._look_for_order(0.0)
 
     def _give_up_batch(self, batch: int) -> None:
         known = self.target_batch
         text = f"The model receives a batch of {batch} now, not {known}, and peaks are known of {known}."
         self._fail(Outcome.WRONG_BATCH, text)
-
-
-def _look_at(wanted: Check, check: Callable[..., GradientCheck]) -> GradientCheck:
-    """Run the check; an exception in it would have come in a step of the training, and counts as disagreement."""
-    try:
-        return check(wanted.config, compares=wanted.compares)
-    except Exception as error:  # noqa: BLE001  (the model's own code runs there)
-        return GradientCheck(agrees=False, worst=math.inf, steps=0, message=first_line(error))
 
 
 NEXT_START = "Start again with a lower memory limit, and the search begins with less memory"

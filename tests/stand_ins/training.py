@@ -61,7 +61,7 @@ class Training:
         self.detection, self.orders = detection, list(orders)
         self.sent, self.happened = [], []
         self.held, self.peak, self.warnings, self.wrong = 700, 900, (), ""
-        self.compile_seconds = 0.0
+        self.compile_seconds, self.lacks = 0.0, {}
         self.optimizers = [Optimizer() for _ in range(3)]
         self.has_open_forward = False
         self.agent = Agent(self, self, Settings(target_batch=target))
@@ -98,6 +98,10 @@ class Training:
     def check(self, config, *, compares=True):
         self.happened.append(("checked" if compares else "looked at", config))
         return GradientCheck(agrees=True, worst=0.0, steps=3 * compares)
+
+    def lacking_memory(self, config):
+        """The backend: a step beside the training."""
+        return self.lacks.get(config)
 
     def why_nothing_trained(self):
         return ADVICE

@@ -228,6 +228,8 @@ class VirtualCard(TorchDispatchMode):
         return ones.tolist() if function in _TO_HOST else ones
 
     def _on_card(self, function, args, kwargs):
+        if torch.Tag.nondeterministic_seeded in function.tags:
+            self.random_state[1] += 1
         args, kwargs = tree_map_only(Tensor, self._fake, (args, kwargs))
         with self._fakes:
             try:

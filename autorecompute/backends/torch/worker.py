@@ -14,7 +14,8 @@ import torch
 from autorecompute import codec
 from autorecompute.backends.common import describe_device, observe_batch, on_few_samples
 from autorecompute.backends.interface import WorkerBackend
-from autorecompute.backends.torch.check.gradients import check_gradients
+from autorecompute.backends.torch.check.gradients import Step, check_gradients
+from autorecompute.backends.torch.check.room import lacking_memory
 from autorecompute.backends.torch.compiled.forms import (
     CLOCK,
     MEASURED,
@@ -26,7 +27,7 @@ from autorecompute.backends.torch.controller import MODEL, NAME
 from autorecompute.backends.torch.fake.live import StepLive, tensors_of, this_machine
 from autorecompute.backends.torch.fake.machine import kernels_of, with_whole_steps
 from autorecompute.backends.torch.fake.repeats import fragmented_bytes
-from autorecompute.backends.torch.fake.steps import Script, buckets_around
+from autorecompute.backends.torch.fake.steps import Script, buckets_around, returned_loss
 from autorecompute.backends.torch.fake.survey import bytes_of, rough_steps, survey_steps
 from autorecompute.backends.torch.fake.tensors import LargeTensorsAreFake, taken_for_real
 from autorecompute.backends.torch.find import own_checkpoints, refusals
@@ -55,6 +56,7 @@ from autorecompute.meters.host import HostMeter
 from autorecompute.plans import Config
 from autorecompute.plans.savings import BATCH
 from autorecompute.training_job import CHECKPOINTING, KEPT, REPLACED, Detection, read_allocator
+from autorecompute.units import MIB
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator, Mapping, Sequence
@@ -120,6 +122,10 @@ class TorchBackend(WorkerBackend):
         self._ran: weakref.WeakSet[Module] = weakref.WeakSet()
         self._batch: list[weakref.ref[Tensor]] = []
         self._sizes: dict[str, tuple[int, int]] = {}  # the least and the most so far
+        self._at_hand: tuple[Module, Any, Any] | None = None  # a model that is about to be called, and with what
+        self._had_room: dict[
+            Config, tuple[int, int]
+        ] = {}  # the most bytes held, and numbers given, where a step fitted
         self._told: tuple[str, ...] = ()
 
     def install(self, listener: Listener) -> None:
@@ -146,11 +152,14 @@ class TorchBackend(WorkerBackend):
 
     def about_to_run(self, root: Module, args: Sequence[Any], kwargs: Mapping[str, Any]) -> None:
         """Note that a module is about to be called in training."""
+        self._at_hand = root, args, kwargs
         try:
             self._meet(root, args, kwargs)
         except Exception as error:  # noqa: BLE001  (who listens says whether the training may go on)
             own_checkpoints.restore()
             self._listener.on_fault(error)
+        finally:
+            self._at_hand = None  # it holds the batch
 
     def _meet(self, root: Module, args: Sequence[Any], kwargs: Mapping[str, Any]) -> None:
         if root not in self._ran:
@@ -197,6 +206,30 @@ class TorchBackend(WorkerBackend):
         self._config = config
         for tuned in self._tuned.values():
             tuned.switch(config)
+
+    def lacking_memory(self, config: Config) -> str | None:
+        """Run the step at hand with a config beside the training, and say what ran out of memory; empty where it fits.
+
+        ``None`` where nothing was run. A step is run again where more is held beside it than before, or more is given
+        to the model: the optimizer has made its state, gradients of other batches are there, texts are longer. Not run
+        are a step on a CPU, which raises no error there; of a compiled model, which would be compiled; and of one whose
+        ranks gather weights.
+        """
+        assert self._at_hand is not None, "a model is about to be called"
+        root, args, kwargs = self._at_hand
+        device = next(root.parameters()).device
+        if device.type != "cuda" or self._no_fakes(root) or root not in self._tuned:
+            return None
+        held, given = torch.cuda.memory_allocated(device), sum(one.numel() for one in tensors_in((args, kwargs)))
+        most_held, most_given = self._had_room.get(config, (-1, -1))
+        if held <= most_held + NEGLIGIBLE_BYTES and given <= most_given:
+            return None
+        holds_result = keeps_result(calling_frame())
+        step = Step(root, args, kwargs, calls=self._calls, loss=returned_loss, holds_result=holds_result)
+        lacks = lacking_memory(step, self._tuned[root].board, config.choices)
+        if not lacks:
+            self._had_room[config] = max(held, most_held), max(given, most_given)
+        return lacks
 
     def live_meter(self) -> LiveMeter | None:
         """Count live tensors on a CPU; on a card the allocator does."""
@@ -429,6 +462,9 @@ class TorchBackend(WorkerBackend):
             else None,
         )
 
+
+NEGLIGIBLE_BYTES = 32 * MIB
+"""So much more or less is held from one step to the next, by a loss that is kept or a batch that was read ahead."""
 
 BENCHMARKS = (
     "torch.backends.cudnn.benchmark is on: cuDNN tries algorithms in the first steps. A trial does not count their "

@@ -2,6 +2,9 @@
 
 import dataclasses
 import json
+import os
+import subprocess
+import sys
 from pathlib import Path
 
 import pytest
@@ -9,7 +12,10 @@ import pytest
 import virtual_card
 from autorecompute.tuning.context import RESERVE_BYTES
 from autorecompute.units import MIB
+from autorecompute.worker.protocol import SETTINGS_VARIABLE
+from workplace import SCRIPTS
 
+SHORT = str(SCRIPTS / "short_of_memory.py")
 LLAMA = Path(__file__).parents[3] / "studies" / "llama_clm" / "train.py"
 SIZES = "--layers 4 --hidden 512 --heads 8 --key-value-heads 4 --sequence 1024 --autocast"
 BATCH = 16
@@ -20,10 +26,11 @@ LIMIT = 1300 * MIB
 
 @dataclasses.dataclass(frozen=True)
 class Tuned:
-    """Attributes: answer: What ``tune`` prints; outcomes: Those of its trials, by config."""
+    """Attributes: answer: What ``tune`` prints; outcomes: Those of its trials, by config; starts: Of its processes."""
 
     answer: dict
     outcomes: dict
+    starts: int
 
 
 @pytest.fixture(scope="module")
@@ -32,11 +39,11 @@ def tune(tmp_path_factory):
         place = tmp_path_factory.mktemp("card")
         paper = virtual_card.Paper(model="H100", clock=str(place / "clock"), total_bytes=total_bytes)
         arguments = ("tune", str(LLAMA), "--target-batch", str(BATCH), "--json", *options, "--", *SIZES.split())
-        done, _ = virtual_card.run(paper, *arguments, cwd=place)
+        done, spent = virtual_card.run(paper, *arguments, cwd=place)
         assert done.returncode == 0, done.stderr
         trials = [json.loads(file.read_text()) for file in place.glob("studies/*/trials/*/result.json")]
         outcomes = {trial["description"]: trial["measurement"]["outcome"] for trial in trials}
-        return Tuned(json.loads(done.stdout), outcomes)
+        return Tuned(json.loads(done.stdout), outcomes, spent.starts)
 
     return tune
 
@@ -62,3 +69,48 @@ def test_on_a_card_that_is_the_limit_what_surely_runs_out_of_memory_is_not_tried
     assert "none" not in tuned.outcomes
     assert tuned.answer["baseline"]["outcome"] is None
     assert tuned.answer["best"]["confirmed"]
+
+
+@pytest.fixture(scope="module")
+def train_plainly(tmp_path_factory):
+    """Run the script without the tool; give what it prints."""
+
+    def train(*arguments):
+        paper = virtual_card.Paper(model="H100", clock=str(tmp_path_factory.mktemp("plain") / "clock"))
+        environment = {**os.environ, **paper.variables(), SETTINGS_VARIABLE: "a process with the card"}
+        command = [sys.executable, SHORT, *arguments]
+        done = subprocess.run(command, env=environment, capture_output=True, text=True, check=False)
+        assert done.returncode == 0, done.stderr
+        return done.stdout
+
+    return train
+
+
+def test_a_step_that_runs_out_of_memory_beside_a_training_leaves_nothing(train_plainly):
+    told = json.loads(train_plainly("--beside"))
+    for phase in ("forward", "backward"):
+        assert "out of memory" in told[phase]["lacks"]
+        assert (told[phase]["left"], told[phase]["is_same"]) == (0, True)
+    assert (told["fits"]["lacks"], told["fits"]["left"], told["fits"]["is_same"]) == ("", 0, True)
+    assert told["fits"]["peak"] == pytest.approx(told["peak"], rel=0.03)
+
+
+def test_memory_that_runs_out_while_it_is_tuned_does_not_end_a_training(train_plainly, tmp_path):
+    """The card has less than it is told: forecasts take what runs out of memory to fit."""
+    paper = virtual_card.Paper(model="H100", clock=str(tmp_path / "clock"), total_bytes=1250 * MIB)
+    options, steps = ("--memory-limit", "4GiB", "--study", "short", "--tuning-steps", "20"), ("--steps", "24")
+    done, spent = virtual_card.run(paper, "train", SHORT, *options, "--", *steps, cwd=tmp_path)
+    assert (done.returncode, done.stdout) == (0, train_plainly(*steps)), done.stderr
+    trials = [json.loads(file.read_text()) for file in tmp_path.glob("studies/*/trials/*/result.json")]
+    outcomes = [trial["measurement"]["outcome"] for trial in trials]
+    assert "oom" in outcomes
+    assert "ok" in outcomes
+    assert spent.starts == 1
+
+
+def test_trials_that_run_out_of_memory_cost_no_processes(tune):
+    """The card has less than it is told, also for those that confirm."""
+    tuned = tune("--memory-limit", str(LIMIT), total_bytes=LIMIT - 200 * MIB + virtual_card.CONTEXT_BYTES)
+    failed = list(tuned.outcomes.values()).count("oom")
+    assert tuned.answer["best"]["confirmed"]
+    assert tuned.starts <= failed

@@ -91,6 +91,11 @@ class FakeWorker:
             )
         )
 
+    def lacks_memory(self):
+        """Runs out of memory beside the training, which goes on."""
+        self.order()
+        self.channel.send(Measurement(outcome=Outcome.OOM, message="no memory for it"))
+
     def failed(self, outcome, message):
         self.channel.send(
             protocol.Failed(outcome=Outcome(outcome), message=message, trace=("line 1 of train.py", "line 2"))

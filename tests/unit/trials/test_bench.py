@@ -235,6 +235,13 @@ def test_a_watched_run_that_fails_is_a_measurement_too(make_bench, actions, outc
     assert measured.measure(CONFIG, EFFORT).outcome is Outcome.OK
 
 
+def test_a_worker_beside_which_memory_ran_out_measures_on(make_bench):
+    measured = make_bench("detect lacks_memory forever")
+    assert measured.measure(CONFIG, EFFORT).outcome is Outcome.OOM
+    assert measured.measure(CONFIG, EFFORT).outcome is Outcome.OK
+    assert measured.starts == 1
+
+
 def test_a_watched_run_that_is_refused_is_the_installations_fault(make_bench):
     with pytest.raises(SetupError, match="no_torch"):
         make_bench("refused:no_torch").watch({}, EFFORT, None)

@@ -155,3 +155,9 @@ def test_a_training_that_ends_ends_the_search(line, last):
 def test_what_stays_on_is_said_with_the_reason(line):
     line.bench.keep_config(CONFIG, "the best")
     assert line.heard == [KeepConfig(config=CONFIG, message="the best")]
+
+
+def test_memory_that_ran_out_beside_a_training_leaves_it_to_be_measured(line):
+    line.say(AGREES, Measurement(outcome=Outcome.OOM, message="CUDA out of memory"), AGREES, MEASURED)
+    assert line.bench.measure(CONFIG, EFFORT).outcome is Outcome.OOM
+    assert line.bench.measure(OTHER, EFFORT).outcome is Outcome.OK

@@ -3,8 +3,9 @@ import os
 
 import pytest
 
-from autorecompute.measurement import GradientCheck, Outcome
+from autorecompute.measurement import GradientCheck, Measurement, Outcome
 from autorecompute.plans import Config
+from autorecompute.training_job import Detection
 from autorecompute.worker.agent import Abandon, Agent
 from autorecompute.worker.protocol import Check, Order, Settings
 from autorecompute.worker.script import BACKWARDS_WITHOUT_OPTIMIZER, STEPS_WITHOUT_SESSION
@@ -241,3 +242,44 @@ def test_a_recompute_that_differs_is_a_wrong_gradient(training):
     training.wrong = "step 3: recompute of blocks.1 differs"
     training.steps(3)
     assert (training.sent[1].outcome, training.sent[1].message) == (Outcome.WRONG_GRADIENT, training.wrong)
+
+
+def test_a_config_for_which_memory_runs_out_beside_the_training_is_never_in_a_step(make_training):
+    training = make_training(orders=(FIRST, SECOND, FIRST), begins=True)
+    training.lacks = {SECOND.config: "CUDA out of memory"}
+    training.steps(3)
+    training.happened.clear()
+    with pytest.raises(SystemExit):
+        training.steps(1 + FIRST.warmup + FIRST.steps)
+    assert [told.outcome for told in training.sent[1:]] == [Outcome.OK, Outcome.OOM, Outcome.OK]
+    assert training.sent[2].message == "CUDA out of memory"
+    # It is taken back before any step: of batches that were drawn for another order, too.
+    assert [one for one in training.happened if isinstance(one, Config)] == [SECOND.config, CONFIG, CONFIG]
+
+
+def test_a_first_config_for_which_memory_runs_out_is_not_begun_with(make_training):
+    training = make_training(orders=(SECOND, FIRST))
+    training.lacks = {SECOND.config: "CUDA out of memory"}
+    assert training.begin() == CONFIG
+    assert [type(one) for one in training.sent] == [Detection, Measurement]
+    assert training.sent[1].outcome is Outcome.OOM
+
+
+def test_a_config_that_lacks_memory_once_the_optimizer_has_its_state_is_given_up(make_training):
+    training = make_training(begins=True)
+    training.steps(1)
+    training.lacks = {CONFIG: "CUDA out of memory"}
+    training.steps(1)
+    assert training.sent[-1].outcome is Outcome.OOM
+    assert SECOND.config in training.happened
+
+
+def test_a_step_beside_which_another_was_run_is_not_timed(training):
+    training.steps(2)
+    training.lacks = {CONFIG: ""}
+    training.steps(1)
+    training.lacks = {}
+    training.steps(1)
+    assert len(training.sent) == 1
+    training.steps(1)
+    assert len(training.sent[1].step_seconds) == FIRST.steps

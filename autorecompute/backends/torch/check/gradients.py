@@ -8,7 +8,7 @@ import functools
 import gc
 import math
 import weakref
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from types import MappingProxyType
 from typing import TYPE_CHECKING, Any
@@ -26,12 +26,12 @@ from autorecompute.backends.torch.find.structure import forgotten, gradients_of,
 from autorecompute.backends.torch.forecast.records import CHECKPOINT
 from autorecompute.backends.torch.switch.checkpoints import can_have_its_own, with_its_own
 from autorecompute.backends.torch.switch.intercepting import around_of, can_be_intercepted, put_around
-from autorecompute.backends.torch.switch.module_state import autocast_dtypes, copies_of, untouched, without_autocast
+from autorecompute.backends.torch.switch.module_state import autocast_dtypes, copies_of, out_of_autocast, untouched
 from autorecompute.measurement import GradientCheck, Outcome
 from autorecompute.plans import Choice
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterable, Iterator
+    from collections.abc import Iterable, Iterator
 
     from torch.nn import Parameter
 
@@ -141,6 +141,8 @@ class Step:
         scale: Factor of the loss.
         blocks: Modules that are run one by one, to hold less; none of them to run the model as a whole.
         calls: Number of calls of the model before the backward pass.
+        loss: Returns a number that a backward pass can start from, of what the model returns.
+        holds_result: True if what the model returns is held until the backward pass is over.
     """
 
     model: Module
@@ -150,6 +152,8 @@ class Step:
     scale: float = 1.0
     blocks: tuple[Module, ...] = ()
     calls: int = 1
+    loss: Callable[[Any], Tensor] = scalar_of
+    holds_result: bool = False
 
     def kept(self, tensor: Tensor) -> Tensor:
         """Return a tensor's copy to compare with."""
@@ -181,8 +185,11 @@ class Step:
             block_by_block(self.blocks) as asked,
         ):
             torch.manual_seed(seed)
-            loss = self.scale * sum(scalar_of(self._call()) for _ in range(self.calls))
-            with without_autocast():
+            results = [self._call() for _ in range(self.calls)]
+            loss = self.scale * sum(map(self.loss, results))
+            if not self.holds_result:
+                results.clear()
+            with out_of_autocast():
                 self._show_gradients(loss, named, asked, see)
             see(LOSS, loss.detach())
             for name, buffer in (*self.model.named_buffers(), *written()):
