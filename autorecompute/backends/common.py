@@ -98,15 +98,15 @@ def _tensors(value: Any) -> list[Any]:
     return [tensor for part in parts for tensor in _tensors(part)]
 
 
-def slice_batch(value: Any, batch: int) -> Any:
+def slice_batch(value: Any, batch: int, samples: int = COMPARED_SAMPLES) -> Any:
     """Return the same structure with every tensor of ``batch`` rows cut to its first few."""
     import torch
 
     def cut(item: Any) -> Any:
-        return slice_batch(item, batch)
+        return slice_batch(item, batch, samples)
 
     if isinstance(value, torch.Tensor):
-        return _cut_tensor(value, batch)
+        return _cut_tensor(value, batch, samples)
     if isinstance(value, MutableMapping):
         entries = copy.copy(value)  # of the same class: models read the entries of some as attributes
         for key, item in value.items():
@@ -146,15 +146,15 @@ def on_few_samples(
     return compare(tuple(args), dict(kwargs))
 
 
-def _cut_tensor(value: Any, batch: int) -> Any:
+def _cut_tensor(value: Any, batch: int, samples: int) -> Any:
     import torch
 
     if value.layout is not torch.strided or value.is_nested:  # the edges of a graph
         return value
     if value.dim() > 0 and value.shape[0] == batch:
-        return value[:COMPARED_SAMPLES]
+        return value[:samples]
     is_state = value.dim() == STATE_DIMENSIONS and value.shape[1] == batch
-    return value[:, :COMPARED_SAMPLES].contiguous() if is_state else value  # as kernels of recurrent layers want it
+    return value[:, :samples].contiguous() if is_state else value  # as kernels of recurrent layers want it
 
 
 TOLERANCES = {"float64": 1e-10, "float32": 1e-4, "float16": 1e-2, "bfloat16": 3e-2}

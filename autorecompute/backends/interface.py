@@ -28,6 +28,7 @@ class Listener(Protocol):
     fake_card: str | None  # that tensors without data stand for, empty for the CPU; ``None`` where tensors have data
     fake_ranks: int  # as one of how many ranks the script trains on such tensors; 0 for a script as it is
     replaces_checkpointing: bool  # the checkpoints that the script makes itself are to be switched off
+    is_surveyed: bool  # an earlier process of the script has told what its steps take
     is_trial: bool  # the process is there to be measured: its training leads nowhere
 
     def on_session(self, detect: Callable[[], Detection]) -> Config:
@@ -168,6 +169,11 @@ class WorkerBackend(Protocol):
 
     def switch(self, config: Config, *, profiles: bool = False) -> None:
         """Train with another config from the next step on, between two steps; profile them until the next switch."""
+
+    def give_batch(self, batch: int) -> bool:
+        """Have the model receive so many samples of each batch from now on; ``False`` where that cannot be."""
+        del batch
+        return False
 
     def lacking_memory(self, config: Config) -> str | None:
         """Run the step at hand with a config beside the training, and say what ran out of memory; empty where it fits.

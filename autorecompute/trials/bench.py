@@ -113,7 +113,7 @@ class Bench:
         self._worker: WorkerProcess | None = None
         self._detection: Detection | None = None
         self._other_detections: tuple[Detection, ...] = ()
-        self._has_measured = False
+        self._has_measured = self._surveyed = False
         self._pace: float | None = None
         self.log = logs / "00.log"
         self.output_at = "Its output: {log}"
@@ -161,10 +161,11 @@ class Bench:
                 self.close()
                 raise failure_to_start(message, self.log, self.take_output(), self.output_at.format(log=self.log))
             assert self._worker is not None, "it has just spoken"
-            is_first, self._detection = self._detection is None, message
+            is_first, self._detection = self._detection is None, self._detection if self._surveyed else message
             if is_first and not (self._is_debugged or self._job.fakes) and begins_too_large(message):
                 self.close()
                 return self.detect()
+            self._surveyed = True
             answers = self._worker.answers[1:]
             self._other_detections = tuple(answer for answer in answers if isinstance(answer, Detection))
         assert self._detection is not None, "a live worker has spoken"
@@ -273,6 +274,7 @@ class Bench:
             card=self._job.card,
             ranks=self._job.ranks,
             replaces_checkpointing=self._job.replaces_checkpointing,
+            is_surveyed=self._surveyed,
         )
 
     def _start_trials(self) -> Message:

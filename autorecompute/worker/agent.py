@@ -149,6 +149,7 @@ class Agent:
         self._is_given_batch = settings.override_loader and self._loader is not None
         self.fake_card = settings.card if settings.fakes else None
         self.fake_ranks, self.replaces_checkpointing = settings.ranks, settings.replaces_checkpointing
+        self.is_surveyed = settings.is_surveyed
         self._first_batch: int | None = None
         self._meter: Meter | None = None
         self._does_cpu_work, self._left_bytes, self._before_bytes = False, 0, 0
@@ -443,7 +444,9 @@ class Agent:
         # Without a DataLoader that draws what the script was started with, nobody knows what its batch is made of.
         drawn = self._loader.batch if self._loader is not None else None
         if self._loader is None or drawn is None or not (self._is_given_batch or drawn == self.target_batch):
-            return False
+            is_given = self.backend.give_batch(order.batch)
+            self.target_batch = order.batch if is_given else self.target_batch
+            return is_given
         self.target_batch, self._is_given_batch = order.batch, True
         self._loader.apply(order.batch)
         return True

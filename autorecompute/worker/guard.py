@@ -199,7 +199,7 @@ class Guard:
     on_step, on_skip = _passed_on("on_step"), _passed_on("on_skip")
     fake_card: str | None = None
     fake_ranks = 0
-    is_trial = False
+    is_trial = is_surveyed = False
 
     def __init__(self, agent: TrainingAgent, say: Say, *, is_first: bool = True) -> None:
         self._agent, self._backend = agent, agent.backend

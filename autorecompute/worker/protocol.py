@@ -103,8 +103,8 @@ class Order:
     of it before in this process, and it warms up only where that is not known.
 
     Attributes:
-        batch: Samples that each forward must receive from now on; ``None`` for as many as until now. Only a DataLoader
-            that may be overridden can change it.
+        batch: Samples that each forward must receive from now on; ``None`` for as many as until now. A DataLoader that
+            may be overridden gives them, or what calls the model does.
     """
 
     config: Config
@@ -176,6 +176,7 @@ class Settings:
         fakes: True if tensors are to have no data: nothing is ordered after the detection.
         card: The card that such tensors stand for; empty for the CPU.
         ranks: Number of ranks of which the script trains on them as one, without the others; 0 for a script as it is.
+        is_surveyed: True if an earlier process of the script has told what its steps take; this one runs none for it.
         tuner: The controller's process, whose descendants are not others; ``None`` for this process alone.
         search: The search that the first rank starts beside itself; ``None`` where there is a controller already.
         tuning_steps: The most steps that trials may take, for a progress bar; 0 shows none.
@@ -192,6 +193,7 @@ class Settings:
     card: str = ""
     ranks: int = 0
     replaces_checkpointing: bool = False
+    is_surveyed: bool = False
     tuner: int | None = None
     search: SearchRequest | None = None
     tuning_steps: int = 0

@@ -198,7 +198,9 @@ OTHER_BATCHES = (
     "one batch: give it batches of one size for the tuning. The first dimension of the model's inputs is taken for it."
 )
 
-NO_OTHER_BATCH = "No DataLoader draws the batch, so that it cannot be changed while the script runs."
+NO_OTHER_BATCH = (
+    "No DataLoader draws the batch, and the model returns no loss, so that it cannot be changed while the script runs."
+)
 
 NO_SESSION = f"The script took {STEPS_WITHOUT_SESSION} optimizer steps without training a model that can be tuned."
 

@@ -27,7 +27,7 @@ from autorecompute.backends.torch.controller import MODEL, NAME
 from autorecompute.backends.torch.fake.live import StepLive, tensors_of, this_machine
 from autorecompute.backends.torch.fake.machine import kernels_of, with_whole_steps
 from autorecompute.backends.torch.fake.repeats import fragmented_bytes
-from autorecompute.backends.torch.fake.steps import Script, buckets_around, returned_loss
+from autorecompute.backends.torch.fake.steps import Script, buckets_around, loss_in, returned_loss
 from autorecompute.backends.torch.fake.survey import bytes_of, rough_steps, survey_steps
 from autorecompute.backends.torch.fake.tensors import LargeTensorsAreFake, taken_for_real
 from autorecompute.backends.torch.find import own_checkpoints, refusals
@@ -110,7 +110,8 @@ class TorchBackend(WorkerBackend):
         self._tuned: weakref.WeakKeyDictionary[Module, Tuned] = weakref.WeakKeyDictionary()
         self._is_alike: weakref.WeakKeyDictionary[Module, bool] = weakref.WeakKeyDictionary()
         self._config = Config()
-        self._has_told = False
+        self._has_told = self._returns_loss = False
+        self._drawn = 0  # samples that the script gives
         self._emitted: Callable[..., Tuned | None] | None = None  # in a process that nobody asks what there is
         self._open: set[object] = set()
         self._calls, self._read_calls = 1, 0  # nothing is read where nothing is detected
@@ -174,6 +175,7 @@ class TorchBackend(WorkerBackend):
             self._is_compiled = self._name.endswith(COMPILED)
         if self._is_alike[root]:
             batch = observe_batch([*args, *kwargs.values()])
+            self._drawn = batch if self._roots.samples is None else self._drawn
             for name, size in sizes_of(tensors_in((args, kwargs)), batch).items():
                 least, most = self._sizes.get(name, (size, size))
                 self._sizes[name] = min(least, size), max(most, size)
@@ -193,6 +195,7 @@ class TorchBackend(WorkerBackend):
             self._open.discard(mark)
             waiting.discard(close)
 
+        self._returns_loss = loss_in(result) is not None
         for tensor in tensors_in(result):
             if tensor.grad_fn is not None:  # a hook on a weight that is returned would stay there
                 tensor.register_hook(close)
@@ -206,6 +209,17 @@ class TorchBackend(WorkerBackend):
         self._config = config
         for tuned in self._tuned.values():
             tuned.switch(config)
+
+    def give_batch(self, batch: int) -> bool:
+        """Call the models with the first so many samples of each batch from now on; ``False`` if that may be noticed.
+
+        A script that makes the loss itself would hold it against all labels. Compiled models would be compiled anew.
+        """
+        roots = list(self._tuned)
+        if batch > self._drawn or not self._returns_loss or any(map(self._no_fakes, roots)):
+            return False
+        self._roots.samples = batch if batch < self._drawn else None
+        return True
 
     def lacking_memory(self, config: Config) -> str | None:
         """Run the step at hand with a config beside the training, and say what ran out of memory; empty where it fits.
@@ -399,6 +413,8 @@ class TorchBackend(WorkerBackend):
     def _survey(self, root: Module, tuned: Tuned, args: Sequence[Any], kwargs: Mapping[str, Any]) -> Survey:
         if reason := self._no_fakes(root):
             return None, reason
+        if self._listener.is_surveyed and not self._frozen:  # whose later steps are forecast in this process
+            return None, "an earlier process has told"
         script = self._script(root, observe_batch([*args, *kwargs.values()]), args, kwargs)
         try:
             steps = survey_steps(root, tuned.found, tuned.board, script, self._stands_for)

@@ -26,7 +26,7 @@ from tiny_models import Training, differences, make
 
 class Listener:
     fake_card, fake_ranks, on_failure = None, 0, None
-    replaces_checkpointing = is_trial = False
+    replaces_checkpointing = is_trial = is_surveyed = False
 
     def __init__(self, config, *, looks, batch):
         self.config, self.looks, self.target_batch = config, looks, batch
@@ -134,6 +134,34 @@ class Squares(nn.Sequential):
 
 def squares():
     return Squares(nn.Linear(256, 512), nn.GELU(), nn.Linear(512, 8))
+
+
+def test_no_step_is_run_on_fake_tensors_where_an_earlier_process_told_what_steps_take(begin):
+    listener, _ = begin()
+    listener.is_surveyed = True
+    train(make("gpt2"), steps=1)
+    (detection,) = listener.detections
+    assert detection.plans
+    assert TorchDetection.of(detection).steps is None
+
+
+def test_a_smaller_batch_is_cut_from_what_the_script_gives(begin):
+    listener, backend = begin()
+    training = make("gpt2")
+    train(training, steps=1)
+    for batch in (3, 4):
+        assert backend.give_batch(batch)
+        train(training, steps=1)
+    assert not backend.give_batch(5)
+    assert listener.batches == [4, 3, 4]
+
+
+def test_a_batch_is_not_cut_where_the_script_makes_the_loss_of_it(begin):
+    listener, backend = begin()
+    model = nn.Sequential(nn.Linear(32, 64), nn.GELU(), nn.Linear(64, 8))
+    take_step(sgd(model), model(torch.ones(64, 32)).square().mean())
+    assert listener.batches == [64]
+    assert not backend.give_batch(32)
 
 
 def test_a_weight_that_is_returned_gets_no_hooks(begin):

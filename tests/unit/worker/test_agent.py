@@ -111,6 +111,16 @@ def test_a_batch_cannot_be_ordered_of_a_script_that_takes_its_own(make_training)
     assert training.sent[1].batch == TARGET
 
 
+def test_a_batch_is_cut_from_the_scripts_own_where_nothing_draws_it(make_training):
+    training = make_training(orders=(FIRST, Order(config=CONFIG, warmup=1, steps=2, batch=3), SECOND), begins=True)
+    given = []
+    training.give_batch = lambda batch: given.append(batch) or True
+    training.steps(4)
+    assert given == [3]
+    training.steps(1 + 1 + 2, batch=3)
+    assert [told.batch for told in training.sent[1:]] == [TARGET, 3]
+
+
 def test_a_smaller_batch_has_come_before_its_config_is_on(make_training, monkeypatch):
     """A larger one, drawn ahead, might not fit under it; and a larger batch finds the config that it fits under."""
     then = (Order(config=config, warmup=1, steps=1, batch=batch) for config, batch in ((Config(), 3), (CONFIG, TARGET)))

@@ -16,6 +16,7 @@ from torch.nn.parallel import DistributedDataParallel
 from torch.optim import Optimizer
 from torch.optim.optimizer import register_optimizer_step_post_hook
 
+from autorecompute.backends.common import observe_batch, slice_batch
 from autorecompute.backends.torch.compiled.forms import has_compiled, original_of, refusals_of_compiled
 from autorecompute.backends.torch.fake.steps import FakeSteps
 from autorecompute.backends.torch.find import own_checkpoints
@@ -56,6 +57,7 @@ class Roots:
 
     Attributes:
         is_transformed: True once ``torch.func`` has called a module with weights that no optimizer holds.
+        samples: Roots are called with so many of the samples that they are given; ``None`` for all.
     """
 
     def __init__(
@@ -69,6 +71,7 @@ class Roots:
         self._roots: weakref.WeakSet[Module] = weakref.WeakSet()
         self._others: weakref.WeakSet[Module] = weakref.WeakSet()
         self._is_inside = self._is_on = self.is_transformed = False
+        self.samples: int | None = None
         self._on_failure: Callable[[Exception], None] = lambda _error: None
         self._put: list[tuple[Any, str, Any, Any]] = []
 
@@ -140,6 +143,9 @@ class Roots:
 
     def _run(self, root: Module, call: Callable[..., Any], args: Sequence[Any], kwargs: Mapping[str, Any]) -> Any:
         self._is_inside = True
+        if self.samples is not None:
+            batch = observe_batch([*args, *kwargs.values()])
+            args, kwargs = (slice_batch(given, batch, self.samples) for given in (tuple(args), dict(kwargs)))
         try:
             self._about_to_run(root, args, kwargs)
             try:
