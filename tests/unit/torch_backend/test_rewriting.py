@@ -12,6 +12,7 @@ from torch.utils.checkpoint import checkpoint
 
 from autorecompute.backends.torch.find.detection import detect
 from autorecompute.backends.torch.forecast.records import CHECKPOINT
+from autorecompute.backends.torch.switch import rewriting
 from autorecompute.backends.torch.switch.intercepting import around_of
 from autorecompute.backends.torch.switch.rewriting import mask_of, of_mask
 from autorecompute.plans import Choice
@@ -321,3 +322,56 @@ def test_two_ranks_that_train_together_get_the_bits_of_the_plain_step(tmp_path, 
     both = torch.multiprocessing.get_context("spawn").Barrier(2)
     torch.multiprocessing.spawn(_trained, (unused_port, tmp_path, both), nprocs=2)
     assert [(tmp_path / rank).read_text() for rank in "01"] == ["[]", "[]"]
+
+
+class Stream:
+    """A stream of a card, known by its name."""
+
+    def __init__(self, name, told):
+        self._name, self._told = name, told
+
+    def wait_stream(self, other):
+        self._told.append((self._name, "waits for", other._name))
+
+
+class Changes(torch.autograd.Function):
+    """Does something before the backward pass goes on."""
+
+    @staticmethod
+    def forward(ctx, x, change):
+        ctx.change = change
+        return x.clone()
+
+    @staticmethod
+    def backward(ctx, gradient):
+        ctx.change()
+        return gradient, None
+
+
+def test_what_was_made_again_on_one_stream_is_read_on_another_behind_a_wait(monkeypatch):
+    told, at = [], []
+    main, side = Stream("main", told), Stream("side", told)
+    monkeypatch.setattr(rewriting, "stream_of", lambda _: at[-1])
+    monkeypatch.setattr(torch.Tensor, "record_stream", lambda _, stream: told.append(("kept for", stream._name)))
+
+    class Two(nn.Module):
+        def __init__(self):
+            super().__init__()
+            self.first, self.last, self.other = nn.Linear(8, 8), nn.Linear(8, 8), nn.Linear(8, 8)
+
+        def forward(self, x):
+            x = functional.gelu(self.first(x))
+            last = Changes.apply(self.last(x), lambda: at.append(main))
+            return last + Changes.apply(self.other(x), lambda: at.append(side))
+
+    model = Two()
+    at.append(main)
+    expected = gradients(model, X)
+    at[:] = [main]
+    switched(model, X)
+    at[:] = [main]
+    told.clear()
+    assert same(gradients(model, X), expected)
+    # Of two products that save it the later one comes first in the backward pass, on the side stream.
+    waits = ("main", "waits for", "side")
+    assert told == [waits, waits, ("kept for", "main")]

@@ -242,32 +242,56 @@ def _dropping_hooks(
     """
     pending = 0
     seen: tuple[View, Sums | None] | None = None
-    value: Tensor | None = None
+    value: tuple[Tensor, Any] | None = None
+    home: Any = None
 
     def pack(tensor: Tensor) -> View:
-        nonlocal pending, seen
+        nonlocal pending, seen, home
         pending += 1
-        view = laid_out_as(tensor)
+        view, home = laid_out_as(tensor), stream_of(tensor.device)
         if watch is not None and seen is None:
             seen = (view, watch.sums_of(tensor))
         return view
+
+    def make() -> tuple[Tensor, Any]:
+        with torch.no_grad():
+            again = made(recipe, nodes, noted)
+            if watch is not None and seen is not None:
+                first_view, sums = seen
+                watch.compare(sums, first_view(again))
+        return again, stream_of(again.device)
 
     def unpack(view: View) -> Tensor:
         # Where the backward pass makes a graph of its own (``create_graph``), autograd puts what is made at the place
         # of what was dropped in the graph: what it was made by is of no interest.
         nonlocal pending, value
-        again = value
-        if again is None:
-            with torch.no_grad():
-                again = made(recipe, nodes, noted)
-                if watch is not None and seen is not None:
-                    first_view, sums = seen
-                    watch.compare(sums, first_view(again))
+        again, stream = value or make()
+        if value is not None:
+            read_behind(stream, again)
+        elif stream != home:
+            home.wait_stream(stream)  # the memory of what was read here goes back to that one
         pending -= 1
-        value = again if pending > 0 else None
+        value = (again, stream) if pending > 0 else None
         return view(again)
 
     return pack, unpack
+
+
+def stream_of(device: torch.device) -> Any:
+    """Return the stream of a card that is in use now; ``None`` for another device."""
+    return torch.cuda.current_stream(device) if device.type == "cuda" else None
+
+
+def read_behind(stream: Any, tensor: Tensor) -> None:
+    """Have what follows read a tensor once the stream that makes it has done so, and that one not reuse it before.
+
+    Autograd runs each node on the stream of its forward pass. What a recipe reads was there before what was dropped,
+    for which that stream has waited then; but two streams may read what only one of them has made again.
+    """
+    now = stream_of(tensor.device)
+    if now != stream:
+        now.wait_stream(stream)
+        tensor.record_stream(now)
 
 
 def made(recipe: Recipe, nodes: Mapping[int, Node], noted: Noted) -> Tensor:
