@@ -145,6 +145,57 @@ def test_no_step_is_run_on_fake_tensors_where_an_earlier_process_told_what_steps
     assert TorchDetection.of(detection).steps is None
 
 
+def squared(name, *, tells_form):
+    """An operator with a kernel of its own in either pass, which may tell the form of what it gives."""
+
+    @torch.library.custom_op(f"autorecompute_tests::{name}", mutates_args=())
+    def square(x: Tensor) -> tuple[Tensor, Tensor]:
+        return x * x, x.sum(-1)
+
+    @torch.library.custom_op(f"autorecompute_tests::{name}_backward", mutates_args={"into"})
+    def go_back(x: Tensor, gradient: Tensor, into: Tensor) -> Tensor:
+        into.copy_(2 * x * gradient)
+        return x.sum(-1)
+
+    def backward(ctx, gradient, _sums):
+        (x,) = ctx.saved_tensors
+        into = torch.empty_like(x)
+        go_back(x, gradient, into)
+        return into
+
+    def setup_context(ctx, inputs, output):
+        del output
+        ctx.save_for_backward(*inputs)
+
+    square.register_autograd(backward, setup_context=setup_context)
+    if tells_form:
+        square.register_fake(lambda x: (torch.empty_like(x), x.new_empty(x.shape[:-1])))
+        go_back.register_fake(lambda x, _gradient, _into: x.new_empty(x.shape[:-1]))
+    return square
+
+
+def test_an_operator_that_tells_nothing_of_its_form_takes_on_fake_tensors_what_it_was_seen_to_give(begin):
+    class Squares(nn.Module):
+        def __init__(self, square):
+            super().__init__()
+            self.first, self.last, self.square = nn.Linear(32, 256), nn.Linear(256, 8), square
+
+        def forward(self, x):
+            return self.last(self.square(torch.nn.functional.gelu(self.first(x)))[0]).square().mean()
+
+    told = []
+    for name, tells_form in (("told", True), ("untold", False)):
+        listener, backend = begin()
+        model = Squares(squared(name, tells_form=tells_form))
+        take_step(sgd(model), model(torch.ones(64, 32)))
+        backend.uninstall()
+        (detection,) = listener.detections
+        memory = memory_of(detection)
+        assert memory is not None, TorchDetection.of(detection).no_steps
+        told.append(memory.forecast(Config(), detection.dims).live_bytes)
+    assert told[1] == pytest.approx(told[0], rel=0.01)
+
+
 def test_a_smaller_batch_is_cut_from_what_the_script_gives(begin):
     listener, backend = begin()
     training = make("gpt2")

@@ -31,7 +31,7 @@ from torch.utils.data import DataLoader
 from torch.utils.weak import WeakIdKeyDictionary
 
 from autorecompute.backends.torch.fake.live import LiveBytes
-from autorecompute.backends.torch.find.storages import are_spread, looks_at_values
+from autorecompute.backends.torch.find.storages import WITH_FAKES, are_spread, looks_at_values
 from autorecompute.backends.torch.forecast.records import NOTHING, Amount
 from autorecompute.backends.torch.switch.module_state import exchanged
 from autorecompute.backends.torch.switch.script_state import kept
@@ -245,7 +245,14 @@ class FakeLiveBytes(LiveBytes):
         if looks_at_values(function, args):
             result = self._values.next(function)
             return result, self._operators.work_of(function, args, kwargs, result)
-        return self._operators.run(function, args, kwargs)
+        try:
+            return self._operators.run(function, args, kwargs)
+        except RuntimeError:
+            if function.namespace in WITH_FAKES:
+                raise
+            # It has a kernel, and nothing that tells the form of what that gives.
+            result = self._values.of_form(function, (args, kwargs))
+            return result, self._operators.work_of(function, args, kwargs, result)
 
 
 @contextlib.contextmanager

@@ -19,6 +19,7 @@ from autorecompute.backends.torch.find.recipes import Recorded
 from autorecompute.backends.torch.find.refusals import Reason, RefusalError
 from autorecompute.backends.torch.find.source import is_in_autograd_function, keeps_for_backward
 from autorecompute.backends.torch.find.storages import (
+    WITH_FAKES,
     Storages,
     Values,
     changed_by,
@@ -202,6 +203,8 @@ class Probe(TorchDispatchMode):  # type: ignore[misc]
         if number not in recorded and function.namespace != "prim":
             recorded[number] = Recorded.of(function, args, kwargs or {}, storages)
         result = function(*args, **(kwargs or {}))
+        if function.namespace not in WITH_FAKES:
+            self.values.keep_form(function, (args, kwargs or {}), result)
         if looks_at_values(function, args):
             self.values.record(self.path.partition("/")[0], function, result)
         if function is torch.ops.aten.bernoulli_.float:

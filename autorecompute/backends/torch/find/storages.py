@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Any
 
 import torch
 from torch import Tensor
-from torch.utils._pytree import tree_map_only
+from torch.utils._pytree import tree_leaves, tree_map_only
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Iterator
@@ -144,10 +144,26 @@ def _form_of(tensor: Tensor) -> functools.partial[Tensor]:
     return functools.partial(torch.empty_strided, size, stride, dtype=tensor.dtype, device=tensor.device)
 
 
+WITH_FAKES = frozenset({"aten", "prim", "prims"})
+"""Namespaces of operators that fake tensors can run."""
+
+
+def _forms_of(value: Any) -> tuple[Any, ...]:
+    """Return what a value is made of, of tensors their types and shapes."""
+    return tuple(
+        [(one.dtype, tuple(one.shape)) if isinstance(one, Tensor) else repr(one) for one in tree_leaves(value)]
+    )
+
+
 class Values:
-    """Values that modules look at, by the path of the innermost module, the operator, and their order."""
+    """Values that modules look at, by the path of the innermost module, the operator, and their order.
+
+    Of operators that are not torch's own, the forms of what they gave are known, too: their kernels may have nothing
+    that tells fake tensors.
+    """
 
     def __init__(self) -> None:
+        self._given: dict[tuple[Any, ...], Any] = {}
         self._recorded: dict[str, dict[Any, list[Any]]] = collections.defaultdict(lambda: collections.defaultdict(list))
         self._read: dict[str, collections.Counter[Any]] = collections.defaultdict(collections.Counter)
         self._stack: list[str | None] = [None]  # None: the script's own code
@@ -180,6 +196,30 @@ class Values:
     def record(self, path: str, function: Any, result: Any) -> None:
         """Keep what an operator gave that the module with this path called."""
         self._recorded[path][function].append(tree_map_only(Tensor, _form_of, result))
+
+    def keep_form(self, function: Any, arguments: Any, result: Any) -> None:
+        """Keep the form of what an operator gave for these arguments, where strides tell it."""
+        if any(one.layout is not torch.strided or one.is_nested for one in tensors_in(result)):
+            return
+        self._given[function, *_forms_of(arguments)] = tree_map_only(Tensor, _form_of, result)
+
+    def of_form(self, function: Any, arguments: Any) -> Any:
+        """Return what an operator gives for arguments of these forms.
+
+        One that runs in a backward pass alone was not seen. It is taken to write gradients where it is told, and to
+        return nothing that anybody reads.
+
+        Raises:
+            LookupError: it gave nothing for them.
+        """
+        known = self._given.get((function, *_forms_of(arguments)))
+        if known is not None:
+            return tree_map_only(functools.partial, lambda make: make(), known)
+        if torch._C._current_autograd_node() is None or any(key[0] is function for key in self._given):
+            raise LookupError(f"{function} was seen with other arguments, and no fake tensors can run it")
+        near = next(tensors_in(arguments))
+        empty = [near.new_empty(0) for _ in function._schema.returns]
+        return empty[0] if len(empty) == 1 else tuple(empty) or None
 
     def next(self, function: Any) -> Any:
         """Return the recorded value for an operator that looks now.
