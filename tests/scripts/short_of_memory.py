@@ -40,7 +40,7 @@ def left_by(model):
     return {
         "gradients": [one.grad is not None for one in model.parameters()],
         "calls": [block.calls for block in model.blocks],
-        "chance": [hash(random.getstate()), torch.get_rng_state().sum().item(), torch.cuda.get_rng_state().tolist()],
+        "chance": [sum(random.getstate()[1]), torch.get_rng_state().sum().item(), torch.cuda.get_rng_state().tolist()],
     }
 
 

@@ -98,9 +98,9 @@ def test_a_step_that_runs_out_of_memory_beside_a_training_leaves_nothing(train_p
 def test_memory_that_runs_out_while_it_is_tuned_does_not_end_a_training(train_plainly, tmp_path):
     """The card has less than it is told: forecasts take what runs out of memory to fit."""
     paper = virtual_card.Paper(model="H100", clock=str(tmp_path / "clock"), total_bytes=1250 * MIB)
-    options = ("--memory-limit", "4GiB", "--study", "short", "--tuning-steps", "60")
-    done, spent = virtual_card.run(paper, "train", SHORT, *options, cwd=tmp_path)
-    assert (done.returncode, done.stdout) == (0, train_plainly()), done.stderr
+    options, steps = ("--memory-limit", "4GiB", "--study", "short", "--tuning-steps", "20"), ("--steps", "24")
+    done, spent = virtual_card.run(paper, "train", SHORT, *options, "--", *steps, cwd=tmp_path)
+    assert (done.returncode, done.stdout) == (0, train_plainly(*steps)), done.stderr
     trials = [json.loads(file.read_text()) for file in tmp_path.glob("studies/*/trials/*/result.json")]
     outcomes = [trial["measurement"]["outcome"] for trial in trials]
     assert "oom" in outcomes
@@ -108,9 +108,9 @@ def test_memory_that_runs_out_while_it_is_tuned_does_not_end_a_training(train_pl
     assert spent.starts == 1
 
 
-def test_a_trial_that_runs_out_of_memory_costs_no_process(tune):
-    """The card has less than it is told."""
+def test_trials_that_run_out_of_memory_cost_no_processes(tune):
+    """The card has less than it is told, also for those that confirm."""
     tuned = tune("--memory-limit", str(LIMIT), total_bytes=LIMIT - 200 * MIB + virtual_card.CONTEXT_BYTES)
-    assert "oom" in tuned.outcomes.values()
+    failed = list(tuned.outcomes.values()).count("oom")
     assert tuned.answer["best"]["confirmed"]
-    assert tuned.starts == 2
+    assert tuned.starts <= failed

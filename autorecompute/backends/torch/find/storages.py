@@ -201,7 +201,9 @@ class Values:
         self._recorded[path][function].append(tree_map_only(Tensor, _form_of, result))
 
     def keep_form(self, function: Any, arguments: Any, result: Any) -> None:
-        """Keep the form of what an operator gave for these arguments."""
+        """Keep the form of what an operator gave for these arguments, where strides tell it."""
+        if any(one.layout is not torch.strided or one.is_nested for one in tensors_in(result)):
+            return
         self._given[function, *_forms_of(arguments)] = tree_map_only(Tensor, _form_of, result)
 
     def of_form(self, function: Any, arguments: Any) -> Any:
