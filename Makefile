@@ -15,6 +15,7 @@
 # make bench-search  replays the search on recorded tables, and shows it beside what Optuna's samplers came to there
 # make record-tables  records those tables; takes hours, and goes on where it stopped
 # make record-torch-tables  records tables in plain PyTorch; about half an hour each
+# make bench-time  plays whole tunings on recorded tables: steps of training until there is an answer, and what it loses
 # make bench-live  tunes a model of the tables from scratch, and looks its answer up
 # make bench-anchors  trains twice the batch in the same memory, on every study: make bench-anchors ORTMODULE=1 in ORTModules
 # make bench-reuse  measures what an answer costs that is known already
@@ -61,7 +62,7 @@ PYTEST = -m pytest --numprocesses 2 --dist loadfile --durations 25
 LANES = $(PYTHON) .ci/lanes.py
 RECORD = $(LANES) record $(@:test-%=%)
 
-.PHONY: install install-torch26 system tune test lint test-unit test-fuzz fuzz test-torch26 test-ort-versions test-gpu golden-plans golden-plans-check bench bench-all bench-noise bench-load bench-hooks bench-search bench-live bench-anchors record-tables record-torch-tables bench-forecast bench-forecast-torch bench-fake bench-fake-ranks bench-estimators bench-by-hand bench-vocabulary-head bench-peers bench-compiled bench-outside-loss bench-torch-overheads bench-card card-sitting bench-virtual-card bench-torch-versions bench-droppable bench-harmless bench-own-cost bench-own-cost-ranks clean docs docs-serve test-browser test-workers bench-reuse bench-workers dashboard-picture pictures test-all lanes test-lint test-first-tuning test-smoke test-plain test-train test-ranks test-card test-compiled test-ortmodule test-wheel test-pages test-newest-torch
+.PHONY: install install-torch26 system tune test lint test-unit test-fuzz fuzz test-torch26 test-ort-versions test-gpu golden-plans golden-plans-check bench bench-all bench-noise bench-load bench-hooks bench-search bench-time bench-live bench-anchors record-tables record-torch-tables bench-forecast bench-forecast-torch bench-fake bench-fake-ranks bench-estimators bench-by-hand bench-vocabulary-head bench-peers bench-compiled bench-outside-loss bench-torch-overheads bench-card card-sitting bench-virtual-card bench-torch-versions bench-droppable bench-harmless bench-own-cost bench-own-cost-ranks clean docs docs-serve test-browser test-workers bench-reuse bench-workers dashboard-picture pictures test-all lanes test-lint test-first-tuning test-smoke test-plain test-train test-ranks test-card test-compiled test-ortmodule test-wheel test-pages test-newest-torch
 
 # Python compiles what is imported, of ten times as many files: that is most of the time of an installation.
 QUICKLY = --quiet --no-compile
@@ -222,7 +223,7 @@ $(ORT_VENVS)/%/.installed:
 		-e 's/^sympy==.*/sympy==1.13.1/' constraints.txt > $(ORT_VENVS)/$*/constraints.txt
 	$(ORT_VENVS)/$*/bin/python -m pip install $(QUICKLY) --constraint $(ORT_VENVS)/$*/constraints.txt \
 		onnxruntime-training-cpu==$* torch numpy "onnx>=1.16,<1.17" setuptools "transformers>=4.48,<5" \
-		cattrs matplotlib nvidia-ml-py optuna psutil rich sympy pytest
+		matplotlib nvidia-ml-py optuna psutil rich sympy pytest
 	PYTHONPATH=$(CURDIR) $(ORT_VENVS)/$*/bin/python -m autorecompute doctor --fix
 	touch $@
 
@@ -249,6 +250,9 @@ bench-hooks: install
 
 bench-search: install
 	$(VENV)/bin/python benchmarks/replay/bench.py
+
+bench-time: install
+	PYTHONPATH=benchmarks/replay OMP_NUM_THREADS=1 $(VENV)/bin/python benchmarks/time_to_answer.py
 
 bench-live: install
 	$(VENV)/bin/python benchmarks/replay/live.py bert_mlm
