@@ -63,6 +63,14 @@ def flat_loss(logits, labels=Y, **options):
     return functional.cross_entropy(logits.reshape(-1, WORDS), labels.reshape(-1), **options)
 
 
+def hidden_of(model):
+    return torch.tanh(model.inner(model.words(X)))
+
+
+def plain_logits(model):
+    return functional.linear(hidden_of(model), model.head.weight, model.head.bias)
+
+
 LOSSES = {
     "view": lambda logits: functional.cross_entropy(logits.view(-1, logits.size(-1)), Y.view(-1)),
     "a module": lambda logits: nn.CrossEntropyLoss()(logits.view(-1, WORDS), Y.view(-1)),
@@ -262,12 +270,36 @@ def test_autocast_is_followed(model):
 
 
 @pytest.mark.usefixtures("head")
-def test_logits_of_changed_weights_are_refused(model):
-    logits = model(X)
-    flat_loss(logits).backward()
-    torch.optim.SGD(model.parameters(), 0.1).step()
-    with pytest.raises(RuntimeError, match=r"before optimizer.step\(\)"):
-        logits.argmax(-1)
+def test_logits_that_are_used_behind_a_step_are_made_before_the_next_ones(model, caplog):
+    optimizer = torch.optim.SGD(model.parameters(), 0.1)
+
+    def step():
+        logits = model(X)
+        flat_loss(logits).backward()
+        with torch.no_grad():
+            hidden, expected = hidden_of(model), plain_logits(model)
+        optimizer.step()
+        return logits, hidden, expected
+
+    logits, hidden, _ = step()
+    with torch.no_grad():
+        assert torch.equal(logits.argmax(-1), functional.linear(hidden, model.head.weight, model.head.bias).argmax(-1))
+    assert "these are made with the new weight" in caplog.text
+    for _ in range(2):
+        logits, _, expected = step()
+        assert torch.equal(logits.detach() + 0, expected)
+        assert not logits.argmax(-1).requires_grad
+    assert caplog.text.count("used after optimizer.step()") == 1
+
+
+@pytest.mark.usefixtures("head")
+def test_logits_of_an_input_that_was_written_into_are_refused(model):
+    hidden = hidden_of(model)
+    logits = model.head(hidden)
+    with torch.no_grad():
+        hidden.zero_()
+    with pytest.raises(RuntimeError, match="input was written into"):
+        logits.sum()
 
 
 @pytest.mark.parametrize("way", ["view", "flattened", "shifted", "cast", "smoothed", "masked", "softcap", "distilled"])

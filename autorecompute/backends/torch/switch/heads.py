@@ -3,10 +3,12 @@
 from __future__ import annotations
 
 import logging
+import weakref
 from typing import TYPE_CHECKING, Any
 
 import torch
 from torch import Tensor
+from torch.optim.optimizer import register_optimizer_step_pre_hook
 
 from autorecompute.backends.torch.switch.chunks import Autocast, Recipe, Term
 from autorecompute.backends.torch.switch.logits import Logits, Origin
@@ -29,12 +31,30 @@ class Head:
 
     def __init__(self, path: str) -> None:
         self.path, self.made = path, 0
+        self._is_kept, self._called = False, list[weakref.ref[Logits]]()
 
     def count_made(self) -> None:
         """Note that the logits of a call are made."""
         self.made += 1
         if self.made == 1:
-            _LOG.debug("the logits of %s are made: something else than a loss looks at them", self.path)
+            _LOG.warning("the logits of %s are made, and take memory: something else than a loss uses them", self.path)
+
+    def keep_from_now(self) -> None:
+        """Make logits before each step of the optimizer from now on: some were looked at behind one."""
+        if not self._is_kept:
+            self._is_kept = True
+            register_optimizer_step_pre_hook(torch.compiler.disable(lambda *_: self._keep()))
+            _LOG.warning(
+                "the logits of %s are used after optimizer.step(): these are made with the new weight. From the next "
+                "step on they are made before it, and take memory",
+                self.path,
+            )
+
+    def _keep(self) -> None:
+        for reference in self._called:
+            if (logits := reference()) is not None:
+                logits.keep()
+        self._called.clear()
 
     def __call__(self, forward: Callable[..., Any], module: Linear, /, *args: Any, **kwargs: Any) -> Any:
         """Call the module, or return its logits unmade in training."""
@@ -46,8 +66,11 @@ class Head:
         if not autocast.is_on and module.weight.dtype != dtype:
             return forward(*args, **kwargs)
         terms = [Term(hidden, module.weight, module.bias)]
-        origin = Origin.of(self.path, terms, self.count_made)
-        return Logits.of(terms, Recipe(dtype, hidden.device.type), dtype, hidden.dim() - 1, origin)
+        origin = Origin.of(self.path, terms, self.count_made, self.keep_from_now)
+        logits = Logits.of(terms, Recipe(dtype, hidden.device.type), dtype, hidden.dim() - 1, origin)
+        if self._is_kept:
+            self._called.append(weakref.ref(logits))
+        return logits
 
     def _can_wait(self, module: Linear, hidden: Tensor) -> bool:
         is_known = isinstance(hidden, Tensor) and not isinstance(hidden, Logits) and hidden.dim() > 1

@@ -33,14 +33,14 @@ from autorecompute.backends.torch.switch.chunks import (
 )
 
 if TYPE_CHECKING:
-    from collections.abc import Sequence
+    from collections.abc import Iterable, Sequence
 
     Answer = Callable[["Logits", Any, tuple[Any, ...], dict[str, Any]], Any]
 
 
 CHANGED = (
-    "The logits of {head} are looked at for the first time after the head's weight or input has changed, and cannot be "
-    "made any more. Look at them before optimizer.step(), or leave {head}/cross_entropy out of the plans."
+    "The logits of {head} are looked at for the first time after the head's input was written into, and cannot be made "
+    "any more. Leave {head}/cross_entropy out of the plans."
 )
 
 
@@ -50,34 +50,55 @@ class Origin:
 
     Attributes:
         path: Path of the head.
-        versions: What went into the products, with the count of changes that each had then.
-        tell: Called once when the logits of this call are made; ``None`` after that.
+        inputs: Its hidden states, with the count of changes that each had then.
+        weights: The same of its weights and biases.
+        made: Called once when the logits of this call are made; ``None`` after that.
+        late: Called when they are looked at after the optimizer has changed the weight: they are those of the new one.
     """
 
     path: str
-    versions: list[tuple[Tensor, int]]
-    tell: Callable[[], None] | None
+    inputs: list[tuple[Tensor, int]]
+    weights: list[tuple[Tensor, int]]
+    made: Callable[[], None] | None
+    late: Callable[[], None]
 
     @classmethod
-    def of(cls, path: str, terms: Sequence[Term], tell: Callable[[], None]) -> Self:
+    def of(cls, path: str, terms: Sequence[Term], made: Callable[[], None], late: Callable[[], None]) -> Self:
         """Note a call of which these are the terms."""
-        return cls(path, [(one, one._version) for term in terms for one in term if one is not None], tell)
+        weights = [one for term in terms for one in (term.weight, term.bias) if one is not None]
+        return cls(path, _counted(term.hidden for term in terms), _counted(weights), made, late)
 
-    def require_unchanged(self) -> None:
-        """Refuse to make logits of what has changed since."""
-        if any(one._version != version for one, version in self.versions):
+    @property
+    def is_late(self) -> bool:
+        """Tell whether the weight is another one by now."""
+        return _have_changed(self.weights)
+
+    def require_input(self) -> None:
+        """Refuse to make logits of an input that was written into, and tell where the weight is another one."""
+        if _have_changed(self.inputs):
             raise RuntimeError(CHANGED.format(head=self.path))
+        if self.is_late:
+            self.late()
 
     def note_made(self) -> None:
         """Note that logits are made."""
-        self.require_unchanged()
-        if self.tell is not None:
-            self.tell()
-            self.tell = None
+        self.require_input()
+        if self.made is not None:
+            self.made()
+            self.made = None
 
     def beside(self, other: Origin) -> Origin:
         """Return the origin of a sum of both."""
-        return Origin(self.path, [*self.versions, *other.versions], self.tell or other.tell)
+        inputs, weights = [*self.inputs, *other.inputs], [*self.weights, *other.weights]
+        return Origin(self.path, inputs, weights, self.made or other.made, self.late)
+
+
+def _counted(tensors: Iterable[Tensor]) -> list[tuple[Tensor, int]]:
+    return [(one, one._version) for one in tensors]
+
+
+def _have_changed(known: Sequence[tuple[Tensor, int]]) -> bool:
+    return any(one._version != version for one, version in known)
 
 
 class Logits(Tensor):  # type: ignore[misc]
@@ -163,11 +184,18 @@ class Logits(Tensor):  # type: ignore[misc]
         if self._values is None and self._is_anothers:
             self.origin.note_made()
             self._values = _Numbers.apply(self)
+        elif self._values is None and self.origin.is_late:  # nothing goes back through a step
+            self._values = self.numbers()
         elif self._values is None:
             self.origin.note_made()
             with torch.enable_grad() if self.requires_grad else contextlib.nullcontext():
                 self._values = self.recipe.values(self.terms).movedim(-1, self.words)
         return self._values
+
+    def keep(self) -> None:
+        """Make the logits before the optimizer changes the weight, for who looks at them after that."""
+        if not self.is_plain:
+            self._values = self.numbers()
 
     def write(self) -> None:
         """Have the logits, and all views of them, be what a script writes into from now on."""
@@ -498,7 +526,7 @@ def _scaled(term: Term, maps: Sequence[Map]) -> Term:
 
 def _in_chunks(logits: Logits, function: Callable[[Tensor, slice], Tensor]) -> Tensor:
     """Return the results of a function of rows, which lie in the first dimension."""
-    logits.origin.require_unchanged()
+    logits.origin.require_input()
     flat = _rearranged(logits, lambda hidden: hidden.reshape(-1, hidden.shape[-1]))
     rows = rows_at_once(flat[0].hidden.shape[-1])
     work = ByRows(logits.recipe, function, Autocast.of_now(logits.device.type), rows)
