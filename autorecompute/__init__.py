@@ -39,7 +39,7 @@ def auto(
     memory_limit: str | int | None = None,
     *,
     study: str | None = None,
-    tuning_steps: int = 100,
+    tuning_steps: int = 40,
 ) -> None:
     """Tune the training that begins now in its own first steps, and leave the best config on.
 

@@ -15,6 +15,7 @@ import json
 import math
 import random
 import statistics
+from dataclasses import replace
 from functools import partial
 from pathlib import Path
 from types import SimpleNamespace
@@ -23,6 +24,7 @@ from autorecompute.figures import RaceEnd
 from autorecompute.measurement import Measurement, Outcome, Trial
 from autorecompute.plans import Config
 from autorecompute.training_job import Device
+from autorecompute.trials.job import Effort
 from autorecompute.tuning.race import CONFIDENCE, FINALISTS, LOOKS, TIE, Finalist, race
 
 RECORDED = json.loads(Path(__file__).with_name("recorded_steps.json").read_text(encoding="utf-8"))
@@ -32,6 +34,7 @@ HALF = math.sqrt(LARGEST_SWING)
 """Drift and swings of this size reach the largest swing together."""
 
 FORMER_ROUNDS = 3
+TRIAL = Effort()
 
 
 def quiet(chance):
@@ -111,9 +114,10 @@ def run_race(difference, make_weather, seed):
     chance = random.Random(seed)
     seconds = [1.0 + number * difference for number in range(FINALISTS)]
     # The fastest stands at a random place, and has the highest peak.
-    entries = [_entry(number, peak_bytes=FINALISTS - number) for number in range(FINALISTS)]
-    chance.shuffle(entries)
     bench = ReplayBench(dict(zip(CONFIGS, seconds, strict=True)), make_weather(chance))
+    entries = [_entry(bench, number, peak_bytes=FINALISTS - number) for number in range(FINALISTS)]
+    chance.shuffle(entries)
+    bench.steps = 0
     raced = race(bench, entries, has_reference=True)
     longest = 1 / (1 - TIE)
     is_wrong = seconds[raced.standings[0].trial.number] > longest
@@ -127,12 +131,18 @@ def run_race(difference, make_weather, seed):
     }
 
 
-def _entry(number, peak_bytes):
-    measurement = Measurement(outcome=Outcome.OK, peak_bytes=peak_bytes, step_seconds=(1.0,), samples=1)
-    name = f"finalist {number}"
-    return Finalist(
-        trial=Trial(number=number, config=CONFIGS[number], description=name, reason="", measurement=measurement)
+def _entry(bench, number, peak_bytes):
+    """A finalist with its trial beside the reference, which is the first round."""
+    reference, found = (bench.measure(config, TRIAL) for config in (Config(), CONFIGS[number]))
+    trial = Trial(
+        number=number,
+        config=CONFIGS[number],
+        description=f"finalist {number}",
+        reason="",
+        measurement=replace(found, peak_bytes=peak_bytes),
+        reference_seconds=reference.median_step_seconds,
     )
+    return Finalist(trial=trial)
 
 
 def _former_winner(standings):

@@ -260,7 +260,13 @@ def _add_tune(verbs: Any) -> None:
         "--max-trials", type=_positive, default=40, metavar="N", help="configs to measure at most (default 40)"
     )
     parser.add_argument("--timeout", metavar="TIME", help="end with an answer within this time, such as 30m")
-    parser.add_argument("--steps", type=_positive, default=5, metavar="N", help="timed steps of a trial (default 5)")
+    parser.add_argument(
+        "--train-for",
+        metavar="TIME",
+        help="length of the training that the answer is for, such as 10h: what measuring on would gain over it is held "
+        "against what that takes (default 1h)",
+    )
+    parser.add_argument("--steps", type=_positive, default=2, metavar="N", help="timed steps of a trial (default 2)")
     parser.add_argument("--warmup", type=_positive, default=2, metavar="N", help="steps before them (default 2)")
     parser.add_argument(
         "--sampler", choices=SAMPLERS, default=SAMPLERS[0], help="what chooses the next trial (default model)"
@@ -288,9 +294,9 @@ def _add_train(verbs: Any) -> None:
     parser.add_argument(
         "--tuning-steps",
         type=_positive,
-        default=100,
+        default=40,
         metavar="N",
-        help="spend so many steps on trials at most, and 5 %% of those that a scheduler lets expect (default 100)",
+        help="spend so many steps on trials at most, and 5 %% of those that a scheduler lets expect (default 40)",
     )
     parser.add_argument(
         "--launcher", default="", metavar="COMMAND", help='what starts the ranks, such as "torchrun --nproc-per-node 2"'

@@ -18,7 +18,7 @@ from autorecompute.studies import StudyFolder
 from autorecompute.studies.records import trials_of_answer
 from autorecompute.studies.storage import parse_storage
 from autorecompute.trials.job import Effort
-from autorecompute.tuning.context import TuningSettings
+from autorecompute.tuning.context import UNTOLD_SECONDS, TuningSettings
 from autorecompute.tuning.session import TuningSession, default_name
 from autorecompute.units import parse_seconds
 from autorecompute.waiting import interruptible
@@ -34,6 +34,7 @@ def run(args: argparse.Namespace) -> None:
     """Tune, or answer from the finished study."""
     limit_bytes = parse_limit(args.memory_limit)
     timeout_seconds = parse_seconds(args.timeout) if args.timeout is not None else None
+    training_seconds = parse_seconds(args.train_for) if args.train_for is not None else UNTOLD_SECONDS
     require_installed(args.sampler)
     job = asked_job(args)
     batch, batches = args.target_batch, args.batches
@@ -52,6 +53,7 @@ def run(args: argparse.Namespace) -> None:
         sampler=args.sampler,
         is_fresh=args.fresh,
         turns_knobs=args.knobs,
+        training_seconds=training_seconds,
     )
     storage = _storage(args, is_for_one=batches is not None or args.knobs)
     label = batch if batches is None else in_a_name(batches)

@@ -30,6 +30,7 @@ if TYPE_CHECKING:
     from typing import Self
 
     from autorecompute.measurement import Measurement, Prediction, Trial
+    from autorecompute.result import Best
     from autorecompute.training_job import Detection
 
 
@@ -117,6 +118,7 @@ class LiveView:
         self._doing = "starting the script"
         self._expecting = ""
         self._leader: tuple[Trial, float | None] | None = None
+        self._usable = ""
         self._trial_began: float | None = None
         self._durations: list[float] = []
         self._searches = True
@@ -188,6 +190,12 @@ class LiveView:
         """Show as the best what is about to be confirmed, whatever single trials say, until the search goes on."""
         self._leader = (trial, relative_throughput)
 
+    def may_be_used(self, best: Best) -> None:
+        """Show the answer that there is from now on."""
+        speed = f"{format_relative(best.relative_throughput)}, " if best.relative_throughput is not None else ""
+        self._usable = f"{format_bytes(best.peak_bytes)}, {speed}confirmed: {best.description}"
+        self._say(escape(f"may be used from now on: {self._usable}"))
+
     def note(self, text: str) -> None:
         """Print a line of its own."""
         self._say(escape(text))
@@ -205,7 +213,8 @@ class LiveView:
             plane = draw_plane(self._trials, self._limit_bytes, width=width, height=PLANE_LINES, best=best)
         if self._console.options.ascii_only:
             plane = [line.translate(TYPED) for line in plane]
-        lines = [*plane, self._best(), f"now   {self._doing}", self._expecting, self._time()]
+        usable = f"yours {self._usable}" if self._usable else ""
+        lines = [*plane, self._best(), usable, f"now   {self._doing}", self._expecting, self._time()]
         shown = (printable(line) for line in lines if line)
         return Group(*(Text(line, no_wrap=True, overflow="ellipsis") for line in shown))
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+from dataclasses import replace
 from typing import TYPE_CHECKING
 
 import numpy as np
@@ -127,16 +128,19 @@ class ModelSearcher(Searcher):
     def _presets_to_measure(self, tried: Collection[Config], surrogate: Surrogate, *, few: bool) -> Sequence[Config]:
         """Return the presets whose figures everybody asks for; the others compete with all that there is.
 
-        Where memory is known, or a trial takes long for its config to be made ready, these are no recompute, the
-        leanest preset, which people switch on first, and the one that should be the fastest of those that should fit.
-        Opaque presets are measured, too, where nothing is forecast of them or they should be the fastest. What a rough
-        model of memory says is no reason to leave out what users know by name.
+        Where memory is known these are no recompute, and opaque presets of which nothing is forecast or that should be
+        the fastest: what others take is predicted, and steps are spent on what may be the answer. Where a trial takes
+        long for its config to be made ready, they are also the leanest preset, which people switch on first, and that
+        which should be the fastest of those that should fit. What a rough model of memory says is no reason to leave
+        out what users know by name.
         """
         places = {preset: self._candidates.places.get(preset) for preset in self._presets if not preset.is_none}
         known = {preset: place for preset, place in places.items() if place is not None}
         if not few or not known:
             return self._presets
         opaque = [preset for preset, place in places.items() if place is None and self._may_gain(preset, surrogate)]
+        if self._is_known:
+            return [Config(), *opaque]
         leanest = min(known, key=lambda preset: float(surrogate.peak_bytes[known[preset]]))
         fitting = [preset for preset, place in known.items() if surrogate.fits[place] >= LIKELY and preset != leanest]
         by_hand = sorted(fitting, key=lambda preset: float(surrogate.step[known[preset]]))[:1]
@@ -188,11 +192,29 @@ class ModelSearcher(Searcher):
         is_done = best is not None and (gain[place] < LEAST_GAIN * best or self._is_tired(fitting))
         if gain[place] <= 0 or is_done:
             return None
-        reason = f"{surrogate.fits[place]:.0%} to fit"
+        reason, expected = f"{surrogate.fits[place]:.0%} to fit", None
         if best is not None:
             lead = best / surrogate.step[place] - 1
             reason += f", {abs(lead):.1%} {'faster' if lead > 0 else 'slower'} than the best"
-        return self._proposal(self._candidates.config(place), reason, surrogate)
+            expected = float(allowed[place]) * self._expect_gain(trials, fitting, surrogate, place)
+        return replace(self._proposal(self._candidates.config(place), reason, surrogate), gain=expected)
+
+    def _expect_gain(
+        self, trials: Sequence[Trial], fitting: Sequence[float], surrogate: Surrogate, place: int
+    ) -> float:
+        """Return the share of the best step that a candidate should gain over it.
+
+        Here the two are compared, and what is not known of both alike tells nothing. The more trials in a row have
+        gained nothing, the less of it is to be believed: after n of them one in n + 2 gains something (Laplace's rule
+        of succession), and before the first of them one in two.
+        """
+        best, leader = min(zip(fitting, trials, strict=True), key=lambda pair: pair[0])
+        ahead, deviation = best - float(surrogate.step[place]), surrogate.step_deviation_from(leader, place)
+        units = np.array([ahead / deviation])
+        improvement = ahead * normal(units)[0] + deviation * math.exp(-0.5 * float(units[0]) ** 2) / math.sqrt(
+            2 * math.pi
+        )
+        return float(surrogate.fits[place] * improvement) / best * 2 / (2 + count_since_gain(fitting))
 
     def _is_tired(self, fitting: Sequence[float]) -> bool:
         patience = PATIENCE_WHERE_KNOWN if self._is_known else PATIENCE

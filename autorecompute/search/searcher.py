@@ -75,11 +75,16 @@ Limit: TypeAlias = Callable[[Sequence["Trial"]], int]
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Proposal:
-    """A config worth a trial, in its canonical form, with a few words for the one who watches."""
+    """A config worth a trial, in its canonical form, with a few words for the one who watches.
+
+    Attributes:
+        gain: Share of the best step that the trial should gain; ``None`` where nobody can tell, or it is tried anyhow.
+    """
 
     config: Config
     reason: str
     prediction: Prediction | None = None
+    gain: float | None = None
 
 
 def preset_reason(config: Config) -> str:

@@ -146,6 +146,19 @@ class Regression:
         deviations = self._scale * np.sqrt(np.maximum(spread, 0) + self.own**2)
         return features @ self.means + seen @ self._weights, deviations
 
+    def deviation_apart(self, features: np.ndarray, other: np.ndarray) -> np.ndarray:
+        """Return the standard deviation of the difference between unmeasured cases and another one.
+
+        What is believed of both alike makes no difference between them.
+        """
+        cases = np.vstack([features, other])
+        seen = self.covariance(cases, self._features)
+        believed = np.square(cases) @ np.square(self.deviations) + self.shared**2
+        spread = believed - np.einsum("ij,ij->i", seen @ self._precision, seen)
+        common = self.covariance(features, other[None])[:, 0] - seen[:-1] @ self._precision @ seen[-1]
+        found: np.ndarray = np.sqrt(np.maximum(spread[:-1] + spread[-1] - 2 * common, 0) + 2 * self.own**2)
+        return self._scale * found
+
     def settle(self, features: np.ndarray, value: float, own: float = 0.0) -> float:
         """Return a measured case's expected value: a measurement that stands out was partly luck.
 
@@ -240,6 +253,14 @@ class Surrogate:
         place = self._candidates.places.get(trial.config, self._candidates.full)
         own = 0.0 if trial.config in self._candidates.places else TIME_OF_OPAQUE
         return self._times.settle(self._time_features([place])[0], self._steps[trial.number], own)
+
+    def step_deviation_from(self, trial: Trial, place: int) -> float:
+        """Return the standard deviation of how much the step of a candidate differs from that of a trial."""
+        known = self._candidates.places.get(trial.config)
+        if known is None:
+            return float(self.step_deviation[place])
+        features = self._time_features([place, known])
+        return float(self._times.deviation_apart(features[:1], features[1])[0])
 
     def _learn_peaks(self, trials: Sequence[Trial], noted: Mapping[int, int], base_bytes: float) -> Regression:
         activations, off = self._activations, self._activations * self._firmness

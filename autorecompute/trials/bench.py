@@ -32,6 +32,9 @@ if TYPE_CHECKING:
 
 POLL_SECONDS = 0.1
 
+CHECK_STEPS = 2
+"""As so many steps counts a comparison of gradients: one with the config, and one without."""
+
 
 def _read_on(log: Path, places: dict[Path, int]) -> bytes:
     """Return what was written to a log since the last call, and note its place."""
@@ -93,6 +96,7 @@ class Bench:
 
     Attributes:
         output_at: A sentence for messages about where a worker's output is, with ``{log}`` for its file.
+        steps: Steps of the training that all processes were asked for so far.
     """
 
     def __init__(  # noqa: PLR0913  (what a worker is started with)
@@ -117,7 +121,7 @@ class Bench:
         self._pace: float | None = None
         self.log = logs / "00.log"
         self.output_at = "Its output: {log}"
-        self.starts = 0
+        self.starts = self.steps = 0
         self._taken: dict[Path, int] = {}
         self._whole_steps: dict[Config, GradientCheck] = {}
 
@@ -211,6 +215,7 @@ class Bench:
                     return first
             assert self._worker is not None, "a worker has just measured"
             self._worker.send(Check(config=config))
+            self.steps += CHECK_STEPS
             message = self._worker.receive(START_TIMEOUT_SECONDS)
             if isinstance(message, GradientCheck):
                 return message
@@ -241,6 +246,7 @@ class Bench:
         """
         self.close()
         watch = effort.order(Config())
+        self.steps += effort.watched_steps
         message = self._start(environment, batch, watch)
         self.close()
         return mark_busy_host(message if isinstance(message, Measurement) else as_measurement(message))
@@ -308,6 +314,8 @@ class Bench:
     def _ask(self, order: Order) -> Message:
         assert self._worker is not None, "detect() comes first"
         self._worker.send(order)
+        # Live tensors are counted in a step between those of the warm-up and the timed ones.
+        self.steps += order.warmup + (order.warmup > 0) + order.steps
         if self._pace is None or self._is_debugged:
             return self._wait(order)
         slow_step = max(self._pace * SLOWDOWN, LEAST_STALL_SECONDS)

@@ -28,15 +28,20 @@ class Effort:
 
     Attributes:
         warmup: Steps before the timed ones; 0 for a config that is timed in turns with others.
-        steps: Timed steps.
+        steps: Timed steps; in a trial the most of them.
         profiles: True if the last step is profiled, which takes time of its own.
         batch: Samples a forward instead of the target batch, on a bench that can change it.
     """
 
     warmup: int = 2
-    steps: int = 5
+    steps: int = 2
     profiles: bool = False
     batch: int | None = None
+
+    @property
+    def watched_steps(self) -> int:
+        """Return the steps of a process that is watched from its first one on, which is timed in no case."""
+        return 1 + self.warmup + self.steps
 
     def order(self, config: Config, target: int | None = None) -> Order:
         """Return the worker's order, with the target batch where the job has none."""

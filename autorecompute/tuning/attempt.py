@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
+import math
 import time
 from dataclasses import replace
 from typing import TYPE_CHECKING
 
 from autorecompute.errors import LeftToOthers
-from autorecompute.figures import Figures
+from autorecompute.figures import Figures, RaceEnd
 from autorecompute.measurement import Outcome
 from autorecompute.plans import Config
 from autorecompute.result import Result, SearchEnd
@@ -16,7 +17,17 @@ from autorecompute.tuning import rivals
 from autorecompute.tuning.budget import Task
 from autorecompute.tuning.confirmation import TELLING, Confirmer
 from autorecompute.tuning.explanations import advise_on_glibc
-from autorecompute.tuning.race import FINALISTS, TIE, Finalist, Race, fitting_finalists, is_faster
+from autorecompute.tuning.race import (
+    FINALISTS,
+    LOOKS,
+    TIE,
+    Finalist,
+    Race,
+    expected_gain,
+    fitting_finalists,
+    gap,
+    is_faster,
+)
 from autorecompute.tuning.rivals import Rival
 from autorecompute.tuning.searcher_factory import StudySearcher
 from autorecompute.units import format_bytes, format_count
@@ -44,6 +55,9 @@ start takes, which every process that confirms one costs, too."""
 SEARCHES = 2
 """A second search follows where everything that fits in its steps does not fit as a whole process, or all that is
 faster than what was confirmed."""
+
+UNSURE = 0.2
+"""What is confirmed is replaced for what it is slower by at the least, which is wrong with this chance."""
 
 NO_RACE = Race(standings=())
 
@@ -181,18 +195,23 @@ class Attempt:
         # Of several workers each would confirm the same early, and any of them can be stopped without loss.
         if self._ledger.store is None:
             return
-        reserve_seconds = self._context.reserve_seconds(trials)
+        context, reserve_seconds = self._context, self._context.reserve_seconds(trials)
         remaining = self._confirmer.remaining(trials)
         leanest = self._confirmer.leanest_beyond(trials)
-        finalist = Finalist(trial=leanest) if leanest is not None else next(iter(fitting_finalists(remaining)), None)
+        steps = self._searcher.expect_steps(trials)
+        finalist = (
+            Finalist(trial=leanest) if leanest is not None else next(iter(fitting_finalists(remaining, steps)), None)
+        )
         if finalist is None:
             return
         # A preset may be far from the limit, and its process may hold more or less than those that come near it.
-        presets = self._context.detection.space.presets.values()
+        presets = context.detection.space.presets.values()
         is_telling = leanest is not None or finalist.trial.config not in presets
         teaches = is_telling and self._confirmer.is_guess(trials)
         if self._confirmer.confirm_if_due(finalist, reserve_seconds, teaches=teaches):
             self._set_answer(self._keep(SearchEnd.INTERRUPTED))
+            if self._best is not None:
+                context.progress.may_be_used(self._best)
 
     def _give(self, result: Result, search_end: SearchEnd) -> Result:
         # What there was no time for is made up for by the next session, be the search at its end or not.
@@ -278,7 +297,8 @@ class Attempt:
         beside: dict[Config, Rival] = {}
         if not self._confirm([entry for entry in standings if entry.trial.config.is_none]):
             others = [entry for entry in standings if not entry.trial.config.is_none]
-            ranked = self._rank(others, trials, deadline_seconds=deadline_seconds)
+            ranked = self._rank(others, trials, steps, deadline_seconds=deadline_seconds)
+            ranked = self._with_confirmed_first(ranked, steps)
             # Before the fresh processes, which end the one that lives.
             if ranked and context.settings.batch is not None and context.settings.rival_batch is None:
                 in_place = rivals.compare_in_place(context, ranked[0], baseline, limit_bytes)
@@ -312,11 +332,44 @@ class Attempt:
             self._context.note(f"no smaller batch without recompute {known_of_it}")
         return rival
 
-    def _rank(self, standings: list[Finalist], trials: Sequence[Trial], *, deadline_seconds: float) -> list[Finalist]:
-        front, baseline = standings[:FINALISTS], _baseline_of(trials)
+    def _with_confirmed_first(self, ranked: list[Finalist], steps: Mapping[int, float]) -> list[Finalist]:
+        """Return them with what is confirmed at the top, where a process more for another one does not pay."""
+        known = next((entry for entry in ranked if entry.trial.config in self._confirmer.confirmed), None)
+        ranking, winner = self._race.ranking, ranked[0] if ranked else None
+        is_decided = ranking is not None and ranking.end is not RaceEnd.UNDECIDED
+        if known is None or winner is None or is_decided:
+            return ranked
+        own, others = steps[known.trial.number], steps[winner.trial.number]
+        is_raced = known.rounds and winner.rounds
+        gain = -math.expm1(-gap(known, winner, UNSURE).low) if is_raced else 1 - others / own
+        if self._context.pays(gain, self._context.expect(*self._confirmer.needs(winner.trial.config))):
+            return ranked
+        return [known, *(entry for entry in ranked if entry is not known)]
+
+    def _worth_ranking(self, standings: Sequence[Finalist], steps: Mapping[int, float]) -> list[Finalist]:
+        """Return the first one and those that may be faster, as far as it pays for the training to know.
+
+        What is confirmed is among them wherever there is a race: it is to be replaced by nothing slower.
+        """
+        if not standings:
+            return []
+        first, *others = standings[:FINALISTS]
+        seconds = self._context.expect(*[Task.ROUND] * LOOKS[0])
+        leads = [max(math.log(steps[other.trial.number] / steps[first.trial.number]), 0.0) for other in others]
+        near = [
+            other
+            for other, lead in zip(others, leads, strict=True)
+            if self._context.pays(expected_gain(lead, LOOKS[0]), seconds)
+        ]
+        known = [entry for entry in standings[1:] if entry.trial.config in self._confirmer.confirmed]
+        return [first, *near, *(entry for entry in known if near and entry not in near)]
+
+    def _rank(
+        self, standings: list[Finalist], trials: Sequence[Trial], steps: Mapping[int, float], *, deadline_seconds: float
+    ) -> list[Finalist]:
+        front, baseline = self._worth_ranking(standings, steps), _baseline_of(trials)
         has_reference = baseline is not None and baseline.measurement.outcome.is_measured
-        is_needless = len(front) == 1 and not has_reference
-        if not front or is_needless:
+        if len(front) < 2:  # noqa: PLR2004  (one alone has nobody to be ranked with)
             return standings
         earlier = self._earlier_race(front, trials)
         if earlier is not None and earlier.is_over:
@@ -328,11 +381,9 @@ class Attempt:
         if not self._context.budget.allows(*starts, *rounds, *winner_needs):
             self._context.note("no time left to race the finalists: they are ranked by their trials")
             return standings
-        what = "measuring once more, in rounds"
+        what = "racing in interleaved rounds what should be the fastest by all trials together"
         if earlier is not None:
             what = f"racing on after {format_count(earlier.rounds, 'round')} of an earlier session"
-        elif len(front) > 1:
-            what = "racing in interleaved rounds what should be the fastest by all trials together"
         names = ", ".join(self._context.detection.space.describe(entry.trial.config) for entry in front)
         self._context.note(f"{what}: {names}")
         end_seconds = self._context.budget.deadline_seconds - self._context.budget.expect(*winner_needs)
@@ -349,6 +400,7 @@ class Attempt:
             deadline_seconds=min(deadline_seconds, end_seconds - self._context.budget.expect(Task.CONFIRMATION)),
             end_seconds=end_seconds,
             earlier=earlier,
+            pays=self._context.pays,
             after_round=keep,
         )
         keep(raced)

@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING
 from autorecompute.measurement import GradientCheck, Measurement, Outcome
 from autorecompute.plans import Config
 from autorecompute.result import Best, Rejection
+from autorecompute.trials.bench import CHECK_STEPS
 from autorecompute.tuning.budget import Task
 from autorecompute.tuning.explanations import WHOLE_PROCESS_SHARE
 from autorecompute.tuning.race import TIE
@@ -33,6 +34,9 @@ PATIENCE, PATIENCE_TO_LEARN = 4.0, 1.0
 """The search has to have taken so many times what a confirmation costs before the first one: a fifth of the time at
 most goes into answers that may be overtaken. Where a whole process tells what all others need, waiting costs more than
 the process: trials that are held against a wrong guess are wasted."""
+
+USABLE_STEPS = 40
+"""After so many steps of the training there should be an answer that may be used."""
 
 SHORTEST_SEARCH_SECONDS = 20.0
 """A search that is stopped before has lost little."""
@@ -181,9 +185,10 @@ class Confirmer:
         return None if known is None else self._update(known, finalist)
 
     def confirm_if_due(self, finalist: Finalist, reserve_seconds: float, *, teaches: bool) -> bool:
-        """Confirm the best so far where it is new and time enough was spent; tell whether it was.
+        """Confirm the best so far where it is new and time or steps enough were spent; tell whether it was.
 
         A confirmation ends the script and starts it twice: by itself, and for the trials after it. So it has to be due.
+        The first one is before the next trial may take it beyond ``USABLE_STEPS``.
 
         ``reserve_seconds`` have to be left after it. Where the process teaches the limit of all trials, the config may
         be no better than what was confirmed before.
@@ -194,13 +199,21 @@ class Confirmer:
         price, budget = (*tasks, Task.START), self._context.budget
         patience = PATIENCE_TO_LEARN if teaches else PATIENCE
         patience_seconds = max(patience * budget.expect(*price), SHORTEST_SEARCH_SECONDS) * GROWTH**self._early
-        is_patient = time.monotonic() - self._began_seconds >= patience_seconds
+        is_patient = self._is_first_due() or time.monotonic() - self._began_seconds >= patience_seconds
         if not is_patient or not budget.allows(*price, Task.TRIAL, reserve_seconds=reserve_seconds):
             return False
         best = self.confirm(finalist)
         # What was run to learn from is overtaken soon, and the next one is due as if it had not been.
         self._early += best is None or not teaches
         return best is not None
+
+    def _is_first_due(self) -> bool:
+        """Tell whether nothing is confirmed, and after another trial it would be late for that."""
+        if self.confirmed or self.rejections or self.failures:
+            return False
+        effort = self._context.settings.effort
+        after_trial = self._context.bench.steps + effort.warmup + 2 * effort.steps
+        return after_trial + CHECK_STEPS + effort.watched_steps > USABLE_STEPS
 
     def _is_news(self, finalist: Finalist) -> bool:
         best = self.best

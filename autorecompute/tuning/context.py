@@ -32,6 +32,7 @@ if TYPE_CHECKING:
 
     from autorecompute.measurement import Measurement, Prediction, Trial
     from autorecompute.memory import MemoryModel
+    from autorecompute.result import Best
 
 
 NEEDED = (Task.CHECK, Task.CONFIRMATION)
@@ -39,6 +40,10 @@ NEEDED = (Task.CHECK, Task.CONFIRMATION)
 
 WISHED = (*[Task.ROUND] * (LOOKS[0] * (FINALISTS + 1)), Task.CONFIRMATION)
 """Tasks of a better answer: a race up to its first look, and the rival batch."""
+
+
+UNTOLD_SECONDS = 3600.0
+"""Length of a training of which nobody tells."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -56,6 +61,7 @@ class TuningSettings:
         is_fresh: True to take nothing over from other studies.
         rival_batch: The largest batch that fits without recompute, where it was measured before.
         turns_knobs: True to try other settings on the winner, each in fresh processes.
+        training_seconds: Length of the training that the answer is for.
     """
 
     limit_bytes: int | None
@@ -68,6 +74,7 @@ class TuningSettings:
     is_fresh: bool = False
     rival_batch: Figures | None = None
     turns_knobs: bool = False
+    training_seconds: float = UNTOLD_SECONDS
 
 
 class Progress(Protocol):
@@ -100,6 +107,9 @@ class Progress(Protocol):
 
     def leads(self, trial: Trial, relative_throughput: float | None) -> None:
         """Tell that the search is over for now, and that the config of this trial is the one to be confirmed."""
+
+    def may_be_used(self, best: Best) -> None:
+        """Tell that from now on there is an answer, however the tuning ends."""
 
     def note(self, text: str) -> None:
         """Tell a line."""
@@ -219,6 +229,15 @@ class TuningContext:
     def watch(self, environment: Mapping[str, str], batch: int | None) -> Measurement:
         """Train in a fresh process under these variables, as long as a trial measures."""
         return self.bench.watch(environment, self.settings.effort, batch)
+
+    def pays(self, gain: float, seconds: float) -> bool:
+        """Tell whether a share of a step that may be gained is more, over the whole training, than so many seconds."""
+        return gain * self.settings.training_seconds > seconds
+
+    def expect(self, *tasks: Task) -> float:
+        """Return the seconds that tasks of the worker should take, with a start where none of ours is live."""
+        must_start = self.bench.starts and not self.bench.is_live  # a training that goes on is never started by us
+        return self.budget.expect(*tasks, *((Task.START,) if must_start else ()))
 
     def reserve_seconds(self, trials: Sequence[Trial]) -> float:
         """Return the time that an answer takes after these trials; where none of them fits, finding one comes first."""

@@ -137,9 +137,16 @@ def _differences(first: Finalist, second: Finalist) -> tuple[list[float], list[f
     """Return the logarithms for all rounds that both ran in, and for the undisturbed ones of them."""
     # Only what two finalists did in the same round is compared: what slows a whole round cancels.
     shared = list(zip(first.rounds, second.rounds, strict=False))
-    logs = [math.log(own.seconds / others.seconds) for own, others in shared]
+    logs = [_difference(own, others) for own, others in shared]
     calm = [not own.is_disturbed and not others.is_disturbed for own, others in shared]
     return logs, list(itertools.compress(logs, calm))
+
+
+def _difference(own: RoundRecord, others: RoundRecord) -> float:
+    # In a first round each had a reference beside it; in the others they have the same one, which cancels.
+    if own.ratio is not None and others.ratio is not None:
+        return math.log(others.ratio / own.ratio)
+    return math.log(own.seconds / others.seconds)
 
 
 FINALISTS = 4
@@ -155,6 +162,41 @@ MOST_ROUNDS = 2 * LOOKS[-1]
 ROUND_EFFORT = Effort(warmup=1, steps=3)
 CARD_ROUND_EFFORT = replace(ROUND_EFFORT, warmup=2)
 """A card's cached blocks are handed back after the first step of warm-up, and the second one pays for new ones."""
+
+
+DOUBT = 0.007
+"""Deviation of the difference of two finalists before a race, as a share: what all trials together say is off by."""
+
+DOUBT_SHARE = 1 / 3
+"""Of the noise of one round, such a difference is off by no less than this share: trials had the same noise."""
+
+NOISE, LEAST_NOISE = 0.02, 0.005
+"""Deviation of such a difference in one round: as a rule, and at the least."""
+
+
+def round_steps(bench: Bench) -> int:
+    """Return the timed steps of a config in a round: one where turns cancel what a machine does, for more rounds."""
+    return 1 if drifts(bench) and takes_turns(bench) else ROUND_EFFORT.steps
+
+
+def expected_gain(lead: float, rounds: int, *, known: int = 0, noise: float = NOISE) -> float:
+    """Return the share of a step that rounds should gain: they may show that the slower of two is the faster.
+
+    Args:
+        lead: How much longer a step of the slower one takes by all that is known, as a logarithm, at least 0.
+        rounds: Number of further rounds.
+        known: Number of rounds so far.
+        noise: Standard deviation of the difference in one round.
+    """
+    # By so much the belief in the difference should move (Raiffa and Schlaifer, Applied Statistical Decision Theory).
+    before, after = (1 / (1 / _doubt(noise) ** 2 + count / noise**2) for count in (known, known + rounds))
+    spread = math.sqrt(before - after)
+    normal, units = statistics.NormalDist(), lead / spread
+    return spread * (normal.pdf(units) - units * normal.cdf(-units))
+
+
+def _doubt(noise: float) -> float:
+    return max(DOUBT, DOUBT_SHARE * noise)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -224,19 +266,22 @@ def race(  # noqa: PLR0913  (what bounds a race)
     deadline_seconds: float = math.inf,
     end_seconds: float = math.inf,
     earlier: Race | None = None,
+    pays: Callable[[float, float], bool] = lambda _gain, _seconds: True,
     after_round: Callable[[Race], None] = lambda _: None,
 ) -> Race:
-    """Measure the finalists in rounds until they are ranked, tied, or the time is over.
+    """Measure the finalists in rounds until they are ranked, tied, not worth more rounds, or the time is over.
+
+    Their trials are the first round, where each was timed beside the reference, or the device keeps its pace.
 
     A finalist that fails in a round or is over the limit there is out, and not ranked. A reference that fails is not
     measured again.
 
     After ``deadline_seconds`` on the monotonic clock no round begins, but those before the first look. At
     ``end_seconds`` the race should be over, be it before the first look; the first round is always run. The rounds of
-    an ``earlier`` race of the same finalists count. ``after_round`` gets the race so far after each round but the last
-    possible one.
+    an ``earlier`` race of the same finalists count. ``pays`` tells whether a share of a step that may be gained is
+    worth so many seconds of measuring. ``after_round`` gets the race so far after each round but the last possible one.
     """
-    raced = Race(standings=tuple(standings)) if earlier is None else replace(earlier, ranking=None)
+    raced = Race(standings=_with_trials(bench, standings)) if earlier is None else replace(earlier, ranking=None)
     has_reference &= all(run.reference_seconds for entry in raced.standings for run in entry.rounds[-1:])
     miss = (1 - CONFIDENCE) / (len(LOOKS) * max(len(standings) - 1, 1))
     numbers = [entry.trial.number for entry in standings]
@@ -266,7 +311,9 @@ def race(  # noqa: PLR0913  (what bounds a race)
             after_round(raced)
         now = time.monotonic()
         is_late = (raced.rounds >= LOOKS[0] and now >= deadline_seconds) or now + (now - began) > end_seconds
-        is_last = is_late or raced.is_at_its_end
+        rounds = next((look for look in LOOKS if look > raced.evidence), MOST_ROUNDS) - raced.evidence
+        is_worth = raced.evidence < LEAST_TELLING or pays(_gain_among(left, rounds), rounds * (now - began))
+        is_last = is_late or raced.is_at_its_end or not is_worth
         if is_last or (raced.evidence != evidence and raced.evidence in LOOKS):
             left = _unbeaten(left, miss)
             winner = _winner(left, miss)
@@ -275,9 +322,43 @@ def race(  # noqa: PLR0913  (what bounds a race)
     return raced
 
 
+def _with_trials(bench: Bench, standings: Sequence[Finalist]) -> tuple[Finalist, ...]:
+    """Return the finalists with their trials as their first round, where these can be compared."""
+    trials = [entry.trial for entry in standings]
+    has_references = all(trial.reference_seconds for trial in trials)
+    if not (has_references and takes_turns(bench)) and drifts(bench):
+        return tuple(standings)
+
+    def begin(trial: Trial) -> RoundRecord:
+        own, references, cpu_references = trial.measurement, trial.reference_seconds, trial.reference_cpu_seconds
+        return RoundRecord(
+            step_seconds=own.step_seconds,
+            cpu_seconds=own.cpu_seconds,
+            reference_seconds=(references,) if has_references and references else (),
+            reference_cpu_seconds=(cpu_references,) if has_references and cpu_references else (),
+            is_disturbed=own.is_disturbed or trial.is_reference_disturbed,
+            marks=own.marks,
+        )
+
+    return tuple(replace(entry, rounds=(begin(entry.trial),)) for entry in standings)
+
+
+def _gain_among(entries: Sequence[Finalist], rounds: int) -> float:
+    """Return the share of a step that further rounds should gain: the first one may not be the fastest."""
+    first, *others = rank(entries)
+    gains = [0.0]
+    for other in others:
+        shared, undisturbed = _differences(other, first)
+        logs = undisturbed if len(undisturbed) >= LEAST_TELLING else shared
+        noise = max(statistics.stdev(logs) if len(logs) > 1 else NOISE, LEAST_NOISE)
+        believed = centre(logs) / (1 + (noise / _doubt(noise)) ** 2 / len(logs))
+        gains.append(expected_gain(max(believed, 0.0), rounds, known=len(logs), noise=noise))
+    return max(gains)
+
+
 def _measure(bench: Bench, configs: Sequence[Config]) -> dict[Config, Measurement]:
     if takes_turns(bench):
-        return measure_in_turns(bench, configs, ROUND_EFFORT.steps)
+        return measure_in_turns(bench, configs, round_steps(bench))
     effort = ROUND_EFFORT if drifts(bench) else CARD_ROUND_EFFORT
     return {config: bench.measure(config, effort) for config in configs}
 

@@ -11,10 +11,10 @@ from autorecompute.errors import ScriptError
 from autorecompute.figures import LEAST_RATIO, Comparison, Figures, Verdict, judge
 from autorecompute.measurement import Measurement, Outcome
 from autorecompute.plans import Config
-from autorecompute.trials.bench import takes_turns
+from autorecompute.trials.bench import drifts, takes_turns
 from autorecompute.tuning.budget import Task
 from autorecompute.tuning.intervals import student_quantile
-from autorecompute.tuning.race import CARD_ROUND_EFFORT, ROUND_EFFORT
+from autorecompute.tuning.race import CARD_ROUND_EFFORT, ROUND_EFFORT, round_steps
 from autorecompute.units import format_bytes, format_rate
 
 if TYPE_CHECKING:
@@ -186,15 +186,18 @@ def compare_in_place(
         # A process that ended is not started again for this: the comparison in fresh ones needs none.
         return bench.starts == begun and bench.is_live and budget.allows(*PAIR_IN_PLACE)
 
+    steps = round_steps(bench)
+    first = replace(ROUND_EFFORT if drifts(bench) else CARD_ROUND_EFFORT, steps=steps)
+
     def measure(batch: int) -> Measurement:
-        return bench.measure(Config(), replace(CARD_ROUND_EFFORT, batch=batch))
+        return bench.measure(Config(), replace(first, batch=batch))
 
     found, _, _ = _search(context, measure, limit_bytes, baseline, may_go_on)
     if found is None or not found.samples_per_second or not may_go_on():
         return None
 
     def run(config: Config, batch: int | None = None) -> float | None:
-        measurement = bench.measure(config, replace(ROUND_EFFORT, warmup=0, batch=batch))
+        measurement = bench.measure(config, replace(ROUND_EFFORT, warmup=0, steps=steps, batch=batch))
         return measurement.samples_per_second if measurement.outcome is Outcome.OK else None
 
     rate = run(config)

@@ -2,7 +2,11 @@
 
 from __future__ import annotations
 
+import itertools
+import math
+import statistics
 import time
+from collections import deque
 from dataclasses import replace
 from typing import TYPE_CHECKING
 
@@ -14,14 +18,15 @@ from autorecompute.measurement import Measurement, Outcome, Trial
 from autorecompute.plans import Config
 from autorecompute.result import SearchEnd
 from autorecompute.studies.folder import write_files
-from autorecompute.trials.bench import drifts, measure_in_turns, takes_turns
+from autorecompute.trials.bench import ONE_STEP, drifts, join, takes_turns
 from autorecompute.trials.job import Effort
 from autorecompute.tuning.budget import Task
 from autorecompute.tuning.ledger import settled
+from autorecompute.units import format_count
 from autorecompute.waiting import raise_if_over
 
 if TYPE_CHECKING:
-    from collections.abc import Callable
+    from collections.abc import Callable, Sequence
 
     from autorecompute.search import Limit, Proposal, Searcher
     from autorecompute.trials import Bench
@@ -43,7 +48,7 @@ class TrialRunner:
 
     def __init__(self, context: TuningContext, ledger: Ledger, *, has_reference: bool = True) -> None:
         self._context, self._ledger, self._has_reference = context, ledger, has_reference
-        self._warned: set[str] = set()
+        self._noted: set[str] = set()
 
     def search(self, searcher: Searcher, limit: Limit, after_trial: Callable[[list[Trial]], None]) -> SearchEnd:
         """Measure until no worker of the study has anything left to gain, or until trials or time are used up.
@@ -98,9 +103,19 @@ class TrialRunner:
         if len(held) + len(claimed) >= self._context.settings.max_trials:
             return SearchEnd.TRIALS
         proposal = searcher.propose(held, claimed)
-        if proposal is None:
+        if proposal is None or not self._pays(proposal, held):
             return SearchEnd.NOTHING_LEFT
         return proposal if self._context.allows_trial(held) else SearchEnd.TIME
+
+    def _pays(self, proposal: Proposal, trials: Sequence[Trial]) -> bool:
+        """Tell whether the training that follows gains more by the trial than that takes."""
+        gain, seconds = proposal.gain, self._context.expect(Task.TRIAL)
+        if gain is None or self._context.pays(gain, seconds):
+            return True
+        steps = [step for trial in trials if (step := trial.measurement.median_step_seconds)]
+        count = math.ceil(seconds / min(steps, default=seconds))
+        self._note_once(f"stopping: {format_count(count, 'more step')} could gain {gain:.2%}")
+        return False
 
     def _measure(self, proposal: Proposal, reference: Reference) -> bool:
         """Tell whether the proposal became a trial; not so where another worker has its config."""
@@ -118,19 +133,25 @@ class TrialRunner:
                 self._context.budget.learn(Task.TRIAL, time.monotonic() - began)
         self._context.progress.trial_ended(trial)
         for warning in trial.measurement.warnings:
-            if warning not in self._warned:
-                self._warned.add(warning)
-                self._context.note(f"warning: {warning}")
+            self._note_once(f"warning: {warning}")
         return True
 
+    def _note_once(self, text: str) -> None:
+        if text not in self._noted:
+            self._noted.add(text)
+            self._context.note(text)
+
     def _try(self, number: int, proposal: Proposal, description: str, reference: Reference) -> Trial:
-        is_reference = proposal.config.is_none
+        is_reference, effort = proposal.config.is_none, self._context.settings.effort
         in_turns = reference.takes_turns and not is_reference
         if not is_reference and not in_turns:
             reference.measure_if_due()
         began = time.monotonic()
-        measure = reference.measure_in_turns if in_turns else self._context.bench.measure
-        measured = measure(proposal.config, self._context.settings.effort)
+        if is_reference:
+            measured = self._context.bench.measure(proposal.config, effort)
+        else:
+            fitting = [trial for trial in settled(self._ledger.trials) if trial.fits]
+            measured = reference.measure_beside(proposal.config, effort, self._context.problem.limit_bytes, fitting)
         measurement = measured.under(self._context.problem.limit_bytes)
         elapsed = time.monotonic() - began
         if is_reference:
@@ -170,13 +191,32 @@ SLOWEST_PLAUSIBLE, FASTEST_PLAUSIBLE = 0.6, 1.1
 """Throughputs that a config can have beside the reference: at most the forward pass runs twice, nothing gets faster."""
 
 
+CLEARLY = 0.5
+"""A trial is left where it is slower than the best by more than so many deviations of what was measured. That rules
+nothing out: who is raced depends on what all trials together tell."""
+
+USUAL_NOISE, LEAST_NOISE = 0.02, 0.01
+"""Deviation of a step beside one of the reference, as a share: before the reference tells, and at the least."""
+
+MOST_UNEASE = 4.0
+"""On an uneasy machine a trial in turns takes so many times its steps at most."""
+
+MEMORY, LEAST_TELLING = 16, 6
+"""So many pairs of steps of the reference tell how far two steps are apart: the last ones, and at the least."""
+
+DEVIATION = 1.4826
+"""A normal deviation, in median absolute ones."""
+
+
 class Reference:
     """The config without recompute, as measured in the last few minutes.
 
     A machine shared with others slows down and recovers by a factor within minutes, and for a second at a time. Where a
-    swap takes no time, each step of a trial is timed between two of the reference. Elsewhere the reference is measured
+    swap takes no time, each step of a trial is timed beside one of the reference. Elsewhere the reference is measured
     before every trial at first, half as often each time it agrees with the last one, and before every trial again once
     it moved.
+
+    Such a trial takes as long as it takes to know: it is left where it is over the limit or slower than the best.
 
     Args:
         bench: Measures it.
@@ -189,6 +229,7 @@ class Reference:
         self._can_run = not is_known_to_fail
         self._latest: Measurement | None = None
         self._interval, self._age = 1, 0
+        self._apart: deque[float] = deque(maxlen=MEMORY)
 
     def first(self) -> Measurement | None:
         """Measure it here now; return ``None`` where that is known."""
@@ -206,14 +247,64 @@ class Reference:
         """
         return self._can_run and drifts(self._bench) and takes_turns(self._bench)
 
-    def measure_in_turns(self, config: Config, effort: Effort) -> Measurement:
-        """Measure a config, each timed step between two without recompute."""
-        first = self._bench.measure(config, replace(effort, steps=1))
-        if not first.outcome.is_measured:
-            return first
-        turns = measure_in_turns(self._bench, (Config(), config), effort.steps)
-        self.note(turns[Config()])
-        return replace(turns[config], warmup_seconds=turns[config].warmup_seconds + _seconds_of(first))
+    def measure_beside(
+        self, config: Config, effort: Effort, limit_bytes: float, fitting: Sequence[Trial]
+    ) -> Measurement:
+        """Measure a config; in turns until it is seen to be over the limit or slower than what fits, if it is."""
+        if self.takes_turns:
+            return self._measure_in_turns(config, effort, limit_bytes, fitting)
+        return self._bench.measure(config, effort)
+
+    def _measure_in_turns(
+        self, config: Config, effort: Effort, limit_bytes: float, fitting: Sequence[Trial]
+    ) -> Measurement:
+        # The step in which live tensors are counted warms up as well.
+        own = [self._bench.measure(config, replace(effort, warmup=max(effort.warmup - 1, 1), steps=1))]
+        beside: list[Measurement] = []
+        starts = self._bench.starts
+        while own[-1].outcome.is_measured and len(beside) < effort.steps * self._unease:
+            # Back and forth, so that a steady drift cancels.
+            turns = [Config()] if not beside else [Config(), config] if len(beside) % 2 else [config, Config()]
+            for one in turns:
+                (beside if one.is_none else own).append(self._bench.measure(one, ONE_STEP))
+            self._take(join(beside))
+            if self._bench.starts != starts or not beside[-1].outcome.is_measured:
+                break  # each further step could take another start
+            if len(beside) % 2 == 0:
+                self._learn_noise(beside[-2:])
+            if self._is_settled(join(own), limit_bytes, fitting):
+                break
+        return join(own)
+
+    def _is_settled(self, measurement: Measurement, limit_bytes: float, fitting: Sequence[Trial]) -> bool:
+        """Tell whether further steps of a config cannot make it the best."""
+        if measurement.under(limit_bytes).outcome is not Outcome.OK:
+            return True
+        lag = self._lag(measurement, fitting)
+        return lag is not None and lag > CLEARLY * self._noise / math.sqrt(len(measurement.step_seconds))
+
+    def _lag(self, measurement: Measurement, fitting: Sequence[Trial]) -> float | None:
+        """Return how much longer a step takes than one of the best, as a logarithm; ``None`` where nothing tells."""
+        own = _throughput_ratio(self._latest, measurement)
+        best = max((trial.relative_throughput or 0.0 for trial in fitting), default=0.0)
+        return math.log(best / own) if best and own else None
+
+    @property
+    def _noise(self) -> float:
+        if len(self._apart) < LEAST_TELLING:
+            return USUAL_NOISE
+        return max(DEVIATION * statistics.median(self._apart), LEAST_NOISE)
+
+    @property
+    def _unease(self) -> float:
+        """Return how many times as many steps tell as much as usual."""
+        return min(max((self._noise / USUAL_NOISE) ** 2, 1.0), MOST_UNEASE)
+
+    def _learn_noise(self, measurements: Sequence[Measurement]) -> None:
+        """Learn from neighbouring steps of the reference how far two steps are apart by chance."""
+        is_cpu_time = any(each.is_disturbed for each in measurements) and all(each.cpu_seconds for each in measurements)
+        seconds = [step for each in measurements for step in (each.cpu_seconds if is_cpu_time else each.step_seconds)]
+        self._apart.extend(abs(math.log(one / other)) for one, other in itertools.pairwise(seconds))
 
     def measure_if_due(self) -> None:
         """Measure the config without recompute, unless that is known not to run or was measured lately."""
@@ -235,11 +326,15 @@ class Reference:
     def note(self, measurement: Measurement) -> None:
         """Take a measurement without recompute."""
         ratio = _throughput_ratio(self._latest, measurement)
-        self._latest = measurement
-        self._can_run = measurement.outcome is not Outcome.OOM
+        self._take(measurement)
+        self._learn_noise([measurement])
         agrees = ratio is not None and abs(1 / ratio - 1) <= AGREEMENT
         self._interval = min(2 * self._interval, LONGEST_INTERVAL) if agrees else 1
         self._age = 0
+
+    def _take(self, measurement: Measurement) -> None:
+        self._latest = measurement
+        self._can_run = measurement.outcome is not Outcome.OOM
 
 
 def _seconds_of(measurement: Measurement | None) -> float:

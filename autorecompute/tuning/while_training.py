@@ -12,6 +12,7 @@ from autorecompute.result import Best, SearchEnd
 from autorecompute.search import GuidedSearcher, ModelSearcher, needs_in
 from autorecompute.search.searcher import MOST_TOO_LARGE
 from autorecompute.studies.folder import require_plain, using
+from autorecompute.trials.bench import takes_turns
 from autorecompute.trials.beside import TrainingEndedError
 from autorecompute.trials.job import Effort
 from autorecompute.tuning.attempt import compose
@@ -19,7 +20,16 @@ from autorecompute.tuning.confirmation import Confirmer
 from autorecompute.tuning.context import TuningContext
 from autorecompute.tuning.explanations import describe, name_of, step_seconds, summarize_search
 from autorecompute.tuning.ledger import Ledger, settled
-from autorecompute.tuning.race import LOOKS, ROUND_EFFORT, Finalist, Race, fitting_finalists, keep_race, race
+from autorecompute.tuning.race import (
+    LOOKS,
+    ROUND_EFFORT,
+    Finalist,
+    Race,
+    fitting_finalists,
+    keep_race,
+    race,
+    round_steps,
+)
 from autorecompute.tuning.rivals import Rival
 from autorecompute.tuning.searcher_factory import analyse, planned_config
 from autorecompute.tuning.trial_runner import TrialRunner
@@ -38,7 +48,7 @@ if TYPE_CHECKING:
 SURE = 0.999
 """A config that is less likely to fit is not tried: a step that runs out of memory cannot be taken back."""
 
-EFFORT = Effort(warmup=1, steps=4)
+EFFORT = Effort(warmup=1, steps=2)
 """Effort of one trial; on a CPU it takes one step more."""
 
 FINALISTS = 3
@@ -116,7 +126,8 @@ class _Tuning:
             runner.keep(trial)
         has_run_out = True
         try:
-            self._bench.keep_back(RACE_STEPS, RACE_SHARE, EFFORT)
+            in_turns = FINALISTS * LOOKS[0] * round_steps(self._bench)
+            self._bench.keep_back(in_turns if takes_turns(self._bench) else RACE_STEPS, RACE_SHARE, EFFORT)
             with suppress(OutOfTime):
                 end = runner.search(searcher, lambda _: self._context.problem.limit_bytes, lambda _: None)
                 has_run_out = end is SearchEnd.TIME
@@ -169,7 +180,16 @@ class _Tuning:
         if len(finalists) > 1:
             with suppress(OutOfTime):  # the rounds so far count
                 limit_bytes, keep = self._context.problem.limit_bytes, self._keep_race
-                keep(race(self._bench, finalists, has_reference=False, limit_bytes=limit_bytes, after_round=keep))
+                keep(
+                    race(
+                        self._bench,
+                        finalists,
+                        has_reference=False,
+                        limit_bytes=limit_bytes,
+                        pays=self._context.pays,
+                        after_round=keep,
+                    )
+                )
         best = self._choose(searcher)
         # What an earlier run of the script measured has not been compared in this one.
         while best is not None and not self._bench.check(best.config).agrees:
@@ -248,4 +268,4 @@ class _Silence:
     def note(self, *_: object, **__: object) -> None:
         """Nothing."""
 
-    detected = trial_begins = trial_ended = leads = note
+    detected = trial_begins = trial_ended = leads = may_be_used = note

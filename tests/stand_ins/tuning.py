@@ -1,5 +1,7 @@
 """A tuning, and who watches it."""
 
+import math
+
 from autorecompute.studies import StudyFolder
 from autorecompute.trials import Job
 from autorecompute.trials.job import Effort
@@ -12,7 +14,7 @@ class Watcher:
     """Keeps what it is told."""
 
     def __init__(self):
-        self.told, self.notes, self.trials, self.leaders = [], [], [], []
+        self.told, self.notes, self.trials, self.leaders, self.usable = [], [], [], [], []
 
     def detected(self, detection, limit_bytes, *, known_trials, budget, deadline_seconds):
         self.told.append((detection, limit_bytes, len(known_trials), budget))
@@ -26,6 +28,9 @@ class Watcher:
 
     def leads(self, trial, relative_throughput):
         self.leaders.append((trial, relative_throughput))
+
+    def may_be_used(self, best):
+        self.usable.append(best)
 
     def note(self, text):
         self.notes.append(text)
@@ -43,7 +48,8 @@ class Tuning:
         self.folder = StudyFolder(name, root / "studies")
         self.folder.prepare()
         asked = {"limit_bytes": 600 * MIB, "max_trials": 40, "timeout_seconds": None, "batch": 32, "sampler": "greedy"}
-        settings = TuningSettings(effort=self.effort, **{**asked, **changes})
+        # Whatever may be gained pays for a training without end, however fast the machine of the test is.
+        settings = TuningSettings(effort=self.effort, **{"training_seconds": math.inf, **asked, **changes})
         job = Job(script=script, batch_flag="--bs")
         self.context = TuningContext(
             job=job, bench=bench, folder=self.folder, settings=settings, progress=self.watcher, shared=shared

@@ -54,6 +54,22 @@ def watch(make_detection, make_trial):
     return watch
 
 
+@pytest.fixture
+def usable(make_result):
+    return make_result().best
+
+
+def test_an_answer_that_may_be_used_is_shown_from_then_on(usable):
+    console = Console(file=io.StringIO(), width=200, force_terminal=True, color_system=None)
+    with LiveView(console) as view:
+        view.may_be_used(usable)
+        view.note("hello")
+        refresh(view)
+    drawn = console.file.getvalue()
+    assert "may be used from now on" in drawn
+    assert f"confirmed: {usable.description}" in drawn.rpartition("hello")[0].rpartition("yours")[2]
+
+
 def test_without_a_terminal_each_event_is_a_plain_line_with_its_figures(watch):
     text = watch(message="no memory " * 20)
     assert not {"\x1b", "\r"}.intersection(text)

@@ -1,7 +1,9 @@
 import dataclasses
 import itertools
+import math
 
 import numpy as np
+import pytest
 
 from autorecompute.search.surrogate import Regression
 
@@ -66,3 +68,12 @@ def test_what_is_special_about_a_case_is_expected_of_its_like():
         blind.append(np.abs(world.unseen - world.learn().predict(world.rest)[0]).mean())
     assert np.mean(misses) < 0.9 * np.mean(blind)
     assert 0.86 < np.mean(inside) < 0.94
+
+
+def test_what_is_not_known_of_all_cases_alike_makes_no_difference_between_two():
+    beliefs = Regression(means=np.zeros(2), deviations=np.array([10.0, 0.3]), own=0.01, noise=0.1)
+    beliefs.fit(np.array([[1.0, 0.0]]), np.array([5.0]))
+    cases, other = np.array([[1.0, 0.0], [1.0, 1.0]]), np.array([1.0, 0.0])
+    alike, apart = beliefs.deviation_apart(cases, other) / beliefs.measured_noise * beliefs.noise
+    assert alike == pytest.approx(0.01 * math.sqrt(2))
+    assert apart == pytest.approx(math.hypot(0.3, 0.01 * math.sqrt(2)), rel=1e-6)

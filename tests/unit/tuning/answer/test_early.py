@@ -8,7 +8,7 @@ from autorecompute.figures import RaceEnd
 from autorecompute.measurement import Outcome
 from autorecompute.plans import Config
 from autorecompute.result import Rejection, SearchEnd
-from autorecompute.tuning.confirmation import GROWTH
+from autorecompute.tuning.confirmation import GROWTH, USABLE_STEPS
 from autorecompute.units import MIB
 from stand_ins.emitted import choices_of
 from stand_ins.formula import RESTING, instead, stop
@@ -263,3 +263,23 @@ def test_what_was_confirmed_early_is_known_by_the_race_from_then_on(make_slow, m
     assert known[lucky.hash] == result.raced[lucky.hash]
     trial = next(trial for trial in tuning.watcher.trials if trial.config == lucky)
     assert known[lucky.hash] < trial.relative_throughput / 1.05
+
+
+def test_after_forty_steps_there_is_an_answer_that_may_be_used(make_tuning):
+    tuning, steps = make_tuning(), []
+
+    def count(measure, config, effort):
+        tuning.bench.steps += effort.warmup + effort.steps
+        return measure(config, effort)
+
+    def count_process(watch, environment, effort, batch):
+        tuning.bench.steps += effort.watched_steps
+        steps.append(tuning.bench.steps)
+        return watch(environment, effort, batch)
+
+    instead(tuning.bench, "measure", count)
+    instead(tuning.bench, "watch", count_process)
+    tuning.run()
+    assert steps[0] <= USABLE_STEPS
+    (usable,) = tuning.watcher.usable
+    assert (usable.config, usable.confirmed) == (tuning.bench.watched[0][0], True)

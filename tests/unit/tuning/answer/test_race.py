@@ -7,8 +7,18 @@ from autorecompute.figures import RaceEnd
 from autorecompute.measurement import Outcome
 from autorecompute.plans import Config
 from autorecompute.studies.records import RoundRecord
-from autorecompute.tuning.race import LOOKS, MOST_ROUNDS, Finalist, fitting_finalists, gap, race, rank
-from autorecompute.units import MIB
+from autorecompute.training_job import Device
+from autorecompute.tuning.race import (
+    LOOKS,
+    MOST_ROUNDS,
+    Finalist,
+    expected_gain,
+    fitting_finalists,
+    gap,
+    race,
+    rank,
+)
+from autorecompute.units import GIB, MIB
 
 COSTS = {0: 0.04, 1: 0.03, 2: 0.05}  # what each finalist's plan adds to a step, as a share
 
@@ -268,3 +278,43 @@ def test_nothing_is_known_of_a_difference_in_disturbed_rounds(make_trial):
     fast, slow = (Finalist(trial=make_trial(number=number), rounds=(run,) * 9) for number, run in enumerate(rounds))
     assert gap(slow, fast, 0.01).low == -math.inf
     assert numbers_of(rank([slow, fast])) == [0, 1]
+
+
+def test_rounds_end_where_they_do_not_pay(make_costly, make_standings):
+    bench, asked = make_uneasy(make_costly(0.01, 0, 0.01), 0.02), []
+
+    def pays(gain, seconds):
+        asked.append((gain, seconds))
+        return len(asked) < 2
+
+    raced = race(bench, make_standings(2, 2, 2), has_reference=True, pays=pays)
+    assert (raced.ranking.end, raced.ranking.rounds) == (RaceEnd.UNDECIDED, LOOKS[0])
+    assert all(0 < gain < 0.01 and seconds > 0 for gain, seconds in asked)
+
+
+@pytest.mark.parametrize(("kind", "rounds"), [("cuda", LOOKS[0] - 1), ("cpu", LOOKS[0])])
+def test_trials_are_the_first_round_on_a_device_that_keeps_its_pace(  # noqa: PLR0917  (what a trial is made of)
+    make_bench, make_detection, make_trial, configs, kind, rounds
+):
+    bench = make_bench(make_detection(device=Device(kind=kind, name="It", total_bytes=16 * GIB)))
+    entries = [
+        Finalist(trial=make_trial(config, number=number, step_seconds=(bench.seconds(config, 32),)))
+        for number, config in enumerate(configs)
+    ]
+    raced = race(bench, entries, has_reference=False)
+    assert raced.ranking.rounds == LOOKS[0]
+    assert len(bench.measured) == len(configs) * rounds
+
+
+def test_first_rounds_beside_references_of_another_pace_are_compared_by_these(make_trial, configs):
+    def beside(config, seconds, reference_seconds):
+        run = RoundRecord(step_seconds=(seconds,), reference_seconds=(reference_seconds,))
+        return Finalist(trial=make_trial(config), rounds=(run,))
+
+    fast, slow = beside(configs[0], 2.2, 2.0), beside(configs[1], 1.2, 1.0)
+    assert gap(slow, fast, 0.01).middle == pytest.approx(math.log(1.2 / 1.1))
+
+
+def test_a_close_race_has_more_to_gain_and_rounds_that_were_run_leave_less():
+    assert expected_gain(0.0, 3) > expected_gain(0.005, 3) > expected_gain(0.02, 3) > 0
+    assert expected_gain(0.0, 8) > expected_gain(0.0, 3) > expected_gain(0.0, 3, known=8)

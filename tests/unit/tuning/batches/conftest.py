@@ -2,7 +2,6 @@ import functools
 
 import pytest
 
-from autorecompute.trials.job import Effort
 from autorecompute.tuning.session import BatchTuner
 from autorecompute.units import MIB
 from stand_ins.tuning import Tuning
@@ -10,8 +9,6 @@ from stand_ins.tuning import Tuning
 
 class Several(Tuning):
     """One session of a tuning over several batches, in a folder that outlives it; the best is searched without any."""
-
-    effort = Effort()
 
     def __init__(self, root, make_bench, batches=(), **changes):
         batch = batches[0] if batches else 8
