@@ -43,7 +43,16 @@ QUICK = (
 )
 """Two hours in all, on two quiet cores."""
 
-LONG = ("bench-live", "bench-anchors", "bench-peers", "bench-fake", "bench-by-hand", "bench-compiled", "bench-search")
+LONG = (
+    "bench-live",
+    "bench-anchors",
+    "bench-peers",
+    "bench-fake",
+    "bench-by-hand",
+    "bench-compiled",
+    "bench-search",
+    "bench-time",
+)
 """Half an hour to some hours each."""
 
 
