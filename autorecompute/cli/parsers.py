@@ -320,8 +320,12 @@ def _add_tune(verbs: Any) -> None:
     )
     parser.add_argument("--timeout", metavar="TIME", help="end with an answer within this time, such as 30m")
     parser.add_argument(
-        "--steps", type=_positive, default=3, metavar="N", help="timed steps of a trial at most (default 3)"
+        "--train-for",
+        metavar="TIME",
+        help="length of the training that the answer is for, such as 10h: what measuring on would gain over it is held "
+        "against what that takes (default 1h)",
     )
+    parser.add_argument("--steps", type=_positive, default=2, metavar="N", help="timed steps of a trial (default 2)")
     parser.add_argument("--warmup", type=_positive, default=2, metavar="N", help="steps before them (default 2)")
     parser.add_argument(
         "--sampler", choices=SAMPLERS, default=SAMPLERS[0], help="what chooses the next trial (default model)"
