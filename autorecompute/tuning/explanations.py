@@ -26,14 +26,24 @@ if TYPE_CHECKING:
     from autorecompute.training_job import Detection
 
 
-OUT_OF_TIME = "The time was over before the first trial. Give it more with --timeout."
-
 STARTS_OF_AN_ANSWER = 4
 """The script is started twice for an answer, to be measured and to be confirmed; what lies between takes about as long
 in a script that starts in seconds."""
 
 
-def explain_too_little_time(folder: StudyFolder, start_seconds: float, waited_seconds: float) -> str:
+MORE_TIME = 2
+"""So many times what was given is the least that is advised: it was too little."""
+
+
+def _advise_on_time(given_seconds: float | None, start_seconds: float = 0.0) -> str:
+    """Return how much time to give, as an option; never less than twice what was given."""
+    enough = max(STARTS_OF_AN_ANSWER * start_seconds, MORE_TIME * (given_seconds or 0.0))
+    return f"--timeout {math.ceil(enough)}s at least" if enough else "more with --timeout"
+
+
+def explain_too_little_time(
+    folder: StudyFolder, start_seconds: float, waited_seconds: float, given_seconds: float | None
+) -> str:
     """Return that there was no time for a single trial, and how much to try.
 
     A start took no time where none came to its end. The wait is that for the device, while another tuning held it.
@@ -48,12 +58,12 @@ def explain_too_little_time(folder: StudyFolder, start_seconds: float, waited_se
             "the device, which another tuning held. Run the same command once that is through, or give it as much more "
             f"with --timeout.{kept}"
         )
+    advice = f"Give it {_advise_on_time(given_seconds, start_seconds)}."
     if not start_seconds:
-        return f"The time was over before {which} trial. Give it more with --timeout.{kept}"
-    enough = math.ceil(STARTS_OF_AN_ANSWER * start_seconds)
+        return f"The time was over before {which} trial. {advice}{kept}"
     return (
         f"The time was over before {which} trial: a start of the script takes {format_seconds(start_seconds)}, and "
-        f"an answer two of them and some trials. Give it about --timeout {enough}s at least.{kept}"
+        f"an answer two of them and some trials. {advice}{kept}"
     )
 
 
@@ -65,13 +75,14 @@ def explain_unconfirmed(folder: StudyFolder) -> str:
     return f"What a training found is not confirmed yet: {result.best.description}."
 
 
-def explain_late_batches(folder: StudyFolder, batches: Sequence[int]) -> str:
+def explain_late_batches(folder: StudyFolder, batches: Sequence[int], given_seconds: float | None) -> str:
     """Return that the time of a tuning over several batches was over before a batch was done, and what is kept."""
+    advice = f"Give it {_advise_on_time(given_seconds)}."
     if not read_batches(folder, batches).without:
-        return OUT_OF_TIME
+        return f"The time was over before the first trial. {advice}"
     return (
-        "The time was over before another batch was done. Give it more with --timeout. What was measured is kept in "
-        f"{folder.path}. Rerun the command to continue."
+        f"The time was over before another batch was done. {advice} What was measured is kept in {folder.path}. Rerun "
+        "the command to continue."
     )
 
 
@@ -248,7 +259,7 @@ def explain_no_batch(result: Result, limit_bytes: int) -> str:
     """Return the same for an answer of several batches."""
     curve = result.curve
     if not curve:
-        return OUT_OF_TIME
+        return "The time was over before the first trial. Give it more with --timeout."
     if result.search_end.is_early:
         return "The time was over before a batch that fits was found. Give it more with --timeout."
     if result.verdict is None:

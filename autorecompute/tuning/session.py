@@ -85,7 +85,9 @@ class BatchTuner:
                 return self.so_far
             if isinstance(late, TooLittleTimeError):
                 raise
-            raise TooLittleTimeError(explanations.explain_late_batches(self._folder, self._batches)) from None
+            raise TooLittleTimeError(
+                explanations.explain_late_batches(self._folder, self._batches, self._settings.timeout_seconds)
+            ) from None
         except KeyboardInterrupt:
             self._finish_so_far(SearchEnd.INTERRUPTED)
             raise

@@ -44,7 +44,9 @@ def test_the_least_timeout_confirms_the_first_config_that_fits(make_timed, make_
     assert make_timed(2 * (START + trial), limit_bytes=1000 * MIB).run().verdict is Verdict.NOT_NEEDED
 
 
-@pytest.mark.parametrize(("timeout", "advice"), [(5.0, "--timeout"), (20.0, "about --timeout 60s at least")])
+@pytest.mark.parametrize(
+    ("timeout", "advice"), [(5.0, "Give it --timeout 10s at least"), (20.0, "Give it --timeout 60s at least")]
+)
 def test_too_little_time_ends_at_once_and_says_so(make_timed, clock, timeout, advice):
     began, tuning = clock.now, make_timed(timeout)
     with pytest.raises(NothingFitsError, match=f"before the first trial.*{advice}"):
