@@ -24,6 +24,8 @@ class RaceEnd(enum.StrEnum):
     """Several are as fast; the lowest peak of them was taken."""
     UNDECIDED = "undecided"
     """Rounds or time were used up before either was sure; the best estimate was taken."""
+    ENOUGH = "enough"
+    """Further rounds would take more than the training can gain by them; the best estimate was taken."""
     ALONE = "alone"
     """Nobody else was left to compare it with."""
 
@@ -49,6 +51,8 @@ class Ranking:
         sureness = f"at {100 * self.confidence:.0f} %"
         others = f" and {format_count(len(self.rivals) - 1, 'other')}" if len(self.rivals) > 1 else ""
         match self.end:
+            case RaceEnd.ENOUGH:
+                outcome = f"the fastest of {len(self.rivals) + 1} after {rounds}; more rounds would not pay"
             case RaceEnd.ALONE:
                 return f"no rival was left in {rounds}"
             case RaceEnd.RANKED:

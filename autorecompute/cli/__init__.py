@@ -14,7 +14,8 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
 
-from autorecompute.cli.parsers import STORAGE_VARIABLE, make_parser, prepared, require_script
+from autorecompute.cli.advice import require_script
+from autorecompute.cli.parsers import STORAGE_VARIABLE, make_parser, prepared
 from autorecompute.errors import AutorecomputeError, InterruptedByUser, ReaderLeft, SetupError, UsageError
 from autorecompute.units import printable
 

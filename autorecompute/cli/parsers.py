@@ -3,10 +3,8 @@
 from __future__ import annotations
 
 import argparse
-import difflib
 import os
 import re
-import shlex
 import sys
 from itertools import pairwise
 from pathlib import Path
@@ -14,6 +12,7 @@ from typing import TYPE_CHECKING
 
 from autorecompute import __version__
 from autorecompute.backends.registry import AUTO, PACKAGES, plain_name
+from autorecompute.cli.advice import REST, advise
 from autorecompute.errors import UsageError
 from autorecompute.files import shown
 from autorecompute.units import MIB, parse_bytes, printable
@@ -38,19 +37,6 @@ RAW = argparse.RawDescriptionHelpFormatter
 _ADDRESS = re.compile(r"(?<![\w+.-])[\w+.-]*://.*", re.DOTALL)
 _WITH_PASSWORD = re.compile(r"://.*(@|password=)", re.DOTALL)
 _STORAGE, _BATCH_FLAG = "--storage", "--batch-flag"
-REST = "rest"  # name of the script's arguments among those of a verb
-
-
-SAME_MEANING = {"--batch": "--target-batch", "--target-batch": "--batch", "--limit": "--memory-limit"}
-"""Options that one verb has under the name that is given to another."""
-
-TYPING_ERROR = 0.8
-"""How alike an option has to be, by difflib's ratio, to be taken for one that was mistyped."""
-
-
-def _is_python(word: str) -> bool:
-    """Tell whether a word is the interpreter, as people write it before a script."""
-    return re.fullmatch(r"python[\d.]*", Path(word).name) is not None
 
 
 class Parser(argparse.ArgumentParser):
@@ -63,35 +49,10 @@ class Parser(argparse.ArgumentParser):
     def parse_known_args(self, args: Any = None, namespace: Any = None) -> tuple[Any, list[str]]:
         """Parse. What is left over is told by the verb itself, and not by the program."""
         found, others = super().parse_known_args(args, namespace)
-        strangers = [*vars(found).get(REST, ()), *others]
-        if strangers:
-            self.error(f"unrecognized arguments: {' '.join(strangers)}{self._advise(found, strangers, args)}")
+        if strangers := [*vars(found).get(REST, ()), *others]:
+            advice = advise(self.prog, self._option_string_actions, found, strangers, args)
+            self.error(f"unrecognized arguments: {' '.join(strangers)}{advice}")
         return found, others
-
-    def _advise(self, found: argparse.Namespace, strangers: Sequence[str], args: Sequence[str]) -> str:
-        """Return what to write in place of arguments that the verb does not know; empty where nobody can tell."""
-        given, more = strangers[0], shlex.join(strangers[1:])
-        advice = ""
-        if given.startswith("--"):
-            name, equals, value = given.partition("=")
-            others = [one for one in self._option_string_actions if one.startswith("--")]
-            meant = SAME_MEANING.get(name) if SAME_MEANING.get(name) in others else None
-            meant = meant or next(iter(difflib.get_close_matches(name, others, n=1, cutoff=TYPING_ERROR)), None)
-            if meant is not None:
-                advice = f". In '{self.prog}' that is {meant}{equals}{value}{f' {more}' if more and not equals else ''}"
-        if not getattr(found, "starts", False):
-            return advice
-        if REST not in found:
-            command = f"{self.prog} {shlex.quote(found.study)} -- {shlex.join(strangers)}"
-            return f"{advice}. The command comes after --: {command}"
-        script = str(found.script)
-        if _is_python(script):
-            return f". SCRIPT comes without python: {self.prog} {shlex.join(strangers)}"
-        advice += ". Arguments of the script come after --"
-        if args[0] == script:
-            between = [] if len(args) == 1 + len(strangers) else ["..."]
-            advice += f": {' '.join([self.prog, shlex.quote(script), *between, '--', shlex.join(strangers)])}"
-        return advice
 
     def error(self, message: str) -> NoReturn:
         """Raise a ``UsageError`` after how the verb is used; its message is cut where an address begins."""
@@ -173,26 +134,6 @@ def _add_job(verbs: Any, name: str, run: str, **texts: Any) -> argparse.Argument
         help="offer nothing whose gradients differ in the order of a sum, as logits in chunks do",
     )
     return parser
-
-
-def require_script(args: argparse.Namespace, verb: str) -> None:
-    """Check that a verb which starts a script is given one, and not the command that starts it elsewhere.
-
-    Raises:
-        UsageError: there is none, or ``python`` stands in its place.
-    """
-    if "script" not in args:
-        return
-    command = f"autorecompute {verb}"
-    rest: list[str] = args.rest
-    if args.script is None and rest and _is_python(rest[0]):
-        script, *arguments = rest[1:] or ["SCRIPT"]
-        behind = ["--", *arguments] if arguments else []
-        raise UsageError(f"SCRIPT comes before --, without python: {command} {shlex.join([script, '...', *behind])}")
-    if args.script is None:
-        raise UsageError(f"No script is given. Name it first: {command} SCRIPT ... -- ARGUMENT ...")
-    if _is_python(str(args.script)) and not args.is_module:
-        raise UsageError(f"SCRIPT comes without {args.script}: {command} {shlex.join(rest[:1] or ['SCRIPT'])} ...")
 
 
 def _add_trial_options(parser: argparse.ArgumentParser) -> None:

@@ -129,7 +129,7 @@ def run_import(args: argparse.Namespace) -> None:
 
 def run_delete(args: argparse.Namespace) -> None:
     """Remove studies, after asking on a terminal."""
-    folders = [StudyFolder.at(name) for name in dict.fromkeys(args.studies)]
+    folders = list({folder.path: folder for folder in map(StudyFolder.at, args.studies)}.values())
     for folder in folders:
         if not folder.exists():  # one that cannot be read may go, too
             there = folder.path.parent

@@ -33,7 +33,7 @@ class AutoCallback:
     """
 
     def __init__(
-        self, memory_limit: str | int | None = None, *, study: str | None = None, tuning_steps: int = 100
+        self, memory_limit: str | int | None = None, *, study: str | None = None, tuning_steps: int = 40
     ) -> None:
         require_options(memory_limit, tuning_steps)
         super().__init__()

@@ -193,7 +193,7 @@ def remove(path: Path) -> int:
             path.unlink()
         return size_bytes
     # Renamed first: a study is there as a whole or not at all, whatever ends this process.
-    with drafting(STUDIES) as drafts, saying_what_fails(path):
+    with drafting(path.parent) as drafts, saying_what_fails(path):
         path.rename(drafts / path.name)
     return size_bytes
 

@@ -209,8 +209,9 @@ class Attempt:
         is_telling = leanest is not None or finalist.trial.config not in presets
         teaches = is_telling and self._confirmer.is_guess(trials)
         if self._confirmer.confirm_if_due(finalist, reserve_seconds, teaches=teaches):
+            before = self._best
             self._set_answer(self._keep(SearchEnd.INTERRUPTED))
-            if self._best is not None:
+            if self._best is not None and (before is None or before.config != self._best.config):
                 context.progress.may_be_used(self._best)
 
     def _give(self, result: Result, search_end: SearchEnd) -> Result:
@@ -336,7 +337,7 @@ class Attempt:
         """Return them with what is confirmed at the top, where a process more for another one does not pay."""
         known = next((entry for entry in ranked if entry.trial.config in self._confirmer.confirmed), None)
         ranking, winner = self._race.ranking, ranked[0] if ranked else None
-        is_decided = ranking is not None and ranking.end is not RaceEnd.UNDECIDED
+        is_decided = ranking is not None and ranking.end not in {RaceEnd.UNDECIDED, RaceEnd.ENOUGH}
         if known is None or winner is None or is_decided:
             return ranked
         own, others = steps[known.trial.number], steps[winner.trial.number]
@@ -344,6 +345,9 @@ class Attempt:
         gain = -math.expm1(-gap(known, winner, UNSURE).low) if is_raced else 1 - others / own
         if self._context.pays(gain, self._context.expect(*self._confirmer.needs(winner.trial.config))):
             return ranked
+        if known is not winner:
+            names = known.trial.description, winner.trial.description
+            self._context.note(f"{names[0]} stays: a process to confirm {names[1]} would not pay")
         return [known, *(entry for entry in ranked if entry is not known)]
 
     def _worth_ranking(self, standings: Sequence[Finalist], steps: Mapping[int, float]) -> list[Finalist]:
@@ -354,7 +358,7 @@ class Attempt:
         if not standings:
             return []
         first, *others = standings[:FINALISTS]
-        seconds = self._context.expect(*[Task.ROUND] * LOOKS[0])
+        seconds = self._context.expect(*[Task.ROUND] * (LOOKS[0] * (len(others) + 2)))
         leads = [max(math.log(steps[other.trial.number] / steps[first.trial.number]), 0.0) for other in others]
         near = [
             other

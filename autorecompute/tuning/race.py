@@ -318,7 +318,8 @@ def race(  # noqa: PLR0913  (what bounds a race)
             left = _unbeaten(left, miss)
             winner = _winner(left, miss)
             if winner is not None or is_last:
-                return _ended(raced, left, winner)
+                is_enough = not (is_worth or is_late or raced.is_at_its_end)
+                return _ended(raced, left, winner, RaceEnd.ENOUGH if is_enough else RaceEnd.UNDECIDED)
     return raced
 
 
@@ -326,8 +327,10 @@ def _with_trials(bench: Bench, standings: Sequence[Finalist]) -> tuple[Finalist,
     """Return the finalists with their trials as their first round, where these can be compared."""
     trials = [entry.trial for entry in standings]
     has_references = all(trial.reference_seconds for trial in trials)
-    if not (has_references and takes_turns(bench)) and drifts(bench):
+    is_mixed = not has_references and any(trial.reference_seconds for trial in trials)
+    if is_mixed or (drifts(bench) and not (has_references and takes_turns(bench))):
         return tuple(standings)
+    is_disturbed = any(trial.measurement.is_disturbed or trial.is_reference_disturbed for trial in trials)
 
     def begin(trial: Trial) -> RoundRecord:
         own, references, cpu_references = trial.measurement, trial.reference_seconds, trial.reference_cpu_seconds
@@ -336,7 +339,7 @@ def _with_trials(bench: Bench, standings: Sequence[Finalist]) -> tuple[Finalist,
             cpu_seconds=own.cpu_seconds,
             reference_seconds=(references,) if has_references and references else (),
             reference_cpu_seconds=(cpu_references,) if has_references and cpu_references else (),
-            is_disturbed=own.is_disturbed or trial.is_reference_disturbed,
+            is_disturbed=is_disturbed,
             marks=own.marks,
         )
 
@@ -417,12 +420,12 @@ def _winner(entries: Sequence[Finalist], miss: float) -> Finalist | None:
     return None
 
 
-def _ended(raced: Race, left: Sequence[Finalist], winner: Finalist | None) -> Race:
+def _ended(raced: Race, left: Sequence[Finalist], winner: Finalist | None, without_winner: RaceEnd) -> Race:
     entries = rank(left)
     first = winner or entries[0]
     others = [entry for entry in entries if entry is not first]
     beaten = [entry for entry in raced.standings if entry not in left]
-    end = RaceEnd.UNDECIDED if winner is None else RaceEnd.TIE if others else None
+    end = without_winner if winner is None and others else RaceEnd.TIE if others else None
     ranking = Ranking(
         end=end or (RaceEnd.RANKED if beaten else RaceEnd.ALONE),
         rounds=raced.rounds,

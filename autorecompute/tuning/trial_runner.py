@@ -113,7 +113,8 @@ class TrialRunner:
         if gain is None or self._context.pays(gain, seconds):
             return True
         steps = [step for trial in trials if (step := trial.measurement.median_step_seconds)]
-        count = math.ceil(seconds / min(steps, default=seconds))
+        own_seconds = self._context.budget.expect(Task.TRIAL)
+        count = math.ceil(own_seconds / min(steps, default=own_seconds or 1.0))
         self._note_once(f"stopping: {format_count(count, 'more step')} could gain {gain:.2%}")
         return False
 

@@ -1,6 +1,7 @@
 """A head whose logits are made in chunks of rows: what a loss gives, and what anything else gets."""
 
 import io
+import weakref
 
 import pytest
 import torch
@@ -71,6 +72,14 @@ def plain_logits(model):
     return functional.linear(hidden_of(model), model.head.weight, model.head.bias)
 
 
+def focal(logits):
+    places = Y_OF_WORDS.unsqueeze(-1)
+    with torch.no_grad():
+        known = logits.log_softmax(-1)
+    hardness = (1 - known.gather(-1, places).exp()) ** 2
+    return -(hardness * logits.log_softmax(-1).gather(-1, places)).mean()
+
+
 LOSSES = {
     "view": lambda logits: functional.cross_entropy(logits.view(-1, logits.size(-1)), Y.view(-1)),
     "a module": lambda logits: nn.CrossEntropyLoss()(logits.view(-1, WORDS), Y.view(-1)),
@@ -102,6 +111,13 @@ LOSSES = {
         functional.cross_entropy(one, other) for one, other in zip(logits, Y, strict=True)
     ),
     "all words": lambda logits: -logits.log_softmax(-1).mean(-1).mean(),
+    "split by a dimension": lambda logits: sum(
+        flat_loss(one, other) for one, other in zip(logits.split(50, 1), Y_OF_WORDS.split(50, 1), strict=True)
+    ),
+    "chunks by a dimension": lambda logits: sum(
+        flat_loss(one, other) for one, other in zip(logits.chunk(4, dim=1), Y_OF_WORDS.chunk(4, 1), strict=True)
+    ),
+    "focal": focal,
 }
 
 
@@ -130,7 +146,50 @@ def hooked(logits):
     return flat_loss(logits)
 
 
+def written_copy(logits):
+    shifted = logits[..., :-1, :].contiguous()
+    shifted /= 2
+    return flat_loss(shifted, Y[..., 1:]) + 0.1 * logits.logsumexp(-1).mean()
+
+
+def hooked_view(logits):
+    rows = logits[:, :-1]
+    rows.register_hook(lambda gradient: 2 * gradient)
+    return flat_loss(rows, Y[:, 1:])
+
+
+def gradient_of_logits(logits):
+    apart = logits.detach().requires_grad_()
+    flat_loss(apart).backward()
+    return (logits * apart.grad).sum()
+
+
+def without_gradients(logits):
+    with torch.no_grad():
+        others = logits.softmax(-1)
+        rows = logits.float()[:, :-1]
+    return flat_loss(logits) + (rows**2).mean() - (others * logits.log_softmax(-1)).sum(-1).mean()
+
+
+def written_as_data(logits):
+    rows = logits.view(-1, WORDS)
+    logits.data[..., 0] = -5
+    return flat_loss(rows)
+
+
+def written_by_an_option(logits):
+    rows = logits.view(-1, WORDS)
+    functional.relu(logits, inplace=True)
+    return flat_loss(rows)
+
+
 OTHERS = {
+    "a copy that is written": written_copy,
+    "a hooked view": hooked_view,
+    "their own gradient": gradient_of_logits,
+    "without gradients": without_gradients,
+    "written as data": written_as_data,
+    "written by an option": written_by_an_option,
     "soft labels": lambda logits: functional.cross_entropy(
         logits.view(-1, WORDS), WEIGHT.softmax(0).expand(400, WORDS)
     ),
@@ -290,6 +349,26 @@ def test_logits_that_are_used_behind_a_step_are_made_before_the_next_ones(model,
         assert torch.equal(logits.detach() + 0, expected)
         assert not logits.argmax(-1).requires_grad
     assert caplog.text.count("used after optimizer.step()") == 1
+
+
+@pytest.mark.usefixtures("head")
+def test_what_is_kept_of_each_step_keeps_no_graph_and_is_of_its_step(model):
+    optimizer, graphs, kept, expected = torch.optim.SGD(model.parameters(), 0.1), [], [], []
+    for _ in range(4):
+        logits = model(X)
+        kept.append(logits.detach())
+        graphs.append(weakref.ref(logits))
+        flat_loss(logits).backward()
+        with torch.no_grad():
+            expected.append(plain_logits(model))
+        del logits
+        optimizer.step()
+        assert (
+            kept[0].shape == kept[0].sum(-1, keepdim=True).expand_as(kept[0]).shape
+        )  # looked at behind the first step
+    assert not any(graph() is not None for graph in graphs)
+    for own, found in zip(expected[1:], kept[1:], strict=True):
+        assert torch.equal(found + 0, own)
 
 
 @pytest.mark.usefixtures("head")

@@ -101,7 +101,7 @@ class Heads:
 
 
 def _is_plain(module: Module) -> bool:
-    return isinstance(module, Linear) and type(module).forward is Linear.forward
+    return type(module) is Linear  # a class of parametrize's reads another weight each time
 
 
 def _common(paths: tuple[str, ...]) -> str:

@@ -12,7 +12,8 @@ from torch import Tensor
 from torch.nn import functional
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator, Sequence
+    from collections.abc import Iterable, Iterator, Sequence
+    from typing import Self
 
     Context = contextlib.AbstractContextManager[object]
 
@@ -83,6 +84,78 @@ class Term(NamedTuple):
 def terms_of(tensors: Sequence[Any]) -> list[Term]:
     """Return the terms of which these are the tensors, one after the other."""
     return [Term(*tensors[at : at + 3]) for at in range(0, len(tensors), 3)]
+
+
+CHANGED = (
+    "The logits of {head} are looked at for the first time after the head's input was written into, and cannot be made "
+    "any more. Leave {head}/cross_entropy out of the plans."
+)
+
+
+@dataclasses.dataclass
+class Origin:
+    """One call of a head.
+
+    Attributes:
+        path: Path of the head.
+        inputs: Its hidden states, with the count of changes that each had then.
+        weights: The same of its weights and biases.
+        made: Called once when the logits of this call are made; ``None`` after that.
+        late: Called when they are looked at after the optimizer has changed the weight: they are those of the new one.
+        left: References to all ``Logits`` that were derived of this call, which keep none.
+    """
+
+    path: str
+    inputs: list[tuple[Tensor, int]]
+    weights: list[tuple[Tensor, int]]
+    made: Callable[[], None] | None
+    late: Callable[[], None]
+    left: list[Callable[[], Any]] = dataclasses.field(default_factory=list)
+
+    @classmethod
+    def of(cls, path: str, terms: Sequence[Term], made: Callable[[], None], late: Callable[[], None]) -> Self:
+        """Note a call of which these are the terms."""
+        weights = [one for term in terms for one in (term.weight, term.bias) if one is not None]
+        return cls(path, _counted(term.hidden for term in terms), _counted(weights), made, late)
+
+    def keep(self) -> None:
+        """Make all logits of this call that are left, for who looks at them behind the next step of the optimizer."""
+        for reference in self.left:
+            if (logits := reference()) is not None:
+                logits.make(without_graph=True)
+
+    @property
+    def is_late(self) -> bool:
+        """Tell whether the weight is another one by now."""
+        return _have_changed(self.weights)
+
+    def require_input(self) -> None:
+        """Refuse to make logits of an input that was written into, and tell where the weight is another one."""
+        if _have_changed(self.inputs):
+            raise RuntimeError(CHANGED.format(head=self.path))
+        if self.is_late:
+            self.late()
+
+    def note_made(self) -> None:
+        """Note that logits are made."""
+        self.require_input()
+        if self.made is not None:
+            self.made()
+            self.made = None
+
+    def beside(self, other: Origin) -> Origin:
+        """Return the origin of a sum of both."""
+        inputs, weights = [*self.inputs, *other.inputs], [*self.weights, *other.weights]
+        return Origin(self.path, inputs, weights, self.made or other.made, self.late, self.left)
+
+
+def _counted(tensors: Iterable[Tensor]) -> list[tuple[Tensor, int]]:
+    # The count is shared by what is detached, which does not keep the graph.
+    return [(one.detach(), one._version) for one in tensors]
+
+
+def _have_changed(known: Sequence[tuple[Tensor, int]]) -> bool:
+    return any(one._version != version for one, version in known)
 
 
 @dataclasses.dataclass(frozen=True)
@@ -160,7 +233,7 @@ class ByRows:
         with torch.no_grad(), torch.autocast(self.recipe.device, enabled=False):
             known = terms_in(terms, self.recipe.dtype)
             places = list(zip(known, terms_of(wanted), strict=True))
-            totals = [_Totals(term, asked) for term, asked in places]
+            totals = [_Totals(term, asked, own.weight.dtype) for (term, asked), own in zip(places, terms, strict=True)]
             for piece in self.pieces(known[0].hidden):
                 change = self._gradient_of(sum_of(known, piece), piece, gradient)
                 for total in totals:
@@ -187,18 +260,23 @@ class _Totals:
         found: Those of hidden states, weight and bias; ``None`` for what is not wanted.
     """
 
-    def __init__(self, term: Term, wanted: Any) -> None:
-        self._term = term
-        self._hidden = torch.empty_like(term.hidden, memory_format=torch.contiguous_format) if wanted.hidden else None
-        self._weight = torch.empty_like(term.weight, memory_format=torch.contiguous_format) if wanted.weight else None
-        self._bias = torch.zeros_like(term.bias) if wanted.bias else None
+    def __init__(self, term: Term, wanted: Any, own_dtype: torch.dtype) -> None:
+        self._term, layout = term, torch.contiguous_format
+        self._hidden = torch.empty_like(term.hidden, memory_format=layout) if wanted.hidden else None
+        # In the type of the weights where that is wider: a long sum in 16 bits loses what is small.
+        widest = torch.promote_types(term.weight.dtype, own_dtype)
+        self._weight = torch.empty_like(term.weight, memory_format=layout, dtype=widest) if wanted.weight else None
+        self._bias = torch.zeros_like(term.bias, dtype=widest) if wanted.bias else None
         self.found = (self._hidden, self._weight, self._bias)
 
     def add(self, change: Tensor, piece: slice) -> None:
         """Add what comes of a chunk, of whose logits this is the gradient."""
         if self._hidden is not None:
             torch.mm(change, self._term.weight, out=self._hidden[piece])
-        if self._weight is not None and piece.start == 0:
+        if self._weight is not None and self._weight.dtype != change.dtype:
+            product = change.t() @ self._term.hidden[piece]
+            self._weight.copy_(product) if piece.start == 0 else self._weight.add_(product)
+        elif self._weight is not None and piece.start == 0:
             torch.mm(change.t(), self._term.hidden[piece], out=self._weight)
         elif self._weight is not None:
             self._weight.addmm_(change.t(), self._term.hidden[piece])

@@ -3,15 +3,16 @@
 from __future__ import annotations
 
 import logging
-import weakref
 from typing import TYPE_CHECKING, Any
 
 import torch
 from torch import Tensor
 from torch.optim.optimizer import register_optimizer_step_pre_hook
 
-from autorecompute.backends.torch.switch.chunks import Autocast, Recipe, Term
-from autorecompute.backends.torch.switch.logits import Logits, Origin
+from autorecompute.backends.torch.find.refusals import is_transformed
+from autorecompute.backends.torch.find.structure import is_named
+from autorecompute.backends.torch.switch.chunks import Autocast, Origin, Recipe, Term
+from autorecompute.backends.torch.switch.logits import Logits
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -31,7 +32,7 @@ class Head:
 
     def __init__(self, path: str) -> None:
         self.path, self.made = path, 0
-        self._is_kept, self._called = False, list[weakref.ref[Logits]]()
+        self._is_kept, self._called = False, list[Origin]()
 
     def count_made(self) -> None:
         """Note that the logits of a call are made."""
@@ -51,9 +52,8 @@ class Head:
             )
 
     def _keep(self) -> None:
-        for reference in self._called:
-            if (logits := reference()) is not None:
-                logits.keep()
+        for origin in self._called:
+            origin.keep()
         self._called.clear()
 
     def __call__(self, forward: Callable[..., Any], module: Linear, /, *args: Any, **kwargs: Any) -> Any:
@@ -69,9 +69,13 @@ class Head:
         origin = Origin.of(self.path, terms, self.count_made, self.keep_from_now)
         logits = Logits.of(terms, Recipe(dtype, hidden.device.type), dtype, hidden.dim() - 1, origin)
         if self._is_kept:
-            self._called.append(weakref.ref(logits))
+            self._called.append(origin)
         return logits
 
     def _can_wait(self, module: Linear, hidden: Tensor) -> bool:
         is_known = isinstance(hidden, Tensor) and not isinstance(hidden, Logits) and hidden.dim() > 1
+        if is_known and (
+            is_transformed() or any(is_named(one, "DTensor", "torch.distributed") for one in (hidden, module.weight))
+        ):
+            return False
         return is_known and module.training and (hidden.requires_grad or module.weight.requires_grad)

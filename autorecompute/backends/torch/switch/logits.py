@@ -1,30 +1,31 @@
 """Logits of a vocabulary head that are made when somebody looks at them, and in chunks of rows for a loss.
 
 A head returns a :class:`Logits` in place of its product. What only arranges or scales rows gives another one, and
-what gives each row a number, such as a cross entropy, is computed in chunks (``chunks.py``). Any other function is
-given the logits as the model would have made them.
+what gives each row a number, such as a cross entropy, is computed in chunks (``chunks.py``). Any other function has the
+logits made as the model would have made them, and with them all of their views: from then on these are tensors like
+any other.
 """
 
 from __future__ import annotations
 
 import contextlib
-import dataclasses
 import functools
 import math
-from collections.abc import Callable
+import weakref
 from numbers import Number
 from typing import TYPE_CHECKING, Any, Self
 
 import torch
 from torch import Tensor
 from torch.nn import functional
-from torch.utils._pytree import tree_map_only
+from torch.utils._pytree import tree_leaves, tree_map_only
 
 from autorecompute.backends.torch.switch.chunks import (
     Autocast,
     ByRows,
     InChunks,
     Map,
+    Origin,
     Recipe,
     Term,
     gradients_of,
@@ -33,72 +34,9 @@ from autorecompute.backends.torch.switch.chunks import (
 )
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable, Sequence
+    from collections.abc import Callable, Sequence
 
     Answer = Callable[["Logits", Any, tuple[Any, ...], dict[str, Any]], Any]
-
-
-CHANGED = (
-    "The logits of {head} are looked at for the first time after the head's input was written into, and cannot be made "
-    "any more. Leave {head}/cross_entropy out of the plans."
-)
-
-
-@dataclasses.dataclass
-class Origin:
-    """One call of a head.
-
-    Attributes:
-        path: Path of the head.
-        inputs: Its hidden states, with the count of changes that each had then.
-        weights: The same of its weights and biases.
-        made: Called once when the logits of this call are made; ``None`` after that.
-        late: Called when they are looked at after the optimizer has changed the weight: they are those of the new one.
-    """
-
-    path: str
-    inputs: list[tuple[Tensor, int]]
-    weights: list[tuple[Tensor, int]]
-    made: Callable[[], None] | None
-    late: Callable[[], None]
-
-    @classmethod
-    def of(cls, path: str, terms: Sequence[Term], made: Callable[[], None], late: Callable[[], None]) -> Self:
-        """Note a call of which these are the terms."""
-        weights = [one for term in terms for one in (term.weight, term.bias) if one is not None]
-        return cls(path, _counted(term.hidden for term in terms), _counted(weights), made, late)
-
-    @property
-    def is_late(self) -> bool:
-        """Tell whether the weight is another one by now."""
-        return _have_changed(self.weights)
-
-    def require_input(self) -> None:
-        """Refuse to make logits of an input that was written into, and tell where the weight is another one."""
-        if _have_changed(self.inputs):
-            raise RuntimeError(CHANGED.format(head=self.path))
-        if self.is_late:
-            self.late()
-
-    def note_made(self) -> None:
-        """Note that logits are made."""
-        self.require_input()
-        if self.made is not None:
-            self.made()
-            self.made = None
-
-    def beside(self, other: Origin) -> Origin:
-        """Return the origin of a sum of both."""
-        inputs, weights = [*self.inputs, *other.inputs], [*self.weights, *other.weights]
-        return Origin(self.path, inputs, weights, self.made or other.made, self.late)
-
-
-def _counted(tensors: Iterable[Tensor]) -> list[tuple[Tensor, int]]:
-    return [(one, one._version) for one in tensors]
-
-
-def _have_changed(known: Sequence[tuple[Tensor, int]]) -> bool:
-    return any(one._version != version for one, version in known)
 
 
 class Logits(Tensor):  # type: ignore[misc]
@@ -109,58 +47,73 @@ class Logits(Tensor):  # type: ignore[misc]
     Attributes:
         terms: The products, with hidden states of shape ``[*lead, H]``.
         words: The dimension of the words.
+        layout_of: A tensor without numbers of their shape and strides: what torch would make a view is one there.
     """
 
     terms: list[Term]
     recipe: Recipe
     words: int
     origin: Origin
+    layout_of: Tensor
     _values: Tensor | None
-    _root: Logits | None
-    _view: Callable[[Tensor], Tensor]
-    _is_written: bool
+    _root: Callable[[], Logits | None] | None
+    _views: list[tuple[weakref.ref[Logits], Callable[[Tensor], Tensor]]]
     _node: Any
 
     @staticmethod
-    def of(terms: Sequence[Term], recipe: Recipe, dtype: torch.dtype, words: int, origin: Origin) -> Logits:
-        """Return the logits of these terms."""
-        made: Logits = _Node.apply((recipe, dtype, words, origin), *(one for term in terms for one in term))
-        made.terms = list(terms)  # those that the graph knows
+    def of(  # noqa: PLR0913, PLR0917  (all that makes them)
+        terms: Sequence[Term],
+        recipe: Recipe,
+        dtype: torch.dtype,
+        words: int,
+        origin: Origin,
+        layout_of: Tensor | None = None,
+    ) -> Logits:
+        """Return the logits of these terms; without strides of their own, those that a product has."""
+        if layout_of is None:
+            sizes = [*terms[0].hidden.shape[:-1], len(terms[0].weight)]
+            layout_of = torch.empty(sizes, device="meta").movedim(-1, words)
+        known = (recipe, dtype, words, origin, layout_of)
+        made: Logits = _Node.apply(known, *(one for term in terms for one in term))
+        # Those that the graph knows; without a graph nothing goes back through them either.
+        made.terms = list(terms) if torch.is_grad_enabled() else _detached(terms)
         made._node = made._node_of_now
+        origin.left.append(weakref.ref(made))
         return made
 
     @classmethod
-    def wrapped(cls, terms: Sequence[Term], recipe: Recipe, dtype: torch.dtype, words: int, origin: Origin) -> Self:
+    def wrapped(  # noqa: PLR0913, PLR0917  (all that makes them)
+        cls, terms: Sequence[Term], recipe: Recipe, dtype: torch.dtype, words: int, origin: Origin, layout_of: Tensor
+    ) -> Self:
         """Return the same without a node of autograd's."""
-        hidden = terms[0].hidden
-        shape = [*hidden.shape[:-1]]
-        shape.insert(words, len(terms[0].weight))
-        strides = torch.empty([*hidden.shape[:-1], shape[words]], device="meta").movedim(-1, words).stride()
-        made: Self = torch.Tensor._make_wrapper_subclass(cls, shape, strides, dtype=dtype, device=hidden.device)
-        made.terms, made.recipe, made.words, made.origin = list(terms), recipe, words, origin
-        made._values, made._root, made._view, made._is_written, made._node = None, None, _itself, False, None
+        shape, strides, device = layout_of.shape, layout_of.stride(), terms[0].hidden.device
+        made: Self = torch.Tensor._make_wrapper_subclass(cls, shape, strides, dtype=dtype, device=device)
+        made.terms, made.recipe, made.words, made.origin, made.layout_of = [*terms], recipe, words, origin, layout_of
+        made._values, made._root, made._views, made._node = None, None, [], None
         return made
 
     def like(self, terms: Sequence[Term] | None = None, **changes: Any) -> Logits:
         """Return others made of these, which are no view of them."""
         known = {"recipe": self.recipe, "dtype": self.dtype, "words": self.words, "origin": self.origin}
+        if "layout_of" not in changes:
+            changes["layout_of"] = torch.empty_like(self.layout_of) if terms is None else None
         return Logits.of(self.terms if terms is None else terms, **{**known, **changes})
 
     def viewed(self, view: Callable[[Tensor], Tensor], terms: Sequence[Term] | None = None, **changes: Any) -> Logits:
-        """Return others that are a view of these: what is written into either is written into both."""
-        other, before = self.like(terms, **changes), self._view
-        other._root, other._view = self.root, lambda values: view(before(values))
+        """Return what a function gives that arranges rows: a view of these, or a copy where torch makes one."""
+        layout_of = view(self.layout_of)
+        other = self.like(self.terms if terms is None else terms, layout_of=layout_of, **changes)
+        if layout_of.untyped_storage()._cdata == self.layout_of.untyped_storage()._cdata:
+            has_graph = other.requires_grad
+            # What is detached does not keep the graph.
+            other._root = functools.partial(_itself, self) if has_graph else weakref.ref(self)
+            self._views.append((weakref.ref(other), view if has_graph else lambda values: view(values).detach()))
         return other
-
-    @property
-    def root(self) -> Logits:
-        """Return those that these are a view of, or these."""
-        return self if self._root is None else self._root
 
     @property
     def is_plain(self) -> bool:
         """Tell whether they were made, and are what any tensor is from then on."""
-        return self._values is not None or self.root._is_written or self._is_anothers
+        return self._values is not None or self._is_anothers
 
     @property
     def _is_anothers(self) -> bool:
@@ -178,30 +131,40 @@ class Logits(Tensor):  # type: ignore[misc]
         Raises:
             RuntimeError: What they are made of has changed.
         """
-        if self.root._is_written:
-            assert self.root._values is not None, "what is written is there"
-            return self._view(self.root._values)
-        if self._values is None and self._is_anothers:
-            self.origin.note_made()
-            self._values = _Numbers.apply(self)
-        elif self._values is None and self.origin.is_late:  # nothing goes back through a step
-            self._values = self.numbers()
-        elif self._values is None:
-            self.origin.note_made()
-            with torch.enable_grad() if self.requires_grad else contextlib.nullcontext():
-                self._values = self.recipe.values(self.terms).movedim(-1, self.words)
+        if self._values is None:
+            self.make()
+        assert self._values is not None, "they were made"
         return self._values
 
-    def keep(self) -> None:
-        """Make the logits before the optimizer changes the weight, for who looks at them after that."""
-        if not self.is_plain:
-            self._values = self.numbers()
+    def make(self, *, without_graph: bool = False) -> None:
+        """Make the logits, with those that they are a view of and all views of these."""
+        if self._values is not None:
+            return
+        root = None if self._root is None else self._root()
+        if root is not None and not self._is_anothers:
+            root.make(without_graph=without_graph)
+            return
+        self.origin.note_made()
+        if self._is_anothers:
+            self._take(_Numbers.apply(self))
+        elif without_graph or not self.requires_grad or self.origin.is_late:  # nothing goes back through a step
+            with torch.no_grad():
+                self._take(self._product())
+        else:
+            # A checkpoint that is under way must not take it for its own: it is not made once more.
+            with torch.enable_grad(), torch.autograd.graph.saved_tensors_hooks(_itself, _itself):
+                self._take(self._product())
 
-    def write(self) -> None:
-        """Have the logits, and all views of them, be what a script writes into from now on."""
-        root = self.root
-        root._values = root.made()
-        root._is_written = True
+    def _product(self) -> Tensor:
+        return self.recipe.values(self.terms).movedim(-1, self.words)
+
+    def _take(self, values: Tensor) -> None:
+        if self._values is None:
+            self._values = values
+            for reference, view in self._views:
+                if (other := reference()) is not None:
+                    with torch.enable_grad():
+                        other._take(view(values))
 
     @classmethod
     def __torch_function__(
@@ -215,23 +178,34 @@ class Logits(Tensor):  # type: ignore[misc]
         cls, function: Any, types: Any, args: tuple[Any, ...] = (), kwargs: dict[str, Any] | None = None
     ) -> Any:
         """Give an operator the numbers: it is called by code that asks no function, as autograd does."""
-        if function._schema.is_mutable and any(isinstance(one, Logits) and not one.is_plain for one in args):
-            raise RuntimeError(f"{function} writes into logits that were not made. Call clone() on them before.")
+        named = kwargs or {}
+        if function._schema.is_mutable:
+            for at, argument in enumerate(function._schema.arguments):
+                given = args[at] if at < len(args) else named.get(argument.name)
+                if argument.is_write and any(
+                    isinstance(one, Logits) and not one.is_plain for one in tree_leaves(given)
+                ):
+                    raise RuntimeError(
+                        f"{function} writes into logits that were not made. Call clone() on them before."
+                    )
 
-        given, named = tree_map_only(Logits, Logits.numbers, args), tree_map_only(Logits, Logits.numbers, kwargs or {})
-        return function(*given, **named)
+        return function(*tree_map_only(Logits, Logits.numbers, args), **tree_map_only(Logits, Logits.numbers, named))
 
     def numbers(self) -> Tensor:
         """Return the logits without a graph."""
-        if self._values is not None or self.root._is_written:
-            return self.made().detach()
+        if self._values is not None:
+            return self._values.detach()
         self.origin.note_made()
         with torch.no_grad():
-            return self.recipe.values(self.terms).movedim(-1, self.words)
+            return self._product()
 
 
-def _itself(values: Tensor) -> Tensor:
-    return values
+def _itself(one: Any) -> Any:
+    return one
+
+
+def _detached(terms: Sequence[Term]) -> list[Term]:
+    return [Term(*(None if one is None else one.detach() for one in term)) for term in terms]
 
 
 class _Numbers(torch.autograd.Function):  # type: ignore[misc]
@@ -251,7 +225,7 @@ class _Node(torch.autograd.Function):  # type: ignore[misc]
 
     @staticmethod
     def forward(ctx: Any, known: tuple[Any, ...], *tensors: Tensor | None) -> Tensor:
-        ctx.recipe, _, ctx.words, _ = known
+        ctx.recipe, _, ctx.words, *_ = known
         ctx.save_for_backward(*tensors)
         return Logits.wrapped(terms_of(tensors), *known)
 
@@ -274,12 +248,6 @@ _QUESTIONS = frozenset(
 )
 """What is known of logits without their numbers."""
 
-_WRITING = frozenset({"__setitem__", "register_hook", "register_post_accumulate_grad_hook", "retain_grad"})
-"""Functions after which logits are no longer what the head would return: others write in place by their name."""
-
-ALONE = 2
-"""Dimensions of logits of one list of rows."""
-
 
 def _answer(function: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
     """Return what a function gives that was called with logits among its arguments."""
@@ -292,12 +260,9 @@ def _answer(function: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any
         with contextlib.suppress(_NotKnownError):
             if known is not None:
                 return known(logits, function, args[1:], kwargs)
-    is_in_place = name.endswith("_") and not name.endswith("__")
-    if isinstance(logits, Logits) and (is_in_place or name in _WRITING):
-        logits.write()
     given, named = tree_map_only(Logits, Logits.made, args), tree_map_only(Logits, Logits.made, kwargs)
     result = function(*given, **named)
-    return logits if is_in_place and isinstance(logits, Logits) else result
+    return logits if isinstance(logits, Logits) and result is given[0] else result
 
 
 class _NotKnownError(Exception):
@@ -362,7 +327,7 @@ def _item(logits: Logits, function: Any, args: tuple[Any, ...], kwargs: dict[str
     (index,) = args
     parts = index if isinstance(index, tuple) else (index,)
     _require(logits.words == logits.dim() - 1 and not any(isinstance(one, Logits) for one in parts))
-    _require(not any(isinstance(one, bool) or getattr(one, "dtype", None) is torch.uint8 for one in parts))
+    _require(all(type(one) in _PARTS or (type(one) is Tensor and one.dtype != torch.uint8) for one in parts))
     kinds = [type(one) for one in parts]
     is_open = kinds.count(type(Ellipsis)) == 1
     taken = sum(map(_dims_taken, parts))
@@ -375,8 +340,12 @@ def _item(logits: Logits, function: Any, args: tuple[Any, ...], kwargs: dict[str
     words = terms[0].hidden.dim() - 1
     _require(words)
     if any(issubclass(kind, (Tensor, list)) for kind in kinds):
-        return logits.like(terms, words=words)  # a copy
+        return logits.like(terms, words=words)  # a copy, whose rows depend on numbers
     return logits.viewed(lambda values: function(values, index), terms, words=words)
+
+
+_PARTS = frozenset({int, slice, list, type(None), type(Ellipsis)})
+"""Types of the parts of an index that are known beside tensors."""
 
 
 def _dims_taken(part: Any) -> int:
@@ -393,7 +362,7 @@ def _along_rows(logits: Logits, function: Any, args: tuple[Any, ...], kwargs: di
     given = _named(names, args, {"size" if key in _SIZES else key: value for key, value in kwargs.items()})
     dim = _dim(logits, given.get("dim", 0))
     _require(logits.words == logits.dim() - 1 and dim < logits.words)
-    pieces = [function(term.hidden, *args, **kwargs if "dim" not in given else {}) for term in logits.terms]
+    pieces = [function(term.hidden, *args, **kwargs) for term in logits.terms]
     _require(pieces[0][0].dim() > 1 if pieces[0] else False)
     return tuple(
         logits.viewed(
@@ -408,17 +377,23 @@ def _along_rows(logits: Logits, function: Any, args: tuple[Any, ...], kwargs: di
 _SIZES = frozenset({"split_size", "split_size_or_sections", "chunks"})
 
 
-def _same(logits: Logits, _function: Any, _args: tuple[Any, ...], _kwargs: dict[str, Any]) -> Logits:
-    return logits
+def _contiguous(logits: Logits, function: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Logits:
+    _require(not args and not kwargs)
+    return logits if logits.layout_of.is_contiguous() else logits.viewed(function)
 
 
-def _clone(logits: Logits, _function: Any, _args: tuple[Any, ...], _kwargs: dict[str, Any]) -> Logits:
+def _clone(logits: Logits, _function: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Logits:
+    _require(not args and not kwargs)
     return logits.like()
 
 
 def _detach(logits: Logits, _function: Any, _args: tuple[Any, ...], _kwargs: dict[str, Any]) -> Logits:
-    terms = [Term(*(None if one is None else one.detach() for one in term)) for term in logits.terms]
-    return logits.viewed(Tensor.detach, terms)
+    with torch.no_grad():
+        return logits.viewed(_whole)
+
+
+def _whole(values: Tensor) -> Tensor:
+    return values.view(values.shape)
 
 
 def _swap(logits: Logits, function: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Logits:
@@ -604,7 +579,7 @@ _ANSWERS: dict[str, Answer] = {
     "flatten": _flatten,
     "__getitem__": _item,
     **dict.fromkeys(("split", "chunk", "unbind"), _along_rows),
-    "contiguous": _same,
+    "contiguous": _contiguous,
     "clone": _clone,
     "detach": _detach,
     **dict.fromkeys(("transpose", "swapaxes", "swapdims"), _swap),
