@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 import torch
 from torch import Tensor
 from torch.nn import functional
+from torch.optim.optimizer import register_optimizer_step_post_hook
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Iterator, Sequence
@@ -92,6 +93,25 @@ CHANGED = (
 )
 
 
+class _Steps:
+    """Counts the steps of all optimizers, of which some change a weight without counting that."""
+
+    def __init__(self) -> None:
+        self.count, self._is_on = 0, False
+
+    def begin(self) -> None:
+        """Count from now on."""
+        if not self._is_on:
+            self._is_on = True
+            register_optimizer_step_post_hook(torch.compiler.disable(self._note))
+
+    def _note(self, *_: Any) -> None:
+        self.count += 1
+
+
+STEPS = _Steps()
+
+
 @dataclasses.dataclass
 class Origin:
     """One call of a head.
@@ -102,6 +122,7 @@ class Origin:
         weights: The same of its weights and biases.
         made: Called once when the logits of this call are made; ``None`` after that.
         late: Called when they are looked at after the optimizer has changed the weight: they are those of the new one.
+        steps: How many steps optimizers had made then.
         left: References to all ``Logits`` that were derived of this call, which keep none.
     """
 
@@ -110,13 +131,14 @@ class Origin:
     weights: list[tuple[Tensor, int]]
     made: Callable[[], None] | None
     late: Callable[[], None]
+    steps: int
     left: list[Callable[[], Any]] = dataclasses.field(default_factory=list)
 
     @classmethod
     def of(cls, path: str, terms: Sequence[Term], made: Callable[[], None], late: Callable[[], None]) -> Self:
         """Note a call of which these are the terms."""
         weights = [one for term in terms for one in (term.weight, term.bias) if one is not None]
-        return cls(path, _counted(term.hidden for term in terms), _counted(weights), made, late)
+        return cls(path, _counted(term.hidden for term in terms), _counted(weights), made, late, STEPS.count)
 
     def keep(self) -> None:
         """Make all logits of this call that are left, for who looks at them behind the next step of the optimizer."""
@@ -127,7 +149,7 @@ class Origin:
     @property
     def is_late(self) -> bool:
         """Tell whether the weight is another one by now."""
-        return _have_changed(self.weights)
+        return self.steps != STEPS.count or _have_changed(self.weights)
 
     def require_input(self) -> None:
         """Refuse to make logits of an input that was written into, and tell where the weight is another one."""
@@ -146,7 +168,7 @@ class Origin:
     def beside(self, other: Origin) -> Origin:
         """Return the origin of a sum of both."""
         inputs, weights = [*self.inputs, *other.inputs], [*self.weights, *other.weights]
-        return Origin(self.path, inputs, weights, self.made or other.made, self.late, self.left)
+        return Origin(self.path, inputs, weights, self.made or other.made, self.late, self.steps, self.left)
 
 
 def _counted(tensors: Iterable[Tensor]) -> list[tuple[Tensor, int]]:

@@ -11,7 +11,7 @@ from torch.optim.optimizer import register_optimizer_step_pre_hook
 
 from autorecompute.backends.torch.find.refusals import is_transformed
 from autorecompute.backends.torch.find.structure import is_named
-from autorecompute.backends.torch.switch.chunks import Autocast, Origin, Recipe, Term
+from autorecompute.backends.torch.switch.chunks import STEPS, Autocast, Origin, Recipe, Term
 from autorecompute.backends.torch.switch.logits import Logits
 
 if TYPE_CHECKING:
@@ -32,6 +32,7 @@ class Head:
 
     def __init__(self, path: str) -> None:
         self.path, self.made = path, 0
+        STEPS.begin()
         self._is_kept, self._called = False, list[Origin]()
 
     def count_made(self) -> None:
@@ -59,23 +60,24 @@ class Head:
     def __call__(self, forward: Callable[..., Any], module: Linear, /, *args: Any, **kwargs: Any) -> Any:
         """Call the module, or return its logits unmade in training."""
         hidden = args[0] if len(args) == 1 and not kwargs else None
-        if hidden is None or not torch.is_grad_enabled() or not self._can_wait(module, hidden):
+        if hidden is None or not module.training or not torch.is_grad_enabled():
+            return forward(*args, **kwargs)
+        weight, bias = module.weight, module.bias  # once: what makes them may count its calls
+        if not _can_wait(hidden, weight):
             return forward(*args, **kwargs)
         autocast = Autocast.of_now(hidden.device.type)
         dtype = autocast.dtype if autocast.is_on and hidden.dtype != torch.float64 else hidden.dtype
-        if not autocast.is_on and module.weight.dtype != dtype:
+        if not autocast.is_on and weight.dtype != dtype:
             return forward(*args, **kwargs)
-        terms = [Term(hidden, module.weight, module.bias)]
+        terms = [Term(hidden, weight, bias)]
         origin = Origin.of(self.path, terms, self.count_made, self.keep_from_now)
         logits = Logits.of(terms, Recipe(dtype, hidden.device.type), dtype, hidden.dim() - 1, origin)
         if self._is_kept:
             self._called.append(origin)
         return logits
 
-    def _can_wait(self, module: Linear, hidden: Tensor) -> bool:
-        is_known = isinstance(hidden, Tensor) and not isinstance(hidden, Logits) and hidden.dim() > 1
-        if is_known and (
-            is_transformed() or any(is_named(one, "DTensor", "torch.distributed") for one in (hidden, module.weight))
-        ):
-            return False
-        return is_known and module.training and (hidden.requires_grad or module.weight.requires_grad)
+
+def _can_wait(hidden: Any, weight: Tensor) -> bool:
+    is_known = isinstance(hidden, Tensor) and not isinstance(hidden, Logits) and hidden.dim() > 1
+    is_spread = any(is_named(one, "DTensor", "torch.distributed") for one in (hidden, weight))
+    return is_known and not is_spread and not is_transformed() and (hidden.requires_grad or weight.requires_grad)

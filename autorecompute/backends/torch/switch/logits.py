@@ -59,6 +59,7 @@ class Logits(Tensor):  # type: ignore[misc]
     _root: Callable[[], Logits | None] | None
     _views: list[tuple[weakref.ref[Logits], Callable[[Tensor], Tensor]]]
     _node: Any
+    _node_of_values: Any
 
     @staticmethod
     def of(  # noqa: PLR0913, PLR0917  (all that makes them)
@@ -133,6 +134,8 @@ class Logits(Tensor):  # type: ignore[misc]
         """
         if self._values is None:
             self.make()
+        elif self._node_of_values is not self._node_of_now:  # a function of the script's own has written into them
+            self._values, self._node_of_values = _Numbers.apply(self), self._node_of_now
         assert self._values is not None, "they were made"
         return self._values
 
@@ -160,7 +163,7 @@ class Logits(Tensor):  # type: ignore[misc]
 
     def _take(self, values: Tensor) -> None:
         if self._values is None:
-            self._values = values
+            self._values, self._node_of_values = values, self._node_of_now
             for reference, view in self._views:
                 if (other := reference()) is not None:
                     with torch.enable_grad():
@@ -256,7 +259,7 @@ def _answer(function: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any
         if name in _QUESTIONS or (name == "__get__" and function.__self__.__name__ in _PROPERTIES):
             with torch._C.DisableTorchFunctionSubclass():
                 return function(*args, **kwargs)
-        known = _ANSWERS.get(name)
+        known = None if logits.origin.is_late else _ANSWERS.get(name)
         with contextlib.suppress(_NotKnownError):
             if known is not None:
                 return known(logits, function, args[1:], kwargs)
