@@ -10,6 +10,7 @@ import argparse
 import collections
 import dataclasses
 import json
+import math
 import os
 import random
 import sys
@@ -58,6 +59,7 @@ class ReplayedBench:
         self.detection = dataclasses.replace(found, device=card)
         self.log = Path("00.log")
         self.is_live = self.can_change_batch = True
+        self.starts, self.steps = 1, 0  # no answer is due for their number
         self._chance = random.Random(os.getpid())
 
     def close(self):
@@ -156,6 +158,7 @@ def tune(args, view):
         began_seconds=time.monotonic(),
         batch=replay.table.plain["batch"],
         is_fresh=True,
+        training_seconds=math.inf,
     )
     job = Job(script=script, batch_flag="--bs")
     place = TuningContext(job=job, bench=bench, folder=folder, settings=settings, progress=view, shared=shared)

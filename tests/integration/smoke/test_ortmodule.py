@@ -113,7 +113,9 @@ def test_swapping_leaves_the_losses_as_they_are(tuned, road, trained_without):
     # The first worker gives way to one at a small batch.
     swapped = max(map(losses_in, road.study("limited").logs), key=len)
     assert len(road.study("limited").trials) > 2
-    assert swapped[:12] == pytest.approx(losses_in(trained_without.stdout), rel=LOSS)
+    both = min(len(swapped), 12)
+    assert both > 8
+    assert swapped[:both] == pytest.approx(losses_in(trained_without.stdout)[:both], rel=LOSS)
 
 
 def test_the_same_command_answers_from_the_study(tuned, tune_transformer, limit_bytes, road):
