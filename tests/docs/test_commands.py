@@ -12,8 +12,18 @@ from autorecompute.cli.parsers import prepared
 
 from .conftest import BLOCKS, ROOT, spans_of
 
-FOREIGN = {"--array", "--batch-size", "--compile", "--gpus", "--ortmodule", "--shm-size", "--time"}
-"""Options of other programs and of the studies' scripts that stand alone in a sentence."""
+FOREIGN = {
+    "--array",
+    "--batch-size",
+    "--compile",
+    "--gpus",
+    "--ortmodule",
+    "--seeds",
+    "--shm-size",
+    "--time",
+    "--weather",
+}
+"""Options of other programs, benchmarks and the studies' scripts that stand alone in a sentence."""
 
 GONE = {"--wrap"}
 """Options of earlier versions, which the changelog alone may name."""
