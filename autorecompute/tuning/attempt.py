@@ -94,6 +94,7 @@ class Attempt:
         is_answer = best is not None and best.confirmed and not best.knobs and best.config in self._known
         self._decided = best if is_answer else None
         self._race, self._ran_out = NO_RACE, False
+        self._told: Config | None = None  # the last answer of which it was said that it may be used
 
     def run(self) -> Result:
         """Return the answer; where the time is over, that so far.
@@ -209,9 +210,9 @@ class Attempt:
         is_telling = leanest is not None or finalist.trial.config not in presets
         teaches = is_telling and self._confirmer.is_guess(trials)
         if self._confirmer.confirm_if_due(finalist, reserve_seconds, teaches=teaches):
-            before = self._best
             self._set_answer(self._keep(SearchEnd.INTERRUPTED))
-            if self._best is not None and (before is None or before.config != self._best.config):
+            if self._best is not None and self._best.config != self._told:
+                self._told = self._best.config
                 context.progress.may_be_used(self._best)
 
     def _give(self, result: Result, search_end: SearchEnd) -> Result:

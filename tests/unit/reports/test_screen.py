@@ -69,6 +69,7 @@ def race(end, rounds, *rivals):
     [
         (race(RaceEnd.RANKED, 8), "ranked at 99 % in 8 rounds"),
         (race(RaceEnd.TIE, 8, "a"), "a tie with a at 99 % in 8 rounds, given to the lower peak"),
+        (race(RaceEnd.ENOUGH, 2, *"ab"), "the fastest of 3 after 2 rounds; more rounds would not pay"),
         (race(RaceEnd.ALONE, 8), "no rival was left in 8 rounds"),
         (race(RaceEnd.UNDECIDED, 8, *"abc"), "no clear winner at 99 % after 8 rounds: a and 2 others may be as fast"),
         (race(RaceEnd.UNDECIDED, 1, *"ab"), "no clear winner at 99 % after 1 round: a and 1 other may be as fast"),
