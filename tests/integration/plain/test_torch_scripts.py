@@ -4,6 +4,7 @@ from dataclasses import replace
 import pytest
 
 from autorecompute.backends import registry
+from autorecompute.backends.torch.forecast.records import CHUNK
 from autorecompute.measurement import Outcome
 from autorecompute.plans import Config
 from autorecompute.trials import Bench
@@ -41,12 +42,15 @@ def test_a_script_is_measured_checked_and_confirmed(command, bench_of, tmp_path)
         check = bench.check(all_on)
         confirmed = bench.watch(emitted(all_on, detection, tmp_path), EFFORT, BATCH)
         assert bench.starts == 2
-    # Without a DataLoader nobody can give the model another batch while the script runs.
+    # Without a DataLoader the model gets another batch only where it returns its loss: a part of the script's own.
     has_loader = command in WITH_A_LOADER or command.startswith("plain_transformer.py")
-    assert half.outcome is (Outcome.OK if has_loader else Outcome.WRONG_BATCH), half.message
-    assert (half.batch, whole.outcome, whole.batch) == (BATCH // 2 if has_loader else None, Outcome.OK, BATCH)
+    cut = half.outcome is Outcome.OK
+    assert cut or (half.outcome is Outcome.WRONG_BATCH and not has_loader), half.message
+    assert (half.batch, whole.outcome, whole.batch) == (BATCH // 2 if cut else None, Outcome.OK, BATCH)
     assert detection.plans
-    assert (check.agrees, check.worst, check.steps) == (True, 0.0, 2)
+    assert (check.agrees, check.steps) == (True, 2)
+    # A loss in chunks changes the order of a sum.
+    assert check.worst == 0.0 or any(choice.option == CHUNK for choice in all_on.choices)
     assert (confirmed.outcome, confirmed.message) == (Outcome.OK, "")
     varied = "batches have a sequence of 9 to 16: peaks hold up to the largest that was measured"
     assert (varied in trials[-1].warnings) == command.endswith("--varied")
