@@ -48,7 +48,7 @@ def tune(job):
 
 
 def quantile(figures, share):
-    """What this share of the tunings came to at most; ``None`` counts as infinite."""
+    """Return the most that this share of the tunings came to; ``None`` counts as infinite."""
     ordered = sorted(math.inf if figure is None else figure for figure in figures)
     return ordered[max(0, math.ceil(share * len(ordered)) - 1)] if ordered else math.nan
 

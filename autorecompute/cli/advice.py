@@ -20,7 +20,7 @@ SAME_MEANING = {"--batch": "--target-batch", "--target-batch": "--batch", "--lim
 """Options that one verb has under the name that is given to another."""
 
 TYPING_ERROR = 0.8
-"""How alike an option has to be, by difflib's ratio, to be taken for one that was mistyped."""
+"""Least ratio of difflib's from which on an option is taken for one that was mistyped."""
 
 
 _MODULE = "-m"

@@ -57,7 +57,7 @@ SEARCHES = 2
 faster than what was confirmed."""
 
 UNSURE = 0.2
-"""What is confirmed is replaced for what it is slower by at the least, which is wrong with this chance."""
+"""Chance that a confirmed config is slower by less than the gain for which it is replaced."""
 
 NO_RACE = Race(standings=())
 

@@ -77,7 +77,7 @@ class TableBench(Bench):
 
     @property
     def is_live(self):
-        """Whether a process waits for orders."""
+        """Tell whether a process waits for orders."""
         return self._is_live
 
     def close(self):
@@ -134,7 +134,7 @@ class TableBench(Bench):
         return ""
 
     def emit(self, config, _knobs=()):
-        """What a process is told."""
+        """Return the environment of a process with a config."""
         self.configs[config.hash] = config
         return {"config": config.hash}
 
@@ -162,7 +162,7 @@ class TableBench(Bench):
 
 
 def jitters(replay):
-    """How much longer a step takes than is usual, as all recorded steps were."""
+    """Return by which factors recorded steps are off from what is usual."""
     found = replay.__dict__.get("jitters")
     if found is None:
         recordings = [each for known in replay.table.recordings.values() for each in known if len(each.seconds) > 1]
@@ -179,7 +179,7 @@ def jitters(replay):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Tuned:
-    """What came of one tuning.
+    """Figures of one tuning.
 
     Attributes:
         first_steps: Steps until the first answer that may be used; ``None`` where there was none.

@@ -13,13 +13,14 @@ from torch.utils._pytree import tree_map_only
 HEADS = {heads}  # layers whose logits are made in chunks where a cross entropy is computed of them
 ROWS = 256
 CASTS = {{"float": torch.float32, "double": torch.float64, "half": torch.float16, "bfloat16": torch.bfloat16}}
+HOOKS = {{"register_hook", "retain_grad", "register_post_accumulate_grad_hook", "requires_grad_"}}
 TAKEN = {{"ignore_index", "reduction", "label_smoothing"}}
 
 
 def apply_recompute(model):
     """Has heads make their logits in chunks, from the next step on. Call it once, before the model trains."""
     for head in map(model.get_submodule, HEADS):
-        if type(head).forward is not torch.nn.Linear.forward:
+        if type(head) is not torch.nn.Linear:
             raise ValueError("the head is no plain nn.Linear, which needs autorecompute.apply(model)")
         head.forward = functools.partial(_call, head)
 
@@ -30,7 +31,7 @@ def _call(head, hidden):
     kind = hidden.device.type
     dtype = torch.get_autocast_dtype(kind) if torch.is_autocast_enabled(kind) else hidden.dtype
     parts = (hidden, head.weight, head.bias)
-    return _Head.apply(dtype, *(None if part is None else part.to(dtype) for part in parts))
+    return _Head.of(dtype, *(None if part is None else part.to(dtype) for part in parts))
 
 
 class Logits(torch.Tensor):
@@ -39,18 +40,20 @@ class Logits(torch.Tensor):
     @classmethod
     def __torch_function__(cls, function, types, args=(), kwargs=None):
         self, name, kwargs = args[0] if args else None, getattr(function, "__name__", ""), kwargs or {{}}
+        if name in HOOKS or getattr(function, "__self__", None) is torch.Tensor.data:
+            raise RuntimeError("logits have a hook or are written into, which needs autorecompute.apply(model)")
         if isinstance(self, Logits):
             hidden, *others = self.parts
             if name in CASTS and len(args) == 1:
-                return _Head.apply(CASTS[name], hidden, *others)
+                return _Head.of(CASTS[name], hidden, *others)
             if name == "contiguous":
                 return self
             if name in {{"view", "reshape", "flatten"}}:
                 shape = function(torch.empty(self.shape, device="meta"), *args[1:], **kwargs).shape
                 if len(shape) > 1 and shape[-1] == self.shape[-1]:
-                    return _Head.apply(self.dtype, hidden.reshape(*shape[:-1], hidden.shape[-1]), *others)
+                    return _Head.of(self.dtype, hidden.reshape(*shape[:-1], hidden.shape[-1]), *others)
             if name == "__getitem__" and type(args[1]) is tuple and args[1][0] is ... and args[1][-1] == slice(None):
-                return _Head.apply(self.dtype, hidden[args[1]], *others)
+                return _Head.of(self.dtype, hidden[args[1]], *others)
             if name == "cross_entropy" and self.dim() == 2 and not args[1].is_floating_point():
                 options = {{key: value for key, value in kwargs.items() if value is not None}}
                 if options.keys() <= TAKEN:
@@ -74,6 +77,12 @@ class _Head(torch.autograd.Function):
         logits = torch.Tensor._make_wrapper_subclass(Logits, shape, dtype=dtype, device=parts[0].device)
         logits.parts = parts
         return logits
+
+    @classmethod
+    def of(cls, dtype, *parts):
+        if not torch.is_grad_enabled():  # nothing goes back through what is made of them later
+            parts = [None if part is None else part.detach() for part in parts]
+        return cls.apply(dtype, *parts)
 
     @staticmethod
     @once_differentiable
@@ -123,4 +132,4 @@ class _Losses(torch.autograd.Function):
 def _chunks(hidden):
     return [slice(at, at + ROWS) for at in range(0, max(len(hidden), 1), ROWS)]
 '''
-"""What a head is asked in it that ``Logits`` of ours know and this does not, such as a softcap, gets the logits."""
+"""It knows fewer functions than ``switch/logits.py``: all others, such as a softcap, are given the logits."""

@@ -1,4 +1,4 @@
-"""How long a trial takes: as long as it takes to know."""
+"""A trial takes as long as it takes to know."""
 
 from dataclasses import replace
 

@@ -28,19 +28,19 @@ _ADA, _BLACKWELL = "NVIDIA Ada GPU architecture white paper", "NVIDIA RTX Blackw
 _FIGURES = {
     "V100": ((7, 0), 31.74, 900, {FLOAT: 15.7, HALF: 125}, "NVIDIA V100 data sheet, SXM2 32 GB"),
     "T4": ((7, 5), 14.58, 320, {FLOAT: 8.1, HALF: 65}, "NVIDIA T4 data sheet"),
-    "RTX 2080 Ti": ((7, 5), 10.75, 616, {FLOAT: 13.4, HALF: 53.8}, _TURING),
+    "RTX 2080 Ti": ((7, 5), 10.76, 616, {FLOAT: 13.4, HALF: 53.8}, _TURING),
     "A100": ((8, 0), 79.15, 2039, _speeds(19.5, 156, 312), "NVIDIA A100 data sheet, SXM 80 GB"),
     "A100 40GB": ((8, 0), 39.39, 1555, _speeds(19.5, 156, 312), "NVIDIA A100 data sheet, SXM 40 GB"),
-    "A10": ((8, 6), 22.06, 600, _speeds(31.2, 62.5, 125), "NVIDIA A10 data sheet"),
+    "A10": ((8, 6), 22.0, 600, _speeds(31.2, 62.5, 125), "NVIDIA A10 data sheet"),
     "RTX A4000": ((8, 6), 15.6, 448, _speeds(19.2, 38.3, 76.7), "NVIDIA RTX A4000 data sheet"),
     "RTX A5000": ((8, 6), 23.5, 768, _speeds(27.8, 55.6, 111.1), "NVIDIA RTX A5000 data sheet"),
     "RTX A6000": ((8, 6), 47.4, 768, _speeds(38.7, 77.4, 154.8), "NVIDIA RTX A6000 data sheet"),
     "RTX 3060": ((8, 6), 11.75, 360, _speeds(12.7, 12.7, 25.6), _GA106),
     "RTX 3070": ((8, 6), 7.76, 448, _speeds(20.3, 20.3, 40.6), _GA104),
-    "RTX 3080": ((8, 6), 9.77, 760, _speeds(29.8, 29.8, 59.5), _GA102),
+    "RTX 3080": ((8, 6), 9.78, 760, _speeds(29.8, 29.8, 59.5), _GA102),
     "RTX 3090": ((8, 6), 23.5, 936, _speeds(35.6, 35.6, 71), _GA102),
-    "L4": ((8, 9), 22.03, 300, _speeds(30.3, 60, 121), "NVIDIA L4 data sheet"),
-    "L40S": ((8, 9), 44.39, 864, _speeds(91.6, 183, 362), "NVIDIA L40S data sheet"),
+    "L4": ((8, 9), 22.0, 300, _speeds(30.3, 60, 121), "NVIDIA L4 data sheet"),
+    "L40S": ((8, 9), 44.42, 864, _speeds(91.6, 183, 362), "NVIDIA L40S data sheet"),
     "RTX 4000 Ada": ((8, 9), 19.5, 360, _speeds(26.7, 53.4, 106.9), "NVIDIA RTX 4000 Ada data sheet"),
     "RTX 6000 Ada": ((8, 9), 47.4, 960, _speeds(91.1, 182.1, 364.2), "NVIDIA RTX 6000 Ada data sheet"),
     "RTX 4060": ((8, 9), 7.75, 272, _speeds(15.1, 15.1, 30.2), _ADA),
@@ -68,7 +68,8 @@ _FIGURES = {
 """By the name that ``--card`` takes: the compute capability (NVIDIA, "CUDA GPU Compute Capability"), the memory in GiB,
 the bandwidth in units of 10^9 bytes, 10^12 floating point operations a second by type of numbers, and the source of all
 but the memory. A type that is not there has the speed of float32. The memory is what CUDA reports on Linux, as
-PyTorch's messages quote it when memory runs out; with one digit it is 97 to 99 % of what the card is sold with."""
+PyTorch's messages quote it when memory runs out; with one digit behind the point no message was found, and it is 97 to
+99 % of what the card is sold with, or 92 % where error correction takes its part (A10, L4)."""
 
 CARDS = {
     name: Machine(

@@ -235,7 +235,7 @@ class Tuned(NamedTuple):
 
     @property
     def looked_at(self) -> tuple[str, ...]:
-        """Paths of the heads whose logits were made in some calls, as something else than a loss looked at them."""
+        """Return the paths of the heads whose logits something else than a loss looked at in some calls."""
         return tuple(sorted(path for path, head in self.board.heads.items() if head.made))
 
 

@@ -249,7 +249,7 @@ _QUESTIONS = frozenset(
     {"__hash__", "__len__", "dim", "element_size", "get_device", "is_complex", "is_contiguous", "is_floating_point"}
     | {"is_signed", "is_inference", "ndimension", "nelement", "numel", "size", "stride", "_is_view"}
 )
-"""What is known of logits without their numbers."""
+"""Questions and properties that need no numbers of logits."""
 
 
 def _answer(function: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
