@@ -13,7 +13,7 @@ from torch.utils._pytree import tree_map_only
 HEADS = {heads}  # layers whose logits are made in chunks where a cross entropy is computed of them
 ROWS = 256
 CASTS = {{"float": torch.float32, "double": torch.float64, "half": torch.float16, "bfloat16": torch.bfloat16}}
-HOOKS = {{"register_hook", "retain_grad", "register_post_accumulate_grad_hook", "requires_grad_"}}
+REFUSED = {{"register_hook", "retain_grad", "register_post_accumulate_grad_hook", "requires_grad_", "__setitem__"}}
 TAKEN = {{"ignore_index", "reduction", "label_smoothing"}}
 
 
@@ -35,12 +35,12 @@ def _call(head, hidden):
 
 
 class Logits(torch.Tensor):
-    """Logits that are made, each time, for all but a cross entropy."""
+    """Logits that are made, each time, for all but a cross entropy. A part of them is a copy: write into none."""
 
     @classmethod
     def __torch_function__(cls, function, types, args=(), kwargs=None):
         self, name, kwargs = args[0] if args else None, getattr(function, "__name__", ""), kwargs or {{}}
-        if name in HOOKS or getattr(function, "__self__", None) is torch.Tensor.data:
+        if name in REFUSED or getattr(function, "__self__", None) is torch.Tensor.data:
             raise RuntimeError("logits have a hook or are written into, which needs autorecompute.apply(model)")
         if isinstance(self, Logits):
             hidden, *others = self.parts

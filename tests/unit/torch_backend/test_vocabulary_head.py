@@ -394,19 +394,7 @@ def test_logits_of_an_input_that_was_written_into_are_refused(model):
 
 @pytest.mark.parametrize(
     "way",
-    [
-        "view",
-        "flattened",
-        "shifted",
-        "cast",
-        "smoothed",
-        "masked",
-        "softcap",
-        "distilled",
-        "focal",
-        "a hooked view",
-        "written",
-    ],
+    ["view", "flattened", "shifted", "cast", "smoothed", "masked", "softcap", "distilled", "focal", "a hooked view"],
 )
 def test_the_source_that_is_given_out_trains_alike(model, way):
     source = script(Config(frozenset([Choice("head/cross_entropy", "chunk")])), {"model": "Model"})
@@ -418,7 +406,7 @@ def test_the_source_that_is_given_out_trains_alike(model, way):
     assert_close(plain, step(model, loss_of))
 
 
-@pytest.mark.parametrize("way", ["hooked", "written as data"])
+@pytest.mark.parametrize("way", ["hooked", "written as data", "written", "written through a view", "divided in place"])
 def test_the_source_that_is_given_out_refuses_what_it_cannot_follow(model, way):
     given = {}
     exec(script(Config(frozenset([Choice("head/cross_entropy", "chunk")])), {"model": "Model"}), given)  # noqa: S102
