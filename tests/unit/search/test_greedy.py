@@ -61,12 +61,6 @@ def test_the_opening_is_presets_then_each_plan_alone_then_all_but_each(make_benc
     assert stated[-1] == 0
 
 
-def test_opaque_presets_are_tried(make_bench):
-    bench = make_bench(has_opaque=True)
-    presets = list(bench.space.presets.values())
-    assert configs_of(bench.run(budget=10))[:4] == presets
-
-
 @pytest.mark.parametrize(("plans", "budget"), [(20, 12), (13, 20)])
 def test_a_long_opening_leaves_a_third_of_the_budget(make_bench, plans, budget):
     bench = make_bench(plans=plans)
