@@ -34,8 +34,9 @@ def steps_of(training, *configs):
     return steps.run(board, configs[0]), taken
 
 
+@pytest.mark.parametrize("training", ["gpt2", "encoder", "resnet"], indirect=True)
 def test_what_a_step_requests_is_what_lives_in_it(training):
-    """To the byte, at every model: the allocator rounds it up by 511 bytes for each block at most."""
+    """To the byte: the allocator rounds it up by 511 bytes for each block at most."""
     meter, (step,) = steps_of(training, [])
     stats = card_memory(step)
     assert stats.requested == meter.peak
