@@ -15,13 +15,13 @@ from autorecompute.trials import Job
 from autorecompute.trials.beside import TrainingBench, TrainingEndedError
 from autorecompute.trials.job import Effort
 from autorecompute.worker.protocol import SETTINGS_VARIABLE, Settings
+from workplace import HANG_SECONDS
 
 SCRIPTS = Path(__file__).parent / "scripts"
 DRIVER = SCRIPTS / "digested.py"
 EFFORT = Effort(warmup=1, steps=2)
 STEPS = 40
 MOST_CONFIGS = 5
-HANG_SECONDS = 300
 DIGESTS = 4
 """Lines that the driver prints in the end."""
 

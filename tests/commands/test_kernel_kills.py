@@ -6,14 +6,13 @@ import shlex
 import signal
 import subprocess
 import sys
-import time
 from pathlib import Path
 
 import pytest
 
 from autorecompute.units import MIB
 from fake_backend.trainer import launcher
-from workplace import QUICK
+from workplace import QUICK, Workplace
 
 pytestmark = pytest.mark.usefixtures("cold_python")
 
@@ -84,11 +83,13 @@ def start_in():
 
 def remove(group):
     """Removes a group whose last processes may still be on their way out."""
-    for _ in range(100):
+
+    def is_gone():
         with contextlib.suppress(OSError):
-            return group.rmdir()
-        time.sleep(0.1)
-    return group.rmdir()
+            group.rmdir()
+        return not group.exists()
+
+    Workplace.wait_until(is_gone)
 
 
 @pytest.fixture

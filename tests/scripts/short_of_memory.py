@@ -1,6 +1,6 @@
 """A training on a card, which prints what all that chance or a step may change came to: a card on paper has no values.
 
-With --beside steps run out of memory beside it, and what that leaves is printed.
+With --beside steps run out of memory beside it when it is through, and what that leaves is printed as well.
 """
 
 import argparse
@@ -9,8 +9,6 @@ import random
 
 import torch
 from torch import nn
-
-MIB = 2**20
 
 
 class Block(nn.Module):
@@ -96,14 +94,11 @@ def main():
         optimizer.step()
         optimizer.zero_grad()
 
-    if args.beside:
-        step()
-        told = run_beside(model, optimizer, torch.randn(args.rows, 256).cuda(), step)
-        print(json.dumps(told))
-        return
     for _ in range(args.steps):
         step()
     print(json.dumps(left_by(model)))
+    if args.beside:
+        print(json.dumps(run_beside(model, optimizer, torch.randn(args.rows, 256).cuda(), step)))
 
 
 if __name__ == "__main__":

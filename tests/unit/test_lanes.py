@@ -1,4 +1,5 @@
 import ast
+import functools
 import subprocess
 from pathlib import Path, PurePosixPath
 
@@ -31,14 +32,17 @@ def is_named(file, names):
     )
 
 
+@functools.cache
 def imports_of(file):
     """Modules of the package, and of the tests, that are imported when this one runs."""
+    found = []
     for node in ast.walk(without_types(ast.parse(file.read_text()))):
         names = [alias.name for alias in node.names] if isinstance(node, ast.Import | ast.ImportFrom) else []
         if isinstance(node, ast.ImportFrom) and node.module:
             names = [node.module, *(f"{node.module}.{name}" for name in names)]
         for name in names:
-            yield from (module for module in (name, f"tests.{name}") if module in MODULES and module != PACKAGE)
+            found += [module for module in (name, f"tests.{name}") if module in MODULES and module != PACKAGE]
+    return found
 
 
 def without_types(tree):

@@ -15,7 +15,10 @@ from autorecompute.units import MIB
 from autorecompute.worker.protocol import SETTINGS_VARIABLE
 from workplace import SCRIPTS
 
-SHORT = str(SCRIPTS / "short_of_memory.py")
+SHORT, STEPS = str(SCRIPTS / "short_of_memory.py"), ("--steps", "18")
+SHORT_BYTES = 650 * MIB + virtual_card.CONTEXT_BYTES
+"""A card with less memory than the script takes without recompute."""
+
 LLAMA = Path(__file__).parents[3] / "studies" / "llama_clm" / "train.py"
 SIZES = "--layers 4 --hidden 512 --heads 8 --key-value-heads 4 --sequence 1024 --autocast"
 BATCH = 16
@@ -35,11 +38,11 @@ class Tuned:
 
 @pytest.fixture(scope="module")
 def tune(tmp_path_factory):
-    def tune(*options, total_bytes=0):
+    def tune(*options, total_bytes=0, script=(str(LLAMA), "--target-batch", str(BATCH)), arguments=SIZES):
         place = tmp_path_factory.mktemp("card")
         paper = virtual_card.Paper(model="H100", clock=str(place / "clock"), total_bytes=total_bytes)
-        arguments = ("tune", str(LLAMA), "--target-batch", str(BATCH), "--json", *options, "--", *SIZES.split())
-        done, spent = virtual_card.run(paper, *arguments, cwd=place)
+        words = ("tune", *script, "--json", *options, "--", *arguments.split())
+        done, spent = virtual_card.run(paper, *words, cwd=place)
         assert done.returncode == 0, done.stderr
         trials = [json.loads(file.read_text()) for file in place.glob("studies/*/trials/*/result.json")]
         outcomes = {trial["description"]: trial["measurement"]["outcome"] for trial in trials}
@@ -72,22 +75,18 @@ def test_on_a_card_that_is_the_limit_what_surely_runs_out_of_memory_is_not_tried
 
 
 @pytest.fixture(scope="module")
-def train_plainly(tmp_path_factory):
-    """Run the script without the tool; give what it prints."""
-
-    def train(*arguments):
-        paper = virtual_card.Paper(model="H100", clock=str(tmp_path_factory.mktemp("plain") / "clock"))
-        environment = {**os.environ, **paper.variables(), SETTINGS_VARIABLE: "a process with the card"}
-        command = [sys.executable, SHORT, *arguments]
-        done = subprocess.run(command, env=environment, capture_output=True, text=True, check=False)
-        assert done.returncode == 0, done.stderr
-        return done.stdout
-
-    return train
+def trained_plainly(tmp_path_factory):
+    """What the script prints without the tool, and then of steps that run out of memory beside it."""
+    paper = virtual_card.Paper(model="H100", clock=str(tmp_path_factory.mktemp("plain") / "clock"))
+    environment = {**os.environ, **paper.variables(), SETTINGS_VARIABLE: "a process with the card"}
+    command = [sys.executable, SHORT, *STEPS, "--beside"]
+    done = subprocess.run(command, env=environment, capture_output=True, text=True, check=False)
+    assert done.returncode == 0, done.stderr
+    return done.stdout.splitlines(keepends=True)
 
 
-def test_a_step_that_runs_out_of_memory_beside_a_training_leaves_nothing(train_plainly):
-    told = json.loads(train_plainly("--beside"))
+def test_a_step_that_runs_out_of_memory_beside_a_training_leaves_nothing(trained_plainly):
+    told = json.loads(trained_plainly[1])
     for phase in ("forward", "backward"):
         assert "out of memory" in told[phase]["lacks"]
         assert (told[phase]["left"], told[phase]["is_same"]) == (0, True)
@@ -95,12 +94,12 @@ def test_a_step_that_runs_out_of_memory_beside_a_training_leaves_nothing(train_p
     assert told["fits"]["peak"] == pytest.approx(told["peak"], rel=0.03)
 
 
-def test_memory_that_runs_out_while_it_is_tuned_does_not_end_a_training(train_plainly, tmp_path):
+def test_memory_that_runs_out_while_it_is_tuned_does_not_end_a_training(trained_plainly, tmp_path):
     """The card has less than it is told: forecasts take what runs out of memory to fit."""
-    paper = virtual_card.Paper(model="H100", clock=str(tmp_path / "clock"), total_bytes=1250 * MIB)
-    options, steps = ("--memory-limit", "4GiB", "--study", "short", "--tuning-steps", "20"), ("--steps", "24")
-    done, spent = virtual_card.run(paper, "train", SHORT, *options, "--", *steps, cwd=tmp_path)
-    assert (done.returncode, done.stdout) == (0, train_plainly(*steps)), done.stderr
+    paper = virtual_card.Paper(model="H100", clock=str(tmp_path / "clock"), total_bytes=SHORT_BYTES)
+    options = ("--memory-limit", "4GiB", "--study", "short", "--tuning-steps", "14")
+    done, spent = virtual_card.run(paper, "train", SHORT, *options, "--", *STEPS, cwd=tmp_path)
+    assert (done.returncode, done.stdout) == (0, trained_plainly[0]), done.stderr
     trials = [json.loads(file.read_text()) for file in tmp_path.glob("studies/*/trials/*/result.json")]
     outcomes = [trial["measurement"]["outcome"] for trial in trials]
     assert "oom" in outcomes
@@ -110,7 +109,8 @@ def test_memory_that_runs_out_while_it_is_tuned_does_not_end_a_training(train_pl
 
 def test_trials_that_run_out_of_memory_cost_no_processes(tune):
     """The card has less than it is told, also for those that confirm."""
-    tuned = tune("--memory-limit", str(LIMIT), total_bytes=LIMIT - 200 * MIB + virtual_card.CONTEXT_BYTES)
+    given = {"script": (SHORT, "--backend", "torch"), "arguments": "--steps 100000"}
+    tuned = tune("--memory-limit", "900MiB", total_bytes=SHORT_BYTES, **given)
     failed = list(tuned.outcomes.values()).count("oom")
     assert tuned.answer["best"]["confirmed"]
     assert tuned.starts <= failed

@@ -9,6 +9,7 @@ from pathlib import Path
 import pytest
 
 from autorecompute.backends.ortmodule.installation import package_folder
+from workplace import HANG_SECONDS
 
 EXTENSIONS = ("training", "ortmodule", "torch_cpp_extensions")
 ATEN = f"aten_op_executor{importlib.machinery.EXTENSION_SUFFIXES[0]}"
@@ -27,7 +28,7 @@ def autorecompute(*arguments: str, python_path: Path | None = None, **variables:
         cwd=python_path,
         capture_output=True,
         text=True,
-        timeout=600,
+        timeout=HANG_SECONDS,
         check=False,
     )
     assert "Traceback" not in done.stdout + done.stderr

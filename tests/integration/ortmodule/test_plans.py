@@ -60,13 +60,6 @@ def savings_in(answer):
     return {plan["config"]: plan["saving_bytes"] for plan in answer["plans"]}
 
 
-def test_names_and_expressions_are_the_same_in_every_run(look, bert):
-    again = look(BERT, "--json", arguments=(*SMALL_BERT, "--batch", "4"))
-    expressions = [{plan["config"]: plan["saving_symbolic"] for plan in run.answer["plans"]} for run in (bert, again)]
-    assert expressions[0] == expressions[1]
-    assert bert.answer["aliases"] == again.answer["aliases"]
-
-
 def test_the_tables_are_data_and_the_rest_is_talk(bert_in_the_shell, bert):
     assert bert_in_the_shell.code == 0
     out = bert_in_the_shell.stdout
@@ -100,15 +93,6 @@ def test_what_cannot_be_shown_is_refused_in_a_sentence(look, command, arguments,
     looked = look(*command, arguments=arguments)
     assert (looked.code, looked.stdout) == (error.exit_code, "")
     assert words in looked.complaint
-
-
-def test_options_of_one_node_exclude_each_other(look):
-    answer = look("casting.py", "--json").answer
-    several = [insight["options"] for insight in answer["insights"] if len(insight["options"]) > 1]
-    shares = [[(option["option"], option["activations"][0]["saved_percent"]) for option in each] for each in several]
-    # ORT 1.17 knows one option here.
-    knows_both = answer["versions"]["onnxruntime"] >= "1.18"
-    assert shares == ([[("1", 100), ("2", 75)]] if knows_both else [])
 
 
 def test_a_shared_buffer_is_saved_by_both_plans_or_by_none(look):
@@ -208,13 +192,6 @@ def test_the_stash_of_a_plan_is_what_it_states(explained):
             assert effect["stash_saving_bytes"] == pytest.approx(stated[effect["config"]], rel=NEAR)
 
 
-def test_what_is_large_grows_with_the_batch(explained):
-    timelines = explained.answer["peak"]["timelines"].values()
-    tensors = [tensor for timeline in timelines for tensor in timeline["largest_at_peak"]]
-    assert len(tensors) == 20
-    assert all("batch" in " ".join(tensor["shape"]) for tensor in tensors)
-
-
 def test_the_peak_is_told_in_a_terminal(look):
     options = ("--batch", str(BATCH), "--peak", "--memory-limit", "100MiB", "--with", "1")
     told = look(BERT, *options, arguments=(*SMALL_BERT, "--batch", "{batch}"))
@@ -228,13 +205,6 @@ def test_a_script_without_a_loader_is_profiled_at_its_own_batch(look):
     told = look("tensors.py", "--peak", "--json")
     assert told.code == 0, told.stderr
     assert told.answer["peak"]["profiled_dims"]["batch"] == told.answer["peak"]["dims"]["batch"] == 4
-
-
-def test_a_picture_that_cannot_be_drawn_stops_nothing_halfway(look):
-    refused = look(BERT, "--picture", "missing/peak.png", arguments=SMALL_BERT)
-    assert refused.code == 2
-    assert "There is no folder 'missing'" in refused.complaint
-    assert "running" not in refused.stderr
 
 
 def test_a_script_that_ends_soon_is_told_to_train_longer(look):

@@ -6,6 +6,7 @@ import pytest
 
 from autorecompute.backends.ortmodule.controller import IMPORT_HOOK
 from autorecompute.startup import FOLDER, HOOKS_VARIABLE, prepend_to_python_path
+from workplace import HANG_SECONDS
 
 TRAIN = """
 import torch
@@ -37,7 +38,9 @@ def python(tmp_path):
         environment = {**os.environ, "PYTHONPATH": path, "ORTMODULE_FALLBACK_POLICY": "FALLBACK_DISABLE"}
         environment[HOOKS_VARIABLE] = IMPORT_HOOK
         command = [sys.executable, *flags, str(script)]
-        return subprocess.run(command, env=environment, capture_output=True, text=True, timeout=300, check=False)
+        return subprocess.run(
+            command, env=environment, capture_output=True, text=True, timeout=HANG_SECONDS, check=False
+        )
 
     return run
 

@@ -169,16 +169,6 @@ def test_the_time_of_a_step_is_an_estimate_for_the_card_or_for_this_machine(look
     assert first["flops_again"] == 0
 
 
-def test_the_table_says_that_a_time_is_estimated_and_compares_what_is_reserved(look):
-    looked = look(SCRIPT, "--card", "H100", "--memory-limit", "60MiB")
-    assert "step, estimated" in looked.stdout
-    table = looked.stdout.partition("The presets on the card H100; nothing was run there")[2].splitlines()
-    rows = {line.split()[0]: line for line in table if line}
-    assert any(answer in rows["none"] for answer in ("too large", "may not fit"))
-    assert "should fit" in rows["blocks"]
-    assert all("~" in rows[name] for name in ("none", "blocks", "all_on"))
-
-
 def test_several_cards_are_one_table_with_the_largest_batch_on_each(look):
     table = look(SCRIPT, "--card", "h100, 1GiB").stdout.partition("The presets on 2 cards")[2].splitlines()
     largest = {(line.split()[0], line.split()[1]): int(line.split()[-1]) for line in table if "should fit" in line}

@@ -112,11 +112,6 @@ def test_the_first_of_two_options_takes_effect():
     assert count_recomputed(PART, {PART: -1}, clusters) == 3
 
 
-def test_what_is_off_is_not_recomputed():
-    assert count_recomputed(GELU, {}, [nodes(3, GELU)]) == 0
-    assert count_recomputed(GELU, {GELU: 0}, []) == 0
-
-
 @pytest.fixture
 def offer_of(make_detection):
     """Offers these choices, where the environment has a level and asks for others."""
@@ -139,8 +134,3 @@ def test_plans_that_the_graph_does_not_offer_are_named(offer_of):
 def test_a_level_takes_the_options_up_to_its_own(offer_of):
     assert offer_of([GELU, BOTH, PART], level=1).requested == {GELU: -1, BOTH: -1}
     assert offer_of([GELU, BOTH, PART], level=2).requested == {GELU: -1, PART: -1}
-
-
-def test_nothing_asked_for_is_off(offer_of):
-    offer = offer_of([GELU])
-    assert (offer.is_on, offer.requested) == (False, {})

@@ -8,6 +8,8 @@ import pytest
 from autorecompute.backends.ortmodule.controller import (
     CHOSEN,
     LEVELS,
+    NAME,
+    PROBE_VARIABLE,
     config_of_level,
     has_layer_boundaries,
     level_of,
@@ -19,6 +21,8 @@ from autorecompute.backends.ortmodule.controller import (
     write_row,
 )
 from autorecompute.backends.ortmodule.worker import give_here
+from autorecompute.backends.registry import render
+from autorecompute.emit import RENDERERS
 from autorecompute.errors import UsageError
 from autorecompute.plans import Config, Space
 
@@ -102,3 +106,24 @@ def test_a_live_ortmodule_is_held_to_what_the_variable_holds(tmp_path, version):
     short = Config.parse(["Gelu+:1:-1", "Add+:1:-1"])
     assert give_here(short, version, tmp_path) == (CHOSEN, ",".join(rows_of(short)))
     assert list(tmp_path.iterdir()) == []
+
+
+CONFIG = Config.parse(["Gelu+:1:-1", "FusedMatMul+Add+:1:-1"])
+VERSIONS = {"torch": "2.13.0", "onnxruntime": "1.19.2", "backend": NAME}
+
+
+@pytest.mark.parametrize(
+    ("config", "version"), [(Config(), "1.19.2"), (CONFIG, "1.18.0"), (config_of_level(1), "1.19.2")]
+)
+def test_variables_without_a_file_need_none(config, version):
+    assert render(config, (), {**VERSIONS, "onnxruntime": version}, Path("nowhere")).files == {}
+
+
+@pytest.mark.parametrize("form", ["shell", "dotenv"])
+def test_a_variable_of_ours_comes_with_what_reads_it(make_result, form):
+    result = make_result(CONFIG, versions=VERSIONS)
+    text = RENDERERS[form](result, render(CONFIG, ("layer_boundaries",), VERSIONS, Path("/studies/bert/best")))
+    lines = "\n".join(line for line in text.splitlines() if line.startswith("#"))
+    assert PROBE_VARIABLE in lines.partition("must not be set")[2].partition("\n")[2]
+    assert "autorecompute.compat" in lines
+    assert PROBE_VARIABLE not in lines.partition("must not be set: ")[2].partition("\n")[0]

@@ -89,7 +89,7 @@ def test_a_terminal_without_a_sign_shows_how_python_writes_it(start, begin):
     assert "gr\\xf6\\xdfe" in out
 
 
-COMMANDS = pytest.mark.parametrize("arguments", [["--help"], ["show"], ["show", "--json"]], ids=" ".join)
+COMMANDS = pytest.mark.parametrize("arguments", [["--help"], ["show", "--json"]], ids=" ".join)
 
 
 def run(arguments, folder, redirection):

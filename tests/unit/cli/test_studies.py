@@ -133,9 +133,7 @@ def test_a_study_that_lost_its_trials_is_told(keep, call, is_finished):
     assert "study.db is missing" in json.loads(call("show", "--json")[1])["studies"][0]["note"]
 
 
-@pytest.mark.parametrize(
-    ("answer", "code", "stays"), [(b"y\n", 0, False), (b"n\n", 0, True), (b"\n", 0, True), (None, 2, True)]
-)
+@pytest.mark.parametrize(("answer", "code", "stays"), [(b"y\n", 0, False), (b"n\n", 0, True), (None, 2, True)])
 def test_only_a_yes_on_a_terminal_removes(keep, tmp_path, answer, code, stays):
     """Without a terminal there is nobody to ask, and --force has to be given."""
     folder = keep(trials=0)

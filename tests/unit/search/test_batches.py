@@ -194,16 +194,6 @@ def test_a_list_is_measured_as_it_is():
     assert [point.fits_with for point in device.curve] == [False, False, True, True, False]
 
 
-def test_what_is_surely_too_large_is_not_measured_without_recompute():
-    device = Device()
-    chooser = BatchChooser(*LIMITS, listed=(10, 20, 200))
-    asked = []
-    while (batch := chooser.without(device.curve)) is not None:
-        asked.append(batch)
-        device._keep(CurvePoint(batch=batch, without=device._without(batch)))
-    assert asked == [10, 20]
-
-
 def test_only_a_listed_batch_may_be_the_answer():
     assert BatchChooser(*LIMITS, listed=(8, 16)).may_answer(8)
     assert not BatchChooser(*LIMITS, listed=(8, 16)).may_answer(12)

@@ -64,20 +64,6 @@ COUNTED = {
                 go_through(batch)
             optimizer.step()
     """,
-    "goes back in a method": """
-        class Learner:
-            def go_back(self, loss):
-                loss.backward()
-
-            def fit(self):
-                for batch in batches:
-                    for _ in range(args.accumulation):
-                        loss = model(batch)
-                        self.go_back(loss)
-                    optimizer.step()
-
-        Learner().fit()
-    """,
     "both loops end on one line with their function": """
         def train():
             for batch in batches:
@@ -147,17 +133,6 @@ SINGLE = {
                 losses += lose(part)
             losses.backward()
             optimizer.step()
-    """,
-    "a step in a function": """
-        def go_back(batch):
-            model(batch).backward()
-
-        def update():
-            optimizer.step()
-
-        for batch in batches:
-            go_back(batch)
-            update()
     """,
     "a function that takes whole steps, behind a step to warm up": """
         def take_a_step(batch):

@@ -166,21 +166,15 @@ os.wait()
 """
 
 
-@pytest.mark.parametrize(
-    ("batch", "variables", "told"),
-    [
-        (512, {}, ["the peak of this training was"]),
-        (
-            256,
-            {},
-            ["this training has a batch of 256, and the study was tuned for 512", "the peak of this training was"],
-        ),
-        (256, {"RANK": "1"}, []),
-        (256, {PEAK_VARIABLE: ""}, []),
-    ],
-)
-def test_a_training_is_held_against_its_study(tmp_path, file_of, batch, variables, told):
-    command = [sys.executable, "-c", TRAINING]
+def assert_told(stderr, told):
+    lines = stderr.splitlines()
+    assert len(lines) == len(told)
+    for line, words in zip(lines, told, strict=True):
+        assert line.startswith(f"autorecompute: {words}")
+    assert all(line.endswith(", and 3.00 GiB in its study") for line in lines[len(told) - 1 :])
+
+
+def test_a_training_is_held_against_its_study(tmp_path, file_of):
     environment = {
         **os.environ,
         VARIABLE: str(file_of(Config.parse(["0:checkpoint"]), small(4))),
@@ -188,13 +182,20 @@ def test_a_training_is_held_against_its_study(tmp_path, file_of, batch, variable
         HOOKS_VARIABLE: IMPORT_HOOK,
         BATCH_VARIABLE: "512",
         PEAK_VARIABLE: str(3 * 2**30),
-        **variables,
     }
-    done = subprocess.run(
-        [*command, str(batch)], cwd=tmp_path, env=environment, capture_output=True, text=True, check=True
-    )
-    lines = done.stderr.splitlines()
-    assert len(lines) == len(told)
-    for line, words in zip(lines, told, strict=True):
-        assert line.startswith(f"autorecompute: {words}")
-    assert all(line.endswith(", and 3.00 GiB in its study") for line in lines[len(told) - 1 :])
+    command = [sys.executable, "-c", TRAINING, "256"]
+    done = subprocess.run(command, cwd=tmp_path, env=environment, capture_output=True, text=True, check=True)
+    assert_told(done.stderr, ["this training has a batch of 256, and the study was tuned for 512", PEAK_IS_TOLD])
+
+
+@pytest.mark.parametrize(
+    ("batch", "variables", "told"),
+    [(512, {}, [PEAK_IS_TOLD]), (256, {"RANK": "1"}, []), (256, {PEAK_VARIABLE: ""}, [])],
+    ids=["the same batch", "another rank", "a study without a peak"],
+)
+def test_only_what_differs_is_told_once(monkeypatch, capsys, batch, variables, told):
+    for name, value in {BATCH_VARIABLE: "512", PEAK_VARIABLE: str(3 * 2**30), **variables}.items():
+        monkeypatch.setenv(name, value)
+    monkeypatch.setattr("atexit.register", lambda tell: tell())
+    applying.hold_against_study(batch)
+    assert_told(capsys.readouterr().err, told)

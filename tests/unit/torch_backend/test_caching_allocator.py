@@ -102,49 +102,6 @@ def test_a_free_block_is_split_where_enough_is_left(cached, settings, size, now)
     assert found == AllocatorStats(int(now[0] * MIB), int(size * MIB), now[1] * MIB)
 
 
-@pytest.mark.parametrize(
-    ("cached", "settings", "limit", "size", "now"),
-    [
-        pytest.param([12, 12], FIXED, 30, 20, (20, 20, 1), id="all free segments"),
-        pytest.param([20, 20], FIXED, 40, 40, (40, 40, 1), id="segments that do not join"),
-        pytest.param([20, 20], GROWING, 40, 40, (40, 40, 0), id="a growing segment has room"),
-    ],
-)
-def test_free_segments_go_back_before_a_request_fails(cached, settings, limit, size, now):
-    allocator = after(cached, range(len(cached)), [size], settings, limit)
-    allocated, reserved, retries = now
-    assert allocator.now == AllocatorStats(allocated * MIB, size * MIB, reserved * MIB)
-    assert allocator.retries == retries
-
-
-def test_a_peak_remembers_what_went_back_until_it_is_reset():
-    allocator = after([12, 12], [0, 1], [20], limit=30)
-    assert allocator.peak == AllocatorStats(24 * MIB, 24 * MIB, 24 * MIB)
-    allocator.free(2)
-    allocator.reset_peak()
-    assert allocator.peak.reserved == 20 * MIB
-    assert allocator.peak.allocated == 0
-
-
-def test_a_request_fails_beyond_the_limit_alone_and_a_segment_with_one_live_block_does_not_go_back():
-    assert after([30], limit=30).now.reserved == 30 * MIB
-    with pytest.raises(MemoryError, match=f"{12 * MIB} bytes .* {20 * MIB} reserved"):
-        after([4, 16, 12], limit=30)
-
-
-@pytest.mark.parametrize(
-    ("requests", "freed", "reserved"),
-    [
-        pytest.param([20, 20, 20], [0, 2], 20, id="whole pages"),
-        pytest.param([10, 20, 10], [1], 40, id="parts of pages"),
-    ],
-)
-def test_whole_pages_of_free_blocks_go_back(requests, freed, reserved):
-    allocator = after(requests, freed, settings=GROWING)
-    allocator.empty_cache()
-    assert allocator.now.reserved == reserved * MIB
-
-
 def check(allocator):
     assert allocator.now.reserved >= allocator.now.allocated >= allocator.now.requested
     assert allocator.now.allocated == sum(block.size for block in allocator.blocks.values())

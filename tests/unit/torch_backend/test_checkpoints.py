@@ -48,17 +48,10 @@ class Heir(Sibling):
 
 
 def test_a_kept_graph_is_gone_through_twice_and_writes_no_buffer_again(training):
-    def twice(training):
-        torch.manual_seed(1)
-        loss = training.loss(training.model, training.batch)
-        loss.backward(retain_graph=True)
-        loss.backward()
-        return training.collect(loss)
-
-    expected = twice(copy.deepcopy(training))
+    expected = copy.deepcopy(training).gradients(backwards=2)
     structure = structure_of(training.model)
     board_of(training.model).set([Choice(structure.group_of(structure.units[0]), CHECKPOINT)])
-    assert differences(twice(training), expected) == []
+    assert differences(training.gradients(backwards=2), expected) == []
 
 
 class Warming(nn.Module):

@@ -6,6 +6,7 @@ from types import SimpleNamespace
 import pytest
 import torch
 
+from autorecompute import codec
 from autorecompute.backends.torch.fake.live import BACKWARD, FORWARD, OUTSIDE, Event, Segment
 from autorecompute.backends.torch.fake.repeats import card_memory, fragmented_bytes, requests_of
 from autorecompute.backends.torch.fake.steps import FakeSteps, Script
@@ -14,8 +15,10 @@ from autorecompute.backends.torch.forecast.caching_allocator import (
     CachingAllocator,
     settings_in,
 )
+from autorecompute.backends.torch.forecast.forecast import TorchMemoryModel
 from autorecompute.backends.torch.forecast.records import CHECKPOINT
 from autorecompute.plans import Choice
+from autorecompute.training_job import Detection
 from autorecompute.units import KIB, MIB
 from stand_ins.surveyed import detect_in
 from tiny_models import call_of, make
@@ -31,8 +34,9 @@ def steps_of(training, *configs):
     return steps.run(board, configs[0]), taken
 
 
+@pytest.mark.parametrize("training", ["gpt2", "encoder", "resnet"], indirect=True)
 def test_what_a_step_requests_is_what_lives_in_it(training):
-    """To the byte, at every model: the allocator rounds it up by 511 bytes for each block at most."""
+    """To the byte: the allocator rounds it up by 511 bytes for each block at most."""
     meter, (step,) = steps_of(training, [])
     stats = card_memory(step)
     assert stats.requested == meter.peak
@@ -107,3 +111,13 @@ def test_the_same_requests_reserve_what_they_reserved_on_the_card(found):
     allocator = CachingAllocator(**settings_in({"PYTORCH_ALLOC_CONF": found["settings"]}))
     allocator.answer(found["requests"])
     assert {name: getattr(allocator.peak, name) for name in found["peaks"]} == found["peaks"]
+
+
+TABLES = sorted((Path(__file__).parents[3] / "studies/tables").glob("torch_*.json.gz"))
+
+
+@pytest.mark.parametrize("table", TABLES, ids=lambda table: table.name.partition(".")[0])
+def test_a_recorded_table_still_tells_its_steps(table):
+    """Nothing else reads what a detection of an earlier version has of them."""
+    detection = codec.decode(json.dumps(json.loads(gzip.decompress(table.read_bytes()))["detection"]), Detection)
+    assert TorchMemoryModel.of(detection).steps.parts

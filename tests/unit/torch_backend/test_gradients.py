@@ -1,5 +1,4 @@
 import contextlib
-import functools
 import math
 import random
 import types
@@ -8,12 +7,10 @@ import pytest
 import torch
 from torch import nn
 
-from autorecompute.backends.common import PART, on_few_samples, relative_difference
+from autorecompute.backends.common import PART, relative_difference
 from autorecompute.backends.torch.check import gradients
 from autorecompute.backends.torch.check.gradients import check_gradients
 from autorecompute.backends.torch.fake.live import LiveBytes
-from autorecompute.backends.torch.find.refusals import classify
-from autorecompute.backends.torch.switch.applying import Tuned
 from autorecompute.plans import Choice
 
 X = torch.ones(4, 8)
@@ -177,27 +174,6 @@ def test_a_difference_in_any_part_of_a_large_gradient_counts(place):
     assert relative_difference(expected, found) == math.inf
     found[place] = math.nan
     assert relative_difference(expected, found) == math.inf
-
-
-class SequenceFirst(nn.Module):
-    """A transformer as PyTorch has it: its first dimension is the sequence, and the mask has as many rows."""
-
-    def __init__(self):
-        super().__init__()
-        layer = nn.TransformerEncoderLayer(32, 2, 64, dropout=0.1)
-        self.encoder = nn.TransformerEncoder(layer, 2, enable_nested_tensor=False)
-
-    def forward(self, x, mask):
-        return self.encoder(x, mask).square().mean()
-
-
-def test_a_call_that_cannot_be_cut_is_compared_as_it_is():
-    """Cut to two rows, the mask has another form than the scores."""
-    model, args, kwargs = SequenceFirst(), (torch.rand(12, 3, 32),), {"mask": torch.zeros(12, 12)}
-    board = Tuned.of(model, args, kwargs).board
-    compare = functools.partial(check_gradients, model, board, [Choice("encoder.layers.*", "checkpoint")])
-    found = on_few_samples(compare, args, kwargs, 12, classify)
-    assert (found.agrees, found.worst, found.steps) == (True, 0.0, 2)
 
 
 class OftenCalled(Unordered):

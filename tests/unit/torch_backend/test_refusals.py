@@ -11,13 +11,15 @@ from torch.nn import functional
 from transformers import DynamicCache, StaticCache
 
 from autorecompute.backends.torch.check.gradients import check_gradients
+from autorecompute.backends.torch.fake.live import LiveBytes, tensors_of
 from autorecompute.backends.torch.find.detection import detect
 from autorecompute.backends.torch.find.identity import name_of
 from autorecompute.backends.torch.find.refusals import Reason, RefusalError, refusals_of_model
 from autorecompute.backends.torch.forecast.records import CHECKPOINT, DROP
+from autorecompute.backends.torch.switch.checkpoints import can_have_its_own
 from autorecompute.plans import Choice
 from stand_ins.surveyed import detect_in
-from tiny_models import Training, cross_entropy, differences, make, own_loss
+from tiny_models import Training, cross_entropy, differences, make, of_transformers, own_loss, tokens
 
 
 def reason_of(found, place):
@@ -232,21 +234,6 @@ def test_frozen_blocks_are_left_out_and_those_behind_them_are_not():
     assert_same_gradients(training, found, [Choice("blocks.*", CHECKPOINT)])
 
 
-def test_blocks_that_run_once_without_gradients_first_are_no_checkpoints_of_the_scripts():
-    class Recycling(Own):
-        def forward(self, x):
-            with torch.no_grad():
-                for block in self.blocks:
-                    x = block(x)
-            return super().forward(x)
-
-    training = own(Recycling)
-    found = detect_in(training)
-    assert "blocks.*" in {site.name for site in found.sites if CHECKPOINT in site.options}
-    assert reason_of(found, "blocks.*") is None
-    assert_same_gradients(training, found, [Choice("blocks.*", CHECKPOINT)])
-
-
 class ForcesOfEnergy(nn.Sequential):
     def __init__(self):
         super().__init__(*(nn.Sequential(nn.Linear(8, 8), nn.Tanh()) for _ in range(2)), nn.Linear(8, 1))
@@ -281,3 +268,58 @@ def test_a_failed_forward_leaves_the_model_as_it_was():
     with pytest.raises(RuntimeError):
         detect(Own(), (torch.randn(4, 7),), {})
     assert vars(Block)["forward"] is before
+
+
+def t5():
+    """An encoder and a decoder, with a cache of two parts."""
+    sizes = {"d_model": 32, "d_kv": 8, "d_ff": 64, "num_heads": 4, "vocab_size": 100, "num_layers": 2}
+    return of_transformers("T5", "ForConditionalGeneration", **sizes, decoder_start_token_id=0)
+
+
+def bloom():
+    """Blocks that return the cache."""
+    return of_transformers("Bloom", "ForCausalLM", n_layer=2, hidden_size=32, n_head=4, vocab_size=100)
+
+
+def kept_bytes(training):
+    meter = LiveBytes(tensors_of(training.model, (), training.batch))
+    with meter:
+        result = training.model(**training.batch)  # with its cache
+        kept = meter.now - meter.base
+    result.loss.backward()
+    training.model.zero_grad()
+    return kept
+
+
+@pytest.mark.parametrize(
+    ("make_model", "blocks"),
+    [
+        (lambda: make("llama").model, ["model.layers.*"]),
+        (t5, ["encoder.block.*", "decoder.block.*"]),
+        (bloom, ["transformer.h.*"]),
+    ],
+    ids=["llama", "t5", "bloom"],
+)
+def test_blocks_that_run_again_fill_caches_of_their_own(make_model, blocks):
+    torch.manual_seed(0)
+    training = Training(make_model(), {**tokens(100, 4, 12), "use_cache": True}, own_loss)
+    expected, plain = training.gradients(), kept_bytes(training)
+    found = detect_in(training)
+    board = found.switchboard(training.model)
+    assert {site.name for site in found.sites} >= set(blocks)
+    for site in found.sites:
+        for option in site.options:
+            board.set([Choice(site.name, option)])
+            assert differences(training.gradients(), expected) == [], (site.name, option)
+    board.set([Choice(group, "checkpoint") for group in blocks])
+    with_cache = kept_bytes(training)
+    assert with_cache < plain / 2
+    training.batch["use_cache"] = False
+    if make_model is not bloom:  # whose last block returns what it has filled
+        assert with_cache == kept_bytes(training)
+
+
+def test_a_module_that_knows_no_place_in_a_cache_is_not_one_that_fills_it():
+    """Whether its place is empty cannot be told."""
+    assert not can_have_its_own(torch.nn.Linear(2, 2), [DynamicCache()])
+    assert can_have_its_own(make("llama").model.model.layers[1], [DynamicCache()])

@@ -1,5 +1,4 @@
 import copy
-import os
 import weakref
 
 import pytest
@@ -11,11 +10,9 @@ from torch.nn import functional
 from torch.utils.checkpoint import checkpoint
 
 from autorecompute.backends.torch.find.detection import detect
-from autorecompute.backends.torch.forecast.records import CHECKPOINT
 from autorecompute.backends.torch.switch import rewriting
 from autorecompute.backends.torch.switch.intercepting import around_of
 from autorecompute.backends.torch.switch.rewriting import mask_of, of_mask
-from autorecompute.plans import Choice
 from stand_ins.late import drops
 from tiny_models import call_of, differences, make
 
@@ -293,35 +290,6 @@ def test_only_what_was_drawn_is_taken_for_a_mask():
     dropped = gradients(model, x, weights / 3 + 1)
     board.set([])
     assert same(dropped, gradients(model, x, weights / 3 + 1))
-
-
-def _trained(rank, port, folder, both):
-    torch.set_num_threads(1)
-    torch.distributed.init_process_group("gloo", init_method=f"tcp://127.0.0.1:{port}", rank=rank, world_size=2)
-    (folder / str(rank)).write_text(repr(_wrong(rank)))
-    both.wait()
-    # What ends the group waits for its thread, which may want the interpreter's lock, and does not give that up.
-    os._exit(0)
-
-
-def _wrong(rank):
-    training = make("llama")
-    found = detect(training.model, *call_of(training))
-    parallel = nn.parallel.DistributedDataParallel(training.model)
-    training.loss = lambda _model, batch: parallel(**batch).loss
-    expected = training.gradients(seed=rank)
-    board = found.switchboard(training.model)
-    wrong = []
-    for choices in (drops(found), [Choice(found.blocks[0], CHECKPOINT, 1), *drops(found)]):
-        board.set(choices)
-        wrong += differences(training.gradients(seed=rank), expected)
-    return wrong
-
-
-def test_two_ranks_that_train_together_get_the_bits_of_the_plain_step(tmp_path, unused_port):
-    both = torch.multiprocessing.get_context("spawn").Barrier(2)
-    torch.multiprocessing.spawn(_trained, (unused_port, tmp_path, both), nprocs=2)
-    assert [(tmp_path / rank).read_text() for rank in "01"] == ["[]", "[]"]
 
 
 class Stream:

@@ -54,8 +54,9 @@ def test_every_plan_saves_something_and_says_what_at_any_batch(surveyed):
         assert Config.parse(plan.id.split(",")) == Config.of([plan])
 
 
-def test_every_preset_is_forecast_as_a_whole_step_of_it_says(surveyed):
+def test_every_preset_is_forecast_as_a_whole_step_of_it_says():
     """To one percent, and to the byte without recompute."""
+    surveyed = look_at("bert")
     for name, config in surveyed.space.presets.items():
         told = forecast(surveyed, config)
         worst = 0.0 if name == "none" else 0.01
@@ -63,7 +64,8 @@ def test_every_preset_is_forecast_as_a_whole_step_of_it_says(surveyed):
         assert (told.recompute_share > 0) == (not config.is_none)
 
 
-def test_random_mixes_are_forecast_to_the_byte_also_where_blocks_share_a_relu_in_place(surveyed):
+def test_random_mixes_are_forecast_to_the_byte_also_where_blocks_share_a_relu_in_place():
+    surveyed = look_at("resnet")
     chance = random.Random(5)
     for _ in range(4):
         config = Config()
@@ -72,8 +74,9 @@ def test_random_mixes_are_forecast_to_the_byte_also_where_blocks_share_a_relu_in
         assert_exact(surveyed, config)
 
 
-def test_what_stays_beside_some_checkpointed_blocks_is_forecast(surveyed):
+def test_what_stays_beside_some_checkpointed_blocks_is_forecast():
     """The operators of the other blocks are dropped beside one whole block, which is less than either needs alone."""
+    surveyed = look_at("bert")
     space = surveyed.space
     operators, blocks = space.presets["operators"], space.presets["blocks"]
     (whole,) = (plan for plan in space.plans_of(blocks) if plan.occurrences > 1)

@@ -258,19 +258,13 @@ def test_what_is_no_loss_of_rows_gets_the_logits(model, way):
     assert made == 1
 
 
-def test_logits_are_a_tensor_before_they_are_made(model, head):
+def test_their_numbers_are_those_of_the_head(model, head):
     logits = model(X)
-    assert isinstance(logits, torch.Tensor)
     assert (logits.shape, logits.dtype, logits.device) == ((*ROWS, WORDS), torch.float32, X.device)
     assert logits.requires_grad
     assert not logits.is_leaf
     assert not logits.detach().requires_grad
-    assert len(logits) == ROWS[0]
-    assert head.made == 0
-
-
-def test_their_numbers_are_those_of_the_head(model, head):
-    logits = model(X)
+    assert (len(logits), head.made) == (ROWS[0], 0)
     with torch.no_grad():
         expected = model(X)
     assert type(expected) is torch.Tensor
@@ -281,12 +275,6 @@ def test_their_numbers_are_those_of_the_head(model, head):
     assert torch.equal(pickled, expected)
     assert "tensor(" in repr(logits)
     assert head.made == 1  # detached ones are a view
-
-
-@pytest.mark.usefixtures("head")
-def test_evaluation_has_plain_logits(model):
-    model.eval()
-    assert type(model(X)) is torch.Tensor
 
 
 def test_second_derivatives_are_the_same(model):
@@ -455,9 +443,14 @@ def test_a_plan_is_found_and_applied(model):
     board = found.switchboard(model)
     choice = Choice("head/cross_entropy", "chunk")
     assert choice.site in board.sites
-    assert choice in {one for plan in space_of(found, board, None).plans for one in plan.choices}
+    within = {plan.id: plan.equal_within for plan in space_of(found, board, None).plans if plan.equal_within}
+    assert within == {str(choice): 1e-4}
+    assert choice.site not in {site.name for site in found.exact().sites}
+    assert choice.site not in {site.name for site in detect(model, (X[:2],), {}).sites}, "they are one chunk"
     board.set([choice])
     assert isinstance(model(X), Logits)
+    assert type(model.eval()(X)) is torch.Tensor
+    model.train()
     board.set([])
     assert type(model(X)) is torch.Tensor
 
@@ -522,23 +515,6 @@ def test_a_forecast_is_what_a_step_has_alive():
             loss.backward()
             model.zero_grad()
         assert forecast.peak - forecast.base == live.peak - live.base
-
-
-def test_what_is_to_be_exact_has_no_chunks(model):
-    found = detect(model, (X,), {})
-    assert CHUNKS.site in {site.name for site in found.sites}
-    assert CHUNKS.site not in {site.name for site in found.exact().sites}
-
-
-def test_a_batch_of_one_chunk_has_no_plan(model):
-    assert CHUNKS.site not in {site.name for site in detect(model, (X[:2],), {}).sites}
-
-
-def test_a_plan_says_how_equal_gradients_are(model):
-    found = detect(model, (X,), {})
-    plans = space_of(found, found.switchboard(model), None).plans
-    assert {plan.id: plan.equal_within for plan in plans}[str(CHUNKS)] == 1e-4
-    assert not any(plan.equal_within for plan in plans if CHUNKS not in plan.choices)
 
 
 def test_the_norm_before_the_head_is_kept_beside_chunks():

@@ -1,5 +1,8 @@
 import json
+import sys
+import tempfile
 from dataclasses import replace
+from pathlib import Path
 
 import pytest
 
@@ -12,11 +15,25 @@ from autorecompute.trials import Bench, bench
 from autorecompute.trials.job import Effort
 from autorecompute.trials.private import cache_variables
 from autorecompute.units import GIB
+from warm import start_server
 
 EFFORT = Effort(warmup=2, steps=3)
 CHOICES = ["blocks.*/gelu:drop"]
 TRIAL_VARIABLES = registry.trial_variables(registry.AUTO)
 CONFIG = Config.parse(CHOICES)
+
+
+@pytest.fixture(scope="module", autouse=True)
+def _warm():
+    """Workers are forked from a process that has imported what they need: how they start is tested elsewhere."""
+    needed = ("autorecompute.codec", "autorecompute.training_job", "autorecompute.worker.protocol")
+    with (
+        tempfile.TemporaryDirectory(prefix="warm-") as folder,
+        start_server(Path(folder), needed) as python,
+        pytest.MonkeyPatch.context() as patch,
+    ):
+        patch.setattr(sys, "executable", str(python))
+        yield
 
 
 @pytest.fixture
@@ -47,12 +64,6 @@ def test_one_worker_detects_once_and_measures_config_after_config(make_bench, ma
     assert (first.warmup_seconds, len(first.step_seconds)) == (2, 3)
     assert (second.warmup_seconds, len(second.step_seconds)) == (1, 4)
     assert measured.starts == seen(second)["start"] == 1
-
-
-def test_a_busy_host_is_marked_on_the_measurement(make_bench, monkeypatch):
-    monkeypatch.setattr(bench, "NEGLIGIBLE_SHARE", -1.0)
-    (mark,) = make_bench("detect forever").measure(CONFIG, EFFORT).marks
-    assert mark == "host busy: 5 % of the cores by others"
 
 
 def test_a_config_that_nothing_can_be_given_is_not_tried(make_bench):
@@ -115,9 +126,7 @@ def test_a_script_that_is_shorter_than_a_trial_when_it_is_started_again_is_the_s
         ("refused:no_torch", SetupError, "no_torch"),
         ("failed:wrong_batch:a_batch_of_3", UsageError, "a_batch_of_3"),
         ("print:said failed:script_error:ValueError", ScriptError, "ValueError(.|\n)*line 1 of train.py(.|\n)*01.log"),
-        ("failed:script_error:ValueError", ScriptError, "ValueError(.|\n)*line 1 of train.py(.|\n)*It printed nothing"),
         ("failed:export_error:no_operator", ScriptError, "no_operator"),
-        ("print:said ended:0:0", ScriptError, "ended before it trained.*01.log"),
         ("ended:0:0", ScriptError, "ended before it trained.*It printed nothing"),
         ("ended:0:3", ScriptError, "exit code 3"),
         ("signal:SIGSEGV", ScriptError, "SIGSEGV"),
@@ -242,11 +251,6 @@ def test_a_worker_beside_which_memory_ran_out_measures_on(make_bench):
     assert measured.starts == 1
 
 
-def test_a_watched_run_that_is_refused_is_the_installations_fault(make_bench):
-    with pytest.raises(SetupError, match="no_torch"):
-        make_bench("refused:no_torch").watch({}, EFFORT, None)
-
-
 @pytest.mark.parametrize(
     ("actions", "start"),
     [("detect forever", 1), ("detect measure order ended:9:0 then detect forever", 2)],
@@ -258,12 +262,6 @@ def test_gradients_are_checked_on_a_worker(make_bench, actions, start):
     checked = seen(measured.check(CONFIG))
     assert (checked["start"], checked["choices"]) == (start, CHOICES)
     assert measured.measure(CONFIG, EFFORT).outcome is Outcome.OK
-
-
-def test_gradients_can_be_checked_on_a_fresh_worker(make_bench):
-    measured = make_bench("report then detect forever")
-    measured.watch({}, EFFORT, None)
-    assert seen(measured.check(CONFIG))["start"] == 2
 
 
 def test_gradients_are_checked_where_the_batch_needs_recompute(make_bench):

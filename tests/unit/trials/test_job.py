@@ -3,7 +3,11 @@ from pathlib import Path
 import pytest
 
 from autorecompute.errors import UsageError
+from autorecompute.training_job import Device
 from autorecompute.trials import Job
+from autorecompute.trials.job import begins_too_large, known_loader
+from autorecompute.trials.process import FORGOTTEN, SWITCHES, quieten
+from autorecompute.units import GIB
 
 
 @pytest.fixture
@@ -89,3 +93,52 @@ def test_a_launcher_that_no_shell_reads_is_a_wrong_usage(script):
 def test_what_is_typed_into_a_notebook_has_no_script_in_its_command():
     """So that nobody starts an interpreter for it."""
     assert Job(script=Path("Encoder"), is_typed=True).script_at == 0
+
+
+PLAIN = {"versions": {"torch": "2.13.0", "backend": "torch"}, "plan_versions": ("torch",)}
+CARD = Device(kind="cuda", name="Some Card", total_bytes=80 * GIB)
+
+
+def test_a_worker_that_exports_begins_with_the_scripts_own_batch(make_detection):
+    """In plain PyTorch every later worker has the target from its first step on."""
+    plain, exported = make_detection(**PLAIN, loader="a1"), make_detection(loader="b2")
+    assert (known_loader(plain, is_watched=False), known_loader(plain, is_watched=True)) == ("a1", "a1")
+    assert (known_loader(exported, is_watched=False), known_loader(exported, is_watched=True)) == ("", "b2")
+    assert known_loader(None, is_watched=True) == ""
+
+
+@pytest.mark.parametrize(
+    ("own", "fields", "is_too_large"),
+    [
+        (8, {}, True),
+        (2, {}, False),
+        (8, {"loader": ""}, False),
+        (8, {"device": Device(kind="cpu", name="Some Processor", total_bytes=GIB)}, False),
+    ],
+    ids=["more", "less", "a loader that is not known", "a processor"],
+)
+def test_a_card_may_not_hold_the_scripts_own_batch(make_detection, own, fields, is_too_large):
+    """Where the target is smaller."""
+    found = {**PLAIN, "loader": "a1", "device": CARD, "dims": {"batch": own}, "batch": 4, **fields}
+    assert begins_too_large(make_detection(**found)) is is_too_large
+
+
+REFERENCE = Path(__file__).parents[3] / "docs" / "environment.md"
+FOLDER = Path("/tmp/worker")
+
+
+def test_what_the_user_has_switched_on_is_switched_off():
+    """MLflow has no switch: it writes to what goes away with the worker."""
+    own = {"MLFLOW_TRACKING_URI": "http://there", "MLFLOW_RUN_ID": "7", "MLFLOW_EXPERIMENT_ID": "3"}
+    quiet = quieten({"WANDB_MODE": "online", "MINE": "1", **own}, FOLDER)
+    assert (quiet["WANDB_MODE"], quiet["MINE"]) == ("disabled", "1")
+    assert SWITCHES.items() <= quiet.items()
+    assert quiet["MLFLOW_TRACKING_URI"] == "file:///tmp/worker/mlruns"
+    assert not set(FORGOTTEN) & set(quiet)
+
+
+def test_every_variable_is_documented():
+    reference = REFERENCE.read_text()
+    for name in (*SWITCHES, *FORGOTTEN, "MLFLOW_TRACKING_URI"):
+        assert f"`{name}`" in reference
+    assert all(value in reference for value in SWITCHES.values())

@@ -1,4 +1,5 @@
 import os
+import shlex
 import sys
 import tempfile
 import time
@@ -11,6 +12,7 @@ from autorecompute.measurement import Outcome
 from autorecompute.plans import Config
 from autorecompute.training_job import Detection
 from autorecompute.trials import process
+from autorecompute.trials.process import OomKills
 from autorecompute.waiting import OutOfTime, ending_at
 from autorecompute.worker.protocol import Ended, Failed, Order
 
@@ -200,3 +202,171 @@ def test_a_script_cannot_wait_for_the_keyboard(start, tmp_path):
     worker = start(command=[sys.executable, "-c", "input('sure? ')"])
     assert worker.receive(LONG).outcome is Outcome.SCRIPT_ERROR
     assert "EOFError" in (tmp_path / "worker.log").read_text()
+
+
+@pytest.fixture
+def start_ranks(start, make_job):
+    """Starts one worker of several ranks, as a launcher does; it ends with the last of them."""
+
+    def start_ranks(*actions):
+        ranks = [shlex.join(make_job(rank).worker_command(None)) for rank in actions]
+        lines = [f"RANK={rank} WORLD_SIZE=2 {command} &" for rank, command in enumerate(ranks)]
+        return start(command=["/bin/sh", "-c", "\n".join([*lines, "wait"])])
+
+    return start_ranks
+
+
+def test_ranks_are_told_as_one(start_ranks):
+    worker = start_ranks("detect forever", "detect forever")
+    assert isinstance(worker.receive(LONG), Detection)
+    worker.send(ORDER)
+    answer = worker.receive(LONG)
+    assert (answer.step_seconds, answer.peak_bytes, answer.samples) == ((1.1, 1.1), 1001, 8)
+
+
+@pytest.mark.parametrize(
+    "actions", [("detect order failed:oom:full", "detect forever"), ("detect forever", "detect order failed:oom:full")]
+)
+def test_the_first_rank_to_fail_speaks_for_all(start_ranks, actions):
+    worker = start_ranks(*actions)
+    worker.receive(LONG)
+    worker.send(ORDER)
+    assert worker.receive(LONG).message == "full"
+
+
+def test_ranks_without_numbers_are_told_of_their_launcher(start, make_job):
+    """They would be measured as one that answers twice."""
+    command = shlex.join(make_job("detect forever").worker_command(None))
+    worker = start(command=["/bin/sh", "-c", f"{command} & {command} & wait"])
+    answer = worker.receive(LONG)
+    if isinstance(answer, Detection):  # the first one was faster than the second one's greeting
+        answer = worker.receive(LONG)
+    assert answer.outcome is Outcome.SCRIPT_ERROR
+    assert answer.message.startswith("The launcher sets no RANK: two of its processes are rank 0.")
+
+
+def test_a_rank_that_never_comes_is_noticed(start_ranks):
+    worker = start_ranks("detect")
+    assert worker.receive(LONG).outcome is not Outcome.TIMEOUT
+
+
+@pytest.mark.usefixtures("clock")
+def test_ranks_that_never_come_are_counted(start):
+    answer = start("hangs:90", WORLD_SIZE="3").receive(2000, stall=60.0)
+    assert answer.outcome is Outcome.HANG
+    assert answer.message.startswith("WORLD_SIZE tells of 3 ranks, and 1 came within 60 s.")
+
+
+PID = 7
+
+
+@pytest.fixture
+def machine(tmp_path, monkeypatch):
+    """A host whose ``/proc`` and control groups lie in a folder; no process has been killed on it yet."""
+    machine = Machine(tmp_path)
+    monkeypatch.setattr(process, "PROC", machine.proc)
+    return machine
+
+
+class Machine:
+    def __init__(self, folder):
+        self.folder, self.proc = folder, folder / "proc"
+        (self.proc / "self").mkdir(parents=True)
+        (self.proc / str(PID)).mkdir()
+        self.kill("proc/vmstat", 0)
+
+    def mount(self, *lines):
+        """Mounts hierarchies: ``WHICH_GROUP WHERE TYPE OPTIONS``."""
+        mounts = (line.split(" ") for line in lines)
+        lines = (f"3 2 0:1 {shown} {self.folder}/{at} rw - {kind} cgroup {rest}" for shown, at, kind, rest in mounts)
+        (self.proc / "self" / "mountinfo").write_text(
+            "".join(f"{line}\n" for line in ("1 0 8:1 / / rw - ext4 /dev/vda rw", *lines))
+        )
+
+    def put(self, *groups):
+        (self.proc / str(PID) / "cgroup").write_text("".join(f"{group}\n" for group in groups))
+
+    @staticmethod
+    def follow():
+        kills = OomKills()
+        kills.follow(PID)
+        return kills
+
+    def kill(self, counter, count):
+        file = self.folder / counter
+        file.parent.mkdir(parents=True, exist_ok=True)
+        file.write_text(f"low 0\noom_group_kill 0\noom_kill {count}\n")
+
+
+LAYOUTS = {
+    "v1": (
+        ["/ memory cgroup rw,memory", "/ cpu cgroup rw,cpu"],
+        ["3:cpu:/", "4:memory:/step"],
+        "memory/step/memory.oom_control",
+    ),
+    "v1 in a container": (["/box memory cgroup rw,memory"], ["4:memory:/box"], "memory/memory.oom_control"),
+    "v1 beside v2": (
+        ["/ memory cgroup rw,memory", "/ unified cgroup2 rw"],
+        ["4:memory:/step", "0::/"],
+        "memory/step/memory.oom_control",
+    ),
+    "v2": (["/ fs cgroup2 rw,nsdelegate"], ["0::/job/step"], "fs/job/step/memory.events"),
+    "v2 in a container": (["/ fs cgroup2 rw"], ["0::/"], "fs/memory.events"),
+    "v2, counted above": (["/ fs cgroup2 rw"], ["0::/job/step"], "fs/job/memory.events"),
+}
+
+
+@pytest.mark.parametrize(("mounts", "groups", "counter"), LAYOUTS.values(), ids=LAYOUTS)
+def test_the_groups_own_count_decides(machine, mounts, groups, counter):
+    machine.mount(*mounts)
+    machine.put(*groups)
+    machine.kill(counter, 3)
+    kills = machine.follow()
+    machine.kill("proc/vmstat", 1)
+    assert not kills.has_risen()
+    machine.kill(counter, 4)
+    assert kills.has_risen()
+
+
+def test_a_group_that_a_launcher_made_is_the_workers(machine):
+    """The group that counts is the one the worker is in when it calls."""
+    machine.mount("/ fs cgroup2 rw")
+    machine.put("0::/shell")
+    machine.kill("fs/shell/memory.events", 0)
+    kills = machine.follow()
+    machine.put("0::/scope")
+    machine.kill("fs/scope/memory.events", 5)
+    kills.follow(PID)
+    machine.kill("fs/shell/memory.events", 1)
+    assert not kills.has_risen()
+    machine.kill("fs/scope/memory.events", 6)
+    assert kills.has_risen()
+
+
+def test_a_group_that_went_away_is_counted_with_the_one_above(machine):
+    """A scope that ends with its last process leaves its count to the groups above it."""
+    machine.mount("/ fs cgroup2 rw")
+    machine.put("0::/user/scope")
+    for group in ("user", "user/scope"):
+        machine.kill(f"fs/{group}/memory.events", 0)
+    kills = machine.follow()
+    machine.kill("fs/user/memory.events", 1)
+    assert not kills.has_risen()
+    (machine.folder / "fs/user/scope/memory.events").unlink()
+    assert kills.has_risen()
+
+
+@pytest.mark.parametrize("groups", [[], ["0::/"], ["4:memory:/elsewhere"]], ids=["none", "root", "not to be seen"])
+def test_without_a_group_the_machine_is_asked(machine, groups):
+    machine.mount("/ fs cgroup2 rw", "/box memory cgroup rw,memory")
+    machine.put(*groups)
+    kills = machine.follow()
+    assert not kills.has_risen()
+    machine.kill("proc/vmstat", 1)
+    assert kills.has_risen()
+
+
+def test_a_host_that_counts_nothing_says_no(machine):
+    (machine.proc / "vmstat").unlink()
+    kills = machine.follow()
+    assert not kills.has_risen()

@@ -13,13 +13,6 @@ from stand_ins.live import Live
 from stand_ins.training import ADVICE, CONFIG, FIRST, PROFILE, PROFILING, SECOND, TARGET
 
 
-def test_the_first_session_is_told_and_the_first_config_obeyed(make_training):
-    training = make_training()
-    assert training.begin() == CONFIG
-    (told,) = training.sent
-    assert (told.plans, told.batch, told.resting_bytes) == (training.detection.plans, TARGET, 500)
-
-
 def test_what_the_detection_left_is_no_part_of_a_trial(make_training, make_detection):
     """A training without the tool does not hold that."""
     training = make_training()
@@ -59,14 +52,6 @@ def test_the_longest_batch_decides_what_a_config_takes_in_turns(make_training):
     assert [measured.peak_bytes for measured in training.sent[1:]] == [500, 800, 600, 800]
 
 
-def test_a_profile_comes_with_its_measurement_and_no_other(make_training):
-    training = make_training(orders=(FIRST, PROFILING, SECOND), begins=True)
-    training.steps(6)
-    with pytest.raises(SystemExit):
-        training.steps(4)
-    assert [measurement.profile for measurement in training.sent[1:]] == [None, PROFILE, None]
-
-
 def test_a_profile_ordered_first_is_taken_from_a_session_made_for_it(make_training):
     """The session that exists when the first order comes cannot be profiled any more."""
     training = make_training(orders=(PROFILING, SECOND), begins=True)
@@ -90,17 +75,6 @@ def test_an_order_may_change_the_batch_which_stays_until_another_changes_it_back
     with pytest.raises(SystemExit):
         training.train(20)
     assert [(told.batch, told.samples) for told in training.sent[1:3]] == [(3, 3), (measured, measured)]
-
-
-def test_a_profile_at_another_batch_ordered_first_is_of_that_batch(make_training, monkeypatch):
-    profiling = Order(config=CONFIG, warmup=1, steps=1, profiles=True, batch=3)
-    training = make_training(orders=(profiling, SECOND))
-    training.give_loader(monkeypatch)
-    training.begin()
-    training.step()
-    with pytest.raises(SystemExit):
-        training.train(12)
-    assert (training.sent[1].batch, training.sent[1].profile) == (3, PROFILE)
 
 
 def test_a_batch_cannot_be_ordered_of_a_script_that_takes_its_own(make_training):

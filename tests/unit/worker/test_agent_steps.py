@@ -1,13 +1,15 @@
 import contextlib
+import dataclasses
+import types
 
 import pytest
 import torch
 
 from autorecompute.measurement import Outcome
-from autorecompute.worker.agent import Abandon
+from autorecompute.worker.agent import PATIENCE, Abandon, _draw_batches
 from autorecompute.worker.protocol import Beat, Failed, Order
 from autorecompute.worker.script import COMPILATIONS, MISSED_STEPS, SKIPPED_STEPS
-from stand_ins.training import CONFIG, FIRST, TARGET
+from stand_ins.training import CONFIG, FIRST, TARGET, Optimizer
 
 
 def test_accumulated_forwards_are_one_step(training):
@@ -77,13 +79,6 @@ def test_a_ragged_last_batch_is_left_out(make_training):
         training.step(TARGET)
     measured = training.sent[1]
     assert (measured.outcome, measured.samples, measured.batch) == (Outcome.OK, TARGET, TARGET)
-
-
-def test_a_step_with_one_wrong_forward_is_left_out(training):
-    training.step()
-    training.step(TARGET, 3)
-    training.steps(2)
-    assert len(training.sent) == 1
 
 
 @pytest.mark.parametrize(
@@ -171,3 +166,73 @@ def test_a_model_that_is_compiled_in_every_step_ends_the_trial(training):
         training.step(TARGET)
     assert training.sent[1].outcome is Outcome.SCRIPT_ERROR
     assert "dynamic=True" in training.sent[1].message
+
+
+def make_sampler(length, batch_size, *, drop_last=False):
+    """What torch's BatchSampler offers of itself."""
+    return types.SimpleNamespace(sampler=range(length), batch_size=batch_size, drop_last=drop_last)
+
+
+@pytest.mark.parametrize(
+    ("length", "drop_last", "sizes"),
+    [(10, False, [4, 4, 2]), (10, True, [4, 4]), (8, True, [4, 4]), (3, True, []), (3, False, [3]), (0, False, [])],
+)
+def test_every_sample_is_drawn_once_and_the_rest_as_asked(length, drop_last, sizes):
+    batches = list(_draw_batches(make_sampler(length, 4, drop_last=drop_last)))
+    assert [len(batch) for batch in batches] == sizes
+    assert [index for batch in batches for index in batch] == list(range(sum(sizes)))
+
+
+def test_a_new_size_holds_from_the_next_batch_on():
+    sampler = make_sampler(12, 2)
+    drawing = _draw_batches(sampler)
+    first = next(drawing)
+    sampler.batch_size = 5
+    assert [first, *drawing] == [[0, 1], [2, 3, 4, 5, 6], [7, 8, 9, 10, 11]]
+
+
+class Turns:
+    """A training whose optimizers step one by one."""
+
+    def __init__(self, training):
+        self.training, self.agent = training, training.agent
+
+    def end_with(self, optimizer, *, is_forward_open):
+        self.training.has_open_forward, before = is_forward_open, self.agent.steps
+        self.agent.on_forward(TARGET, self.training.check)
+        self.agent.on_step(optimizer)
+        return self.agent.steps > before
+
+
+@pytest.fixture
+def turns(make_training):
+    training = make_training(orders=[dataclasses.replace(FIRST, steps=99)])
+    training.agent.on_session(lambda: training.detection)
+    return Turns(training)
+
+
+def test_no_step_ends_while_a_forward_waits_for_its_backward(turns):
+    """Only then a session can be rebuilt."""
+    discriminator, generator = Optimizer(), Optimizer()
+    for _ in range(5):
+        assert not turns.end_with(discriminator, is_forward_open=True)
+        assert turns.end_with(generator, is_forward_open=False)
+
+
+def test_an_optimizer_that_is_dropped_is_followed_by_the_next(turns):
+    """A script that makes a new optimizer for each phase has every step of it counted."""
+    assert turns.end_with(Optimizer(), is_forward_open=False)
+    assert turns.end_with(Optimizer(), is_forward_open=False)
+
+
+def test_an_optimizer_that_stops_is_followed_by_another(turns):
+    old, new = Optimizer(), Optimizer()
+    turns.end_with(old, is_forward_open=False)
+    ended = [turns.end_with(new, is_forward_open=False) for _ in range(PATIENCE + 3)]
+    assert ended == [False] * PATIENCE + [True] * 3
+
+
+def test_a_forward_that_never_has_a_backward_holds_nothing_up(turns):
+    only = Optimizer()
+    ended = [turns.end_with(only, is_forward_open=True) for _ in range(PATIENCE + 3)]
+    assert ended == [False] * PATIENCE + [True] * 3

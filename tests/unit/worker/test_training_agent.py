@@ -216,17 +216,6 @@ def test_a_closed_stderr_ends_nothing(begun, monkeypatch):
     assert not [message for message in begun.sent if isinstance(message, Measurement)]
 
 
-def test_memory_that_runs_out_beside_a_training_does_not_end_it(begun):
-    begun.steps(3)
-    begun.lacks = {SECOND.config: "CUDA out of memory"}
-    begun.order(SECOND)
-    begun.steps(2)
-    assert begun.told[-1].outcome is Outcome.OOM
-    assert [one for one in begun.happened if isinstance(one, Config)][-2:] == [SECOND.config, CONFIG]
-    begun.steps(2)
-    assert begun.inner.steps == 8
-
-
 def test_a_step_waits_for_a_config_where_none_that_was_tried_has_room(begun):
     begun.lacks = {CONFIG: "CUDA out of memory"}
     begun.order(SECOND)

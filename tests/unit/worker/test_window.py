@@ -217,16 +217,6 @@ def test_a_run_without_scalar_losses_is_measured(begin, clock):
     assert (measured.measurement(8).outcome, measured.measurement(8).losses) == (Outcome.OK, ())
 
 
-def test_a_discarded_step_takes_its_time_with_it(begin, clock):
-    measured = begin(warmup=1, steps=2)
-    run(measured, clock, 2, seconds=1)
-    clock.now += 7
-    measured.discard_step()
-    run(measured, clock, 1, seconds=1)
-    assert measured.is_complete
-    assert measured.measurement(8).step_seconds == (1, 1)
-
-
 def test_samples_are_those_of_a_usual_step(begin, clock):
     measured = begin(warmup=1, steps=5)
     for samples in (8, 3, 8, 8, 8, 3):
@@ -244,7 +234,7 @@ def test_processor_time_is_that_of_the_timed_steps(begin, clock):
     measured.discard_step()
     run(measured, clock, 1, seconds=4)
     result = measured.measurement(8)
-    assert (result.cpu_seconds, result.others_share) == ((1, 2), 1 / 3)
+    assert (result.step_seconds, result.cpu_seconds, result.others_share) == ((2, 4), (1, 2), 1 / 3)
     assert result.is_disturbed
 
 
