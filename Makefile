@@ -79,9 +79,8 @@ $(VENV)/.installed: pyproject.toml constraints.txt
 	$(VENV)/bin/autorecompute doctor --fix
 	touch $@
 
-# glibc would keep memory that tensors have left, and plain PyTorch's whole process would not hold what its steps do.
 tune: install
-	MALLOC_MMAP_THRESHOLD_=1048576 $(VENV)/bin/autorecompute tune studies/llama_clm/train.py --target-batch 32 --memory-limit $(LLAMA_LIMIT) --max-trials 12
+	$(VENV)/bin/autorecompute tune studies/llama_clm/train.py --target-batch 32 --memory-limit $(LLAMA_LIMIT) --max-trials 12
 	$(VENV)/bin/autorecompute tune studies/bert_mlm/train.py --target-batch 32 --memory-limit $(BERT_LIMIT) -- --ortmodule
 
 docs: install

@@ -34,6 +34,13 @@ EXPANDABLE_SEGMENTS = "expandable_segments:True"
 
 GROWING = dict.fromkeys(ALLOCATOR_VARIABLES, EXPANDABLE_SEGMENTS)
 
+THRESHOLD_VARIABLE = "MALLOC_MMAP_THRESHOLD_"
+GIVES_BACK = "gives memory back"
+GIVING_BACK = {THRESHOLD_VARIABLE: str(2**20)}
+"""Has glibc give back what tensors leave. Else it keeps blocks as large as the largest that was freed: mallopt(3)."""
+
+SETTINGS = {EXPANDABLE_SEGMENTS: GROWING, GIVES_BACK: GIVING_BACK}
+
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Device:
@@ -76,16 +83,20 @@ class Detection:
 
 
 def default_allocator(inherited: Mapping[str, str]) -> dict[str, str]:
-    """Return variables that have a card's allocator grow its segments, unless the user has told it anything."""
-    return {} if any(name in inherited for name in ALLOCATOR_VARIABLES) else dict(GROWING)
+    """Return variables of allocators under which a process holds little beyond its tensors.
+
+    A card's grows its segments, a CPU's gives memory back. What the user has told either stays.
+    """
+    card = {} if any(name in inherited for name in ALLOCATOR_VARIABLES) else GROWING
+    return {**card, **({} if THRESHOLD_VARIABLE in inherited else GIVING_BACK)}
 
 
 def read_allocator(device: Device) -> dict[str, str]:
-    """Return the allocator's setting of this process as a version; nothing on a CPU, or where it is the user's own."""
-    grows = device.kind == "cuda" and GROWING.items() <= os.environ.items()
-    return {ALLOCATOR: EXPANDABLE_SEGMENTS} if grows else {}
+    """Return the setting of the device's allocator in this process as a version; nothing where it is the user's own."""
+    setting = EXPANDABLE_SEGMENTS if device.kind == "cuda" else GIVES_BACK
+    return {ALLOCATOR: setting} if SETTINGS[setting].items() <= os.environ.items() else {}
 
 
 def allocator_of(versions: Mapping[str, str]) -> dict[str, str]:
     """Return the variables under which the allocator does what it did when these versions were measured."""
-    return dict(GROWING) if versions.get(ALLOCATOR) == EXPANDABLE_SEGMENTS else {}
+    return dict(SETTINGS.get(versions.get(ALLOCATOR, ""), {}))

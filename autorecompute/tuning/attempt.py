@@ -168,7 +168,7 @@ class Attempt:
         elif not excess_bytes:
             return limit_bytes < self._context.problem.limit_bytes
         needed = f"whole processes need {format_bytes(excess_bytes)} more: searching below that"
-        advice = advise_on_glibc(self._context.detection.device.kind)
+        advice = advise_on_glibc(self._context.detection)
         self._context.note(f"{needed}. {advice}".rstrip(". "))
         return True
 

@@ -12,6 +12,7 @@ from autorecompute.search.candidates import predict_frontier
 from autorecompute.search.model_searcher import LIKELY
 from autorecompute.studies.records import read_batches
 from autorecompute.studies.storage import read_trials
+from autorecompute.training_job import ALLOCATOR, THRESHOLD_VARIABLE
 from autorecompute.tuning.race import Finalist, fitting_finalists, lag, race_winner
 from autorecompute.tuning.rivals import FORECAST_SHARE
 from autorecompute.units import MIB, format_bytes, format_count, format_rate, format_seconds
@@ -90,18 +91,11 @@ WHOLE_PROCESS_SHARE = 0.05
 """Share of the limit that a whole process needs beyond its timed steps, with start and export, as a rule."""
 
 
-THRESHOLD = "MALLOC_MMAP_THRESHOLD_"
-
-
-def advise_on_glibc(kind: str) -> str:
-    """Return a sentence on what has a whole process hold less; empty where it is not a CPU's or where that is done.
-
-    glibc raises its threshold with the largest block that is freed, while a model is exported or trained, and a process
-    then holds more, by chance: see mallopt(3).
-    """
-    if kind != "cpu" or THRESHOLD in os.environ:
+def advise_on_glibc(detection: Detection) -> str:
+    """Return a sentence on what has a whole process hold less; empty where that is done, or the user has decided."""
+    if detection.device.kind != "cpu" or ALLOCATOR in detection.versions or THRESHOLD_VARIABLE in os.environ:
         return ""
-    return f"{THRESHOLD}={MIB} in the environment has glibc give back what was freed."
+    return f"{THRESHOLD_VARIABLE}={MIB} in the environment has glibc give back what was freed."
 
 
 def explain_no_fit(  # noqa: PLR0913  (all that is known)
@@ -139,7 +133,7 @@ def explain_no_fit(  # noqa: PLR0913  (all that is known)
             f"{least.description} held {format_bytes(limit_bytes)} while it trained, with "
             f"{format_bytes(peak_bytes)}, but its whole process did not. Not confirmed: {reason}. "
             f"{_higher_limit(enough, needed_without)}. "
-            f"{advise_on_glibc(detection.device.kind)}".rstrip()
+            f"{advise_on_glibc(detection)}".rstrip()
         )
     if peak_bytes <= limit_bytes:
         why = unconfirmed[-1] if unconfirmed else f"{least.description} held the limit and was not tried any further"

@@ -28,7 +28,7 @@ from autorecompute.errors import SetupError, UsageError
 from autorecompute.plans import Choice, Config, Offer
 from autorecompute.plans.savings import BATCH, explain_worthless
 from autorecompute.training_job import CHECKPOINTING, REPLACED, allocator_of
-from autorecompute.units import MIB, printable
+from autorecompute.units import printable
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
@@ -180,14 +180,7 @@ MODEL = "model"
 """Under this name a detection's versions say which model it was."""
 
 KNOBS: tuple[Knob, ...] = ()
-HINTS = (
-    Knob(
-        name="memory_given_back",
-        variables={"MALLOC_MMAP_THRESHOLD_": str(MIB)},
-        effect="the process holds what its tensors need and no more, and a step takes longer",
-        needs="a CPU with glibc",
-    ),
-)
+HINTS: tuple[Knob, ...] = ()
 
 ALL = -1
 

@@ -14,6 +14,7 @@ from autorecompute.figures import Figures, KnobFigures, Verdict
 from autorecompute.measurement import Outcome
 from autorecompute.plans import Config
 from autorecompute.result import SearchEnd
+from autorecompute.training_job import SETTINGS
 from fake_backend.controller import FILE_NOTE, MODE_VARIABLE, PLANS_VARIABLE, READ_BY, plans_text
 
 CONFIG = Config.parse(["blocks.*/gelu:drop", "blocks.*/linear:drop"])
@@ -151,8 +152,8 @@ def test_a_python_file_says_what_it_needs_and_no_more(answer):
     versions = {"torch": "2.13.0", "model": "Blocks 0123456789ab", "backend": "torch"}
     config = Config.parse(["blocks.*:checkpoint"])
     (plans,) = emitted("python", answer(config, versions=versions))[1]
-    for allocator in ({}, {"allocator": "expandable_segments:True"}):
-        result = answer(config, versions={**versions, **allocator})
+    for allocator, given in {"": {}, **SETTINGS}.items():
+        result = answer(config, versions={**versions, "allocator": allocator})
         text, variables = emitted("python", result)
         told = comments("python", result)
         assert "call apply_recompute(model)" in told
@@ -160,8 +161,7 @@ def test_a_python_file_says_what_it_needs_and_no_more(answer):
         assert "autorecompute.apply(model)" not in told
         assert "plans file" not in told
         settings = [f"{name}={value}" for name, value in variables.items() if name != plans]
-        names = ("PYTORCH_ALLOC_CONF", "PYTORCH_CUDA_ALLOC_CONF") if allocator else ()
-        assert settings == [f"{name}=expandable_segments:True" for name in names]
+        assert settings == [f"{name}={value}" for name, value in given.items()]
         assert not settings or f"to be set in the environment: {' '.join(settings)}" in told
         # A file of plans would recompute the same modules once more.
         assert plans in told.partition("must not be set: ")[2].partition("\n")[0]

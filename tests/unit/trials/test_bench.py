@@ -7,7 +7,7 @@ from autorecompute.backends import registry
 from autorecompute.errors import ScriptError, SetupError, UsageError
 from autorecompute.measurement import GradientCheck, Outcome
 from autorecompute.plans import Config
-from autorecompute.training_job import ALLOCATOR_VARIABLES
+from autorecompute.training_job import ALLOCATOR_VARIABLES, GIVING_BACK, GROWING
 from autorecompute.trials import Bench, bench
 from autorecompute.trials.job import Effort
 from autorecompute.trials.private import cache_variables
@@ -139,25 +139,25 @@ def test_a_trial_does_not_inherit_what_decides_about_recompute(make_bench, monke
     assert {"MINE": "2", **TRIAL_VARIABLES}.items() <= environment.items()
 
 
+TORCHS, GLIBCS = {"PYTORCH_ALLOC_CONF": "max_split_size_mb:64"}, {"MALLOC_MMAP_THRESHOLD_": "65536"}
+
+
 @pytest.mark.parametrize(
     ("own", "seen_by_all"),
-    [
-        ({}, dict.fromkeys(ALLOCATOR_VARIABLES, "expandable_segments:True")),
-        ({"PYTORCH_ALLOC_CONF": "max_split_size_mb:64"}, {"PYTORCH_ALLOC_CONF": "max_split_size_mb:64"}),
-    ],
+    [({}, {**GROWING, **GIVING_BACK}), (TORCHS, {**TORCHS, **GIVING_BACK}), (GLIBCS, {**GROWING, **GLIBCS})],
 )
-def test_the_allocator_of_a_card_grows_its_segments_unless_the_user_told_it_anything(
+def test_allocators_hold_little_beyond_tensors_unless_the_user_told_them_anything(
     make_bench, monkeypatch, own, seen_by_all
 ):
-    for name in ALLOCATOR_VARIABLES:
+    names = (*ALLOCATOR_VARIABLES, *GIVING_BACK)
+    for name in names:
         monkeypatch.delenv(name, raising=False)
     for name, value in own.items():
         monkeypatch.setenv(name, value)
     measured = make_bench("detect forever then report")
     trial, watched = seen(measured.measure(CONFIG, EFFORT)), seen(measured.watch({}, EFFORT, 16))
     for process in (trial, watched):
-        found = {name: value for name, value in process["environment"].items() if name in ALLOCATOR_VARIABLES}
-        assert found == seen_by_all
+        assert {name: value for name, value in process["environment"].items() if name in names} == seen_by_all
 
 
 def test_processes_of_a_study_share_what_they_compile(make_bench, tmp_path, monkeypatch):

@@ -8,6 +8,7 @@ import pytest
 from autorecompute.measurement import Outcome, Prediction
 from autorecompute.plans import Config
 from autorecompute.result import Rejection
+from autorecompute.training_job import ALLOCATOR, GIVES_BACK
 from autorecompute.tuning.explanations import explain_early_end, explain_no_fit, explain_too_few_trials
 from autorecompute.units import GIB, MIB, parse_bytes
 from stand_ins.surveyed import Surveyed
@@ -123,6 +124,8 @@ def test_no_fit_after_failed_confirmations_on_a_cpu_names_what_glibc_keeps(
     monkeypatch.delenv("MALLOC_MMAP_THRESHOLD_", raising=False)
     device = replace(make_detection().device, kind=kind)
     assert ("MALLOC_MMAP_THRESHOLD_" in no_fit((NONE, 580 * MIB), excess={NONE: None}, device=device)) is tells
+    tuned = {**make_detection().versions, ALLOCATOR: GIVES_BACK}
+    assert "MALLOC_MMAP_THRESHOLD_" not in no_fit((NONE, 580 * MIB), excess={NONE: None}, device=device, versions=tuned)
     monkeypatch.setenv("MALLOC_MMAP_THRESHOLD_", "65536")
     assert "MALLOC_MMAP_THRESHOLD_" not in no_fit((NONE, 580 * MIB), excess={NONE: None}, device=device)
 
