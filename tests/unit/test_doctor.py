@@ -51,6 +51,17 @@ def test_a_missing_piece_exits_with_3_and_a_repair_that_is_never_wrapped(run_doc
     assert f"{ORTMODULE}: 1 missing" in out
 
 
+def test_what_another_system_lacks_is_one_last_line(monkeypatch, call):
+    found = {ORTMODULE: BROKEN, torch_controller.NAME: HEALTHY}
+    monkeypatch.setattr(doctor, "diagnose", lambda backend: found.get(backend.NAME, HEALTHY))
+    code, out = call("doctor")[:2]
+    assert code == 0
+    assert f"backend {ORTMODULE}" not in out.splitlines()
+    last = out.splitlines()[-1]
+    assert last.startswith(f"{ORTMODULE}: 1 missing, extension aten_op_executor. ")
+    assert last.endswith(f"autorecompute doctor --backend {ORTMODULE}")
+
+
 @pytest.mark.parametrize(("findings", "ok"), [(HEALTHY, True), (BROKEN, False)])
 def test_json_is_one_object(run_doctor, findings, ok):
     code, out = run_doctor(findings, "--json")
