@@ -13,6 +13,7 @@ from autorecompute.backends.torch.controller import script
 from autorecompute.backends.torch.fake.live import LiveBytes, tensors_of
 from autorecompute.backends.torch.fake.steps import FakeSteps, Script
 from autorecompute.backends.torch.find.detection import detect, space_of
+from autorecompute.backends.torch.switch.chunks import sum_of
 from autorecompute.backends.torch.switch.heads import Head
 from autorecompute.backends.torch.switch.intercepting import put_around, release
 from autorecompute.backends.torch.switch.logits import Logits
@@ -305,6 +306,24 @@ def test_a_loss_may_be_scaled_and_its_graph_kept(model):
 
     plain, chunked, _ = both(model, twice)
     assert_close(plain, chunked)
+
+
+@pytest.mark.parametrize(("reduction", "dtype", "times"), [
+    ("mean", torch.bfloat16, 1), ("sum", torch.bfloat16, 1), ("sum", torch.float16, 2), ("none", torch.bfloat16, 2)
+])  # fmt: skip
+@pytest.mark.usefixtures("head")
+def test_chunks_of_a_sum_are_made_once_unless_its_gradients_may_need_a_scale(
+    model, monkeypatch, reduction, dtype, times
+):
+    chunks = []
+    monkeypatch.setattr(
+        "autorecompute.backends.torch.switch.chunks.sum_of",
+        lambda terms, piece=None: chunks.append(piece.start) or sum_of(terms, piece),
+    )
+    with torch.autocast("cpu", dtype):
+        losses = flat_loss(model(X), reduction=reduction)
+    losses.sum().backward()
+    assert chunks == [0, 256] * times
 
 
 @pytest.mark.usefixtures("head")

@@ -218,18 +218,38 @@ def sum_of(terms: Sequence[Term], piece: slice | None = None) -> Tensor:
     return total
 
 
+def _wide(dtype: torch.dtype) -> torch.dtype:
+    return torch.promote_types(dtype, torch.float32)
+
+
 @dataclasses.dataclass(frozen=True)
 class ByRows:
     """A function of each row of logits.
 
     Attributes:
         function: Is given a chunk of logits, of shape ``[rows, V]``, and the place of these rows among all.
+        rows: Rows of a chunk.
+        is_sum: Whether the sum of all results is wanted in their place.
+        count: What that is divided by; a mean has one.
+        goes_back: Whether a backward pass may follow.
     """
 
     recipe: Recipe
     function: Callable[[Tensor, slice], Tensor]
     autocast: Autocast
     rows: int
+    is_sum: bool = False
+    count: Tensor | None = None
+    goes_back: bool = False
+
+    @property
+    def finds_gradients(self) -> bool:
+        """Tell whether the forward pass computes the gradients, so that no chunk is made again.
+
+        The gradient of a sum has one factor for all rows, which the backward pass multiplies by. In half precision it
+        may be the scale of the loss, without which small gradients are lost.
+        """
+        return self.is_sum and self.goes_back and self.recipe.dtype != torch.float16
 
     def pieces(self, hidden: Tensor) -> Iterator[slice]:
         """Yield the places of the chunks; one without rows where there are none."""
@@ -243,36 +263,59 @@ class ByRows:
         with self.autocast.again():
             return self.function(mapped, piece)
 
+    def joined(self, parts: Sequence[Tensor]) -> Tensor:
+        """Return the results of all chunks, or their sum or mean."""
+        results = torch.cat(parts) if len(parts) > 1 else parts[0]
+        if not self.is_sum:
+            return results
+        # Sums over many tokens go beyond the largest number of 16 bits.
+        total = results.sum(dtype=_wide(results.dtype))
+        return (total if self.count is None else total / self.count).to(results.dtype)
+
     def results(self, terms: Sequence[Term]) -> Tensor:
-        """Return the results of all rows, without a graph."""
+        """Return the results without a graph."""
         with torch.no_grad(), torch.autocast(self.recipe.device, enabled=False):
             known = terms_in(terms, self.recipe.dtype)
-            parts = [self.of(sum_of(known, piece), piece) for piece in self.pieces(known[0].hidden)]
-            return torch.cat(parts) if len(parts) > 1 else parts[0]
+            return self.joined([self.of(sum_of(known, piece), piece) for piece in self.pieces(known[0].hidden)])
 
-    def gradients(self, terms: Sequence[Term], gradient: Tensor, wanted: Sequence[bool]) -> list[Tensor | None]:
-        """Return the gradients that are wanted of the terms' tensors, as numbers without a graph."""
+    def gradients(
+        self, terms: Sequence[Term], gradient: Tensor | None, wanted: Sequence[bool]
+    ) -> tuple[Tensor, list[Tensor | None]]:
+        """Return the results, and the gradients that are wanted of the terms' tensors, all without a graph.
+
+        Without a gradient of the results, which are a sum then, it is 1.
+        """
+        parts = []
         with torch.no_grad(), torch.autocast(self.recipe.device, enabled=False):
             known = terms_in(terms, self.recipe.dtype)
             places = list(zip(known, terms_of(wanted), strict=True))
             totals = [_Totals(term, asked, own.weight.dtype) for (term, asked), own in zip(places, terms, strict=True)]
             for piece in self.pieces(known[0].hidden):
-                change = self._gradient_of(sum_of(known, piece), piece, gradient)
+                part, change = self._gradient_of(sum_of(known, piece), piece, gradient)
+                parts.append(part)
                 for total in totals:
                     total.add(change, piece)
+            results = self.joined(parts)
         found = [one for total in totals for one in total.found]
         tensors = [one for term in terms for one in term]
-        return [
+        return results, [
             None if one is None or given is None else one.to(given.dtype)
             for one, given in zip(found, tensors, strict=True)
         ]
 
-    def _gradient_of(self, logits: Tensor, piece: slice, gradient: Tensor) -> Tensor:
+    def _gradient_of(self, logits: Tensor, piece: slice, gradient: Tensor | None) -> tuple[Tensor, Tensor]:
         logits.requires_grad_()
         with torch.enable_grad():
             results = self.of(logits, piece)
-        (change,) = torch.autograd.grad(results, logits, gradient[piece])
-        return change
+        if gradient is None:
+            gradient = results.new_ones((), dtype=_wide(results.dtype))
+        if not self.is_sum:
+            gradient = gradient[piece]
+        else:
+            share = gradient if self.count is None else gradient / self.count
+            gradient = share.to(results.dtype).expand_as(results)
+        (change,) = torch.autograd.grad(results, logits, gradient)
+        return results.detach(), change
 
 
 class _Totals:
@@ -311,21 +354,28 @@ class InChunks(torch.autograd.Function):  # type: ignore[misc]
 
     @staticmethod
     def forward(ctx: Any, work: ByRows, *tensors: Tensor | None) -> Tensor:
-        """Return the results of all rows."""
-        ctx.work = work
+        """Return the results of all rows, their sum or their mean."""
+        ctx.work, ctx.found = work, None
         ctx.save_for_backward(*tensors)
-        return work.results(terms_of(tensors))
+        terms, wanted = terms_of(tensors), ctx.needs_input_grad[1:]
+        if not work.finds_gradients or not any(wanted):
+            return work.results(terms)
+        results, ctx.found = work.gradients(terms, None, wanted)
+        return results
 
     @staticmethod
     def backward(ctx: Any, gradient: Tensor) -> tuple[Tensor | None, ...]:
-        """Make each chunk again, and return the gradients of the products' tensors."""
+        """Return the gradients of the products' tensors; chunks are made again where the forward pass has none."""
         work, tensors, wanted = ctx.work, ctx.saved_tensors, ctx.needs_input_grad[1:]
-        if not torch.is_grad_enabled():
-            return (None, *work.gradients(terms_of(tensors), gradient, wanted))
-        # With ``create_graph`` the gradient has a graph of its own, through all rows at once.
-        logits = sum_of(terms_in(terms_of(tensors), work.recipe.dtype))
-        results = work.of(logits, slice(0, len(logits)))
-        return (None, *gradients_of(results, tensors, gradient, wanted))
+        if torch.is_grad_enabled():
+            # With ``create_graph`` the gradient has a graph of its own, through all rows at once.
+            logits = sum_of(terms_in(terms_of(tensors), work.recipe.dtype))
+            results = work.joined([work.of(logits, slice(0, len(logits)))])
+            return (None, *gradients_of(results, tensors, gradient, wanted))
+        found, ctx.found = ctx.found, None  # a graph that is kept may be gone through again
+        if found is None:
+            return (None, *work.gradients(terms_of(tensors), gradient, wanted)[1])
+        return (None, *(None if one is None else one.mul_(gradient) for one in found))
 
 
 def gradients_of(

@@ -502,12 +502,13 @@ def _scaled(term: Term, maps: Sequence[Map]) -> Term:
 # What gives each row a number.
 
 
-def _in_chunks(logits: Logits, function: Callable[[Tensor, slice], Tensor]) -> Tensor:
-    """Return the results of a function of rows, which lie in the first dimension."""
+def _in_chunks(logits: Logits, function: Callable[[Tensor, slice], Tensor], **reduced: Any) -> Tensor:
+    """Return the results of a function of rows, which lie in the first dimension, or what they are reduced to."""
     logits.origin.require_input()
     flat = _rearranged(logits, lambda hidden: hidden.reshape(-1, hidden.shape[-1]))
     rows = rows_at_once(flat[0].hidden.shape[-1])
-    work = ByRows(logits.recipe, function, Autocast.of_now(logits.device.type), rows)
+    autocast, goes_back = Autocast.of_now(logits.device.type), torch.is_grad_enabled()
+    work = ByRows(logits.recipe, function, autocast, rows, goes_back=goes_back, **reduced)
     result: Tensor = InChunks.apply(work, *(one for term in flat for one in term))
     return result
 
@@ -530,21 +531,17 @@ def _loss(logits: Logits, function: Any, args: tuple[Any, ...], kwargs: dict[str
         )
         return result
 
-    losses = _in_chunks(logits, of_chunk)
     if reduction == "none":
-        return losses.reshape(target.shape)
-    # Sums over many tokens go beyond the largest number of 16 bits.
-    total = losses.sum(dtype=torch.float32 if losses.element_size() < _WIDE else None)
+        return _in_chunks(logits, of_chunk).reshape(target.shape)
+    count = None
     if reduction == "mean":
         counted = flat != ignored
-        weighed = counted if weight is None else weight[flat.where(counted, 0)] * counted
-        total = total / weighed.sum()
-    return total.to(losses.dtype)
+        count = (counted if weight is None else weight[flat.where(counted, 0)] * counted).sum()
+    return _in_chunks(logits, of_chunk, is_sum=True, count=count)
 
 
 _OF_LOSS = ("target", "weight", "size_average", "ignore_index", "reduce", "reduction", "label_smoothing")
 _REDUCTIONS = frozenset({"none", "mean", "sum"})
-_WIDE = 4
 
 
 def _rows_of(logits: Logits) -> tuple[int, ...]:
