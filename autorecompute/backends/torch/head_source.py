@@ -116,17 +116,22 @@ class _Losses(torch.autograd.Function):
     @once_differentiable
     def backward(ctx, gradient):
         hidden, weight, bias = ctx.saved_tensors
-        found = [None, *(None if part is None else torch.zeros_like(part) for part in (hidden, weight, bias))]
+        # A sum over chunks in 16 bits loses what is small.
+        wide = torch.promote_types(hidden.dtype, torch.float32)
+        found = [None if part is None else torch.zeros_like(part, dtype=wide) for part in ctx.saved_tensors]
         for at in _chunks(hidden):
             logits = linear(hidden[at], weight, bias).requires_grad_()
             with torch.enable_grad():
                 losses = ctx.losses_of(logits, at)
             (change,) = torch.autograd.grad(losses, logits, gradient[at])
-            found[1][at] = change @ weight
-            found[2].addmm_(change.t(), hidden[at])
+            found[0][at] = change @ weight
+            if weight.dtype == wide:
+                found[1].addmm_(change.t(), hidden[at])
+            else:
+                found[1] += change.t() @ hidden[at]
             if bias is not None:
-                found[3] += change.sum(0)
-        return tuple(found)
+                found[2] += change.sum(0)
+        return None, *(None if one is None else one.to(hidden.dtype) for one in found)
 
 
 def _chunks(hidden):

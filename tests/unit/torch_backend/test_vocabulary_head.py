@@ -425,6 +425,22 @@ def test_the_source_that_is_given_out_trains_alike(model, way):
     assert_close(plain, step(model, loss_of))
 
 
+def test_the_source_that_is_given_out_adds_chunks_up_in_more_than_16_bits(model):
+    given = {}
+    exec(script(Config(frozenset([Choice("head/cross_entropy", "chunk")])), {"model": "Model"}), given)  # noqa: S102
+    x, y = torch.randint(0, WORDS, (2, 16_384))
+    exact, errors = None, []
+    for apply in (None, None, given["apply_recompute"]):
+        if apply is not None:
+            apply(model)
+        with torch.autocast("cpu", torch.bfloat16, enabled=exact is not None):
+            flat_loss(model(x), y).backward()
+        gradient, model.head.weight.grad = model.head.weight.grad, None
+        exact = gradient if exact is None else exact
+        errors.append(float((gradient - exact).norm() / exact.norm()))
+    assert errors[2] < 1.5 * errors[1], errors
+
+
 @pytest.mark.parametrize("way", ["hooked", "written as data", "written", "written through a view", "divided in place"])
 def test_the_source_that_is_given_out_refuses_what_it_cannot_follow(model, way):
     given = {}
