@@ -73,8 +73,8 @@ def print_summary(overview: Overview, console: Console, *, is_detailed: bool = F
         for line in lines:
             stated = [f"{_size(line.stated_bytes)} !" if line.is_corrected else ""] * has_stated
             figures = (str(line.frequency), _size(line.saving_bytes), *stated)
-            formula = [Text(line.saving_symbolic)] * is_detailed
-            table.add_row(str(line.plan), line.status, Text(line.config), *figures, *formula)
+            symbolic = [Text(line.saving_symbolic)] * is_detailed
+            table.add_row(str(line.plan), line.status, Text(line.config), *figures, *symbolic)
         console.print(table, Text(), sep="\n")
     if overview.batches and lines:
         table = _table("plan", *(f"batch {batch}" for batch in overview.batches))
