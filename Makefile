@@ -33,6 +33,7 @@
 # make bench-torch-overheads  measures what the torch backend costs beside training itself
 # make bench-forecast  holds the peaks that plans predicts against measured ones
 # make bench-forecast-torch  does so in plain PyTorch, against the bytes of live tensors
+# make bench-forecast-models  does so on the models that people train, in float32 and under autocast
 # make bench-fake-ranks  a Llama of 70B as one of 64 ranks on fake tensors, and torch's memory trackers beside ours
 # make bench-fake  holds what plans --fake tells against real steps, and runs a Llama of 7B on fake tensors
 # make bench-estimators  holds plans --fake and other tools' estimates of memory beside real steps
@@ -62,7 +63,7 @@ PYTEST = -m pytest --numprocesses 2 --dist loadfile --durations 25
 LANES = $(PYTHON) .ci/lanes.py
 RECORD = $(LANES) record $(@:test-%=%)
 
-.PHONY: install install-torch26 system tune test lint test-unit test-fuzz fuzz test-torch26 test-ort-versions test-gpu golden-plans golden-plans-check bench bench-all bench-noise bench-load bench-hooks bench-search bench-time bench-live bench-anchors record-tables record-torch-tables bench-forecast bench-forecast-torch bench-fake bench-fake-ranks bench-estimators bench-by-hand bench-vocabulary-head bench-peers bench-compiled bench-outside-loss bench-torch-overheads bench-card card-sitting bench-virtual-card bench-torch-versions bench-droppable bench-harmless bench-own-cost bench-own-cost-ranks clean docs docs-serve test-browser test-workers bench-reuse bench-workers dashboard-picture pictures test-all lanes test-lint test-first-tuning test-smoke test-plain test-train test-ranks test-card test-compiled test-ortmodule test-wheel test-pages test-newest-torch
+.PHONY: install install-torch26 system tune test lint test-unit test-fuzz fuzz test-torch26 test-ort-versions test-gpu golden-plans golden-plans-check bench bench-all bench-noise bench-load bench-hooks bench-search bench-time bench-live bench-anchors record-tables record-torch-tables bench-forecast bench-forecast-torch bench-forecast-models bench-fake bench-fake-ranks bench-estimators bench-by-hand bench-vocabulary-head bench-peers bench-compiled bench-outside-loss bench-torch-overheads bench-card card-sitting bench-virtual-card bench-torch-versions bench-droppable bench-harmless bench-own-cost bench-own-cost-ranks clean docs docs-serve test-browser test-workers bench-reuse bench-workers dashboard-picture pictures test-all lanes test-lint test-first-tuning test-smoke test-plain test-train test-ranks test-card test-compiled test-ortmodule test-wheel test-pages test-newest-torch
 
 # Python compiles what is imported, of ten times as many files: that is most of the time of an installation.
 QUICKLY = --quiet --no-compile
@@ -313,6 +314,9 @@ bench-own-cost-ranks: install
 
 bench-forecast: install
 	$(VENV)/bin/python benchmarks/forecast.py
+
+bench-forecast-models: install
+	$(VENV)/bin/python benchmarks/forecast_models.py
 
 bench-forecast-torch: install
 	$(VENV)/bin/python benchmarks/forecast.py --torch

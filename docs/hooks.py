@@ -1,4 +1,4 @@
-"""Puts into the site what is written elsewhere: other files, the screen of a tuning, and options."""
+"""Puts into the site what is written elsewhere: other files, the screen of a tuning, options, and cards."""
 
 from __future__ import annotations
 
@@ -12,10 +12,12 @@ from typing import TYPE_CHECKING
 
 from mkdocs.structure.files import File
 
+from autorecompute.backends.torch.forecast.cards import CARDS, GIGA, TERA, capability_of
 from autorecompute.cli import make_parser
+from autorecompute.units import GIB
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator
+    from collections.abc import Iterable, Iterator
 
     from mkdocs.config.defaults import MkDocsConfig
     from mkdocs.structure.files import Files
@@ -26,7 +28,10 @@ DOCS = "docs"
 LINK = re.compile(r"\]\(([^)#:\s]+)((?:#[^)\s]*)?)\)")
 SAMPLE = "<!-- the last screen of a first tuning -->"
 OPTIONS = "<!-- the options of every verb -->"
+KNOWN_CARDS = "<!-- the known cards -->"
 COLUMNS = "82"
+KINDS = {"float32": "float32", "tf32": "TF32", "bfloat16": "bfloat16", "float16": "float16"}
+"""Types of numbers and how the table of cards heads them."""
 
 
 @dataclass(frozen=True)
@@ -73,6 +78,8 @@ def on_page_markdown(markdown: str, *, page: Page, config: MkDocsConfig, files: 
         markdown = markdown.replace(OPTIONS, "\n".join([_help_of(parser), *describe_verbs(parser)]))
     if SAMPLE in markdown:
         markdown = markdown.replace(SAMPLE, read_sample())
+    if KNOWN_CARDS in markdown:
+        markdown = markdown.replace(KNOWN_CARDS, "\n".join(describe_cards()))
     return LINK.sub(lambda link: f"]({_within_site(link[1], folder, name)}{link[2]})", markdown)
 
 
@@ -89,6 +96,22 @@ def read_sample() -> str:
     page = (ROOT / DOCS / "first-tuning.md").read_text()
     blocks = re.findall(r"^```\w*\n.*?^```$", page, re.MULTILINE | re.DOTALL)
     return next(block for block in blocks if "\nverdict: " in block)
+
+
+def describe_cards() -> Iterator[str]:
+    """The table of the cards that fake tensors can stand for, with the source of each, as lines of Markdown."""
+    head = ("`--card`", "compute capability", "memory, GiB", "GB/s", *KINDS.values(), "source")
+    yield from (_row_of(head), "|---" * len(head) + "|")
+    for name, card in CARDS.items():
+        capability = ".".join(map(str, capability_of(name)))
+        sizes = (f"{card.memory_bytes / GIB:.4g}", f"{card.bytes_per_second / GIGA:g}")
+        speeds = card.operations_per_second
+        teraflops = (f"{speeds[kind] / TERA:g}" if kind in speeds else "-" for kind in KINDS)
+        yield _row_of((name, capability, *sizes, *teraflops, card.source))
+
+
+def _row_of(cells: Iterable[str]) -> str:
+    return f"| {' | '.join(cells)} |"
 
 
 def describe_verbs(parser: argparse.ArgumentParser, depth: int = 2) -> Iterator[str]:

@@ -271,7 +271,7 @@ def _compare_cards(args: argparse.Namespace, level: str | None) -> None:
 def _print(args: argparse.Namespace, level: str | None, overviews: Sequence[Overview], view: PeakView | None) -> None:
     console = make_console()
     if level != "warning":
-        text.print_summary(overviews[0], console)
+        text.print_summary(overviews[0], console, is_detailed=args.details)
     if args.details or level in {"devinfo", "verbose"}:
         for rank, overview in enumerate(overviews):
             text.print_details(overview, console, rank=rank if len(overviews) > 1 else None)

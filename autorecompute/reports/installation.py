@@ -28,14 +28,19 @@ class Installation:
 
 
 def print_installation(found: Mapping[str, list[Finding]]) -> None:
-    """Print a line for each finding, and below it, where something is wrong, the repair."""
+    """Print a line for each finding of the training systems in use, and below it, where something is wrong, the repair.
+
+    One that lacks something is in use where no other has all that it needs. Else one last line tells what it lacks.
+    """
     from rich.console import Console
     from rich.text import Text
 
     # A command must be copied whole: the terminal may wrap it, rich may not.
     console = Console(highlight=False, soft_wrap=True)
-    width = max(len(finding.name) for findings in found.values() for finding in findings)
-    for name, findings in found.items():
+    ready = {name: findings for name, findings in found.items() if not blocking(findings)}
+    in_use = ready or found
+    width = max(len(finding.name) for findings in in_use.values() for finding in findings)
+    for name, findings in in_use.items():
         console.print(Text(f"backend {name}", style="bold"))
         for finding in findings:
             mark = Text(f"{finding.status:<7}", style=STYLES[finding.status])
@@ -43,6 +48,11 @@ def print_installation(found: Mapping[str, list[Finding]]) -> None:
             if finding.remedy:
                 console.print(Text(f"{'':<8}{finding.remedy}", style="bold"))
         console.print()
-    for name, findings in found.items():
-        missing = len(blocking(findings))
-        console.print(f"{name}: {missing} missing, repair from the top." if missing else f"{name}: ready to train.")
+    for name, findings in sorted(found.items(), key=lambda each: each[0] not in in_use):
+        missing = [finding.name for finding in blocking(findings)]
+        told = f"{name}: {len(missing)} missing" if missing else f"{name}: ready to train"
+        if name in in_use:
+            console.print(f"{told}, repair from the top." if missing else f"{told}.")
+        else:
+            how = f"autorecompute doctor --backend {name}"
+            console.print(f"{told}, {', '.join(missing)}. If you train with it, see what to do: {how}")

@@ -14,7 +14,7 @@ from autorecompute.memory import Phase
 from autorecompute.plans import Config
 from autorecompute.plans.savings import BATCH, evaluate
 from autorecompute.reports.console import make_table, shorten
-from autorecompute.units import format_bytes, format_samples, format_scaled, format_seconds
+from autorecompute.units import KIB, format_bytes, format_samples, format_scaled, format_seconds
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Iterator, Mapping, Sequence
@@ -52,31 +52,36 @@ def _resolve(name: str, detection: Detection) -> str:
     return resolved
 
 
-NUMBERS = frozenset({"plan", "freq", "saving", "stated", "byte/elem", "saved", "output", "reuse freq"})
-WRAPPED = frozenset({"config", "saving symbolic", "site", "shape"})
+NUMBERS = frozenset({"plan", "places", "saving", "stated", "bytes each", "saved", "output", "reused"})
+WRAPPED = frozenset({"config", "formula, in bytes", "site", "shape"})
 """Columns that wrap on a narrow terminal. Figures never do."""
 
 STANDING_NOTE = "a saving is of what is kept after the forward pass, not of the peak, which has to be measured"
 
 
-def print_summary(overview: Overview, console: Console) -> None:
-    """Print what is switched on, a line for each plan, the table of batches, the notes and what to do next."""
+def print_summary(overview: Overview, console: Console, *, is_detailed: bool = False) -> None:
+    """Print what is switched on, a line for each plan, the table of batches, the notes and what to do next.
+
+    With details each plan has the formula of its saving, and the notes tell the training system's names of dimensions.
+    """
     lines = overview.lines()
     console.print(Text(overview.offer.summary))
     if lines:
         has_stated = any(line.is_corrected for line in lines)
-        table = _table("plan", "status", "config", "freq", "saving", *["stated"] * has_stated, "saving symbolic")
+        formula = ["formula, in bytes"] * is_detailed
+        table = _table("plan", "status", "config", "places", "saving", *["stated"] * has_stated, *formula)
         for line in lines:
-            stated = [f"{_count(line.stated_bytes)} !" if line.is_corrected else ""] * has_stated
-            figures = (str(line.frequency), _count(line.saving_bytes), *stated)
-            table.add_row(str(line.plan), line.status, Text(line.config), *figures, Text(line.saving_symbolic))
+            stated = [f"{_size(line.stated_bytes)} !" if line.is_corrected else ""] * has_stated
+            figures = (str(line.frequency), _size(line.saving_bytes), *stated)
+            symbolic = [Text(line.saving_symbolic)] * is_detailed
+            table.add_row(str(line.plan), line.status, Text(line.config), *figures, *symbolic)
         console.print(table, Text(), sep="\n")
     if overview.batches and lines:
         table = _table("plan", *(f"batch {batch}" for batch in overview.batches))
         for line in lines:
-            table.add_row(str(line.plan), *map(_count, line.saving_bytes_by_batch.values()))
+            table.add_row(str(line.plan), *map(_size, line.saving_bytes_by_batch.values()))
         console.print(table, Text(), sep="\n")
-    for number, note in enumerate(_notes(overview, lines), start=1):
+    for number, note in enumerate(_notes(overview, lines, is_detailed=is_detailed), start=1):
         console.print(Text(f"Note {number}: {note}"))
     if overview.offer.worthless:
         console.print(Text(f"\n{overview.offer.worthless}"))
@@ -92,7 +97,7 @@ def print_details(overview: Overview, console: Console, *, rank: int | None = No
     """
     if not overview.offer.clusters:
         return
-    table = _table("freq", "option", "site", "status", "output", "shape", "byte/elem", "saved", "reuse freq", "saving")
+    table = _table("places", "option", "site", "status", "output", "shape", "bytes each", "saved", "reused", "saving")
     for cluster in overview.offer.clusters:
         for number, way in enumerate(cluster.alternatives, start=1):
             count = overview.offer.requested.get(way.choice)
@@ -107,7 +112,7 @@ def print_details(overview: Overview, console: Console, *, rank: int | None = No
                     str(activation.element_bytes),
                     f"{activation.saved_percent:g}%",
                     str(activation.reuse_frequency or "-"),
-                    _count(evaluate(f"{cluster.occurrences}*{activation.saving}", overview.dims)),
+                    _size(evaluate(f"{cluster.occurrences}*{activation.saving}", overview.dims)),
                 )
                 head = ("",) * len(head)
     whose = "" if rank is None else f"Rank {rank}: "
@@ -116,23 +121,24 @@ def print_details(overview: Overview, console: Console, *, rank: int | None = No
     console.print(table, Text(), sep="\n")
 
 
-def _notes(overview: Overview, lines: list[OfferedPlan]) -> list[str]:
+def _notes(overview: Overview, lines: list[OfferedPlan], *, is_detailed: bool) -> list[str]:
     dims, first = overview.dims, overview.detection.dims
-    batch = ", ".join(f"{name}={value}" for name, value in dims.items()) or "no symbolic dimension"
-    begun = ", ".join(f"{name}={value}" for name, value in first.items())
     aliases = {name: [alias for alias in known if alias != name] for name, known in overview.detection.aliases.items()}
     calls = [f"{name} is {', '.join(others)}" for name, others in aliases.items() if others]
     return [
-        f"savings in bytes at {batch}" + (f"; the first batch had {begun}" if dims != first else " (the first batch)"),
-        *([f"names of the training system: {'; '.join(calls)}"] if calls else []),
+        f"savings at {_name_dims(dims)}"
+        + (f"; the first batch had {_name_dims(first)}" if dims != first else " (the first batch)"),
+        *([f"names of the training system: {'; '.join(calls)}"] if calls and is_detailed else []),
         STANDING_NOTE,
         *overview.offer.notes,
         *([overview.offer.stated_note] if any(line.is_corrected for line in lines) else []),
     ]
 
 
-def _count(number: int | None) -> str:
-    return "unknown" if number is None else f"{number:,}"
+def _size(size: int | None) -> str:
+    if size is None:
+        return "unknown"
+    return format_bytes(size) if size >= KIB else f"{size} bytes"
 
 
 def _table(*columns: str) -> Table:

@@ -7,6 +7,9 @@ from urllib.parse import urlsplit
 
 import pytest
 
+from autorecompute.backends.torch.forecast.cards import CARDS, GIGA, TERA, capability_of
+from autorecompute.units import GIB
+
 from .conftest import ROOT, links_of
 
 LOADED = {"audio": "src", "iframe": "src", "img": "src", "script": "src", "source": "src", "video": "src"}
@@ -78,6 +81,19 @@ def test_links_between_files_lead_to_a_file(page):
 def test_every_option_is_on_the_site(site, options):
     page = (site / "verbs.html").read_text()
     assert [option for option in sorted(options) if option not in page] == []
+
+
+@pytest.mark.parametrize("name", CARDS)
+def test_the_site_has_the_figures_of_every_card_and_where_they_come_from(site, name):
+    page = (site / "gpu.html").read_text()
+    rows = [re.findall(r"<td[^>]*>(.*?)</td>", row) for row in re.findall(r"<tr>(.*?)</tr>", page, re.DOTALL)]
+    (row,) = [row for row in rows if row and row[0] == name]
+    card = CARDS[name]
+    speeds = card.operations_per_second
+    kinds = ("float32", "tf32", "bfloat16", "float16")
+    teraflops = [f"{speeds[kind] / TERA:g}" if kind in speeds else "-" for kind in kinds]
+    sizes = [f"{card.memory_bytes / GIB:.4g}", f"{card.bytes_per_second / GIGA:g}"]
+    assert row == [name, ".".join(map(str, capability_of(name))), *sizes, *teraflops, card.source]
 
 
 @pytest.mark.parametrize(

@@ -51,6 +51,17 @@ def test_a_missing_piece_exits_with_3_and_a_repair_that_is_never_wrapped(run_doc
     assert f"{ORTMODULE}: 1 missing" in out
 
 
+def test_what_another_system_lacks_is_one_last_line(monkeypatch, call):
+    found = {ORTMODULE: BROKEN, torch_controller.NAME: HEALTHY}
+    monkeypatch.setattr(doctor, "diagnose", lambda backend: found.get(backend.NAME, HEALTHY))
+    code, out = call("doctor")[:2]
+    assert code == 0
+    assert f"backend {ORTMODULE}" not in out.splitlines()
+    last = out.splitlines()[-1]
+    assert last.startswith(f"{ORTMODULE}: 1 missing, extension aten_op_executor. ")
+    assert last.endswith(f"autorecompute doctor --backend {ORTMODULE}")
+
+
 @pytest.mark.parametrize(("findings", "ok"), [(HEALTHY, True), (BROKEN, False)])
 def test_json_is_one_object(run_doctor, findings, ok):
     code, out = run_doctor(findings, "--json")
@@ -138,7 +149,7 @@ def test_headers_of_several_wheels_stand_in_for_a_toolkit(nvidia, tmp_path):
 
 
 def test_the_readme_names_the_versions_that_the_doctor_names():
-    readme = " ".join(Path(__file__).parents[2].joinpath("README.md").read_text().split())
+    readme = " ".join(Path(__file__).parents[2].joinpath("README.md").read_text().replace("|", " ").split())
     assert all(f"{package} {', '.join(versions)}" in readme for package, versions in tested.VERSIONS.items())
 
 

@@ -287,7 +287,8 @@ def offer(detection: Detection, environment: Mapping[str, str], dims: Mapping[st
     extra = TorchDetection.of(detection)
     is_replaced = extra.replaces_checkpointing
     own = tuple(describe_own(extra.own_checkpoints, is_replaced=is_replaced))
-    summary = f"Recompute: {'ON' if taken else 'OFF'}   {VARIABLE}={environment.get(VARIABLE) or 'not set'}"
+    file = environment.get(VARIABLE)
+    summary = f"Recompute: {'ON' if taken else 'OFF'}" + (f"   {VARIABLE}={file}" if file else "")
     return Offer(
         plans=tuple(sorted(detection.plans, key=lambda plan: (-(plan.saving_bytes or 0), plan.id))),
         summary=summary,

@@ -1,4 +1,5 @@
 import dataclasses
+import functools
 import json
 import re
 
@@ -89,24 +90,33 @@ def test_the_summary_has_a_row_for_each_plan_and_names_level_probe_and_config(te
     text = text_of(print_summary, make_overview())
     assert "Memory Optimizer: OFF   level 0, probe config 1:0, config: none" in text
     rows = rows_of(text)
-    assert ["1", "OFF", "LayerNormalization+:1", "3", "99,840", "1,536 !", "780*batch*sequence"] in rows
-    assert ["2", "OFF", "Less+Cast+:1", "2", "512", "64*batch"] in rows
-    assert ["4", "OFF", "NonZero+:1", "1", "unknown", "4*empty_dim_param1"] in rows
+    assert ["1", "OFF", "LayerNormalization+:1", "3", "98 KiB", "2 KiB !"] in rows
+    assert ["2", "OFF", "Less+Cast+:1", "2", "512 bytes"] in rows
+    assert ["4", "OFF", "NonZero+:1", "1", "unknown"] in rows
     rows = rows_of(text_of(print_summary, make_overview(batch=32, asked=[("sequence", 32)])))
-    assert ["1", "OFF", "LayerNormalization+:1", "3", "798,720", "12,288 !", "780*batch*sequence"] in rows
+    assert ["1", "OFF", "LayerNormalization+:1", "3", "780 KiB", "12 KiB !"] in rows
     assert ["plan", "batch 8", "batch 16", "batch 32", "batch 64", "batch 128"] in rows
-    assert ["2", "512", "1,024", "2,048", "4,096", "8,192"] in rows
+    assert ["2", "512 bytes", "1 KiB", "2 KiB", "4 KiB", "8 KiB"] in rows
     on = text_of(print_summary, make_overview({WHOLE: 1}))
     assert "Memory Optimizer: ON   level 0, probe config 1:0, config: Less+Cast+:1:1" in on
-    assert ["2", "ON", "Less+Cast+:1", "2", "512", "64*batch"] in rows_of(on)
+    assert ["2", "ON", "Less+Cast+:1", "2", "512 bytes"] in rows_of(on)
 
 
-def test_the_notes_have_the_first_batch_the_aliases_and_a_command_that_is_never_broken(text_of, make_overview):
+def test_formulas_and_names_of_the_training_system_are_details(text_of, make_overview):
+    plain, detailed = (
+        text_of(functools.partial(print_summary, is_detailed=each), make_overview()) for each in (False, True)
+    )
+    assert "780*batch*sequence" not in plain
+    assert "ids_dim0" not in plain
+    assert ["2", "OFF", "Less+Cast+:1", "2", "512 bytes", "64*batch"] in rows_of(detailed)
+    assert "batch is ids_dim0, mask_dim0; sequence is ids_dim1" in detailed
+
+
+def test_the_notes_have_the_first_batch_and_a_command_that_is_never_broken(text_of, make_overview):
     text = text_of(print_summary, make_overview())
-    assert "savings in bytes at batch=8, sequence=16 (the first batch)" in text
-    assert "batch is ids_dim0, mask_dim0; sequence is ids_dim1" in text
+    assert "savings at batch 8, sequence 16 (the first batch)" in text
     other = text_of(print_summary, make_overview(batch=32))
-    assert "savings in bytes at batch=32, sequence=16; the first batch had batch=8, sequence=16" in other
+    assert "savings at batch 32, sequence 16; the first batch had batch 8, sequence 16" in other
     narrow = text_of(print_summary, make_overview(), width=30)
     assert narrow.splitlines()[-1] == "  autorecompute tune train.py --target-batch=32"
 
@@ -125,12 +135,12 @@ def test_the_details_number_exclusive_options(text_of, make_overview):
     rows = rows_of(text_of(print_details, make_overview({PART: -1})))
     assert rows[2] == [
         *("3", "1: 1", "LayerNormalization+", "disabled"),
-        *("0", "[batch x sequence x 64]", "4", "100%", "-", "98,304"),
+        *("0", "[batch x sequence x 64]", "4", "100%", "-", "96 KiB"),
     ]
-    assert rows[3] == ["1", "[batch x sequence x 1]", "4", "100%", "-", "1,536"]
-    assert rows[4] == ["2", "1: 1", "Less+Cast+", "disabled", "0", "[batch x 8]", "4", "100%", "2", "512"]
+    assert rows[3] == ["1", "[batch x sequence x 1]", "4", "100%", "-", "2 KiB"]
+    assert rows[4] == ["2", "1: 1", "Less+Cast+", "disabled", "0", "[batch x 8]", "4", "100%", "2", "512 bytes"]
     assert rows[5][:3] == ["2: 2", "Cast+", "enabled, requested -1"]
-    assert rows[5][-3:] == ["75%", "-", "384"]
+    assert rows[5][-3:] == ["75%", "-", "384 bytes"]
 
 
 def test_a_level_shows_the_plans_within_layers(make_overview):

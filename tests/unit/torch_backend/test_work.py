@@ -1,6 +1,5 @@
 import functools
 import itertools
-from pathlib import Path
 from types import SimpleNamespace
 
 import pytest
@@ -16,16 +15,14 @@ from autorecompute.backends.torch.fake.steps import FakeSteps, Script
 from autorecompute.backends.torch.fake.survey import survey_steps
 from autorecompute.backends.torch.fake.tensors import LargeTensorsAreFake, is_fake
 from autorecompute.backends.torch.find.detection import space_of
-from autorecompute.backends.torch.forecast.cards import CARDS, GIGA, TERA, capability_of, find_card, machine_of
+from autorecompute.backends.torch.forecast.cards import CARDS, capability_of, find_card, machine_of
 from autorecompute.backends.torch.forecast.forecast import TorchMemoryModel
 from autorecompute.backends.torch.forecast.records import NOTHING, TorchDetection
 from autorecompute.backends.torch.switch.applying import Tuned
-from autorecompute.units import GIB, MIB
+from autorecompute.units import MIB
 from tiny_models import call_of, make
 
 ONE = Segment("forward", 0)
-DOCS = Path(__file__).parents[3] / "docs"
-KINDS = ("float32", "tf32", "bfloat16", "float16")
 
 
 class Working(LiveBytes):
@@ -136,14 +133,9 @@ def test_a_type_that_a_card_has_no_cores_for_has_the_speed_of_float32():
 
 
 @pytest.mark.parametrize("name", CARDS)
-def test_the_documentation_has_the_figures_of_every_card_and_where_they_come_from(name):
+def test_every_card_says_where_its_figures_come_from(name):
     card = CARDS[name]
-    (row,) = [line for line in (DOCS / "gpu.md").read_text().splitlines() if line.startswith(f"| {name} | ")]
     speeds = card.operations_per_second
-    teraflops = [f"{speeds[kind] / TERA:g}" if kind in speeds else "-" for kind in KINDS]
-    sizes = [f"{card.memory_bytes / GIB:.4g}", f"{card.bytes_per_second / GIGA:g}"]
-    figures = [name, ".".join(map(str, capability_of(name))), *sizes, *teraflops, card.source]
-    assert [cell.strip() for cell in row.strip("|").split("|")] == figures
     assert card.source.startswith("NVIDIA")
     assert speeds["float16"] >= speeds["float32"] > card.bytes_per_second
 
