@@ -194,6 +194,14 @@ def test_each_layer_is_shown_with_what_it_keeps(keep_torch, read, count, told):
     assert told in text
 
 
+def test_the_memory_over_a_step_has_a_stripe_for_each_layer(keep_torch, read):
+    titles = re.findall(r"made in the forward pass of (h\.\d): (\d+ MiB) at most", read(keep_torch(count=1)).text)
+    before, after = titles[:2], titles[2:]
+    assert [name for name, _ in before] == ["h.0", "h.1"]
+    assert before[1] in after
+    assert before[0] not in after
+
+
 def test_a_detection_that_describes_no_step_is_told(keep_torch, read):
     with pytest.raises(SetupError, match=r"detection\.json cannot be read: it .*steps"):
         read(keep_torch(steps={"parts": "none"}))

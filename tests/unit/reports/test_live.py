@@ -90,6 +90,13 @@ def test_without_a_reference_a_trial_is_told_in_samples_a_second(make_trial):
     assert console.file.getvalue().rstrip().endswith("64.0 samples/s  ok host busy: 1.4 of 2 cores by others")
 
 
+def test_what_all_workers_measured_is_not_told_as_an_earlier_sessions(make_detection, make_trial):
+    console = Console(file=io.StringIO(), width=200, highlight=False)
+    view = LiveView(console, is_shared=True)
+    view.detected(make_detection(), 600 * MIB, known_trials=[make_trial()], budget=40, deadline_seconds=math.inf)
+    assert "of all workers" in console.file.getvalue()
+
+
 @pytest.mark.parametrize("is_terminal", [False, True])
 @pytest.mark.parametrize("part", ["device", "description", "message", "note"])
 @pytest.mark.parametrize(

@@ -14,8 +14,10 @@ from autorecompute.plans import Config
 from autorecompute.reports.answer import (
     RUNNERS_UP,
     describe_fragments,
+    peak_error,
     print_trials,
     runners_up,
+    step_error,
     summarise,
 )
 from autorecompute.reports.documents import Answer
@@ -176,6 +178,13 @@ def test_a_search_that_ended_early_speaks_of_the_best_so_far(show, make_result, 
     assert ("does not pay so far" in text and "the best found so far" in text) == end.is_early
 
 
+def test_nothing_is_to_be_pasted_where_nothing_fits(show, make_result):
+    text = "\n".join(show(dataclasses.replace(make_result(verdict=Verdict.NO_FIT), best=None)))
+    assert "no fit" in text
+    assert "export" not in text
+    assert "train with it" not in text
+
+
 def test_nothing_is_to_be_set_where_recompute_is_not_needed(show, make_result):
     lines = show(make_result(of_best={"config": Config()}))
     assert not any(line.strip().startswith(("export", "or, ", "#")) for line in lines)
@@ -287,6 +296,14 @@ def predicted(make_trial, expected):
         return dataclasses.replace(trial, prediction=prediction)
 
     return make
+
+
+def test_errors_of_predictions_are_of_the_expected(predicted, make_trial):
+    trial = predicted(110, 1.0)
+    assert peak_error(trial) == pytest.approx(0.1)
+    assert step_error(trial) == pytest.approx(-0.2)
+    assert peak_error(make_trial(peak_bytes=1)) is None
+    assert step_error(dataclasses.replace(trial, reference_seconds=None)) is None
 
 
 def test_predictions_are_summed_up_in_a_line(predicted, make_trial):

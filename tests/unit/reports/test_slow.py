@@ -6,6 +6,7 @@ from autorecompute.checking import check_speed
 from autorecompute.emit import comment_lines
 from autorecompute.figures import CurvePoint, Figures
 from autorecompute.measurement import Outcome
+from autorecompute.reports.live import AXIS, draw_plane
 from autorecompute.units import MIB
 from stand_ins.emitted import rendered
 
@@ -36,3 +37,9 @@ def test_a_slow_throughput_is_told_everywhere(show, table, result, trials, keep,
     for text in (*map("\n".join, printed), read(keep(trials, result)).text):
         assert TOLD in text
         assert not re.search(r"(?<![\d.])0\.0(?![\d])", text)
+
+
+def test_the_axis_of_the_drawing_is_straight_beside_long_labels(trials):
+    *lines, _ = draw_plane(trials, 650 * MIB, width=60, height=5)
+    assert lines[0].startswith(f"{TOLD}/s")
+    assert len({line.index(AXIS) for line in lines}) == 1
