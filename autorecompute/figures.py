@@ -116,6 +116,11 @@ class Comparison:
     is_clear: Annotated[bool, "Whether they say on which side of the margin the ratio lies."]
 
     @property
+    def figure(self) -> str:
+        """Return the ratio alone, ``1.31x``; ``~1.31x`` where no two of its processes were neighbours."""
+        return f"{'' if self.pairs else '~'}{self.ratio:.2f}x"
+
+    @property
     def sentence(self) -> str:
         """Return what recompute gives beside none, in a line."""
         return self.beside("the samples/s without it")

@@ -226,6 +226,8 @@ class Result:
                 words = f"does not pay so far: {self._describe_faster()} than the best found so far"
             case Verdict.DOES_NOT_PAY:
                 words = f"does not pay: {NO_LARGER if self.comparison is None else self._describe_faster()}"
+                if self.best is not None and not self.best.config.is_none:
+                    words += f"; 'tune --global-batch {self.best.batch}' finds how to accumulate it"
         return words
 
     @property
@@ -237,11 +239,11 @@ class Result:
         parts = []
         if self.beside_checkpointing is not None:
             at = "" if usual is None or usual.batch in {None, best.batch} else f" at {self._sized(usual.batch)}"
-            parts.append(f"{self.beside_checkpointing.ratio:.2f}x {CHECKPOINTING_OF_BLOCKS}{at}")
+            parts.append(f"{self.beside_checkpointing.figure} {CHECKPOINTING_OF_BLOCKS}{at}")
         elif usual is not None and usual.outcome is not None and usual.outcome.is_about_memory:
             parts.append(f"fits where {CHECKPOINTING_OF_BLOCKS} does not")
         if self.comparison is not None and rival is not None and not best.config.is_none:
-            parts.append(f"{self.comparison.ratio:.2f}x {self._sized(rival.batch)} without recompute")
+            parts.append(f"{self.comparison.figure} {self._sized(rival.batch)} without recompute")
         return ", ".join(parts)
 
     def _describe_faster(self) -> str:

@@ -13,7 +13,7 @@ from transformers import DynamicCache, StaticCache
 from autorecompute.backends.torch.check.gradients import check_gradients
 from autorecompute.backends.torch.find.detection import detect
 from autorecompute.backends.torch.find.identity import name_of
-from autorecompute.backends.torch.find.refusals import Reason, RefusalError, refusals_of_model
+from autorecompute.backends.torch.find.refusals import Reason, RefusalError, refusals_of_model, why_unsplittable
 from autorecompute.backends.torch.forecast.records import CHECKPOINT, DROP
 from autorecompute.plans import Choice
 from stand_ins.surveyed import detect_in
@@ -281,3 +281,17 @@ def test_a_failed_forward_leaves_the_model_as_it_was():
     with pytest.raises(RuntimeError):
         detect(Own(), (torch.randn(4, 7),), {})
     assert vars(Block)["forward"] is before
+
+
+@pytest.mark.parametrize(
+    ("layers", "why"),
+    [
+        ([nn.LayerNorm(2), nn.GroupNorm(1, 2)], ""),
+        ([nn.BatchNorm1d(2)], "BatchNorm (0) takes its statistics over one pass"),
+        ([nn.BatchNorm1d(2), nn.SyncBatchNorm(2)], "BatchNorm (0, and 1 more) takes its statistics over one pass"),
+        ([nn.BatchNorm1d(2).eval()], ""),
+    ],
+    ids=["none", "one", "several", "frozen"],
+)
+def test_a_model_with_batch_norm_cannot_be_split(layers, why):
+    assert why_unsplittable(nn.Sequential(*layers)) == why

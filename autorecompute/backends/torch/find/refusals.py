@@ -174,5 +174,5 @@ def why_unsplittable(model: Module) -> str:
     names = [name for name, one in model.named_modules() if isinstance(one, _BatchNorm) and one.training]
     if not names:
         return ""
-    others = f" and {len(names) - 1} others" if len(names) > 1 else ""
-    return f"BatchNorm in {names[0] or 'the model'}{others} takes its statistics over one pass"
+    others = f", and {len(names) - 1} more" if len(names) > 1 else ""
+    return f"BatchNorm ({names[0] or 'the model'}{others}) takes its statistics over one pass"
