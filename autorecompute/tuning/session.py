@@ -20,6 +20,7 @@ from autorecompute.errors import (
     WrongBatchError,
 )
 from autorecompute.figures import Figures
+from autorecompute.measurement import Outcome
 from autorecompute.plans import Config
 from autorecompute.plans.savings import BATCH
 from autorecompute.result import Result, SearchEnd
@@ -63,6 +64,10 @@ if TYPE_CHECKING:
 
 LEAST_TRIALS = 6
 """A batch gets so many trials at least, as long as there are any: fewer say nothing about the plans."""
+
+
+USUAL_ATTEMPTS = 2
+"""So many micro-batches are tried with gradient checkpointing, the largest first."""
 
 
 class BatchTuner:
@@ -231,15 +236,16 @@ class BatchTuner:
         if context.job.global_batch is None or memory is None or usual is None or self._record.usual is not None:
             return
         largest = memory.largest_batch(usual, context.dims, round(FORECAST_SHARE * context.problem.limit_bytes))
-        batch = max((one for one in self._batches if one <= largest), default=None)
-        if batch is None or any(entry.batch == batch for entry in self._tuned):
-            return
-        if not self._budget.allows(Task.CONFIRMATION):
-            return
-        context.note(f"batch {batch}: measuring gradient checkpointing of all blocks")
-        with self._device_lock():
-            measured = context.watch(context.emit(usual), batch).under(context.problem.limit_bytes)
-        self._keep(replace(self._record, usual=replace(figures_of(measured), batch=batch)))
+        # A whole process may need more than its tensors: then the next smaller one.
+        for batch in [one for one in self._batches[::-1] if one <= largest][:USUAL_ATTEMPTS]:
+            if any(entry.batch == batch for entry in self._tuned) or not self._budget.allows(Task.CONFIRMATION):
+                return
+            context.note(f"batch {batch}: measuring gradient checkpointing of all blocks")
+            with self._device_lock():
+                measured = context.watch(context.emit(usual), batch).under(context.problem.limit_bytes)
+            if measured.outcome is Outcome.OK:
+                self._keep(replace(self._record, usual=replace(figures_of(measured), batch=batch)))
+                return
 
     @property
     def _curve(self) -> list[CurvePoint]:

@@ -202,10 +202,11 @@ class BatchAnswer:
     def _compare_with_usual(self, base: Result) -> Usual | None:
         """Return the answer beside gradient checkpointing, at the batch where that is fastest."""
         best, found = base.best, [self._usual, *(entry.result.checkpointing for entry in self._tuned)]
-        usual = max((one for one in found if one is not None), key=_speed_of_fitting, default=None)
+        fitting = [one for one in found if one is not None and one.outcome is Outcome.OK]
+        usual = max(fitting, key=lambda one: one.samples_per_second or 0.0, default=None)
         if best is None or usual is None or usual is base.checkpointing:
             return None if usual is None else Usual(usual, base.beside_checkpointing)
-        ratio = best.samples_per_second / _speed_of_fitting(usual) if _speed_of_fitting(usual) else None
+        ratio = best.samples_per_second / usual.samples_per_second if usual.samples_per_second else None
         beside = next((entry.result for entry in self._tuned if entry.result.checkpointing is usual), None)
         if beside is not None and beside.best is not None and beside.beside_checkpointing is not None:
             # Within its own study it was timed in the same minutes as that one's answer.
@@ -269,10 +270,6 @@ class BatchAnswer:
             script_at=job.script_at,
             command_gives_batch=job.takes_batch,
         )
-
-
-def _speed_of_fitting(figures: Figures) -> float:
-    return (figures.samples_per_second or 0.0) if figures.outcome is Outcome.OK else 0.0
 
 
 def _fastest_with(points: Sequence[CurvePoint]) -> CurvePoint | None:

@@ -1,15 +1,17 @@
 """An effective batch of 96, of which 20 samples fit in a pass without recompute, by the formula."""
 
 import dataclasses
+from types import SimpleNamespace
 
 import pytest
 
 from autorecompute.errors import NothingFitsError, UsageError, WrongBatchError
 from autorecompute.figures import Verdict
 from autorecompute.measurement import Measurement, Outcome
+from autorecompute.tuning.context import TuningContext
 from autorecompute.units import MIB
 from fake_backend import controller
-from stand_ins.formula import instead
+from stand_ins.formula import RESTING, instead
 
 EFFECTIVE = 96
 LARGEST = 16  # the largest divisor that fits in 600 MiB without recompute
@@ -50,6 +52,22 @@ def test_it_leads_with_what_people_would_do_by_hand(found):
     usual, plain = result.headline.split(", ")
     assert "x gradient checkpointing" in usual
     assert plain.endswith(f"x micro-batch {LARGEST} x {EFFECTIVE // LARGEST} without recompute")
+
+
+def test_gradient_checkpointing_has_its_own_best_micro_batch(begin_effective, monkeypatch):
+    """By forecast 48 samples fit with it; its whole process needs more, and 32 fit."""
+    monkeypatch.setattr(controller, "USUAL_PRESET", "light")
+    forecasts = SimpleNamespace(
+        base_bytes=lambda _: RESTING,
+        largest_batch=lambda config, *_: LARGEST if config.is_none else 48,
+        forecasts=lambda _: [SimpleNamespace(peak_bytes=0, recompute_share=0.1)],
+    )
+    monkeypatch.setattr(TuningContext, "memory", property(lambda _: forecasts))
+    several = begin_effective(formula={"step_seconds": 0.0})
+    result = several.run()
+    assert [batch for config, batch in several.bench.watched if not config.is_none] == [48, 32]
+    assert result.checkpointing.batch == 32
+    assert result.headline == f"~{result.beside_checkpointing.ratio:.2f}x gradient checkpointing at micro-batch 32 x 3"
 
 
 def test_the_same_command_measures_nothing_again(found, begin_effective):
