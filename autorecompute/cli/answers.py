@@ -73,11 +73,10 @@ def run(args: argparse.Namespace) -> None:
 
 
 def _sized(command: list[str], best: Best) -> list[str]:
-    """Return the command with the batch, and the passes of a step, where it leaves a place for them."""
-    values = {PLACEHOLDER: str(best.batch)}
-    if best.accumulation is not None:
-        values[ACCUMULATION] = str(best.accumulation)
-    return [fill(word, values) for word in command]
+    """Return the command with micro-batch and passes where it leaves places for them; else as it is."""
+    if best.accumulation is None:
+        return command
+    return [fill(word, {PLACEHOLDER: str(best.batch), ACCUMULATION: str(best.accumulation)}) for word in command]
 
 
 def _describe(best: Best) -> str:
