@@ -7,6 +7,7 @@ import time
 from dataclasses import replace
 from typing import TYPE_CHECKING
 
+from autorecompute.backends.registry import backend_of
 from autorecompute.errors import LeftToOthers
 from autorecompute.figures import Figures, RaceEnd
 from autorecompute.measurement import Outcome
@@ -511,17 +512,17 @@ def compose(  # noqa: PLR0913, PLR0917  (all that an answer is made of)
     runners = [entry for entry in (*raced.standings, *raced.over_limit) if entry.ratios]
     speeds = {entry.trial.config.hash: entry.relative_throughput for entry in runners}
     wrong = [entry.reason for entry in rejections if entry.outcome is Outcome.WRONG_GRADIENT]
+    presets = {name: by_hash.get(one.hash) for name, one in detection.space.presets.items() if not one.is_none}
+    figures = {name: Figures.of(trial) for name, trial in presets.items()}
+    if usual is not None and presets.get(usual_name := backend_of(detection.versions).USUAL_PRESET) is None:
+        figures[usual_name] = usual.figures  # it had no trial, and was measured beside the answer
     return Result(
         study=context.folder.name,
         problem=context.problem.digest,
         verdict=rivals.judge_recompute(best, rival),
         best=best,
         baseline=Figures.of(_baseline_of(trials)),
-        presets={
-            name: Figures.of(by_hash.get(config.hash))
-            for name, config in detection.space.presets.items()
-            if not config.is_none
-        },
+        presets=figures,
         rival=rival.figures,
         comparison=rival.comparison,
         checkpointing=usual.figures if usual is not None else None,

@@ -28,6 +28,7 @@ def test_the_answer_is_timed_beside_it(make_tuning):
     assert result.beside_checkpointing.ratio == pytest.approx(expected)
     assert result.beside_checkpointing.is_clear
     assert result.checkpointing.batch == 32
+    assert result.presets["light"].outcome is Outcome.OK
     usual, rival = result.headline.split(", ")
     assert usual == f"{expected:.2f}x gradient checkpointing"
     assert rival == f"{result.comparison.ratio:.2f}x batch {result.rival.batch} without recompute"
