@@ -200,7 +200,7 @@ OTHER_BATCHES = (
 )
 
 OTHER_PASSES = (
-    "The script makes a step of {passes} passes with {batch} samples each, and was told to make one of {wanted}. Write "
+    "The script makes a step of {passes} x {batch} samples, and was told to make one of {wanted} x {batch}. Write "
     "{{accumulation}} where its arguments take the number of passes, name its flag with --accumulation-flag, or read "
     f"{ACCUMULATION_VARIABLE} in the script."
 )

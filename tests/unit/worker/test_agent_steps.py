@@ -39,7 +39,7 @@ def test_a_script_that_does_not_accumulate_as_it_is_told_is_ended(training):
     with pytest.raises(Abandon):
         training.step(TARGET)
     assert training.sent[-1].outcome is Outcome.WRONG_BATCH
-    assert f"of 1 passes with {TARGET} samples each, and was told to make one of 4" in training.sent[-1].message
+    assert f"of 1 x {TARGET} samples, and was told to make one of 4 x {TARGET}" in training.sent[-1].message
 
 
 def test_ranks_share_the_effective_batch(training, monkeypatch):
