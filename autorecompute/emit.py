@@ -93,7 +93,7 @@ def comment_lines(result: Result, rendered: Emission, how: Mapping[str, str] | N
     facts = {
         "written by": f"autorecompute {__version__}",
         "recompute": f"{best.description} (config {best.config.hash})",
-        f"batch {best.batch}": "give it to the script yourself, this chooses only what is recomputed",
+        best.size: "give it to the script yourself, this chooses only what is recomputed",
         "must not be set": ", ".join(stray_variables(rendered)),
     }
     if turned := [knob for knob in result.knobs if knob.kept]:
@@ -164,6 +164,7 @@ class Emitted:
     problem: Annotated[str, "Digest of the problem it solves."]
     verdict: Annotated[Verdict | None, "What was found out about recompute."]
     verdict_sentence: Annotated[str, "The same in words, as everywhere."]
+    headline: Annotated[str, "The answer beside what people do by hand; empty where nothing was compared."]
     baseline: Annotated[Figures, "The figures without recompute."]
     rival: Annotated[Figures | None, "Largest batch to fit without recompute, if sought; the fastest of several."]
     knobs: Annotated[tuple[KnobFigures, ...], "What other settings did to the winner; empty where they were not tried."]
@@ -173,7 +174,18 @@ class Emitted:
     autorecompute: Annotated[str, "The version that wrote this."]
 
 
-SAME = ("study", "problem", "verdict", "verdict_sentence", "baseline", "rival", "knobs", "device", "versions")
+SAME = (
+    "study",
+    "problem",
+    "verdict",
+    "verdict_sentence",
+    "headline",
+    "baseline",
+    "rival",
+    "knobs",
+    "device",
+    "versions",
+)
 """Keys that a study's answer has under the same names."""
 
 

@@ -107,23 +107,32 @@ class Figures:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Comparison:
-    """Samples/s with recompute beside those without, in one process or each in fresh ones."""
+    """Samples/s of the answer beside those of what it is compared with, in one process or each in fresh ones."""
 
-    ratio: Annotated[Ratio, "Throughput with recompute over that without: above 1, recompute is faster."]
+    ratio: Annotated[Ratio, "Throughput of the answer over that of the other: above 1, the answer is faster."]
     low: Annotated[RatioEnd | None, "Lower end of the 90 % interval of that; ``None`` after one pair."] = None
     high: Annotated[RatioEnd | None, "Upper end of it."] = None
     pairs: Annotated[Count, "Pairs measured one right after the other; 0 where those of ``ratio`` were not."]
     is_clear: Annotated[bool, "Whether they say on which side of the margin the ratio lies."]
 
     @property
+    def figure(self) -> str:
+        """Return the ratio alone, ``1.31x``; ``~1.31x`` where no two of its processes were neighbours."""
+        return f"{'' if self.pairs else '~'}{self.ratio:.2f}x"
+
+    @property
     def sentence(self) -> str:
-        """Return the same in a line."""
+        """Return what recompute gives beside none, in a line."""
+        return self.beside("the samples/s without it")
+
+    def beside(self, other: str) -> str:
+        """Return the same beside something else, in a line."""
         spread = "" if self.low is None or self.high is None else f" ({self.low:.2f}-{self.high:.2f})"
         doubt = "" if self.is_clear else ": not sure" if self.pairs == 1 else ": too close to be sure"
         if not self.pairs:
-            return f"{self.ratio:.2f}x the samples/s without it, in processes that ran minutes apart: not sure"
+            return f"{self.ratio:.2f}x {other}, in processes that ran minutes apart: not sure"
         pairs = format_count(self.pairs, "pair")
-        return f"{self.ratio:.2f}x{spread} the samples/s without it, in {pairs}{doubt}"
+        return f"{self.ratio:.2f}x{spread} {other}, in {pairs}{doubt}"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

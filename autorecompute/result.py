@@ -21,7 +21,18 @@ from autorecompute.figures import (
 )
 from autorecompute.measurement import GradientCheck, Outcome, Prediction
 from autorecompute.plans import Config
-from autorecompute.ranges import Batch, Bytes, Number, PositiveBytes, Rate, Ratio, RatioEnd, Seconds, require_versions
+from autorecompute.ranges import (
+    Batch,
+    Bytes,
+    Number,
+    PositiveBytes,
+    PositiveCount,
+    Rate,
+    Ratio,
+    RatioEnd,
+    Seconds,
+    require_versions,
+)
 from autorecompute.training_job import CHECKPOINTING, KEPT, Device
 from autorecompute.units import format_count
 
@@ -31,7 +42,7 @@ if TYPE_CHECKING:
 
 
 GO_ON = "Rerun the command to continue; --timeout gives it more time"
-SMALLER_IS_FASTER = "a smaller batch without recompute gives more samples a second"
+CHECKPOINTING_OF_BLOCKS = "gradient checkpointing"
 NO_LARGER = "no larger batch was made to fit with recompute"
 OWN_ALONE = "with the script's own checkpointing alone"
 
@@ -59,6 +70,11 @@ class SearchEnd(enum.StrEnum):
         return self in {SearchEnd.TIME, SearchEnd.INTERRUPTED, SearchEnd.TRAINING}
 
 
+def describe_batch(batch: int, passes: int | None) -> str:
+    """Return a batch in words; where an effective batch was asked for, as what makes it."""
+    return f"batch {batch}" if passes is None else f"micro-batch {batch} x {passes}"
+
+
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Best:
     """The config to train with."""
@@ -66,6 +82,9 @@ class Best:
     config: Annotated[Config, "What it recomputes."]
     description: Annotated[str, "The same in a few words."]
     batch: Annotated[Batch, "Samples a forward."]
+    accumulation: Annotated[
+        PositiveCount | None, "Passes of an optimizer step; ``None`` where that is the script's matter."
+    ] = None
     samples_per_second: Annotated[Rate, "Throughput of the confirming run."]
     relative_throughput: Annotated[
         Ratio | None, "Throughput over that without recompute, interleaved, before any knob."
@@ -79,6 +98,11 @@ class Best:
     gradients: Annotated[GradientCheck | None, "Gradient check; ``None`` where nothing is recomputed."] = None
     knobs: Annotated[tuple[str, ...], "Names of the other settings that are on."] = ()
     confirmed: Annotated[bool, "Whether a fresh process under nothing but what is emitted gave these figures."]
+
+    @property
+    def size(self) -> str:
+        """Return the batch, with how often it makes a step where that is known: ``micro-batch 8 x 4``."""
+        return describe_batch(self.batch, self.accumulation)
 
     @property
     def relative_sentence(self) -> str:
@@ -130,6 +154,10 @@ class Result:
     )
     compared: Annotated[bool, "False where time or a passing fault kept finalists or a rival from being run."] = True
     comparison: Annotated[Comparison | None, "Recompute beside the rival; ``None`` without a comparison."] = None
+    checkpointing: Annotated[Figures | None, "Gradient checkpointing of all blocks; ``None`` if not measured."] = None
+    beside_checkpointing: Annotated[Comparison | None, "The answer beside that; ``None`` where that does not fit."] = (
+        None
+    )
     curve: Annotated[tuple[CurvePoint, ...], "Every measured batch, the smallest first; empty for a single batch."] = ()
     raced: Annotated[dict[str, Ratio], "Relative throughput of finalists, by hash."] = field(default_factory=dict)
     raced_over_limit: Annotated[tuple[str, ...], "Hashes of configs over the limit in the race alone."] = ()
@@ -188,14 +216,47 @@ class Result:
                 words = "no fit: no config holds the limit"
             case Verdict.NOT_NEEDED:
                 own = self.versions.get(CHECKPOINTING) == KEPT
-                words = f"not needed: the batch fits {OWN_ALONE if own else 'without recompute'}"
+                without = OWN_ALONE if own else "without recompute"
+                words = f"not needed: the batch fits {without}"
+                if self.best is not None and self.best.accumulation is not None:
+                    words = f"not needed: {self.best.size} {without} is the fastest of all that may fit"
             case Verdict.RECOMPUTE_PAYS:
                 words = f"recompute pays: the batch fits only with it, and {self._describe_rivals()}"
             case Verdict.DOES_NOT_PAY if self.search_end.is_early:
-                words = f"does not pay so far: {SMALLER_IS_FASTER} than the best found so far"
+                words = f"does not pay so far: {self._describe_faster()} than the best found so far"
             case Verdict.DOES_NOT_PAY:
-                words = f"does not pay: {NO_LARGER if self.comparison is None else SMALLER_IS_FASTER}"
+                words = f"does not pay: {NO_LARGER if self.comparison is None else self._describe_faster()}"
+                if self.best is not None and not self.best.config.is_none:
+                    words += f"; 'tune --global-batch {self.best.batch}' finds how to accumulate it"
         return words
+
+    @property
+    def headline(self) -> Annotated[str, "The answer beside what people do by hand; empty where nothing was compared."]:
+        """Return how much faster the answer is than gradient checkpointing, and than a batch without recompute."""
+        best, usual, rival = self.best, self.checkpointing, self.rival
+        if best is None:
+            return ""
+        parts = []
+        if self.beside_checkpointing is not None:
+            at = "" if usual is None or usual.batch in {None, best.batch} else f" at {self._sized(usual.batch)}"
+            parts.append(f"{self.beside_checkpointing.figure} {CHECKPOINTING_OF_BLOCKS}{at}")
+        elif usual is not None and usual.outcome is not None and usual.outcome.is_about_memory:
+            parts.append(f"fits where {CHECKPOINTING_OF_BLOCKS} does not")
+        if self.comparison is not None and rival is not None and not best.config.is_none:
+            parts.append(f"{self.comparison.figure} {self._sized(rival.batch)} without recompute")
+        return ", ".join(parts)
+
+    def _describe_faster(self) -> str:
+        """Name the batch that is faster without recompute."""
+        which = "a smaller batch" if self.rival is None else self._sized(self.rival.batch)
+        return f"{which} without recompute is faster"
+
+    def _sized(self, batch: int | None) -> str:
+        """Return another batch in the words of the answer's."""
+        best = self.best
+        if best is None or best.accumulation is None or not batch:
+            return f"batch {batch}"
+        return describe_batch(batch, best.batch * best.accumulation // batch)
 
     @property
     def _is_of_several(self) -> bool:

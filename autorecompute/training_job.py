@@ -15,6 +15,9 @@ if TYPE_CHECKING:
 BATCH_VARIABLE = "AUTORECOMPUTE_BATCH_SIZE"
 """Holds the batch that a script is to train with."""
 
+ACCUMULATION_VARIABLE = "AUTORECOMPUTE_ACCUMULATION"
+"""Holds over how many passes a script is to accumulate gradients, where an effective batch was asked for."""
+
 PEAK_VARIABLE = "AUTORECOMPUTE_PEAK_BYTES"
 """Holds the peak that the config of a study had, for a training that ``run`` starts with it."""
 
@@ -70,6 +73,9 @@ class Detection:
     resting_bytes: Annotated[Bytes, "Memory held before the first activation existed."] = 0
     left_bytes: Annotated[Bytes, "Bytes that detection left; neither ``resting_bytes`` nor any peak has them."] = 0
     outside_bytes: Annotated[Bytes | None, "CUDA only: memory in use outside of this allocator then."] = None
+    unsplittable: Annotated[
+        str, "Why two halves of a batch give another result, in words; empty where they do not."
+    ] = ""
     loader: Annotated[str, "Digest of the lines that made the DataLoader of the batch; empty where none was told."] = ""
     extra: Annotated[dict[str, Any], "Notes of the training system's code, as JSON."] = field(default_factory=dict)
 

@@ -93,6 +93,7 @@ class ControllerBackend(Protocol):
     HINTS: Sequence[Knob]  # what users may try themselves
     REPAIR: str  # a module that builds what can be built here, when it is run; empty where there is nothing to build
     READ_BY: str  # scripts in which the variables have an effect without ``run``: "a script that ..."
+    USUAL_PRESET: str  # what people switch on by hand, gradient checkpointing of all blocks; empty where nobody does
     USED_BY: str  # module by whose import a script tells that it uses the system; empty for that of all other scripts
     IMPORT_HOOK: str
     """Function that a process which trains with an emission calls by itself when it imports a module: ``before MODULE

@@ -16,7 +16,8 @@ from autorecompute.result import VARIABLE as EVIDENCE_VARIABLE
 from autorecompute.startup import HOOKS_VARIABLE, prepend_to_python_path
 from autorecompute.studies import StudyFolder
 from autorecompute.studies.folder import PAGE, require_plain, write_atomically
-from autorecompute.training_job import BATCH_VARIABLE, PEAK_VARIABLE
+from autorecompute.training_job import ACCUMULATION_VARIABLE, BATCH_VARIABLE, PEAK_VARIABLE
+from autorecompute.trials.job import ACCUMULATION, PLACEHOLDER, fill
 from autorecompute.trials.private import variables_of_known_code
 from autorecompute.units import format_bytes, printable
 
@@ -55,6 +56,7 @@ def run(args: argparse.Namespace) -> None:
         **rendered.variables,
         BATCH_VARIABLE: str(best.batch),
         PEAK_VARIABLE: str(best.peak_bytes),
+        **({} if best.accumulation is None else {ACCUMULATION_VARIABLE: str(best.accumulation)}),
         **variables_of_known_code(folder.path, os.environ),
         HOOKS_VARIABLE: registry.backend_of(result.versions).IMPORT_HOOK,
     }
@@ -67,13 +69,20 @@ def run(args: argparse.Namespace) -> None:
     print(f"autorecompute: {_describe(best)}", file=sys.stderr)
     kept = {name: value for name, value in os.environ.items() if name not in strays}
     python_path = prepend_to_python_path(os.environ.get("PYTHONPATH", ""))
-    replace_process(args.rest, {**kept, **variables, "PYTHONPATH": python_path})
+    replace_process(_sized(args.rest, best), {**kept, **variables, "PYTHONPATH": python_path})
+
+
+def _sized(command: list[str], best: Best) -> list[str]:
+    """Return the command with micro-batch and passes where it leaves places for them; else as it is."""
+    if best.accumulation is None:
+        return command
+    return [fill(word, {PLACEHOLDER: str(best.batch), ACCUMULATION: str(best.accumulation)}) for word in command]
 
 
 def _describe(best: Best) -> str:
     how = "without recompute" if best.config.is_none else f"with {best.description}"
     when = "when it was confirmed" if best.confirmed else "while it was tuned, and no process has confirmed it"
-    return f"training {how} at batch {best.batch}; its peak was {format_bytes(best.peak_bytes)} {when}"
+    return f"training {how} at {best.size}; its peak was {format_bytes(best.peak_bytes)} {when}"
 
 
 def replace_process(

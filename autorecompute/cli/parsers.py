@@ -36,7 +36,8 @@ RAW = argparse.RawDescriptionHelpFormatter
 
 _ADDRESS = re.compile(r"(?<![\w+.-])[\w+.-]*://.*", re.DOTALL)
 _WITH_PASSWORD = re.compile(r"://.*(@|password=)", re.DOTALL)
-_STORAGE, _BATCH_FLAG = "--storage", "--batch-flag"
+_STORAGE = "--storage"
+_OF_FLAGS = {"--batch-flag", "--accumulation-flag"}
 
 
 class Parser(argparse.ArgumentParser):
@@ -79,8 +80,8 @@ def prepared(arguments: Sequence[str]) -> list[str]:
     for argument in arguments:
         if re.fullmatch("-[^=]*=--", argument):
             raise UsageError(f"{shown(argument)} has no value after the equals sign. Write one that is not --.")
-        if joined and joined[-1] == _BATCH_FLAG:
-            joined[-1] = f"{_BATCH_FLAG}={argument}"
+        if joined and joined[-1] in _OF_FLAGS:
+            joined[-1] = f"{joined[-1]}={argument}"
         else:
             joined.append(argument)
     return joined
@@ -248,7 +249,18 @@ def _add_tune(verbs: Any) -> None:
         metavar="N",
         help="samples a forward on one device, or 'auto' for the batch with the most samples a second",
     )
+    group.add_argument(
+        "--global-batch",
+        type=_positive,
+        metavar="N",
+        help="samples a step: find micro-batch, accumulation and recompute together",
+    )
     group.add_argument("--batches", type=_batch_list, metavar="N,N,...", help="tune and compare exactly these batches")
+    parser.add_argument(
+        "--accumulation-flag",
+        metavar="FLAG",
+        help="with --global-batch: the script's flag that takes the passes of a step (default: the one it has)",
+    )
     _add_limit_and_study(parser)
     parser.add_argument(
         "--storage",

@@ -14,10 +14,12 @@ from autorecompute.reports.documents import Answer
 from autorecompute.reports.live import LiveView
 from autorecompute.search import require_installed
 from autorecompute.search.fastest_batch import START
+from autorecompute.search.micro_batches import divisors
 from autorecompute.studies import StudyFolder
 from autorecompute.studies.records import trials_of_answer
 from autorecompute.studies.storage import parse_storage
-from autorecompute.trials.job import Effort
+from autorecompute.trials.accumulation import accumulating
+from autorecompute.trials.job import ACCUMULATION, Effort
 from autorecompute.tuning.context import UNTOLD_SECONDS, TuningSettings
 from autorecompute.tuning.session import TuningSession, default_name
 from autorecompute.units import parse_seconds
@@ -36,9 +38,13 @@ def run(args: argparse.Namespace) -> None:
     timeout_seconds = parse_seconds(args.timeout) if args.timeout is not None else None
     training_seconds = parse_seconds(args.train_for) if args.train_for is not None else UNTOLD_SECONDS
     require_installed(args.sampler)
-    job = asked_job(args)
-    batch, batches = args.target_batch, args.batches
-    if batches is not None:
+    job, batch, batches = asked_job(args), args.target_batch, args.batches
+    if args.global_batch is not None:
+        job = accumulating(job, args.global_batch, args.accumulation_flag)
+        batch, batches = max(one for one in divisors(args.global_batch) if one <= START), ()
+    elif args.accumulation_flag is not None or any(ACCUMULATION in argument for argument in job.arguments):
+        raise UsageError("Passes of a step are chosen for an effective batch alone. Add --global-batch N.")
+    elif batches is not None:
         batch = batches[0]
     elif batch == AUTO_BATCH:
         batch, batches = START, ()

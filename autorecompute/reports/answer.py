@@ -212,8 +212,9 @@ def describe_short(result: Result) -> str:
 
 
 def answer_sentences(result: Result, trials: Sequence[Trial]) -> list[str]:
-    """Return the verdict, and how sure it is, a sentence each."""
-    return [f"verdict: {result.verdict_sentence}", *circumstances(result), *certainties(result, trials)]
+    """Return what the answer gains, the verdict, and how sure it is, a sentence each."""
+    gains = [f"gain: {result.headline}"] if result.headline else []
+    return [*gains, f"verdict: {result.verdict_sentence}", *circumstances(result), *certainties(result, trials)]
 
 
 EARLY_ENDS = {
@@ -233,7 +234,7 @@ def circumstances(result: Result) -> list[str]:
         so_far = "the fastest so far, and no process has confirmed it"
         standing = "the best that was confirmed" if best.confirmed else so_far
         sentences.insert(0, f"{EARLY_ENDS[result.search_end]}: this is {standing}; rerun the command to continue")
-    limit = f"limit {format_bytes(best.limit_bytes)} on {result.device.name}, batch {best.batch}"
+    limit = f"limit {format_bytes(best.limit_bytes)} on {result.device.name}, {best.size}"
     return [*sentences, f"{limit}; {format_count(result.trials, 'trial')} in {format_seconds(result.wall_seconds)}"]
 
 
@@ -252,6 +253,10 @@ def certainties(result: Result, trials: Sequence[Trial]) -> list[str]:
         sentences += [told, describe_compilations(trials), _describe_contradiction(best, trials)]
     if result.comparison is not None:
         sentences.append(f"recompute gives {result.comparison.sentence}")
+    if result.beside_checkpointing is not None:
+        sentences.append(
+            f"the answer gives {result.beside_checkpointing.beside('gradient checkpointing of all blocks')}"
+        )
     sentences += [*describe_dropped(result, trials), describe_short(result), describe_fragments(result, trials)]
     return [*filter(None, sentences), *(f"warning: {warning}" for warning in result.warnings)]
 

@@ -45,7 +45,7 @@ if TYPE_CHECKING:
 UNANSWERED = "No answer yet: run its tune command again to go on. Here is what was measured so far."
 OF_AN_ANSWER = (
     "run", "exports", "where_exported", "remarks", "circumstances", "lines", "curve", "curve_rows", "knobs", "untried",
-    "hints",
+    "hints", "headline",
 )  # fmt: skip
 """Names of what only an answer has to tell."""
 
@@ -171,6 +171,7 @@ def _tell_answer(result: Result, parts: Sequence[Part], folder: StudyFolder) -> 
     best, own = result.best, trials_of_answer(folder, result)
     batch = best.batch if best is not None else None
     told: dict[str, Any] = {
+        "headline": result.headline,
         "verdict": result.verdict_sentence,
         "where_exported": answer.where_exported(result),
         "circumstances": [*answer.circumstances(result), *_what_it_would_take(result, parts)],

@@ -44,7 +44,7 @@ class StudyLine:
             return cls(study=folder.name, problem=None, verdict=None, command=None, note=str(error))
         note = "no answer yet" if result is None or result.verdict is None else ""
         if result is not None and result.verdict is not None and (best := result.best) is not None:
-            note = f"{best.description} at batch {best.batch}{', so far' if result.search_end.is_early else ''}"
+            note = f"{best.description} at {best.size}{', so far' if result.search_end.is_early else ''}"
         verdict = None if result is None else result.verdict
         digest, command = head.problem.digest, head.command
         return cls(study=folder.name, problem=digest, verdict=verdict, command=command, note=note + shared)

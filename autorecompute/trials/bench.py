@@ -17,7 +17,7 @@ from autorecompute.errors import AutorecomputeError, ScriptError, SetupError, To
 from autorecompute.measurement import GradientCheck, Measurement, Outcome
 from autorecompute.plans import Config
 from autorecompute.ranges import NEGLIGIBLE_SHARE
-from autorecompute.training_job import ALLOCATOR, BATCH_VARIABLE, Detection, default_allocator
+from autorecompute.training_job import ACCUMULATION_VARIABLE, ALLOCATOR, BATCH_VARIABLE, Detection, default_allocator
 from autorecompute.trials.job import Effort, begins_too_large, known_loader
 from autorecompute.trials.private import WRITABLE, cache_variables, explained
 from autorecompute.trials.process import WorkerProcess
@@ -145,7 +145,7 @@ class Bench:
     @property
     def can_change_batch(self) -> bool:
         """Tell whether the script's DataLoader is told the batch, so that it can be told another."""
-        return self._batch is not None and not self._job.takes_batch
+        return self._batch is not None and not self._job.takes_batch and self._job.global_batch is None
 
     def detect(self) -> Detection:
         """Start the script up to its first training session, where it waits, and return the detection.
@@ -282,6 +282,7 @@ class Bench:
             replaces_checkpointing=self._job.replaces_checkpointing,
             is_surveyed=self._surveyed,
             is_exact=self._job.is_exact,
+            step_samples=self._job.step_samples(batch),
         )
 
     def _start_trials(self) -> Message:
@@ -297,6 +298,8 @@ class Bench:
         environment = {**self._base, **variables}
         if batch is not None:
             environment[BATCH_VARIABLE] = str(batch)
+            if (passes := self._job.passes(batch)) is not None:
+                environment[ACCUMULATION_VARIABLE] = str(passes)
         command, settings = self._job.worker_command(batch), self._settings(batch, watch)
         raise_if_over()
         self._worker = WorkerProcess(command, environment, self.log, settings, in_foreground=self._is_debugged)

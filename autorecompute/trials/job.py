@@ -5,6 +5,7 @@ from __future__ import annotations
 import shlex
 import sys
 from dataclasses import dataclass
+from itertools import chain
 from pathlib import Path
 from typing import TYPE_CHECKING, Self
 
@@ -16,7 +17,7 @@ from autorecompute.plans.savings import BATCH
 from autorecompute.worker.protocol import MODULE_FLAG, Order
 
 if TYPE_CHECKING:
-    from collections.abc import Sequence
+    from collections.abc import Mapping, Sequence
 
     from autorecompute.plans import Config
     from autorecompute.training_job import Detection
@@ -67,7 +68,17 @@ def begins_too_large(detection: Detection) -> bool:
     return detection.device.kind == "cuda" and bool(known_loader(detection, is_watched=False)) and is_larger
 
 
-PLACEHOLDER = "{batch}"
+PLACEHOLDER, ACCUMULATION = "{batch}", "{accumulation}"
+"""Stand in a script's arguments for the samples of a forward, and for the passes of a step."""
+
+
+def fill(word: str, values: Mapping[str, str]) -> str:
+    """Return a word of a command with its placeholders filled."""
+    for placeholder, value in values.items():
+        word = word.replace(placeholder, value)
+    return word
+
+
 NOTEBOOK = ".ipynb"
 PYTHON = "python"
 PYTHONS = {PYTHON, "python3"}
@@ -84,6 +95,9 @@ class Job:
             called by this name.
         arguments: Its arguments; ``{batch}`` in them stands for the batch.
         batch_flag: A flag of the script that takes the batch.
+        accumulation_flag: A flag of the script that takes the number of passes of a step.
+        global_batch: Samples of a step, over all its passes and ranks; ``None`` for as many as the script makes.
+        world: Number of ranks that share them.
         launcher: The words before ``-m MODULE`` that start it, ``torchrun --nproc-per-node 1`` for instance; empty for
             this interpreter.
         backend: Name of the training system; ``auto`` for the one that the script uses.
@@ -102,6 +116,9 @@ class Job:
     is_typed: bool = False
     arguments: tuple[str, ...] = ()
     batch_flag: str | None = None
+    accumulation_flag: str | None = None
+    global_batch: int | None = None
+    world: int = 1
     launcher: str = ""
     backend: str = AUTO
     fakes: bool = False
@@ -135,8 +152,20 @@ class Job:
         """
         if batch is None and self.takes_batch:
             raise UsageError("The script's arguments take a batch and none is given. Add --target-batch N.")
-        written = [argument.replace(PLACEHOLDER, str(batch)) for argument in self.arguments]
-        return [*written, self.batch_flag, str(batch)] if self.batch_flag is not None else written
+        passes = self.passes(batch) if isinstance(batch, int) else None
+        values = {PLACEHOLDER: str(batch)} | ({} if passes is None else {ACCUMULATION: str(passes)})
+        flags = [(self.batch_flag, PLACEHOLDER), (self.accumulation_flag, ACCUMULATION)]
+        words = [*self.arguments, *chain.from_iterable(pair for pair in flags if pair[0] is not None)]
+        return [fill(word, values) for word in words if word is not None]
+
+    def passes(self, batch: int) -> int | None:
+        """Return the passes of a step in which a forward has so many samples; ``None`` where the script decides."""
+        return None if self.global_batch is None else max(self.global_batch // (self.world * batch), 1)
+
+    def step_samples(self, batch: int | None) -> int | None:
+        """Return the samples of a whole step, over all ranks, at this batch; ``None`` where that is the script's."""
+        divides = batch is not None and self.global_batch is not None and self.global_batch % batch == 0
+        return self.global_batch if divides else None
 
     def worker_command(self, batch: int | None) -> list[str]:
         """Return the command that runs the script inside a worker."""

@@ -7,6 +7,7 @@ import time
 from dataclasses import replace
 from typing import TYPE_CHECKING
 
+from autorecompute.backends.registry import backend_of
 from autorecompute.errors import LeftToOthers
 from autorecompute.figures import Figures, RaceEnd
 from autorecompute.measurement import Outcome
@@ -30,6 +31,7 @@ from autorecompute.tuning.race import (
 )
 from autorecompute.tuning.rivals import Rival
 from autorecompute.tuning.searcher_factory import StudySearcher
+from autorecompute.tuning.usual import Usual, compare_with_usual, recall_usual
 from autorecompute.units import format_bytes, format_count
 from autorecompute.waiting import OutOfTime
 
@@ -94,6 +96,7 @@ class Attempt:
         is_answer = best is not None and best.confirmed and not best.knobs and best.config in self._known
         self._decided = best if is_answer else None
         self._race, self._ran_out = NO_RACE, False
+        self._usual: dict[Config, Usual] = {}  # beside which gradient checkpointing was measured
         self._told: Config | None = None  # the last answer of which it was said that it may be used
 
     def run(self) -> Result:
@@ -276,7 +279,9 @@ class Attempt:
 
     def _compose(self, rival: Rival, trials: Sequence[Trial], limit_bytes: int, *, compared: bool) -> Result:
         seen = (self._context, self._confirmer, self._best, rival, trials, limit_bytes)
-        result = compose(*seen, compared=compared, raced=self._race)
+        best = self._best
+        usual = None if best is None else self._usual.get(best.config) or recall_usual(self._earlier, best.config)
+        result = compose(*seen, compared=compared, raced=self._race, usual=usual)
         return replace(result, wall_seconds=self._ledger.seconds, transferred_from=self._transfer)
 
     def _compose_so_far(self) -> Result:
@@ -297,16 +302,28 @@ class Attempt:
         standings = fitting_finalists(confirmer.remaining(trials), steps)
         # Where no recompute holds the limit nothing has to be recomputed, whatever looks as fast.
         beside: dict[Config, Rival] = {}
-        if not self._confirm([entry for entry in standings if entry.trial.config.is_none]):
+        plain = [entry for entry in standings if entry.trial.config.is_none]
+        self._look_at_usual(plain, limit_bytes)
+        if not self._confirm(plain):
             others = [entry for entry in standings if not entry.trial.config.is_none]
             ranked = self._rank(others, trials, steps, deadline_seconds=deadline_seconds)
             ranked = self._with_confirmed_first(ranked, steps)
             # Before the fresh processes, which end the one that lives.
+            self._look_at_usual(ranked, limit_bytes)
             if ranked and context.settings.batch is not None and context.settings.rival_batch is None:
                 in_place = rivals.compare_in_place(context, ranked[0], baseline, limit_bytes)
                 beside = {ranked[0].trial.config: in_place} if in_place is not None else {}
             self._confirm(ranked)
         return beside
+
+    def _look_at_usual(self, ranked: Sequence[Finalist], limit_bytes: int) -> None:
+        """Measure gradient checkpointing beside the first one, unless it was compared with that before."""
+        config = ranked[0].trial.config if ranked else None
+        if config is None or config in self._usual or recall_usual(self._earlier, config) is not None:
+            return
+        found = compare_with_usual(self._context, config, limit_bytes)
+        if found is not None:
+            self._usual[config] = found
 
     def _compare(self, trials: Sequence[Trial], limit_bytes: int, beside: Mapping[Config, Rival]) -> Result:
         """Return the answer, compared with a smaller batch."""
@@ -480,6 +497,7 @@ def compose(  # noqa: PLR0913, PLR0917  (all that an answer is made of)
     *,
     compared: bool,
     raced: Race = NO_RACE,
+    usual: Usual | None = None,
 ) -> Result:
     """Return the answer that these make. What is over the limit in it is over the user's, not over that for trials.
 
@@ -494,19 +512,21 @@ def compose(  # noqa: PLR0913, PLR0917  (all that an answer is made of)
     runners = [entry for entry in (*raced.standings, *raced.over_limit) if entry.ratios]
     speeds = {entry.trial.config.hash: entry.relative_throughput for entry in runners}
     wrong = [entry.reason for entry in rejections if entry.outcome is Outcome.WRONG_GRADIENT]
+    presets = {name: by_hash.get(one.hash) for name, one in detection.space.presets.items() if not one.is_none}
+    figures = {name: Figures.of(trial) for name, trial in presets.items()}
+    if usual is not None and presets.get(usual_name := backend_of(detection.versions).USUAL_PRESET) is None:
+        figures[usual_name] = usual.figures  # it had no trial, and was measured beside the answer
     return Result(
         study=context.folder.name,
         problem=context.problem.digest,
         verdict=rivals.judge_recompute(best, rival),
         best=best,
         baseline=Figures.of(_baseline_of(trials)),
-        presets={
-            name: Figures.of(by_hash.get(config.hash))
-            for name, config in detection.space.presets.items()
-            if not config.is_none
-        },
+        presets=figures,
         rival=rival.figures,
         comparison=rival.comparison,
+        checkpointing=usual.figures if usual is not None else None,
+        beside_checkpointing=usual.comparison if usual is not None else None,
         compared=compared,
         raced={config: speed for config, speed in speeds.items() if speed is not None},
         raced_over_limit=tuple(entry.trial.config.hash for entry in raced.over_limit),

@@ -268,6 +268,7 @@ class Confirmer:
                 config=config,
                 description=description,
                 batch=context.problem.batch,
+                accumulation=context.job.passes(context.problem.batch),
                 samples_per_second=measurement.samples_per_second,
                 relative_throughput=finalist.relative_throughput,
                 peak_bytes=held_bytes,

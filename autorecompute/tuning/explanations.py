@@ -290,7 +290,7 @@ def explain_interruption(folder: StudyFolder, so_far: Result | None = None) -> s
 def explain_interrupted_batches(folder: StudyFolder, so_far: Result | None = None) -> str:
     """Return the same of a tuning over several batches."""
     best = so_far.best if so_far is not None else None
-    found = f" The best so far: batch {best.batch}, {best.description}." if best is not None else ""
+    found = f" The best so far: {best.size}, {best.description}." if best is not None else ""
     return f"interrupted. What was measured is kept in {folder.path}.{found} Rerun the command to continue."
 
 

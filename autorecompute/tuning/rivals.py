@@ -7,7 +7,7 @@ import statistics
 from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING
 
-from autorecompute.errors import ScriptError
+from autorecompute.errors import ScriptError, WrongBatchError
 from autorecompute.figures import LEAST_RATIO, Comparison, Figures, Verdict, judge
 from autorecompute.measurement import Measurement, Outcome
 from autorecompute.plans import Config
@@ -121,6 +121,8 @@ def compare_with_rival_batch(
     """
     known, budget = context.settings.rival_batch, context.budget
     if known is not None:
+        if known.batch is None:
+            return Rival(none_fits=True)
         # A tuning over several batches knows it, and compares with it once for all batches in the end.
         speed = known.samples_per_second
         apart = Comparison(ratio=best.samples_per_second / speed, pairs=0, is_clear=False) if speed else None
@@ -295,6 +297,8 @@ def measure_without(context: TuningContext, batch: int, limit_bytes: int, *, is_
             measurement = context.watch({}, batch)
     measurement = measurement.under(limit_bytes)
     outcome = measurement.outcome
+    if outcome is Outcome.WRONG_BATCH and context.job.global_batch is not None:
+        raise WrongBatchError(measurement.message)
     if not outcome.is_measured and not outcome.is_about_memory and is_due:
         raise ScriptError(
             f"The script fails at batch {batch} without any recompute. {measurement.message}\n"
@@ -347,16 +351,18 @@ def compare_in_pairs(  # noqa: PLR0913  (two runs, and what bounds their pairs)
     least_ratio: float,
     are_neighbours: bool,
     has_time: Callable[[], bool],
+    least: int = LEAST_PAIRS,
     most: int = PAIRS,
 ) -> Comparison:
     """Compare two runs by pairs of neighbours, after a first comparison: A B, B A, A B.
 
     A run gives samples/s, or ``None`` where it failed. ``ratio`` is the throughput with recompute over that without, as
-    measured so far. It counts as a pair where the two were neighbours, measured one right after the other.
+    measured so far. It counts as a pair where the two were neighbours, measured one right after the other. After the
+    ``least`` pairs they end as soon as they say which is faster.
     """
     ratios = [ratio] if are_neighbours else []
     found = Comparison(ratio=ratio, pairs=len(ratios), is_clear=False)
-    while not found.is_clear and _may_become_clear(ratios, least_ratio, most) and has_time():
+    while (len(ratios) < least or (not found.is_clear and _may_become_clear(ratios, least_ratio, most))) and has_time():
         if len(ratios) % 2 == 0:
             recomputed, plain = run_with(), run_without()
         else:

@@ -11,9 +11,21 @@ from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING
 
 from autorecompute.backends.registry import AUTO
-from autorecompute.errors import NothingFitsError, ScriptError, TooLargeError, TooLittleTimeError, WrongBatchError
+from autorecompute.errors import (
+    NothingFitsError,
+    ScriptError,
+    TooLargeError,
+    TooLittleTimeError,
+    UsageError,
+    WrongBatchError,
+)
+from autorecompute.figures import Figures
+from autorecompute.measurement import Outcome
+from autorecompute.plans import Config
+from autorecompute.plans.savings import BATCH
 from autorecompute.result import Result, SearchEnd
 from autorecompute.search import BatchChooser
+from autorecompute.search.micro_batches import MicroBatchChooser, divisors
 from autorecompute.studies import StudyFolder, records
 from autorecompute.studies.analysis import share_analysis
 from autorecompute.studies.folder import bind, make_folder, require_own, require_plain, using
@@ -24,24 +36,38 @@ from autorecompute.studies.storage import StorageUrl
 from autorecompute.trials import Bench, Job
 from autorecompute.tuning import explanations
 from autorecompute.tuning.budget import Task
-from autorecompute.tuning.context import Progress, TuningContext, TuningSettings, device_lock
+from autorecompute.tuning.context import SURELY_BEYOND, Progress, TuningContext, TuningSettings, device_lock
 from autorecompute.tuning.knob_search import try_knobs
-from autorecompute.tuning.rivals import PAIR, has_enough_pairs, lost, measure_without, without_lost
+from autorecompute.tuning.rivals import (
+    FORECAST_SHARE,
+    PAIR,
+    figures_of,
+    has_enough_pairs,
+    lost,
+    measure_without,
+    without_lost,
+)
 from autorecompute.tuning.searcher_factory import PROFILED_BATCH
 from autorecompute.tuning.throughput_curve import BatchAnswer, TunedBatch, draw, point_beyond, says_more
 from autorecompute.tuning.tuner import Tuner
+from autorecompute.tuning.usual import usual_config
 from autorecompute.units import format_count
 from autorecompute.waiting import OutOfTime
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterator, Sequence
+    from collections.abc import Callable, Iterator, Mapping, Sequence
 
     from autorecompute.figures import CurvePoint
+    from autorecompute.memory import Forecast, MemoryModel
     from autorecompute.studies import Problem
 
 
 LEAST_TRIALS = 6
 """A batch gets so many trials at least, as long as there are any: fewer say nothing about the plans."""
+
+
+USUAL_ATTEMPTS = 2
+"""So many micro-batches are tried with gradient checkpointing, the largest first."""
 
 
 class BatchTuner:
@@ -60,7 +86,7 @@ class BatchTuner:
         self._folder, self._settings, self._budget = context.folder, context.settings, context.budget
         self.so_far: Result | None = None
         """The answer that an interruption leaves, or that an earlier run left which was asked for the same."""
-        self._chooser: BatchChooser | None = None
+        self._chooser: BatchChooser | MicroBatchChooser | None = None
         self._tuned: list[TunedBatch] = []
         self._beyond: CurvePoint | None = None
         self._record = BatchRecord(asked=self._batches)
@@ -95,6 +121,8 @@ class BatchTuner:
     def _answer(self) -> Result:
         context = self._context
         context.detect(None if self._batches else lambda batch: self._open_bench(batch, self._folder))
+        if context.job.global_batch is not None:
+            self._split(context.job.global_batch)
         context.problem = replace(context.problem, batch=SEVERAL_BATCHES)
         command = tuple(context.job.command_of_any_batch())
         bind(self._folder, replace(context.head, command=command), context.note)
@@ -117,6 +145,46 @@ class BatchTuner:
             context.bench, context.settings = bench, replace(context.settings, batch=result.best.batch)
             return try_knobs(context, result, self._set_answer)
 
+    def _split(self, global_batch: int) -> None:
+        """Take the micro-batches that make the effective batch, on all ranks together.
+
+        Raises:
+            UsageError: the ranks cannot share it evenly.
+        """
+        context, world = self._context, len(self._context.bench.detect_ranks())
+        if global_batch % world:
+            raise UsageError(
+                f"{world} ranks cannot share a global batch of {global_batch} evenly. Take one that {world} divides."
+            )
+        self._batches = divisors(global_batch // world)
+        if context.detection.unsplittable:
+            context.note(f"{context.detection.unsplittable}: the batch is tuned as it is, in one pass")
+            self._batches = self._batches[-1:]
+        if world > 1:
+            # Only now is it known how many passes each of them makes.
+            context.job = replace(context.job, world=world)
+            context.bench.close()
+            context.bench = self._open_bench(self._batches[0], self._folder)
+
+    def _make_chooser(self) -> BatchChooser | MicroBatchChooser:
+        context, problem = self._context, self._context.problem
+        if context.job.global_batch is None:
+            return BatchChooser(
+                problem.limit_bytes, context.rest_bytes, listed=self._batches, start=context.detection.batch
+            )
+        room_bytes, memory = round(FORECAST_SHARE * problem.limit_bytes), context.memory
+        start, overheads = context.detection.batch, None
+        if memory is not None:
+            start = memory.largest_batch(Config(), context.dims, room_bytes)
+            overheads = {
+                batch: forecasts[0].recompute_share
+                for batch in self._batches
+                if (forecasts := _fitting(memory, {**context.dims, BATCH: batch}, problem.limit_bytes))
+            }
+        return MicroBatchChooser(
+            problem.limit_bytes, context.rest_bytes, listed=self._batches, start=start, overheads=overheads
+        )
+
     def _known_result(self) -> Result | None:
         """Return the answer of an earlier run that was asked for the same batches."""
         return self._folder.result() if self._record.asked == self._batches else None
@@ -126,9 +194,7 @@ class BatchTuner:
 
     def _measure(self) -> Result:
         detection, problem = self._context.detection, self._context.problem
-        limits = problem.limit_bytes, self._context.rest_bytes
-        chooser = BatchChooser(*limits, listed=self._batches, start=detection.batch)
-        self._chooser = chooser
+        self._chooser = chooser = self._make_chooser()
         deadline_seconds, budget = self._budget.deadline_seconds, self._settings.max_trials
         self._context.progress.detected(
             detection, problem.limit_bytes, known_trials=(), budget=budget, deadline_seconds=deadline_seconds
@@ -143,7 +209,8 @@ class BatchTuner:
                 self._keep(replace(self._record, without=(*self._record.without, figures)))
         self._finish_so_far(SearchEnd.INTERRUPTED)
         search_end = self._tune_all(chooser, problem)
-        answer = BatchAnswer(self._context, chooser, self._curve, self._tuned)
+        self._measure_usual()
+        answer = BatchAnswer(self._context, chooser, self._curve, self._tuned, self._record.usual)
         comparison = answer.compare()
         if comparison is not None and not comparison.is_clear and self._has_time_for_a_pair():
             with self._device_lock():
@@ -163,6 +230,23 @@ class BatchTuner:
         self._keep(replace(self._record, asked=self._batches, max_trials=self._settings.max_trials, is_complete=True))
         return result
 
+    def _measure_usual(self) -> None:
+        """Run gradient checkpointing in a process of its own, at the largest micro-batch that it should fit."""
+        context, memory, usual = self._context, self._context.memory, usual_config(self._context)
+        if context.job.global_batch is None or memory is None or usual is None or self._record.usual is not None:
+            return
+        largest = memory.largest_batch(usual, context.dims, round(FORECAST_SHARE * context.problem.limit_bytes))
+        # A whole process may need more than its tensors: then the next smaller one.
+        for batch in [one for one in self._batches[::-1] if one <= largest][:USUAL_ATTEMPTS]:
+            if any(entry.batch == batch for entry in self._tuned) or not self._budget.allows(Task.CONFIRMATION):
+                return
+            context.note(f"batch {batch}: measuring gradient checkpointing of all blocks")
+            with self._device_lock():
+                measured = context.watch(context.emit(usual), batch).under(context.problem.limit_bytes)
+            if measured.outcome is Outcome.OK:
+                self._keep(replace(self._record, usual=replace(figures_of(measured), batch=batch)))
+                return
+
     @property
     def _curve(self) -> list[CurvePoint]:
         return draw(self._record.without, self._tuned, self._beyond)
@@ -179,7 +263,7 @@ class BatchTuner:
             yield
         self._keep(replace(self._record, seconds=self._record.seconds + time.monotonic() - began))
 
-    def _tune_all(self, chooser: BatchChooser, problem: Problem) -> SearchEnd:
+    def _tune_all(self, chooser: BatchChooser | MicroBatchChooser, problem: Problem) -> SearchEnd:
         if chooser.without(self._curve) is not None:
             return SearchEnd.TIME
         while (batch := chooser.recomputed(self._curve)) is not None:
@@ -216,7 +300,7 @@ class BatchTuner:
             return
         self._keep(replace(self._record, is_complete=False))
         known = self._known_result()
-        answer = BatchAnswer(self._context, self._chooser, self._curve, self._tuned)
+        answer = BatchAnswer(self._context, self._chooser, self._curve, self._tuned, self._record.usual)
         so_far = answer.result(answer.compare(), SearchEnd.INTERRUPTED, self._record.seconds)
         if so_far.best is not None and (known is None or not says_more(known, so_far)):
             self.so_far = so_far.ending(search_end)
@@ -235,8 +319,11 @@ class BatchTuner:
         for entry in self._tuned:
             share_analysis(study_of_batch(self._folder, entry.batch), folder, PROFILED_BATCH)
         fitting = [point for point in self._curve if point.fits_without]
-        # The first tuning of a list has yet to find the rival.
-        is_rival_known = fitting and (not self._batches or self._tuned)
+        rival = fitting[-1].without if fitting else None
+        if self._context.job.global_batch is not None:
+            rival = rival or Figures()  # nothing that makes the effective batch fits
+        elif self._batches and not self._tuned:
+            rival = None  # the first tuning of a list has yet to find it
         settings = replace(
             self._settings,
             batch=batch,
@@ -244,7 +331,7 @@ class BatchTuner:
             max_trials=trials,
             timeout_seconds=timeout_seconds,
             began_seconds=time.monotonic(),
-            rival_batch=fitting[-1].without if is_rival_known else None,
+            rival_batch=rival,
             turns_knobs=False,
         )
         with using(folder), self._open_bench(batch, folder) as bench:
@@ -276,6 +363,11 @@ class BatchTuner:
         left_seconds = self._budget.left_seconds
         # What the batches leave is for the comparison in the end.
         return (left_seconds - min(self._budget.expect(*PAIR), left_seconds / 2)) / shares
+
+
+def _fitting(memory: MemoryModel, dims: Mapping[str, int], limit_bytes: int) -> list[Forecast]:
+    """Return the forecasts that hold the limit or nearly do, those that recompute least first."""
+    return [one for one in memory.forecasts(dims) if one.peak_bytes <= SURELY_BEYOND * limit_bytes]
 
 
 TAG_LENGTH = 6
@@ -325,10 +417,13 @@ class TuningSession:
             if limit_bytes is None and self.folder.exists():
                 limit_bytes = self.folder.head().problem.limit_bytes
 
+            context: TuningContext | None = None
+
             def open_bench(batch: int | None, study: StudyFolder) -> Bench:
+                job = self.job if context is None else context.job
                 logs = study.workers if shared is None else study.workers / shared.session
                 debugs, path = self.debugs and study is self.folder, self.folder.path
-                return Bench(self.job, batch, make_folder(logs), limit_bytes=limit_bytes, debugs=debugs, study=path)
+                return Bench(job, batch, make_folder(logs), limit_bytes=limit_bytes, debugs=debugs, study=path)
 
             context = TuningContext(
                 job=self.job,
@@ -383,8 +478,10 @@ def default_name(job: Job, batch: int | str | None, limit_bytes: int | None, gra
     parts += [job.backend] if job.backend != AUTO else []
     parts += [REPLACE_CHECKPOINTING] if job.replaces_checkpointing else []
     parts += ["--exact"] if job.is_exact else []
+    parts += ["--global-batch", job.global_batch, job.accumulation_flag] if job.global_batch is not None else []
     parts += [graph] if graph else []
     tag = hashlib.sha256(json.dumps(parts).encode()).hexdigest()[:TAG_LENGTH]
     words = _UNFIT_FOR_NAMES.sub("_", f"{script.parent.name}-{script.name.removesuffix('.py')}").strip("_-.")
     words = words.encode()[:LONGEST_WORDS].decode(errors="ignore")
-    return f"{words or 'study'}{f'-b{batch}' if batch else ''}-{tag}"
+    size = f"-g{job.global_batch}" if job.global_batch is not None else f"-b{batch}" if batch else ""
+    return f"{words or 'study'}{size}-{tag}"

@@ -12,12 +12,14 @@ from autorecompute.plans import Config
 from autorecompute.result import Best, Result
 from autorecompute.studies.storage import read_trials
 from autorecompute.tuning.rivals import compare_in_pairs, fresh_runs
+from autorecompute.tuning.usual import Usual
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Sequence
 
     from autorecompute.result import SearchEnd
     from autorecompute.search import BatchChooser
+    from autorecompute.search.micro_batches import MicroBatchChooser
     from autorecompute.studies import StudyFolder
     from autorecompute.tuning.context import TuningContext
 
@@ -120,9 +122,15 @@ class BatchAnswer:
     """
 
     def __init__(
-        self, context: TuningContext, chooser: BatchChooser, curve: Sequence[CurvePoint], tuned: Sequence[TunedBatch]
+        self,
+        context: TuningContext,
+        chooser: BatchChooser | MicroBatchChooser,
+        curve: Sequence[CurvePoint],
+        tuned: Sequence[TunedBatch],
+        usual: Figures | None = None,
     ) -> None:
         self._context, self._chooser, self._curve, self._tuned = context, chooser, curve, tuned
+        self._usual = usual  # gradient checkpointing in a process of its own
         fitting = [point for point in curve if point.fits_without]
         able = [point for point in fitting if chooser.may_answer(point.batch)]
         self._recomputed = _fastest_with([point for point in curve if point.fits_with])
@@ -171,6 +179,7 @@ class BatchAnswer:
         # More time or trials may find a config for a batch that has none, below any that no config holds.
         is_open = is_open or any(entry.is_open and entry.batch < too_large for entry in tuned)
         compared = base.compared and not search_end.is_early and not is_open
+        usual = self._compare_with_usual(base)
         result = replace(
             base,
             study=self._context.folder.name,
@@ -178,6 +187,8 @@ class BatchAnswer:
             verdict=self._judge(base, comparison, compared=compared),
             rival=self._rival.without if self._rival is not None else None,
             comparison=comparison,
+            checkpointing=usual.figures if usual is not None else None,
+            beside_checkpointing=usual.comparison if usual is not None else None,
             compared=compared,
             curve=tuple(self._curve),
             warnings=tuple(dict.fromkeys(text for entry in tuned for text in entry.result.warnings)),
@@ -187,6 +198,20 @@ class BatchAnswer:
             transferred_from=None,
         )
         return result.ending(search_end)
+
+    def _compare_with_usual(self, base: Result) -> Usual | None:
+        """Return the answer beside gradient checkpointing, at the batch where that is fastest."""
+        best, found = base.best, [self._usual, *(entry.result.checkpointing for entry in self._tuned)]
+        fitting = [one for one in found if one is not None and one.outcome is Outcome.OK]
+        usual = max(fitting, key=lambda one: one.samples_per_second or 0.0, default=None)
+        if best is None or usual is None or usual is base.checkpointing:
+            return None if usual is None else Usual(usual, base.beside_checkpointing)
+        ratio = best.samples_per_second / usual.samples_per_second if usual.samples_per_second else None
+        beside = next((entry.result for entry in self._tuned if entry.result.checkpointing is usual), None)
+        if beside is not None and beside.best is not None and beside.beside_checkpointing is not None:
+            # Within its own study it was timed in the same minutes as that one's answer.
+            ratio = best.samples_per_second / beside.best.samples_per_second * beside.beside_checkpointing.ratio
+        return Usual(usual, None if ratio is None else Comparison(ratio=ratio, pairs=0, is_clear=False))
 
     def _study_at(self, batch: int) -> Result:
         return next(entry.result for entry in self._tuned if entry.batch == batch)
@@ -225,6 +250,7 @@ class BatchAnswer:
                 config=Config(),
                 description=detection.space.describe(Config()),
                 batch=point.batch,
+                accumulation=job.passes(point.batch),
                 samples_per_second=figures.samples_per_second,
                 relative_throughput=None,
                 peak_bytes=figures.peak_bytes,

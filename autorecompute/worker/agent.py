@@ -19,7 +19,7 @@ from autorecompute.meters.host import Processors
 from autorecompute.plans import Config
 from autorecompute.worker import script
 from autorecompute.worker.hooks import is_in_backward
-from autorecompute.worker.protocol import Beat, Check, Failed, Line, Order, Settings
+from autorecompute.worker.protocol import Beat, Check, Failed, Line, Order, Settings, world_size
 from autorecompute.worker.script import STARTED, TRAINS_ELSEWHERE, describe_failure, with_callers
 from autorecompute.worker.window import Window
 
@@ -317,7 +317,7 @@ class Agent:
         self._has_skipped = self._has_run_beside = False
         window.observe()
         compile_seconds = self.backend.take_compile_seconds()
-        wrong = next((batch for batch in batches if batch != self.target_batch), None)
+        give_up = self._misfit(batches)
         if compile_seconds:
             window.start_over(compile_seconds)
             if window.restarts > script.COMPILATIONS:
@@ -327,11 +327,11 @@ class Agent:
             self._skips += 1
             if self._skips > script.SKIPPED_STEPS:
                 self._fail(Outcome.DIVERGED, script.SKIPS_ON)
-        elif wrong is not None:
+        elif give_up is not None:
             window.discard_step()
             self._missed += 1
             if self._missed > script.MISSED_STEPS:
-                self._give_up_batch(wrong)
+                give_up()
         elif has_run_beside and window.is_timing:
             window.discard_step()  # a batch longer than those before it came in it
         elif self._awaited is not None:
@@ -346,6 +346,20 @@ class Agent:
         self.line.send(Beat(step=self.steps))
         if window.is_complete and self._awaited is None:
             self._report(window)
+
+    def _misfit(self, batches: list[int]) -> Callable[[], None] | None:
+        """Return what ends a script whose steps are all like this one; ``None`` for one as it should be.
+
+        A DataLoader's last batch is smaller, and an epoch that ends within a step of several passes has fewer of them.
+        """
+        wrong = next((batch for batch in batches if batch != self.target_batch), None)
+        if wrong is not None:
+            return functools.partial(self._give_up_batch, wrong)
+        wanted, world = self.settings.step_samples, world_size()
+        if wanted is None or sum(batches) * world == wanted:
+            return None
+        told = {"passes": len(batches), "batch": batches[0], "wanted": wanted // (batches[0] * world)}
+        return functools.partial(self._fail, Outcome.WRONG_BATCH, script.OTHER_PASSES.format(**told))
 
     def _begin_watching(self) -> Window:
         assert self.settings.watch is not None, "only a watched run has steps before a window"

@@ -37,10 +37,13 @@ def is_first() -> bool:
 
 def is_alone() -> bool:
     """Tell whether no other process trains with this one, as far as its launcher or its process group says."""
+    return world_size() == 1
+
+
+def world_size() -> int:
+    """Return how many processes train together, as far as the process group or the launcher says."""
     group = _process_group()
-    if group is not None:
-        return bool(group.get_world_size() == 1)
-    return int(os.environ.get("WORLD_SIZE", "1")) == 1
+    return int(group.get_world_size()) if group is not None else int(os.environ.get("WORLD_SIZE", "1"))
 
 
 def _process_group() -> Any:
@@ -178,6 +181,7 @@ class Settings:
         card: The card that such tensors stand for; empty for the CPU.
         ranks: Number of ranks of which the script trains on them as one, without the others; 0 for a script as it is.
         is_surveyed: True if an earlier process of the script has told what its steps take; this one runs none for it.
+        step_samples: Samples of a whole step, over all its passes and ranks; ``None`` for as many as the script makes.
         tuner: The controller's process, whose descendants are not others; ``None`` for this process alone.
         search: The search that the first rank starts beside itself; ``None`` where there is a controller already.
         tuning_steps: The most steps that trials may take, for a progress bar; 0 shows none.
@@ -196,6 +200,7 @@ class Settings:
     replaces_checkpointing: bool = False
     is_surveyed: bool = False
     is_exact: bool = False
+    step_samples: int | None = None
     tuner: int | None = None
     search: SearchRequest | None = None
     tuning_steps: int = 0

@@ -18,7 +18,7 @@ from typing import TYPE_CHECKING, Any
 
 from autorecompute.errors import AutorecomputeError, OwnCheckpointingError, ScriptError, SetupError, chain_of
 from autorecompute.measurement import Outcome
-from autorecompute.training_job import BATCH_VARIABLE
+from autorecompute.training_job import ACCUMULATION_VARIABLE, BATCH_VARIABLE
 from autorecompute.worker.protocol import MODULE_FLAG, Channel, Failed, explain_missing_rank
 
 if TYPE_CHECKING:
@@ -197,6 +197,12 @@ OTHER_BATCH = (
 OTHER_BATCHES = (
     "The script's batches differ in size: the model received {batch} samples after {target}. Trials compare steps of "
     "one batch: give it batches of one size for the tuning. The first dimension of the model's inputs is taken for it."
+)
+
+OTHER_PASSES = (
+    "The script makes a step of {passes} x {batch} samples, and was told to make one of {wanted} x {batch}. Write "
+    "{{accumulation}} where its arguments take the number of passes, name its flag with --accumulation-flag, or read "
+    f"{ACCUMULATION_VARIABLE} in the script."
 )
 
 NO_OTHER_BATCH = (

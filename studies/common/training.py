@@ -24,7 +24,8 @@ KIB, MIB = 1024, 1024**2
 def make_parser(description: str | None) -> argparse.ArgumentParser:
     """Return a parser that knows the flags of every training; a study adds the sizes of its model."""
     parser = argparse.ArgumentParser(description=description)
-    parser.add_argument("--batch", type=int, default=8, help="samples a step (default 8)")
+    parser.add_argument("--batch", type=int, default=8, help="samples a forward (default 8)")
+    parser.add_argument("--accumulate", type=int, default=1, help="batches whose gradients make a step (default 1)")
     parser.add_argument("--steps", type=int, default=10_000, help="optimizer steps to train (default 10000)")
     parser.add_argument("--learning-rate", type=float, default=3e-4)
     parser.add_argument("--seed", type=int, default=0)
@@ -56,16 +57,19 @@ def train(
     if args.compile:
         model = torch.compile(model)
     optimizer = torch.optim.AdamW(model.parameters(), lr=args.learning_rate)
-    samples = make_samples(args.batch * args.steps)
+    samples = make_samples(args.batch * args.accumulate * args.steps)
     started, seen = time.perf_counter(), 0
-    for step, batch in enumerate(DataLoader(samples, batch_size=args.batch, drop_last=True), start=1):
+    for passes, batch in enumerate(DataLoader(samples, batch_size=args.batch, drop_last=True), start=1):
         batch = {name: tensor.to(args.device) for name, tensor in batch.items()}  # noqa: PLW2901
         with torch.autocast(torch.device(args.device).type, torch.bfloat16, enabled=args.autocast):
             loss = model(**batch).loss
-        loss.backward()
+        (loss / args.accumulate).backward()
+        seen += len(batch["labels"])
+        if passes % args.accumulate:
+            continue
         optimizer.step()
         optimizer.zero_grad()
-        seen += len(batch["labels"])
+        step = passes // args.accumulate
         if step % args.log_every == 0 or step == args.steps:
             elapsed = time.perf_counter() - started
             print(f"step {step}  loss {loss.item():.6f}  {seen / elapsed:.1f} samples/s", flush=True)

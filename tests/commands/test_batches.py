@@ -55,3 +55,15 @@ def test_a_flag_takes_the_batch_wherever_the_script_is_started(desk):
     assert tuned.answer["best"]["batch"] == 10
     (trial,) = desk.study().trials
     assert trial["measurement"]["samples"] == 10
+
+
+def test_an_effective_batch_is_trained_with_one_command(desk):
+    options = ("--global-batch", "64", "--batch-flag", "--bs", "--accumulation-flag", "--accum")
+    tuned = desk.tune(*options, "--memory-limit", str(LIMIT), "--study", "effective", "--json")
+    assert tuned.code == 0, tuned.stderr
+    best = tuned.answer["best"]
+    assert best["batch"] * best["accumulation"] == 64
+    assert tuned.answer["command"][-4:] == ["--bs", str(best["batch"]), "--accum", str(best["accumulation"])]
+    run = desk.run("run", "effective", "--", "echo", "--bs={batch}", "--accum={accumulation}")
+    assert run.stdout.split() == [f"--bs={best['batch']}", f"--accum={best['accumulation']}"]
+    assert f"micro-batch {best['batch']} x {best['accumulation']}" in run.stderr

@@ -35,6 +35,7 @@ VARIABLES = (LEVEL_VARIABLE, CONFIG_VARIABLE, PROBE_VARIABLE)
 """Variables that decide about recompute in ORTModule; one of them left over from elsewhere changes the training."""
 
 READ_BY = "a script that imports autorecompute.compat before ORTModule"
+USUAL_PRESET = ""
 USED_BY = "onnxruntime.training.ortmodule"
 TRIAL_VARIABLES = {"ORTMODULE_FALLBACK_POLICY": "FALLBACK_DISABLE"}
 """A model that ORT cannot take must fail rather than train in plain PyTorch."""

@@ -168,6 +168,7 @@ VARIABLES = (VARIABLE,)
 TRIAL_VARIABLES: Mapping[str, str] = {}
 CACHE_VARIABLES = ("TORCHINDUCTOR_CACHE_DIR",)
 REPAIR = ""
+USUAL_PRESET = "blocks"
 USED_BY = ""
 IMPORT_HOOK = "after torch autorecompute.backends.torch.switch.applying:follow_environment nothing is recomputed"
 memory_model = None  # the detection tells the memory of every config

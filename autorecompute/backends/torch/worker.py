@@ -34,7 +34,7 @@ from autorecompute.backends.torch.find import own_checkpoints, refusals
 from autorecompute.backends.torch.find.detection import space_of
 from autorecompute.backends.torch.find.identity import digest_of, name_of, sizes_of
 from autorecompute.backends.torch.find.own_checkpoints import frozen_in, is_replaced, thaw, thawed
-from autorecompute.backends.torch.find.refusals import Reason, RefusalError
+from autorecompute.backends.torch.find.refusals import Reason, RefusalError, why_unsplittable
 from autorecompute.backends.torch.find.source import (
     accumulates_gradients,
     calling_frame,
@@ -415,6 +415,7 @@ class TorchBackend(WorkerBackend):
             device=device,
             versions={**versions, **own},
             plan_versions=(MODEL, *own),
+            unsplittable=why_unsplittable(root),
             left_bytes=left_bytes,
             extra=codec.to_plain(told),
         )

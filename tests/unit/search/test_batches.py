@@ -8,6 +8,7 @@ from autorecompute.measurement import Outcome
 from autorecompute.plans import Config
 from autorecompute.search import BatchChooser
 from autorecompute.search.fastest_batch import MOST_TUNED, START
+from autorecompute.search.micro_batches import MicroBatchChooser, divisors
 
 RESTING, LIMIT = 1000, 11000
 LIMITS = LIMIT, RESTING
@@ -198,3 +199,44 @@ def test_only_a_listed_batch_may_be_the_answer():
     assert BatchChooser(*LIMITS, listed=(8, 16)).may_answer(8)
     assert not BatchChooser(*LIMITS, listed=(8, 16)).may_answer(12)
     assert BatchChooser(*LIMITS).may_answer(12)
+
+
+def micro(listed, **more):
+    return MicroBatchChooser(*LIMITS, listed=listed, **more)
+
+
+def test_the_largest_micro_batch_that_fits_is_found_at_once_and_one_below_tells_the_rest():
+    """100 samples fit: a pass is short beside what each takes of its own, so that more samples are faster."""
+    device = Device(start_seconds=0.3)
+    device.explore(micro(divisors(256), start=32))
+    assert device.plain[:2] == [32, 64]
+    assert max(point.batch for point in device.curve if point.fits_without) == 64
+
+
+def test_micro_batches_with_recompute_are_tuned_as_long_as_they_may_win():
+    device = Device(start_seconds=3.0).explore(micro(divisors(256), start=64))
+    assert device.tuned[0] in {128, 256}
+    best = max(device.curve, key=speed_of)
+    assert best.batch in device.tuned
+
+
+def test_nothing_is_tuned_where_a_pass_costs_nothing_of_its_own():
+    device = Device(start_seconds=0.0).explore(micro(divisors(256), start=64, overheads={128: 0.2, 256: 0.3}))
+    assert device.tuned == []
+
+
+def test_what_is_forecast_to_fit_with_nothing_is_left_out():
+    device = Device(start_seconds=3.0).explore(micro(divisors(512), start=64, overheads={128: 0.1}))
+    assert device.tuned == [128]
+
+
+def test_where_no_micro_batch_fits_without_recompute_the_smallest_are_tuned():
+    device = Device(sample_bytes=20_000, least_bytes=4_000, start_seconds=1.0).explore(micro((1, 2, 4), start=1))
+    assert device.plain == []
+    assert device.tuned == [1, 2, 4]
+    assert max(device.curve, key=speed_of).batch == 2
+
+
+@pytest.mark.parametrize(("number", "expected"), [(1, (1,)), (12, (1, 2, 3, 4, 6, 12)), (61, (1, 61))])
+def test_divisors(number, expected):
+    assert divisors(number) == expected

@@ -14,7 +14,7 @@ from autorecompute.backends.torch.check.gradients import check_gradients
 from autorecompute.backends.torch.fake.live import LiveBytes, tensors_of
 from autorecompute.backends.torch.find.detection import detect
 from autorecompute.backends.torch.find.identity import name_of
-from autorecompute.backends.torch.find.refusals import Reason, RefusalError, refusals_of_model
+from autorecompute.backends.torch.find.refusals import Reason, RefusalError, refusals_of_model, why_unsplittable
 from autorecompute.backends.torch.forecast.records import CHECKPOINT, DROP
 from autorecompute.backends.torch.switch.checkpoints import can_have_its_own
 from autorecompute.plans import Choice
@@ -323,3 +323,17 @@ def test_a_module_that_knows_no_place_in_a_cache_is_not_one_that_fills_it():
     """Whether its place is empty cannot be told."""
     assert not can_have_its_own(torch.nn.Linear(2, 2), [DynamicCache()])
     assert can_have_its_own(make("llama").model.model.layers[1], [DynamicCache()])
+
+
+@pytest.mark.parametrize(
+    ("layers", "why"),
+    [
+        ([nn.LayerNorm(2), nn.GroupNorm(1, 2)], ""),
+        ([nn.BatchNorm1d(2)], "BatchNorm (0) takes its statistics over one pass"),
+        ([nn.BatchNorm1d(2), nn.SyncBatchNorm(2)], "BatchNorm (0, and 1 more) takes its statistics over one pass"),
+        ([nn.BatchNorm1d(2).eval()], ""),
+    ],
+    ids=["none", "one", "several", "frozen"],
+)
+def test_a_model_with_batch_norm_cannot_be_split(layers, why):
+    assert why_unsplittable(nn.Sequential(*layers)) == why

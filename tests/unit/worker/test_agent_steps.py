@@ -20,6 +20,38 @@ def test_accumulated_forwards_are_one_step(training):
     assert (measured.samples, measured.batch) == (3 * TARGET, TARGET)
 
 
+def give_effective_batch(training, samples):
+    training.agent.settings = dataclasses.replace(training.agent.settings, step_samples=samples)
+
+
+def test_the_short_step_at_the_end_of_an_epoch_is_not_timed(training):
+    give_effective_batch(training, 3 * TARGET)
+    for passes in (2, 3, 1, 3):  # the first one had begun
+        training.step(*[TARGET] * passes)
+        assert len(training.sent) == 1
+    training.step(*[TARGET] * 3)
+    assert training.sent[1].samples == 3 * TARGET
+
+
+def test_a_script_that_does_not_accumulate_as_it_is_told_is_ended(training):
+    give_effective_batch(training, 4 * TARGET)
+    for _ in range(MISSED_STEPS):
+        training.step(TARGET)
+    with pytest.raises(Abandon):
+        training.step(TARGET)
+    assert training.sent[-1].outcome is Outcome.WRONG_BATCH
+    assert f"of 1 x {TARGET} samples, and was told to make one of 4 x {TARGET}" in training.sent[-1].message
+
+
+def test_ranks_share_the_effective_batch(training, monkeypatch):
+    monkeypatch.setenv("WORLD_SIZE", "2")
+    give_effective_batch(training, 4 * TARGET)
+    training.step(TARGET)
+    for _ in range(3):
+        training.step(TARGET, TARGET)
+    assert training.sent[1].samples == 2 * TARGET
+
+
 def test_several_optimizers_of_one_forward_are_one_step(training):
     training.step(optimizers=3)
     training.steps(2, optimizers=3)

@@ -6,6 +6,7 @@ import enum
 from typing import TYPE_CHECKING, Any
 
 import torch
+from torch.nn.modules.batchnorm import _BatchNorm
 from torch.nn.parallel import DistributedDataParallel
 from torch.utils.checkpoint import CheckpointError
 
@@ -166,3 +167,12 @@ def _found_no_room(text: str) -> bool:
     except RuntimeError:  # a fault of a kernel is told by every later call
         return False
     return bool(free_bytes < HANDLE_BYTES)
+
+
+def why_unsplittable(model: Module) -> str:
+    """Return why a model computes something else on halves of a batch; empty where nothing says so."""
+    names = [name for name, one in model.named_modules() if isinstance(one, _BatchNorm) and one.training]
+    if not names:
+        return ""
+    others = f", and {len(names) - 1} more" if len(names) > 1 else ""
+    return f"BatchNorm ({names[0] or 'the model'}{others}) takes its statistics over one pass"
