@@ -7,6 +7,7 @@ import pytest
 import torch
 from torch import nn
 from torch.nn import functional
+from torch.utils.checkpoint import checkpoint
 
 from autorecompute.backends.torch.check.gradients import check_gradients
 from autorecompute.backends.torch.controller import script
@@ -312,6 +313,80 @@ def test_chunks_of_a_sum_are_made_once_unless_its_gradients_may_need_a_scale(
         losses = flat_loss(model(X), reduction=reduction)
     losses.sum().backward()
     assert chunks == [0, 256] * times
+
+
+def another_optimizer_steps(model):
+    """Between the head and its loss, as in a GAN."""
+    other = nn.Parameter(torch.ones(3))
+    other.grad = torch.ones(3)
+    logits = model(X)
+    torch.optim.SGD([other], 0.1).step()
+    (flat_loss(logits) + model.inner.weight.pow(2).sum()).backward()
+
+
+def derivative_of_tied_weights(model):
+    model.words.weight = nn.Parameter(model.head.weight.detach().clone())
+    model.head.weight = model.words.weight
+    flat_loss(model(X)).backward(create_graph=True)
+
+
+def function_of_tied_weights(model):
+    model.head.weight = model.words.weight
+    Tripled.apply(model(X)).pow(2).mean().backward()
+
+
+def loss_in_a_checkpoint(model):
+    hidden, calls = hidden_of(model), []
+    checkpoint(lambda given: calls.append(1) or flat_loss(model.head(given)), hidden, use_reentrant=False).backward()
+    assert len(calls) == 2
+
+
+@pytest.mark.parametrize(
+    "train", [another_optimizer_steps, derivative_of_tied_weights, function_of_tied_weights, loss_in_a_checkpoint]
+)
+@pytest.mark.filterwarnings("ignore:Using backward")
+def test_gradients_are_those_of_plain_logits(model, train):
+    found = []
+    for is_around in (False, True, True):  # what the first step has told may change the next
+        if is_around:
+            put_around(model.head, [Head("head")])
+        train(model)
+        found.append((torch.zeros(()), {name: one.grad.detach() for name, one in model.named_parameters()}))
+        model.zero_grad()
+        release(model.head)
+    assert_close(*found[:2])
+    assert_close(found[0], found[2])
+
+
+def write_weight(model, *_):
+    with torch.no_grad():
+        model.head.weight.mul_(2)
+
+
+@pytest.mark.usefixtures("head")
+@pytest.mark.parametrize("write", [write_weight, lambda _, labels: labels.zero_()], ids=["weight", "labels"])
+def test_what_was_written_into_is_not_gone_back_through(model, write):
+    logits, labels = model(X), Y.clone()
+    loss = flat_loss(logits, labels)
+    write(model, labels)
+    with pytest.raises(RuntimeError, match="modified by an inplace operation"):
+        loss.backward()
+
+
+@pytest.mark.usefixtures("head")
+def test_a_weight_that_was_written_into_before_the_loss_is_refused_behind_it(model):
+    logits = model(X)
+    write_weight(model)
+    with pytest.raises(RuntimeError, match="modified by an inplace operation"):
+        (flat_loss(logits) + model.inner.weight.pow(2).sum()).backward()
+
+
+@pytest.mark.usefixtures("head")
+def test_logits_tell_no_gradient_behind_a_loss_in_chunks(model):
+    logits = model(X)
+    flat_loss(logits)
+    with pytest.raises(RuntimeError, match="before the loss"):
+        logits.retain_grad()
 
 
 @pytest.mark.usefixtures("head")

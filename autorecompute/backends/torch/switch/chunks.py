@@ -11,10 +11,13 @@ import torch
 from torch import Tensor
 from torch.nn import functional
 from torch.optim.optimizer import register_optimizer_step_post_hook
+from torch.utils.weak import WeakIdKeyDictionary
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Iterator, Sequence
     from typing import Self
+
+    from torch.optim import Optimizer
 
     Context = contextlib.AbstractContextManager[object]
 
@@ -92,12 +95,18 @@ CHANGED = (
     "any more. Leave {head}/cross_entropy out of the plans."
 )
 
+PASSED_BY = (
+    "The loss of {head} was computed in chunks, and no gradient of its logits is known. Call retain_grad() or "
+    "register_hook() on them before the loss, or leave {head}/cross_entropy out of the plans."
+)
+
 
 class _Steps:
-    """Counts the steps of all optimizers, of which some change a weight without counting that."""
+    """Counts the steps of optimizers, of which some change a weight without counting that."""
 
     def __init__(self) -> None:
-        self.count, self._is_on = 0, False
+        self._all, self._is_on = 0, False
+        self._own = WeakIdKeyDictionary()  # by weight: the steps of optimizers that were given it
 
     def begin(self) -> None:
         """Count from now on."""
@@ -105,8 +114,27 @@ class _Steps:
             self._is_on = True
             register_optimizer_step_post_hook(torch.compiler.disable(self._note))
 
-    def _note(self, *_: Any) -> None:
-        self.count += 1
+    def _note(self, optimizer: Optimizer, *_: Any) -> None:
+        self._all += 1
+        for weight in _given_to(optimizer):
+            if weight in self._own:
+                self._own[weight] += 1
+
+    def behind(self, weight: Tensor) -> tuple[bool, int]:
+        """Return how many steps may have changed a weight, and whether these are of an optimizer that was given it.
+
+        Until such a one has stepped, any may be it: some are given copies of what they train.
+        """
+        own: int = self._own.setdefault(weight, 0)
+        return (True, own) if own else (False, self._all)
+
+    def may_change(self, optimizer: Optimizer, weight: Tensor) -> bool:
+        """Tell whether a step of this optimizer may change a weight."""
+        return not self._own.get(weight) or any(one is weight for one in _given_to(optimizer))
+
+
+def _given_to(optimizer: Optimizer) -> Iterator[Tensor]:
+    return (one for group in optimizer.param_groups for one in group["params"])
 
 
 STEPS = _Steps()
@@ -122,8 +150,9 @@ class Origin:
         weights: The same of its weights and biases.
         made: Called once when the logits of this call are made; ``None`` after that.
         late: Called when they are looked at after the optimizer has changed the weight: they are those of the new one.
-        steps: How many steps optimizers had made then.
+        steps: The weights and biases, with the steps that optimizers had made then.
         left: References to all ``Logits`` that were derived of this call, which keep none.
+        is_in_chunks: Whether a loss was computed in chunks, whose gradient passes the logits by.
     """
 
     path: str
@@ -131,25 +160,43 @@ class Origin:
     weights: list[tuple[Tensor, int]]
     made: Callable[[], None] | None
     late: Callable[[], None]
-    steps: int
+    steps: list[tuple[Tensor, tuple[bool, int]]]
     left: list[Callable[[], Any]] = dataclasses.field(default_factory=list)
+    is_in_chunks: bool = False
 
     @classmethod
     def of(cls, path: str, terms: Sequence[Term], made: Callable[[], None], late: Callable[[], None]) -> Self:
         """Note a call of which these are the terms."""
         weights = [one for term in terms for one in (term.weight, term.bias) if one is not None]
-        return cls(path, _counted(term.hidden for term in terms), _counted(weights), made, late, STEPS.count)
+        steps = [(one, STEPS.behind(one)) for one in weights]
+        return cls(path, counted(term.hidden for term in terms), counted(weights), made, late, steps)
 
-    def keep(self) -> None:
-        """Make all logits of this call that are left, for who looks at them behind the next step of the optimizer."""
+    def keep(self, optimizer: Optimizer) -> bool:
+        """Make all logits of this call that are left, for who looks at them behind a step of this optimizer.
+
+        Return False where that cannot change the weight.
+        """
+        if not any(STEPS.may_change(optimizer, weight) for weight, _ in self.steps):
+            return False
         for reference in self.left:
             if (logits := reference()) is not None:
-                logits.make(without_graph=True)
+                logits.make()
+        return True
+
+    @property
+    def has_other_weight(self) -> bool:
+        """Tell whether the weight was written into: plain PyTorch refuses to go back through it."""
+        return _have_changed(self.weights)
 
     @property
     def is_late(self) -> bool:
-        """Tell whether the weight is another one by now."""
-        return self.steps != STEPS.count or _have_changed(self.weights)
+        """Tell whether the weight may be another one by now."""
+        return self.has_other_weight or any(STEPS.behind(weight) != then for weight, then in self.steps)
+
+    def require_no_chunks(self) -> None:
+        """Refuse to tell the gradient of logits behind a loss that was computed in chunks."""
+        if self.is_in_chunks:
+            raise RuntimeError(PASSED_BY.format(head=self.path))
 
     def require_input(self) -> None:
         """Refuse to make logits of an input that was written into, and tell where the weight is another one."""
@@ -168,16 +215,31 @@ class Origin:
     def beside(self, other: Origin) -> Origin:
         """Return the origin of a sum of both."""
         inputs, weights = [*self.inputs, *other.inputs], [*self.weights, *other.weights]
-        return Origin(self.path, inputs, weights, self.made or other.made, self.late, self.steps, self.left)
+        steps = [*self.steps, *other.steps]
+        return Origin(self.path, inputs, weights, self.made or other.made, self.late, steps, self.left)
 
 
-def _counted(tensors: Iterable[Tensor]) -> list[tuple[Tensor, int]]:
+def counted(tensors: Iterable[Tensor]) -> list[tuple[Tensor, int]]:
+    """Return tensors with the count of changes that each has had."""
     # The count is shared by what is detached, which does not keep the graph.
     return [(one.detach(), one._version) for one in tensors]
 
 
 def _have_changed(known: Sequence[tuple[Tensor, int]]) -> bool:
     return any(one._version != version for one, version in known)
+
+
+def beside_checkpoints() -> Context:
+    """Return a context in which no checkpoint that is under way takes what is saved for its own, and makes it again."""
+    if not torch._C._autograd._saved_tensors_hooks_is_enabled():
+        return contextlib.nullcontext()
+    context: Context = torch.autograd.graph.saved_tensors_hooks(itself, itself)
+    return context
+
+
+def itself(one: Any) -> Any:
+    """Return what is given."""
+    return one
 
 
 @dataclasses.dataclass(frozen=True)
@@ -232,6 +294,7 @@ class ByRows:
         is_sum: Whether the sum of all results is wanted in their place.
         count: What that is divided by; a mean has one.
         goes_back: Whether a backward pass may follow.
+        reads: Labels and the like, with their counts of changes: plain PyTorch refuses to go back where these rise.
     """
 
     recipe: Recipe
@@ -241,6 +304,7 @@ class ByRows:
     is_sum: bool = False
     count: Tensor | None = None
     goes_back: bool = False
+    reads: list[tuple[Tensor, int]] = dataclasses.field(default_factory=list)
 
     @property
     def finds_gradients(self) -> bool:
@@ -305,7 +369,7 @@ class ByRows:
 
     def _gradient_of(self, logits: Tensor, piece: slice, gradient: Tensor | None) -> tuple[Tensor, Tensor]:
         logits.requires_grad_()
-        with torch.enable_grad():
+        with torch.enable_grad(), beside_checkpoints():
             results = self.of(logits, piece)
         if gradient is None:
             gradient = results.new_ones((), dtype=_wide(results.dtype))
@@ -367,15 +431,23 @@ class InChunks(torch.autograd.Function):  # type: ignore[misc]
     def backward(ctx: Any, gradient: Tensor) -> tuple[Tensor | None, ...]:
         """Return the gradients of the products' tensors; chunks are made again where the forward pass has none."""
         work, tensors, wanted = ctx.work, ctx.saved_tensors, ctx.needs_input_grad[1:]
+        if _have_changed(work.reads):
+            raise RuntimeError("labels or weights of a loss were modified by an inplace operation before backward()")
         if torch.is_grad_enabled():
             # With ``create_graph`` the gradient has a graph of its own, through all rows at once.
-            logits = sum_of(terms_in(terms_of(tensors), work.recipe.dtype))
+            own = aliases_of(tensors)
+            logits = sum_of(terms_in(terms_of(own), work.recipe.dtype))
             results = work.joined([work.of(logits, slice(0, len(logits)))])
-            return (None, *gradients_of(results, tensors, gradient, wanted))
+            return (None, *gradients_of(results, own, gradient, wanted))
         found, ctx.found = ctx.found, None  # a graph that is kept may be gone through again
         if found is None:
             return (None, *work.gradients(terms_of(tensors), gradient, wanted)[1])
         return (None, *(None if one is None else one.mul_(gradient) for one in found))
+
+
+def aliases_of(tensors: Sequence[Tensor | None]) -> list[Tensor | None]:
+    """Return views of tensors, of which one may depend on another: a gradient is of each by itself."""
+    return [None if one is None else one.view_as(one) for one in tensors]
 
 
 def gradients_of(

@@ -18,6 +18,7 @@ if TYPE_CHECKING:
     from collections.abc import Callable
 
     from torch.nn import Linear
+    from torch.optim import Optimizer
 
 
 _LOG = logging.getLogger("autorecompute")
@@ -45,17 +46,15 @@ class Head:
         """Make logits before each step of the optimizer from now on: some were looked at behind one."""
         if not self._is_kept:
             self._is_kept = True
-            register_optimizer_step_pre_hook(torch.compiler.disable(lambda *_: self._keep()))
+            register_optimizer_step_pre_hook(torch.compiler.disable(self._keep))
             _LOG.warning(
                 "the logits of %s are used after optimizer.step(): these are made with the new weight. From the next "
                 "step on they are made before it, and take memory",
                 self.path,
             )
 
-    def _keep(self) -> None:
-        for origin in self._called:
-            origin.keep()
-        self._called.clear()
+    def _keep(self, optimizer: Optimizer, *_: Any) -> None:
+        self._called = [origin for origin in self._called if not origin.keep(optimizer)]
 
     def __call__(self, forward: Callable[..., Any], module: Linear, /, *args: Any, **kwargs: Any) -> Any:
         """Call the module, or return its logits unmade in training."""

@@ -28,7 +28,11 @@ from autorecompute.backends.torch.switch.chunks import (
     Origin,
     Recipe,
     Term,
+    aliases_of,
+    beside_checkpoints,
+    counted,
     gradients_of,
+    itself,
     rows_at_once,
     terms_of,
 )
@@ -107,7 +111,7 @@ class Logits(Tensor):  # type: ignore[misc]
         if layout_of.untyped_storage()._cdata == self.layout_of.untyped_storage()._cdata:
             has_graph = other.requires_grad
             # What is detached does not keep the graph.
-            other._root = functools.partial(_itself, self) if has_graph else weakref.ref(self)
+            other._root = functools.partial(itself, self) if has_graph else weakref.ref(self)
             self._views.append((weakref.ref(other), view if has_graph else lambda values: view(values).detach()))
         return other
 
@@ -139,24 +143,23 @@ class Logits(Tensor):  # type: ignore[misc]
         assert self._values is not None, "they were made"
         return self._values
 
-    def make(self, *, without_graph: bool = False) -> None:
+    def make(self) -> None:
         """Make the logits, with those that they are a view of and all views of these."""
         if self._values is not None:
             return
         root = None if self._root is None else self._root()
         if root is not None and not self._is_anothers:
-            root.make(without_graph=without_graph)
+            root.make()
             return
         self.origin.note_made()
         if self._is_anothers:
             self._take(_Numbers.apply(self))
-        elif without_graph or not self.requires_grad or self.origin.is_late:  # nothing goes back through a step
-            with torch.no_grad():
-                self._take(self._product())
+        elif not self.requires_grad:
+            self._take(self.numbers())
         else:
-            # A checkpoint that is under way must not take it for its own: it is not made once more.
-            with torch.enable_grad(), torch.autograd.graph.saved_tensors_hooks(_itself, _itself):
-                self._take(self._product())
+            with torch.enable_grad(), beside_checkpoints():
+                # Through what it was made of PyTorch refuses to go back where that was written into.
+                self._take(_Numbers.apply(self) if self.origin.has_other_weight else self._product())
 
     def _product(self) -> Tensor:
         return self.recipe.values(self.terms).movedim(-1, self.words)
@@ -203,10 +206,6 @@ class Logits(Tensor):  # type: ignore[misc]
             return self._product()
 
 
-def _itself(one: Any) -> Any:
-    return one
-
-
 def _detached(terms: Sequence[Term]) -> list[Term]:
     return [Term(*(None if one is None else one.detach() for one in term)) for term in terms]
 
@@ -236,8 +235,9 @@ class _Node(torch.autograd.Function):  # type: ignore[misc]
     def backward(ctx: Any, gradient: Tensor) -> tuple[Tensor | None, ...]:
         tensors, wanted = ctx.saved_tensors, ctx.needs_input_grad[1:]
         with torch.enable_grad():
-            values = ctx.recipe.values(terms_of(tensors)).movedim(-1, ctx.words)
-        return (None, *gradients_of(values, tensors, gradient, wanted))
+            own = aliases_of(tensors)
+            values = ctx.recipe.values(terms_of(own)).movedim(-1, ctx.words)
+        return (None, *gradients_of(values, own, gradient, wanted))
 
 
 _PROPERTIES = frozenset(
@@ -259,6 +259,8 @@ def _answer(function: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any
         if name in _QUESTIONS or (name == "__get__" and function.__self__.__name__ in _PROPERTIES):
             with torch._C.DisableTorchFunctionSubclass():
                 return function(*args, **kwargs)
+        if name in {"retain_grad", "register_hook"}:
+            logits.origin.require_no_chunks()
         known = None if logits.origin.is_late else _ANSWERS.get(name)
         with contextlib.suppress(_NotKnownError):
             if known is not None:
@@ -505,6 +507,7 @@ def _scaled(term: Term, maps: Sequence[Map]) -> Term:
 def _in_chunks(logits: Logits, function: Callable[[Tensor, slice], Tensor], **reduced: Any) -> Tensor:
     """Return the results of a function of rows, which lie in the first dimension, or what they are reduced to."""
     logits.origin.require_input()
+    logits.origin.is_in_chunks |= torch.is_grad_enabled()
     flat = _rearranged(logits, lambda hidden: hidden.reshape(-1, hidden.shape[-1]))
     rows = rows_at_once(flat[0].hidden.shape[-1])
     autocast, goes_back = Autocast.of_now(logits.device.type), torch.is_grad_enabled()
@@ -531,13 +534,13 @@ def _loss(logits: Logits, function: Any, args: tuple[Any, ...], kwargs: dict[str
         )
         return result
 
+    reads, count = counted([target] if weight is None else [target, weight]), None
     if reduction == "none":
-        return _in_chunks(logits, of_chunk).reshape(target.shape)
-    count = None
+        return _in_chunks(logits, of_chunk, reads=reads).reshape(target.shape)
     if reduction == "mean":
-        counted = flat != ignored
-        count = (counted if weight is None else weight[flat.where(counted, 0)] * counted).sum()
-    return _in_chunks(logits, of_chunk, is_sum=True, count=count)
+        labelled = flat != ignored
+        count = (labelled if weight is None else weight[flat.where(labelled, 0)] * labelled).sum()
+    return _in_chunks(logits, of_chunk, is_sum=True, count=count, reads=reads)
 
 
 _OF_LOSS = ("target", "weight", "size_average", "ignore_index", "reduce", "reduction", "label_smoothing")
