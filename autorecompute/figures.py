@@ -117,8 +117,8 @@ class Comparison:
 
     @property
     def figure(self) -> str:
-        """Return the ratio alone, ``1.31x``; ``~1.31x`` where no two of its processes were neighbours."""
-        return f"{'' if self.pairs else '~'}{self.ratio:.2f}x"
+        """Return the ratio alone, ``1.31x``; ``~1.31x`` where it is not sure."""
+        return f"{'' if self.is_clear else '~'}{self.ratio:.2f}x"
 
     @property
     def sentence(self) -> str:

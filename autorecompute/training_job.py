@@ -103,6 +103,11 @@ def read_allocator(device: Device) -> dict[str, str]:
     return {ALLOCATOR: setting} if SETTINGS[setting].items() <= os.environ.items() else {}
 
 
+def allocator_of_plans(device: Device, allocator: Mapping[str, str]) -> Mapping[str, str]:
+    """Return the setting where plans depend on it: a card's peak is what its allocator reserved."""
+    return allocator if device.kind == "cuda" else {}
+
+
 def allocator_of(versions: Mapping[str, str]) -> dict[str, str]:
     """Return the variables under which the allocator does what it did when these versions were measured."""
     return dict(SETTINGS.get(versions.get(ALLOCATOR, ""), {}))

@@ -53,6 +53,8 @@ def run(args: argparse.Namespace) -> None:
         backend=result.versions["backend"],
         replaces_checkpointing=result.versions.get(CHECKPOINTING) == REPLACED,
     )
+    if best.accumulation is not None and not job.launcher:
+        job = replace(job, global_batch=best.batch * best.accumulation)
     report = _check(folder, result, best, job, args.steps)
     if args.json:
         print(codec.dumps(report))

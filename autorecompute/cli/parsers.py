@@ -37,6 +37,7 @@ RAW = argparse.RawDescriptionHelpFormatter
 _ADDRESS = re.compile(r"(?<![\w+.-])[\w+.-]*://.*", re.DOTALL)
 _WITH_PASSWORD = re.compile(r"://.*(@|password=)", re.DOTALL)
 _STORAGE = "--storage"
+LARGEST_STEP = 10**9
 _OF_FLAGS = {"--batch-flag", "--accumulation-flag"}
 
 
@@ -190,6 +191,14 @@ def _positive(text: str) -> int:
     return int(text)
 
 
+def _global_batch(text: str) -> int:
+    """Return samples of a step, few enough to look for their divisors."""
+    number = _positive(text)
+    if number > LARGEST_STEP:
+        raise argparse.ArgumentTypeError(f"{text} is more than the {LARGEST_STEP} samples that a step may have")
+    return number
+
+
 def _target_batch(text: str) -> int | str:
     """Return a batch, or that the best one is looked for."""
     if text == AUTO_BATCH:
@@ -251,7 +260,7 @@ def _add_tune(verbs: Any) -> None:
     )
     group.add_argument(
         "--global-batch",
-        type=_positive,
+        type=_global_batch,
         metavar="N",
         help="samples a step: find micro-batch, accumulation and recompute together",
     )

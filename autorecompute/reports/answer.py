@@ -212,9 +212,9 @@ def describe_short(result: Result) -> str:
 
 
 def answer_sentences(result: Result, trials: Sequence[Trial]) -> list[str]:
-    """Return what the answer gains, the verdict, and how sure it is, a sentence each."""
-    gains = [f"gain: {result.headline}"] if result.headline else []
-    return [*gains, f"verdict: {result.verdict_sentence}", *circumstances(result), *certainties(result, trials)]
+    """Return the answer's speed, the verdict, and how sure it is, a sentence each."""
+    speed = [f"speed: {result.headline}"] if result.headline else []
+    return [*speed, f"verdict: {result.verdict_sentence}", *circumstances(result), *certainties(result, trials)]
 
 
 EARLY_ENDS = {

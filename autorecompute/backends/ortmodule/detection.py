@@ -28,7 +28,7 @@ from autorecompute.backends.ortmodule.controller import (
 )
 from autorecompute.plans import PERCENT, Activation, Alternative, Choice, Cluster, Plan, saving_of
 from autorecompute.plans.savings import BATCH, SEQUENCE, evaluate, simplify
-from autorecompute.training_job import Detection, read_allocator
+from autorecompute.training_job import Detection, allocator_of_plans, read_allocator
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Iterator, Mapping, Sequence
@@ -329,7 +329,7 @@ def detect(manager: Any) -> Detection:
         graph=digest_graph(manager._onnx_models.optimized_model.graph),  # noqa: SLF001
         device=device,
         versions={"python": platform.python_version(), **versions},
-        plan_versions=("onnxruntime", *allocator),
+        plan_versions=("onnxruntime", *allocator_of_plans(device, allocator)),
         extra=codec.to_plain(extra),
     )
 

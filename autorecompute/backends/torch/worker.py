@@ -56,7 +56,14 @@ from autorecompute.measurement import UNCOMPARED
 from autorecompute.meters.host import HostMeter
 from autorecompute.plans import Config
 from autorecompute.plans.savings import BATCH
-from autorecompute.training_job import CHECKPOINTING, KEPT, REPLACED, Detection, read_allocator
+from autorecompute.training_job import (
+    CHECKPOINTING,
+    KEPT,
+    REPLACED,
+    Detection,
+    allocator_of_plans,
+    read_allocator,
+)
 from autorecompute.units import MIB
 
 if TYPE_CHECKING:
@@ -404,7 +411,7 @@ class TorchBackend(WorkerBackend):
         device = describe_device(next(root.parameters()).device)
         has_own = is_replaced() or found.checkpointed
         checkpointing = {CHECKPOINTING: REPLACED if is_replaced() else KEPT} if has_own else {}
-        own = {**_read_ranks(), **checkpointing, **read_allocator(device)}
+        own, allocator = {**_read_ranks(), **checkpointing}, read_allocator(device)
         versions = {"python": platform.python_version(), "torch": torch.__version__, "backend": NAME, MODEL: self._name}
         return Detection(
             plans=space.plans,
@@ -413,8 +420,8 @@ class TorchBackend(WorkerBackend):
             dims={BATCH: batch, **sizes_of(tensors_in((args, kwargs)), batch)},
             graph=digest_of(root, found.operators),
             device=device,
-            versions={**versions, **own},
-            plan_versions=(MODEL, *own),
+            versions={**versions, **own, **allocator},
+            plan_versions=(MODEL, *own, *allocator_of_plans(device, allocator)),
             unsplittable=why_unsplittable(root),
             left_bytes=left_bytes,
             extra=codec.to_plain(told),

@@ -19,10 +19,17 @@ def make_job(tmp_path):
 WAYS = {
     "a place in the arguments": ("", ("--steps={accumulation}",), None, ["--steps=8"]),
     "a flag": ("", (), "--accum", ["--accum", "8"]),
-    "the script's own flag": ("parser.add_argument('--grad-accum-steps')", (), None, ["--grad-accum-steps", "8"]),
+    "the script's own flag": ("p.add_argument('--grad-accum-steps', type=int)", (), None, ["--grad-accum-steps", "8"]),
+    "a flag with a default": ("click.option('--accum', default=1)", (), None, ["--accum", "8"]),
     "the Trainer's": ("HfArgumentParser(TrainingArguments)", (), None, ["--gradient_accumulation_steps", "8"]),
     "Lightning's": ("LightningCLI(Model)", (), None, ["--trainer.accumulate_grad_batches", "8"]),
     "a value that is given": ("add_argument('--accum')", ("--accum", "2", "--epochs", "1"), None, ["--accum", "8"]),
+    "a value that is given twice": (
+        "add_argument('--accum')",
+        ("--accum", "4", "--accum=2"),
+        None,
+        ["--accum", "8", "--accum=8"],
+    ),
     "with an equals sign": ("add_argument('--accum')", ("--accum=2",), None, ["--accum=8"]),
     "the variable": (f"os.environ['{ACCUMULATION_VARIABLE}']", (), None, []),
 }
@@ -35,10 +42,21 @@ def test_the_passes_of_a_step_reach_the_script(make_job, text, arguments, flag, 
     assert (job.passes(8), job.step_samples(8), job.step_samples(7)) == (8, 64, None)
 
 
-@pytest.mark.parametrize("text", ["", "add_argument('--accum-steps'); add_argument('--log-accuracy-accumulated')"])
-def test_a_script_that_cannot_be_told_is_refused(make_job, text):
+@pytest.mark.parametrize(
+    ("text", "arguments"),
+    [
+        ("", ()),
+        ("add_argument('--accum-steps', type=int); add_argument('--log-accumulated', default=10)", ()),
+        ("add_argument('--no-accum-dtype', action='store_true')", ()),
+        ("add_argument('--no-accum-dtype', action='store_true')", ("--no-accum-dtype", "64")),
+        ("add_argument('--accum-dtype')", ()),
+        ("add_argument('--accum', nargs='?')", ("--accum", "--epochs", "2")),
+        ("no Python", ()),
+    ],
+)
+def test_a_script_that_cannot_be_told_is_refused(make_job, text, arguments):
     with pytest.raises(UsageError, match="--accumulation-flag"):
-        make_job(text)
+        make_job(text, *arguments)
 
 
 def test_the_command_for_any_batch_keeps_both_places(make_job):
