@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 import shlex
 import sys
 from dataclasses import replace
@@ -53,8 +54,10 @@ def run(args: argparse.Namespace) -> None:
         backend=result.versions["backend"],
         replaces_checkpointing=result.versions.get(CHECKPOINTING) == REPLACED,
     )
-    if best.accumulation is not None and not job.launcher:
-        job = replace(job, global_batch=best.batch * best.accumulation)
+    if best.accumulation is not None:
+        ranks = result.versions.get("ranks", "")
+        world = int(ranks) if re.fullmatch(r"[1-9]\d{0,5}", ranks, re.ASCII) else 1
+        job = replace(job, global_batch=best.batch * best.accumulation * world, world=world)
     report = _check(folder, result, best, job, args.steps)
     if args.json:
         print(codec.dumps(report))

@@ -3,6 +3,7 @@
 import pytest
 
 from autorecompute.units import MIB
+from fake_backend.trainer import launcher
 
 BATCHES = (16, 32)
 LIMIT = 750 * MIB
@@ -67,3 +68,9 @@ def test_an_effective_batch_is_trained_with_one_command(desk):
     run = desk.run("run", "effective", "--", "echo", "--bs={batch}", "--accum={accumulation}")
     assert run.stdout.split() == [f"--bs={best['batch']}", f"--accum={best['accumulation']}"]
     assert f"micro-batch {best['batch']} x {best['accumulation']}" in run.stderr
+    launch = desk.path / "launch"
+    launch.write_text(f'#!/bin/sh\nexec {launcher()} "$@"\n')
+    launch.chmod(0o755)
+    sized = ("--bs", "{batch}", "--accum", "{accumulation}")
+    checked = desk.run("check", "effective", "--", "./launch", "train.py", *sized)
+    assert checked.code == 0, checked.stdout + checked.stderr
