@@ -8,6 +8,7 @@ import functools
 import itertools
 import weakref
 from collections.abc import Mapping, MutableMapping
+from numbers import Number
 from typing import TYPE_CHECKING, Any
 
 import torch
@@ -203,6 +204,9 @@ class Values:
     def keep_form(self, function: Any, arguments: Any, result: Any) -> None:
         """Keep the form of what an operator gave for these arguments, where strides tell it."""
         if any(one.layout is not torch.strided or one.is_nested for one in tensors_in(result)):
+            return
+        # A collective gives a handle, too, which keeps what was gathered.
+        if not all(one is None or isinstance(one, (Tensor, Number)) for one in tree_leaves(result)):
             return
         self._given[function, *_forms_of(arguments)] = tree_map_only(Tensor, _form_of, result)
 
