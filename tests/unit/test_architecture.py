@@ -133,7 +133,7 @@ def is_among(module, places):
 
 
 def deep_in_backends(module):
-    """What a module imports of the inside of a backend."""
+    """Return the imports of a module of the inside of a backend."""
     return {name for name in own_imports_of(module) if name.count(".") > 1 and name.startswith("backends.")}
 
 
@@ -236,7 +236,7 @@ COMPAT = "compat.py"
 """The one line that scripts with an ORTModule of their own import."""
 
 NAMED = {"backends/registry.py": r"PACKAGES = \{.*?\}", "tested.py": r"VERSIONS = \{.*?\}"}
-"""Where a backend is named, and in what."""
+"""Files that may name a backend, and with which words."""
 
 
 def neutral_files():

@@ -76,7 +76,7 @@ def test_on_a_card_that_is_the_limit_what_surely_runs_out_of_memory_is_not_tried
 
 @pytest.fixture(scope="module")
 def trained_plainly(tmp_path_factory):
-    """What the script prints without the tool, and then of steps that run out of memory beside it."""
+    """Return what the script prints without the tool, and then of steps that run out of memory beside it."""
     paper = virtual_card.Paper(model="H100", clock=str(tmp_path_factory.mktemp("plain") / "clock"))
     environment = {**os.environ, **paper.variables(), SETTINGS_VARIABLE: "a process with the card"}
     command = [sys.executable, SHORT, *STEPS, "--beside"]

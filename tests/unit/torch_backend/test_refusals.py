@@ -320,7 +320,7 @@ def test_blocks_that_run_again_fill_caches_of_their_own(make_model, blocks):
 
 
 def test_a_module_that_knows_no_place_in_a_cache_is_not_one_that_fills_it():
-    """Whether its place is empty cannot be told."""
+    """Nothing tells whether its place is empty."""
     assert not can_have_its_own(torch.nn.Linear(2, 2), [DynamicCache()])
     assert can_have_its_own(make("llama").model.model.layers[1], [DynamicCache()])
 

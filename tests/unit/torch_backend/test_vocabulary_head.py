@@ -474,26 +474,28 @@ def test_logits_of_an_input_that_was_written_into_are_refused(model):
         logits.sum()
 
 
+def emitted():
+    """The function of the source that is given out."""
+    given = {}
+    exec(script(Config(frozenset([Choice("head/cross_entropy", "chunk")])), {"model": "Model"}), given)  # noqa: S102
+    return given["apply_recompute"]
+
+
 @pytest.mark.parametrize(
     "way",
     ["view", "flattened", "shifted", "cast", "smoothed", "masked", "softcap", "distilled", "focal", "a hooked view"],
 )
 def test_the_source_that_is_given_out_trains_alike(model, way):
-    source = script(Config(frozenset([Choice("head/cross_entropy", "chunk")])), {"model": "Model"})
-    given = {}
-    exec(source, given)  # noqa: S102  (what a user saves and imports)
     loss_of = {**LOSSES, **OTHERS}[way]
     plain = step(model, loss_of)
-    given["apply_recompute"](model)
+    emitted()(model)
     assert_close(plain, step(model, loss_of))
 
 
 def test_the_source_that_is_given_out_adds_chunks_up_in_more_than_16_bits(model):
-    given = {}
-    exec(script(Config(frozenset([Choice("head/cross_entropy", "chunk")])), {"model": "Model"}), given)  # noqa: S102
     x, y = torch.randint(0, WORDS, (2, 16_384))
     exact, errors = None, []
-    for apply in (None, None, given["apply_recompute"]):
+    for apply in (None, None, emitted()):
         if apply is not None:
             apply(model)
         with torch.autocast("cpu", torch.bfloat16, enabled=exact is not None):
@@ -506,9 +508,7 @@ def test_the_source_that_is_given_out_adds_chunks_up_in_more_than_16_bits(model)
 
 @pytest.mark.parametrize("way", ["hooked", "written as data", "written", "written through a view", "divided in place"])
 def test_the_source_that_is_given_out_refuses_what_it_cannot_follow(model, way):
-    given = {}
-    exec(script(Config(frozenset([Choice("head/cross_entropy", "chunk")])), {"model": "Model"}), given)  # noqa: S102
-    given["apply_recompute"](model)
+    emitted()(model)
     with pytest.raises(RuntimeError, match=r"autorecompute\.apply\(model\)"):
         step(model, OTHERS[way])
 

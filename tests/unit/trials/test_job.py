@@ -118,7 +118,7 @@ def test_a_worker_that_exports_begins_with_the_scripts_own_batch(make_detection)
     ids=["more", "less", "a loader that is not known", "a processor"],
 )
 def test_a_card_may_not_hold_the_scripts_own_batch(make_detection, own, fields, is_too_large):
-    """Where the target is smaller."""
+    """The target is smaller there."""
     found = {**PLAIN, "loader": "a1", "device": CARD, "dims": {"batch": own}, "batch": 4, **fields}
     assert begins_too_large(make_detection(**found)) is is_too_large
 

@@ -201,7 +201,7 @@ def test_a_model_that_is_compiled_in_every_step_ends_the_trial(training):
 
 
 def make_sampler(length, batch_size, *, drop_last=False):
-    """What torch's BatchSampler offers of itself."""
+    """A batch sampler with the attributes of torch's own."""
     return types.SimpleNamespace(sampler=range(length), batch_size=batch_size, drop_last=drop_last)
 
 
