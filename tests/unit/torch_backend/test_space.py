@@ -331,3 +331,22 @@ def test_no_mix_of_three_is_forecast_too_low_where_nothing_repeats():
         errors.append(told / whole - 1)
     assert 0 <= min(errors) <= max(errors) < 0.02
     assert errors.count(0) > 4
+
+
+class WithHead(nn.Sequential):
+    """Blocks and a head in mixed precision, with the loss."""
+
+    def forward(self, x):
+        with torch.autocast("cpu", torch.bfloat16):
+            return nn.functional.cross_entropy(super().forward(x), torch.zeros(len(x), dtype=torch.int64))
+
+
+def test_gradients_that_a_head_in_chunks_computes_in_the_forward_pass_belong_to_that():
+    """The peak lies there once the blocks are checkpointed, and a checkpoint of the head itself has nothing left."""
+    blocks = blocks_of(lambda: nn.Sequential(nn.Linear(32, 128), nn.GELU(), nn.Linear(128, 32)))
+    model = WithHead(*blocks, nn.Linear(32, 700))
+    surveyed = Surveyed(model, Script((torch.randn(600, 32),), {}))
+    chunks, head = Choice("5/cross_entropy", "chunk"), Choice("5", "checkpoint")
+    assert surveyed.space.excludes(chunks, head)
+    for others in ((), (Choice("*", "checkpoint"),)):
+        assert_exact(surveyed, Config(frozenset({chunks, *others})))

@@ -85,6 +85,10 @@ class Timeline:
         self._calls.clear()
         self._phase, self._forward, self._first = FORWARD, Segment(FORWARD, -1), _get_sequence_nr()
 
+    def enter_backward(self) -> None:
+        """Begin the backward pass. Gradients that the forward pass computes belong to that."""
+        self._phase, self._made = BACKWARD, _get_sequence_nr()
+
     def leave_backward(self) -> None:
         """End the backward pass: the optimizer is next."""
         self._phase = OUTSIDE
@@ -105,15 +109,13 @@ class Timeline:
     def segment(self) -> Segment:
         """Return the part that runs now."""
         node = torch._C._current_autograd_node()
-        if node is not None:
-            if self._phase != BACKWARD:
-                self._phase, self._made = BACKWARD, _get_sequence_nr()
-            self._last = self._going_through(node._sequence_nr())
-        elif self._phase == FORWARD:
+        if self._phase == FORWARD:
             made = _get_sequence_nr() - self._first
             self._last = self._forward if self._repeats else Segment(FORWARD, -1, node=made)
         elif self._phase == OUTSIDE:
             self._last = Segment(OUTSIDE, -1)
+        elif node is not None:
+            self._last = self._going_through(node._sequence_nr())
         return self._last
 
     def _going_through(self, number: int) -> Segment:
@@ -414,6 +416,7 @@ class FakeSteps:
             if self._script.keeps_gradients and not self._script.accumulates:
                 self._model.zero_grad()
             with out_of_autocast():
+                self._timeline.enter_backward()
                 loss.backward()
                 self._timeline.leave_backward()
                 note_gradients()

@@ -107,7 +107,7 @@ class Switchboard:
         if winner is effect or winner.option == DROP or effect.option == CHUNK:
             return False
         if winner.option == CHUNK:
-            return effect.option == DROP and is_within(winner.path, effect.path)
+            return is_within(winner.path, effect.path) if effect.option == DROP else winner.path == effect.path
         if effect.option == DROP:
             inside = winner.site.replace(winner.site.partition("/")[0], winner.path, 1)
             return any(is_within(path, inside) for path in self._programs[effect.path].touched(effect.site))
