@@ -74,7 +74,8 @@ class Training:
     def step(self, *batches, loss=1.0, optimizers=1, skips=False):
         for batch in batches:
             self.agent.on_forward(batch, self.check)
-        self.agent.on_loss(Loss(loss) if isinstance(loss, float) else loss)
+        value = Loss(loss) if isinstance(loss, float) else loss
+        self.agent.on_loss(value, value)
         for optimizer in self.optimizers[:optimizers]:
             (self.agent.on_skip if skips else self.agent.on_step)(optimizer)
 
@@ -116,6 +117,9 @@ class Training:
     def take_compile_seconds(self):
         seconds, self.compile_seconds = self.compile_seconds, 0.0
         return seconds
+
+    def mixes_samples(self, _loss):
+        return False
 
     def end_step(self):
         return self.warnings

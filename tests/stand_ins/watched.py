@@ -2,8 +2,8 @@
 
 from torch import nn
 
-from autorecompute.backends.torch.check.recompute_check import Mode, RecomputeCheck
+from autorecompute.backends.torch.check.recompute_check import ALL, RecomputeCheck
 
 
-def watched(mode=Mode.ALL):
+def watched(mode=ALL):
     return RecomputeCheck(nn.Identity(), mode).watch("a site", "a module")

@@ -51,16 +51,13 @@ GELU_ALONE = make_plan(GELU, occurrences=2, saving_bytes=16384, saving="256*batc
 GELU_AND_FLAT = make_plan(GELU, FLAT, occurrences=2, saving_bytes=16384, saving="256*batch*sequence")
 
 
-def test_plans_that_share_are_worth_all_that_both_are_about():
+def test_what_plans_share_is_worth_all_to_both_together_and_nothing_alone_where_the_other_keeps_it():
     plans = [NORM_ALONE, FLAT_ALONE, NORM_AND_FLAT]
     together = correct_for_sharing(NORM_AND_FLAT, plans, NORMS, DIMS)
     assert together.saving_bytes == 10752 + 4 * 4 * 16 * 32 * 4 + 512
     assert together.stated == "16*batch*sequence"
     assert correct_for_sharing(NORM_ALONE, plans, NORMS, DIMS) == NORM_ALONE
     assert correct_for_sharing(FLAT_ALONE, plans, NORMS, DIMS) == FLAT_ALONE
-
-
-def test_a_buffer_that_another_plan_keeps_is_not_saved_alone():
     plans = [GELU_ALONE, GELU_AND_FLAT]
     alone = correct_for_sharing(GELU_ALONE, plans, GELUS, DIMS)
     assert (alone.saving_bytes, alone.stated) == (0, "256*batch*sequence")
@@ -124,13 +121,10 @@ def offer_of(make_detection):
     return offer_of
 
 
-def test_plans_that_the_graph_does_not_offer_are_named(offer_of):
+def test_an_offer_names_what_the_graph_does_not_offer_and_takes_the_options_up_to_a_level(offer_of):
     offer = offer_of([GELU], asked=[GELU, PART])
     assert offer.is_on
     assert offer.requested == {GELU: -1}
     assert offer.unknown == (write_row(PART),)
-
-
-def test_a_level_takes_the_options_up_to_its_own(offer_of):
     assert offer_of([GELU, BOTH, PART], level=1).requested == {GELU: -1, BOTH: -1}
     assert offer_of([GELU, BOTH, PART], level=2).requested == {GELU: -1, PART: -1}

@@ -44,12 +44,9 @@ def test_a_row_of_another_form_is_refused(text):
         read_row(text)
 
 
-def test_a_compromise_is_told_in_the_label():
+def test_a_compromise_is_told_in_the_label_and_rows_are_what_ort_reads():
     assert plan("Gelu+:1:-1,Cast+:2:-1").label == "Cast+ with Gelu+ (compromise)"
     assert plan("Gelu+:1:-1").label == "Gelu+"
-
-
-def test_rows_of_a_config_are_what_ort_reads():
     assert rows_of(Config.parse(["Softmax+:1", "Cast+:2"])) == ["Cast+:2:-1", "Softmax+:1:-1"]
     assert rows_of(config_of_level(1)) == []
 
@@ -68,20 +65,14 @@ def test_without_layer_boundaries_the_levels_are_sets_of_plans():
     assert presets["level_2"] == Space(plans=plans).all_on == Config.parse(["Cast+:1", "Gelu+:1", "Mul+:2"])
 
 
-def test_with_layer_boundaries_the_levels_stay_levels():
+def test_with_layer_boundaries_the_levels_stay_levels_where_ort_has_them():
     plans = (plan("Gelu+:1:-1"),)
     space = Space(plans=plans, own_presets=presets_of(plans, LEVELS, has_boundaries=True))
     assert len(set(space.presets.values())) == 4
     assert space.describe(config_of_level(1)) == "level 1"
-
-
-def test_a_level_that_ort_does_not_have_is_not_offered():
     presets = presets_of((plan("Gelu+:1:-1"),), levels_of("1.17.3"), has_boundaries=True)
     assert presets == {"level_1": config_of_level(1)}
     assert levels_of("1.18.0") == levels_of("1.19.2") == LEVELS
-
-
-def test_boundaries_do_not_depend_on_stated_savings():
     assert not has_layer_boundaries((plan("Gelu+:1:-1", saving_bytes=4),), (plan("Gelu+:1:-1", saving_bytes=5),))
     assert has_layer_boundaries((plan("Gelu+:1:-1"),), (plan("Gelu+:1:-1", occurrences=5),))
 

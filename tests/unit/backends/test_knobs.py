@@ -73,12 +73,9 @@ def test_within_layers_other_plans_exist(make_place):
     assert found == {"layer_boundaries": OrtDetection.of(place).layer_plans}
 
 
-def test_no_two_knobs_set_the_same_variable():
+def test_no_two_knobs_set_the_same_variable_and_the_probe_is_cleared_for_trials():
     names = [name for knob in (*KNOBS, *HINTS) for name in knob.variables]
     assert len(names) == len(set(names))
-
-
-def test_the_probe_is_cleared_for_trials():
     (knob,) = [knob for knob in KNOBS if knob.name == "layer_boundaries"]
     assert set(knob.variables) <= set(VARIABLES)
 

@@ -128,21 +128,15 @@ def names_of(**shapes):
     return read_dims(sizes, SimpleNamespace(input=inputs))[0]
 
 
-def test_dimensions_of_other_inputs_keep_the_name_of_the_first():
+def test_dimensions_are_named_by_what_most_inputs_share_and_by_the_first_of_them():
     names = names_of(picture=(4, 3, 32, 32), noise=(4, 3, 32, 32))
     assert names["noise_dim0"] == "batch"
     assert names["picture_dim1"] == names["noise_dim1"] == "picture_dim1"
     assert names["picture_dim2"] != names["picture_dim3"]
-
-
-def test_the_batch_is_what_most_inputs_share():
     names = names_of(ids_of_positions=(1, 128), ids=(8, 128), labels=(8,))
     assert names["labels_dim0"] == names["ids_dim0"] == "batch"
     assert names["ids_of_positions_dim0"] == "ids_of_positions_dim0"
     assert names["ids_of_positions_dim1"] == "sequence"
-
-
-def test_a_second_sequence_has_a_name_of_its_own():
     names = names_of(ids=(8, 128), ids_of_labels=(8, 64), ids_of_decoder=(8, 64), ids_mask=(8, 128))
     assert names["ids_mask_dim1"] == "sequence"
     assert names["ids_of_decoder_dim1"] == "ids_of_labels_dim1"

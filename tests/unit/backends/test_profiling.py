@@ -70,35 +70,28 @@ def tensors(profile):
     return {tensor.name: tensor for tensor in profile.tensors}
 
 
-def test_the_last_step_is_told_in_its_order(profile):
+def test_the_last_step_is_told_in_its_order_and_by_its_phases(profile):
     operations = profile.operations
     told = {operation.name: (operation.reads, operation.makes) for operation in operations}
     assert list(told.items()) == [(name, (tuple(read), tuple(made))) for _, name, read, made in NODES]
     assert [operation.key for operation in operations] == [made[0] for _, _, _, made in NODES]
     assert [operation.seconds for operation in operations] == pytest.approx([7e-6] * 3 + [0] + [7e-6] * 3)
     assert profile.dims == {"batch": 6}
-
-
-def test_phases_are_known(profile):
     phases = [operation.phase for operation in profile.operations]
     assert phases == [*[Phase.FORWARD] * 3, Phase.LOSS, Phase.RECOMPUTE, *[Phase.BACKWARD] * 2]
     assert profile.backward == 3
     assert [operation.repeats for operation in profile.operations] == ["", "", "", "", "dropped", "", ""]
 
 
-def test_a_tensor_lives_as_long_as_any_name_of_it_is_read(tensors):
-    """ORT frees with the last reader: a mask without one is held as long as a gradient for PyTorch."""
+def test_tensors_of_the_step_have_the_life_and_the_shape_that_can_be_known(tensors):
+    """ORT frees with the last reader of any name: a mask without one is held as long as a gradient for PyTorch.
+
+    What is recomputed is as large as the first time, a gradient as what it is of; a batch may divide a size.
+    """
     lives = {name: (tensor.first, tensor.last) for name, tensor in tensors.items()}
     assert (lives["dropped"], lives["logits_grad"][1]) == ((0, 2), 6)
     assert (lives["mask"], lives["weight_gradient"]) == ((0, 7), (5, 7))
-
-
-def test_inputs_weights_and_reshapes_are_no_tensors_of_the_step(tensors):
     assert not {"input", "shape", "weight", "flat"} & set(tensors)
-
-
-def test_a_shape_that_nobody_inferred_is_known_where_it_can_be(tensors):
-    """What is recomputed is as large as the first time, a gradient as what it is of; a batch may divide a size."""
     assert tensors["dropped_recompute"].shape == tensors["mask_recompute"].shape == ("batch", "8")
     assert (tensors["dropped_recompute"].element_bytes, tensors["mask_recompute"].element_bytes) == (4, 1)
     assert tensors["logits_grad"].shape == tensors["logits"].shape == ("batch", "5")

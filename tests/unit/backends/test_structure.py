@@ -107,12 +107,9 @@ OTHERS = {
 }
 
 
-def test_each_part_of_the_graph_counts():
+def test_each_part_of_the_graph_counts_and_one_value_read_twice_is_not_two_alike():
     digests = {name: digest_graph(graph) for name, graph in {"the graph": mlp(), **OTHERS}.items()}
     assert len(set(digests.values())) == len(digests), digests
-
-
-def test_one_value_read_twice_is_not_two_values_alike():
     x, y, z = (helper.make_tensor_value_info(name, TensorProto.FLOAT, [2]) for name in "xyz")
     first, second = (helper.make_node("Relu", ["x"], [f"r{number}"]) for number in (1, 2))
 

@@ -7,7 +7,7 @@ import pytest
 from jsonschema import Draft202012Validator
 
 from autorecompute.cli.parsers import in_a_name
-from autorecompute.errors import SetupError, UsageError
+from autorecompute.errors import UsageError
 from autorecompute.schemas import schema_of
 from autorecompute.studies import StudyFolder
 from autorecompute.studies.folder import using
@@ -126,12 +126,6 @@ def test_a_mistake_is_repeated_without_what_a_terminal_obeys(call, arguments):
 def test_a_mistake_may_be_long(call):
     """Looking for an address in it takes no square of its length, which would be hours."""
     assert "Unrecognized arguments: xxx" in call("show", "bert", "x" * 200_000)[2]
-
-
-def test_a_launcher_that_does_not_exist_is_the_machines_fault(call):
-    code, out, err = call("tune", "train.py", "--launcher", "no-such-launcher")
-    assert (code, out) == (SetupError.exit_code, "")
-    assert "'no-such-launcher'" in err.splitlines()[-1]
 
 
 def test_a_study_that_is_being_tuned_is_refused_to_a_second_tuning(call, begin):

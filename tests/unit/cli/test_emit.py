@@ -111,7 +111,7 @@ def test_json_holds_the_config_and_the_figures_and_null_for_what_was_not_measure
 
 
 @FORMS
-def test_comments_tell_where_the_variables_come_from(answer, form):
+def test_comments_tell_where_variables_come_from_and_what_was_not_measured_or_need_not_be_set(answer, form):
     result = answer()
     told = comments(form, result)
     for value in (result.study, result.problem, result.verdict_sentence, result.best.config.hash, result.device.name):
@@ -119,22 +119,14 @@ def test_comments_tell_where_the_variables_come_from(answer, form):
     for value in (*result.versions.values(), *result.command, str(result.best.batch), FILE_NOTE, f"only in {READ_BY}"):
         assert value in told
     assert MODE_VARIABLE in told.partition("must not be set: ")[2]
-
-
-@FORMS
-def test_comments_say_what_was_not_measured(answer, form):
     early = comments(form, answer(compared=False, rival=None))
     assert "# largest batch without recompute: not measured" in early.splitlines()
     baseline = Figures(outcome=Outcome.OK, samples_per_second=40.0, peak_bytes=2**30)
     assert NOT_MEASURED in comments(form, answer(baseline=baseline))
     assert NOT_MEASURED not in comments(form, answer(baseline=baseline, of_best={"relative_throughput": 0.9}))
-
-
-@FORMS
-def test_a_script_that_needs_nothing_is_asked_for_nothing(answer, form):
-    told = comments(form, answer(Config()))
-    assert "nothing has to be set" in told
-    assert "without 'autorecompute run'" not in told
+    needless = comments(form, answer(Config()))
+    assert "nothing has to be set" in needless
+    assert "without 'autorecompute run'" not in needless
 
 
 def test_kept_knobs_are_told_with_what_they_gained(answer):
@@ -193,20 +185,16 @@ def test_the_verb_writes_a_file_that_others_may_read(call, folder, tmp_path):
 
 
 @pytest.mark.parametrize("damaged", [None, "", plans_text(CONFIG)[:-5], plans_text(Config()), "\udcff"])
-def test_a_plans_file_that_is_not_the_measured_one_is_made_anew(call, folder, damaged):
+def test_a_plans_file_that_is_not_the_measured_one_is_made_anew_and_no_other(call, folder, damaged):
+    """So that a study that cannot be written is emitted all the same."""
     file = folder.best / "plans.json"
     if damaged is not None:
         file.write_bytes(damaged.encode(errors="surrogateescape"))
     assert call("emit", "bert")[0] == 0
     assert file.read_text() == plans_text(CONFIG)
-
-
-def test_a_plans_file_that_is_there_is_not_written_again(call, folder):
-    """So that a study that cannot be written is emitted all the same."""
+    before = file.stat()
     call("emit", "bert")
-    before = (folder.best / "plans.json").stat()
-    call("emit", "bert")
-    assert os.path.samestat((folder.best / "plans.json").stat(), before)
+    assert os.path.samestat(file.stat(), before)
 
 
 BLOCKS = ["h.*:checkpoint"]

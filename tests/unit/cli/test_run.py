@@ -47,23 +47,20 @@ def ended(start, folder):
     return ended
 
 
-def test_the_command_takes_the_place_of_the_process_and_what_is_on_is_told(ended, make_result):
+def test_the_command_takes_the_place_of_the_process_and_its_exit_is_its_own(ended, make_result):
     process, best = ended("--", *SHOW_PROCESS_ID), make_result(CONFIG).best
     assert int(process.out) == process.pid
     peak = format_bytes(best.peak_bytes)
     on = f"training with {best.description} at batch {best.batch}; its peak was {peak} when it was confirmed"
     assert process.err == f"autorecompute: {on}\n"
+    assert ended("--", "sh", "-c", "exit 7").returncode == 7
+    for number in (signal.SIGPIPE, signal.SIGXFSZ, signal.SIGTERM):
+        assert ended("--", "sh", "-c", f"kill -{number.value} $$").returncode == -number
 
 
 def test_a_study_may_be_given_by_its_path(start, folder):
     process = start("run", str(folder.path.rename(folder.path.parent.parent / "moved")), "--", *SHOW_ENVIRONMENT)
     assert "/moved/" in json.loads(process.communicate()[0])[PLANS_VARIABLE]
-
-
-def test_the_exit_is_the_commands_own(ended):
-    assert ended("--", "sh", "-c", "exit 7").returncode == 7
-    for number in (signal.SIGPIPE, signal.SIGXFSZ, signal.SIGTERM):
-        assert ended("--", "sh", "-c", f"kill -{number.value} $$").returncode == -number
 
 
 @pytest.mark.parametrize(

@@ -26,11 +26,12 @@ def keep(begin, make_trial, make_result):
     return keep
 
 
-def test_the_list_is_that_of_show(keep, call):
+def test_the_list_is_that_of_show_and_a_name_may_end_as_the_shell_completes_it(keep, call):
     keep()
     assert call("studies", "list") == call("show")
     assert call("studies", "list", "--json") == call("show", "--json")
-    assert call("studies", "show", "bert") == call("show", "bert")
+    assert call("studies", "show", "bert") == call("show", "bert") == call("show", "bert/")
+    assert call("studies", "export", "bert/") == call("studies", "export", "bert")
 
 
 def test_a_study_shows_each_part_of_its_identity(keep, call):
@@ -39,6 +40,8 @@ def test_a_study_shows_each_part_of_its_identity(keep, call):
     identity = json.loads(call("show", "bert", "--json")[1])["identity"]
     assert set(identity) >= {*("graph", "plans", "batch", "limit", "device", "device memory", "torch", "fake", "d1")}
     assert all(value in out for value in identity.values())
+    keep("again")
+    assert "same problem" in call("show", "again", "--why")[1]
 
 
 @pytest.mark.parametrize(
@@ -55,12 +58,6 @@ def test_why_names_the_part_that_differs_from_the_nearest_study(keep, call, chan
     assert "nearest: study bert" in out
     assert nearest["differences"][0]["there"] in out
     assert ("starts from" in out) == has_same_plans
-
-
-def test_why_says_where_the_problem_is_the_same(keep, call):
-    keep()
-    keep("again")
-    assert "same problem" in call("show", "again", "--why")[1]
 
 
 def test_an_export_comes_back_from_a_compressed_file(keep, call, tmp_path):
@@ -101,12 +98,6 @@ def test_an_archive_with_a_name_that_none_can_have_needs_another(keep, call):
     Path("a.jsonl").write_text(archive.replace('"study":"bert"', '"study":"../x"'))
     assert "--study NAME" in call("studies", "import", "a.jsonl")[2]
     assert call("studies", "import", "a.jsonl", "--study", "x")[0] == 0
-
-
-@pytest.mark.parametrize("verb", [["show"], ["studies", "export"]])
-def test_a_name_may_end_as_the_shell_completes_it(keep, call, verb):
-    keep()
-    assert call(*verb, "bert/") == call(*verb, "bert")
 
 
 def test_deleting_removes_all_that_was_named_or_nothing(keep, call):

@@ -71,7 +71,8 @@ def test_what_a_worker_finds_is_told(call, tmp_path, make_detection, make_space)
 )
 def test_what_is_wrong_with_the_variable_is_told_and_no_script_sees_it(call, monkeypatch, value, options, words):
     monkeypatch.setenv(STORAGE_VARIABLE, value)
-    err = call("tune", "train.py", *options)[2]
+    code, _, err = call("tune", "train.py", *options)
+    assert code == (UsageError if "AUTORECOMPUTE_STORAGE" in words else SetupError).exit_code
     assert words in err
     assert "--storage" not in err
     assert STORAGE_VARIABLE not in os.environ

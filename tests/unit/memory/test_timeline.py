@@ -33,28 +33,21 @@ def test_a_tensor_is_alive_from_its_maker_to_its_last_reader_or_the_end(step, ma
     assert trace(make_step("flb", ("gradient", 2, 3, "4"))).live_bytes == (0, 0, 4)
     assert trace(step).live_bytes == (20, 80, 40, 47, 27)
     assert trace(step, {"batch": 10}).live_bytes == (100, 400, 200, 207, 107)
-
-
-def test_the_peak_is_where_most_is_alive_and_the_stash_what_backward_reads_of_forward(step):
-    timeline = trace(step)
-    assert (timeline.peak, timeline.peak_bytes, timeline.stash_bytes) == (1, 80, 40)
-    assert [(tensor.name, size) for tensor, size in timeline.largest_at_peak()] == [("z", 40), ("x", 20), ("y", 20)]
-
-
-def test_an_unknown_dimension_is_an_error(make_step):
     with pytest.raises(ValueError, match=r"2\*heads"):
         make_step("fl", ("x", 0, 1, "2*heads"))
 
 
-def test_phases_add_up_to_the_whole(step):
+def test_peak_stash_phases_and_layers_are_those_of_what_is_alive(step):
+    """The stash is what the backward pass reads of the forward pass.
+
+    Phases add up to the whole, layers to that pass.
+    """
     timeline = trace(step)
+    assert (timeline.peak, timeline.peak_bytes, timeline.stash_bytes) == (1, 80, 40)
+    assert [(tensor.name, size) for tensor, size in timeline.largest_at_peak()] == [("z", 40), ("x", 20), ("y", 20)]
     by_phase = timeline.live_by_phase()
     assert by_phase[Phase.BACKWARD] == (0, 0, 0, 7, 7)
     assert tuple(map(sum, zip(*by_phase.values(), strict=True))) == timeline.live_bytes
-
-
-def test_layers_add_up_to_the_forward_pass(step):
-    timeline = trace(step)
     by_layer = timeline.live_by_layer()
     assert by_layer == {"layer.0": (20,) * 5, "layer.1": (0, 60, 20, 20, 0)}
     assert tuple(map(sum, zip(*by_layer.values(), strict=True))) == timeline.live_by_phase()[Phase.FORWARD]

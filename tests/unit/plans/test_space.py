@@ -42,29 +42,23 @@ def test_a_choice_of_another_form_is_refused(text):
         Choice.parse(text)
 
 
-def test_a_plan_of_several_choices_is_known_by_all_of_them():
+def test_neither_a_plan_nor_a_config_depends_on_the_order_of_its_choices():
     plan = plan_of_id("gelu:drop,cast:keep_half,gelu:drop")
     assert plan.id == plan_of_id("cast:keep_half,gelu:drop").id == "cast:keep_half,gelu:drop"
     assert plan_of_id(plan.id) == plan
-
-
-def test_a_config_does_not_depend_on_the_order_of_its_choices():
     configs = {Config.parse(order) for order in itertools.permutations(TEXTS)}
     assert len(configs) == 1
     assert {config.hash for config in configs} == {Config.parse(TEXTS).hash}
     assert Config.parse(Config.parse(TEXTS).texts) == Config.parse(TEXTS)
 
 
-def test_a_hash_is_the_same_in_every_process():
+def test_a_hash_is_the_same_in_every_process_and_another_for_every_config():
     """Two interpreters with other seeds for their own hashes agree on a config's, which is how a study is resumed."""
     program = f"from autorecompute.plans import Config; print(Config.parse({TEXTS}).hash)"
     for seed in ("1", "2"):
         environment = {**os.environ, "PYTHONHASHSEED": seed}
         printed = subprocess.check_output([sys.executable, "-c", program], env=environment, text=True)
         assert printed.strip() == Config.parse(TEXTS).hash
-
-
-def test_different_configs_have_different_hashes():
     subsets = [Config.parse(texts) for n in range(5) for texts in itertools.combinations(TEXTS, n)]
     others = [Config.parse([text]) for text in ("h.*.mlp:keep_matmul", "h.*.mlp:checkpoint:2", "h.*.mlp:checkpoint:3")]
     assert len({config.hash for config in subsets + others}) == len(subsets) + len(others) == 19
@@ -88,7 +82,7 @@ def test_switching_a_plan_on_replaces_what_excludes_it():
     assert NESTED.with_plan(Config.of([MLP, NORM]), BLOCK) == Config.of([BLOCK])
 
 
-def test_a_plan_is_on_at_some_of_its_occurrences():
+def test_a_plan_is_on_at_some_of_its_occurrences_and_has_no_needless_count():
     config = NESTED.with_plan(Config(), BLOCK, 2)
     assert config.texts == ["h.*:checkpoint:2"]
     assert (config.count_of(BLOCK), config.share_of(BLOCK)) == (2, 2 / 6)
@@ -96,9 +90,6 @@ def test_a_plan_is_on_at_some_of_its_occurrences():
     assert NESTED.with_plan(config, BLOCK, 5).texts == ["h.*:checkpoint:5"]
     assert NESTED.with_plan(config, BLOCK, 6) == NESTED.with_plan(config, BLOCK) == Config.of([BLOCK])
     assert config.without_plan(BLOCK).is_none
-
-
-def test_a_normal_config_has_no_needless_count():
     config = Config.parse(["h.*.mlp:checkpoint:6", "h.*.norm:drop:0"])
     assert NESTED.normalize(config) == Config.of([MLP])
     assert NESTED.normalize(Config.parse(["h.*:checkpoint:3"])).texts == ["h.*:checkpoint:3"]
@@ -133,7 +124,7 @@ def test_an_opaque_preset_is_no_mix_of_plans():
     assert space.describe(opaque) == "by itself"
 
 
-def test_a_config_is_described_by_the_fewer_of_its_plans():
+def test_a_config_is_described_by_the_fewer_of_its_plans_by_what_covers_others_and_by_counts():
     plans = tuple(make_plan(f"Node{index}+:1") for index in range(8))
     space = Space(plans=plans)
     assert space.describe(Config()) == "none"
@@ -147,9 +138,6 @@ def test_a_config_is_described_by_the_fewer_of_its_plans():
     names = ("cast:drop", "cast:keep_half", "gelu:drop", "softmax:drop", "dropout:drop")
     space = Space(plans=tuple(map(make_plan, names)))
     assert space.describe(space.all_on.without_plan(space.plans[2])) == "all but gelu"
-
-
-def test_what_covers_others_is_called_by_its_name_and_a_count_is_told():
     parts = [make_plan(f"h.*.part{number}:drop") for number in range(3)]
     space = Space(plans=(BLOCK, *parts), covers={"h.*": tuple(site for part in parts for site in part.sites)})
     assert space.describe(space.all_on) == "h.*"

@@ -65,25 +65,22 @@ def test_no_word_of_a_user_becomes_markup(keep, read, page, trials, answer):
     assert [tag for tag, _ in page.elements].count("script") == 1
 
 
-def test_nothing_comes_from_elsewhere(page):
-    """The page names no address, has no style at an element, and forbids everything but its own style and script."""
+def test_nothing_comes_from_elsewhere_and_drawings_share_no_identifier(page, trials):
+    """The page names no address, has no style at an element, and forbids everything but its own style and script.
+
+    A mark of the chart tells its trial.
+    """
     (policy,) = (a["content"] for tag, a in page.elements if a.get("http-equiv") == "Content-Security-Policy")
     assert policy.startswith("default-src 'none'")
     assert "unsafe" not in policy
     assert page.values("style") == page.values("src") == []
     assert set(re.findall(r"https?://[\w./]+", page.html)) <= {"http://www.w3.org/2000/svg"}
-
-
-def test_drawings_share_no_identifier(page):
     names = page.values("id")
     assert len(names) == len(set(names))
     targets = [link.removeprefix("#") for link in page.values("href") if link.startswith("#")]
     clips = [clip.removeprefix("url(#").removesuffix(")") for clip in page.values("clip-path")]
     assert {*targets, *clips} <= set(names)
     assert len(page.values("aria-label")) > 3
-
-
-def test_a_mark_of_the_chart_tells_its_trial(page, trials):
     titles = re.findall(r"<title>(\d+): [^<]*\n[^<]*MiB, [^<]*</title>", page.html)
     assert set(map(int, titles)) == {trial.number for trial in trials if trial.measurement.peak_bytes is not None}
 

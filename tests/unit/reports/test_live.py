@@ -82,15 +82,14 @@ def test_without_a_terminal_each_event_is_a_plain_line_with_its_figures(watch):
     assert failed.split("] ")[1].split() == ["3", "all", "plans", "-", "-", "oom", *["no", "memory"] * 20]
 
 
-def test_without_a_reference_a_trial_is_told_in_samples_a_second(make_trial):
+def test_a_trial_without_a_reference_is_told_in_samples_a_second_and_what_all_workers_measured_as_such(
+    make_trial, make_detection
+):
     """No recompute runs out of memory on a card as a rule: there is no share of it then."""
     console = Console(file=io.StringIO(), width=200, highlight=False)
     with LiveView(console) as view:
         view.trial_ended(make_trial(step_seconds=(0.5,), marks=("host busy: 1.4 of 2 cores by others",)))
     assert console.file.getvalue().rstrip().endswith("64.0 samples/s  ok host busy: 1.4 of 2 cores by others")
-
-
-def test_what_all_workers_measured_is_not_told_as_an_earlier_sessions(make_detection, make_trial):
     console = Console(file=io.StringIO(), width=200, highlight=False)
     view = LiveView(console, is_shared=True)
     view.detected(make_detection(), 600 * MIB, known_trials=[make_trial()], budget=40, deadline_seconds=math.inf)
@@ -209,13 +208,10 @@ def test_too_little_is_not_drawn(searched, make_trial):
     assert len(draw_plane(same, 665 * MIB, width=60, height=6)) == 7
 
 
-def test_a_terminal_without_unicode_gets_ascii(begin, searched):
+def test_a_terminal_without_unicode_gets_ascii_and_a_low_one_words_alone(begin, searched):
     _, drawn = begin(searched, encoding="ascii")
     assert "".join(drawn()).isascii()
     assert "*" in "".join(drawn())
-
-
-def test_a_low_terminal_gets_words_alone(begin, searched):
     assert len(begin(searched, height=12)[1]()) == 3
 
 

@@ -62,12 +62,15 @@ def trials(make_trial, expected):
 
 
 @pytest.mark.parametrize("name", DOCUMENTS)
-def test_every_schema_is_one_and_describes_every_field(name):
+def test_every_schema_is_one_describes_every_field_and_keeps_documented_keys(name):
     schema = schema_of(name)
     Draft202012Validator.check_schema(schema)
     for part in (schema, *schema["$defs"].values()):
         assert part.get("additionalProperties") is not False
         assert all(field["description"] for field in part.get("properties", {}).values())
+    documented = json.loads(KEYS.read_text())[name]
+    wanted = {path for key, inner in documented.items() for path in (key, *(f"{key}.{path}" for path in inner))}
+    assert wanted - set(paths(keys(schema, schema["$defs"]))) == set()
 
 
 def keys(schema, kinds):
@@ -85,14 +88,6 @@ def paths(tree, before=""):
         yield from paths(inner, f"{before}{key}.")
 
 
-@pytest.mark.parametrize("name", DOCUMENTS)
-def test_documented_keys_stay(name):
-    documented = json.loads(KEYS.read_text())[name]
-    wanted = {path for key, inner in documented.items() for path in (key, *(f"{key}.{path}" for path in inner))}
-    schema = schema_of(name)
-    assert wanted - set(paths(keys(schema, schema["$defs"]))) == set()
-
-
 @pytest.mark.parametrize(("name", "kind"), [("tune", "BestConfig"), (ARCHIVE, "Best")])
 def test_numbers_have_their_ranges(name, kind):
     told = schema_of(name)["$defs"][kind]["properties"]
@@ -108,9 +103,17 @@ def test_a_schema_is_printed(name, capsys, monkeypatch):
     assert json.loads(capsys.readouterr().out) == schema_of(name)
 
 
-def test_an_answer_is_as_the_schema_says(full_result, make_result, trials):
+def test_what_is_printed_is_as_the_schema_says(full_result, make_result, trials):
     check("tune", codec.dumps(Answer.of(full_result, trials, rendered(full_result))))
     check("tune", codec.dumps(Answer.of(dataclasses.replace(make_result(), best=None), [], None)))
+    lines = [CheckLine(what=verdict, stored="1", here="2", verdict=verdict) for verdict in CheckVerdict]
+    known = {"valid": True, "study": "bert", "config": "all", "command": ("python", "train.py"), "lines": tuple(lines)}
+    figures = {"peak_bytes": MIB, "samples_per_second": 64.0, "relative_throughput": 0.9}
+    for measured in ({}, figures):
+        check("check", codec.dumps(CheckReport(**known, limit_bytes=MIB, **measured)))
+    check("emit", RENDERERS["json"](dataclasses.replace(full_result, curve=()), rendered(full_result)))
+    found = {"any": [Finding(name="torch", status=status, found="2.13") for status in Status]}
+    check("doctor", codec.dumps(Installation.of(found)))
 
 
 def test_an_answer_has_all_figures_of_the_last_screen(make_result, trials):
@@ -134,38 +137,18 @@ def printed(call, keep, make_space, full_result, trials):
     return printed
 
 
-def test_a_study_is_as_the_schema_says(printed):
+def test_studies_and_their_list_are_as_the_schema_says(printed):
+    StudyFolder("torn").prepare()
+    (StudyFolder("torn").path / "study.json").write_text("{")
+    listed = printed("studies", "list", "--json")
+    check("studies", listed)
+    assert [study["study"] for study in json.loads(listed)["studies"]] == ["bert", "large", "torn"]
     for arguments in (["bert"], ["large"], ["bert", "--why"], ["large", "--why"]):
         check("show", printed("show", *arguments, "--json"))
     check("show", json.dumps({**json.loads(printed("show", "large", "--json")), "nearest": None}))
     printed("studies", "export", "bert", "-o", "bert.jsonl")
     printed("studies", "import", "bert.jsonl", "--study", "again")
     check("show", printed("studies", "show", "again", "--json"))
-
-
-def test_the_list_is_as_the_schema_says(printed):
-    StudyFolder("torn").prepare()
-    (StudyFolder("torn").path / "study.json").write_text("{")
-    listed = printed("studies", "list", "--json")
-    check("studies", listed)
-    assert [study["study"] for study in json.loads(listed)["studies"]] == ["bert", "large", "torn"]
-
-
-def test_a_check_is_as_the_schema_says():
-    lines = [CheckLine(what=verdict, stored="1", here="2", verdict=verdict) for verdict in CheckVerdict]
-    known = {"valid": True, "study": "bert", "config": "all", "command": ("python", "train.py"), "lines": tuple(lines)}
-    figures = {"peak_bytes": MIB, "samples_per_second": 64.0, "relative_throughput": 0.9}
-    for measured in ({}, figures):
-        check("check", codec.dumps(CheckReport(**known, limit_bytes=MIB, **measured)))
-
-
-def test_what_is_emitted_is_as_the_schema_says(full_result):
-    check("emit", RENDERERS["json"](dataclasses.replace(full_result, curve=()), rendered(full_result)))
-
-
-def test_what_the_doctor_finds_is_as_the_schema_says():
-    found = {"any": [Finding(name="torch", status=status, found="2.13") for status in Status]}
-    check("doctor", codec.dumps(Installation.of(found)))
 
 
 def plain_of(record):

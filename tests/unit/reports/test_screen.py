@@ -96,14 +96,11 @@ def test_what_is_expected_or_unknown_is_told_from_what_was_measured(show, make_r
         assert [word for word in words if word not in row] == []
 
 
-def test_the_fastest_others_are_the_runners_up(show, make_result, trials):
+def test_the_fastest_others_are_the_runners_up_on_a_card_by_their_steps(show, make_result, trials):
+    """Without recompute the batch ran out of memory there, so that nothing has a relative throughput."""
     lines = show(make_result(trials[4].config), trials)
     names = [line.removeprefix("runner-up").split("  ")[1].strip() for line in lines if line.startswith("runner-up")]
     assert names == [trials[place].description for place in (5, 3, 2)]
-
-
-def test_runners_up_on_a_card_are_the_fastest_by_their_steps(make_result, trials):
-    """Without recompute the batch ran out of memory there, so that nothing has a relative throughput."""
     alone = [dataclasses.replace(one, reference_seconds=None, reference_cpu_seconds=None) for one in trials if one.fits]
     alone.sort(key=lambda trial: trial.measurement.median_step_seconds)
     found = runners_up(make_result(alone[0].config, raced={}), alone[::-1])
@@ -178,14 +175,11 @@ def test_a_search_that_ended_early_speaks_of_the_best_so_far(show, make_result, 
     assert ("does not pay so far" in text and "the best found so far" in text) == end.is_early
 
 
-def test_nothing_is_to_be_pasted_where_nothing_fits(show, make_result):
+def test_nothing_is_to_be_pasted_where_nothing_fits_and_nothing_to_be_set_where_none_is_needed(show, make_result):
     text = "\n".join(show(dataclasses.replace(make_result(verdict=Verdict.NO_FIT), best=None)))
     assert "no fit" in text
     assert "export" not in text
     assert "train with it" not in text
-
-
-def test_nothing_is_to_be_set_where_recompute_is_not_needed(show, make_result):
     lines = show(make_result(of_best={"config": Config()}))
     assert not any(line.strip().startswith(("export", "or, ", "#")) for line in lines)
     assert any("autorecompute run bert -- python train.py" in line for line in lines)
@@ -298,15 +292,12 @@ def predicted(make_trial, expected):
     return make
 
 
-def test_errors_of_predictions_are_of_the_expected(predicted, make_trial):
+def test_predictions_are_summed_up_in_a_line_with_errors_of_the_expected(predicted, make_trial):
     trial = predicted(110, 1.0)
     assert peak_error(trial) == pytest.approx(0.1)
     assert step_error(trial) == pytest.approx(-0.2)
     assert peak_error(make_trial(peak_bytes=1)) is None
     assert step_error(dataclasses.replace(trial, reference_seconds=None)) is None
-
-
-def test_predictions_are_summed_up_in_a_line(predicted, make_trial):
     line = summarise([predicted(104, 1.25), predicted(90, 1.25), predicted(101, 1.5), make_trial()]).sentence
     assert "peaks 4.0% off in the median and 10.0% at worst, 2 of 3 within" in line
     assert line.endswith("step times 0.0% off in the median, 2 of 3 within theirs")
@@ -342,11 +333,23 @@ def assert_whole(lines, width, words):
 
 
 @WIDTHS
-def test_the_answer_is_whole_at_any_width(show, result, width):
+def test_the_answer_a_curve_and_knobs_are_whole_at_any_width(show, result, width):
     lines = lines_before(show(result, width=width), "verdict")
     assert_whole(lines, width, [NAME, "every second block", "all on", "baseline none", "confirmed"])
     for figure in ("700 MiB", "15924.4 samples/s", "0.69x (0.46-1.07)", "~512 MiB", "~0.80x", "expected, not measured"):
         assert any(figure in line for line in lines)
+    figures = Figures(outcome=Outcome.OK, batch=32, samples_per_second=15095.1, peak_bytes=600 * MIB)
+    recomputed = Recomputed(study="bert-b32", description="blocks.*/layer_norm", figures=figures, config=Config())
+    curve = (CurvePoint(batch=32, without=figures, recomputed=recomputed),)
+    knob = KnobFigures(
+        name="expandable_segments", outcome=Outcome.OK, kept=True, throughput_ratio=1.08, low=1.05, high=1.11,
+        peak_bytes=610 * MIB, base_peak_bytes=600 * MIB,
+    )  # fmt: skip
+    lines = show(dataclasses.replace(result, curve=curve, knobs=(knob,)), width=width)
+    assert_whole(lines_before(lines, "verdict"), width, ["32", "15095.1", "600 MiB", "blocks.*/layer_norm"])
+    assert_whole(
+        lines_before(lines, "train with"), width, ["expandable_segments", "1.08x", "1.05-1.11", "610 +10", "kept"]
+    )
 
 
 @WIDTHS
@@ -366,19 +369,3 @@ def test_a_narrow_terminal_does_without_what_matters_least(table, make_trial, ex
     texts = ["\n".join(table([trial], width)) for width in (200, 80, 60)]
     assert ["presets" in text for text in texts] == [True, False, True]
     assert ["config" in text for text in texts] == [True, True, False]
-
-
-@WIDTHS
-def test_a_curve_and_knobs_are_whole_at_any_width(show, result, width):
-    figures = Figures(outcome=Outcome.OK, batch=32, samples_per_second=15095.1, peak_bytes=600 * MIB)
-    recomputed = Recomputed(study="bert-b32", description="blocks.*/layer_norm", figures=figures, config=Config())
-    curve = (CurvePoint(batch=32, without=figures, recomputed=recomputed),)
-    knob = KnobFigures(
-        name="expandable_segments", outcome=Outcome.OK, kept=True, throughput_ratio=1.08, low=1.05, high=1.11,
-        peak_bytes=610 * MIB, base_peak_bytes=600 * MIB,
-    )  # fmt: skip
-    lines = show(dataclasses.replace(result, curve=curve, knobs=(knob,)), width=width)
-    assert_whole(lines_before(lines, "verdict"), width, ["32", "15095.1", "600 MiB", "blocks.*/layer_norm"])
-    assert_whole(
-        lines_before(lines, "train with"), width, ["expandable_segments", "1.08x", "1.05-1.11", "610 +10", "kept"]
-    )

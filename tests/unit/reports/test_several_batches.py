@@ -39,7 +39,7 @@ def result(make_result, make_space):
     return make_result(curve=curve, comparison=comparison)
 
 
-def test_every_batch_has_its_row(show, result, make_result):
+def test_every_batch_has_its_row_and_how_recompute_compares_is_told_with_its_doubt(show, result, make_result):
     """What does not fit is in brackets, and the answer's batch has a star."""
     rows = [line.split() for line in show(result)]
     assert ["8", "88.4", "400", "MiB"] in rows
@@ -47,9 +47,6 @@ def test_every_batch_has_its_row(show, result, make_result):
     assert ["64", "-", "-", "-", "901", "MiB", "no", "config", "fits", "bert-b64"] in rows
     assert "by batch" in "\n".join(show(result))
     assert "by batch" not in "\n".join(show(make_result()))
-
-
-def test_how_recompute_compares_is_told_with_its_doubt(show, result):
     (line,) = [line for line in show(result) if " pair" in line]
     for words in ("1.04x", "(1.01-1.08)", "3 pairs", "too close"):
         assert words in line

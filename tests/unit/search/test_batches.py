@@ -138,11 +138,6 @@ def test_the_answer_is_near_the_best_there_is():
         assert found >= 0.96 * max(map(speed_of, every))
 
 
-def test_where_larger_batches_gain_nothing_one_tuning_is_enough():
-    device = Device(start_seconds=0.01).explore(BatchChooser(*LIMITS))
-    assert len(device.tuned) == 1
-
-
 def test_where_throughput_falls_with_the_batch_smaller_ones_are_measured():
     class Slower(Device):
         def _without(self, batch):
@@ -175,27 +170,21 @@ def test_the_first_batch_that_may_fit_has_all_trials_and_all_the_time():
     assert BatchChooser(*LIMITS).expected([point_of(4), failed]) > 1
 
 
-def test_where_nothing_fits_without_recompute_batches_begin_with_it():
+def test_where_nothing_fits_without_recompute_batches_begin_with_it_and_end_where_none_fits():
     device = Device(sample_bytes=12000, least_bytes=3000, start_seconds=100.0).explore(BatchChooser(*LIMITS))
     assert not any(point.fits_without for point in device.curve)
     assert any(point.fits_with for point in device.curve)
     assert len(device.tuned) <= MOST_TUNED
-
-
-def test_where_nothing_fits_at_all_the_search_ends():
     device = Device(sample_bytes=90000, least_bytes=50000).explore(BatchChooser(*LIMITS))
     assert not any(point.fits_with for point in device.curve)
     assert len(device.curve) <= 8
 
 
-def test_a_list_is_measured_as_it_is():
+def test_a_list_is_measured_as_it_is_and_only_a_listed_batch_may_be_the_answer():
     device = Device(sample_bytes=100).explore(BatchChooser(*LIMITS, listed=(10, 90, 110, 200, 400)))
     assert [point.batch for point in device.curve] == [10, 90, 110, 200, 400]
     assert device.tuned == [110, 200, 400]
     assert [point.fits_with for point in device.curve] == [False, False, True, True, False]
-
-
-def test_only_a_listed_batch_may_be_the_answer():
     assert BatchChooser(*LIMITS, listed=(8, 16)).may_answer(8)
     assert not BatchChooser(*LIMITS, listed=(8, 16)).may_answer(12)
     assert BatchChooser(*LIMITS).may_answer(12)
@@ -220,14 +209,14 @@ def test_micro_batches_with_recompute_are_tuned_as_long_as_they_may_win():
     assert best.batch in device.tuned
 
 
-def test_nothing_is_tuned_where_a_pass_costs_nothing_of_its_own():
-    device = Device(start_seconds=0.0).explore(micro(divisors(256), start=64, overheads={128: 0.2, 256: 0.3}))
-    assert device.tuned == []
-
-
-def test_what_is_forecast_to_fit_with_nothing_is_left_out():
-    device = Device(start_seconds=3.0).explore(micro(divisors(512), start=64, overheads={128: 0.1}))
-    assert device.tuned == [128]
+@pytest.mark.parametrize(
+    ("start_seconds", "total", "overheads", "tuned"),
+    [(0.0, 256, {128: 0.2, 256: 0.3}, []), (3.0, 512, {128: 0.1}, [128])],
+    ids=["a pass costs nothing of its own", "nothing fits the others"],
+)
+def test_only_what_may_pay_and_is_forecast_to_fit_is_tuned(start_seconds, total, overheads, tuned):
+    device = Device(start_seconds=start_seconds).explore(micro(divisors(total), start=64, overheads=overheads))
+    assert device.tuned == tuned
 
 
 def test_where_no_micro_batch_fits_without_recompute_the_smallest_are_tuned():
@@ -235,8 +224,3 @@ def test_where_no_micro_batch_fits_without_recompute_the_smallest_are_tuned():
     assert device.plain == []
     assert device.tuned == [1, 2, 4]
     assert max(device.curve, key=speed_of).batch == 2
-
-
-@pytest.mark.parametrize(("number", "expected"), [(1, (1,)), (12, (1, 2, 3, 4, 6, 12)), (61, (1, 61))])
-def test_divisors(number, expected):
-    assert divisors(number) == expected

@@ -62,14 +62,11 @@ def test_every_subset_of_the_plans_is_there_once_and_found_in_its_place(make_tow
     assert [sum(line) for line in candidates.switches] == [len(config.choices) for config in configs]
 
 
-def test_both_options_of_a_subgraph_are_never_together(list_candidates):
+def test_both_options_of_a_subgraph_and_plans_that_share_rows_make_no_config_twice(list_candidates):
     plans = [plan_of_id(key) for key in ("Node0+:1:-1", "Node0+:2:-1", "Node1+:1:-1", "Node2+:1:-1")]
     configs = configs_of(list_candidates(Space(plans=tuple(plans))))
     assert len(configs) == len(set(configs)) == 3 * 2 * 2
     assert all(any(config.has(plan) for config in configs) for plan in plans)
-
-
-def test_plans_that_share_rows_make_no_config_twice(list_candidates):
     space = Space(plans=(plan_of_id("Node0+:1:-1"), plan_of_id("Node0+:1:-1,Node1+:1:-1")))
     assert sorted(len(config.choices) for config in configs_of(list_candidates(space, [1, 1]))) == [0, 1, 2]
 
@@ -218,13 +215,10 @@ def test_a_mix_that_failed_makes_each_of_its_plans_as_doubtful(judge):
     assert chance(norm=None) == 1
 
 
-def test_what_several_failures_have_in_common_is_to_blame(judge):
+def test_what_is_left_or_common_to_several_failures_is_to_blame(judge):
     chance = judge((mix(norm=None, head=None), Outcome.CRASH), (mix(gelu=None, head=None), Outcome.CRASH))
     assert chance(head=None) == 0
     assert chance(gelu=None) == chance(norm=2) == 1
-
-
-def test_what_is_left_when_the_others_worked_is_to_blame(judge):
     chance = judge((mix(norm=None, head=None), Outcome.SCRIPT_ERROR), (mix(gelu=3, head=None), Outcome.OVER_LIMIT))
     assert chance(norm=1) == 0
     assert chance(gelu=None, head=None) == 1

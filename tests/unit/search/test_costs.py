@@ -25,27 +25,18 @@ def trial(config, compile_seconds, outcome=Outcome.OK):
     return Trial(number=0, config=config, description="", reason="", measurement=measured, overhead_seconds=1.0)
 
 
-def test_costs_are_those_that_were_measured():
+def test_costs_are_those_that_were_measured_and_what_configs_share_is_made_once():
+    """A trial that failed may have ended before it was compiled; without needs all trials cost the same."""
     cost_of = relative_costs([trial(NONE, 80), trial(ONE, 8)], by_itself)
     assert (cost_of(TWO), cost_of(ONE)) == (3, 1)
     assert relative_costs([trial(NONE, 80)], by_itself)(TWO) == 21
-
-
-def test_what_configs_share_is_made_once():
     known = [trial(NONE, 0), trial(Config.parse(["a:b"]), 20), trial(Config.parse(["c:d"]), 8)]
     cost_of = relative_costs(known, by_choice)
     assert cost_of(Config.parse(["a:b", "c:d"])) == 1
     assert cost_of(Config.parse(["a:b", "e:f"])) == 3
     assert cost_of(Config.parse(["e:f", "g:h"])) == 5
-
-
-def test_a_trial_that_failed_has_made_nothing_ready():
-    """It may have ended before it was compiled."""
     cost_of = relative_costs([trial(NONE, 8), trial(ONE, 8, Outcome.CRASH)], by_itself)
     assert cost_of(ONE) == 3
-
-
-def test_without_needs_all_trials_cost_the_same():
     assert relative_costs([trial(NONE, 80), trial(ONE, 8)], needs_nothing) is None
     assert relative_costs([], by_itself) is None
 

@@ -69,18 +69,18 @@ def test_the_reference_comes_first_then_the_best_of_the_stored_study_and_no_more
     assert inherited(others) == {}
 
 
-def test_at_a_larger_batch_what_should_not_fit_is_left_out(proposed, stored):
-    # At 24 samples instead of 16 the activations of 360 MiB become 540 MiB.
-    assert inherited(proposed(6, growth=1.5)) == {stored[5].config: "fast trial of study small"}
-
-
-def test_under_a_lower_limit_the_fastest_within_it_are_tried(proposed, stored):
-    roles = dict.fromkeys([stored[4].config, stored[5].config], "fast trial of study small")
-    assert inherited(proposed(6, limit_bytes=480 * MIB)) == roles
-
-
-def test_where_nothing_should_fit_the_least_peak_is_tried(proposed, stored):
-    assert inherited(proposed(4, limit_bytes=200 * MIB)) == {stored[5].config: "least peak of study small"}
+@pytest.mark.parametrize(
+    ("count", "asked", "found"),
+    [
+        (6, {"growth": 1.5}, {5: "fast trial"}),  # at 24 samples, not 16, the activations of 360 MiB become 540 MiB
+        (6, {"limit_bytes": 480 * MIB}, {4: "fast trial", 5: "fast trial"}),
+        (4, {"limit_bytes": 200 * MIB}, {5: "least peak"}),
+    ],
+    ids=["a larger batch", "a lower limit", "nothing should fit"],
+)
+def test_of_a_stored_study_what_should_fit_is_tried_or_the_least_peak(proposed, stored, count, asked, found):
+    told = {stored[place].config: f"{role} of study small" for place, role in found.items()}
+    assert inherited(proposed(count, **asked)) == told
 
 
 def test_a_batch_that_fits_without_recompute_ends_the_search(space, make_prior, make_trial):

@@ -199,15 +199,12 @@ def test_a_machine_that_slows_down_changes_nothing(make_limited):
     assert configs_of(slowing) == configs_of(bench.run())
 
 
-def test_without_a_reference_the_best_is_found_all_the_same(benches):
+def test_without_a_reference_the_best_is_found_and_no_step_time_is_promised(benches, make_limited):
+    """What is relative to whichever trial was the fastest so far cannot be held against a measurement later."""
     for bench in benches:
         bench.limit_to(0.4)
         trials = bench.run(reference_seconds=lambda _number: None)
         assert bench.found_share(trials) > 0.98
-
-
-def test_without_a_reference_no_step_time_is_promised(make_limited):
-    """What is relative to whichever trial was the fastest so far cannot be held against a measurement later."""
     trials = make_limited().run(budget=6, reference_seconds=lambda _number: None)
     assert {trial.prediction.step for trial in trials[1:] if trial.prediction is not None} == {None}
     assert all(trial.prediction.peak_low < trial.prediction.peak_bytes for trial in trials[2:])

@@ -9,10 +9,11 @@ from torch.nn import functional
 
 from autorecompute.backends.torch.check import recompute_check
 from autorecompute.backends.torch.check.recompute_check import (
+    ALL,
     MOST_SHARE,
+    SOME,
     TURNS,
     VARIABLE,
-    Mode,
     RecomputeDiffersError,
     bits_of,
 )
@@ -124,7 +125,7 @@ FAULTS = [
 ]
 
 
-@pytest.mark.parametrize("mode", [Mode.SOME, Mode.ALL])
+@pytest.mark.parametrize("mode", [SOME, ALL])
 @pytest.mark.parametrize("fault", FAULTS, ids=lambda fault: fault[0].__name__)
 def test_a_recompute_that_differs_is_found_within_16_steps_and_taken_back(monkeypatch, caplog, fault, mode):
     kind, config, put_back = fault
@@ -192,7 +193,7 @@ def test_all_is_compared_where_that_costs_little_and_a_part_where_it_does_not(mo
     now = [0.0]
     monkeypatch.setattr(recompute_check.time, "perf_counter", lambda: now[0])
     monkeypatch.setattr(recompute_check, "bits_of", lambda tensor: now.append(now.pop() + seconds / 2) or tensor.sum())
-    watch, compared = watched(Mode.SOME), []
+    watch, compared = watched(SOME), []
     for _ in range(5 * TURNS):
         now[0] += 1.0
         compared.append(watch.begins())

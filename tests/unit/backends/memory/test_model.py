@@ -97,33 +97,29 @@ def model(make_step, plan):
     return OrtMemoryModel(Space(plans=(plan,)), small)
 
 
-def test_only_tensors_grow_with_the_batch(model):
+def test_only_tensors_grow_with_the_batch_and_far_from_what_was_checked_less_is_sure(model):
+    """Noise of a small step is not made large."""
     assert model.forecast(Config(), model.dims).peak_bytes == model.small.peak_bytes
     forecast = model.forecast(Config(), {"batch": 200})
     assert forecast.live_bytes == 400 * MIB
     taken = taken_bytes(model.timeline(Config(), {"batch": 200}))
     assert forecast.peak_bytes == RESTING + taken + 100 * WORKSPACE
-
-
-def test_noise_of_a_small_step_is_not_made_large(model):
     small = dataclasses.replace(model.small, peak_bytes=model.small.peak_bytes + 10 * MIB)
     noisy = OrtMemoryModel(model.space, small)
     far = {"batch": 20_000}
     assert noisy.forecast(Config(), far).peak_bytes < 1.15 * model.forecast(Config(), far).live_bytes
-
-
-def test_far_from_what_was_checked_less_is_sure(model):
     shares = [model.forecast(Config(), {"batch": batch}).error_share for batch in (2, 40, 42)]
     assert shares == [WORST_ERROR, WORST_ERROR, 2 * WORST_ERROR]
 
 
-def test_a_plan_saves_at_the_stash_and_costs_time(model, plan):
+def test_a_plan_saves_at_the_stash_costs_time_and_has_the_tensors_that_it_saves(model, plan):
     ((told, alone, _),) = model.effects({"batch": 2})
     none = model.forecast(Config(), {"batch": 2})
     assert told == plan
     assert none.stash_bytes - alone.stash_bytes == 2 * MIB
     assert none.live_bytes - alone.live_bytes == MIB
     assert alone.recompute_share == pytest.approx(1 / 6)
+    assert model.plans_by_tensor() == {"y": plan, "again": plan}
 
 
 def test_the_largest_batch_is_the_last_that_holds_the_limit(model):
@@ -138,7 +134,3 @@ def test_the_largest_batch_is_the_last_that_holds_the_limit(model):
 def test_the_base_is_what_a_forecast_has_beyond_its_tensors(model, dims):
     tensors = trace(model.profiles[Config()], dims).peak_bytes
     assert model.base_bytes(dims) + tensors == model.forecast(Config(), dims).peak_bytes
-
-
-def test_a_tensor_belongs_to_the_plan_that_saves_it(model, plan):
-    assert model.plans_by_tensor() == {"y": plan, "again": plan}

@@ -111,16 +111,13 @@ def test_for_any_graph_what_is_foretold_is_what_its_own_run_counts(draw_graph, l
         assert written.live_by_phase() == own.live_by_phase()
 
 
-def test_operations_run_in_the_order_of_a_step_with_recompute(layers):
+def test_a_blueprint_is_drawn_from_none_and_all_on_in_the_order_of_a_step_with_recompute(layers):
     """Where ORT has another order without recompute, that one says nothing of all others."""
     plain, full = layers.run(), layers.run(layers.space.all_on)
     *first, last, next_to_last = plain.operations
     swapped = dataclasses.replace(plain, operations=(*first, next_to_last, last))
     assert draw_blueprint(swapped, full).operations == draw_blueprint(plain, full).operations
     assert [op.key for op in draw_blueprint(plain, full).operations] == [op.key for op in plain.operations]
-
-
-def test_a_blueprint_is_drawn_from_none_and_all_on(layers):
     configs = [Config.of(layers.space.plans[:1]), Config(), layers.space.all_on]
     profiles = {config: layers.run(config) for config in configs}
     model = OrtMemoryModel(layers.space, StepProfiles(peak_bytes=1, held_bytes=1, profiles=profiles))
