@@ -52,8 +52,7 @@ class Absent(enum.Enum):
     ABSENT = "absent"
 
 
-ABSENT: Final = Absent.ABSENT
-"""The value of a field that was not asked for."""
+ABSENT: Final = Absent.ABSENT  # the value of a field that was not asked for
 
 
 class Entry(NamedTuple):
@@ -97,15 +96,13 @@ def _entry(name: str, kind: Any, *, is_required: bool) -> Entry:
     return Entry(name, name.rstrip("_"), kind, words, INLINED in notes, is_required)
 
 
-LARGEST_TEXT = 32 * MIB
-"""The largest part of a study is its profiled steps: 0.6 MiB for a BERT of two layers."""
+LARGEST_TEXT = 32 * MIB  # the largest part of a study is its profiled steps: 0.6 MiB for a BERT of two layers
 
 MOST_VALUES = 2_000_000
 """An empty list takes two bytes of text and sixty in memory, so values are counted before they are made."""
 
 DEEPEST = 40
-MOST_DIGITS = 20
-"""A whole number of 64 bits, with its sign."""
+MOST_DIGITS = 20  # a whole number of 64 bits, with its sign
 
 
 class UnreadableError(ValueError):
@@ -210,8 +207,7 @@ def _children(value: Any) -> Any:
     return value if isinstance(value, list) else ()
 
 
-MOST_ENTRIES = 100_000
-"""No step has more operations, and no study more trials."""
+MOST_ENTRIES = 100_000  # no step has more operations, and no study more trials
 
 MOST_NAMES = 1_000
 """Most names in a mapping of a record, such as dimensions, versions or presets: it is printed and compared by lines."""
@@ -347,8 +343,7 @@ def _show(plain: Any) -> str:
     return "null" if plain is None else reprlib.repr(plain)[:60]
 
 
-LONGEST_NAME = 80
-"""Letters of a name that stands in a file, and in a message about it."""
+LONGEST_NAME = 80  # letters of a name that stands in a file, and in a message about it
 
 _READERS: dict[Any, Reader] = {
     Any: lambda plain: plain,

@@ -13,5 +13,4 @@ from __future__ import annotations
 
 from autorecompute.backends.ortmodule.adapter import adapt
 
-REPAIRS = adapt()
-"""Names of the repairs made in this process; empty where none was needed."""
+REPAIRS = adapt()  # names of the repairs made in this process; empty where none was needed

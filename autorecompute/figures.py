@@ -67,8 +67,7 @@ class Ranking:
         return f"{outcome}; the machine was busy with other work: {which} disturbed and counted as no evidence"
 
 
-MOST_TELLING = 3
-"""An interval of a relative throughput whose ends are further apart than this tells nothing."""
+MOST_TELLING = 3  # an interval of a relative throughput whose ends are further apart than this tells nothing
 
 
 def format_relative(ratio: float | None) -> str:
@@ -246,8 +245,7 @@ class Verdict(enum.StrEnum):
     """No config holds the limit."""
 
 
-MARGIN = 0.02
-"""Throughputs closer than this share are as good as equal."""
+MARGIN = 0.02  # throughputs closer than this share are as good as equal
 
 LEAST_RATIO = 1 / (1 + MARGIN)
 """Recompute is said not to pay below this: who asked for the batch is not sent back for less than the margin."""

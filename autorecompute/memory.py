@@ -35,8 +35,7 @@ if TYPE_CHECKING:
     from autorecompute.plans import Choice
 
 
-MOST_DIMENSIONS = 64
-"""As many as a tensor of PyTorch can have."""
+MOST_DIMENSIONS = 64  # as many as a tensor of PyTorch can have
 
 _LAYER = re.compile(r"(?:^|/)([^/]*[a-zA-Z_][./](?:\d+))(?:/|$)")
 
@@ -208,8 +207,7 @@ def _evaluate(expression: str, dims: tuple[tuple[str, int], ...]) -> int:
     return size
 
 
-MOST_PIECES = 10
-"""So many tensors tell what a peak is made of."""
+MOST_PIECES = 10  # so many tensors tell what a peak is made of
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -338,8 +336,7 @@ class RankPeak:
         return held + self.gathered_bytes + self.activation_bytes
 
 
-STEP_ERROR = 0.005
-"""Error of the added time of one choice whose kernels were timed or counted, as a share of the step."""
+STEP_ERROR = 0.005  # error of the added time of one choice whose kernels were timed or counted, as a share of the step
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -367,8 +364,7 @@ class Forecast:
         return abs(self.peak_bytes - limit_bytes) < self.error_share * self.peak_bytes
 
 
-CHUNK = 4096
-"""Configs that are simulated together: their arrays stay in the processor's cache."""
+CHUNK = 4096  # configs that are simulated together: their arrays stay in the processor's cache
 
 
 @dataclass(frozen=True, slots=True)

@@ -46,8 +46,7 @@ CHECKPOINTING_OF_BLOCKS = "gradient checkpointing"
 NO_LARGER = "no larger batch was made to fit with recompute"
 OWN_ALONE = "with the script's own checkpointing alone"
 
-HOPELESS = 0.05
-"""A preset that is less likely than this to hold the limit leaves nothing open."""
+HOPELESS = 0.05  # a preset that is less likely than this to hold the limit leaves nothing open
 
 
 class SearchEnd(enum.StrEnum):
@@ -297,12 +296,10 @@ class Result:
         return f"{question} is within the noise of {pairs}. {way_out if self.compared else GO_ON}"
 
 
-VARIABLE = "AUTORECOMPUTE_EVIDENCE"
-"""Names the file; unset where no study is behind a config."""
+VARIABLE = "AUTORECOMPUTE_EVIDENCE"  # names the file; unset where no study is behind a config
 
 NAME = "evidence.jsonl"
-LARGEST_FILE = 1 << 20
-"""Bytes that are read: thousands of trainings."""
+LARGEST_FILE = 1 << 20  # bytes that are read: thousands of trainings
 
 
 _taken: list[str] = []

@@ -123,8 +123,7 @@ class CudaMeter:
             yield f"{'' if is_counted else 'about '}{format_bytes(used_bytes)} of other processes on the card"
 
 
-Meter = HostMeter | CudaMeter
-"""Watches the memory of the process it runs in."""
+Meter = HostMeter | CudaMeter  # watches the memory of the process it runs in
 
 
 def meter_for(device_kind: str) -> Meter:

@@ -20,11 +20,7 @@ RESET_HIGH_WATER_MARK = "5"
 
 
 class HostMeter:
-    """The process's resident memory (VmRSS) and its high-water mark (VmHWM).
-
-    Raises:
-        SetupError: the kernel does not let a process reset its high-water mark.
-    """
+    """The process's resident memory (VmRSS) and its high-water mark (VmHWM)."""
 
     def __init__(self) -> None:
         self._libc = ctypes.CDLL(None)

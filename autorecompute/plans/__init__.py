@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING, Annotated, Self
 
 from autorecompute.errors import UsageError
 from autorecompute.files import open_named, shown
-from autorecompute.ranges import AnyBytes, Count, Ratio
+from autorecompute.ranges import PRIVATE, AnyBytes, Bytes, Count, Ratio
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Sequence
@@ -101,11 +101,7 @@ PERCENT = 100
 
 @dataclass(frozen=True, slots=True)
 class Config:
-    """The choices that are on. ``Config()`` recomputes nothing.
-
-    Raises:
-        ValueError: a site comes with two options or two counts.
-    """
+    """The choices that are on. ``Config()`` recomputes nothing."""
 
     choices: frozenset[Choice] = frozenset()
 
@@ -169,14 +165,14 @@ class Config:
 class Activation:
     """One output of an operation that is kept for the backward pass."""
 
-    output: Annotated[int, "Which output of the operation, from 0."]
+    output: Annotated[Count, "Which output of the operation, from 0."]
     shape: Annotated[tuple[str, ...], "Its dimensions, each a number or an expression in symbolic dimensions."]
-    element_bytes: Annotated[int, "Size of an element."]
-    saved_bytes: Annotated[int, "What recomputing saves of each element: all of it, or a part."]
-    reuse_frequency: Annotated[int, "Number of occurrences whose output lies in a buffer that another has left."] = 0
+    element_bytes: Annotated[Bytes, "Size of an element."]
+    saved_bytes: Annotated[int, PRIVATE, "What recomputing saves of each element: all of it, or a part."]
+    reuse_frequency: Annotated[Count, "Number of occurrences whose output lies in a buffer that another has left."] = 0
 
     @property
-    def saved_percent(self) -> float:
+    def saved_percent(self) -> Annotated[Ratio, "The share of it that is saved."]:
         """Return the share that recomputing saves."""
         return PERCENT * self.saved_bytes / self.element_bytes
 
@@ -250,14 +246,9 @@ class Offer:
     worthless: str = ""
 
 
-FEW_PLANS = 2
-"""Up to so many plans a config is named by what it has, or by what it lacks."""
-
-SHOWN_DIGITS = 6
-"""Digits of a config's hash that people are shown."""
-
-NONE, ALL_ON = "none", "all_on"
-"""The presets that every space has."""
+FEW_PLANS = 2  # up to so many plans a config is named by what it has, or by what it lacks
+SHOWN_DIGITS = 6  # digits of a config's hash that people are shown
+NONE, ALL_ON = "none", "all_on"  # the presets that every space has
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -368,17 +359,13 @@ class Space:
 
 
 LONGEST_NUMBER = 9
-LARGEST_FILE = 2**24
-"""Bytes; a list of all plans of a large model takes a thousandth of that."""
+LARGEST_FILE = 2**24  # bytes; a list of all plans of a large model takes a thousandth of that
 
 
 def choose_config(text: str, space: Space, numbered: Sequence[Plan]) -> Config:
     """Return the config of this name.
 
     That is ``all``, a preset like ``none``, numbers of plans like ``1,4``, counted from 1, or a JSON file of choices.
-
-    Raises:
-        UsageError: nothing is called that.
     """
     named = {"all": space.presets[ALL_ON]}
     # A name without its underscore is easier to type.

@@ -18,8 +18,7 @@ if TYPE_CHECKING:
 BATCH, SEQUENCE = "batch", "sequence"
 
 
-DEEPEST = 300
-"""Operators within one another; a sum of as many terms is as deep."""
+DEEPEST = 300  # operators within one another; a sum of as many terms is as deep
 
 _ARGUMENTS = {"floor": (1, 1), "ceiling": (1, 1), "Max": (2, DEEPEST), "Min": (2, DEEPEST), "Mod": (2, 2)}
 """Functions in inferred shapes, with their least and most arguments; sympy has them under the same names."""
@@ -29,8 +28,7 @@ NO_PART = f"an expression holds more than numbers, names, + - * / // % ** and {'
 LONGEST_TEXT = 10_000
 LARGEST_NUMBER = 1 << 63
 LARGEST_EXPONENT = 16
-LARGEST_POWER = 1000
-"""So many factors a product may have when its powers are written out."""
+LARGEST_POWER = 1000  # so many factors a product may have when its powers are written out
 
 _OPERATORS: dict[type[ast.AST], Callable[..., Any]] = {
     ast.Add: operator.add,

@@ -32,8 +32,7 @@ if TYPE_CHECKING:
     from autorecompute.result import Best, Result
     from autorecompute.studies.folder import StudyFolder
 
-ROUGH = 0.05
-"""Median error of peaks above which measurements decide, and people are told so."""
+ROUGH = 0.05  # median error of peaks above which measurements decide, and people are told so
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -120,10 +119,8 @@ class RunnerUp:
 
 
 RUNNERS_UP = 3
-FAR_APART = 1.5
-"""So many times as fast in one process as in another is no matter of a busy moment's noise any more."""
-LOST_SHARE = 0.08
-"""A share of the reserved memory that is worth a sentence."""
+FAR_APART = 1.5  # so many times as fast in one process as in another is no matter of a busy moment's noise any more
+LOST_SHARE = 0.08  # a share of the reserved memory that is worth a sentence
 CARD = "cuda"
 NOT_OUR_COMMAND = "the command came with an archive, from whoever made it: read it before you run it"
 BEST = "best"

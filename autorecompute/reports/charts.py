@@ -30,13 +30,9 @@ if TYPE_CHECKING:
 
 FORMATS = (".png", ".svg", ".pdf")
 
-WIDTH_INCHES, HEIGHT_INCHES = 7.0, 4.5
-"""Each part of a picture."""
-COLUMNS = 220
-"""A timeline has no more points than a screen shows."""
-
-STRIPES, STRIPE_GAP = 16, 0.4
-"""At most so many for the layers, and the width of the line between two, in points."""
+WIDTH_INCHES, HEIGHT_INCHES = 7.0, 4.5  # each part of a picture
+COLUMNS = 220  # a timeline has no more points than a screen shows
+STRIPES, STRIPE_GAP = 16, 0.4  # at most so many for the layers, and the width of the line between two, in points
 
 PICTURE_COLORS: dict[str, str] = {
     Phase.FORWARD: "#4477aa",
@@ -50,11 +46,7 @@ PICTURE_COLORS: dict[str, str] = {
 
 
 def require_picture_file(file: Path) -> None:
-    """Check that a picture can be written there, before anything is done for it.
-
-    Raises:
-        UsageError: the suffix is no format of a picture, or there can be no such file.
-    """
+    """Check that a picture can be written there, before anything is done for it."""
     if file.suffix not in FORMATS:
         endings = f"{', '.join(FORMATS[:-1])} or {FORMATS[-1]}"
         raise UsageError(f"{shown(file)} is no picture: its name must end with {endings}.")
@@ -62,12 +54,7 @@ def require_picture_file(file: Path) -> None:
 
 
 def save_picture(view: PeakView, file: Path) -> None:
-    """Draw both timelines side by side on one scale, and the frontier beside them where it is known.
-
-    Raises:
-        SetupError: matplotlib is not installed, or the disk is full.
-        UsageError: the file cannot be written.
-    """
+    """Draw both timelines side by side on one scale, and the frontier beside them where it is known."""
     try:
         picture = _draw(view, file.suffix)
     except ModuleNotFoundError as error:
@@ -184,8 +171,7 @@ PAGE_COLORS = {name: f"#0a0b{number:02x}" for number, name in enumerate(PALETTE,
 """The colour that matplotlib is given for each variable of the page."""
 
 PAGE_WIDTH_INCHES = 5.4
-ROOM_ABOVE = 1.1
-"""The highest marker is whole below the edge of a chart that ends at this times its value."""
+ROOM_ABOVE = 1.1  # the highest marker is whole below the edge of a chart that ends at this times its value
 
 _VARIABLES = {color: f"var(--{name})" for name, color in PAGE_COLORS.items()}
 

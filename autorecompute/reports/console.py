@@ -46,8 +46,7 @@ WRAPPED = frozenset({NAME, "why", "study"})
 """Columns that may take several lines. The cells of all others stay whole."""
 UNNAMED = frozenset({"", "#", "outcome"})
 """Columns whose cells need no heading beside them in a list."""
-LEAST_WIDTH = 20
-"""So wide is a column at least whose cells are broken into lines."""
+LEAST_WIDTH = 20  # so wide is a column at least whose cells are broken into lines
 GAP = 2
 UNKNOWN = "-"
 HARD_SPACE = "\N{NO-BREAK SPACE}"

@@ -38,8 +38,7 @@ LABEL_WIDTH = 7
 LEAST_TRIALS = 2
 
 FITS, OVER, STAR, LIMIT, AXIS = "●○★┊│"
-TYPED = str.maketrans(FITS + OVER + STAR + LIMIT + AXIS, "ox*:|")
-"""For terminals that know no more than ASCII."""
+TYPED = str.maketrans(FITS + OVER + STAR + LIMIT + AXIS, "ox*:|")  # for terminals that know no more than ASCII
 
 
 def best_of(trials: Sequence[Trial]) -> Trial | None:
@@ -93,8 +92,7 @@ def _place(value: float, low: float, high: float, count: int) -> int:
 DESCRIPTION_WIDTH = 52
 MOST_COLUMNS = 72
 PLANE_LINES = 6
-LEAST_LINES = 18
-"""On a lower terminal the drawing would push the lines away that it stands below."""
+LEAST_LINES = 18  # on a lower terminal the drawing would push the lines away that it stands below
 REFRESHES_PER_SECOND = 2
 _COLORS = {Outcome.OK: "green", Outcome.OVER_LIMIT: "yellow"}
 

@@ -53,12 +53,7 @@ HERE = Path(__file__).parent / "html"
 
 
 def make_page(folder: StudyFolder, page: Path) -> str:
-    """Return the report of a study, finished or not, as one HTML page, its logs linked relative to the page's file.
-
-    Raises:
-        UsageError: there is no such study, or another version of autorecompute made it.
-        SetupError: the study cannot be read, or jinja2 or matplotlib is not installed.
-    """
+    """Return the report of a study, finished or not, as one HTML page, its logs linked relative to the page's file."""
     folder.head()
     try:
         import jinja2  # noqa: F401  (looked for before anything is done)
@@ -224,8 +219,7 @@ def _measured(parts: Sequence[Part]) -> list[str]:
     return sentences
 
 
-STAR = "*"
-"""Stands in a plan's label for the numbers of the layers that it is of."""
+STAR = "*"  # stands in a plan's label for the numbers of the layers that it is of
 
 WHOLE = "all of it"
 
@@ -333,8 +327,7 @@ TRIAL_COLUMNS = (
     "#", "config", "outcome", "peak", "predicted peak", "samples/s", "relative", "step", "spread", "predicted step",
     "why", "log",
 )  # fmt: skip
-WORDS = frozenset({"config", "outcome", "why", "log"})
-"""The headings whose columns are no figures."""
+WORDS = frozenset({"config", "outcome", "why", "log"})  # the headings whose columns are no figures
 
 
 def _trial_rows(parts: Sequence[Part], page: Path) -> list[list[Cell]]:

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Annotated, Any, Literal
 
 from autorecompute.codec import ABSENT, Absent
 from autorecompute.memory import Forecast, Machine, Phase
-from autorecompute.plans import Config, Offer, Plan
+from autorecompute.plans import Activation, Config, Offer, Plan
 from autorecompute.plans.savings import BATCH, evaluate
 from autorecompute.ranges import INLINED, AnyBytes, Bytes, Count, PositiveBytes, PositiveCount, Ratio
 from autorecompute.training_job import Detection
@@ -199,8 +199,7 @@ def _timeline(view: PeakView, timeline: Timeline) -> StepTimeline:
     )
 
 
-DOUBLINGS = (-2, -1, 0, 1, 2)
-"""The table of batches goes so many doublings down and up."""
+DOUBLINGS = (-2, -1, 0, 1, 2)  # the table of batches goes so many doublings down and up
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -277,11 +276,7 @@ class Overview:
 class KeptActivation:
     """An output that is not kept."""
 
-    output: Annotated[Count, "Which output of the operation, from 0."]
-    shape: Annotated[tuple[str, ...], "Its sizes, as expressions in the dimensions."]
-    element_bytes: Annotated[Bytes, "Bytes of one element."]
-    saved_percent: Annotated[Ratio, "Share of it that is saved."]
-    reuse_frequency: Annotated[Count, "Places in which it lies in a buffer that another output has left."]
+    activation: Annotated[Activation, INLINED]
     saving_bytes: Annotated[AnyBytes | None, "What it saves over all places; ``None`` where a dimension is unknown."]
 
 
@@ -395,11 +390,7 @@ def _insights(overview: Overview) -> tuple[Insight, ...]:
                     saving_bytes=evaluate(f"{cluster.occurrences}*({way.saving})", overview.dims),
                     activations=tuple(
                         KeptActivation(
-                            output=activation.output,
-                            shape=activation.shape,
-                            element_bytes=activation.element_bytes,
-                            saved_percent=activation.saved_percent,
-                            reuse_frequency=activation.reuse_frequency,
+                            activation=activation,
                             saving_bytes=evaluate(f"{cluster.occurrences}*{activation.saving}", overview.dims),
                         )
                         for activation in way.activations

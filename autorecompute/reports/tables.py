@@ -109,8 +109,7 @@ def print_nearest(head: Head, nearest: StoredStudy | None) -> None:
     console.print(Text(consequence))
 
 
-NOTE_WIDTH = 80
-"""A file has no edge at which a long note would wrap."""
+NOTE_WIDTH = 80  # a file has no edge at which a long note would wrap
 STYLES = {CheckVerdict.OK: "green", CheckVerdict.FAILS: "bold red", CheckVerdict.DIFFERS: "yellow"}
 
 

@@ -18,8 +18,7 @@ if TYPE_CHECKING:
     from autorecompute.studies.folder import StudyFolder
 
 ANALYSIS_FILE, DETECTION_FILE = "analysis.json", "detection.json"
-MOST_PROFILES = 4
-"""Two are profiled."""
+MOST_PROFILES = 4  # two are profiled
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -130,8 +130,7 @@ def with_own_verdict(result: Result, problem: Problem) -> Result:
 STANDARD_INPUT = "-"
 GZIP_MAGIC = b"\x1f\x8b"
 LARGEST_ARCHIVE = 64 * MIB
-MOST_LINES = 2_500
-"""A study of forty trials takes one or two MiB and a hundred lines; far more is a mistake or malice."""
+MOST_LINES = 2_500  # a study of forty trials takes one or two MiB and a hundred lines; far more is a mistake or malice
 
 MOST_PARAMETERS = 100_000
 """Trials times plans: each is a row in the database of the imported study, and takes about half a millisecond."""

@@ -171,11 +171,7 @@ class StudyFolder:
 
     @classmethod
     def at(cls, place: str) -> StudyFolder:
-        """Return the study that a name in ``./studies``, or the path of its folder, stands for.
-
-        Raises:
-            UsageError: it can be neither.
-        """
+        """Return the study that a name in ``./studies``, or the path of its folder, stands for."""
         path = Path(place).absolute()
         return cls(path.name, path.parent) if "/" in place.removesuffix("/") else cls(place)
 

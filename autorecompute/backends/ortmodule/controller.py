@@ -110,11 +110,7 @@ def write_row(choice: Choice, count: int = ALL_OCCURRENCES) -> str:
 
 
 def read_row(text: str) -> tuple[Choice, int]:
-    """Read ``Gelu+:1:2`` as users write it: the choice, and the number of occurrences it asks for, -1 for all.
-
-    Raises:
-        UsageError: the text is not of that form.
-    """
+    """Read ``Gelu+:1:2`` as users write it: the choice, and the number of occurrences it asks for, -1 for all."""
     match = _ROW.fullmatch(text.strip())
     if match is None:
         raise UsageError(f"'{text}' is no recompute plan. A plan is written like Gelu+:1:-1.")
@@ -263,10 +259,6 @@ def give(config: Config, ort_version: str, plans_file: Path) -> tuple[int, str]:
     """Return ORT's level for a config, and the path of the plans file or the plans; empty where there are none.
 
     ONNX Runtime 1.19 is given the absolute path at which the caller keeps ``plans_file_text(config)``.
-
-    Raises:
-        SetupError: that version reads no config of this form.
-        UsageError: the config cannot be written for that version.
     """
     level, rows = level_of(config), rows_of(config)
     if level not in levels_of(ort_version):
@@ -285,11 +277,7 @@ def give(config: Config, ort_version: str, plans_file: Path) -> tuple[int, str]:
 
 
 def requested_by(environment: Mapping[str, str], *, ort_version: str) -> tuple[int, dict[Choice, int]]:
-    """Read the level and the plans, each with its count, as ORT does: the last of several rows for a subgraph counts.
-
-    Raises:
-        UsageError: they hold what ONNX Runtime of that version cannot read.
-    """
+    """Read the level and the plans with their counts, as ORT does: the last of several rows for a subgraph counts."""
     level_text, text = environment.get(LEVEL_VARIABLE, "0"), environment.get(CONFIG_VARIABLE, "")
     if level_text not in map(str, LEVELS):
         raise UsageError(f"{LEVEL_VARIABLE} is '{level_text}'. Set it to 0, 1 or 2, or unset it.")
@@ -442,12 +430,7 @@ HINTS = (
 
 
 def render(config: Config, *, knobs: Collection[str] = (), versions: Mapping[str, str], folder: Path) -> Emission:
-    """Render the config and the knobs of these names; nothing where neither changes anything.
-
-    Raises:
-        SetupError: that version of ONNX Runtime reads no config of this form.
-        UsageError: the config cannot be written for it, or there is no knob of one of these names.
-    """
+    """Render the config and the knobs of these names; nothing where neither changes anything."""
     plans_file = folder.absolute() / PLANS_FILE
     level, plans = give(config, versions.get("onnxruntime", ""), plans_file)
     if strangers := sorted(set(knobs) - {knob.name for knob in KNOBS}):
@@ -475,11 +458,7 @@ def unmeasured(_config: Config, _versions: Mapping[str, str]) -> Never:
 
 
 def offer(detection: Detection, environment: Mapping[str, str], dims: Mapping[str, int]) -> Offer:
-    """Return ORT's offer at these dimensions, and the plans that these variables switch on.
-
-    Raises:
-        UsageError: they hold what ONNX Runtime of that version cannot read.
-    """
+    """Return ORT's offer at these dimensions, and the plans that these variables switch on."""
     level, asked = requested_by(environment, ort_version=detection.versions["onnxruntime"])
     return make_offer(detection, level, asked, probe_config_of(level, environment), dims)
 

@@ -5,8 +5,7 @@ import sys
 
 from autorecompute.errors import SetupError
 
-OLDEST = "2.6"
-"""The oldest torch that a model is recomputed in."""
+OLDEST = "2.6"  # the oldest torch that a model is recomputed in
 
 
 def is_too_old(version: str) -> bool:
@@ -16,11 +15,7 @@ def is_too_old(version: str) -> bool:
 
 
 def require() -> None:
-    """Check that the torch of this process, where it has imported one, is new enough.
-
-    Raises:
-        SetupError: It is not.
-    """
+    """Check that the torch of this process, where it has imported one, is new enough."""
     version = getattr(sys.modules.get("torch"), "__version__", OLDEST)
     if is_too_old(version):
         raise SetupError(

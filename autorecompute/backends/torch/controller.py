@@ -152,8 +152,7 @@ class KeepRandomNumbers(CustomGraphPass):
         return type(self).__qualname__
 '''
 
-STEPS = {CHECKPOINT: 1, EVERY_2ND: 2}
-"""From one module to the next."""
+STEPS = {CHECKPOINT: 1, EVERY_2ND: 2}  # from one module to the next
 
 OWN_CHECKPOINTING = """\
 # Measured with the script's own checkpointing off: take gradient_checkpointing=True, activation_checkpointing=True or
@@ -177,8 +176,7 @@ CARDS, find_card = tuple(cards.CARDS), cards.find_card
 
 PLANS_FILE = "plans.json"
 SWITCHED_OFF = "was off while this was measured; the plans file switches it off, in whichever script reads that"
-MODEL = "model"
-"""Under this name a detection's versions say which model it was."""
+MODEL = "model"  # under this name a detection's versions say which model it was
 
 KNOBS: tuple[Knob, ...] = ()
 HINTS: tuple[Knob, ...] = ()
@@ -190,11 +188,7 @@ STATES = 2
 
 
 def render(config: Config, *, knobs: Collection[str] = (), versions: Mapping[str, str], folder: Path) -> Emission:
-    """Render the config, with the allocator that it was measured with.
-
-    Raises:
-        UsageError: a knob is asked for.
-    """
+    """Render the config, with the allocator that it was measured with."""
     if knobs:
         raise UsageError(f"This autorecompute knows no setting '{min(knobs)}'. Tune again without --knobs.")
     variables = allocator_of(versions)
@@ -213,12 +207,7 @@ def render(config: Config, *, knobs: Collection[str] = (), versions: Mapping[str
 
 
 def script(config: Config, versions: Mapping[str, str]) -> str:
-    """Return Python source that imports torch alone, with a function ``apply_recompute(model)``.
-
-    Raises:
-        UsageError: the config recomputes more than whole modules, or checkpoints a compiled model, or the model is not
-            known.
-    """
+    """Return Python source that imports torch alone, with a function ``apply_recompute(model)``."""
     model = versions.get(MODEL, "")
     if model.endswith(COMPILED):
         return _write_budget(config)
@@ -264,21 +253,13 @@ def _is_replaced(versions: Mapping[str, str]) -> bool:
 
 
 def planned(environment: Mapping[str, str]) -> Config | None:
-    """Return the config in the file of plans, where that says that nobody measured it.
-
-    Raises:
-        UsageError: the file cannot be read.
-    """
+    """Return the config in the file of plans, where that says that nobody measured it."""
     wanted = requested(environment)
     return wanted.config if wanted is not None and wanted.is_unmeasured else None
 
 
 def offer(detection: Detection, environment: Mapping[str, str], dims: Mapping[str, int]) -> Offer:
-    """Return the offer at these dimensions, and the plans that these variables switch on.
-
-    Raises:
-        UsageError: the file that they name cannot be read.
-    """
+    """Return the offer at these dimensions, and the plans that these variables switch on."""
     wanted = requested(environment)
     config = wanted.config if wanted is not None else Config()
     occurrences = {choice: plan.occurrences for plan in detection.plans for choice in plan.choices}
@@ -365,11 +346,7 @@ def memory_of(detection: Detection) -> TorchMemoryModel | None:
 
 
 def rough_memory_of(detection: Detection) -> MemoryModel | None:
-    """Return a memory model of every config from one forward pass; ``None`` where it tells nothing.
-
-    Raises:
-        SetupError: no peak is known beforehand, or a compilation would hold up the training for each config.
-    """
+    """Return a memory model of every config from one forward pass; ``None`` where it tells nothing."""
     extra = TorchDetection.of(detection)
     if extra.is_compiled:
         raise SetupError(

@@ -133,8 +133,7 @@ def _reach(start: Operation, maker: Mapping[str, Operation], stops: set[str]) ->
     return seen
 
 
-COPY = "_recompute"
-"""Ending of the name of a recomputed value."""
+COPY = "_recompute"  # ending of the name of a recomputed value
 
 
 def write_out(blueprint: Blueprint, config: Config) -> StepProfile:

@@ -27,8 +27,7 @@ FIRST_REGION_BYTES = MIB
 LARGEST_DEAD_BYTES = 128 * MIB
 """A chunk is split, however little is left of it in proportion, where so much would lie dead."""
 
-_SPAN = 1 << 60
-"""Addresses from one region's beginning to the next one's: regions never touch."""
+_SPAN = 1 << 60  # addresses from one region's beginning to the next one's: regions never touch
 
 
 def taken_bytes(timeline: Timeline) -> int:

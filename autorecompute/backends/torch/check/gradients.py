@@ -41,8 +41,7 @@ if TYPE_CHECKING:
     _Run = Callable[[Sequence[Tensor]], list[Tensor]]
 
 
-_A_TENSOR = object()
-"""Stands where a block returned one."""
+_A_TENSOR = object()  # stands where a block returned one
 
 
 @contextlib.contextmanager
@@ -128,8 +127,7 @@ Part = tuple[str, int]
 
 LOSS, BUFFER = "the loss", "buffer "
 
-SAMPLE = 2**20
-"""So many numbers of each gradient are compared where memory is short."""
+SAMPLE = 2**20  # so many numbers of each gradient are compared where memory is short
 
 
 @dataclass(frozen=True)
@@ -235,8 +233,7 @@ def _show(see: _See, name: str, gradient: Tensor) -> Tensor | None:
 REPEATS = 3
 """So often a step without recompute is held against itself where gradients differ: the luck of one is no measure."""
 
-SEEDS = (20_230, 20_231)
-"""A step is compared from each."""
+SEEDS = (20_230, 20_231)  # a step is compared from each
 
 SCALES = (2.0**14, 2.0**8)
 """Of the loss, where gradients are in float16, whose smallest steps a mean over many tokens comes close to."""

@@ -5,7 +5,6 @@ from __future__ import annotations
 import collections
 import contextlib
 import dataclasses
-import enum
 import functools
 import logging
 import math
@@ -83,14 +82,12 @@ def checksum(tensor: Tensor) -> int:
 
 VARIABLE = "AUTORECOMPUTE_CHECK"
 
-MOST_SHARE = 0.005
-"""All is compared while that takes at most this share of the training's time."""
+MOST_SHARE = 0.005  # all is compared while that takes at most this share of the training's time
 
 TURNS = 13
 """Else a call is compared in one of so many. As it is a prime, all calls have their turn, however many a step has."""
 
-MOST_STATES = 64
-"""So many states of a module are compared when they are new: texts may have a thousand lengths."""
+MOST_STATES = 64  # so many states of a module are compared when they are new: texts may have a thousand lengths
 
 _ROW, _ROWS = 256, 64
 """Elements of a row, and rows: so many, or less than twice as many, tell how large a difference on a CPU is."""
@@ -107,21 +104,17 @@ Private to torch. A later version may lack it; blocks are then checked by torch 
 _LOG = logging.getLogger("autorecompute")
 
 
-class Mode(enum.StrEnum):
-    """Share of results that is compared."""
-
-    ALL = "all"
-    SOME = "some"  # as much as ``MOST_SHARE`` of the time allows
-    STRICT = "strict"  # all, and a difference ends the training before the optimizer's step
-    OFF = "off"
+MODES = ALL, SOME, STRICT, OFF = "all", "some", "strict", "off"
+"""Share of results that is compared: ``some`` is as much as ``MOST_SHARE`` of the time allows, and under ``strict`` a
+difference ends the training before the optimizer's step."""
 
 
-def mode_wanted() -> Mode:
+def mode_wanted() -> str:
     """Return the mode that ``AUTORECOMPUTE_CHECK`` sets, ``some`` where it is unset; another word is a usage error."""
-    word = os.environ.get(VARIABLE, "") or Mode.SOME
-    if word not in set(Mode):
-        raise UsageError(f"{VARIABLE} is none of {', '.join(Mode)}. Set it to one of them, or unset it.")
-    return Mode(word)
+    mode = os.environ.get(VARIABLE, "") or SOME
+    if mode not in MODES:
+        raise UsageError(f"{VARIABLE} is none of {', '.join(MODES)}. Set it to one of them, or unset it.")
+    return mode
 
 
 class RecomputeDiffersError(RuntimeError):
@@ -192,8 +185,7 @@ def _off(total: Tensor | None, again: Tensor) -> Tensor:
 _TAKEN: weakref.WeakKeyDictionary[Optimizer, int] = weakref.WeakKeyDictionary()
 """The number of steps that each optimizer has taken in this process."""
 
-_CHECKS: weakref.WeakSet[RecomputeCheck] = weakref.WeakSet()
-"""Checks that may keep an optimizer from its next step."""
+_CHECKS: weakref.WeakSet[RecomputeCheck] = weakref.WeakSet()  # checks that may keep an optimizer from its next step
 
 
 @functools.cache
@@ -228,17 +220,17 @@ class RecomputeCheck:
             their coming; none on a CPU.
     """
 
-    def __init__(self, model: Module, mode: Mode | None = None) -> None:
+    def __init__(self, model: Module, mode: str | None = None) -> None:
         self.mode = mode or mode_wanted()
         self.choices: frozenset[Choice] = frozenset()
         self.differences: list[Difference] = []
-        self.every, self.share = TURNS if self.mode is Mode.SOME else 1, 0.0
+        self.every, self.share = TURNS if self.mode == SOME else 1, 0.0
         self._model, self.takes_back, self.is_paused = weakref.ref(model), not is_sharded(model), False
         self._watches: dict[tuple[str, str], Watch] = {}
         self._first: Watch | None = None
         self.pending: collections.deque[tuple[Difference, float, Tensor, Any]] = collections.deque()
         self._calls, self._seconds, self._since = 0, 0.0, time.perf_counter()
-        if self.mode is not Mode.OFF:
+        if self.mode != OFF:
             _CHECKS.add(self)
             _follow_optimizers()
 
@@ -264,7 +256,7 @@ class RecomputeCheck:
     def require_same(self, optimizer: Optimizer) -> None:
         """Keep an optimizer of the model from its step, by an error, where the mode is strict and something differs."""
         model = self._model()
-        if self.mode is not Mode.STRICT or model is None:
+        if self.mode != STRICT or model is None:
             return
         self.look(waits=True)
         trained = {id(one) for group in optimizer.param_groups for one in group["params"]} if self.differences else ()
@@ -293,7 +285,7 @@ class RecomputeCheck:
     def _pace(self) -> None:
         now = time.perf_counter()
         self.share = self._seconds / (now - self._since)
-        if self.mode is Mode.SOME:
+        if self.mode == SOME:
             self.every = 1 if self.share * self.every <= MOST_SHARE else TURNS
         self._calls, self._seconds, self._since = 0, 0.0, now
 
@@ -348,7 +340,7 @@ class Watch:
 
     def begins(self, state: Hashable = None) -> bool:
         """Tell whether the call that begins is compared; the first one in each state is."""
-        if self._check.mode is Mode.OFF or self._check.is_paused:
+        if self._check.mode == OFF or self._check.is_paused:
             return False
         self._calls += 1
         is_new = state not in self._known and len(self._known) < MOST_STATES

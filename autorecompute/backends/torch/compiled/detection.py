@@ -42,13 +42,11 @@ if TYPE_CHECKING:
     from autorecompute.plans import Choice
 
 
-CHOICE = "_autorecompute_choice"
-"""Under this name a module has its option."""
+CHOICE = "_autorecompute_choice"  # under this name a module has its option
 
 _KEEPING_MATMULS = functools.partial(create_selective_checkpoint_contexts, list(MATMULS))
 _MODULES: collections.Counter[type] = collections.Counter()
-_REPLACED: dict[type, Any] = {}
-"""The ``forward`` that each class had in its own dict; None where it had none."""
+_REPLACED: dict[type, Any] = {}  # the forward that each class had in its own dict; None where it had none
 
 
 def choose(module: Module, option: str | None) -> None:
@@ -164,9 +162,6 @@ def detect_compiled(model: Module, args: Sequence[Any], kwargs: Mapping[str, Any
 
     It is run forward once without the compiler, which keeps no more than one block's activations, and traced once. The
     graph of that is cut as the compiler would cut it under each plan.
-
-    Raises:
-        RefusalError: Nothing of it can be recomputed.
     """
     original = original_of(model)
     for refusal in (*refusals_of_compiled(model), *refusals_of_model(original)):
@@ -248,7 +243,8 @@ def _blocks(model: Module, structure: Structure, seen: Probe) -> tuple[list[Site
     sites, refusals = [], []
     for group, paths in _groups(model, structure):
         reason = next((seen.refused[path] for path in paths if path in seen.refused), None)
-        if reason is None and any(_writes_statistics(model.get_submodule(path)) for path in paths):
+        parts = [part for path in paths for part in model.get_submodule(path).modules()]
+        if reason is None and any(isinstance(part, _NormBase) and part.track_running_stats for part in parts):
             reason = Reason.COMPILED_STATISTICS
         if reason is not None:
             refusals.append(RefusalError(reason, group))
@@ -264,7 +260,3 @@ def _groups(model: Module, structure: Structure) -> Iterator[tuple[str, tuple[st
         if set(units) <= set(structure.units):
             inner = {unit: INNER in model.get_submodule(unit)._modules for unit in units}
             yield group, tuple(f"{unit}.{INNER}" if inner[unit] else unit for unit in units)
-
-
-def _writes_statistics(module: Module) -> bool:
-    return any(isinstance(part, _NormBase) and part.track_running_stats for part in module.modules())

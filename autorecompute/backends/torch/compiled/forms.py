@@ -55,8 +55,7 @@ class CompileClock:
 CLOCK = CompileClock()
 
 
-MEMORY = "[memory]"
-"""The name of the profiler's events that say that memory came or went."""
+MEMORY = "[memory]"  # the name of the profiler's events that say that memory came or went
 
 
 class AllocatedLive:
@@ -116,11 +115,8 @@ class AllocatedLive:
 MEASURED = "that of compiled code can only be guessed from its graph, so the search relies on its trials"
 """Why no peak is forecast."""
 
-_NEXT = "_torchdynamo_orig_backend"
-"""Under this name each part of dynamo has the one that it calls."""
-
-INNER = "_orig_mod"
-"""Under this name the module that ``torch.compile(module)`` returns holds the module that it was given."""
+_NEXT = "_torchdynamo_orig_backend"  # under this name each part of dynamo has the one that it calls
+INNER = "_orig_mod"  # under this name the module that torch.compile(module) returns holds the module that it was given
 
 
 def is_compiled(module: Module) -> bool:

@@ -37,9 +37,7 @@ if TYPE_CHECKING:
 CustomPartitionerFn: Any = getattr(custom_graph_pass, "CustomPartitionerFn", object)
 """An older torch lacks it (``forms.refusals_of_compiled``)."""
 
-BACKWARD = "is_backward"
-"""The value that the compiler writes at nodes of the backward pass, under ``partitioner_tag``."""
-
+BACKWARD = "is_backward"  # the value that the compiler writes at nodes of the backward pass, under partitioner_tag
 _ROOT = re.compile(r"^L\['[^']*'\](\[\d+\])?\.?")  # L['self'], or L['args'][0] where a decorator hands it on
 _SLICE = re.compile(r"slice\([^)]*\)\.?")
 _ITEM = re.compile(r"\._modules\['([^']*)'\]")
@@ -113,8 +111,7 @@ def bytes_of(node: Node) -> int:
     return total
 
 
-POLICY = "recompute"
-"""Under this name a node says what is to be done with its result; so do those of checkpoints."""
+POLICY = "recompute"  # under this name a node says what is to be done with its result; so do those of checkpoints
 
 
 class Marks(CustomGraphPass):  # type: ignore[misc]

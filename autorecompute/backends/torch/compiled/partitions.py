@@ -154,11 +154,8 @@ def _trace_parts(
     return TracedStep(tuple(graphs), tuple(calls), is_whole=given == set(trained.values())), ""
 
 
-FLOPS_A_BYTE = 10.0
-"""So many operations take as long as writing a byte: 50 billion a second, and 5 GB, on a core."""
-
-JOINED = 0.5
-"""The share of the memory traffic that is left to an operator joined with others in a kernel."""
+FLOPS_A_BYTE = 10.0  # so many operations take as long as writing a byte: 50 billion a second, and 5 GB, on a core
+JOINED = 0.5  # the share of the memory traffic that is left to an operator joined with others in a kernel
 
 AGAIN = 0.35
 """The share of its own work that a recompute costs: it is joined with its reader, and neither written nor fetched. The
@@ -351,8 +348,7 @@ def value_of(option: str) -> float:
     return float(option.removeprefix(BUDGET).partition("_")[0])
 
 
-REGION = "ac_graph_id"
-"""Under this name a node of a checkpoint says which one it belongs to."""
+REGION = "ac_graph_id"  # under this name a node of a checkpoint says which one it belongs to
 
 
 def checkpoints_of(
@@ -397,8 +393,7 @@ LEAST_SHARE = 0.02
 LEAST_WORK = 0.005
 """A cluster is kept where at least so much is not made again for it, as a share of the work of a step."""
 
-MOST_CLUSTERS = 8
-"""So many clusters are made again, those that save most."""
+MOST_CLUSTERS = 8  # so many clusters are made again, those that save most
 
 MOST_KEPT = 2
 """So many clusters are looked at that could be kept: by themselves, in checkpointed blocks, and under the least budget.

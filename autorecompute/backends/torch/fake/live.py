@@ -33,11 +33,8 @@ REPEATS = 5
 LONG_ENOUGH_SECONDS = 0.005
 """A product that takes this long is large enough to tell the speed, and small enough where a type is slow."""
 
-SMALLEST, LARGEST = 256, 8192
-"""Rows of the matrices that are multiplied."""
-
-COPIED = {"cpu": 64 * MIB, "cuda": GIB}
-"""Bytes that are read and written: more than caches hold."""
+SMALLEST, LARGEST = 256, 8192  # rows of the matrices that are multiplied
+COPIED = {"cpu": 64 * MIB, "cuda": GIB}  # bytes that are read and written: more than caches hold
 
 
 class _Multiplying(dict[str, float]):
@@ -356,12 +353,8 @@ class StepLive:
         if not wanted_bytes:
             return measured_bytes
         there = [one for one in self._known() if not isinstance(one, torch.nn.Parameter)]
-        return measured_bytes + max(0, wanted_bytes - sum(_bytes_of(one) for one in there))
-
-
-def _bytes_of(tensor: Tensor) -> int:
-    size: int = tensor.nbytes if tensor.layout is torch.strided else storage_of(tensor).nbytes()
-    return size
+        there_bytes: int = sum(one.nbytes if one.layout is torch.strided else storage_of(one).nbytes() for one in there)
+        return measured_bytes + max(0, wanted_bytes - there_bytes)
 
 
 def tensors_of(model: Module, optimizers: Sequence[torch.optim.Optimizer], batch: Any = ()) -> list[Tensor]:

@@ -158,8 +158,7 @@ def _option(choice: Choice, site: Site, found: Detected) -> OptionStep:
     )
 
 
-_COMPUTED = (FORWARD, BACKWARD)
-"""The phases that recompute changes."""
+_COMPUTED = (FORWARD, BACKWARD)  # the phases that recompute changes
 
 SECONDS, SECONDS_ALONE = 20.0, 120.0
 """So much processor time fake steps may take, before real ones and where none follow; the choices that save most come

@@ -319,8 +319,7 @@ def resized(value: Any, batch: int, target: int) -> Any:
 LARGEST_REAL = MIB
 """Bytes of the largest tensor of floats that has data; smaller ones steer what a script does, such as a schedule."""
 
-LARGEST_INDEX = 256 * MIB
-"""The same of integers and booleans: their values decide what runs."""
+LARGEST_INDEX = 256 * MIB  # the same of integers and booleans: their values decide what runs
 
 _OF_TORCH = str(Path(torch.__file__).parent)
 _OURS = str(Path(__file__).parents[1])

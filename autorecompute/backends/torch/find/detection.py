@@ -85,15 +85,11 @@ def _kept_alone(seen: Probe, paths: Collection[str]) -> set[int]:
     } - _given(seen, paths)
 
 
-FEW_BLOCKS = 2
-"""Of so many blocks the first is also every second one."""
-
-LEAST_SHARE = 0.002
-"""A site that saves less of all that is saved is not offered."""
+FEW_BLOCKS = 2  # of so many blocks the first is also every second one
+LEAST_SHARE = 0.002  # a site that saves less of all that is saved is not offered
 
 
-MOST_GIVEN = 3
-"""With so many of those that are given the result of a module, a step is run with both."""
+MOST_GIVEN = 3  # with so many of those that are given the result of a module, a step is run with both
 
 
 _LEFT_ALONE = {Reason.OUTPUT, Reason.OWN_CHECKPOINT}
@@ -157,9 +153,6 @@ def detect(model: Module, args: Sequence[Any], kwargs: Mapping[str, Any], calls:
 
     Nothing may be switched on in it. It is run forward, which keeps no more than one unit's activations and leaves no
     trace.
-
-    Raises:
-        RefusalError: Nothing can.
     """
     for refusal in refusals_of_model(model):
         raise refusal
@@ -295,8 +288,8 @@ def _operators(seen: Probe, programs: Mapping[str, Program], storages: Mapping[s
 
 def _heads(seen: Probe) -> dict[Site, Saving]:
     return {
-        Site(name, (CHUNK,), paths): Saving(0, logits.bytes / seen.batch)
-        for name, paths, logits in seen.heads.sites()
+        Site(name, (CHUNK,), paths): Saving(0, size / seen.batch)
+        for name, paths, size in seen.heads.sites()
         if not _reason(seen, paths)
     }
 
@@ -342,8 +335,7 @@ def _is_nested(one: Site, other: Site) -> bool:
 NOT_IN_A_NAME = frozenset(":,")
 """These stand between the parts of a choice, and between choices, wherever one is written."""
 
-FEWEST_UNITS = 2
-"""A single block may be all that a model has."""
+FEWEST_UNITS = 2  # a single block may be all that a model has
 
 
 def _presets_of(space: Space, found: Detected, sites: Collection[Site]) -> dict[str, Config]:

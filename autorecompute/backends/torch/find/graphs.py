@@ -25,8 +25,7 @@ VIEW = "ViewBackward0"
 where one does, as in a probe."""
 
 
-_View = type("_View", (), {})
-"""The common kind of both."""
+_View = type("_View", (), {})  # the common kind of both
 
 
 def kind_of(node: Node) -> type:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import itertools
-from typing import TYPE_CHECKING, Any, NamedTuple
+from typing import TYPE_CHECKING, Any
 
 import torch
 from torch.nn import Linear
@@ -23,8 +23,7 @@ if TYPE_CHECKING:
     Owner = Callable[[int], str]
 
 
-LOG_SOFTMAX = torch.ops.aten._log_softmax.default
-"""Every cross entropy of classes begins with it."""
+LOG_SOFTMAX = torch.ops.aten._log_softmax.default  # every cross entropy of classes begins with it
 
 _HANDING_ON = frozenset(
     {"Add", "Alias", "Clone", "Div", "Index", "Mul", "Permute", "ReshapeAlias", "Select", "Slice", "Squeeze", "T"}
@@ -32,30 +31,22 @@ _HANDING_ON = frozenset(
 )
 """Nodes between a head and its loss, by the names of their functions."""
 
-_LONGEST = 64
-"""So many nodes are gone back at most."""
-
-
-class Seen(NamedTuple):
-    """Logits of so many rows and words, and the bytes of what a loss saves of them."""
-
-    bytes: int
-    rows: int
-    words: int
+_LONGEST = 64  # so many nodes are gone back at most
 
 
 class Heads:
     """The heads of one model.
 
     Attributes:
-        losses: Logits of which the forward pass computed a loss, by the paths of the layers whose results they are.
+        losses: Logits of which the forward pass computed a loss, by the paths of the layers whose results they are: the
+            bytes of what the loss saves of them, and their rows.
         results: Those that it returned.
     """
 
     def __init__(self, model: Module) -> None:
         self._layers = {path: module for path, module in model.named_modules() if _is_plain(module)}
-        self.losses: dict[tuple[str, ...], Seen] = {}
-        self.results: dict[tuple[str, ...], Seen] = {}
+        self.losses: dict[tuple[str, ...], tuple[int, int]] = {}
+        self.results: dict[tuple[str, ...], tuple[int, int]] = {}
 
     def see_loss(self, logits: Tensor, dim: int, is_widened: bool, owner_of: Owner) -> None:  # noqa: FBT001
         """See the logits of a softmax, which come in float32 where they are widened."""
@@ -70,21 +61,20 @@ class Heads:
             if tensor.dim() > 1:
                 self._note(self.results, tensor, tensor.shape[-1], tensor.element_size(), owner_of)
 
-    def sites(self) -> Iterator[tuple[str, tuple[str, ...], Seen]]:
-        """Yield the name of each site, the paths of its layers and its logits."""
-        for paths, logits in (self.losses or self.results).items():
+    def sites(self) -> Iterator[tuple[str, tuple[str, ...], int]]:
+        """Yield the name of each site, the paths of its layers and the bytes of its logits."""
+        for paths, (size, rows) in (self.losses or self.results).items():
             layer = self._layers[paths[0]]
-            if logits.rows > rows_at_once(layer.in_features):
-                yield f"{_common(paths)}{HEAD}", paths, logits
+            if rows > rows_at_once(layer.in_features):
+                yield f"{_common(paths)}{HEAD}", paths, size
 
     def _note(
-        self, seen: dict[tuple[str, ...], Seen], tensor: Tensor, words: int, element_bytes: int, owner_of: Owner
+        self, seen: dict[tuple[str, ...], Any], tensor: Tensor, words: int, element_bytes: int, owner_of: Owner
     ) -> None:
         paths = tuple(dict.fromkeys(self._behind(tensor.grad_fn, words, owner_of)))
         if paths:
-            before = seen.get(paths, Seen(0, 0, words))
-            rows = tensor.numel() // max(words, 1)
-            seen[paths] = Seen(before.bytes + tensor.numel() * element_bytes, max(rows, before.rows), words)
+            size, rows = seen.get(paths, (0, 0))
+            seen[paths] = size + tensor.numel() * element_bytes, max(rows, tensor.numel() // max(words, 1))
 
     def _behind(self, last: Node | None, words: int, owner_of: Owner) -> Iterator[str]:
         """Yield the layers with so many words whose results lead to a node, through others that hand rows on."""

@@ -15,8 +15,7 @@ if TYPE_CHECKING:
     from torch.nn import Module
 
 
-DIGEST_LENGTH = 12
-"""Hexadecimal digits that tell two models of one class apart."""
+DIGEST_LENGTH = 12  # hexadecimal digits that tell two models of one class apart
 
 
 def name_of(model: Module) -> str:

@@ -73,8 +73,7 @@ NOT_OURS = {Reason.OWN_CHECKPOINT, Reason.COMPILED}
 """Why nothing is looked at inside a module: others decide there what is kept."""
 
 _DEEPEST = 12
-_MOST = 8
-"""So many ways to make an operand again are looked at."""
+_MOST = 8  # so many ways to make an operand again are looked at
 
 _SMALL = 8
 """A result that has so many times fewer elements than what it is made of is kept: to make it again costs more."""

@@ -107,11 +107,7 @@ def is_replaced() -> bool:
 
 
 def prepare(model: Module) -> None:
-    """Have a model that is about to train keep what its checkpoints would have sent to the host, too.
-
-    Raises:
-        OwnCheckpointingError: it is compiled.
-    """
+    """Have a model that is about to train keep what its checkpoints would have sent to the host, too."""
     if has_compiled(model):
         raise OwnCheckpointingError(COMPILED)
     plain = functools.partial(torchs.checkpoint, use_reentrant=False)
@@ -121,11 +117,7 @@ def prepare(model: Module) -> None:
 
 
 def require_off(refusals: Iterable[RefusalError]) -> None:
-    """Check that nothing is left of the script's own checkpointing.
-
-    Raises:
-        OwnCheckpointingError: a probe was refused a place for it.
-    """
+    """Check that nothing is left of the script's own checkpointing."""
     for refusal in refusals:
         if refusal.reason is Reason.OWN_CHECKPOINT:
             raise OwnCheckpointingError(STILL_ON.format(place=refusal.place or "The model"))

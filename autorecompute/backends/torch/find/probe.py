@@ -154,9 +154,6 @@ class Probe(TorchDispatchMode):  # type: ignore[misc]
         """Run the forward pass of a training step with these arguments, and return this with what was seen.
 
         Training goes on bit for bit as if it had not been run.
-
-        Raises:
-            RefusalError: Nothing of the model can be recomputed.
         """
         self.batch = observe_batch([*args, *kwargs.values()])
         with untouched(self._model), self._intercepted(), torch.enable_grad():

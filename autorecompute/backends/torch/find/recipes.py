@@ -35,8 +35,7 @@ _BATCH_NORMS = frozenset({_ATEN.native_batch_norm, _ATEN.cudnn_batch_norm, _ATEN
 _COSTLY = (flop_registry.keys() | {getattr(_ATEN, "_grouped_mm", None)}) - {_ATEN.bmm}
 """Operators that torch counts FLOPs of are left to checkpoints; a product in batches is attention's, and small."""
 
-_TRAINING = 5
-"""The place among their arguments of what says whether the statistics are those of the batch."""
+_TRAINING = 5  # the place among their arguments of what says whether the statistics are those of the batch
 
 _MOMENTUM = frozenset({"momentum", "exponential_average_factor"})
 EPSILON = frozenset({"eps", "epsilon"})
@@ -200,8 +199,7 @@ def _out_of_place(function: OpOverload) -> OpOverload | None:
     return getattr(packet, function._overloadname, None)
 
 
-COMPUTED = "computed"
-"""Stands for a parameter where another tensor went in."""
+COMPUTED = "computed"  # stands for a parameter where another tensor went in
 
 
 Edge = tuple[int, int, int]
@@ -290,8 +288,7 @@ class Made:
 
 Recipe = Slot | Viewed | Made
 Note = int | Slot
-Noted = dict[Note, Any]
-"""Notes of a step: for places of nodes the shape of what they made, for slots what they hold."""
+Noted = dict[Note, Any]  # notes of a step: for places of nodes the shape of what they made, for slots what they hold
 
 
 def _may_change(argument: Any, value: Any) -> bool:
@@ -302,11 +299,7 @@ def _may_change(argument: Any, value: Any) -> bool:
 
 
 def value_of(part: Any, nodes: Mapping[int, Node], noted: Noted) -> Any:
-    """Return the value of a recipe or argument in a step, of which ``noted_of`` noted this when the tensor was dropped.
-
-    Raises:
-        RuntimeError: What is viewed has another number of elements than it had.
-    """
+    """Return the value of a recipe or argument in a step, of which ``noted_of`` noted this when it was dropped."""
     match part:
         case Slot():
             return noted_value(part, noted) if part.is_noted else part.in_step(nodes)

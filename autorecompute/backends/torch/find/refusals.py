@@ -135,8 +135,7 @@ NOTHING_TRAINED = (
 NO_HANDLE = ("CUBLAS_STATUS_NOT_INITIALIZED", "CUDNN_STATUS_NOT_INITIALIZED")
 """Messages of CUDA's libraries that find no memory for themselves; they say it of other faults as well."""
 
-HANDLE_BYTES = 256 * MIB
-"""They find it where so much is free outside of the allocator."""
+HANDLE_BYTES = 256 * MIB  # they find it where so much is free outside of the allocator
 
 
 def classify(error: BaseException) -> tuple[Outcome, str]:

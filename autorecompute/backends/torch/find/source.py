@@ -226,8 +226,7 @@ def _value_of(expression: ast.expr, frame: FrameType) -> Any:
     return _UNKNOWN
 
 
-MOST_CALLS = 16
-"""A step with more of them is not looked at: a loop of so many rounds seldom runs to its end."""
+MOST_CALLS = 16  # a step with more of them is not looked at: a loop of so many rounds seldom runs to its end
 
 _NAMELESS = {"<listcomp>", "<setcomp>", "<dictcomp>", "<genexpr>"}
 _INSTALLED = tuple({*site.getsitepackages(), *(sysconfig.get_path(name) for name in ("purelib", "platlib", "stdlib"))})

@@ -148,8 +148,7 @@ def _form_of(tensor: Tensor) -> functools.partial[Tensor]:
     return functools.partial(torch.empty_strided, size, stride, dtype=tensor.dtype, device=tensor.device)
 
 
-WITH_FAKES = frozenset({"aten", "prim", "prims"})
-"""Namespaces of operators that fake tensors can run."""
+WITH_FAKES = frozenset({"aten", "prim", "prims"})  # namespaces of operators that fake tensors can run
 
 
 def _forms_of(value: Any) -> tuple[Any, ...]:
@@ -215,9 +214,6 @@ class Values:
 
         One that runs in a backward pass alone was not seen. It is taken to write gradients where it is told, and to
         return nothing that anybody reads.
-
-        Raises:
-            LookupError: it gave nothing for them.
         """
         known = self._given.get((function, *_forms_of(arguments)))
         if known is not None:
@@ -229,11 +225,7 @@ class Values:
         return empty[0] if len(empty) == 1 else tuple(empty) or None
 
     def next(self, function: Any) -> Any:
-        """Return the recorded value for an operator that looks now.
-
-        Raises:
-            LookupError: Nothing was recorded.
-        """
+        """Return the recorded value for an operator that looks now."""
         path = self._stack[-1]
         recorded = self._recorded[path].get(function, []) if path in self._recorded else []
         place = self._read[path][function] if path is not None else 0

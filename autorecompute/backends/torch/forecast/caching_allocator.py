@@ -7,29 +7,22 @@ import dataclasses
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 from autorecompute.errors import SetupError
+from autorecompute.training_job import ALLOCATOR_VARIABLES
 from autorecompute.units import MIB
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Mapping
 
 
-MIN_BLOCK_SIZE = 512
-"""Every request is rounded up to a multiple of it (``kMinBlockSize``)."""
-SMALL_SIZE = MIB
-"""The largest request that the pool for small ones takes (``kSmallSize``)."""
-SMALL_SEGMENT = 2 * MIB
-"""A segment or page of the pool for small requests (``kSmallBuffer``)."""
-MIN_LARGE_REQUEST = 10 * MIB
-"""From here on a request has a segment of its own (``kMinLargeAlloc``)."""
+MIN_BLOCK_SIZE = 512  # every request is rounded up to a multiple of it (kMinBlockSize)
+SMALL_SIZE = MIB  # the largest request that the pool for small ones takes (kSmallSize)
+SMALL_SEGMENT = 2 * MIB  # a segment or page of the pool for small requests (kSmallBuffer)
+MIN_LARGE_REQUEST = 10 * MIB  # from here on a request has a segment of its own (kMinLargeAlloc)
 LARGE_SEGMENT = 20 * MIB
 """A segment for requests below that, or a page of the pool for large ones (``large_segment_size_mb``)."""
-ROUND_LARGE = 2 * MIB
-"""A segment for one request is rounded up to a multiple of it (``kRoundLarge``)."""
-MAX_ROUNDING = 20 * MIB
-"""Largest remainder of a block that is not split (``max_non_split_rounding_mb``)."""
-
-ADDRESS_SPACE = 2**62
-"""End of the addresses of a pool that grows: further than any card's memory."""
+ROUND_LARGE = 2 * MIB  # a segment for one request is rounded up to a multiple of it (kRoundLarge)
+MAX_ROUNDING = 20 * MIB  # largest remainder of a block that is not split (max_non_split_rounding_mb)
+ADDRESS_SPACE = 2**62  # end of the addresses of a pool that grows: further than any card's memory
 
 
 def rounded_up(size: int, multiple: int) -> int:
@@ -238,7 +231,6 @@ def _room(block: Block) -> int:
     return block.size + (block.after.size if block.after is not None and not block.after.is_mapped else 0)
 
 
-VARIABLES = ("PYTORCH_ALLOC_CONF", "PYTORCH_CUDA_ALLOC_CONF")
 EXPANDABLE, MAX_SPLIT, NATIVE = "expandable_segments", "max_split_size_mb", "native"
 WITHOUT_EFFECT = frozenset(
     {"garbage_collection_threshold", "pinned_use_cuda_host_register", "pinned_num_register_threads"}
@@ -247,12 +239,8 @@ WITHOUT_EFFECT = frozenset(
 
 
 def settings_in(environment: Mapping[str, str]) -> dict[str, Any]:
-    """Parse ``PYTORCH_ALLOC_CONF``, once ``PYTORCH_CUDA_ALLOC_CONF``: what :class:`CachingAllocator` takes by name.
-
-    Raises:
-        SetupError: it sets what is not modelled, or PyTorch would refuse it.
-    """
-    name = next((name for name in VARIABLES if environment.get(name)), VARIABLES[0])
+    """Parse ``PYTORCH_ALLOC_CONF``, once ``PYTORCH_CUDA_ALLOC_CONF``: what :class:`CachingAllocator` takes by name."""
+    name = next((name for name in ALLOCATOR_VARIABLES if environment.get(name)), ALLOCATOR_VARIABLES[0])
     pairs = (part.partition(":") for part in environment.get(name, "").split(",") if part.strip())
     options = {option.strip(): value.strip() for option, _, value in pairs}
     if options.get("backend", NATIVE) == NATIVE:
@@ -288,8 +276,7 @@ class AllocatorStats(NamedTuple):
     reserved: int = 0
 
 
-ADDRESS_RANGE = 32 * MIB
-"""Granularity of a driver's addresses."""
+ADDRESS_RANGE = 32 * MIB  # granularity of a driver's addresses
 
 
 class CachingAllocator:

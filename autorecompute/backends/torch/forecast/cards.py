@@ -46,13 +46,7 @@ _FIGURES = {
     "RTX 4060": ((8, 9), 7.75, 272, _speeds(15.1, 15.1, 30.2), _ADA),
     "RTX 4060 Ti": ((8, 9), 15.6, 288, _speeds(22.1, 22.1, 44.1), f"{_ADA}, 16 GB"),
     "RTX 4070": ((8, 9), 11.6, 504, _speeds(29.1, 29.1, 58.3), _ADA),
-    "RTX 4070 Ti Super": (
-        (8, 9),
-        15.6,
-        672,
-        _speeds(44.1, 44.1, 88.2),
-        "NVIDIA RTX 4070 Ti Super page",
-    ),
+    "RTX 4070 Ti Super": ((8, 9), 15.6, 672, _speeds(44.1, 44.1, 88.2), "NVIDIA RTX 4070 Ti Super page"),
     "RTX 4080": ((8, 9), 15.6, 717, _speeds(48.7, 48.7, 97.5), _ADA),
     "RTX 4090": ((8, 9), 23.52, 1008, _speeds(82.6, 82.6, 165.2), _ADA),
     "H100": ((9, 0), 79.18, 3350, _speeds(67, 494.5, 989.5), "NVIDIA H100 data sheet, SXM"),
@@ -84,8 +78,7 @@ CARDS = {
 }
 """Each card as a machine; of its memory a CUDA context takes a part."""
 
-STAND_IN = "RTX 4090"
-"""Its kernels and speeds are those of a card that is given as a size."""
+STAND_IN = "RTX 4090"  # its kernels and speeds are those of a card that is given as a size
 
 _DECORATION = re.compile(r"nvidia|geforce|quadro|tesla|rtx|[^a-z0-9]")
 _SIZE = re.compile(r"[\s-]+\d+\s*gi?b$")
@@ -120,8 +113,7 @@ def capability_of(card: str) -> tuple[int, int]:
     return capability
 
 
-CUDNN, FLASH, EFFICIENT, MATH = "cudnn", "flash", "efficient", "math"
-"""Kernels of attention."""
+CUDNN, FLASH, EFFICIENT, MATH = "cudnn", "flash", "efficient", "math"  # kernels of attention
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -148,8 +140,7 @@ class AttentionCall:
     is_grouped: bool = False
 
 
-CHOOSIER = (2, 12)
-"""The first PyTorch whose cuDNN drops in sixteenths alone."""
+CHOOSIER = (2, 12)  # the first PyTorch whose cuDNN drops in sixteenths alone
 
 
 def kernel_of(call: AttentionCall, capability: tuple[int, int], release: tuple[int, int] = CHOOSIER) -> str:

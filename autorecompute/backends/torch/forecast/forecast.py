@@ -236,8 +236,7 @@ WORST_ERROR = 0.12
 """Shares of the activations. Mixes were off by 5 % at worst for a post-LN model, and by 10 % for a ResNet whose blocks
 end with a ReLU in place; all others were exact to a hundredth."""
 
-ROUGH_ERROR = 0.06
-"""The same where no step could be run on fake tensors: what real steps tell soon counts for more."""
+ROUGH_ERROR = 0.06  # the same where no step could be run on fake tensors: what real steps tell soon counts for more
 
 
 class StepSimulator(Simulator):

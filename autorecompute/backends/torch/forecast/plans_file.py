@@ -15,19 +15,14 @@ if TYPE_CHECKING:
     from collections.abc import Mapping
 
 
-VARIABLE = "AUTORECOMPUTE_PLANS"
-"""Names the file; unset or empty where nothing is recomputed."""
+VARIABLE = "AUTORECOMPUTE_PLANS"  # names the file; unset or empty where nothing is recomputed
 
 FORMAT = 1
-LARGEST_FILE = 1 << 24
-"""Bytes; the plans of a large model take a thousandth of that."""
-
-LONGEST_NAME = 1000
-"""Signs in the name of a model or in a choice, which messages print."""
+LARGEST_FILE = 1 << 24  # bytes; the plans of a large model take a thousandth of that
+LONGEST_NAME = 1000  # signs in the name of a model or in a choice, which messages print
 
 _KEYS = frozenset({"format", "model", "torch", "plans"})
-UNMEASURED = "unmeasured"
-"""This key stands in the file of a config that was only planned, and is true."""
+UNMEASURED = "unmeasured"  # this key stands in the file of a config that was only planned, and is true
 REPLACES = "replaces_checkpointing"
 """So does this one where the checkpoints that the script makes itself are to be off."""
 
@@ -64,11 +59,7 @@ class PlansFile:
 
 
 def read_plans_file(file: Path) -> PlansFile:
-    """Read a plans file.
-
-    Raises:
-        UsageError: it cannot be read, or is none.
-    """
+    """Read a plans file."""
     if file.exists() and not file.is_file():  # a pipe would be waited for
         raise UsageError(f"{shown(file)} is no file of plans but something else. Emit it again from its study.")
     try:
@@ -94,11 +85,7 @@ def read_plans_file(file: Path) -> PlansFile:
 
 
 def requested(environment: Mapping[str, str]) -> PlansFile | None:
-    """Read the plans file that the variable names; return ``None`` where the variable names none.
-
-    Raises:
-        UsageError: the file cannot be read, or is none.
-    """
+    """Read the plans file that the variable names; return ``None`` where the variable names none."""
     named = environment.get(VARIABLE, "")
     return read_plans_file(Path(named)) if named else None
 

@@ -55,8 +55,7 @@ class Amount:
 NOTHING = Amount()
 
 
-CHECKPOINT: Final = "checkpoint"
-"""Keep a call's inputs alone and run the whole call again in the backward pass."""
+CHECKPOINT: Final = "checkpoint"  # keep a call's inputs alone and run the whole call again in the backward pass
 
 EVERY_2ND: Final = "every_2nd"
 """Like ``checkpoint``, but only every second occurrence, from the first on. A preset has it, and no plan."""
@@ -64,17 +63,13 @@ EVERY_2ND: Final = "every_2nd"
 KEEP_MATMUL: Final = "keep_matmul"
 """Like ``checkpoint``, but the results of matrix products and convolutions are kept and not computed again."""
 
-COMPILED: Final = "compiled"
-"""Ends the name of a model that ``torch.compile`` runs."""
-
-BUDGET: Final = "budget_"
-"""Begins the options of a compiled model that give its compiler a memory budget: ``budget_0.5``."""
+COMPILED: Final = "compiled"  # ends the name of a model that torch.compile runs
+BUDGET: Final = "budget_"  # begins the options of a compiled model that give its compiler a memory budget: budget_0.5
 
 RECOMPUTE: Final = "recompute"
 """Have the compiler of a compiled model make a cluster of its operators again, which it would keep by itself."""
 
-GRAPH: Final = "graph"
-"""The site of what a compiler decides for the whole model."""
+GRAPH: Final = "graph"  # the site of what a compiler decides for the whole model
 
 KEEPING: Final = "keep_"
 """Stands before a cluster that is kept and would be made again: by checkpointed blocks (``h.*:keep_attn/bmm``), under a
@@ -87,8 +82,7 @@ CHUNK: Final = "chunk"
 """Make the logits of a vocabulary head in chunks of rows where a loss is computed of them, and again in the backward
 pass: sums come in another order."""
 
-HEAD: Final = "/cross_entropy"
-"""Ends the site of a head, behind its path."""
+HEAD: Final = "/cross_entropy"  # ends the site of a head, behind its path
 
 CALL_SECONDS: Final = {CHECKPOINT: 0.8e-3, KEEP_MATMUL: 4e-3, DROP: 0.1e-3}
 """Seconds that one occurrence adds to a step beyond its kernels: Python's part in it. Medians over the recorded models
@@ -283,8 +277,7 @@ FROZEN = (
 )
 """Tells of which step peaks are."""
 
-MOST_PLACES = 3
-"""So many places are named."""
+MOST_PLACES = 3  # so many places are named
 
 SWITCH = "such as gradient_checkpointing=True, or activation_checkpointing=True in transformers 5"
 
