@@ -115,6 +115,7 @@ class Measurement:
     warnings: Annotated[tuple[str, ...], "Lines of the script that recompute does not bear, in words."] = ()
     retries: Annotated[Count | None, "CUDA only: how often the allocator freed all its blocks for a request."] = None
     marks: Annotated[tuple[str, ...], "Other events that a reader of the figures should know, in words."] = ()
+    is_over_batch: Annotated[bool, "Whether the loss is one of the whole batch; ``False`` where nobody asked."] = False
     profile: Annotated[StepProfile | None, "The last timed step, where asked for; steps are slower for it."] = None
 
     def __post_init__(self) -> None:

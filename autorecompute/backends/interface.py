@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import TYPE_CHECKING, Protocol
+from typing import TYPE_CHECKING, Any, Protocol
 
 from autorecompute.plans import Config, Plan
 from autorecompute.training_job import Detection
@@ -208,6 +208,14 @@ class WorkerBackend(Protocol):
     def wrong_recompute(self) -> str:
         """Return in what the steps with this config differed from those without recompute; empty where in nothing."""
         return ""
+
+    def look_at_loss(self) -> None:
+        """Have the next backward pass tell whether its loss is one of the whole batch."""
+
+    def mixes_samples(self, loss: Any) -> bool:
+        """Tell, where that was asked for, whether a loss is one of the whole batch, before it is gone back through."""
+        del loss
+        return False
 
     def why_nothing_trained(self) -> str:
         """Return why a script that ends or goes on may never have come to training, and what to do, in sentences."""

@@ -93,6 +93,9 @@ class BatchRecord:
         tuple[Batch, ...], "Batches asked for, or that the answer is to; empty where the best is looked for."
     ]
     without: Annotated[tuple[Figures, ...], "What was measured without recompute, in the order it was."] = ()
+    unsplittable: Annotated[
+        str | None, "Why two halves of a batch train otherwise; empty where they do not, ``None`` where nobody looked."
+    ] = None
     usual: Annotated[Figures | None, "Gradient checkpointing of all blocks at its own best micro-batch, if run."] = None
     seconds: Annotated[Seconds, "Wall time spent on that and on comparing, over all runs."] = 0.0
     max_trials: Annotated[Count, "How many trials the batches shared when the answer was found."] = 0
@@ -114,7 +117,9 @@ def read_batches(folder: StudyFolder, asked: Sequence[int]) -> BatchRecord:
         return BatchRecord(asked=tuple(asked))
     if kept.asked == tuple(asked):
         return kept
-    return BatchRecord(asked=kept.asked, without=kept.without, usual=kept.usual, seconds=kept.seconds)
+    return BatchRecord(
+        asked=kept.asked, without=kept.without, usual=kept.usual, unsplittable=kept.unsplittable, seconds=kept.seconds
+    )
 
 
 def trials_of_answer(folder: StudyFolder, result: Result) -> list[Trial]:

@@ -32,12 +32,14 @@ class Effort:
         steps: Timed steps; in a trial the most of them.
         profiles: True if the last step is profiled, which takes time of its own.
         batch: Samples a forward instead of the target batch, on a bench that can change it.
+        looks_at_loss: True if it is to be told whether the loss is one of the whole batch.
     """
 
     warmup: int = 2
     steps: int = 2
     profiles: bool = False
     batch: int | None = None
+    looks_at_loss: bool = False
 
     @property
     def watched_steps(self) -> int:
@@ -47,7 +49,14 @@ class Effort:
     def order(self, config: Config, target: int | None = None) -> Order:
         """Return the worker's order, with the target batch where the job has none."""
         batch = self.batch or target
-        return Order(config=config, warmup=self.warmup, steps=self.steps, profiles=self.profiles, batch=batch)
+        return Order(
+            config=config,
+            warmup=self.warmup,
+            steps=self.steps,
+            profiles=self.profiles,
+            batch=batch,
+            looks_at_loss=self.looks_at_loss,
+        )
 
 
 def known_loader(detection: Detection | None, *, is_watched: bool) -> str:

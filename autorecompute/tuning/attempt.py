@@ -17,7 +17,7 @@ from autorecompute.tuning import race as racing
 from autorecompute.tuning import rivals
 from autorecompute.tuning.budget import Task
 from autorecompute.tuning.confirmation import TELLING, Confirmer
-from autorecompute.tuning.explanations import advise_on_glibc
+from autorecompute.tuning.explanations import advise_on_glibc, explain_unsplittable
 from autorecompute.tuning.race import (
     FINALISTS,
     LOOKS,
@@ -514,6 +514,10 @@ def compose(  # noqa: PLR0913, PLR0917  (all that an answer is made of)
     wrong = [entry.reason for entry in rejections if entry.outcome is Outcome.WRONG_GRADIENT]
     presets = {name: by_hash.get(one.hash) for name, one in detection.space.presets.items() if not one.is_none}
     figures = {name: Figures.of(trial) for name, trial in presets.items()}
+    unsplittable = explain_unsplittable(detection, [trial.measurement for trial in trials])
+    warnings = [text for trial in trials for text in trial.measurement.warnings]
+    if unsplittable and rival.figures is not None:
+        warnings.append(f"{unsplittable}: a smaller batch trains to other weights, whatever its speed")
     if usual is not None and presets.get(usual_name := backend_of(detection.versions).USUAL_PRESET) is None:
         figures[usual_name] = usual.figures  # it had no trial, and was measured beside the answer
     return Result(
@@ -533,7 +537,7 @@ def compose(  # noqa: PLR0913, PLR0917  (all that an answer is made of)
         reserve_bytes=context.problem.limit_bytes - limit_bytes,
         short_of_reserve=tuple(dict.fromkeys(config.hash for config in short if config not in known)),
         rejected={entry.config.hash: entry.outcome for entry in rejections},
-        warnings=tuple(dict.fromkeys(text for trial in trials for text in trial.measurement.warnings)),
+        warnings=tuple(dict.fromkeys(warnings)),
         unconfirmed=(*wrong, *confirmer.failures.values()),
         trials=len(trials),
         device=detection.device,

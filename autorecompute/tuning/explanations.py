@@ -18,9 +18,9 @@ from autorecompute.tuning.rivals import FORECAST_SHARE
 from autorecompute.units import MIB, format_bytes, format_count, format_rate, format_seconds
 
 if TYPE_CHECKING:
-    from collections.abc import Mapping, Sequence
+    from collections.abc import Iterable, Mapping, Sequence
 
-    from autorecompute.measurement import Prediction, Trial
+    from autorecompute.measurement import Measurement, Prediction, Trial
     from autorecompute.memory import MemoryModel
     from autorecompute.result import Best, Rejection, Result
     from autorecompute.studies import StudyFolder
@@ -368,3 +368,12 @@ def describe(best: Best) -> str:
 def name_of(tried: Best | Trial) -> str:
     """Return the config as a sentence has it."""
     return "no recompute" if tried.config.is_none else tried.description
+
+
+def explain_unsplittable(detection: Detection, measurements: Iterable[Measurement]) -> str:
+    """Return why two halves of a batch train to other weights than the whole; empty where nothing says so."""
+    if detection.unsplittable:
+        return detection.unsplittable
+    if not any(one.is_over_batch for one in measurements):
+        return ""
+    return "the loss of a sample depends on the others in its batch, as a contrastive one does"

@@ -34,6 +34,7 @@ from autorecompute.studies.records import BatchRecord, study_of_batch
 from autorecompute.studies.shared_study import SharedStudy
 from autorecompute.studies.storage import StorageUrl
 from autorecompute.trials import Bench, Job
+from autorecompute.trials.job import Effort
 from autorecompute.tuning import explanations
 from autorecompute.tuning.budget import Task
 from autorecompute.tuning.context import SURELY_BEYOND, Progress, TuningContext, TuningSettings, device_lock
@@ -67,6 +68,7 @@ LEAST_TRIALS = 6
 
 
 USUAL_ATTEMPTS = 2
+LOOKING = Effort(warmup=0, steps=1, looks_at_loss=True)
 """So many micro-batches are tried with gradient checkpointing, the largest first."""
 
 
@@ -89,6 +91,7 @@ class BatchTuner:
         self._chooser: BatchChooser | MicroBatchChooser | None = None
         self._tuned: list[TunedBatch] = []
         self._beyond: CurvePoint | None = None
+        self._unsplittable: str | None = None
         self._record = BatchRecord(asked=self._batches)
 
     def run(self) -> Result:
@@ -126,7 +129,8 @@ class BatchTuner:
         context.problem = replace(context.problem, batch=SEVERAL_BATCHES)
         command = tuple(context.job.command_of_any_batch())
         bind(self._folder, replace(context.head, command=command), context.note)
-        self._record = without_lost(records.read_batches(self._folder, self._batches))
+        record = without_lost(records.read_batches(self._folder, self._batches))
+        self._record = replace(record, unsplittable=self._unsplittable)
         result = self._known_result()
         self._set_answer(result)
         if result is None or not self._record.is_answered_by(result, self._settings.max_trials):
@@ -157,8 +161,14 @@ class BatchTuner:
                 f"{world} ranks cannot share a global batch of {global_batch} evenly. Take one that {world} divides."
             )
         self._batches = divisors(global_batch // world)
-        if context.detection.unsplittable:
-            context.note(f"{context.detection.unsplittable}: the batch is tuned as it is, in one pass")
+        known = self._folder.read(records.BATCHES_FILE, BatchRecord)
+        self._unsplittable = known.unsplittable if known is not None else None
+        if self._unsplittable is None and len(self._batches) > 1:
+            with device_lock(context):
+                looked_at = context.bench.measure(Config(), LOOKING)
+            self._unsplittable = explanations.explain_unsplittable(context.detection, [looked_at])
+        if self._unsplittable:
+            context.note(f"{self._unsplittable}: the batch is tuned as it is, in one pass")
             self._batches = self._batches[-1:]
         if world > 1:
             # Only now is it known how many passes each of them makes.

@@ -143,7 +143,8 @@ class TrialRunner:
             self._context.note(text)
 
     def _try(self, number: int, proposal: Proposal, description: str, reference: Reference) -> Trial:
-        is_reference, effort = proposal.config.is_none, self._context.settings.effort
+        is_reference = proposal.config.is_none
+        effort = replace(self._context.settings.effort, looks_at_loss=not self._ledger.trials)
         in_turns = reference.takes_turns and not is_reference
         if not is_reference and not in_turns:
             reference.measure_if_due()

@@ -101,8 +101,8 @@ def follow_optimizers(on_made: Callable[[], None]) -> Callable[[], None]:
     return put_in(Optimizer, "add_param_group", add_and_tell)
 
 
-def follow_losses(on_loss: Callable[[Any], None], on_failure: Callable[[Exception], None]) -> Callable[[], None]:
-    """Call ``on_loss`` with each scalar tensor that ``backward`` is called on, as it was before a GradScaler.
+def follow_losses(on_loss: Callable[[Any, Any], None], on_failure: Callable[[Exception], None]) -> Callable[[], None]:
+    """Call ``on_loss`` with each scalar tensor that ``backward`` is called on, and its value before a GradScaler.
 
     What a backward pass raises is told to ``on_failure`` before the script gets it.
     """
@@ -115,7 +115,7 @@ def follow_losses(on_loss: Callable[[Any], None], on_failure: Callable[[Exceptio
     @functools.wraps(backward)
     def backward_and_tell(tensor: Any, *args: Any, **kwargs: Any) -> Any:
         if tensor.numel() == 1:
-            on_loss(getattr(tensor, UNSCALED, tensor).detach())
+            on_loss(tensor, getattr(tensor, UNSCALED, tensor).detach())
         return run_and_tell(tensor, *args, **kwargs)
 
     @functools.wraps(scale)

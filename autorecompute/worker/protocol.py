@@ -107,12 +107,14 @@ class Order:
     Attributes:
         batch: Samples that each forward must receive from now on; ``None`` for as many as until now. A DataLoader that
             may be overridden gives them, or what calls the model does.
+        looks_at_loss: True if it is to be told whether the loss is one of the whole batch.
     """
 
     config: Config
     warmup: int
     steps: int
     profiles: bool = False
+    looks_at_loss: bool = False
     batch: int | None = None
 
 

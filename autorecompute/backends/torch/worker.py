@@ -31,6 +31,7 @@ from autorecompute.backends.torch.fake.steps import Script, buckets_around, loss
 from autorecompute.backends.torch.fake.survey import bytes_of, rough_steps, survey_steps
 from autorecompute.backends.torch.fake.tensors import LargeTensorsAreFake, taken_for_real
 from autorecompute.backends.torch.find import own_checkpoints, refusals
+from autorecompute.backends.torch.find.batch_losses import Results
 from autorecompute.backends.torch.find.detection import space_of
 from autorecompute.backends.torch.find.identity import digest_of, name_of, sizes_of
 from autorecompute.backends.torch.find.own_checkpoints import frozen_in, is_replaced, thaw, thawed
@@ -136,6 +137,7 @@ class TorchBackend(WorkerBackend):
             Config, tuple[int, int]
         ] = {}  # the most bytes held, and numbers given, where a step fitted
         self._told: tuple[str, ...] = ()
+        self._results = Results()
 
     def install(self, listener: Listener) -> None:
         """Follow every optimizer that will be made, and the modules that they train."""
@@ -200,10 +202,13 @@ class TorchBackend(WorkerBackend):
         waiting = self._waiting.setdefault(root, weakref.WeakSet())
 
         def close(_gradient: Tensor) -> None:
+            if self._results.is_looking:
+                return
             self._open.discard(mark)
             waiting.discard(close)
 
         self._returns_loss = loss_in(result) is not None
+        self._results.note(result)
         for tensor in tensors_in(result):
             if tensor.grad_fn is not None:  # a hook on a weight that is returned would stay there
                 # What hooks are on is made, and gradients come back to what logits are made of all the same.
@@ -317,6 +322,16 @@ class TorchBackend(WorkerBackend):
     def wrong_recompute(self) -> str:
         """Return the differences that a check of the steps with this config found; empty where none."""
         return "; ".join(str(one) for tuned in self._tuned.values() for one in tuned.board.check.differing())
+
+    def look_at_loss(self) -> None:
+        """Have the next backward pass tell whether its loss is one of the whole batch."""
+        roots = list(self._tuned)
+        if not any(is_sharded(root) or self._is_compiled for root in roots):  # gradients have parameters gathered there
+            self._results.follow(roots)
+
+    def mixes_samples(self, loss: Any) -> bool:
+        """Tell, where that was asked for, whether a loss is one of the whole batch, before it is gone back through."""
+        return self._results.are_mixed_by(loss)
 
     def why_nothing_trained(self) -> str:
         """Return why a script may never have come to training, and what to do about it, in sentences."""

@@ -50,7 +50,7 @@ class OnCard(Training):
             self.agent.on_forward(BATCH, None)
             block = self.cuda.allocate(activations)
             self.card.clock_reasons = POWER_CAP
-            self.agent.on_loss(Loss(self.card))
+            self.agent.on_loss(Loss(self.card), Loss(self.card))
             self.cuda.free(block)
             self.agent.on_step(self)
 

@@ -29,7 +29,7 @@ def test_what_is_followed_is_told_until_its_end():
     told = []
     ends = [
         hooks.follow_steps(told.append, told.append, told.append),
-        hooks.follow_losses(lambda _: told.append("loss"), told.append),
+        hooks.follow_losses(lambda *_: told.append("loss"), told.append),
         hooks.follow_optimizers(lambda: told.append("optimizer")),
         hooks.follow_schedulers(set()),
     ]

@@ -68,12 +68,9 @@ def test_the_largest_batch_that_fits_is_the_rival_and_it_is_known_whether_it_ran
     assert search.found.batch == (batches[0] if is_first else batches[1])
 
 
-def test_a_baseline_out_of_memory_begins_at_what_is_forecast_to_fit(look):
+def test_the_first_batch_is_what_is_forecast_to_fit_and_stays_where_there_is_no_time_for_more(look):
     bench = Watched(take(125, up_to=4))
     assert (look(bench, None, forecast_batch=4).found.batch, bench.batches) == (4, [4])
-
-
-def test_without_time_for_more_the_first_that_fits_is_the_rival(look):
     bench = Watched(take(25))
     assert look(bench, None, has_time=lambda: not bench.batches).found.batch == 16
 
@@ -97,6 +94,16 @@ def test_processes_with_others_between_them_are_no_pair(make_tuning):
     rival = result.rival.batch
     assert [batch for _, batch in tuning.bench.watched] == [32, 20, rival, 32, rival, rival, 32]
     assert result.comparison.pairs == 2
+
+
+def test_a_smaller_batch_is_told_to_train_to_other_weights_where_the_loss_is_over_the_batch(make_tuning):
+    tuning = make_tuning()
+
+    def measure(before, config, effort):
+        return replace(before(config, effort), is_over_batch=effort.looks_at_loss)
+
+    instead(tuning.bench, "measure", measure)
+    assert any("trains to other weights" in text for text in tuning.run().warnings)
 
 
 def test_a_run_that_failed_within_the_limit_is_no_rival(look):

@@ -35,7 +35,7 @@ def found(begin_effective, monkeypatch):
     return several, several.run()
 
 
-def test_one_answer_has_micro_batch_accumulation_and_config(found):
+def test_one_answer_has_micro_batch_accumulation_and_config_and_leads_with_what_people_would_do_by_hand(found):
     several, result = found
     best = result.best
     assert best.batch * best.accumulation == EFFECTIVE
@@ -45,10 +45,6 @@ def test_one_answer_has_micro_batch_accumulation_and_config(found):
     assert result.command[-4:] == ["--bs", str(best.batch), "--accum", str(best.accumulation)]
     assert all(EFFECTIVE % point.batch == 0 for point in result.curve)
     assert len(several.benches) <= 3
-
-
-def test_it_leads_with_what_people_would_do_by_hand(found):
-    _, result = found
     usual, plain = result.headline.split(", ")
     assert "x gradient checkpointing" in usual
     assert plain.endswith(f"x micro-batch {LARGEST} x {EFFECTIVE // LARGEST} without recompute")
@@ -96,16 +92,32 @@ def test_a_model_that_no_divisor_fits_is_told_so(begin_effective):
         several.run()
 
 
-def test_a_batch_that_cannot_be_split_is_tuned_as_it_is(begin_effective):
-    def adapt(bench):
-        why = "BatchNorm in bn takes its statistics over one pass"
-        bench.detection = dataclasses.replace(bench.detection, unsplittable=why)
-        return bench
+def with_batch_norm(bench):
+    bench.detection = dataclasses.replace(
+        bench.detection, unsplittable="BatchNorm (bn) takes its statistics over one pass"
+    )
+    return bench
 
+
+def contrastive(bench):
+    def measure(before, config, effort):
+        return dataclasses.replace(before(config, effort), is_over_batch=effort.looks_at_loss)
+
+    instead(bench, "measure", measure)
+    return bench
+
+
+@pytest.mark.parametrize(
+    ("adapt", "why"), [(with_batch_norm, "BatchNorm (bn)"), (contrastive, "as a contrastive one")], ids=["norm", "loss"]
+)
+def test_a_batch_that_cannot_be_split_is_tuned_as_it_is(begin_effective, adapt, why):
     several = begin_effective(effective=24, adapt=adapt)
     result = several.run()
     assert (result.best.batch, result.best.accumulation) == (24, 1)
-    assert any("BatchNorm in bn" in note for note in several.watcher.notes)
+    assert any(why in note for note in several.watcher.notes)
+    again = begin_effective(effective=24, adapt=adapt)
+    assert again.run() == result
+    assert not again.has_measured, "why is in the study"
 
 
 def ranked(world):
