@@ -162,24 +162,11 @@ class Emitted:
     autorecompute: Annotated[str, "The version that wrote this."]
 
 
-SAME = (
-    "study",
-    "problem",
-    "verdict",
-    "verdict_sentence",
-    "headline",
-    "baseline",
-    "rival",
-    "knobs",
-    "device",
-    "versions",
-)
-"""Keys that a study's answer has under the same names."""
-
-
 def as_json(result: Result, rendered: Emission) -> str:
     """Return all that the others say, for programs: ``null`` is not measured, and units are bytes and seconds."""
     best = require_best(result)
+    own = {"best", "command"}  # a study's answer has these names, too, and other forms of it
+    same = {name: getattr(result, name) for name in Emitted.__slots__ if name not in own and hasattr(result, name)}
     document = Emitted(
         environment=rendered.variables,
         unset=tuple(stray_variables(rendered)),
@@ -187,7 +174,7 @@ def as_json(result: Result, rendered: Emission) -> str:
         config_hash=best.config.hash,
         command=tuple(result.command),
         autorecompute=__version__,
-        **{name: getattr(result, name) for name in SAME},
+        **same,
     )
     return f"{codec.dumps(document)}\n"
 

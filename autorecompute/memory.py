@@ -428,6 +428,13 @@ def covered(switches: np.ndarray, space: Space, choices: Sequence[Choice]) -> np
     return most
 
 
+def undominated(peaks: np.ndarray, costs: np.ndarray) -> list[int]:
+    """Return the places that no other beats in both, in bytes and in step time or extra work, the lowest peak first."""
+    order = np.lexsort((costs, peaks))
+    least = np.minimum.accumulate(np.concatenate([[np.inf], costs[order]]))
+    return [int(place) for place in order[least[1:] < least[:-1]]]
+
+
 class PeakForecaster(abc.ABC):
     """Forecaster of memory for a search that has not measured yet."""
 

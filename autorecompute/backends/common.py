@@ -102,26 +102,54 @@ def slice_batch(value: Any, batch: int, samples: int = COMPARED_SAMPLES) -> Any:
     """Return the same structure with every tensor of ``batch`` rows cut to its first few."""
     import torch
 
-    def cut(item: Any) -> Any:
-        return slice_batch(item, batch, samples)
+    def cut(leaf: Any) -> Any:
+        return _cut_tensor(leaf, batch, samples) if isinstance(leaf, torch.Tensor) else leaf
+
+    return with_leaves(value, cut)
+
+
+def with_leaves(value: Any, exchange: Callable[[Any], Any]) -> Any:
+    """Return the same structure, with something else in place of what lies in it.
+
+    Lists, tuples and mappings are new ones. Objects of classes of their own are copied where parts of them change.
+    """
+    import torch
 
     if isinstance(value, torch.Tensor):
-        return _cut_tensor(value, batch, samples)
+        return exchange(value)
+    kind = type(value)
+    if kind in {list, tuple}:
+        return kind(with_leaves(inner, exchange) for inner in value)
+    if kind is dict:
+        return {key: with_leaves(inner, exchange) for key, inner in value.items()}
+    parts = dict(_parts_of(value))
+    if not parts:
+        return exchange(value)
+    changed = {key: with_leaves(inner, exchange) for key, inner in parts.items()}
+    return value if all(changed[key] is parts[key] for key in parts) else _copy_with(value, changed)
+
+
+def _parts_of(value: Any) -> Iterable[tuple[Any, Any]]:
+    """Return the parts of an object of its own class, by key, index or name."""
     if isinstance(value, MutableMapping):
-        entries = copy.copy(value)  # of the same class: models read the entries of some as attributes
-        for key, item in value.items():
-            entries[key] = cut(item)
-        return entries
-    if isinstance(value, tuple) and hasattr(value, "_fields"):
-        return type(value)(*map(cut, value))
-    if isinstance(value, list | tuple):
-        return type(value)(map(cut, value))
-    if dataclasses.is_dataclass(value) and not isinstance(value, type):
-        other = copy.copy(value)
-        for field in dataclasses.fields(value):
-            object.__setattr__(other, field.name, cut(getattr(value, field.name, None)))  # it may be frozen
-        return other
-    return value
+        return value.items()
+    if isinstance(value, (tuple, list)):
+        return enumerate(value)
+    names = getattr(type(value), "__dataclass_fields__", ())
+    return [(name, getattr(value, name)) for name in names if hasattr(value, name)]
+
+
+def _copy_with(value: Any, parts: Mapping[Any, Any]) -> Any:
+    if isinstance(value, tuple):
+        make = getattr(value, "_make", type(value))
+        return make(list(parts.values()))
+    other = copy.copy(value)
+    for key, part in parts.items():
+        if isinstance(value, MutableMapping | list):
+            other[key] = part
+        else:
+            object.__setattr__(other, key, part)  # it may be frozen
+    return other
 
 
 def on_few_samples(

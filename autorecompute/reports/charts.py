@@ -8,10 +8,12 @@ import math
 import xml.etree.ElementTree as ET
 from typing import TYPE_CHECKING, Any
 
+import numpy as np
+
 from autorecompute.errors import SetupError, UsageError
 from autorecompute.figures import format_relative, place_measured
 from autorecompute.files import require_place, shown, write_named
-from autorecompute.memory import Phase
+from autorecompute.memory import Phase, undominated
 from autorecompute.reports.plans_text import describe_machine
 from autorecompute.units import MIB, format_bytes, format_rate, printable
 
@@ -272,9 +274,11 @@ def draw_plane(trials: Sequence[Trial], best: Best | None, limit_bytes: int) -> 
                 *zip(*(place for place, _ in some), strict=True), "o", markersize=5.5, gid=group,
                 label=name, markerfacecolor=PAGE_COLORS[face], markeredgecolor=PAGE_COLORS[edge],
             )  # fmt: skip
-    line = _undominated([place for place, _ in places])
+    memory, speeds = np.array([place for place, _ in places]).T
+    line = undominated(memory, -speeds)
     axes.plot(
-        *zip(*line, strict=True),
+        memory[line],
+        speeds[line],
         color=PAGE_COLORS["fit"],
         linewidth=1,
         drawstyle="steps-post",
@@ -297,15 +301,6 @@ def draw_plane(trials: Sequence[Trial], best: Best | None, limit_bytes: int) -> 
 def _title(trial: Trial) -> str:
     peak, speed = format_bytes(trial.measurement.peak_bytes), format_rate(trial.samples_per_second)
     return f"{trial.number}: {trial.description}\n{peak}, {speed}, {format_relative(trial.relative_throughput)}"
-
-
-def _undominated(places: Sequence[tuple[float, float]]) -> list[tuple[float, float]]:
-    """Return the pairs of memory and throughput that no other beats in both, the lowest memory first."""
-    found: list[tuple[float, float]] = []
-    for memory, speed in sorted(places, key=lambda place: (place[0], -place[1])):
-        if not found or speed > found[-1][1]:
-            found.append((memory, speed))
-    return found
 
 
 def draw_timelines(before: Timeline, after: Timeline) -> str:

@@ -83,8 +83,7 @@ def print_summary(overview: Overview, console: Console, *, is_detailed: bool = F
     if overview.offer.worthless:
         console.print(Text(f"\n{overview.offer.worthless}"))
         return
-    # A line to paste must not be broken or cut, however narrow the terminal is.
-    console.print(Text(f"\nmeasure which of them pay:\n  {overview.command}"), soft_wrap=True)
+    _print_command(console, "measure which of them pay", overview.command)
 
 
 def print_details(overview: Overview, console: Console, *, rank: int | None = None) -> None:
@@ -335,7 +334,7 @@ def print_forecasts(view: PeakView, console: Console) -> None:
         "answer": [_answer(forecast, limit) for forecast in shown],
         "fits up to batch": [_format_batches(view, forecast.config) for forecast in shown],
     }
-    at = ", ".join(f"{name} {value}" for name, value in view.dims.items())
+    at = _name_dims(view.dims)
     errors = f"{likely_error:.0%} off as a rule, {view.none.error_share:.0%} at worst"
     lines = [
         f"\nDoes it fit {format_bytes(limit)} at {at}? Predicted, nothing was measured there: {errors}",

@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING
 import numpy as np
 
 from autorecompute.measurement import Outcome
-from autorecompute.memory import covered
+from autorecompute.memory import covered, undominated
 from autorecompute.plans import Choice, Config
 
 if TYPE_CHECKING:
@@ -244,10 +244,3 @@ def predict_frontier(memory: MemoryModel, dims: Mapping[str, int]) -> tuple[Fore
     candidates = Candidates(memory.space, memory.simulator(dims, choices_of(memory.space)))
     places = undominated(candidates.simulated.peak_bytes, candidates.simulated.recompute_share)
     return tuple(memory.forecast(candidates.config(place), dims) for place in places)
-
-
-def undominated(peaks: np.ndarray, costs: np.ndarray) -> list[int]:
-    """Return the places that no other beats in both, in bytes and in step time or extra work, the lowest peak first."""
-    order = np.lexsort((costs, peaks))
-    least = np.minimum.accumulate(np.concatenate([[np.inf], costs[order]]))
-    return [int(place) for place in order[least[1:] < least[:-1]]]

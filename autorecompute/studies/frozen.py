@@ -73,12 +73,7 @@ def violation(measurement: Measurement, limit_bytes: int) -> float:
 
 
 def freeze(
-    trial: Trial,
-    space: Space,
-    *,
-    value: float | None,
-    limit_bytes: int,
-    system_attrs: Mapping[str, Any] | None = None,
+    trial: Trial, space: Space, *, value: float | None, limit_bytes: int, system_attrs: Mapping[str, Any] | None = None
 ) -> FrozenTrial:
     """Return the trial as Optuna keeps it, judged by a value if it was measured."""
     state = state_of(trial.measurement.outcome)

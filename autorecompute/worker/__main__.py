@@ -15,18 +15,8 @@ from autorecompute import codec
 from autorecompute.backends import registry
 from autorecompute.errors import SetupError
 from autorecompute.measurement import Outcome
-from autorecompute.worker import hooks, script
+from autorecompute.worker import hooks, protocol, script
 from autorecompute.worker.agent import Abandon, Agent
-from autorecompute.worker.protocol import (
-    SETTINGS_VARIABLE,
-    STACK_SIGNAL,
-    Channel,
-    Ended,
-    Failed,
-    Hello,
-    Message,
-    Settings,
-)
 from autorecompute.worker.script import STARTED, describe_failure, follow_children, run_words, script_file
 
 PR_SET_PDEATHSIG = 1
@@ -36,20 +26,22 @@ def main() -> int:
     """Run the script under the controller's eyes and tell how it ended."""
     _die_with_parent()
     _give_up_terminal()
-    faulthandler.register(STACK_SIGNAL)
+    faulthandler.register(protocol.STACK_SIGNAL)
     # The script and what it starts must not take themselves for workers.
-    settings = codec.decode(os.environ.pop(SETTINGS_VARIABLE).encode(), Settings)
+    settings = codec.decode(os.environ.pop(protocol.SETTINGS_VARIABLE).encode(), protocol.Settings)
     # Every launcher of torch's kind tells its children who they are by these two.
     rank, world_size = int(os.environ.get("RANK", "0")), int(os.environ.get("WORLD_SIZE", "1"))
-    channel = Channel(settings.address)
-    channel.send(Hello(rank=rank, world_size=world_size, pid=os.getpid()))
+    channel = protocol.Channel(settings.address)
+    channel.send(protocol.Hello(rank=rank, world_size=world_size, pid=os.getpid()))
     return _Worker(channel, settings, sys.argv[1:], is_alone=world_size == 1).run()
 
 
 class _Worker:
     """The user's script, followed from the import of what it trains with."""
 
-    def __init__(self, channel: Channel, settings: Settings, words: list[str], *, is_alone: bool) -> None:
+    def __init__(
+        self, channel: protocol.Channel, settings: protocol.Settings, words: list[str], *, is_alone: bool
+    ) -> None:
         self._channel, self._settings, self._words, self._is_alone = channel, settings, words, is_alone
         self._pid, self._script = os.getpid(), ""
         self._has_children = follow_children(settings.address, self._has_trained)
@@ -91,7 +83,7 @@ class _Worker:
             steps, advice = 0, f"{why} {STARTED}" if self._has_children() else why
         else:
             steps, advice = self._agent.steps, self._agent.advice
-        self._tell(Ended(steps=steps, exit_code=code, advice=advice, message=text))
+        self._tell(protocol.Ended(steps=steps, exit_code=code, advice=advice, message=text))
         return code
 
     def _begin(self) -> None:
@@ -109,7 +101,7 @@ class _Worker:
             agent.process, agent.has_children, agent.script = self._pid, self._has_children, self._script
             backend.install(agent)
         except SetupError as error:
-            self._channel.send(Failed(outcome=Outcome.SCRIPT_ERROR, message=str(error), is_setup=True))
+            self._channel.send(protocol.Failed(outcome=Outcome.SCRIPT_ERROR, message=str(error), is_setup=True))
             raise Abandon(str(error)) from error
         hooks.follow_steps(agent.on_step, agent.on_skip, agent.on_failure)
         hooks.follow_losses(agent.on_loss, agent.on_failure)
@@ -120,7 +112,7 @@ class _Worker:
     def _has_trained(self) -> bool:
         return self._agent is not None and self._agent.has_trained
 
-    def _tell(self, end: Message) -> None:
+    def _tell(self, end: protocol.Message) -> None:
         # A process that the script forked has a copy of the line, and its end is not the script's.
         if os.getpid() == self._pid:
             self._channel.send(end)

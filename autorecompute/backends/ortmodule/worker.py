@@ -12,15 +12,7 @@ from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from autorecompute.backends.common import (
-    beside_noise,
-    observe_batch,
-    on_few_samples,
-    relative_difference,
-    rounded_to,
-    scalar_of,
-    within,
-)
+from autorecompute.backends import common
 from autorecompute.backends.findings import blocking
 from autorecompute.backends.interface import WorkerBackend
 from autorecompute.backends.ortmodule.adapter import adapt, add_options, put_around
@@ -111,15 +103,15 @@ def check_gradients(
             differences = dict.fromkeys(named, 0.0)
             for theirs, ours in zip(expected, _gradients(other, parameters, forward, rebuild), strict=True):
                 for name, one, another in zip(named, theirs, ours, strict=True):
-                    differences[name] = max(differences[name], relative_difference(one, another))
+                    differences[name] = max(differences[name], common.relative_difference(one, another))
             return differences
 
         found = compare(config)
-        rounded = rounded_to(one for step in expected for one in step if one is not None)
-        check = within(found, lambda name: rounded or str(named[name].dtype).removeprefix("torch."), STEPS)
+        rounded = common.rounded_to(one for step in expected for one in step if one is not None)
+        check = common.within(found, lambda name: rounded or str(named[name].dtype).removeprefix("torch."), STEPS)
         if check.agrees or all(parameter.device.type == "cpu" for parameter in parameters):
             return check
-        return beside_noise(found, compare(Config()), check)
+        return common.beside_noise(found, compare(Config()), check)
 
 
 @contextmanager
@@ -153,7 +145,7 @@ def _gradients(
     try:
         rebuild(config)
         for _ in range(STEPS):
-            yield torch.autograd.grad(scalar_of(forward()), parameters, allow_unused=True)
+            yield torch.autograd.grad(common.scalar_of(forward()), parameters, allow_unused=True)
     finally:
         onnxruntime.set_seed(torch.initial_seed() % sys.maxsize)
 
@@ -219,7 +211,7 @@ class OrtModuleBackend(WorkerBackend):
                 self._ran = weakref.ref(manager)
                 run = functools.partial(forward, manager)
                 check = functools.partial(self._check, manager, run, (inputs, kwargs))
-                listener.on_forward(observe_batch([*inputs, *kwargs.values()]), check)
+                listener.on_forward(common.observe_batch([*inputs, *kwargs.values()]), check)
             try:
                 return forward(manager, *inputs, **kwargs)
             except Exception as error:
@@ -309,7 +301,9 @@ class OrtModuleBackend(WorkerBackend):
             return check
 
         inputs, kwargs = call
-        return on_few_samples(compare, inputs, kwargs, observe_batch([*inputs, *kwargs.values()]), self.classify)
+        return common.on_few_samples(
+            compare, inputs, kwargs, common.observe_batch([*inputs, *kwargs.values()]), self.classify
+        )
 
     def _is_tuned(self, manager: Any) -> bool:
         if manager not in self._is_alike:

@@ -6,23 +6,10 @@ from dataclasses import replace
 from typing import TYPE_CHECKING
 
 from autorecompute.backends.interface import Emission, Knob
-from autorecompute.backends.torch.forecast import cards
+from autorecompute.backends.torch.forecast import cards, records
 from autorecompute.backends.torch.forecast.compiled_peaks import CompiledPeaks, code_of_blocks
 from autorecompute.backends.torch.forecast.forecast import TorchMemoryModel
 from autorecompute.backends.torch.forecast.plans_file import VARIABLE, PlansFile, requested
-from autorecompute.backends.torch.forecast.records import (
-    BUDGET,
-    CHECKPOINT,
-    CHUNK,
-    COMPILED,
-    DROP,
-    EVERY_2ND,
-    FROZEN,
-    HEAD,
-    KEEPING,
-    TorchDetection,
-    describe_own,
-)
 from autorecompute.backends.torch.head_source import CHUNK_SOURCE
 from autorecompute.errors import SetupError, UsageError
 from autorecompute.plans import Choice, Config, Offer
@@ -152,7 +139,7 @@ class KeepRandomNumbers(CustomGraphPass):
         return type(self).__qualname__
 '''
 
-STEPS = {CHECKPOINT: 1, EVERY_2ND: 2}  # from one module to the next
+STEPS = {records.CHECKPOINT: 1, records.EVERY_2ND: 2}  # from one module to the next
 
 OWN_CHECKPOINTING = """\
 # Measured with the script's own checkpointing off: take gradient_checkpointing=True, activation_checkpointing=True or
@@ -209,10 +196,10 @@ def render(config: Config, *, knobs: Collection[str] = (), versions: Mapping[str
 def script(config: Config, versions: Mapping[str, str]) -> str:
     """Return Python source that imports torch alone, with a function ``apply_recompute(model)``."""
     model = versions.get(MODEL, "")
-    if model.endswith(COMPILED):
+    if model.endswith(records.COMPILED):
         return _write_budget(config)
-    if config.choices and all(on.option == CHUNK for on in config.choices):
-        heads = sorted(on.site.removesuffix(HEAD) for on in config.choices)
+    if config.choices and all(on.option == records.CHUNK for on in config.choices):
+        heads = sorted(on.site.removesuffix(records.HEAD) for on in config.choices)
         return CHUNK_SOURCE.format(heads=heads).lstrip("\n")
     others = sorted(str(on) for on in config.choices if on.option not in STEPS or not set("/(").isdisjoint(on.site))
     if others:
@@ -229,9 +216,9 @@ def script(config: Config, versions: Mapping[str, str]) -> str:
 
 def _write_budget(config: Config) -> str:
     options = [choice.option for choice in config.choices]
-    if len(options) != 1 or not options[0].startswith(BUDGET) or KEEPING in options[0]:
+    if len(options) != 1 or not options[0].startswith(records.BUDGET) or records.KEEPING in options[0]:
         raise UsageError(f"torch alone can do a budget of its compiler only, and this is more. {INSTEAD}")
-    return BUDGET_SOURCE.format(budget=float(options[0].removeprefix(BUDGET))).lstrip("\n")
+    return BUDGET_SOURCE.format(budget=float(options[0].removeprefix(records.BUDGET))).lstrip("\n")
 
 
 def unmeasured(config: Config, versions: Mapping[str, str]) -> str:
@@ -266,9 +253,9 @@ def offer(detection: Detection, environment: Mapping[str, str], dims: Mapping[st
     known = {on: occurrences.get(Choice(on.site, on.option)) for on in sorted(config.choices, key=str)}
     taken = {on: places for on, places in known.items() if places is not None}
     unknown = tuple(str(on) for on, places in known.items() if places is None)
-    extra = TorchDetection.of(detection)
+    extra = records.TorchDetection.of(detection)
     is_replaced = extra.replaces_checkpointing
-    own = tuple(describe_own(extra.own_checkpoints, is_replaced=is_replaced))
+    own = tuple(records.describe_own(extra.own_checkpoints, is_replaced=is_replaced))
     file = environment.get(VARIABLE)
     summary = f"Recompute: {'ON' if taken else 'OFF'}" + (f"   {VARIABLE}={file}" if file else "")
     return Offer(
@@ -285,7 +272,7 @@ def offer(detection: Detection, environment: Mapping[str, str], dims: Mapping[st
     )
 
 
-def _notes(extra: TorchDetection, plans: Sequence[Plan]) -> Iterator[str]:
+def _notes(extra: records.TorchDetection, plans: Sequence[Plan]) -> Iterator[str]:
     if extra.steps is not None and not extra.steps.has_own_loss:
         yield "the model returns no loss: forecasts take the script's to be a cross entropy, and its copies come on top"
     if extra.steps is not None:
@@ -298,7 +285,7 @@ def _notes(extra: TorchDetection, plans: Sequence[Plan]) -> Iterator[str]:
         yield f"no peak is forecast: {extra.no_steps}"
     if extra.on_fakes:
         yield "the script ran on fake tensors: peaks are bytes of tensors, without interpreter and libraries"
-    if extra.on_fakes and any(on.option == DROP for plan in plans for on in plan.choices):
+    if extra.on_fakes and any(on.option == records.DROP for plan in plans for on in plan.choices):
         yield "single operators are offered by their form alone: tune verifies that they make the same bits again"
     if extra.is_apart:
         yield "neither DistributedDataParallel nor fully_shard joins the ranks: each holds the whole model"
@@ -306,7 +293,7 @@ def _notes(extra: TorchDetection, plans: Sequence[Plan]) -> Iterator[str]:
         yield "a batch is that of one rank; collectives take no time in what is estimated"
     yield from (f"{line} reads a value that a fake tensor does not have; 1 was assumed" for line in extra.assumed)
     if extra.is_thawed:
-        yield FROZEN
+        yield records.FROZEN
     yield from extra.refusals
 
 
@@ -318,12 +305,12 @@ INEXACT = (
 
 def takes_turns(detection: Detection) -> bool:
     """Tell whether a swap takes no time: not where it compiles the model anew."""
-    return not TorchDetection.of(detection).is_compiled
+    return not records.TorchDetection.of(detection).is_compiled
 
 
 def needs_of(detection: Detection) -> Callable[[Config], frozenset[str]]:
     """Tell what has to be compiled: the model as a whole, or its blocks in each way in which a config runs them."""
-    extra = TorchDetection.of(detection)
+    extra = records.TorchDetection.of(detection)
     if not extra.is_compiled:
         return lambda _config: frozenset()
     if extra.by_blocks:
@@ -333,7 +320,7 @@ def needs_of(detection: Detection) -> Callable[[Config], frozenset[str]]:
 
 def peaks_of(detection: Detection) -> PeakForecaster | None:
     """Return the peaks with which the search of a compiled model begins: guesses, which trials correct."""
-    extra = TorchDetection.of(detection)
+    extra = records.TorchDetection.of(detection)
     if not extra.compiled_peaks:
         return None
     base_bytes = detection.resting_bytes + STATES * extra.trained_bytes
@@ -347,7 +334,7 @@ def memory_of(detection: Detection) -> TorchMemoryModel | None:
 
 def rough_memory_of(detection: Detection) -> MemoryModel | None:
     """Return a memory model of every config from one forward pass; ``None`` where it tells nothing."""
-    extra = TorchDetection.of(detection)
+    extra = records.TorchDetection.of(detection)
     if extra.is_compiled:
         raise SetupError(
             "the model is compiled, and the peaks of compiled code are known once it has run. Measure with "

@@ -11,11 +11,12 @@ import torch
 from torch import nn
 from transformers import BatchEncoding
 
+from autorecompute.backends.common import with_leaves
 from autorecompute.backends.torch.check.gradients import check_gradients
 from autorecompute.backends.torch.fake.steps import Script
 from autorecompute.backends.torch.fake.survey import survey_steps
 from autorecompute.backends.torch.find.detection import detect
-from autorecompute.backends.torch.find.storages import tensors_in, with_leaves
+from autorecompute.backends.torch.find.storages import tensors_in
 from autorecompute.backends.torch.forecast.records import CHECKPOINT
 from autorecompute.backends.torch.switch.module_state import exchanged
 from autorecompute.plans import Choice

@@ -147,11 +147,7 @@ class CardKernels:
 
     @contextlib.contextmanager
     def active(self, optimizers: Iterable[Optimizer] = ()) -> Iterator[None]:
-        """Have calls in this thread take these kernels.
-
-        Args:
-            optimizers: They update all weights at once.
-        """
+        """Have calls in this thread take these kernels, and the optimizers update all weights at once."""
         plain = functional.dropout
         functional.dropout = card_dropout(plain)
         try:

@@ -31,6 +31,7 @@ from torch.utils.data import DataLoader
 from torch.utils.weak import WeakIdKeyDictionary
 
 from autorecompute.backends.torch.fake.live import LiveBytes
+from autorecompute.backends.torch.find.source import calling_frame
 from autorecompute.backends.torch.find.storages import WITH_FAKES, are_spread, looks_at_values
 from autorecompute.backends.torch.forecast.records import NOTHING, Amount
 from autorecompute.backends.torch.switch.module_state import exchanged
@@ -41,7 +42,6 @@ from autorecompute.units import MIB
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Iterator, Sequence
     from contextlib import AbstractContextManager
-    from types import FrameType
 
     from torch.nn import Module
     from torch.optim import Optimizer
@@ -321,9 +321,6 @@ LARGEST_REAL = MIB
 
 LARGEST_INDEX = 256 * MIB  # the same of integers and booleans: their values decide what runs
 
-_OF_TORCH = str(Path(torch.__file__).parent)
-_OURS = str(Path(__file__).parents[1])
-
 
 class LargeTensorsAreFake(TorchDispatchMode):  # type: ignore[misc]
     """Runs operators on fake tensors wherever a large one takes part, and on real ones elsewhere; a context.
@@ -468,9 +465,7 @@ def on_fakes() -> AbstractContextManager[FakeTensorMode]:
 
 def calling_line() -> str:
     """Return the innermost line that runs now outside of torch and this package, as ``train.py:12``."""
-    frame: FrameType | None = sys._getframe(1)
-    while frame is not None and frame.f_code.co_filename.startswith((_OF_TORCH, _OURS)):
-        frame = frame.f_back
+    frame = calling_frame()
     return f"{Path(frame.f_code.co_filename).name}:{frame.f_lineno}" if frame is not None else "the script"
 
 
@@ -492,6 +487,6 @@ _ITERATE = DataLoader._get_iterator
 
 
 def _iterate_here(loader: Any) -> Any:
-    """Return a DataLoader reads in this process: a fake tensor cannot be sent to another one."""
+    """Have a DataLoader read in this process: a fake tensor cannot be sent to another one."""
     loader.num_workers = loader.timeout = 0
     return _ITERATE(loader)

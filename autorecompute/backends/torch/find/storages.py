@@ -3,11 +3,10 @@
 from __future__ import annotations
 
 import collections
-import copy
 import functools
 import itertools
 import weakref
-from collections.abc import Mapping, MutableMapping
+from collections.abc import Mapping
 from numbers import Number
 from typing import TYPE_CHECKING, Any
 
@@ -16,7 +15,7 @@ from torch import Tensor
 from torch.utils._pytree import tree_leaves, tree_map_only
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterable, Iterator
+    from collections.abc import Callable, Iterator
 
     from torch.nn import Module
 
@@ -79,48 +78,6 @@ def tensors_in(value: Any) -> Iterator[Tensor]:
     elif hasattr(value, "__dataclass_fields__"):
         for name in value.__dataclass_fields__:
             yield from tensors_in(getattr(value, name, None))
-
-
-def with_leaves(value: Any, exchange: Callable[[Any], Any]) -> Any:
-    """Return the same structure, with something else in place of what lies in it.
-
-    Lists, tuples and mappings are new ones. Objects of classes of their own are copied where parts of them change.
-    """
-    if isinstance(value, Tensor):
-        return exchange(value)
-    kind = type(value)
-    if kind in {list, tuple}:
-        return kind(with_leaves(inner, exchange) for inner in value)
-    if kind is dict:
-        return {key: with_leaves(inner, exchange) for key, inner in value.items()}
-    parts = dict(_parts_of(value))
-    if not parts:
-        return exchange(value)
-    changed = {key: with_leaves(inner, exchange) for key, inner in parts.items()}
-    return value if all(changed[key] is parts[key] for key in parts) else _copy_with(value, changed)
-
-
-def _parts_of(value: Any) -> Iterable[tuple[Any, Any]]:
-    """Return the parts in which :func:`tensors_in` looks of an object of its own class, by key, index or name."""
-    if isinstance(value, MutableMapping):
-        return value.items()
-    if isinstance(value, (tuple, list)):
-        return enumerate(value)
-    names = getattr(type(value), "__dataclass_fields__", ())
-    return [(name, getattr(value, name)) for name in names if hasattr(value, name)]
-
-
-def _copy_with(value: Any, parts: Mapping[Any, Any]) -> Any:
-    if isinstance(value, tuple):
-        make = getattr(value, "_make", type(value))
-        return make(list(parts.values()))
-    other = copy.copy(value)
-    for key, part in parts.items():
-        if isinstance(value, MutableMapping | list):
-            other[key] = part
-        else:
-            object.__setattr__(other, key, part)  # it may be frozen
-    return other
 
 
 @functools.cache
