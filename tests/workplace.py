@@ -12,6 +12,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 import psutil
+import pytest
 
 from autorecompute.backends import registry
 from autorecompute.startup import HOOKS_VARIABLE, prepend_to_python_path
@@ -34,6 +35,18 @@ FREED_AT_ONCE = {"MALLOC_MMAP_THRESHOLD_": str(2**16)}
 
 HANG_SECONDS = 1200
 """Far beyond what any command takes: a test that hangs must end."""
+
+
+@contextlib.contextmanager
+def own_disk(folder, mebibytes):
+    """Mounts a small disk there; a test is skipped where none can be."""
+    mount = ["mount", "-t", "tmpfs", "-o", f"size={mebibytes}m", "tmpfs", str(folder)]
+    mounted = subprocess.run(mount, capture_output=True, text=True, check=False)
+    if mounted.returncode != 0:
+        pytest.skip(f"a disk of its own needs mount, which says: {mounted.stderr.strip()}")
+    yield folder
+    # Optuna's pool keeps its files open: the disk goes when they do.
+    subprocess.run(["umount", "--lazy", str(folder)], check=True)
 
 
 @dataclass(frozen=True)

@@ -22,6 +22,7 @@ from autorecompute.result import Best, Result, SearchEnd
 from autorecompute.studies import storage
 from autorecompute.training_job import Detection, Device
 from autorecompute.units import GIB, MIB
+from workplace import own_disk
 
 PHASES = {"f": Phase.FORWARD, "l": Phase.LOSS, "b": Phase.BACKWARD, "r": Phase.RECOMPUTE}
 SITES = ("blocks.*/gelu", "blocks.*/linear", "blocks.*/softmax", "blocks.*/norm", "blocks.*/dropout")
@@ -340,16 +341,9 @@ def call(tmp_path, monkeypatch, capsys):
 @pytest.fixture
 def small_disk(tmp_path):
     """A folder on a disk of its own that holds 1 MiB, with the means to fill it and to forbid writing."""
-    folder = tmp_path / "disk"
-    folder.mkdir()
-    mounted = subprocess.run(
-        ["mount", "-t", "tmpfs", "-o", "size=1m", "tmpfs", str(folder)], capture_output=True, text=True, check=False
-    )
-    if mounted.returncode != 0:
-        pytest.skip(f"a disk of its own needs mount, which says: {mounted.stderr.strip()}")
-    yield SmallDisk(folder)
-    # Optuna's pool keeps its files open: the disk goes when they do.
-    subprocess.run(["umount", "--lazy", str(folder)], check=True)
+    (tmp_path / "disk").mkdir()
+    with own_disk(tmp_path / "disk", 1) as folder:
+        yield SmallDisk(folder)
 
 
 @pytest.fixture

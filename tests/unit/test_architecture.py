@@ -150,13 +150,10 @@ def test_imports_go_one_way():
     ] == []
 
 
-def test_backends_are_asked_for_by_name():
+def test_backends_are_asked_for_by_name_and_know_nothing_of_each_other():
     inside = {module: deep_in_backends(module) for module in MODULES if not module.startswith("backends.")}
     assert inside.pop("compat") <= ADAPTER
     assert {module: names for module, names in inside.items() if names} == {}
-
-
-def test_backends_know_nothing_of_each_other():
     inside = [module for module in MODULES if module.startswith("backends.")]
     others = [(module, name) for module in inside for name in deep_in_backends(module)]
     assert [pair for pair in others if pair[1].split(".")[1] not in (pair[0].split(".")[1], "common")] == []
@@ -169,14 +166,11 @@ def circles_among(ways):
     return sorted(ways)
 
 
-def test_no_room_leads_back_to_itself():
+def test_neither_rooms_nor_files_lead_back_to_themselves():
     ways = {room: set() for room in FLOW}
     for module in MODULES:
         ways[room_of(module)] |= {room_of(name) for name in own_imports_of(module)} - {room_of(module)}
     assert circles_among(ways) == []
-
-
-def test_no_file_leads_back_to_itself():
     assert circles_among({module: own_imports_of(module) - {module} for module in MODULES}) == []
 
 

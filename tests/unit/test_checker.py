@@ -97,7 +97,7 @@ def test_a_config_that_holds_is_valid(check, config, others_share):
     assert bench.measured == [config, *[Config(), config] * 3]
 
 
-def test_a_plan_that_is_gone_is_named_and_nothing_is_measured(check, make_space):
+def test_a_plan_that_is_gone_is_named_and_another_part_of_the_identity_decides_nothing(check, make_space):
     """ONNX Runtime would train without it, silently."""
     plans = make_space().plans[1:]
     report, bench = check(detected={"plans": plans, "own_presets": {}})
@@ -106,6 +106,15 @@ def test_a_plan_that_is_gone_is_named_and_nothing_is_measured(check, make_space)
     assert (line.what, line.here, line.verdict) == ("plans", "1 detected", CheckVerdict.FAILS)
     assert str(make_space().plans[0].choices[0]) in line.note
     assert bench.measured == []
+    device = Device(kind="cpu", name="Another Processor", total_bytes=16 * GIB)
+    versions = {"python": "3.11.9", "torch": "3.0", "fake": "3.1", "backend": "fake"}
+    report, _ = check(detected={"device": device, "versions": versions})
+    differing = [line for line in report.lines if line.verdict is CheckVerdict.DIFFERS]
+    assert [(line.what, line.stored, line.here) for line in differing] == [
+        ("device", "cpu Some Processor", "cpu Another Processor"),
+        ("torch", "2.13.0", "3.0"),
+    ]
+    assert report.valid
 
 
 @pytest.mark.parametrize(
@@ -161,21 +170,14 @@ def test_how_well_the_throughput_was_known_counts_within_bounds(check, make_stor
     assert verdicts(report)["relative throughput"] == verdict
 
 
-def test_another_part_of_the_identity_is_told_and_decides_nothing(check):
-    device = Device(kind="cpu", name="Another Processor", total_bytes=16 * GIB)
-    versions = {"python": "3.11.9", "torch": "3.0", "fake": "3.1", "backend": "fake"}
-    report, _ = check(detected={"device": device, "versions": versions})
-    differing = [line for line in report.lines if line.verdict is CheckVerdict.DIFFERS]
-    assert [(line.what, line.stored, line.here) for line in differing] == [
-        ("device", "cpu Some Processor", "cpu Another Processor"),
-        ("torch", "2.13.0", "3.0"),
-    ]
-    assert report.valid
-
-
-def test_a_script_that_fails_says_nothing_of_the_config(check):
+def test_a_script_that_fails_says_nothing_of_the_config_and_no_recompute_is_checked_without_gradients(
+    check, make_stored
+):
     with pytest.raises(ScriptError, match="did not go well"):
         check(outcome=Outcome.SCRIPT_ERROR)
+    report, _ = check(stored=make_stored(config=Config(), relative_throughput=1.0))
+    assert "gradients" not in verdicts(report)
+    assert report.valid
 
 
 @pytest.mark.parametrize("baseline", [Outcome.OOM, Outcome.OVER_LIMIT])
@@ -191,9 +193,3 @@ def test_without_a_reference_samples_a_second_are_compared(check, make_stored, b
     elsewhere, _ = check(stored=stored, slowness=(3.0,), detected={"device": device})
     assert verdicts(elsewhere)["throughput"] == "not_checked"
     assert elsewhere.valid
-
-
-def test_no_recompute_is_checked_without_gradients(check, make_stored):
-    report, _ = check(stored=make_stored(config=Config(), relative_throughput=1.0))
-    assert "gradients" not in verdicts(report)
-    assert report.valid

@@ -58,15 +58,12 @@ def test_ort_1_17_knows_one_level():
         variables_for(LEVEL_2, "1.17.3")
 
 
-def test_the_longest_comma_string_is_accepted_and_one_more_character_refused():
+def test_the_longest_comma_string_is_accepted_a_longer_one_refused_and_fits_the_file():
     longest = config_of_length(LONGEST_COMMA_STRING)
     (value,) = variables_for(longest, "1.18.0").values()
     assert len(value) == LONGEST_COMMA_STRING
     with pytest.raises(UsageError, match=r"fewer plans, or ONNX Runtime 1\.19"):
         variables_for(config_of_length(LONGEST_COMMA_STRING + 1), "1.18.0")
-
-
-def test_a_config_too_long_for_a_string_fits_the_file():
     config = config_of_length(10 * LONGEST_COMMA_STRING)
     assert variables_for(config, "1.19.2")
     assert Config.parse(json.loads(plans_file_text(config))) == config

@@ -46,10 +46,12 @@ def test_what_is_printed_can_be_typed(number_of_bytes):
     assert parse_bytes(format_bytes(number_of_bytes)) == number_of_bytes
 
 
-def test_memory_is_printed_in_the_unit_that_suits_it():
+def test_memory_and_time_are_printed_in_the_unit_that_suits_them():
     sizes = (1.254 * GIB, GIB - MIB, -2 * GIB, 0, 1.5 * TIB, -12 * KIB, None)
     printed = ["1.25 GiB", "1023 MiB", "-2.00 GiB", "0 MiB", "1.50 TiB", "-12 KiB", "-"]
     assert list(map(format_bytes, sizes)) == printed
+    printed = ["350 ms", "12.4 s", "4 min 05 s", "2 min 00 s", "-"]
+    assert list(map(format_seconds, (0.35, 12.41, 245, 119.7, None))) == printed
 
 
 @pytest.mark.parametrize(
@@ -63,11 +65,6 @@ def test_a_span_of_time_is_read(text, seconds):
 def test_what_is_no_span_of_time_is_refused_with_an_example(text):
     with pytest.raises(UsageError, match=rf"'{text}'.*30m"):
         parse_seconds(text)
-
-
-def test_time_is_printed_in_the_unit_that_suits_it():
-    printed = ["350 ms", "12.4 s", "4 min 05 s", "2 min 00 s", "-"]
-    assert list(map(format_seconds, (0.35, 12.41, 245, 119.7, None))) == printed
 
 
 @pytest.mark.parametrize(

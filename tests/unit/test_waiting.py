@@ -68,14 +68,12 @@ def test_a_second_interruption_is_none():
     assert [signal.getsignal(number) for number in INTERRUPTS] == before
 
 
-def test_an_interruption_after_the_last_wait_is_raised_at_the_end():
+def test_an_interruption_after_the_last_wait_is_raised_at_the_end_and_hides_no_error():
     with pytest.raises(KeyboardInterrupt), interruptible():
         send(signal.SIGTERM)
     with interruptible():
         raise_if_over()
 
-
-def test_an_error_is_not_hidden_by_an_interruption():
     def fail_after_an_interruption():
         with interruptible():
             send(signal.SIGINT)
@@ -86,7 +84,7 @@ def test_an_error_is_not_hidden_by_an_interruption():
     raise_if_over()
 
 
-def test_a_pause_ends_at_the_deadline(clock):
+def test_a_pause_ends_at_the_deadline_and_a_time_that_is_over_ends_every_wait(clock):
     began = clock.now
     with ending_at(began + 10):
         pause(3)
@@ -94,9 +92,6 @@ def test_a_pause_ends_at_the_deadline(clock):
             pause(60)
     assert clock.now - began == 10
     assert left_seconds() == math.inf
-
-
-def test_a_time_that_is_over_ends_every_wait(clock):
     with ending_at(clock.now - 1):
         assert left_seconds() == 0
         for _ in range(2):

@@ -67,13 +67,11 @@ def test_the_others_can_be_tried(make_place, place, names):
     assert {name for name, reason in reasons(make_place(**place)).items() if not reason} == names
 
 
-def test_within_layers_other_plans_exist(make_place):
+def test_within_layers_other_plans_exist_and_no_two_knobs_set_the_same_variable(make_place):
+    """The probe is cleared for trials."""
     place = make_place()
     found = {knob.name: knob.plans(place) for knob in KNOBS if knob.plans is not None}
     assert found == {"layer_boundaries": OrtDetection.of(place).layer_plans}
-
-
-def test_no_two_knobs_set_the_same_variable_and_the_probe_is_cleared_for_trials():
     names = [name for knob in (*KNOBS, *HINTS) for name in knob.variables]
     assert len(names) == len(set(names))
     (knob,) = [knob for knob in KNOBS if knob.name == "layer_boundaries"]

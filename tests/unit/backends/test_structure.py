@@ -81,12 +81,16 @@ def test_names_and_order_do_not_count(same):
     assert digest_graph(same) == digest_graph(mlp())
 
 
-def test_a_constant_may_be_written_as_raw_bytes_or_as_a_number():
+def test_graphs_within_graphs_count_and_a_constant_may_be_written_as_raw_bytes_or_as_a_number():
     raw = mlp()
     raw.initializer[0].CopyFrom(numpy_helper.from_array(numpy_helper.to_array(raw.initializer[0]), "scale"))
     assert raw.initializer[0].raw_data
     assert not mlp().initializer[0].raw_data
     assert digest_graph(raw) == digest_graph(mlp())
+    graph = branch("Relu", "x")
+    assert digest_graph(branch("Relu", "x")) == digest_graph(graph)
+    assert digest_graph(branch("Tanh", "x")) != digest_graph(graph)
+    assert digest_graph(branch("Relu", "e")) != digest_graph(graph)
 
 
 OTHERS = {
@@ -142,10 +146,3 @@ def branch(operator, captured):
         helper.make_node("If", ["is_so"], ["y"], then_branch=inner, else_branch=inner),
     ]
     return helper.make_graph(nodes, "", [asked, values["x"], values["z"]], [values["y"]])
-
-
-def test_graphs_within_graphs_count():
-    graph = branch("Relu", "x")
-    assert digest_graph(branch("Relu", "x")) == digest_graph(graph)
-    assert digest_graph(branch("Tanh", "x")) != digest_graph(graph)
-    assert digest_graph(branch("Relu", "e")) != digest_graph(graph)

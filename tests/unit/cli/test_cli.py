@@ -123,9 +123,13 @@ def test_a_mistake_is_repeated_without_what_a_terminal_obeys(call, arguments):
     assert not set("\x1b\x9b\u202e").intersection(err)
 
 
-def test_a_mistake_may_be_long(call):
+def test_no_studies_are_no_error_and_a_mistake_may_be_long(call):
     """Looking for an address in it takes no square of its length, which would be hours."""
     assert "Unrecognized arguments: xxx" in call("show", "bert", "x" * 200_000)[2]
+    code, out, err = call("show")
+    assert (code, err) == (0, "")
+    assert "autorecompute tune" in out
+    assert json.loads(call("show", "--json")[1]) == {"studies": []}
 
 
 def test_a_study_that_is_being_tuned_is_refused_to_a_second_tuning(call, begin):
@@ -134,13 +138,6 @@ def test_a_study_that_is_being_tuned_is_refused_to_a_second_tuning(call, begin):
         code, out, err = call("tune", "train.py", "--study", "bert", "--target-batch", "8")
     assert (code, out) == (UsageError.exit_code, "")
     assert "is using study 'bert'. Wait for it" in err
-
-
-def test_no_studies_are_no_error(call):
-    code, out, err = call("show")
-    assert (code, err) == (0, "")
-    assert "autorecompute tune" in out
-    assert json.loads(call("show", "--json")[1]) == {"studies": []}
 
 
 @pytest.mark.parametrize("has_database", [False, True])
@@ -226,7 +223,9 @@ def left_in(folder):
     return [path for own in folder.glob("autorecompute-*") for path in own.iterdir()]
 
 
-def test_failed_plans_leave_no_folder_and_show_what_the_script_printed(start, tmp_path, temporary):
+def test_plans_that_fail_or_are_interrupted_leave_no_folder_and_show_what_the_script_printed(
+    start, tmp_path, temporary
+):
     (tmp_path / "train.py").write_text("print('hello from the script')\nraise SystemExit(3)\n")
     process = start("plans", "train.py")
     _, err = process.communicate()
@@ -234,9 +233,6 @@ def test_failed_plans_leave_no_folder_and_show_what_the_script_printed(start, tm
     assert "hello from the script" in err.splitlines()
     assert str(temporary) not in err
     assert left_in(temporary) == []
-
-
-def test_interrupted_plans_leave_no_folder(start, tmp_path, temporary):
     (tmp_path / "train.py").write_text("import pathlib, time\npathlib.Path('running').touch()\ntime.sleep(600)\n")
     process = start("plans", "train.py")
     while not (tmp_path / "running").exists():

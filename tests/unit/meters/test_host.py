@@ -20,13 +20,15 @@ def test_a_kernel_that_resets_no_high_water_mark_is_told(tmp_path, monkeypatch):
         HostMeter()
 
 
-def test_the_host_is_not_limited():
+def test_the_host_is_not_limited_and_the_kernels_own_counters_can_be_read(monkeypatch):
     meter = HostMeter()
     meter.limit(1)
     assert len(bytearray(MIB)) == MIB
     meter.observe()
     assert meter.outside_bytes() is None
     assert meter.read().marks == ()
+    monkeypatch.setattr(host, "TOO_SHORT_SECONDS", 0)
+    assert 0 <= Processors(None, do_the_work=True).others_share() <= 1
 
 
 class Host:
@@ -79,11 +81,6 @@ def test_a_moment_or_a_tuner_that_is_gone_leaves_no_figure_of_others(paper):
     paper.now = 10.0
     del paper.seconds[TUNER]
     assert measured.others_share() is None
-
-
-def test_the_kernels_own_counters_can_be_read(monkeypatch):
-    monkeypatch.setattr(host, "TOO_SHORT_SECONDS", 0)
-    assert 0 <= Processors(None, do_the_work=True).others_share() <= 1
 
 
 @pytest.mark.usefixtures("paper")

@@ -181,15 +181,12 @@ def test_a_long_frontier_is_told_in_a_few_lines(view, console):
         assert words in printed(console)
 
 
-def test_a_picture_shows_both_timelines(view, tmp_path):
+def test_a_picture_shows_both_timelines_and_of_a_deep_model_a_few_layers_in_each_stripe(view, tmp_path, make_step):
     file = tmp_path / "peak.svg"
     save_picture(view, file)
     comments = re.findall(r"<!-- (.*?) -->", file.read_text())
     assert ET.parse(file).getroot().tag.endswith("svg")  # noqa: S314  (we wrote it)
     assert {"none", "all plans", "recompute"} <= set(comments)
-
-
-def test_a_deep_model_has_a_few_layers_in_each_stripe(make_step):
     axes = Figure().subplots()
     timeline = trace(make_step("f" * 40 + "lb", *[(f"x{place}", place, 41, "8") for place in range(40)]))
     told = list(draw_timeline(axes, timeline, PICTURE_COLORS, "step").values())

@@ -162,11 +162,13 @@ def test_every_output_tells_the_verdict_in_the_same_words(show, make_result, ver
     assert f"# verdict: {sentence}" in comment_lines(result, emission)
 
 
-def test_where_it_started_from_is_told(show, make_result):
+def test_where_it_started_from_is_told_and_a_batch_that_the_tuner_gave_has_to_be_given(show, make_result):
     near = Transfer(study="small", differences=("batch 32, not 16",))
     assert "warm start from study small: batch 32, not 16" in show(make_result(transferred_from=near))
     same = show(make_result(transferred_from=Transfer(study="small")))
     assert "takes over the trials and the answer of study small: the same problem" in same
+    told = ["batch size to 32" in "\n".join(show(make_result(command_gives_batch=gives))) for gives in (False, True)]
+    assert told == [True, False]
 
 
 @pytest.mark.parametrize("end", SearchEnd)
@@ -197,11 +199,6 @@ def test_lines_to_paste_are_never_broken(show, make_result, width, tmp_path):
     assert row_of([line.strip() for line in lines], "autorecompute run").count("--flag") == 60
 
 
-def test_a_batch_that_the_tuner_gave_has_to_be_given(show, make_result):
-    told = ["batch size to 32" in "\n".join(show(make_result(command_gives_batch=gives))) for gives in (False, True)]
-    assert told == [True, False]
-
-
 @pytest.mark.parametrize("name", ["[red]", "blocks.*/gelu[/]", "[/nothing]", "[link=x]y", "a[0]"])
 def test_names_are_printed_as_they_are(show, table, make_result, make_trial, name):
     device = dataclasses.replace(make_result().device, name=f"device {name}")
@@ -216,13 +213,16 @@ def test_names_are_printed_as_they_are(show, table, make_result, make_trial, nam
     assert f"because {name}" in row
 
 
-def test_every_trial_has_its_row(table, trials, make_trial):
+def test_every_trial_has_its_row_and_disturbed_ones_are_numbered_below_the_table(table, trials, make_trial):
     rows = table(trials)[1:]
     assert [row.split()[0] for row in rows] == [str(trial.number) for trial in trials]
     assert rows[-1].split()[-1] == "over_limit"
     row = table([make_trial(outcome=Outcome.OOM, reason="presets")])[1]
     assert row.split() == ["0", "none", "presets", "-", "-", "-", "-", "-", "-", "oom"]
     assert len(table([])) == 1
+    found = [make_trial(number=number, marks=("host busy",) if number else ()) for number in range(3)]
+    assert table(found)[-1] == "2 trials disturbed by something else on the machine: 1, 2"
+    assert not any("disturbed" in line for line in table(found[:1]))
 
 
 def test_knobs_are_told_with_what_they_changed(show, make_result):
@@ -240,12 +240,6 @@ def test_knobs_are_told_with_what_they_changed(show, make_result):
     assert row_of(lines, "broken").endswith("crash: signal 11")
     assert row_of(lines, "absent").endswith("not tried: it is for CUDA only")
     assert row_of(lines, "late").endswith("was not tried yet")
-
-
-def test_disturbed_trials_are_numbered_below_the_table(table, make_trial):
-    found = [make_trial(number=number, marks=("host busy",) if number else ()) for number in range(3)]
-    assert table(found)[-1] == "2 trials disturbed by something else on the machine: 1, 2"
-    assert not any("disturbed" in line for line in table(found[:1]))
 
 
 @pytest.mark.parametrize(("seconds", "is_told"), [(0.2, True), (0.6, False)])

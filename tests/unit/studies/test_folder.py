@@ -113,15 +113,13 @@ def test_studies_are_listed_by_name_and_nothing_else_is(tmp_path, begin):
         list_studies(tmp_path / "loop")
 
 
-def test_other_users_cannot_hold_a_study(folder):
+def test_other_users_cannot_hold_a_study_and_a_link_in_place_of_the_lock_is_not_followed(folder, tmp_path):
     reading = os.open(folder.path, os.O_RDONLY)
     fcntl.flock(reading, fcntl.LOCK_EX)
     with using(folder):
         assert stat.S_IMODE((folder.path / LOCK).stat().st_mode) == 0o600
     os.close(reading)
-
-
-def test_a_link_in_place_of_the_lock_is_not_followed(folder, tmp_path):
+    (folder.path / LOCK).unlink()
     (folder.path / LOCK).symlink_to(tmp_path / "elsewhere")
     with pytest.raises(SetupError, match="work in another folder"), using(folder):
         pytest.fail("a link was held")

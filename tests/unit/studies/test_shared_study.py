@@ -43,9 +43,12 @@ def test_a_password_is_for_the_driver_alone(text):
         assert QUOTED not in shown
 
 
-def test_a_file_is_found_from_anywhere(tmp_path, monkeypatch):
+def test_a_file_is_found_from_anywhere_and_a_driver_that_repeats_a_password_is_corrected(tmp_path, monkeypatch):
     monkeypatch.chdir(tmp_path)
     assert parse_storage("sqlite:///shared/log.db").display == f"sqlite:///{tmp_path}/shared/log.db"
+    url = parse_storage("postgresql://ada:s3cr3t@127.0.0.1:1/studies")
+    said = url.describe(sqlalchemy.exc.OperationalError("SELECT", {}, OSError("cannot log in with s3cr3t")))
+    assert "cannot log in with ***" in said
 
 
 @pytest.mark.parametrize(
@@ -68,12 +71,6 @@ def test_what_is_no_address_is_not_repeated_but_told_how_to_write(text, words):
     assert "s3cr3t" not in str(caught.value)
     assert "fir5t" not in str(caught.value)
     assert caught.value.__suppress_context__ or caught.value.__context__ is None
-
-
-def test_a_driver_that_repeats_a_password_is_corrected():
-    url = parse_storage("postgresql://ada:s3cr3t@127.0.0.1:1/studies")
-    said = url.describe(sqlalchemy.exc.OperationalError("SELECT", {}, OSError("cannot log in with s3cr3t")))
-    assert "cannot log in with ***" in said
 
 
 @pytest.mark.parametrize(("dialect", "module"), [("postgresql", "psycopg"), ("mysql+of_nobody", "of_nobody")])
@@ -262,14 +259,6 @@ def test_who_was_taken_for_dead_is_told(join, space, config, make_trial):
     second.refresh()
     assert not first.end(make_trial(config, number=number), LIMIT)
     assert first.claim(config, "why", space) > number
-
-
-def test_an_interruption_loses_nothing(join, space, config):
-    first, second = join(), join()
-    assert first.claim(config, "why", space) is not None
-    first.close()
-    assert second.claim(config, "why", space) is not None
-    assert second.trials == []
 
 
 def test_a_database_that_is_lost_ends_in_one_sentence(file, join):

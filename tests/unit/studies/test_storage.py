@@ -75,8 +75,10 @@ def open_it(request, space):
     }[request.param]
 
 
-def test_trials_come_back_in_their_order(finished, open_it, trials):
+def test_trials_come_back_in_their_order_and_not_from_another_studys_database(finished, open_it, trials):
     assert open_it(finished) == trials
+    with pytest.raises(SetupError, match="cannot be used as a study"):
+        read_trials(finished, "gpt")
 
 
 def test_wall_time_adds_up_over_sessions(tmp_path, space, trials, monkeypatch):
@@ -91,7 +93,7 @@ def shown(finished):
     return optuna.load_study(study_name=NAME, storage=f"sqlite:///{finished}")
 
 
-def test_optuna_and_its_viewers_see_what_does_not_fit_as_infeasible(shown):
+def test_optuna_and_its_viewers_see_each_plan_as_a_parameter_and_what_does_not_fit_as_infeasible(shown, space, trials):
     is_feasible = [all(value <= 0 for value in trial.constraints.values()) for trial in shown.trials]
     states = [trial.state for trial in shown.trials]
     assert is_feasible[:4] == [False, True, False, True]
@@ -101,9 +103,6 @@ def test_optuna_and_its_viewers_see_what_does_not_fit_as_infeasible(shown):
     assert shown.metric_names == ["samples/s"]
     for trial in shown.trials:
         assert trial.system_attrs["constraints"] == [trial.constraints["bytes over the limit"]]
-
-
-def test_optuna_sees_each_plan_as_a_parameter(shown, space, trials):
     for ours, theirs in zip(trials, shown.trials, strict=True):
         on = {key for key, value in theirs.params.items() if value and key != "preset"}
         assert on == {plan.id for plan in space.plans_of(ours.config)}
@@ -156,11 +155,6 @@ def test_a_reader_adds_nothing_to_a_database(database, statement):
     with pytest.raises(SetupError, match=r"cannot be used as a study.*left as it is"):
         read_trials(database, NAME)
     assert database.read_bytes() == before
-
-
-def test_another_studys_database_is_refused_for_reading(finished):
-    with pytest.raises(SetupError, match="cannot be used as a study"):
-        read_trials(finished, "gpt")
 
 
 def test_a_database_in_use_is_not_called_damaged(database, space, trials, monkeypatch):

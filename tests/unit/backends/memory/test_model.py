@@ -1,10 +1,12 @@
 import dataclasses
 import random
 
+import numpy as np
 import pytest
 
 from autorecompute.backends.ortmodule.controller import make_plan
-from autorecompute.backends.ortmodule.memory import OrtMemoryModel
+from autorecompute.backends.ortmodule.memory import OrtMemoryModel, OrtSimulator, draw_blueprint, write_out
+from autorecompute.backends.ortmodule.memory.blueprint import settle_durations
 from autorecompute.backends.ortmodule.memory.step_model import (
     CHUNK_BYTES,
     FIRST_REGION_BYTES,
@@ -13,8 +15,8 @@ from autorecompute.backends.ortmodule.memory.step_model import (
     Arena,
     taken_bytes,
 )
-from autorecompute.memory import StepProfiles, trace
-from autorecompute.plans import Config, Space
+from autorecompute.memory import Phase, StepProfiles, trace
+from autorecompute.plans import Choice, Config, Space
 from autorecompute.units import MIB
 
 CHUNK, REGION, DEAD = CHUNK_BYTES, FIRST_REGION_BYTES, LARGEST_DEAD_BYTES
@@ -112,7 +114,7 @@ def test_only_tensors_grow_with_the_batch_and_far_from_what_was_checked_less_is_
     assert shares == [WORST_ERROR, WORST_ERROR, 2 * WORST_ERROR]
 
 
-def test_a_plan_saves_at_the_stash_costs_time_and_has_the_tensors_that_it_saves(model, plan):
+def test_a_plan_saves_at_the_stash_costs_time_and_has_its_tensors_and_the_largest_batch_holds_the_limit(model, plan):
     ((told, alone, _),) = model.effects({"batch": 2})
     none = model.forecast(Config(), {"batch": 2})
     assert told == plan
@@ -120,9 +122,6 @@ def test_a_plan_saves_at_the_stash_costs_time_and_has_the_tensors_that_it_saves(
     assert none.live_bytes - alone.live_bytes == MIB
     assert alone.recompute_share == pytest.approx(1 / 6)
     assert model.plans_by_tensor() == {"y": plan, "again": plan}
-
-
-def test_the_largest_batch_is_the_last_that_holds_the_limit(model):
     limit = 900 * MIB
     batch = model.largest_batch(Config(), {"batch": 2}, limit)
     assert model.forecast(Config(), {"batch": batch}).peak_bytes <= limit
@@ -134,3 +133,162 @@ def test_the_largest_batch_is_the_last_that_holds_the_limit(model):
 def test_the_base_is_what_a_forecast_has_beyond_its_tensors(model, dims):
     tensors = trace(model.profiles[Config()], dims).peak_bytes
     assert model.base_bytes(dims) + tensors == model.forecast(Config(), dims).peak_bytes
+
+
+DROPOUT, ADD = Choice("Mul+Dropout+", "1"), Choice("Reshape+Add+", "1")
+USUAL = {"Mul": 1.0, "Dropout": 2.0, "Reshape": 0.1, "Add": 0.5}
+
+LAYERS = 3
+
+
+@pytest.fixture
+def layers(make_node, make_graph):
+    """Each of three layers keeps the result of a Dropout and a sum with the layer below.
+
+    Nobody reads the mask of a Dropout, and what stands before it is read in the forward pass alone. Both passes
+    reshape what they read.
+    """
+
+    def forward(layer):
+        below, here = layer - 1, layer
+        return [
+            make_node("Mul", (f"sum{below}",), {f"scaled{here}": 1}, again=True),
+            make_node("Dropout", (f"scaled{here}",), {f"dropped{here}": 10, f"mask{here}": 2}, again=True),
+            make_node("Reshape", (f"dropped{here}",), {f"flat{here}": 0}, again=True, shares=True),
+            make_node("Add", (f"flat{here}", f"sum{below}"), {f"sum{here}": 4}, again=True),
+        ]
+
+    def backward(layer):
+        return [
+            make_node("Reshape", (f"sum{layer}",), {f"long{layer}": 0}, shares=True),
+            make_node("WeightGrad", (f"long{layer}", f"dsum{layer}"), {f"weight{layer}": 3}),
+            make_node("DropoutGrad", (f"dropped{layer}", f"dsum{layer}"), {f"dsum{layer - 1}": 4}),
+        ]
+
+    places = range(1, LAYERS + 1)
+    return make_graph(
+        [node for layer in places for node in forward(layer)],
+        [f"sum{LAYERS}"],
+        [node for layer in reversed(places) for node in backward(layer)],
+        results=[f"weight{layer}" for layer in places],
+    )
+
+
+@pytest.fixture
+def draw_graph(make_node, make_graph):
+    def draw_half(draw, names, operators, *, values, again):
+        nodes = []
+        for name in names:
+            # Mostly from near by, as in a model.
+            reads = {draw.choice(values[-5:]) for _ in range(draw.choice((1, 2, 2, 3)))}
+            shares = draw.random() < 0.2
+            makes = {name: 0 if shares else draw.randint(1, 100)}
+            if not shares and draw.random() < 0.25:
+                makes[f"{name}_too"] = draw.randint(1, 100)
+            can_run = draw.random() < again
+            nodes.append(make_node(draw.choice(operators), tuple(sorted(reads)), makes, again=can_run, shares=shares))
+            values = [*values, *makes]
+        return nodes, values
+
+    def draw_graph(draw):
+        count = draw.randint(6, 16)
+        forward, values = draw_half(draw, [f"f{i}" for i in range(count)], "ABCD", values=["input"], again=0.6)
+        own = [value for node in forward for value in node.makes if not node.shares]
+        outputs = sorted({own[-1], draw.choice(own)})
+        # The backward pass reads from the end to the beginning.
+        values = [*draw.sample(values, len(values)), *(f"d{value}" for value in outputs)]
+        backward = []
+        for place in range(count):
+            read = draw.sample(values, draw.choice((1, 2, 2, 3)))
+            shares = draw.random() < 0.2
+            gradient = make_node("G", tuple(read), {f"b{place}": 0 if shares else draw.randint(1, 100)}, shares=shares)
+            backward.append(gradient)
+            values.append(gradient.key)
+        made = own + [node.key for node in backward if not node.shares]
+        return make_graph(forward, outputs, backward, results=draw.sample(made, 2))
+
+    return draw_graph
+
+
+def blueprint_of(graph):
+    return draw_blueprint(graph.run(), graph.run(graph.space.all_on))
+
+
+def simulate(graph, configs, *, batch=1):
+    choices = [plan.choices[0] for plan in graph.space.plans]
+    simulator = OrtSimulator(blueprint_of(graph), {"batch": batch}, choices)
+    return simulator.simulate(simulator.matrix(configs))
+
+
+def keys_of(subgraphs):
+    return {words: [tuple(op.key for op in nodes) for nodes in group] for words, group in subgraphs.items()}
+
+
+@pytest.mark.parametrize("seed", range(30))
+def test_for_any_graph_what_is_foretold_is_what_its_own_run_counts(draw_graph, list_configs, seed):
+    graph = draw_graph(random.Random(seed))
+    blueprint, configs = blueprint_of(graph), list_configs(graph.space)
+    assert keys_of(blueprint.subgraphs) == graph.subgraphs
+    simulated = simulate(graph, configs)
+    assert list(zip(simulated.peak_bytes, simulated.stash_bytes, strict=True)) == list(map(graph.count_live, configs))
+    for config in configs[1:]:
+        written, own = trace(write_out(blueprint, config)), trace(graph.run(config))
+        assert written.live_bytes == own.live_bytes
+        assert written.live_by_phase() == own.live_by_phase()
+
+
+def test_a_blueprint_is_drawn_from_none_and_all_on_in_the_order_of_a_step_with_recompute(layers):
+    """Where ORT has another order without recompute, that one says nothing of all others."""
+    plain, full = layers.run(), layers.run(layers.space.all_on)
+    *first, last, next_to_last = plain.operations
+    swapped = dataclasses.replace(plain, operations=(*first, next_to_last, last))
+    assert draw_blueprint(swapped, full).operations == draw_blueprint(plain, full).operations
+    assert [op.key for op in draw_blueprint(plain, full).operations] == [op.key for op in plain.operations]
+    configs = [Config.of(layers.space.plans[:1]), Config(), layers.space.all_on]
+    profiles = {config: layers.run(config) for config in configs}
+    model = OrtMemoryModel(layers.space, StepProfiles(peak_bytes=1, held_bytes=1, profiles=profiles))
+    assert set(model.blueprint.subgraphs) == {plan.choices[0].site for plan in layers.space.plans}
+    assert model.blueprint.plain == model.profiles[Config()]
+
+
+def test_a_choice_of_no_subgraph_changes_nothing_and_configs_that_are_simulated_in_parts_are_none_lost_or_moved(
+    layers, monkeypatch
+):
+    unknown = Choice("Softmax+", "1")
+    simulator = OrtSimulator(blueprint_of(layers), {}, [DROPOUT, unknown])
+    configs = [Config(frozenset(rows)) for rows in ([DROPOUT], [DROPOUT, unknown])]
+    alone, both = simulator.simulate(simulator.matrix(configs)).peak_bytes
+    assert alone == both
+    simulator = OrtSimulator(blueprint_of(layers), {}, [DROPOUT, ADD])
+    monkeypatch.setattr("autorecompute.memory.CHUNK", 3)
+    switches = np.array([[draw & 1, draw >> 1 & 1] for draw in random.Random(0).choices(range(4), k=10)])
+    each = [simulator.simulate(line[None]).peak_bytes[0] for line in switches]
+    assert list(simulator.simulate(switches).peak_bytes) == each
+
+
+def test_the_written_step_has_the_simulated_peak_at_another_batch(layers):
+    blueprint, config = blueprint_of(layers), layers.space.all_on
+    step = write_out(blueprint, config)
+    assert trace(step, {"batch": 3}).peak_bytes == simulate(layers, [config], batch=3).peak_bytes[0]
+    assert sum(operation.phase is Phase.RECOMPUTE for operation in step.operations) == len(blueprint.repeatable)
+
+
+def timed(profile, seconds):
+    operations = (
+        dataclasses.replace(operation, seconds=seconds(place, operation))
+        for place, operation in enumerate(profile.operations)
+    )
+    return dataclasses.replace(profile, operations=tuple(operations))
+
+
+@pytest.mark.parametrize("disturbed", range(0, 6, 2))
+def test_an_operation_that_lost_its_core_takes_what_its_like_take(layers, disturbed):
+    def seconds(place, operation):
+        return USUAL.get(operation.operator, 1.0) * (100 if place == disturbed else 1)
+
+    plain, full = timed(layers.run(), seconds), timed(layers.run(layers.space.all_on), lambda _, op: seconds(-1, op))
+    for profile in settle_durations((plain, full)):
+        for operation in profile.operations:
+            assert operation.seconds == USUAL.get(operation.operator, 1.0)
+    blueprint = draw_blueprint(plain, full)
+    assert {op.operator: op.seconds for op in blueprint.repeatable} == USUAL
