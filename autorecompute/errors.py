@@ -89,3 +89,9 @@ def first_line(error: BaseException) -> str:
     """Return the first line of its text, without a full stop; its type where there is none."""
     lines = str(error).strip().splitlines()
     return lines[0].rstrip(".") if lines else type(error).__name__
+
+
+def last_line(error: BaseException) -> str:
+    """Return the last line of its text that says anything; its type where there is none."""
+    lines = [line.strip() for line in str(error).splitlines() if line.strip()]
+    return lines[-1] if lines else type(error).__name__

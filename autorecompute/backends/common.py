@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import copy
-import dataclasses
 import math
 import os
 import platform
@@ -14,19 +13,20 @@ from dataclasses import replace
 from typing import TYPE_CHECKING, Any
 
 import psutil
+import torch
+from torch import Tensor
 
+from autorecompute.errors import last_line
 from autorecompute.measurement import GradientCheck, Outcome
 from autorecompute.training_job import Device
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterable, Sequence
+    from collections.abc import Callable, Iterable, Iterator, Sequence
 
 
 def describe_device(device: Any) -> Device:
     """Return the ``torch.device`` that the model lies on."""
     if device.type == "cuda":
-        import torch
-
         properties = torch.cuda.get_device_properties(device)
         return Device(kind="cuda", name=properties.name, uuid=str(properties.uuid), total_bytes=properties.total_memory)
     name = platform.processor() or platform.machine()
@@ -59,12 +59,6 @@ def describe_out_of_memory(error: BaseException) -> str:
     return f"out of memory: it asked for {asked[1]} more" if asked else f"out of memory: {last_line(error)}"
 
 
-def last_line(error: BaseException) -> str:
-    """Return the last line of its text that says anything; its type where there is none."""
-    lines = [line.strip() for line in str(error).splitlines() if line.strip()]
-    return lines[-1] if lines else type(error).__name__
-
-
 COMPARED_SAMPLES = 2  # so few samples of a batch are compared: the batch need not fit without recompute
 STATE_DIMENSIONS = 3  # the state of a recurrent layer has so many: layers, samples, features
 
@@ -74,7 +68,7 @@ def observe_batch(values: list[Any]) -> int:
 
     Of an argument that holds several tensors, such as the state of a recurrent layer, the size of most counts.
     """
-    rows = [[int(tensor.shape[0]) for tensor in _tensors(value) if tensor.dim() > 0] for value in values]
+    rows = [[int(tensor.shape[0]) for tensor in tensors_in(value) if tensor.dim() > 0] for value in values]
     return most_common(size for sizes in rows if (size := most_common(sizes))) or 1
 
 
@@ -83,27 +77,26 @@ def most_common(sizes: Iterable[int]) -> int:
     return next((size for size, _ in Counter(sizes).most_common(1)), 0)
 
 
-def _tensors(value: Any) -> list[Any]:
-    import torch
-
-    if isinstance(value, torch.Tensor):
-        return [value]
-    parts: Iterable[Any] = ()
-    if isinstance(value, Mapping):
-        parts = value.values()
-    elif isinstance(value, list | tuple):
-        parts = value
-    elif dataclasses.is_dataclass(value) and not isinstance(value, type):
-        parts = (getattr(value, field.name, None) for field in dataclasses.fields(value))
-    return [tensor for part in parts for tensor in _tensors(part)]
+def tensors_in(value: Any) -> Iterator[Tensor]:
+    """Yield the tensors in an argument or a result: in tuples, lists and mappings, as deep as they go."""
+    if isinstance(value, Tensor):
+        yield value
+    elif isinstance(value, Mapping):
+        for inner in value.values():
+            yield from tensors_in(inner)
+    elif isinstance(value, (tuple, list)):
+        for inner in value:
+            yield from tensors_in(inner)
+    elif hasattr(value, "__dataclass_fields__"):
+        for name in value.__dataclass_fields__:
+            yield from tensors_in(getattr(value, name, None))
 
 
 def slice_batch(value: Any, batch: int, samples: int = COMPARED_SAMPLES) -> Any:
     """Return the same structure with every tensor of ``batch`` rows cut to its first few."""
-    import torch
 
     def cut(leaf: Any) -> Any:
-        return _cut_tensor(leaf, batch, samples) if isinstance(leaf, torch.Tensor) else leaf
+        return _cut_tensor(leaf, batch, samples) if isinstance(leaf, Tensor) else leaf
 
     return with_leaves(value, cut)
 
@@ -113,9 +106,7 @@ def with_leaves(value: Any, exchange: Callable[[Any], Any]) -> Any:
 
     Lists, tuples and mappings are new ones. Objects of classes of their own are copied where parts of them change.
     """
-    import torch
-
-    if isinstance(value, torch.Tensor):
+    if isinstance(value, Tensor):
         return exchange(value)
     kind = type(value)
     if kind in {list, tuple}:
@@ -175,8 +166,6 @@ def on_few_samples(
 
 
 def _cut_tensor(value: Any, batch: int, samples: int) -> Any:
-    import torch
-
     if value.layout is not torch.strided or value.is_nested:  # the edges of a graph
         return value
     if value.dim() > 0 and value.shape[0] == batch:
@@ -232,7 +221,7 @@ def scalar_of(outputs: Any) -> Any:
     What has one number may be a loss, or the scale of what a loss is made of. So all others weigh in beside it, about
     as much as logits do in the mean of their losses.
     """
-    tensors = [tensor for tensor in _tensors(outputs) if tensor.requires_grad]
+    tensors = [tensor for tensor in tensors_in(outputs) if tensor.requires_grad]
     losses = [tensor.sum() for tensor in tensors if tensor.numel() == 1]
     return sum([*losses, *(_weighed(tensor, is_mean=bool(losses)) for tensor in tensors if tensor.numel() > 1)])
 
@@ -242,8 +231,6 @@ def _weighed(tensor: Any, *, is_mean: bool) -> Any:
 
     A plain sum has no gradient behind a softmax: uneven weights have one everywhere.
     """
-    import torch
-
     tensor = torch.view_as_real(tensor) if tensor.is_complex() else tensor
     columns = _cosines(tensor.shape[-1], tensor)
     with torch.autocast(tensor.device.type, enabled=False):
@@ -253,8 +240,6 @@ def _weighed(tensor: Any, *, is_mean: bool) -> Any:
 
 
 def _cosines(count: int, like: Any) -> Any:
-    import torch
-
     return torch.arange(count, device=like.device, dtype=torch.float32).cos().to(like.dtype)
 
 
@@ -265,8 +250,6 @@ def relative_difference(expected: Any, found: Any) -> float:
     gradient may not fit. Not a number is infinitely far off, and so is a gradient where there should be none. The two
     may lie on different devices.
     """
-    import torch
-
     if expected is None or found is None:
         return 0.0 if expected is found else math.inf
     if expected.layout is not torch.strided:  # that of a sparse embedding
@@ -288,8 +271,6 @@ def relative_difference(expected: Any, found: Any) -> float:
 
 def rounded_to(gradients: Iterable[Any]) -> str:
     """Return the coarsest of the types that gradients of float32 were computed in; empty where that is their own."""
-    import torch
-
     wide = [one for one in gradients if one.dtype == torch.float32 and one.numel() >= LEAST_ROUNDED]
     wide = [one for one in wide if one.layout == torch.strided and one.any()]
     for kind in (torch.bfloat16, torch.float16):

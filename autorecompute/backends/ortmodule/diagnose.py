@@ -14,12 +14,11 @@ import shutil
 import sys
 from pathlib import Path
 
-from autorecompute.backends.common import last_line
 from autorecompute.backends.findings import Finding, Status, blocking, find_transformers, print_findings
 from autorecompute.backends.ortmodule import adapter, installation
 from autorecompute.backends.ortmodule.controller import parse_release
 from autorecompute.backends.ortmodule.installation import build_information, pip, version_of
-from autorecompute.errors import SetupError
+from autorecompute.errors import SetupError, last_line
 from autorecompute.meters.nvml import NvmlError, describe_visible
 from autorecompute.tested import VERSIONS, describe
 from autorecompute.units import GIB, format_bytes

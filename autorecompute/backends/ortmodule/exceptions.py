@@ -8,8 +8,8 @@ import traceback
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from autorecompute.backends.common import describe_out_of_memory, is_out_of_memory, last_line
-from autorecompute.errors import chain_of
+from autorecompute.backends.common import describe_out_of_memory, is_out_of_memory
+from autorecompute.errors import chain_of, last_line
 from autorecompute.measurement import Outcome
 
 if TYPE_CHECKING:

@@ -12,17 +12,12 @@ from typing import TYPE_CHECKING, Any
 import torch
 
 from autorecompute import codec
-from autorecompute.backends.common import describe_device, observe_batch, on_few_samples
+from autorecompute.backends.common import describe_device, observe_batch, on_few_samples, tensors_in
 from autorecompute.backends.interface import WorkerBackend
 from autorecompute.backends.torch.check.gradients import Step, check_gradients
 from autorecompute.backends.torch.check.room import lacking_memory
-from autorecompute.backends.torch.compiled.forms import (
-    CLOCK,
-    MEASURED,
-    AllocatedLive,
-    has_compiled,
-    is_compiled,
-)
+from autorecompute.backends.torch.compiled import forms
+from autorecompute.backends.torch.compiled.forms import MEASURED, AllocatedLive, has_compiled, is_compiled
 from autorecompute.backends.torch.controller import MODEL, NAME
 from autorecompute.backends.torch.fake.live import StepLive, tensors_of, this_machine
 from autorecompute.backends.torch.fake.machine import kernels_of, with_whole_steps
@@ -43,7 +38,6 @@ from autorecompute.backends.torch.find.source import (
     keeps_gradients,
     keeps_result,
 )
-from autorecompute.backends.torch.find.storages import tensors_in
 from autorecompute.backends.torch.find.structure import is_sharded
 from autorecompute.backends.torch.forecast.cards import machine_of
 from autorecompute.backends.torch.forecast.forecast import TorchMemoryModel
@@ -57,14 +51,7 @@ from autorecompute.measurement import UNCOMPARED
 from autorecompute.meters.host import HostMeter
 from autorecompute.plans import Config
 from autorecompute.plans.savings import BATCH
-from autorecompute.training_job import (
-    CHECKPOINTING,
-    KEPT,
-    REPLACED,
-    Detection,
-    allocator_of_plans,
-    read_allocator,
-)
+from autorecompute.training_job import CHECKPOINTING, KEPT, REPLACED, Detection, allocator_of_plans, read_allocator
 from autorecompute.units import MIB
 
 if TYPE_CHECKING:
@@ -285,7 +272,7 @@ class TorchBackend(WorkerBackend):
 
     def take_compile_seconds(self) -> float:
         """Seconds since the last call in which ``torch.compile`` was at work on a model that is tuned."""
-        return CLOCK.take() if self._is_compiled else 0.0
+        return forms.take_compile_seconds() if self._is_compiled else 0.0
 
     @property
     def has_open_forward(self) -> bool:

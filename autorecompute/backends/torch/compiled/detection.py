@@ -13,7 +13,7 @@ from torch._inductor import config as inductor
 from torch.nn.modules.batchnorm import _NormBase
 from torch.utils.checkpoint import create_selective_checkpoint_contexts
 
-from autorecompute.backends.torch.compiled.forms import CLOCK, INNER, original_of, refusals_of_compiled
+from autorecompute.backends.torch.compiled.forms import INNER, follow_compiler, original_of, refusals_of_compiled
 from autorecompute.backends.torch.compiled.joint import Marks, groups_of
 from autorecompute.backends.torch.compiled.partitions import VALUES, Partitions, option_of, trace_step, value_of
 from autorecompute.backends.torch.find.detection import Detected, Saving, saving_of_modules
@@ -95,7 +95,7 @@ class CompiledBoard(Switchboard):
 
     def __init__(self, model: Module, sites: Iterable[Site]) -> None:
         super().__init__(model, sites)
-        CLOCK.start()
+        follow_compiler()
         self._groups = groups_of(structure_of(model))
         self._before: tuple[float, Any] | None = None
 
@@ -141,7 +141,7 @@ class CompiledBoard(Switchboard):
             spared=frozenset(cluster for effect, cluster in kept.items() if cluster and effect.path),
         )
         torch._dynamo.reset()
-        CLOCK.start()  # the reset forgets who listens
+        follow_compiler()  # the reset forgets who listens
 
     def _ask(self, budget: float | None, **clusters: frozenset[str]) -> None:
         """Set the compiler of this process; where nothing is asked for, put back the settings of the script."""

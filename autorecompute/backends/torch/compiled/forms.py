@@ -25,34 +25,31 @@ if TYPE_CHECKING:
     from torch.nn import Module
 
 
-class CompileClock:
-    """Adds up the time in which the compiler of this process is at work."""
-
-    def __init__(self) -> None:
-        self._seconds = 0.0
-        self._began: float | None = None
-
-    def start(self) -> None:
-        """Listen from now on."""
-        if self._begin not in callback_handler.start_callbacks:
-            callback_handler.register_start_callback(self._begin)
-            callback_handler.register_end_callback(self._end)
-
-    def take(self) -> float:
-        """Return the seconds since the last call."""
-        seconds, self._seconds = self._seconds, 0.0
-        return seconds
-
-    def _begin(self, *_event: object) -> None:
-        self._began = time.perf_counter()
-
-    def _end(self, *_event: object) -> None:
-        if self._began is not None:
-            self._seconds += time.perf_counter() - self._began
-            self._began = None
+_began: list[float] = []  # when the compilation that runs began
+_seconds: list[float] = []  # of each compilation that nobody has asked for yet
 
 
-CLOCK = CompileClock()
+def follow_compiler() -> None:
+    """Add up the time in which the compiler of this process is at work, from now on."""
+    if _begin not in callback_handler.start_callbacks:
+        callback_handler.register_start_callback(_begin)
+        callback_handler.register_end_callback(_end)
+
+
+def take_compile_seconds() -> float:
+    """Return the seconds since the last call."""
+    seconds = sum(_seconds, 0.0)
+    _seconds.clear()
+    return seconds
+
+
+def _begin(*_event: object) -> None:
+    _began[:] = [time.perf_counter()]
+
+
+def _end(*_event: object) -> None:
+    if _began:
+        _seconds.append(time.perf_counter() - _began.pop())
 
 
 MEMORY = "[memory]"  # the name of the profiler's events that say that memory came or went

@@ -16,8 +16,9 @@ from torch._ops import HigherOrderOperator
 from torch.utils._python_dispatch import TorchDispatchMode, _disable_current_modes
 from torch.utils.flop_counter import flop_registry
 
+from autorecompute.backends.common import tensors_in
 from autorecompute.backends.torch.compiled.forms import AllocatedLive, is_compiling
-from autorecompute.backends.torch.find.storages import Storages, are_spread, storage_of, tensors_in
+from autorecompute.backends.torch.find.storages import Storages, are_spread, storage_of
 from autorecompute.backends.torch.forecast.cards import FLOAT, TF32
 from autorecompute.backends.torch.forecast.records import NOTHING, Amount
 from autorecompute.memory import Machine

@@ -20,7 +20,7 @@ from torch.autograd import _get_sequence_nr
 from torch.nn import functional
 from torch.optim import Optimizer
 
-from autorecompute.backends.common import observe_batch
+from autorecompute.backends.common import observe_batch, tensors_in
 from autorecompute.backends.torch.fake.live import (
     BACKWARD,
     FORWARD,
@@ -44,7 +44,6 @@ from autorecompute.backends.torch.fake.tensors import (
 )
 from autorecompute.backends.torch.find.graphs import kept_gradients
 from autorecompute.backends.torch.find.source import keeps_for_backward, replica_around
-from autorecompute.backends.torch.find.storages import tensors_in
 from autorecompute.backends.torch.find.structure import is_sharded
 from autorecompute.backends.torch.switch.intercepting import around_of, put_around
 from autorecompute.backends.torch.switch.logits import Logits

@@ -8,8 +8,7 @@ from typing import TYPE_CHECKING, Any
 import torch
 from torch import Tensor
 
-from autorecompute.backends.common import observe_batch
-from autorecompute.backends.torch.find.storages import tensors_in
+from autorecompute.backends.common import observe_batch, tensors_in
 from autorecompute.units import MIB
 
 if TYPE_CHECKING:

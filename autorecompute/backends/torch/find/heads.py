@@ -8,8 +8,8 @@ from typing import TYPE_CHECKING, Any
 import torch
 from torch.nn import Linear
 
+from autorecompute.backends.common import tensors_in
 from autorecompute.backends.torch.find.graphs import sequence_of
-from autorecompute.backends.torch.find.storages import tensors_in
 from autorecompute.backends.torch.forecast.records import HEAD
 from autorecompute.backends.torch.switch.chunks import rows_at_once
 

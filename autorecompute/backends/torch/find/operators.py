@@ -23,6 +23,7 @@ from typing import TYPE_CHECKING, Any
 import torch
 from torch.autograd.function import BackwardCFunction
 
+from autorecompute.backends.common import tensors_in
 from autorecompute.backends.torch.fake.repeats import Link, forms_of
 from autorecompute.backends.torch.fake.tensors import is_fake, is_same
 from autorecompute.backends.torch.find.graphs import LEAF, GraphForm, graph_of, sequence_of
@@ -44,7 +45,6 @@ from autorecompute.backends.torch.find.recipes import (
     tensors_of,
 )
 from autorecompute.backends.torch.find.refusals import Reason
-from autorecompute.backends.torch.find.storages import tensors_in
 from autorecompute.backends.torch.find.structure import is_within
 from autorecompute.backends.torch.switch.module_state import modes_of
 from autorecompute.backends.torch.switch.rewriting import Drop, Program, laid_out_as, made, mask_of, of_mask, state_of

@@ -13,7 +13,7 @@ from torch.autograd import _get_sequence_nr
 from torch.autograd.graph import saved_tensors_hooks
 from torch.utils._python_dispatch import TorchDispatchMode
 
-from autorecompute.backends.common import observe_batch
+from autorecompute.backends.common import observe_batch, tensors_in
 from autorecompute.backends.torch.find.heads import LOG_SOFTMAX, Heads
 from autorecompute.backends.torch.find.own_checkpoints import covered, followed
 from autorecompute.backends.torch.find.recipes import Recorded
@@ -26,7 +26,6 @@ from autorecompute.backends.torch.find.storages import (
     changed_by,
     looks_at_values,
     storage_of,
-    tensors_in,
 )
 from autorecompute.backends.torch.find.structure import is_sharded, is_within
 from autorecompute.backends.torch.switch.checkpoints import MATMULS, can_have_its_own, has_cache

@@ -12,9 +12,9 @@ from torch import Tensor
 from torch._ops import OpOverload
 from torch.utils.flop_counter import flop_registry
 
+from autorecompute.backends.common import tensors_in
 from autorecompute.backends.torch.find.graphs import LEAF, sequence_of
 from autorecompute.backends.torch.find.source import calling_frame, literals_of
-from autorecompute.backends.torch.find.storages import tensors_in
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Iterator, Mapping, Sequence

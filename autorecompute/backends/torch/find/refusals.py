@@ -10,9 +10,9 @@ from torch.nn.modules.batchnorm import _BatchNorm
 from torch.nn.parallel import DistributedDataParallel
 from torch.utils.checkpoint import CheckpointError
 
-from autorecompute.backends.common import describe_out_of_memory, is_out_of_memory, last_line
+from autorecompute.backends.common import describe_out_of_memory, is_out_of_memory
 from autorecompute.backends.torch.find.structure import is_named, is_sharded
-from autorecompute.errors import AutorecomputeError, chain_of
+from autorecompute.errors import AutorecomputeError, chain_of, last_line
 from autorecompute.measurement import Outcome
 from autorecompute.units import MIB
 

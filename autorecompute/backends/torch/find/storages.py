@@ -6,7 +6,6 @@ import collections
 import functools
 import itertools
 import weakref
-from collections.abc import Mapping
 from numbers import Number
 from typing import TYPE_CHECKING, Any
 
@@ -14,8 +13,10 @@ import torch
 from torch import Tensor
 from torch.utils._pytree import tree_leaves, tree_map_only
 
+from autorecompute.backends.common import tensors_in
+
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterator
+    from collections.abc import Callable, Iterator, Mapping
 
     from torch.nn import Module
 
@@ -63,21 +64,6 @@ def storage_of(tensor: Tensor) -> torch.UntypedStorage:
     elif own.layout is not torch.strided:
         own = own.values()
     return own.untyped_storage()
-
-
-def tensors_in(value: Any) -> Iterator[Tensor]:
-    """Yield the tensors in an argument or a result: in tuples, lists and mappings, as deep as they go."""
-    if isinstance(value, Tensor):
-        yield value
-    elif isinstance(value, Mapping):
-        for inner in value.values():
-            yield from tensors_in(inner)
-    elif isinstance(value, (tuple, list)):
-        for inner in value:
-            yield from tensors_in(inner)
-    elif hasattr(value, "__dataclass_fields__"):
-        for name in value.__dataclass_fields__:
-            yield from tensors_in(getattr(value, name, None))
 
 
 @functools.cache

@@ -12,10 +12,9 @@ import torch
 from torch import Tensor
 from torch.utils.checkpoint import checkpoint, create_selective_checkpoint_contexts, noop_context_fn
 
-from autorecompute.backends.common import with_leaves
+from autorecompute.backends.common import tensors_in, with_leaves
 from autorecompute.backends.torch.check.recompute_check import comparing
 from autorecompute.backends.torch.find.own_checkpoints import as_ours
-from autorecompute.backends.torch.find.storages import tensors_in
 from autorecompute.backends.torch.switch.intercepting import around_attention
 from autorecompute.backends.torch.switch.module_state import Before, modes_of
 

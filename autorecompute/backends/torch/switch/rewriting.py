@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 import torch
 from torch import Tensor
 
+from autorecompute.backends.common import tensors_in
 from autorecompute.backends.torch.fake.tensors import is_fake, is_same
 from autorecompute.backends.torch.find.graphs import GraphForm, route
 from autorecompute.backends.torch.find.recipes import (
@@ -26,7 +27,6 @@ from autorecompute.backends.torch.find.recipes import (
     tensors_of,
     value_of,
 )
-from autorecompute.backends.torch.find.storages import tensors_in
 from autorecompute.backends.torch.switch.module_state import modes_of, without_autocast
 
 if TYPE_CHECKING:

@@ -22,8 +22,9 @@ from torch.autograd.grad_mode import _unsafe_preserve_version_counter
 from torch.nn import Module, Parameter
 from torch.utils._python_dispatch import TorchDispatchMode, _disable_current_modes
 
+from autorecompute.backends.common import tensors_in
 from autorecompute.backends.torch.compiled.forms import may_compile
-from autorecompute.backends.torch.find.storages import are_spread, changed_by, storage_of, tensors_in
+from autorecompute.backends.torch.find.storages import are_spread, changed_by, storage_of
 from autorecompute.backends.torch.find.structure import is_sharded
 
 if TYPE_CHECKING:
