@@ -5,6 +5,7 @@ from __future__ import annotations
 import functools
 import hashlib
 import itertools
+import math
 import os
 import sys
 import traceback
@@ -77,6 +78,15 @@ class LoaderOverride:
         """Return the batch that the loader that served last draws; ``None`` where it draws none itself."""
         samplers = list(_nested(self._latest))
         return samplers[-1].batch_size if samplers else None
+
+    @property
+    def samples(self) -> float:
+        """Return the samples of an epoch of the loader that served last; infinitely many where nothing tells."""
+        samplers = list(_nested(self._latest))
+        try:
+            return len(samplers[-1].sampler)
+        except (IndexError, TypeError, NotImplementedError):
+            return math.inf
 
     def apply(self, batch: int) -> bool:
         """Set the batch of the loader that served last, from its next one on; ``False`` where it draws none itself."""
@@ -362,6 +372,10 @@ class Agent:
         wanted, world = self.settings.step_samples, world_size()
         if wanted is None or sum(batches) * world == wanted:
             return None
+        samples = (self._loader.samples if self._loader is not None else math.inf) * world
+        if samples < wanted:
+            text = script.SHORT_EPOCH.format(samples=samples, wanted=wanted)
+            return functools.partial(self._fail, Outcome.WRONG_BATCH, text)
         told = {"passes": len(batches), "batch": batches[0], "wanted": wanted // (batches[0] * world)}
         return functools.partial(self._fail, Outcome.WRONG_BATCH, script.OTHER_PASSES.format(**told))
 

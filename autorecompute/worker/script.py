@@ -205,6 +205,11 @@ OTHER_PASSES = (
     f"{ACCUMULATION_VARIABLE} in the script."
 )
 
+SHORT_EPOCH = (
+    "An epoch has {samples} samples, and a step was to be of {wanted}. Ask for a --global-batch of {samples} at most, "
+    "or give the training more samples."
+)
+
 NO_OTHER_BATCH = (
     "No DataLoader draws the batch, and the model returns no loss, so that it cannot be changed while the script runs."
 )

@@ -1,12 +1,15 @@
 import contextlib
 import dataclasses
+import math
 import types
 
 import pytest
 import torch
+from torch.utils.data import BatchSampler, DataLoader
+from torch.utils.data.dataloader import _BaseDataLoaderIter
 
 from autorecompute.measurement import Outcome
-from autorecompute.worker.agent import PATIENCE, Abandon, _draw_batches
+from autorecompute.worker.agent import PATIENCE, Abandon, LoaderOverride, _draw_batches
 from autorecompute.worker.protocol import Beat, Failed, Order
 from autorecompute.worker.script import COMPILATIONS, MISSED_STEPS, SKIPPED_STEPS
 from stand_ins.training import CONFIG, FIRST, TARGET, Optimizer
@@ -41,6 +44,28 @@ def test_a_script_that_does_not_accumulate_as_it_is_told_is_ended(training):
         training.step(TARGET)
     assert training.sent[-1].outcome is Outcome.WRONG_BATCH
     assert f"of 1 x {TARGET} samples, and was told to make one of 4 x {TARGET}" in training.sent[-1].message
+
+
+def test_an_epoch_that_is_shorter_than_a_step_is_told(training, monkeypatch):
+    training.give_loader(monkeypatch)
+    training.loader.samples = 3 * TARGET
+    training.begin()
+    give_effective_batch(training, 4 * TARGET)
+    for _ in range(MISSED_STEPS):
+        training.step(TARGET)
+    with pytest.raises(Abandon):
+        training.step(TARGET)
+    assert f"--global-batch of {3 * TARGET} at most" in training.sent[-1].message
+
+
+@pytest.mark.parametrize("drops", [False, True])
+def test_a_loader_tells_the_samples_of_an_epoch(monkeypatch, drops):
+    for owner, name in ((BatchSampler, "__init__"), (BatchSampler, "__iter__"), (_BaseDataLoaderIter, "__next__")):
+        monkeypatch.setattr(owner, name, getattr(owner, name))  # it is put back as it was
+    override = LoaderOverride(TARGET, "")
+    assert override.samples == math.inf
+    next(iter(DataLoader(range(2 * TARGET + 1), batch_size=TARGET, drop_last=drops)))
+    assert override.samples == 2 * TARGET + 1
 
 
 def test_ranks_share_the_effective_batch(training, monkeypatch):
