@@ -27,10 +27,12 @@ def test_a_trial_comes_back(make_trial, texts, outcome):
     assert (again, again.config.hash) == (trial, config.hash)
 
 
-def test_a_diverged_loss_comes_back(make_measurement):
+def test_a_number_that_is_not_finite_is_written_as_a_word_and_comes_back(make_measurement):
     again = codec.decode(codec.encode(make_measurement(losses=(math.nan, math.inf))), Measurement)
     assert math.isnan(again.losses[0])
     assert math.isinf(again.losses[1])
+    written = codec.write({"losses": (math.nan, math.inf, -math.inf, 1.0)})
+    assert json.loads(written, parse_constant=pytest.fail) == {"losses": ["nan", "inf", "-inf", 1.0]}
 
 
 REFUSED = {
@@ -81,22 +83,27 @@ def test_what_describes_no_record_is_refused(kind, plain, words):
         codec.from_plain(plain, kind)
 
 
-def test_the_first_of_many_wrong_entries_is_told_at_once():
+def test_as_deep_as_allowed_is_read_and_the_first_of_many_wrong_entries_is_told_at_once():
     """An error for each of them would take gigabytes."""
     before = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss
     with pytest.raises(UnreadableError, match=r"'\[0\]\[0\]' is \[\], not a number"):
         codec.from_plain([[[]] * 100_000] * 20, list[list[float]])
     assert resource.getrusage(resource.RUSAGE_SELF).ru_maxrss - before < 32 * 1024  # KiB
+    assert parse(b"[" * DEEPEST + b"]" * DEEPEST) is not None
 
 
 NOT_FINITE = {(Measurement, "losses"), (Best, "losses"), (GradientCheck, "worst")}
 
 
-def test_every_number_of_a_study_has_its_range():
+def test_every_number_of_a_study_has_its_range_and_a_schema_tells_its_unit():
     records = {Head, Trial, Rejection, Best, RaceRecord, BatchRecord, Analysis, Result}
     for kind in records_in(*records):
         bare = {entry.name for entry in codec.entries_of(kind) if {int, float} & set(leaves(entry.kind))}
         assert bare == {name for record, name in NOT_FINITE if record is kind}, kind
+    fields = Definitions().object_of(Measurement)["properties"]
+    assert fields["peak_bytes"]["description"].endswith(" In bytes.")
+    assert fields["step_seconds"]["description"].endswith(" In seconds.")
+    assert fields["losses"]["items"] == {"type": ["number", "null"]}
 
 
 def records_in(*kinds):
@@ -121,11 +128,6 @@ def leaves(kind):
 @pytest.mark.parametrize("plain", [None, True, 0, -1.5, "é\n", [1, [2]], {"a": {"b": []}}, 2**63 - 1, -(2**63)])
 def test_what_is_written_is_read(plain):
     assert parse(codec.write(plain).encode()) == plain
-
-
-def test_a_number_that_is_not_finite_is_written_as_a_word():
-    written = codec.write({"losses": (math.nan, math.inf, -math.inf, 1.0)})
-    assert json.loads(written, parse_constant=pytest.fail) == {"losses": ["nan", "inf", "-inf", 1.0]}
 
 
 NO_JSON = {
@@ -155,10 +157,6 @@ def test_what_is_no_json_of_ours_is_refused(name, tmp_path):
         read_file(file)
 
 
-def test_as_deep_as_allowed_is_read():
-    assert parse(b"[" * DEEPEST + b"]" * DEEPEST) is not None
-
-
 @pytest.mark.parametrize("part", [b"[],", b"{},", b'"",'])
 def test_refusing_many_values_takes_no_memory(part):
     """Two bytes of text are sixty in memory: they are counted before they are made."""
@@ -167,10 +165,3 @@ def test_refusing_many_values_takes_no_memory(part):
     with pytest.raises(UnreadableError, match="values"):
         parse(text)
     assert resource.getrusage(resource.RUSAGE_SELF).ru_maxrss - before < 8 * 1024  # KiB
-
-
-def test_a_schema_tells_what_a_field_is_and_in_which_unit():
-    fields = Definitions().object_of(Measurement)["properties"]
-    assert fields["peak_bytes"]["description"].endswith(" In bytes.")
-    assert fields["step_seconds"]["description"].endswith(" In seconds.")
-    assert fields["losses"]["items"] == {"type": ["number", "null"]}

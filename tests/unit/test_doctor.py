@@ -34,16 +34,15 @@ def run_doctor(monkeypatch, call):
     return run
 
 
-def test_warnings_do_not_keep_anyone_from_training(run_doctor):
+def test_warnings_keep_nobody_from_training_and_a_missing_piece_exits_with_3_and_a_repair_that_is_never_wrapped(
+    run_doctor,
+):
     code, out = run_doctor(HEALTHY)
     head, torch, disk, remedy, *others = out.splitlines()
     assert (code, head, remedy.strip()) == (0, f"backend {ORTMODULE}", "Free 1.00 GiB.")
     assert torch.startswith("ok ")
     assert disk.startswith("warning disk ")
     assert f"{ORTMODULE}: ready to train." in others
-
-
-def test_a_missing_piece_exits_with_3_and_a_repair_that_is_never_wrapped(run_doctor):
     code, out = run_doctor(BROKEN)
     assert code == 3
     assert "missing extension aten_op_executor  not built" in out
@@ -91,20 +90,12 @@ def test_what_a_library_prints_while_it_loads_is_no_finding(tmp_path, monkeypatc
         doctor.diagnose(torch_controller)
 
 
-def test_pip_is_that_of_this_interpreter(monkeypatch):
+def test_pip_is_that_of_this_interpreter_and_a_file_belongs_to_whoever_wrote_it_last(monkeypatch, tmp_path):
     monkeypatch.setattr(sys, "executable", "/opt/my env/bin/python")
     monkeypatch.setattr(installation, "version_of", {"pip": "24"}.get)
     assert installation.pip("uninstall onnx") == "'/opt/my env/bin/python' -m pip uninstall -y onnx"
     monkeypatch.setattr(installation, "version_of", {}.get)
     assert installation.pip("uninstall onnx") == "uv pip uninstall --python '/opt/my env/bin/python' onnx"
-
-
-@pytest.mark.parametrize(("version", "release"), [("2.13.0+cpu", (2, 13)), ("2.10.0a0+git1", (2, 10)), ("3", (3,))])
-def test_a_release_is_compared_by_its_numbers(version, release):
-    assert controller.parse_release(version) == release
-
-
-def test_a_file_belongs_to_whoever_wrote_it_last(tmp_path):
     (record,) = (file for file in installation.metadata.files("rich") if file.name == "console.py")
     copy = tmp_path / record
     copy.parent.mkdir()
@@ -113,6 +104,11 @@ def test_a_file_belongs_to_whoever_wrote_it_last(tmp_path):
     assert installation.owns_file("rich", "console.py", tmp_path)
     copy.write_bytes(b"another distribution's")
     assert not installation.owns_file("rich", "console.py", tmp_path)
+
+
+@pytest.mark.parametrize(("version", "release"), [("2.13.0+cpu", (2, 13)), ("2.10.0a0+git1", (2, 10)), ("3", (3,))])
+def test_a_release_is_compared_by_its_numbers(version, release):
+    assert controller.parse_release(version) == release
 
 
 @pytest.fixture
@@ -148,12 +144,9 @@ def test_headers_of_several_wheels_stand_in_for_a_toolkit(nvidia, tmp_path):
     assert library.resolve() == nvidia / "cuda_runtime" / "lib" / "libcudart.so.12"
 
 
-def test_the_readme_names_the_versions_that_the_doctor_names():
+def test_the_readme_names_the_versions_that_the_doctor_names_and_little_room_is_a_warning(monkeypatch, tmp_path):
     readme = " ".join(Path(__file__).parents[2].joinpath("README.md").read_text().replace("|", " ").split())
     assert all(f"{package} {', '.join(versions)}" in readme for package, versions in tested.VERSIONS.items())
-
-
-def test_little_room_is_a_warning(monkeypatch, tmp_path):
     monkeypatch.chdir(tmp_path)
     monkeypatch.setattr(diagnose, "NEEDED_FREE_BYTES", 2**80)
     finding = diagnose._check_disk()

@@ -24,17 +24,16 @@ def wrong(tmp_path, request):
     return tmp_path / request.param
 
 
-def test_a_place_for_no_file_is_told_before_anything_is_written(tmp_path, wrong):
+def test_a_place_for_no_file_is_told_before_anything_is_written_or_read_and_is_none(tmp_path, wrong):
     before = set(tmp_path.rglob("*"))
     with pytest.raises(UsageError, match="'"):
         write_named(wrong, b"text", force=True)
     assert set(tmp_path.rglob("*")) == before
-
-
-def test_what_cannot_be_read_is_told_with_what_to_do(tmp_path, wrong):
     for place in (wrong, tmp_path / "nowhere"):
         with pytest.raises(UsageError, match=ADVICE):
             open_named(place, ADVICE)
+    assert not is_file(wrong)
+    assert not is_file(tmp_path / "nowhere")
 
 
 def test_a_pipe_of_the_shells_is_read(tmp_path):
@@ -55,7 +54,7 @@ def test_a_file_is_written_under_any_name_that_there_can_be(tmp_path, name):
     assert (tmp_path / name).read_bytes() == b"text"
 
 
-def test_a_file_is_replaced_only_where_that_is_wanted(tmp_path):
+def test_a_file_is_replaced_only_where_that_is_wanted_and_a_folder_that_is_not_there_is_named(tmp_path):
     (tmp_path / "file").write_text("mine")
     (tmp_path / "link").symlink_to("file")
     for name in ("file", "link"):
@@ -64,12 +63,9 @@ def test_a_file_is_replaced_only_where_that_is_wanted(tmp_path):
     write_named(tmp_path / "link", gzip.compress(b"text"), force=True)
     assert (tmp_path / "link").is_symlink()
     assert gzip.decompress((tmp_path / "file").read_bytes()) == b"text"
-
-
-def test_a_folder_that_is_not_there_is_named(tmp_path):
     with pytest.raises(UsageError, match=r"There is no folder '.*nowhere'"):
         write_named(tmp_path / "nowhere" / "file", b"text", force=False)
-    assert list(tmp_path.iterdir()) == []
+    assert not (tmp_path / "nowhere").exists()
 
 
 def test_a_disk_that_takes_no_more_is_the_machines_fault(tmp_path, no_file_longer_than):
@@ -99,11 +95,6 @@ def test_a_long_path_is_shown_by_its_ends():
     assert len(shown("a" * 9000)) < 200
 
 
-def test_what_cannot_be_reached_is_no_file(tmp_path, wrong):
-    assert not is_file(wrong)
-    assert not is_file(tmp_path / "nowhere")
-
-
 @pytest.fixture
 def lose_power(monkeypatch):
     """Leaves of every file in a folder what was flushed, and of every new name what its folder was flushed with."""
@@ -126,26 +117,25 @@ def lose_power(monkeypatch):
     return lose_power
 
 
-def test_what_is_durable_outlives_a_loss_of_power(tmp_path, lose_power):
+def test_what_is_durable_outlives_a_loss_of_power_after_which_a_study_knows_what_it_measured(
+    tmp_path, lose_power, make_trial
+):
+    """Nothing else waits for the disk.
+
+    Without it, the next session could not tell a trial that the machine took with it.
+    """
     write_whole(tmp_path / "study.json", "all of it", is_durable=True)
     lose_power(tmp_path)
     assert (tmp_path / "study.json").read_text() == "all of it"
-
-
-def test_a_study_knows_after_a_loss_of_power_what_it_measured(tmp_path, lose_power, make_trial):
-    """Without it, the next session could not tell a trial that the machine took with it."""
+    write_whole(tmp_path / "page.html", "all of it")
+    lose_power(tmp_path)
+    assert not (tmp_path / "page.html").exists()
     folder = StudyFolder("bert", tmp_path)
     folder.path.mkdir()
     trial = make_trial(outcome=Outcome.LOST)
     folder.begin_trial(trial)
     lose_power(folder.path)
     assert folder.trial_in_progress() == trial
-
-
-def test_only_what_is_durable_waits_for_the_disk(tmp_path, lose_power):
-    write_whole(tmp_path / "page.html", "all of it")
-    lose_power(tmp_path)
-    assert not list(tmp_path.iterdir())
 
 
 def test_writers_with_one_process_id_do_not_meet(tmp_path, monkeypatch):

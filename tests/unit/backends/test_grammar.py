@@ -57,15 +57,12 @@ def test_a_level_is_a_config(level):
     assert config_of_level(level).is_none == (level == CHOSEN)
 
 
-def test_without_layer_boundaries_the_levels_are_sets_of_plans():
+def test_the_levels_are_sets_of_plans_without_layer_boundaries_and_stay_levels_with_them_where_ort_has_them():
     """Level 1 has no compromise; level 2 has those of subgraphs that cannot be recomputed whole."""
     plans = (plan("Cast+:1:-1"), plan("Gelu+:1:-1"), plan("Cast+:2:-1"), plan("Mul+:2:-1"))
     presets = presets_of(plans, LEVELS, has_boundaries=False)
     assert presets["level_1"] == Config.parse(["Cast+:1", "Gelu+:1"])
     assert presets["level_2"] == Space(plans=plans).all_on == Config.parse(["Cast+:1", "Gelu+:1", "Mul+:2"])
-
-
-def test_with_layer_boundaries_the_levels_stay_levels_where_ort_has_them():
     plans = (plan("Gelu+:1:-1"),)
     space = Space(plans=plans, own_presets=presets_of(plans, LEVELS, has_boundaries=True))
     assert len(set(space.presets.values())) == 4

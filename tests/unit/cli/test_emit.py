@@ -97,7 +97,8 @@ def test_dotenv_refuses_what_its_readers_disagree_about(answer, folder):
         emitted("dotenv", answer(), Path("/studies") / folder)
 
 
-def test_json_holds_the_config_and_the_figures_and_null_for_what_was_not_measured(answer):
+def test_json_holds_the_config_and_the_figures_and_kept_knobs_are_told_with_what_they_gained(answer):
+    """It has null for what was not measured."""
     result = answer()
     text, variables = emitted("json", result)
     plain = json.loads(text)
@@ -108,6 +109,14 @@ def test_json_holds_the_config_and_the_figures_and_null_for_what_was_not_measure
     for name in ("study", "problem", "verdict", "verdict_sentence", "versions", "command"):
         assert plain[name] == getattr(result, name)
     assert (plain["relative_throughput"], plain["baseline"]["peak_bytes"]) == (None, None)
+    gain = {"throughput_ratio": 1.08, "low": 1.05, "high": 1.11}
+    kept = KnobFigures(name="fused_kernels", outcome=Outcome.OK, kept=True, **gain)
+    left = KnobFigures(name="whole_graph", outcome=Outcome.OK, **gain)
+    result = answer(knobs=(kept, left), of_best={"knobs": ("fused_kernels",)})
+    told = comments("shell", result)
+    assert "fused_kernels 1.08x (1.05-1.11)" in told
+    assert "whole_graph" not in told
+    assert "FAKE_FUSED=1" in statements(emitted("dotenv", result)[0])
 
 
 @FORMS
@@ -127,17 +136,6 @@ def test_comments_tell_where_variables_come_from_and_what_was_not_measured_or_ne
     needless = comments(form, answer(Config()))
     assert "nothing has to be set" in needless
     assert "without 'autorecompute run'" not in needless
-
-
-def test_kept_knobs_are_told_with_what_they_gained(answer):
-    gain = {"throughput_ratio": 1.08, "low": 1.05, "high": 1.11}
-    kept = KnobFigures(name="fused_kernels", outcome=Outcome.OK, kept=True, **gain)
-    left = KnobFigures(name="whole_graph", outcome=Outcome.OK, **gain)
-    result = answer(knobs=(kept, left), of_best={"knobs": ("fused_kernels",)})
-    told = comments("shell", result)
-    assert "fused_kernels 1.08x (1.05-1.11)" in told
-    assert "whole_graph" not in told
-    assert "FAKE_FUSED=1" in statements(emitted("dotenv", result)[0])
 
 
 def test_a_python_file_says_what_it_needs_and_no_more(answer):

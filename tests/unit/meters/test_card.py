@@ -26,24 +26,24 @@ def asked(nvml):
     return all_cards()[0]
 
 
-def test_memory_tells_what_the_driver_keeps_from_what_is_used(card, asked):
+def test_memory_tells_what_the_driver_keeps_from_what_is_used_and_an_old_driver_is_asked_the_old_way(card, asked, nvml):
     """Where the driver knows the second version of the call, its own share is neither used nor free."""
     card.processes[THEIRS] = 3 * GIB
     assert (asked.memory_bytes("total"), asked.memory_bytes("used")) == (40 * GIB, 3 * GIB)
     assert asked.memory_bytes("free") == 37 * GIB - card.driver_bytes
-
-
-def test_an_old_driver_is_asked_the_old_way(card, nvml, asked):
     nvml.errors["nvmlDeviceGetMemoryInfo_v2"] = pynvml.NVML_ERROR_FUNCTION_NOT_FOUND
-    card.processes[THEIRS] = 3 * GIB
     assert asked.memory_bytes("used") == 3 * GIB + card.driver_bytes
     assert asked.memory_bytes("free") == 37 * GIB - card.driver_bytes
 
 
-def test_a_lost_card_is_not_asked_the_old_way(nvml, asked):
+def test_a_lost_card_is_not_asked_the_old_way_and_clock_events_under_no_name_are_unsupported(nvml, asked):
     nvml.errors["nvmlDeviceGetMemoryInfo_v2"] = pynvml.NVML_ERROR_GPU_IS_LOST
     with pytest.raises(NvmlError, match="fallen off the bus"):
         asked.memory_bytes("used")
+    for function in ("nvmlDeviceGetCurrentClocksEventReasons", "nvmlDeviceGetCurrentClocksThrottleReasons"):
+        nvml.errors[function] = pynvml.NVML_ERROR_NOT_SUPPORTED
+    with pytest.raises(NvmlUnsupportedError):
+        asked.clock_events()
 
 
 @pytest.mark.parametrize(
@@ -66,13 +66,6 @@ def test_clock_events_have_an_older_name(card, nvml, asked, code):
     nvml.errors["nvmlDeviceGetCurrentClocksEventReasons"] = code
     card.clock_reasons = pynvml.nvmlClocksThrottleReasonSwThermalSlowdown
     assert asked.clock_events() == ("thermal slowdown",)
-
-
-def test_clock_events_under_no_name_are_unsupported(nvml, asked):
-    for function in ("nvmlDeviceGetCurrentClocksEventReasons", "nvmlDeviceGetCurrentClocksThrottleReasons"):
-        nvml.errors[function] = pynvml.NVML_ERROR_NOT_SUPPORTED
-    with pytest.raises(NvmlUnsupportedError):
-        asked.clock_events()
 
 
 def test_an_instance_has_the_clocks_of_its_card(card, asked):
@@ -226,25 +219,19 @@ def test_the_uuid_of_a_card_in_mig_mode_means_the_instance_in_use(monkeypatch, v
         assert find_card(THIRD.removeprefix("GPU-")).uuid == part
 
 
-def test_an_unknown_uuid_is_said_to_be_one():
+def test_an_unknown_uuid_is_said_to_be_one_and_a_card_without_mig_has_no_instances():
     with make_machine().installed(), pytest.raises(NvmlError, match="nvidia-smi -L"):
         find_card("GPU-nowhere")
-
-
-def test_a_card_without_mig_has_no_instances():
     with FakeNvml(FakeCard(is_divided=None)).installed():
         assert instances(all_cards()[0]) == []
 
 
-def test_a_card_that_one_may_not_use_does_not_count():
+def test_a_card_that_one_may_not_use_does_not_count_and_doctor_can_say_what_is_seen(monkeypatch):
     """A control group can hide the device files of cards that the driver counts."""
     machine = make_machine()
     with machine.installed():
         machine.errors["nvmlDeviceGetHandleByIndex"] = pynvml.NVML_ERROR_NO_PERMISSION
         assert all_cards() == []
-
-
-def test_doctor_can_say_what_is_seen(monkeypatch):
     with make_machine().installed():
         monkeypatch.setenv("CUDA_VISIBLE_DEVICES", "1")
         assert describe_visible() == "driver 550.54.15, GPUs seen: NVIDIA Paper 40GB (40.00 GiB)"

@@ -30,19 +30,10 @@ NESTED = Space(
 )
 
 
-def test_a_choice_is_written_as_it_was_read_and_a_count_of_minus_one_means_all():
+def test_a_choice_is_written_as_it_was_read_and_neither_a_plan_nor_a_config_depends_on_the_order():
     assert [str(Choice.parse(text)) for text in TEXTS] == TEXTS
     # Other systems write all occurrences that way.
     assert Choice.parse("gelu:drop:-1") == Choice("gelu", "drop")
-
-
-@pytest.mark.parametrize("text", ["", "gelu", ":1", "gelu:drop:", "gelu:drop:-1:1", "gelu:drop:-2", "gelu:drop:x"])
-def test_a_choice_of_another_form_is_refused(text):
-    with pytest.raises(UsageError, match=re.escape(f"'{text}' is no choice")):
-        Choice.parse(text)
-
-
-def test_neither_a_plan_nor_a_config_depends_on_the_order_of_its_choices():
     plan = plan_of_id("gelu:drop,cast:keep_half,gelu:drop")
     assert plan.id == plan_of_id("cast:keep_half,gelu:drop").id == "cast:keep_half,gelu:drop"
     assert plan_of_id(plan.id) == plan
@@ -50,6 +41,12 @@ def test_neither_a_plan_nor_a_config_depends_on_the_order_of_its_choices():
     assert len(configs) == 1
     assert {config.hash for config in configs} == {Config.parse(TEXTS).hash}
     assert Config.parse(Config.parse(TEXTS).texts) == Config.parse(TEXTS)
+
+
+@pytest.mark.parametrize("text", ["", "gelu", ":1", "gelu:drop:", "gelu:drop:-1:1", "gelu:drop:-2", "gelu:drop:x"])
+def test_a_choice_of_another_form_is_refused(text):
+    with pytest.raises(UsageError, match=re.escape(f"'{text}' is no choice")):
+        Choice.parse(text)
 
 
 def test_a_hash_is_the_same_in_every_process_and_another_for_every_config():
@@ -72,7 +69,8 @@ def test_one_site_is_recomputed_in_one_way():
         Config(frozenset({Choice("cast", "drop"), Choice("cast", "keep_half")}))
 
 
-def test_switching_a_plan_on_replaces_what_excludes_it():
+def test_switching_a_plan_on_replaces_what_excludes_it_and_off_leaves_the_others():
+    """Half of a joint plan is not the plan."""
     part = make_plan("cast:keep_half")
     space = Space(plans=(make_plan("cast:drop"), part, make_plan("gelu:drop")))
     assert space.with_plan(Config.parse(["cast:drop", "gelu:drop"]), part) == Config.parse(
@@ -80,6 +78,15 @@ def test_switching_a_plan_on_replaces_what_excludes_it():
     )
     assert NESTED.with_plan(Config.of([GELU, NORM]), MLP) == Config.of([MLP, NORM])
     assert NESTED.with_plan(Config.of([MLP, NORM]), BLOCK) == Config.of([BLOCK])
+    joint, softmax = make_plan("cast:keep_half,gelu:drop"), make_plan("softmax:drop")
+    config, half = Config.of([joint, softmax]), Config.parse(["gelu:drop"])
+    without = config.without_plan(joint)
+    assert config.has(joint)
+    assert not without.has(joint)
+    assert without == Config.of([softmax]) == without.without_plan(joint)
+    assert without.without_plan(softmax).is_none
+    assert not half.has(joint)
+    assert Space(plans=(joint, softmax)).describe(half) != ""
 
 
 def test_a_plan_is_on_at_some_of_its_occurrences_and_has_no_needless_count():
@@ -95,26 +102,11 @@ def test_a_plan_is_on_at_some_of_its_occurrences_and_has_no_needless_count():
     assert NESTED.normalize(Config.parse(["h.*:checkpoint:3"])).texts == ["h.*:checkpoint:3"]
 
 
-def test_switching_a_plan_off_leaves_the_others_and_half_of_a_joint_plan_is_not_the_plan():
-    joint, softmax = make_plan("cast:keep_half,gelu:drop"), make_plan("softmax:drop")
-    config, half = Config.of([joint, softmax]), Config.parse(["gelu:drop"])
-    without = config.without_plan(joint)
-    assert config.has(joint)
-    assert not without.has(joint)
-    assert without == Config.of([softmax]) == without.without_plan(joint)
-    assert without.without_plan(softmax).is_none
-    assert not half.has(joint)
-    assert Space(plans=(joint, softmax)).describe(half) != ""
-
-
-def test_all_on_prefers_what_comes_first():
+def test_an_opaque_preset_is_no_mix_of_plans_and_all_on_prefers_what_comes_first():
     plans = [make_plan("cast:drop"), make_plan("cast:keep_half"), make_plan("gelu:drop")]
     assert Space(plans=tuple(plans)).all_on == Config.parse(["cast:drop", "gelu:drop"])
     assert Space(plans=tuple(reversed(plans))).all_on == Config.parse(["cast:keep_half", "gelu:drop"])
     assert NESTED.all_on == Config.of([GELU, NORM])
-
-
-def test_an_opaque_preset_is_no_mix_of_plans():
     opaque = Config.parse(["the system's own:2"])
     space = Space(plans=(GELU, NORM), own_presets={"half_of_it": Config.of([GELU]), "by_itself": opaque})
     assert list(space.presets) == ["none", "half_of_it", "by_itself", "all_on"]

@@ -189,7 +189,7 @@ def test_who_is_confirmed_is_the_best_until_the_search_goes_on(begin, searched):
     assert drawn()[-3] == fastest
 
 
-def test_the_plane_has_every_trial_and_the_limit(searched):
+def test_the_plane_has_every_trial_and_the_limit_and_too_little_is_not_drawn(searched, make_trial):
     """Fast is above and small is left; what fits, what does not and the best are told apart, with the scale below."""
     *lines, scale = draw_plane(searched, 665 * MIB, width=68, height=7)
     assert [sum(line.count(mark) for line in lines) for mark in (FITS, OVER, STAR)] == [2, 4, 1]
@@ -199,9 +199,6 @@ def test_the_plane_has_every_trial_and_the_limit(searched):
     assert lines[3].find(OVER) > limit > lines[-1].find(FITS)
     assert lines[0].split()[0].startswith("1.00x")
     assert scale.split() == ["640", "MiB", "limit", "665", "MiB", "700", "MiB"]
-
-
-def test_too_little_is_not_drawn(searched, make_trial):
     lost = make_trial(outcome=Outcome.OOM)
     assert draw_plane([searched[0], lost], 665 * MIB, width=60, height=6) == []
     same = [make_trial(config, peak_bytes=665 * MIB) for config in (Config(), searched[1].config)]

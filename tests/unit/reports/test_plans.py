@@ -86,7 +86,7 @@ def rows_of(text):
     return [re.split(r"\s{2,}", line.strip()) for line in text.splitlines()]
 
 
-def test_the_summary_has_a_row_for_each_plan_and_names_level_probe_and_config(text_of, make_overview):
+def test_the_summary_has_a_row_for_each_plan_and_the_details_number_exclusive_options(text_of, make_overview):
     text = text_of(print_summary, make_overview())
     assert "Memory Optimizer: OFF   level 0, probe config 1:0, config: none" in text
     rows = rows_of(text)
@@ -100,38 +100,6 @@ def test_the_summary_has_a_row_for_each_plan_and_names_level_probe_and_config(te
     on = text_of(print_summary, make_overview({WHOLE: 1}))
     assert "Memory Optimizer: ON   level 0, probe config 1:0, config: Less+Cast+:1:1" in on
     assert ["2", "ON", "Less+Cast+:1", "2", "512 bytes"] in rows_of(on)
-
-
-def test_formulas_and_names_of_the_training_system_are_details(text_of, make_overview):
-    plain, detailed = (
-        text_of(functools.partial(print_summary, is_detailed=each), make_overview()) for each in (False, True)
-    )
-    assert "780*batch*sequence" not in plain
-    assert "ids_dim0" not in plain
-    assert ["2", "OFF", "Less+Cast+:1", "2", "512 bytes", "64*batch"] in rows_of(detailed)
-    assert "batch is ids_dim0, mask_dim0; sequence is ids_dim1" in detailed
-
-
-def test_the_notes_have_the_first_batch_and_a_command_that_is_never_broken(text_of, make_overview):
-    text = text_of(print_summary, make_overview())
-    assert "savings at batch 8, sequence 16 (the first batch)" in text
-    other = text_of(print_summary, make_overview(batch=32))
-    assert "savings at batch 32, sequence 16; the first batch had batch 8, sequence 16" in other
-    narrow = text_of(print_summary, make_overview(), width=30)
-    assert narrow.splitlines()[-1] == "  autorecompute tune train.py --target-batch=32"
-
-
-def test_a_graph_with_nothing_to_recompute_ends_in_a_sentence(text_of, make_overview):
-    overview = make_overview()
-    detection = dataclasses.replace(overview.detection, plans=(), clusters=())
-    offer = make_offer(detection, CHOSEN, {}, "1:0", overview.dims)
-    text = text_of(print_summary, dataclasses.replace(overview, detection=detection, offer=offer))
-    assert "Nothing is worth recomputing" in text
-    assert overview.command not in text
-    assert text_of(print_details, dataclasses.replace(overview, offer=offer)) == ""
-
-
-def test_the_details_number_exclusive_options(text_of, make_overview):
     rows = rows_of(text_of(print_details, make_overview({PART: -1})))
     assert rows[2] == [
         *("3", "1: 1", "LayerNormalization+", "disabled"),
@@ -143,7 +111,33 @@ def test_the_details_number_exclusive_options(text_of, make_overview):
     assert rows[5][-3:] == ["75%", "-", "384 bytes"]
 
 
-def test_a_level_shows_the_plans_within_layers(make_overview):
+def test_formulas_and_names_of_the_training_system_are_details_and_the_command_is_never_broken(text_of, make_overview):
+    """The notes have the first batch."""
+    plain, detailed = (
+        text_of(functools.partial(print_summary, is_detailed=each), make_overview()) for each in (False, True)
+    )
+    assert "780*batch*sequence" not in plain
+    assert "ids_dim0" not in plain
+    assert ["2", "OFF", "Less+Cast+:1", "2", "512 bytes", "64*batch"] in rows_of(detailed)
+    assert "batch is ids_dim0, mask_dim0; sequence is ids_dim1" in detailed
+    text = text_of(print_summary, make_overview())
+    assert "savings at batch 8, sequence 16 (the first batch)" in text
+    other = text_of(print_summary, make_overview(batch=32))
+    assert "savings at batch 32, sequence 16; the first batch had batch 8, sequence 16" in other
+    narrow = text_of(print_summary, make_overview(), width=30)
+    assert narrow.splitlines()[-1] == "  autorecompute tune train.py --target-batch=32"
+
+
+def test_a_graph_with_nothing_to_recompute_ends_in_a_sentence_and_a_level_shows_the_plans_within_layers(
+    text_of, make_overview
+):
+    overview = make_overview()
+    detection = dataclasses.replace(overview.detection, plans=(), clusters=())
+    offer = make_offer(detection, CHOSEN, {}, "1:0", overview.dims)
+    text = text_of(print_summary, dataclasses.replace(overview, detection=detection, offer=offer))
+    assert "Nothing is worth recomputing" in text
+    assert overview.command not in text
+    assert text_of(print_details, dataclasses.replace(overview, offer=offer)) == ""
     overview = make_overview(level=1)
     status = {line.config: line.status for line in overview.lines()}
     assert "LayerNormalization+:1" not in status

@@ -116,11 +116,20 @@ def test_what_is_printed_is_as_the_schema_says(full_result, make_result, trials)
     check("doctor", codec.dumps(Installation.of(found)))
 
 
-def test_an_answer_has_all_figures_of_the_last_screen(make_result, trials):
+def test_an_answer_has_all_figures_of_the_last_screen_and_null_for_what_was_not_measured(make_result, trials):
     plain = codec.to_plain(Answer.of(make_result(), trials, rendered(make_result())))
     assert [other["description"] for other in plain["runners_up"]] == [trials[1].description]
     assert plain["predictions"]["trials"] == 1
     assert plain["predictions"]["peak_worst_error"] == pytest.approx(700 / 512 - 1)
+    result = make_result(presets={"light": Figures()}, knobs=(KnobFigures(name="fused_kernels", why_not="no"),))
+    plain = plain_of(Answer.of(result, [], rendered(result)))
+    assert plain["baseline"]["outcome"] == "oom"
+    assert (plain["baseline"]["samples_per_second"], plain["baseline"]["peak_bytes"]) == (None, None)
+    assert set(plain["presets"]["light"].values()) == {None}
+    assert plain["rival"] is None
+    (knob,) = plain["knobs"]
+    assert {"name": "fused_kernels", "why_not": "no", "kept": False}.items() <= knob.items()
+    assert {knob[name] for name in ("throughput_ratio", "low", "high", "peak_bytes", "outcome")} == {None}
 
 
 @pytest.fixture
@@ -153,18 +162,6 @@ def test_studies_and_their_list_are_as_the_schema_says(printed):
 
 def plain_of(record):
     return json.loads(codec.dumps(record), parse_constant=lambda name: pytest.fail(f"{name} is no JSON"))
-
-
-def test_what_was_not_measured_is_null(make_result):
-    result = make_result(presets={"light": Figures()}, knobs=(KnobFigures(name="fused_kernels", why_not="no"),))
-    plain = plain_of(Answer.of(result, [], rendered(result)))
-    assert plain["baseline"]["outcome"] == "oom"
-    assert (plain["baseline"]["samples_per_second"], plain["baseline"]["peak_bytes"]) == (None, None)
-    assert set(plain["presets"]["light"].values()) == {None}
-    assert plain["rival"] is None
-    (knob,) = plain["knobs"]
-    assert {"name": "fused_kernels", "why_not": "no", "kept": False}.items() <= knob.items()
-    assert {knob[name] for name in ("throughput_ratio", "low", "high", "peak_bytes", "outcome")} == {None}
 
 
 def test_trials_carry_all_their_samples_and_what_follows_from_them(make_trial):

@@ -100,34 +100,11 @@ def test_the_largest_batch_that_fits_is_found_in_a_few_processes(sample_bytes, s
     assert len(device.plain) <= 9
 
 
-def test_no_batch_is_far_beyond_what_was_seen_to_fit():
+def test_no_batch_is_far_beyond_what_was_seen_to_fit_and_the_answer_is_near_the_best_there_is():
     device = Device(sample_bytes=1).explore(BatchChooser(*LIMITS))
     without = sorted(device.plain)
     assert without[0] == START
     assert all(after <= 8 * before for before, after in itertools.pairwise(without))
-
-
-def test_peaks_that_bend_are_followed_between_those_that_enclose_the_limit():
-    """Where the start of a process hides the first samples, two peaks around the limit tell more than the first."""
-
-    class Bent(Device):
-        def _without(self, batch):
-            return dataclasses.replace(super()._without(batch), peak_bytes=max(8000, RESTING + batch * 100))
-
-    device = Bent().explore(BatchChooser(*LIMITS))
-    assert max(point.batch for point in device.curve if point.fits_without) >= 0.95 * device.largest
-    assert len(device.plain) <= 7
-
-
-def test_growing_throughput_is_followed_to_the_largest_batch_that_pays():
-    device = Device(start_seconds=100.0, cost=0.05).explore(BatchChooser(*LIMITS))
-    assert device.tuned == sorted(device.tuned)
-    assert device.tuned[0] > device.largest
-    assert max(device.tuned) >= 0.85 * (LIMIT - RESTING) / device.least_bytes
-    assert all(point.fits_with for point in device.curve if point.recomputed is not None)
-
-
-def test_the_answer_is_near_the_best_there_is():
     for start_seconds, cost in itertools.product([0.2, 1.0, 5.0], [0.05, 0.2, 0.5]):
         device = Device(start_seconds=start_seconds, cost=cost).explore(BatchChooser(*LIMITS))
         found = max(speed_of(point) for point in device.curve)
@@ -138,7 +115,17 @@ def test_the_answer_is_near_the_best_there_is():
         assert found >= 0.96 * max(map(speed_of, every))
 
 
-def test_where_throughput_falls_with_the_batch_smaller_ones_are_measured():
+def test_peaks_that_bend_are_followed_and_smaller_batches_measured_where_throughput_falls():
+    """Where the start of a process hides the first samples, two peaks around the limit tell more than the first."""
+
+    class Bent(Device):
+        def _without(self, batch):
+            return dataclasses.replace(super()._without(batch), peak_bytes=max(8000, RESTING + batch * 100))
+
+    device = Bent().explore(BatchChooser(*LIMITS))
+    assert max(point.batch for point in device.curve if point.fits_without) >= 0.95 * device.largest
+    assert len(device.plain) <= 7
+
     class Slower(Device):
         def _without(self, batch):
             speed = max(100 - abs(batch - 20), 5)
@@ -148,6 +135,14 @@ def test_where_throughput_falls_with_the_batch_smaller_ones_are_measured():
     fastest = max((point for point in device.curve if point.fits_without), key=speed_of)
     assert 10 <= fastest.batch <= 40
     assert len(device.tuned) <= 1
+
+
+def test_growing_throughput_is_followed_to_the_largest_batch_that_pays():
+    device = Device(start_seconds=100.0, cost=0.05).explore(BatchChooser(*LIMITS))
+    assert device.tuned == sorted(device.tuned)
+    assert device.tuned[0] > device.largest
+    assert max(device.tuned) >= 0.85 * (LIMIT - RESTING) / device.least_bytes
+    assert all(point.fits_with for point in device.curve if point.recomputed is not None)
 
 
 @pytest.mark.parametrize("outcome", [Outcome.DIVERGED, Outcome.HANG, Outcome.TIMEOUT, Outcome.LOST])
@@ -163,11 +158,18 @@ def test_a_neighbour_that_failed_is_not_asked_for_again(fitting, fastest, failed
     assert BatchChooser(*limits).without(tried) is None
 
 
-def test_the_first_batch_that_may_fit_has_all_trials_and_all_the_time():
-    """Nothing fits so far, so that an answer comes first; later a third is for each."""
+def test_the_first_batch_that_may_fit_has_all_trials_and_a_list_is_measured_as_it_is():
+    """Nothing fits so far, so that an answer comes first; later a third is for each. A listed batch alone may be it."""
     failed = point_of(8, Outcome.OOM)
     assert BatchChooser(*LIMITS).expected([failed]) == 1
     assert BatchChooser(*LIMITS).expected([point_of(4), failed]) > 1
+    device = Device(sample_bytes=100).explore(BatchChooser(*LIMITS, listed=(10, 90, 110, 200, 400)))
+    assert [point.batch for point in device.curve] == [10, 90, 110, 200, 400]
+    assert device.tuned == [110, 200, 400]
+    assert [point.fits_with for point in device.curve] == [False, False, True, True, False]
+    assert BatchChooser(*LIMITS, listed=(8, 16)).may_answer(8)
+    assert not BatchChooser(*LIMITS, listed=(8, 16)).may_answer(12)
+    assert BatchChooser(*LIMITS).may_answer(12)
 
 
 def test_where_nothing_fits_without_recompute_batches_begin_with_it_and_end_where_none_fits():
@@ -178,16 +180,6 @@ def test_where_nothing_fits_without_recompute_batches_begin_with_it_and_end_wher
     device = Device(sample_bytes=90000, least_bytes=50000).explore(BatchChooser(*LIMITS))
     assert not any(point.fits_with for point in device.curve)
     assert len(device.curve) <= 8
-
-
-def test_a_list_is_measured_as_it_is_and_only_a_listed_batch_may_be_the_answer():
-    device = Device(sample_bytes=100).explore(BatchChooser(*LIMITS, listed=(10, 90, 110, 200, 400)))
-    assert [point.batch for point in device.curve] == [10, 90, 110, 200, 400]
-    assert device.tuned == [110, 200, 400]
-    assert [point.fits_with for point in device.curve] == [False, False, True, True, False]
-    assert BatchChooser(*LIMITS, listed=(8, 16)).may_answer(8)
-    assert not BatchChooser(*LIMITS, listed=(8, 16)).may_answer(12)
-    assert BatchChooser(*LIMITS).may_answer(12)
 
 
 def micro(listed, **more):
@@ -202,11 +194,15 @@ def test_the_largest_micro_batch_that_fits_is_found_at_once_and_one_below_tells_
     assert max(point.batch for point in device.curve if point.fits_without) == 64
 
 
-def test_micro_batches_with_recompute_are_tuned_as_long_as_they_may_win():
+def test_micro_batches_with_recompute_are_tuned_as_long_as_they_may_win_and_the_smallest_where_none_fits_without():
     device = Device(start_seconds=3.0).explore(micro(divisors(256), start=64))
     assert device.tuned[0] in {128, 256}
     best = max(device.curve, key=speed_of)
     assert best.batch in device.tuned
+    device = Device(sample_bytes=20_000, least_bytes=4_000, start_seconds=1.0).explore(micro((1, 2, 4), start=1))
+    assert device.plain == []
+    assert device.tuned == [1, 2, 4]
+    assert max(device.curve, key=speed_of).batch == 2
 
 
 @pytest.mark.parametrize(
@@ -217,10 +213,3 @@ def test_micro_batches_with_recompute_are_tuned_as_long_as_they_may_win():
 def test_only_what_may_pay_and_is_forecast_to_fit_is_tuned(start_seconds, total, overheads, tuned):
     device = Device(start_seconds=start_seconds).explore(micro(divisors(total), start=64, overheads=overheads))
     assert device.tuned == tuned
-
-
-def test_where_no_micro_batch_fits_without_recompute_the_smallest_are_tuned():
-    device = Device(sample_bytes=20_000, least_bytes=4_000, start_seconds=1.0).explore(micro((1, 2, 4), start=1))
-    assert device.plain == []
-    assert device.tuned == [1, 2, 4]
-    assert max(device.curve, key=speed_of).batch == 2

@@ -52,7 +52,8 @@ def configs_of(candidates):
     return [candidates.config(place) for place in range(len(candidates))]
 
 
-def test_every_subset_of_the_plans_is_there_once_and_found_in_its_place(make_tower, list_configs, list_candidates):
+def test_every_subset_of_the_plans_is_there_once_and_no_config_twice(make_tower, list_configs, list_candidates):
+    """Nor where plans share rows, or a subgraph has both options."""
     space = make_tower([1] * 4).space
     candidates = list_candidates(space)
     configs = configs_of(candidates)
@@ -60,9 +61,6 @@ def test_every_subset_of_the_plans_is_there_once_and_found_in_its_place(make_tow
     assert set(configs) == set(list_configs(space))
     assert [candidates.places[config] for config in configs] == list(range(len(candidates)))
     assert [sum(line) for line in candidates.switches] == [len(config.choices) for config in configs]
-
-
-def test_both_options_of_a_subgraph_and_plans_that_share_rows_make_no_config_twice(list_candidates):
     plans = [plan_of_id(key) for key in ("Node0+:1:-1", "Node0+:2:-1", "Node1+:1:-1", "Node2+:1:-1")]
     configs = configs_of(list_candidates(Space(plans=tuple(plans))))
     assert len(configs) == len(set(configs)) == 3 * 2 * 2
@@ -81,7 +79,7 @@ def test_of_many_plans_those_that_matter_are_taken(make_tower, list_candidates):
     assert taken == {f"Node{number}+" for number, size in enumerate(sizes) if size > 20}
 
 
-def test_a_plan_that_counts_is_there_at_each_count(count_candidates):
+def test_a_plan_that_counts_is_there_at_each_count_and_some_blocks_are_mixed_with_parts_of_the_others(count_candidates):
     candidates = count_candidates(SPACE)
     configs = configs_of(candidates)
     assert len(set(configs)) == len(configs)
@@ -101,10 +99,6 @@ def test_a_plan_that_counts_is_there_at_each_count(count_candidates):
     peaks = candidates.simulated.peak_bytes
     saved = peaks[candidates.places[Config()]] - peaks
     assert saved[five] / saved[all_of_them] == pytest.approx(5 / BLOCKS, rel=1e-5)
-
-
-def test_some_blocks_are_mixed_with_parts_of_the_others(count_candidates):
-    candidates = count_candidates(SPACE)
     for count in range(1, BLOCKS):
         mixed = SPACE.with_plan(Config.of([GELU, NORM]), CHECKPOINT, count)
         shares = candidates.shares[candidates.places[mixed]]
@@ -155,7 +149,7 @@ def test_either_of_two_kinds_of_blocks_has_counts_of_its_own():
         assert min(looked_at.recompute_share[looked_at.peak_bytes <= limit + 1e-3]) <= cheapest + 0.003
 
 
-def test_every_config_is_on_the_frontier_or_beaten_by_one_that_is():
+def test_every_config_is_on_the_frontier_from_the_least_peak_to_no_recompute_or_beaten_by_one_that_is(make_linear):
     chance = np.random.default_rng(0)
     peaks, costs = chance.integers(0, 40, 300), chance.integers(0, 40, 300)
     places = undominated(peaks, costs)
@@ -164,9 +158,6 @@ def test_every_config_is_on_the_frontier_or_beaten_by_one_that_is():
     assert [cost for _, cost in found] == sorted({cost for _, cost in found}, reverse=True)
     for peak, cost in zip(peaks, costs, strict=True):
         assert any(least <= peak and work <= cost for least, work in found)
-
-
-def test_the_frontier_goes_from_the_least_peak_to_no_recompute(make_linear):
     memory, dims = make_linear(SPACE), {"batch": 2}
     found = predict_frontier(memory, dims)
     simulated = Candidates(SPACE, memory.simulator(dims, choices_of(SPACE))).simulated
@@ -202,33 +193,27 @@ def test_what_fails_alone_is_tried_at_no_other_count(judge, outcome):
     assert chance(gelu=7) == chance() == 1
 
 
-def test_what_worked_is_allowed_as_far_as_it_was_on(judge):
+def test_what_worked_is_allowed_as_far_as_it_was_on_and_a_mix_of_it_is_ruled_out_with_all_that_has_more(judge):
     """A block further on may be the one that fails."""
     chance = judge((mix(checkpoint=3), Outcome.OK), (mix(checkpoint=7), Outcome.SCRIPT_ERROR))
     assert [chance(checkpoint=count) for count in (1, 3, 4, 7, None)] == [1, 1, 0, 0, 0]
+    parts = [(mix(norm=None), Outcome.OK), (mix(head=None), Outcome.OK)]
+    chance = judge((mix(norm=5, head=None), Outcome.CRASH), *parts)
+    assert chance(norm=5, head=None) == chance(norm=6, head=None) == 0
+    assert chance(norm=4, head=None) == chance(norm=None) == 1
 
 
-def test_a_mix_that_failed_makes_each_of_its_plans_as_doubtful(judge):
+def test_a_mix_that_failed_makes_each_plan_as_doubtful_until_what_is_common_to_several_is_to_blame(judge):
     chance = judge((mix(gelu=4, head=None), Outcome.SCRIPT_ERROR))
     assert chance(gelu=4) == chance(head=None) == chance(checkpoint=2, head=None) == 1 / 2
     assert chance(gelu=None, head=None) == 0
     assert chance(norm=None) == 1
-
-
-def test_what_is_left_or_common_to_several_failures_is_to_blame(judge):
     chance = judge((mix(norm=None, head=None), Outcome.CRASH), (mix(gelu=None, head=None), Outcome.CRASH))
     assert chance(head=None) == 0
     assert chance(gelu=None) == chance(norm=2) == 1
     chance = judge((mix(norm=None, head=None), Outcome.SCRIPT_ERROR), (mix(gelu=3, head=None), Outcome.OVER_LIMIT))
     assert chance(norm=1) == 0
     assert chance(gelu=None, head=None) == 1
-
-
-def test_a_mix_of_what_works_alone_is_ruled_out_with_all_that_has_more(judge):
-    parts = [(mix(norm=None), Outcome.OK), (mix(head=None), Outcome.OK)]
-    chance = judge((mix(norm=5, head=None), Outcome.CRASH), *parts)
-    assert chance(norm=5, head=None) == chance(norm=6, head=None) == 0
-    assert chance(norm=4, head=None) == chance(norm=None) == 1
 
 
 @pytest.mark.parametrize("outcome", [Outcome.OOM, Outcome.LOST])

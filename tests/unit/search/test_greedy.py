@@ -68,12 +68,17 @@ def test_a_long_opening_leaves_a_third_of_the_budget(make_bench, plans, budget):
     assert 0 <= sum(map(is_alone, opening)) - sum(map(is_all_but, opening)) <= 1
 
 
-def test_what_a_cut_opening_left_out_is_tried_in_the_end(make_limited):
+def test_what_a_cut_opening_left_out_is_tried_in_the_end_and_plans_that_run_out_of_memory_alone_give_way(make_limited):
+    """After three of them tell nothing the opening goes on with the configs that leave one out."""
     bench = make_limited(plans=5)
     searcher, trials = bench.searcher(budget=6), []
     while proposal := searcher.propose(trials):
         trials.append(bench.try_out(proposal, len(trials)))
     assert {Config.of([plan]) for plan in bench.space.plans} <= set(configs_of(trials))
+    bench = make_limited(plans=13, seed=1, runs_out=True)
+    opening = steps_before(bench.run())
+    assert sum(map(is_alone, opening)) == 3
+    assert sum(map(is_all_but, opening)) == 13
 
 
 @pytest.mark.parametrize(
@@ -99,14 +104,6 @@ def test_only_ratios_of_step_times_count(make_limited, reference_seconds):
     assert configs_of(bench.run(reference_seconds=reference_seconds)) == configs_of(bench.run())
 
 
-def test_plans_alone_that_run_out_of_memory_give_way(make_limited):
-    """After three of them tell nothing the opening goes on with the configs that leave one out."""
-    bench = make_limited(plans=13, seed=1, runs_out=True)
-    opening = steps_before(bench.run())
-    assert sum(map(is_alone, opening)) == 3
-    assert sum(map(is_all_but, opening)) == 13
-
-
 @pytest.mark.parametrize("seed", [1, 2])
 def test_a_search_without_a_fit_goes_on_towards_one(make_bench, seed):
     bench = make_bench(seed=seed)
@@ -115,15 +112,12 @@ def test_a_search_without_a_fit_goes_on_towards_one(make_bench, seed):
     assert any(trial.fits for trial in bench.run())
 
 
-def test_a_plan_that_crashes_is_avoided(make_limited):
+def test_a_plan_that_crashes_is_avoided_and_a_compromise_takes_the_place_of_a_full_recompute(make_limited):
     bench = make_limited(seed=2, crashing="Node4+")
     trials = bench.run()
     crashed = [trial for trial in trials if trial.measurement.outcome is Outcome.CRASH]
     assert all(is_alone(trial) or trial.config == bench.space.all_on for trial in crashed)
     assert any(trial.fits for trial in trials)
-
-
-def test_a_compromise_takes_the_place_of_a_full_recompute(make_limited):
     bench = make_limited(compromises=3, share=0.25)
     choices = [choice for trial in bench.run() if is_step(trial) for choice in trial.config.choices]
     compromised = {choice.site for choice in choices if choice.option == "2"}

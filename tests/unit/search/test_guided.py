@@ -83,10 +83,14 @@ def test_of_a_stored_study_what_should_fit_is_tried_or_the_least_peak(proposed, 
     assert inherited(proposed(count, **asked)) == told
 
 
-def test_a_batch_that_fits_without_recompute_ends_the_search(space, make_prior, make_trial):
+def test_a_batch_that_fits_without_recompute_ends_the_search_and_activations_grow_with_each_dimension(
+    space, make_prior, make_trial
+):
     greedy = GreedySearcher(space, budget=40, limit_bytes=LIMIT)
     searcher = GuidedSearcher(greedy, LIMIT, prior=make_prior(), growth=0.25)
     assert searcher.propose([make_trial(Config(), peak_bytes=LIMIT)]) is None
+    prior = make_prior(dims={"sequence": 64})
+    assert prior.growth(2 * BATCH, {"sequence": 192, "batch": 2 * BATCH}) == 6
 
 
 def test_what_is_expected_of_it_is_what_the_search_expects(make_profiled):
@@ -118,11 +122,6 @@ def test_a_planned_config_is_left_to_the_search_where_it_may_not_fit(make_profil
     assert propose([]) == bench.searcher().propose([])
 
 
-def test_activations_grow_with_the_batch_and_each_dimension_that_both_have(make_prior):
-    prior = make_prior(dims={"sequence": 64})
-    assert prior.growth(2 * BATCH, {"sequence": 192, "batch": 2 * BATCH}) == 6
-
-
 class InOrder(Searcher):
     def __init__(self, configs):
         self.configs = configs
@@ -149,14 +148,11 @@ def searching(configs, missing, **kwargs):
     return GuidedSearcher(InOrder(configs), LIMIT, **fields)
 
 
-def test_a_config_whose_whole_step_takes_too_much_is_passed_over(configs):
+def test_a_config_whose_whole_step_takes_too_much_is_passed_over_unless_it_takes_the_least(configs, make_trial):
     searcher = searching(configs, {configs[0]: 11 * MIB, configs[1]: 10 * MIB})
     assert searcher.propose([]).config == configs[1]
     assert not searcher.gave_up
     assert searching(configs, {}).propose([]).config == configs[0]
-
-
-def test_where_nothing_fits_the_least_is_proposed_first_and_nothing_after_it(configs, make_trial):
     missing = {config: (50 - 10 * place) * MIB for place, config in enumerate(configs[:4])} | {configs[4]: 60 * MIB}
     searcher = searching(configs, missing)
     first = searcher.propose([])

@@ -55,13 +55,20 @@ def test_eight_trials_of_128_configs_find_one_within_a_percent_of_the_best(bench
         assert bench.found_share(bench.run(budget=8)) > 0.99, f"seed {bench.seed}"
 
 
-def test_presets_come_first(make_limited):
+def test_presets_come_first_and_nothing_is_predicted_of_opaque_ones(make_limited):
     bench = make_limited()
     presets = list(dict.fromkeys(bench.space.presets.values()))
     trials = bench.run()
     assert configs_of(trials[: len(presets)]) == presets
     assert [trial.reason for trial in trials[: len(presets)]] == ["baseline"] + ["preset"] * (len(presets) - 1)
     assert len(trials) > len(presets)
+    bench = make_limited()
+    opaque = {name: Config.parse([f"by itself:{name}"]) for name in ("light", "deep")}
+    bench.space = dataclasses.replace(bench.space, own_presets=opaque)
+    trials = bench.run()
+    tried = {trial.config: trial.prediction for trial in trials if not bench.space.is_mix(trial.config)}
+    assert tried == dict.fromkeys(opaque.values())
+    assert len(trials) > 4
 
 
 @pytest.mark.usefixtures("_memory_is_known")
@@ -106,16 +113,6 @@ def test_another_limit_is_searched_anew(make_limited, first, then):
 def test_a_trial_gains_where_it_is_better_by_more_than_a_percent(steps, count):
     """The best of many that are alike seems a little faster after each of them, and would be waited for."""
     assert count_since_gain(steps) == count
-
-
-def test_opaque_presets_are_tried_and_nothing_is_predicted_of_them(make_limited):
-    bench = make_limited()
-    opaque = {name: Config.parse([f"by itself:{name}"]) for name in ("light", "deep")}
-    bench.space = dataclasses.replace(bench.space, own_presets=opaque)
-    trials = bench.run()
-    tried = {trial.config: trial.prediction for trial in trials if not bench.space.is_mix(trial.config)}
-    assert tried == dict.fromkeys(opaque.values())
-    assert len(trials) > 4
 
 
 @pytest.mark.parametrize(
@@ -193,10 +190,14 @@ def test_a_search_ends_with_the_presets_where_nothing_can_fit(make_profiled):
     assert set(configs_of(bench.run(budget=1000))) == set(bench.space.presets.values())
 
 
-def test_a_machine_that_slows_down_changes_nothing(make_limited):
+def test_a_machine_that_slows_down_changes_nothing_and_a_prior_tells_which_plans_are_slow(make_limited):
     bench = make_limited()
     slowing = bench.run(reference_seconds=lambda number: 2.0 if number < 4 else 8.0)
     assert configs_of(slowing) == configs_of(bench.run())
+    bench = make_limited(share=0.3, noise=0.0)
+    with_prior, without = bench.run(prior=bench.tried(*list(bench.landscape)[:60])), bench.run()
+    assert len(with_prior) <= len(without)
+    assert bench.found_share(with_prior) > 0.99
 
 
 def test_without_a_reference_the_best_is_found_and_no_step_time_is_promised(benches, make_limited):
@@ -234,13 +235,6 @@ def test_a_plan_that_crashes_in_company_is_found_and_avoided(make_limited, seed)
     sound = [config for config in within if not any(on.site == bench.crashing for on in config.choices)]
     found = min(bench.step_seconds(trial.config) for trial in trials if trial.fits)
     assert found <= 1.02 * min(map(bench.step_seconds, sound))
-
-
-def test_a_prior_tells_which_plans_are_slow(make_limited):
-    bench = make_limited(share=0.3, noise=0.0)
-    with_prior, without = bench.run(prior=bench.tried(*list(bench.landscape)[:60])), bench.run()
-    assert len(with_prior) <= len(without)
-    assert bench.found_share(with_prior) > 0.99
 
 
 def test_under_a_limit_that_nothing_can_hold_the_least_peak_is_found_and_that_is_all(make_limited):

@@ -93,11 +93,15 @@ def test_samplers_know_what_does_not_fit(propose, name):
     assert sum(is_on) >= 0.75 * len(is_on)
 
 
-def test_crashes_teach_nothing_and_stop_nothing(make_bench, search):
+def test_crashes_teach_nothing_and_what_somebody_left_running_is_measured_all_the_same(make_bench, search, make_study):
+    """A process that went away leaves its trial running for ever, which the search may not get on without."""
     trials = search(make_bench(plans=6, crashing="Node0+"), "tpe", 30)
     outcomes = {trial.measurement.outcome for trial in trials}
     assert len(trials) == 30
     assert {Outcome.CRASH, Outcome.OVER_LIMIT} <= outcomes
+    bench = make_bench(plans=0)
+    study, sampler = make_study(bench)
+    assert [sampler.suggest(study.ask()).is_none for _ in range(2)] == [True, True]
 
 
 def test_what_a_sampler_lacks_is_said_before_anything_starts(monkeypatch):
@@ -194,13 +198,6 @@ def test_threads_measure_different_configs(bench, make_study, objective):
 
     study.optimize(measure_together, n_trials=3, n_jobs=3)
     assert len(set(configs)) == 3
-
-
-def test_what_somebody_left_running_is_measured_all_the_same(make_bench, make_study):
-    """A process that went away leaves its trial running for ever, which the search may not get on without."""
-    bench = make_bench(plans=0)
-    study, sampler = make_study(bench)
-    assert [sampler.suggest(study.ask()).is_none for _ in range(2)] == [True, True]
 
 
 def test_a_trial_that_failed_before_it_had_a_config_says_nothing(bench, make_study, objective):

@@ -56,7 +56,7 @@ def test_an_imported_verdict_is_held_against_its_comparison(archive, elsewhere):
     assert take(written(elsewhere, lines)).result().verdict is Verdict.DOES_NOT_PAY
 
 
-def test_nothing_of_the_machine_travels(archive):
+def test_nothing_of_the_machine_travels_and_every_line_is_as_the_schema_has_it(archive):
     text = b"".join(archive).decode()
     assert "secret" not in text
     assert "GPU-1234" not in text
@@ -64,9 +64,6 @@ def test_nothing_of_the_machine_travels(archive):
     measured = json.loads(archive[1])["trial"]["measurement"]
     assert measured["message"] == "[Errno 2] No such file or directory: 'x.bin'"
     assert measured["trace"] == ['  File "train.py", line 3', "    a = 'b' / c / 'd'"]
-
-
-def test_every_line_is_as_the_schema_has_it(archive):
     schema = schema_of(ARCHIVE)
     validator = jsonschema.Draft202012Validator(schema)
     validator.check_schema(schema)
@@ -227,13 +224,10 @@ def test_all_lines_of_an_archive_count_together(read, make_trial, changes, limit
     assert f"line 4 {words}" in read(*lines, **limits)
 
 
-def test_many_steps_are_refused(archive, elsewhere):
+def test_many_steps_and_many_expressions_are_refused(archive, elsewhere):
+    """Each expression takes its time to be read and worked out."""
     profiles = json.loads(archive[7])["analysis"]["profiles"] * 100
     assert "holds 100 steps, 4 is the most" in refuse(elsewhere, change(archive, 7, profiles=profiles), "line 8 ")
-
-
-def test_many_expressions_are_refused(archive, elsewhere):
-    """Each of them takes its time to be read and worked out."""
     size = {"element_bytes": 1, "first": 0, "last": 2}
     tensors = [{"name": f"t{n}", "shape": [f"1/((batch**16)**16 + {n})"], **size} for n in range(2000)]
     said = refuse(elsewhere, change(archive, 7, profiles__0__profile__tensors=tensors), "line 8 ")

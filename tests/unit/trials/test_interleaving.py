@@ -31,31 +31,27 @@ def configs(make_space):
     return [Config(), *(Config.of([plan]) for plan in make_space().plans[:2])]
 
 
-def test_configs_are_measured_back_and_forth(make_measurement, configs):
+def test_configs_are_measured_back_and_forth_so_that_a_machine_that_slows_down_meets_all_alike(
+    make_measurement, configs
+):
     """So a steady drift cancels."""
     machine = Machine(make_measurement)
     found = measure_in_turns(machine, configs, 2)
     assert machine.order == [*configs, *reversed(configs)]
     assert {config: len(measured.step_seconds) for config, measured in found.items()} == dict.fromkeys(configs, 2)
-
-
-def test_a_machine_that_slows_down_meets_all_alike(make_measurement, configs):
     one, other, _ = configs
     found = measure_in_turns(Machine(make_measurement, slow_after=6), [one, other], 6)
     for figure in ("step_seconds", "cpu_seconds", "losses"):
         assert sum(getattr(found[other], figure)) == 2 * sum(getattr(found[one], figure))
 
 
-def test_a_config_that_fails_is_left_out(make_measurement, configs):
+def test_a_config_that_fails_is_left_out_and_a_script_that_ends_not_started_for_every_step(make_measurement, configs):
     machine = Machine(make_measurement)
     machine.broken[configs[1]] = Outcome.OOM
     found = measure_in_turns(machine, configs, 3)
     assert machine.order.count(configs[1]) == 1
     assert found[configs[1]].outcome is Outcome.OOM
     assert len(found[configs[2]].step_seconds) == 3
-
-
-def test_a_script_that_ends_is_not_started_for_every_step(make_measurement, configs):
     found = measure_in_turns(Machine(make_measurement, ends_at_once=True), configs, 5)
     assert {len(measured.step_seconds) for measured in found.values()} == {1}
 

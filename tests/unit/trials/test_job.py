@@ -17,10 +17,12 @@ def script(tmp_path):
     return file
 
 
-def test_a_module_is_started_as_python_starts_it():
+def test_a_module_is_started_as_python_starts_it_and_a_script_by_the_interpreter_that_it_names(tmp_path):
     job = Job(script=Path("package.train"), is_module=True, arguments=("--epochs", "1"), launcher="torchrun")
     assert job.plain_command(None) == ["torchrun", "-m", "package.train", "--epochs", "1"]
     assert job.worker_command(None)[1:] == ["-m", "autorecompute.worker", "-m", "package.train", "--epochs", "1"]
+    (tmp_path / "train").write_text("#!/usr/bin/env python3\n")
+    assert Job(script=tmp_path / "train").plain_command(None) == ["python", str(tmp_path / "train")]
 
 
 @pytest.mark.parametrize("name", ["train.py", "a-b", "", "package..train"])
@@ -45,11 +47,6 @@ def test_what_is_no_python_is_refused_by_what_it_is(tmp_path, name, text, words)
         Job(script=tmp_path / name)
 
 
-def test_a_script_may_name_its_interpreter(tmp_path):
-    (tmp_path / "train").write_text("#!/usr/bin/env python3\n")
-    assert Job(script=tmp_path / "train").plain_command(None) == ["python", str(tmp_path / "train")]
-
-
 @pytest.mark.parametrize(
     ("given", "arguments"),
     [
@@ -67,25 +64,19 @@ def test_the_batch_stands_where_it_is_wanted(script, given, arguments):
     assert job.script_arguments(32) == arguments
 
 
-def test_a_script_that_wants_a_batch_must_be_given_one(script):
+def test_a_batch_has_to_be_given_to_who_wants_one_alone(script):
     with pytest.raises(UsageError, match="--target-batch"):
         Job(script=script, batch_flag="--bs").script_arguments(None)
-
-
-def test_a_script_without_a_batch_is_left_as_it_is(script):
     job = Job(script=script, arguments=("--epochs", "1"))
     assert not job.takes_batch
     assert job.script_arguments(None) == job.script_arguments(32) == ["--epochs", "1"]
 
 
-def test_a_launcher_stands_in_front(script):
+def test_a_launcher_stands_in_front_if_a_shell_can_read_it(script):
     job = Job(script=script, launcher="torchrun --log-dir 'two words'")
     for command in (job.worker_command(None), job.plain_command(None)):
         assert command[:3] == ["torchrun", "--log-dir", "two words"]
         assert command[-1] == str(script)
-
-
-def test_a_launcher_that_no_shell_reads_is_a_wrong_usage(script):
     with pytest.raises(UsageError):
         Job(script=script, launcher="torchrun 'open").worker_command(None)
 

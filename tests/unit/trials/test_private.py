@@ -82,30 +82,24 @@ def study(tmp_path):
     return path
 
 
-def test_each_study_has_a_folder_that_is_the_users_alone(study):
+def test_compilers_are_told_a_folder_of_the_users_alone_which_goes_with_its_study(study):
+    """A folder that the user has chosen stays, and a training is told only where something was compiled.
+
+    A model that is not compiled may have parts of its own that are, with caches of their own.
+    """
     folder = compiled_code_of(study)
     assert folder == compiled_code_of(study)
     assert folder != compiled_code_of(study.parent / "gpt2")
     assert not folder.is_relative_to(study)
     assert stat.S_IMODE(folder.parent.stat().st_mode) == 0o700
-
-
-def test_all_compilers_are_told_but_where_the_user_has_chosen(study):
     variables = cache_variables(study, {})
     assert variables
     assert variables == dict.fromkeys(registry.gather("CACHE_VARIABLES"), str(compiled_code_of(study)))
     name, *others = variables
     assert cache_variables(study, {name: "/mine"}).keys() == {*others}
-
-
-def test_a_training_is_told_only_where_something_was_compiled(study):
-    """A model that is not compiled may have parts of its own that are, with caches of their own."""
     assert variables_of_known_code(study, {}) == {}
     compiled_code_of(study).mkdir()
     assert variables_of_known_code(study, {}) == cache_variables(study, {})
-
-
-def test_compiled_code_goes_with_its_study(study):
     other = compiled_code_of(study.parent / "gpt2")
     for folder in (compiled_code_of(study), other):
         (folder / "ab").mkdir(parents=True)
@@ -174,11 +168,14 @@ def test_a_device_is_waited_for_until_the_deadline(holder, monkeypatch):
     assert len(told) == 1
 
 
-def test_a_free_device_is_taken_without_a_word():
+def test_a_free_device_is_taken_without_a_word_and_a_part_of_a_card_is_one_too():
+    """Older drivers have slashes in the UUID of a part of a card."""
     for purpose in ("first", "second"):
         with hold_device(device(), purpose, pytest.fail):
             assert purpose in lock_file(device()).read_text()
             assert "first" not in lock_file(device()).read_text().replace(purpose, "")
+    with hold_device(device("cuda", "MIG-GPU-1/2/0"), "study", pytest.fail):
+        assert lock_file(device("cuda", "MIG-GPU-1/2/0")).is_file()
 
 
 @pytest.mark.parametrize("other", [("cuda", "GPU-2"), ("cpu", "")])
@@ -186,12 +183,6 @@ def test_another_device_is_free(holder, other):
     holder(*other)
     with hold_device(device("cuda", "GPU-1"), "study", pytest.fail):
         assert os.path.exists(lock_file(device("cuda", "GPU-1")))  # noqa: PTH110  (the lock is the file)
-
-
-def test_a_part_of_a_card_is_a_device_too():
-    """Older drivers have slashes in the UUID of a part of a card."""
-    with hold_device(device("cuda", "MIG-GPU-1/2/0"), "study", pytest.fail):
-        assert lock_file(device("cuda", "MIG-GPU-1/2/0")).is_file()
 
 
 @pytest.mark.parametrize("is_left_open", [False, True])

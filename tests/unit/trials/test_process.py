@@ -161,13 +161,12 @@ def test_a_worker_of_another_version_does_not_break_the_tuner(start, frame):
     assert isinstance(start(command=command).receive(LONG), Failed)
 
 
-def test_a_command_that_does_not_exist_is_told(start, sockets):
+def test_a_command_that_does_not_exist_is_told_and_a_log_that_cannot_be_written_is_not_its_fault(
+    start, sockets, tmp_path
+):
     with pytest.raises(SetupError, match=r"'no-such-launcher' cannot be started.*--launcher"):
         start(command=["no-such-launcher", "train.py"])
     assert list(sockets.iterdir()) == []
-
-
-def test_a_log_that_cannot_be_written_is_not_the_launchers_fault(start, tmp_path):
     (tmp_path / "workers").write_text("not a folder")
     with pytest.raises(SetupError, match=r"workers/01\.log"):
         start("detect", log=tmp_path / "workers" / "01.log")
@@ -216,12 +215,14 @@ def start_ranks(start, make_job):
     return start_ranks
 
 
-def test_ranks_are_told_as_one(start_ranks):
+def test_ranks_are_told_as_one_and_one_that_never_comes_is_noticed(start_ranks):
     worker = start_ranks("detect forever", "detect forever")
     assert isinstance(worker.receive(LONG), Detection)
     worker.send(ORDER)
     answer = worker.receive(LONG)
     assert (answer.step_seconds, answer.peak_bytes, answer.samples) == ((1.1, 1.1), 1001, 8)
+    worker = start_ranks("detect")
+    assert worker.receive(LONG).outcome is not Outcome.TIMEOUT
 
 
 @pytest.mark.parametrize(
@@ -243,11 +244,6 @@ def test_ranks_without_numbers_are_told_of_their_launcher(start, make_job):
         answer = worker.receive(LONG)
     assert answer.outcome is Outcome.SCRIPT_ERROR
     assert answer.message.startswith("The launcher sets no RANK: two of its processes are rank 0.")
-
-
-def test_a_rank_that_never_comes_is_noticed(start_ranks):
-    worker = start_ranks("detect")
-    assert worker.receive(LONG).outcome is not Outcome.TIMEOUT
 
 
 @pytest.mark.usefixtures("clock")

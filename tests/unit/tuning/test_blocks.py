@@ -85,37 +85,27 @@ def test_parent_and_child_and_both_options_are_weighed(tune, sampler, costs, win
     assert wins | {CHECKPOINT} <= tried
 
 
-def test_presets_of_the_training_system_are_measured(counted):
-    presets = counted[1].presets
+def test_what_differs_in_a_count_is_measured_raced_and_trained_with_the_emitted_file(counted):
+    tuning, result = counted
+    presets = result.presets
     assert {"blocks", "every_2nd_block", "all_on"} <= set(presets)
     assert presets["every_2nd_block"].peak_bytes == limit_for(7 * MIB)
     assert presets["blocks"].peak_bytes == limit_for(14 * MIB)
-
-
-def test_finalists_that_differ_in_a_count_are_raced(counted):
-    tuning, result = counted
     configs = {trial.config for trial in measured(tuning)}
     assert {FIVE_OF_TWELVE, SPACE.own_presets["every_2nd_block"]} <= configs
     assert result.best.ranking is not None
     assert tuning.bench.checked[-1] == FIVE_OF_TWELVE
-
-
-def test_what_is_confirmed_trains_with_the_emitted_file(counted):
-    tuning, _ = counted
     assert (FIVE_OF_TWELVE, BATCH) in tuning.bench.watched
     assert set(variables_of(tuning.folder)) == {PLANS_VARIABLE}
     assert choices_of(tuning.folder) == ["blocks.*:checkpoint:5"]
 
 
-def test_wrong_gradients_of_a_count_are_the_plans_fault(tune):
+def test_wrong_gradients_of_a_count_are_the_plans_fault_and_a_knob_is_tried_on_a_count(tune):
     bench = BlocksBench(CHEAP_BLOCKS)
     bench.wrong = (CHECKPOINT,)
     tuning, result = tune(bench=bench, limit_bytes=OF_FIVE)
     assert not result.best.config.has(CHECKPOINT)
     assert FIVE_OF_TWELVE in [rejection.config for rejection in tuning.folder.rejections()]
-
-
-def test_a_knob_is_tried_on_a_count(tune):
     tuning, result = tune(CHEAP_BLOCKS, limit_bytes=OF_FIVE, turns_knobs=True)
     assert set(by_name(result)) == {"fused_kernels", "whole_graph"}
     assert result.best.config == FIVE_OF_TWELVE

@@ -35,7 +35,10 @@ def begin(make_measurement, make_step):
     return begin
 
 
-def test_none_comes_first_and_nothing_twice(make_space):
+def test_none_comes_first_nothing_twice_and_a_config_that_fails_is_left_out_but_for_that_without_recompute(
+    make_space, begin
+):
+    """What a settled process holds is told."""
     space = make_space()
     wanted = Config.of(space.plans[:2])
     configs = informative_configs(space, [wanted, space.all_on])
@@ -43,16 +46,9 @@ def test_none_comes_first_and_nothing_twice(make_space):
     assert len(set(configs)) == len(configs)
     assert {Config.of([plan]) for plan in space.plans} < set(configs)
     assert {space.all_on.without_plan(plan) for plan in space.plans} < set(configs)
-
-
-def test_a_config_that_fails_is_left_out_and_what_a_settled_process_holds_is_told(begin, make_space):
-    space = make_space()
     found = survey(begin(space.all_on), [Config(), space.all_on, Config.of(space.plans[:1])])
     assert set(found.profiles) == {Config(), Config.of(space.plans[:1])}
     assert (found.held_bytes, found.peak_bytes) == (500 * MIB, 700 * MIB)
-
-
-def test_without_a_step_without_recompute_there_is_nothing_to_tell(begin):
     with pytest.raises(ScriptError, match=r"out of memory\. Outcome: oom\. Its output: worker\.log"):
         survey(begin(Config()), [Config()])
 

@@ -44,13 +44,10 @@ def test_where_nothing_was_measured_no_limit_is_blamed():
     assert summary == "keeping the current config: none was measured. The next start tries more"
 
 
-def test_no_recompute_is_called_that_and_not_none(sentence_of, make_space):
+def test_no_recompute_is_called_that_and_trials_are_earned_back_by_the_gain(sentence_of, make_space):
+    """Nearly two seconds were lost in 40 steps, and each step since gains a tenth of one: 20 steps more."""
     recompute = Config.of(make_space().plans[:1])
     assert sentence_of(recompute, Config()).startswith("no recompute, peak 700 MiB of 900 MiB")
     assert "1.25x of no recompute (700 MiB), which it began with" in sentence_of(Config(), recompute)
-
-
-def test_trials_are_earned_back_once_the_gain_has_made_up_for_them(sentence_of, make_space):
-    """Nearly two seconds were lost in 40 steps, and each step since gains a tenth of one: 20 steps more."""
     told = sentence_of(Config.of(make_space().plans[:1]), Config())
     assert told.endswith(f"The trials are earned back after {SPENT_STEPS + 20} steps")

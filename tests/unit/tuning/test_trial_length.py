@@ -67,25 +67,22 @@ def test_a_config_gets_as_many_steps_as_it_takes_to_know(  # noqa: PLR0917  (a r
     assert measured.step_seconds == pytest.approx((1.1 * times,) * steps)
 
 
-def test_steps_of_a_config_and_of_the_reference_follow_each_other_back_and_forth(make_machine, configs, make_trial):
+def test_steps_of_a_config_and_of_the_reference_follow_each_other_back_and_forth_where_both_are_timed_in_turns(
+    make_machine, configs, make_trial, make_measurement
+):
+    """What is not timed in turns has all its steps in a row, and what runs out of memory is measured once."""
     machine = make_machine(0.9)
     try_first(machine, configs, make_trial)
     first, order = configs[0], [config for config, _ in machine.measured]
     assert order == [first, Config(), Config(), first, first, Config(), Config(), first]
     assert [effort.warmup for _, effort in machine.measured] == [1] + [0] * 7
-
-
-def test_what_runs_out_of_memory_is_measured_once(make_machine, configs, make_trial, make_measurement):
+    machine = make_machine(1.1, "cuda")
+    try_first(machine, configs, make_trial)
+    assert machine.measured == [(configs[0], EFFORT)]
     machine = make_machine(0.9)
     machine.broken[configs[0]] = make_measurement(Outcome.OOM)
     assert try_first(machine, configs, make_trial)[0].outcome is Outcome.OOM
     assert len(machine.measured) == 1
-
-
-def test_what_is_not_timed_in_turns_has_all_its_steps_in_a_row(make_machine, configs, make_trial):
-    machine = make_machine(1.1, "cuda")
-    try_first(machine, configs, make_trial)
-    assert machine.measured == [(configs[0], EFFORT)]
 
 
 @pytest.mark.parametrize(("times", "least"), [(1.02, 2), (0.9, EFFORT.steps + 1)], ids=["a little slower", "faster"])

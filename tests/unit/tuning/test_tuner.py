@@ -24,7 +24,7 @@ def make_again(finished, tune_in):
     return functools.partial(tune_in, finished[0].folder.path.parent.parent)
 
 
-def test_the_winner_holds_the_limit_and_no_trial_that_does_is_faster(finished):
+def test_the_winner_holds_the_limit_has_won_the_race_and_no_trial_that_does_is_faster(finished):
     tuning, result = finished
     best = result.best
     assert (result.verdict, best.confirmed) == (Verdict.RECOMPUTE_PAYS, True)
@@ -37,9 +37,15 @@ def test_the_winner_holds_the_limit_and_no_trial_that_does_is_faster(finished):
     assert result.presets["all_on"].outcome is Outcome.OK
     assert choices_of(tuning.folder) == best.config.texts
     assert (best.config, 32) in tuning.bench.watched
+    kept_race = json.loads((tuning.folder.path / "race.json").read_text())
+    assert result.best.ranking.end in {RaceEnd.RANKED, RaceEnd.TIE}
+    assert result.best.relative_low <= result.best.relative_throughput <= result.best.relative_high
+    assert kept_race["ranking"]["rounds"] == result.best.ranking.rounds == len(kept_race["standings"][0]["rounds"])
+    assert any(result.best.ranking.sentence in note for note in tuning.watcher.notes)
+    assert any("should be the fastest by all trials together" in note for note in tuning.watcher.notes)
 
 
-def test_no_config_is_tried_twice_and_each_trial_is_kept_as_it_was_told(finished):
+def test_no_config_is_tried_twice_and_each_trial_is_kept_with_a_folder_to_repeat_it_from(finished):
     tuning, result = finished
     trials = measured(tuning)
     assert len(set(tuning.tried)) == len(tuning.tried) == result.trials
@@ -47,11 +53,7 @@ def test_no_config_is_tried_twice_and_each_trial_is_kept_as_it_was_told(finished
     assert [trial.number for trial in trials] == list(range(result.trials))
     assert tuning.watcher.trials == trials
     assert tuning.watcher.told == [(tuning.bench.detection, 600 * MIB, 0, 40)]
-
-
-def test_every_trial_has_a_folder_to_repeat_it_from(finished):
-    tuning, _ = finished
-    for trial in measured(tuning):
+    for trial in trials:
         folder = tuning.folder.trial(trial.number)
         environment = json.loads((folder / "environment.json").read_text())
         files = [] if trial.config.is_none else [folder / "plans.json"]
@@ -136,16 +138,6 @@ def test_where_a_smaller_batch_is_faster_recompute_does_not_pay(make_tuning, mak
     assert result.rival.batch < 32
     assert result.rival.samples_per_second > result.best.samples_per_second
     assert result.best.confirmed
-
-
-def test_the_race_is_kept_and_told(finished):
-    tuning, result = finished
-    kept_race = json.loads((tuning.folder.path / "race.json").read_text())
-    assert result.best.ranking.end in {RaceEnd.RANKED, RaceEnd.TIE}
-    assert result.best.relative_low <= result.best.relative_throughput <= result.best.relative_high
-    assert kept_race["ranking"]["rounds"] == result.best.ranking.rounds == len(kept_race["standings"][0]["rounds"])
-    assert any(result.best.ranking.sentence in note for note in tuning.watcher.notes)
-    assert any("should be the fastest by all trials together" in note for note in tuning.watcher.notes)
 
 
 def test_where_nothing_fits_the_study_keeps_that_answer(make_tuning):

@@ -217,7 +217,7 @@ def told(tune_in, make_root, let_baseline_hold):
     return tuning.run(), measured(tuning)
 
 
-def test_no_table_calls_a_trial_over_the_limit_that_is_not(told):
+def test_no_table_calls_a_trial_over_the_limit_that_is_not_and_who_leaves_too_little_is_told_once(told):
     result, trials = told
     outcomes = {trial.config.hash: trial.measurement.outcome for trial in trials}
     assert result.baseline.outcome is outcomes[Config().hash] is Outcome.OK
@@ -225,10 +225,6 @@ def test_no_table_calls_a_trial_over_the_limit_that_is_not(told):
     for figures in result.presets.values():
         if figures.outcome is not None:
             assert figures.outcome is (Outcome.OK if figures.peak_bytes <= LIMIT else Outcome.OVER_LIMIT)
-
-
-def test_who_leaves_too_little_is_no_runner_up_and_told_once(told):
-    result, trials = told
     short = {trial.config.hash for trial in trials if LIMIT - BEYOND < trial.measurement.peak_bytes <= LIMIT}
     assert not result.best.config.is_none
     assert result.reserve_bytes == BEYOND

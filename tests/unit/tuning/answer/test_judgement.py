@@ -74,9 +74,20 @@ def test_too_few_trials_name_the_preset_that_should_fit_or_what_was_rejected():
     assert "found in 2 trials. Not confirmed: its process reaches 640 MiB. Allow more trials with --max-trials" in text
 
 
-def test_no_fit_without_any_peak_suggests_half_the_batch_where_there_is_one(no_fit):
+def test_no_fit_suggests_half_the_batch_or_the_limit_that_a_whole_process_needs_or_names_another_reason(no_fit, plans):
     assert "--target-batch 16" in no_fit((NONE, None), batch=32)
     assert "--target-batch 1" not in no_fit((NONE, None), batch=1)
+    assert limit_in(no_fit((NONE, 580 * MIB), excess={NONE: None}, resting_bytes=100 * MIB)) > LIMIT
+    one, two = Config.of(plans[:1]), Config.of(plans[:2])
+    text = no_fit((NONE, LIMIT + 20 * MIB), (one, LIMIT - MIB), (two, LIMIT - 40 * MIB), excess={one: 50 * MIB})
+    assert f"Try --memory-limit {LIMIT // MIB + 10}MiB." in text
+    text = no_fit((NONE, LIMIT - 10 * MIB), excess={NONE: 30 * MIB})
+    assert f"Try --memory-limit {(LIMIT + 20 * MIB) // MIB}MiB: without recompute it needs" in text
+    reasons = ("blocks.*/gelu has wrong gradients", "blocks.*/cast has wrong gradients")
+    text = no_fit((NONE, 580 * MIB), reasons=reasons)
+    assert reasons[-1] in text
+    assert "whole process" not in text
+    assert "--memory-limit" not in text
 
 
 def test_no_fit_without_any_peak_tells_the_batch_that_is_forecast_to_fit(make_trial, make_detection):
@@ -93,16 +104,6 @@ def test_no_fit_without_any_peak_tells_the_batch_that_is_forecast_to_fit(make_tr
     assert 0 < batch < 32
 
 
-def test_no_fit_after_failed_confirmations_suggests_a_higher_limit(no_fit):
-    assert limit_in(no_fit((NONE, 580 * MIB), excess={NONE: None}, resting_bytes=100 * MIB)) > LIMIT
-
-
-def test_no_fit_suggests_what_the_leanest_config_needs_as_a_whole_process(no_fit, plans):
-    one, two = Config.of(plans[:1]), Config.of(plans[:2])
-    text = no_fit((NONE, LIMIT + 20 * MIB), (one, LIMIT - MIB), (two, LIMIT - 40 * MIB), excess={one: 50 * MIB})
-    assert f"Try --memory-limit {LIMIT // MIB + 10}MiB." in text
-
-
 @pytest.mark.parametrize(("peak", "rejected"), [(LIMIT - MIB, True), (LIMIT + 10 * MIB, False)])
 def test_no_fit_never_suggests_more_than_no_recompute_needs(no_fit, plans, peak, rejected):
     config = Config.of(plans)
@@ -110,11 +111,6 @@ def test_no_fit_never_suggests_more_than_no_recompute_needs(no_fit, plans, peak,
     needed = (LIMIT + 20 * MIB) // MIB
     assert f"Try --memory-limit {needed}MiB" in text
     assert f"without recompute it needs {needed} MiB" in text
-
-
-def test_what_no_recompute_needs_as_a_whole_process_counts(no_fit):
-    text = no_fit((NONE, LIMIT - 10 * MIB), excess={NONE: 30 * MIB})
-    assert f"Try --memory-limit {(LIMIT + 20 * MIB) // MIB}MiB: without recompute it needs" in text
 
 
 @pytest.mark.parametrize(("kind", "tells"), [("cpu", True), ("cuda", False)])
@@ -128,14 +124,6 @@ def test_no_fit_after_failed_confirmations_on_a_cpu_names_what_glibc_keeps(
     assert "MALLOC_MMAP_THRESHOLD_" not in no_fit((NONE, 580 * MIB), excess={NONE: None}, device=device, versions=tuned)
     monkeypatch.setenv("MALLOC_MMAP_THRESHOLD_", "65536")
     assert "MALLOC_MMAP_THRESHOLD_" not in no_fit((NONE, 580 * MIB), excess={NONE: None}, device=device)
-
-
-def test_no_fit_for_another_reason_than_memory_names_the_last_one_and_no_other_limit(no_fit):
-    reasons = ("blocks.*/gelu has wrong gradients", "blocks.*/cast has wrong gradients")
-    text = no_fit((NONE, 580 * MIB), reasons=reasons)
-    assert reasons[-1] in text
-    assert "whole process" not in text
-    assert "--memory-limit" not in text
 
 
 def test_no_fit_names_the_least_peak_which_is_not_that_of_a_trial_that_failed(make_trial, make_detection, plans):

@@ -1,24 +1,32 @@
+import json
 import math
 import random
+from dataclasses import replace
 
 import pytest
 
-from autorecompute.figures import RaceEnd
+from autorecompute.figures import RaceEnd, Ranking
 from autorecompute.measurement import Outcome
 from autorecompute.plans import Config
-from autorecompute.studies.records import RoundRecord
+from autorecompute.studies.records import RACE_FILE, RoundRecord
 from autorecompute.training_job import Device
+from autorecompute.tuning.explanations import explain_interruption
 from autorecompute.tuning.race import (
     LOOKS,
     MOST_ROUNDS,
+    ROUND_EFFORT,
     Finalist,
-    expected_gain,
+    Race,
     fitting_finalists,
     gap,
+    keep_race,
     race,
     rank,
+    read_race,
 )
 from autorecompute.units import GIB, MIB
+from stand_ins.formula import stop
+from stand_ins.sharing import measured
 
 COSTS = {0: 0.04, 1: 0.03, 2: 0.05}  # what each finalist's plan adds to a step, as a share
 
@@ -81,14 +89,13 @@ def test_the_fastest_wins(make_bench, make_standings, has_reference):
         assert entry.relative_throughput == pytest.approx(expected)
 
 
-def test_who_is_slower_by_less_than_a_tie_wins_with_the_lower_peak(make_bench, make_standings):
+def test_who_is_slower_by_less_than_a_tie_wins_with_the_lower_peak_and_a_tie_is_not_handed_on(
+    make_bench, make_standings, make_costly
+):
     raced = race(make_bench(), make_standings(3, 4, 2), has_reference=True)
     assert numbers_of(raced.standings) == [2, 1, 0]
     assert raced.ranking.end is RaceEnd.TIE
     assert raced.ranking.rivals == tuple(entry.trial.description for entry in raced.standings[1:])
-
-
-def test_a_tie_is_not_handed_on(make_costly, make_standings):
     bench = make_costly(0, 0.015, 0.03)
     assert numbers_of(race(bench, make_standings(3, 2, 1), has_reference=True).standings) == [1, 0, 2]
 
@@ -273,13 +280,6 @@ def test_a_disturbed_round_is_no_evidence_but_an_estimate(make_trial):
     assert (disturbed.relative_throughput, disturbed.spread) == (0.5, None)
 
 
-def test_nothing_is_known_of_a_difference_in_disturbed_rounds(make_trial):
-    rounds = [RoundRecord(step_seconds=(1.0,), cpu_seconds=(seconds,), is_disturbed=True) for seconds in (1.0, 2.0)]
-    fast, slow = (Finalist(trial=make_trial(number=number), rounds=(run,) * 9) for number, run in enumerate(rounds))
-    assert gap(slow, fast, 0.01).low == -math.inf
-    assert numbers_of(rank([slow, fast])) == [0, 1]
-
-
 def test_rounds_end_where_they_do_not_pay(make_costly, make_standings):
     bench, asked = make_uneasy(make_costly(0.01, 0, 0.01), 0.02), []
 
@@ -315,6 +315,75 @@ def test_first_rounds_beside_references_of_another_pace_are_compared_by_these(ma
     assert gap(slow, fast, 0.01).middle == pytest.approx(math.log(1.2 / 1.1))
 
 
-def test_a_close_race_has_more_to_gain_and_rounds_that_were_run_leave_less():
-    assert expected_gain(0.0, 3) > expected_gain(0.005, 3) > expected_gain(0.02, 3) > 0
-    assert expected_gain(0.0, 8) > expected_gain(0.0, 3) > expected_gain(0.0, 3, known=8)
+def rounds_run(tuning):
+    """The finalists' rounds; a reference is measured as long beside trials, too."""
+    return [config for config, effort in tuning.bench.measured if effort == ROUND_EFFORT and not config.is_none]
+
+
+def kept(tuning):
+    return json.loads((tuning.folder.path / RACE_FILE).read_text())
+
+
+@pytest.fixture
+def confirming(make_tuning):
+    """A session that was stopped while the race's winner was confirmed."""
+    return stop(make_tuning(), impatient_at=0)
+
+
+def test_a_race_is_not_run_again_where_its_winner_was_not_confirmed_any_more(confirming, make_tuning):
+    race = kept(confirming)
+    tuning = make_tuning()
+    best = tuning.run().best
+    assert (tuning.tried, rounds_run(tuning)) == ([], [])
+    assert best.description == race["standings"][0]["description"]
+    assert (best.ranking.end, best.ranking.rounds) == (race["ranking"]["end"], race["ranking"]["rounds"])
+    assert kept(tuning) == race
+    assert any("in an earlier session" in note for note in tuning.watcher.notes)
+
+
+def test_a_race_goes_on_after_the_rounds_that_were_run(confirming, tune_in, make_root):
+    finalists_count = len(rounds_run(confirming)) // LOOKS[0]
+    before_race = len(confirming.bench.measured) - LOOKS[0] * (finalists_count + 1)
+    root = make_root()
+    stop(tune_in(root), interrupt_at=before_race + 2 * (finalists_count + 1) + 1)
+    tuning = tune_in(root)
+    best = tuning.run().best
+    assert len(rounds_run(tuning)) == finalists_count
+    assert best.ranking.rounds == len(kept(tuning)["standings"][0]["rounds"]) == LOOKS[0]
+    assert kept(tuning)["standings"] == kept(confirming)["standings"]
+
+
+def test_what_was_measured_since_is_raced(make_tuning):
+    stop(make_tuning(max_trials=8), impatient_at=0)
+    tuning = make_tuning()
+    tuning.run()
+    assert rounds_run(tuning)
+
+
+def test_who_came_second_is_not_raced_again(confirming, make_tuning):
+    winner, second, *_ = (entry["trial"] for entry in kept(confirming)["standings"])
+    config_of = {trial.number: trial.config for trial in measured(confirming)}
+    rejecting, last = (make_tuning() for _ in range(2))
+    rejecting.bench.life_bytes[config_of[winner]] = 300 * MIB
+    stop(rejecting, impatient_at=1)
+    best = last.run().best
+    assert rounds_run(last) == []
+    assert (best.config, best.ranking) == (config_of[second], None)
+
+
+def test_who_won_the_race_and_who_was_over_the_limit_are_known_with_what_fits_best_so_far(confirming):
+    trials = measured(confirming)
+    raced = read_race(confirming.folder, trials)
+    winner, *others = raced.standings
+    keep_race(confirming.folder, replace(raced, standings=(winner,), over_limit=tuple(others)), len(trials))
+    assert others
+    assert read_race(confirming.folder, trials).over_limit == tuple(others)
+    fastest, other = fitting_finalists(trials)[:2]
+    assert f"not confirmed: {kept(confirming)['standings'][0]['description']}." in explain_interruption(
+        confirming.folder
+    )
+    ranking = Ranking(end=RaceEnd.RANKED, rounds=3, confidence=0.99)
+    keep_race(confirming.folder, Race(standings=(other, fastest), ranking=ranking), len(trials))
+    assert f"not confirmed: {other.trial.description}." in explain_interruption(confirming.folder)
+    keep_race(confirming.folder, Race(standings=(other, fastest), ranking=ranking), len(trials) - 1)
+    assert f"not confirmed: {fastest.trial.description}." in explain_interruption(confirming.folder)

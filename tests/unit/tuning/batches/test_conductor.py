@@ -32,7 +32,7 @@ def trials_of(folder, batch):
     return read_trials(study.database, study.name)
 
 
-def test_the_best_batch_is_found_with_what_it_recomputes(best):
+def test_the_best_batch_is_found_and_the_curve_has_every_batch_both_ways_under_one_budget(best):
     several, result = best
     assert result.verdict is Verdict.RECOMPUTE_PAYS
     assert result.best.batch > LARGEST == result.rival.batch
@@ -45,6 +45,20 @@ def test_the_best_batch_is_found_with_what_it_recomputes(best):
     # A machine that keeps its pace needs no more than a few pairs.
     assert result.comparison.is_clear
     assert several.watched[:2] == [8, LARGEST]
+    batches = [point.batch for point in result.curve]
+    assert batches == sorted(set(batches))
+    for point in result.curve:
+        assert point.fits_without == (point.batch <= LARGEST) == (point.recomputed is None)
+        assert point.without.samples_per_second is not None
+    best_point = next(point for point in result.curve if point.batch == result.best.batch)
+    assert best_point.recomputed.config == result.best.config
+    assert best_point.recomputed.figures.samples_per_second == result.best.samples_per_second
+    studies = [folder for folder in list_studies(several.folder.path.parent) if folder.name != "bert"]
+    counts = [len(read_trials(folder.database, folder.name)) for folder in studies]
+    assert sum(counts) == result.trials <= 40
+    assert max(counts) <= 14
+    for answered in (dataclasses.replace(result.best, batch=8), None):
+        assert trials_of_answer(several.folder, dataclasses.replace(result, best=answered)) == []
 
 
 def fail_from(least_batch):
@@ -72,18 +86,6 @@ def test_where_the_smallest_batch_cannot_be_looked_at_the_scripts_error_ends_the
     assert list(several.benches) == opened
 
 
-def test_the_curve_has_every_batch_both_ways(best):
-    _, result = best
-    batches = [point.batch for point in result.curve]
-    assert batches == sorted(set(batches))
-    for point in result.curve:
-        assert point.fits_without == (point.batch <= LARGEST) == (point.recomputed is None)
-        assert point.without.samples_per_second is not None
-    best_point = next(point for point in result.curve if point.batch == result.best.batch)
-    assert best_point.recomputed.config == result.best.config
-    assert best_point.recomputed.figures.samples_per_second == result.best.samples_per_second
-
-
 def test_who_came_next_is_told_of_the_best_batch(best, monkeypatch, capsys):
     several, result = best
     monkeypatch.chdir(several.folder.path.parent.parent)
@@ -98,21 +100,7 @@ def test_who_came_next_is_told_of_the_best_batch(best, monkeypatch, capsys):
     assert trials_of_answer(several.folder, result) == trials
 
 
-def test_an_answer_without_recompute_has_no_trials(best):
-    several, result = best
-    for answered in (dataclasses.replace(result.best, batch=8), None):
-        assert trials_of_answer(several.folder, dataclasses.replace(result, best=answered)) == []
-
-
-def test_the_batches_share_one_budget(best):
-    several, result = best
-    studies = [folder for folder in list_studies(several.folder.path.parent) if folder.name != "bert"]
-    counts = [len(read_trials(folder.database, folder.name)) for folder in studies]
-    assert sum(counts) == result.trials <= 40
-    assert max(counts) <= 14
-
-
-def test_a_list_is_compared_and_nothing_else_recommended(listed):
+def test_a_list_is_compared_with_the_largest_batch_that_fits_and_nothing_else_recommended(listed):
     several, result = listed
     points = {point.batch: point for point in result.curve}
     assert {8, 16, 24, 64} <= set(points)
@@ -121,19 +109,11 @@ def test_a_list_is_compared_and_nothing_else_recommended(listed):
     assert points[64].recomputed.least_peak_bytes > 600 * MIB
     assert result.best.batch in {8, 16, 24, 64}
     assert set(several.benches) == {24, 64}
-
-
-def test_the_rival_of_a_list_is_the_largest_batch_that_fits(listed):
-    several, result = listed
     assert result.rival.batch == LARGEST
     assert [batch for _, batch in several.benches[64].watched if batch == LARGEST] == []
     # The study of 24 has compared the two already.
     assert several.watched == [8, 16]
     assert result.comparison == study_of_batch(several.folder, 24).require_result().comparison
-
-
-def test_a_batch_starts_from_what_a_smaller_one_found(listed):
-    several, result = listed
     assert study_of_batch(several.folder, 64).require_result().transferred_from.study == "bert-b24"
     assert result.transferred_from is None
 
