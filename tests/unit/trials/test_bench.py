@@ -56,7 +56,9 @@ def seen(measurement):
     return json.loads(measurement.message)
 
 
-def test_one_worker_detects_once_and_measures_config_after_config(make_bench, make_detection):
+def test_one_worker_detects_once_and_measures_all_configs_but_those_that_nothing_can_be_given(
+    make_bench, make_detection
+):
     measured = make_bench("detect forever")
     assert measured.detect() == measured.detect() == make_detection()
     first, second = measured.measure(Config(), EFFORT), measured.measure(CONFIG, Effort(warmup=1, steps=4))
@@ -64,11 +66,6 @@ def test_one_worker_detects_once_and_measures_config_after_config(make_bench, ma
     assert (first.warmup_seconds, len(first.step_seconds)) == (2, 3)
     assert (second.warmup_seconds, len(second.step_seconds)) == (1, 4)
     assert measured.starts == seen(second)["start"] == 1
-
-
-def test_a_config_that_nothing_can_be_given_is_not_tried(make_bench):
-    measured = make_bench("detect forever")
-    assert measured.measure(Config(), EFFORT).outcome is Outcome.OK
     refused = measured.measure(Config.parse(["a\tb:drop"]), EFFORT)
     assert (refused.outcome, refused.message.endswith("Nothing was written.")) == (Outcome.SCRIPT_ERROR, True)
     assert seen(measured.measure(CONFIG, EFFORT))["start"] == measured.starts == 1
@@ -85,12 +82,15 @@ def test_a_slow_job_is_given_a_multiple_of_its_own_pace(make_bench, monkeypatch,
 
 
 @pytest.mark.usefixtures("clock")
-def test_each_first_step_is_given_the_time_of_a_start(make_bench):
+def test_each_first_step_is_given_the_time_of_a_start_and_small_steps_do_not_tell_how_long_the_targets_take(make_bench):
     """What a step takes is not known yet."""
     steps = "passes:800 beat " * 4
     assert make_bench(f"detect order {steps} answer").measure(Config(), EFFORT).outcome is Outcome.OK
     assert make_bench(f"{steps} report").watch({}, EFFORT, 32).outcome is Outcome.OK
     assert make_bench("hangs:901").watch({}, EFFORT, 32).outcome is Outcome.HANG
+    measured = make_bench("detect measure order passes:400 answer", batch=32)
+    assert measured.measure(CONFIG, replace(EFFORT, batch=7)).outcome is Outcome.OK
+    assert measured.measure(CONFIG, EFFORT).outcome is Outcome.OK
 
 
 def test_a_script_that_has_started_before_is_started_twice(make_bench):
@@ -103,6 +103,14 @@ def test_a_script_that_has_started_before_is_started_twice(make_bench):
         make_bench("failed:script_error:no_file").detect()
 
 
+def test_a_script_that_is_shorter_than_a_trial_when_it_is_started_again_is_the_scripts_fault(make_bench):
+    measured = make_bench("detect measure order ended:9:0 then detect order ended:4:0")
+    measured.measure(Config(), EFFORT)
+    with pytest.raises(ScriptError, match=r"ended after 4 steps; a trial needs at least 6\..*--steps"):
+        measured.measure(CONFIG, EFFORT)
+    assert measured.starts == 2
+
+
 @pytest.mark.parametrize("steps", ["ended:40:0", "order ended:40:0"])
 def test_a_script_that_ends_is_started_again(make_bench, steps):
     measured = make_bench(f"detect measure measure {steps} then detect forever")
@@ -110,14 +118,6 @@ def test_a_script_that_ends_is_started_again(make_bench, steps):
     measured.measure(Config(), EFFORT)
     again = measured.measure(CONFIG, EFFORT)
     assert (again.outcome, seen(again)["start"], seen(again)["choices"]) == (Outcome.OK, 2, CHOICES)
-
-
-def test_a_script_that_is_shorter_than_a_trial_when_it_is_started_again_is_the_scripts_fault(make_bench):
-    measured = make_bench("detect measure order ended:9:0 then detect order ended:4:0")
-    measured.measure(Config(), EFFORT)
-    with pytest.raises(ScriptError, match=r"ended after 4 steps; a trial needs at least 6\..*--steps"):
-        measured.measure(CONFIG, EFFORT)
-    assert measured.starts == 2
 
 
 @pytest.mark.parametrize(
@@ -210,13 +210,6 @@ def test_a_worker_started_anew_is_told_the_batch_of_its_order(make_bench):
     assert (again["start"], again["settings"]["target_batch"], again["batch"]) == (2, 32, 7)
 
 
-@pytest.mark.usefixtures("clock")
-def test_small_steps_do_not_tell_how_long_the_targets_take(make_bench):
-    measured = make_bench("detect measure order passes:400 answer", batch=32)
-    assert measured.measure(CONFIG, replace(EFFORT, batch=7)).outcome is Outcome.OK
-    assert measured.measure(CONFIG, EFFORT).outcome is Outcome.OK
-
-
 def test_a_watched_run_is_the_users_own(make_bench, monkeypatch, is_gone):
     for name in registry.variables():
         monkeypatch.setenv(name, "left over")
@@ -244,10 +237,15 @@ def test_a_watched_run_that_fails_is_a_measurement_too(make_bench, actions, outc
     assert measured.measure(CONFIG, EFFORT).outcome is Outcome.OK
 
 
-def test_a_worker_beside_which_memory_ran_out_measures_on(make_bench):
+def test_a_worker_beside_which_memory_ran_out_measures_on_and_is_looked_at_once_for_each_config(make_bench):
     measured = make_bench("detect lacks_memory forever")
     assert measured.measure(CONFIG, EFFORT).outcome is Outcome.OOM
     assert measured.measure(CONFIG, EFFORT).outcome is Outcome.OK
+    assert measured.starts == 1
+    measured = make_bench("detect forever")
+    assert measured.whole_step(CONFIG) is None
+    measured.measure(CONFIG, EFFORT)
+    assert [measured.whole_step(config).step_bytes for config in (CONFIG, Config(), CONFIG)] == [200, 300, 200]
     assert measured.starts == 1
 
 
@@ -278,14 +276,6 @@ def test_a_check_that_breaks_its_worker_says_how_and_a_look_tells_nothing(make_b
     measured.measure(CONFIG, EFFORT)
     assert measured.whole_step(CONFIG) is None
     assert measured.measure(CONFIG, EFFORT).outcome is Outcome.OK
-
-
-def test_a_whole_step_is_looked_at_on_the_worker_that_measured_once_for_each_config(make_bench):
-    measured = make_bench("detect forever")
-    assert measured.whole_step(CONFIG) is None
-    measured.measure(CONFIG, EFFORT)
-    assert [measured.whole_step(config).step_bytes for config in (CONFIG, Config(), CONFIG)] == [200, 300, 200]
-    assert measured.starts == 1
 
 
 def test_output_is_given_out_once(make_bench):

@@ -77,15 +77,12 @@ def test_an_order_may_change_the_batch_which_stays_until_another_changes_it_back
     assert [(told.batch, told.samples) for told in training.sent[1:3]] == [(3, 3), (measured, measured)]
 
 
-def test_a_batch_cannot_be_ordered_of_a_script_that_takes_its_own(make_training):
+def test_a_batch_is_cut_from_the_scripts_own_where_nothing_draws_it_and_not_where_it_takes_its_own(make_training):
     """The target stays, rather than every step be missed."""
     training = make_training(orders=(Order(config=CONFIG, warmup=1, steps=2, batch=3), SECOND), begins=True)
     training.step()
     training.steps(3)
     assert training.sent[1].batch == TARGET
-
-
-def test_a_batch_is_cut_from_the_scripts_own_where_nothing_draws_it(make_training):
     training = make_training(orders=(FIRST, Order(config=CONFIG, warmup=1, steps=2, batch=3), SECOND), begins=True)
     given = []
     training.give_batch = lambda batch: given.append(batch) or True
@@ -194,13 +191,17 @@ def test_a_script_without_a_torch_optimizer_is_ended_in_a_sentence(make_training
     assert training.agent.advice == training.sent[-1].message
 
 
-def test_a_script_may_accumulate_gradients_for_as_long_as_it_likes(make_training):
+def test_a_script_may_accumulate_for_as_long_as_it_likes_and_is_told_of_processes_that_it_started(make_training):
     """Once an optimizer was made."""
     training = make_training()
     training.agent.on_optimizer()
     training.steps(10 * BACKWARDS_WITHOUT_OPTIMIZER, optimizers=0)
     assert training.sent == []
     assert training.agent.advice == ADVICE
+    training = make_training()
+    training.agent.has_children = lambda: True
+    assert training.agent.advice.startswith(ADVICE)
+    assert "--launcher" in training.agent.advice
 
 
 @pytest.mark.parametrize("trained", [False, True])
@@ -214,13 +215,6 @@ def test_a_forked_process_that_trains_is_told_and_left(make_training, monkeypatc
     assert "in a process that it starts itself" in training.sent[-1].message
 
 
-def test_who_started_processes_and_never_trained_is_told_of_them(make_training):
-    training = make_training()
-    training.agent.has_children = lambda: True
-    assert training.agent.advice.startswith(ADVICE)
-    assert "--launcher" in training.agent.advice
-
-
 def test_a_recompute_that_differs_is_a_wrong_gradient(training):
     training.step()
     training.wrong = "step 3: recompute of blocks.1 differs"
@@ -228,7 +222,7 @@ def test_a_recompute_that_differs_is_a_wrong_gradient(training):
     assert (training.sent[1].outcome, training.sent[1].message) == (Outcome.WRONG_GRADIENT, training.wrong)
 
 
-def test_a_config_for_which_memory_runs_out_beside_the_training_is_never_in_a_step(make_training):
+def test_a_config_for_which_memory_runs_out_is_never_in_a_step_not_begun_with_and_given_up(make_training):
     training = make_training(orders=(FIRST, SECOND, FIRST), begins=True)
     training.lacks = {SECOND.config: "CUDA out of memory"}
     training.steps(3)
@@ -239,17 +233,11 @@ def test_a_config_for_which_memory_runs_out_beside_the_training_is_never_in_a_st
     assert training.sent[2].message == "CUDA out of memory"
     # It is taken back before any step: of batches that were drawn for another order, too.
     assert [one for one in training.happened if isinstance(one, Config)] == [SECOND.config, CONFIG, CONFIG]
-
-
-def test_a_first_config_for_which_memory_runs_out_is_not_begun_with(make_training):
     training = make_training(orders=(SECOND, FIRST))
     training.lacks = {SECOND.config: "CUDA out of memory"}
     assert training.begin() == CONFIG
     assert [type(one) for one in training.sent] == [Detection, Measurement]
     assert training.sent[1].outcome is Outcome.OOM
-
-
-def test_a_config_that_lacks_memory_once_the_optimizer_has_its_state_is_given_up(make_training):
     training = make_training(begins=True)
     training.steps(1)
     training.lacks = {CONFIG: "CUDA out of memory"}

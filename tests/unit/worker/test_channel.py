@@ -38,13 +38,17 @@ def beside():
     channel.close()
 
 
-def test_a_training_waits_for_no_message(beside):
+def test_a_training_waits_for_no_message_and_hears_what_the_controller_said_before_it_left(beside):
     channel, controller = beside
     assert channel.poll(0.0) is None
     controller.send_bytes(encode(ORDER))
     assert channel.poll(0.0) == ORDER
     channel.send(Beat(step=3, expected=100))
     assert decode(controller.recv_bytes()) == Beat(step=3, expected=100)
+    controller.send_bytes(encode(KeepConfig(config=None, message="no place for the study")))
+    controller.close()
+    with pytest.raises(SearchEndedError, match="no place for the study"):
+        channel.send(Beat(step=1))
 
 
 def test_a_controller_that_is_gone_does_not_end_a_training(beside):
@@ -53,14 +57,6 @@ def test_a_controller_that_is_gone_does_not_end_a_training(beside):
     with pytest.raises(ConnectionError, match="without an answer"):
         channel.poll(0.0)
     with pytest.raises(ConnectionError, match="without an answer"):
-        channel.send(Beat(step=1))
-
-
-def test_what_the_controller_said_before_it_left_is_heard(beside):
-    channel, controller = beside
-    controller.send_bytes(encode(KeepConfig(config=None, message="no place for the study")))
-    controller.close()
-    with pytest.raises(SearchEndedError, match="no place for the study"):
         channel.send(Beat(step=1))
 
 

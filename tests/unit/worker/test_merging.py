@@ -48,40 +48,35 @@ def test_a_rank_that_could_not_measure_speaks_for_all(make_measurement, rank):
     assert "nan" in merged.message
 
 
-def test_ranks_of_different_graphs_cannot_be_tuned(make_detection):
-    """Pipeline stages are no replicas."""
+def test_ranks_at_different_points_or_of_different_graphs_fail_and_are_told_to_pad_texts_of_other_lengths(
+    make_detection, make_measurement
+):
+    """Pipeline stages are no replicas.
+
+    Dynamic padding gives each rank a first batch of its own length, and so another graph.
+    """
     merged = merge({0: make_detection(), 1: make_detection(graph="ffff")})
     assert isinstance(merged, Failed)
     assert "different graphs" in merged.message
-
-
-def test_ranks_whose_texts_have_other_lengths_are_told_to_pad(make_detection):
-    """Dynamic padding gives each rank a first batch of its own length, and so another graph."""
     said = [make_detection(dims={"batch": 8, "sequence": length}, graph=f"{length:x}") for length in (96, 128)]
     merged = merge(dict(enumerate(said)))
     assert "rank 0: batch 8, sequence 96" in merged.message
     assert "rank 1: batch 8, sequence 128" in merged.message
     assert "pad" in merged.message
+    merged = merge({0: make_detection(), 1: make_measurement()})
+    assert merged.outcome is Outcome.SCRIPT_ERROR
+    assert "rank 0: Detection, rank 1: Measurement" in merged.message
 
 
-def test_the_worst_gradients_count():
+def test_the_worst_gradients_count_and_the_whole_step_of_the_rank_that_needs_most():
     good, fair, bad = (
         GradientCheck(agrees=agrees, worst=worst, steps=1)
         for agrees, worst in ((True, 0.0), (True, 1e-6), (False, 0.5))
     )
     assert merge({0: good, 1: fair}) == fair
     assert merge({0: dataclasses.replace(good, worst=0.9), 1: bad}) == bad
-
-
-def test_a_whole_step_takes_what_it_takes_on_the_rank_that_needs_most():
     told = (GradientCheck(agrees=True, worst=0.0, steps=0, step_bytes=size) for size in (300, None, 500))
     assert merge(dict(enumerate(told))).step_bytes == 500
-
-
-def test_ranks_at_different_points_fail(make_detection, make_measurement):
-    merged = merge({0: make_detection(), 1: make_measurement()})
-    assert merged.outcome is Outcome.SCRIPT_ERROR
-    assert "rank 0: Detection, rank 1: Measurement" in merged.message
 
 
 @pytest.fixture

@@ -108,12 +108,18 @@ def trace_of(tmp_path, monkeypatch):
     return trace_of
 
 
-def test_a_trace_begins_in_the_script(trace_of):
+def test_a_trace_begins_in_the_script_keeps_its_end_and_is_there_where_it_cannot_be_read(trace_of):
     lines = trace_of("def train():\n    raise ValueError('no data')\n\ntrain()\n")
     assert lines[-1] == "ValueError: no data"
     assert 'train.py", line 4, in <module>' in lines[1]
     assert 'train.py", line 2, in train' in lines[3]
     assert not any("runpy" in line or "script.py" in line for line in lines)
+    lines = trace_of("import json\n\ndef f(n):\n    return n and f(n - 1) or json.loads('{')\n\nf(30)\n")
+    assert len(lines) == TRACE_LINES
+    assert lines[-1].startswith("json.decoder.JSONDecodeError")
+    lines = trace_of("print('hello'\n")
+    assert lines[-1].startswith("SyntaxError")
+    assert any('train.py", line 1' in line for line in lines)
 
 
 def test_a_script_that_changes_its_folder_keeps_its_trace(project):
@@ -126,15 +132,3 @@ def test_a_script_that_changes_its_folder_keeps_its_trace(project):
     )
     ran = subprocess.run([sys.executable, "-c", program], cwd=project, capture_output=True, text=True, check=True)
     assert 'src/train.py", line 4, in <module>' in ran.stdout
-
-
-def test_a_long_trace_keeps_its_end(trace_of):
-    lines = trace_of("import json\n\ndef f(n):\n    return n and f(n - 1) or json.loads('{')\n\nf(30)\n")
-    assert len(lines) == TRACE_LINES
-    assert lines[-1].startswith("json.decoder.JSONDecodeError")
-
-
-def test_a_script_that_cannot_be_read_has_a_trace_too(trace_of):
-    lines = trace_of("print('hello'\n")
-    assert lines[-1].startswith("SyntaxError")
-    assert any('train.py", line 1' in line for line in lines)

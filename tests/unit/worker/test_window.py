@@ -70,7 +70,7 @@ def run(window, clock, count, *, seconds=1.0, **step):
         window.end_step(**{"samples": 8, "loss": 1.0, **step})
 
 
-def test_only_timed_steps_count(begin, clock):
+def test_only_timed_steps_count_and_a_compilation_starts_the_window_over(begin, clock):
     measured = begin(warmup=2, steps=3)
     run(measured, clock, 2, seconds=9)
     run(measured, clock, 2, seconds=0.5)
@@ -80,6 +80,15 @@ def test_only_timed_steps_count(begin, clock):
     result = measured.measurement(8)
     assert (result.step_seconds, result.warmup_seconds) == ((0.5, 0.5, 0.25), 18)
     assert (result.outcome, result.samples, result.batch, len(result.losses)) == (Outcome.OK, 8, 8, 3)
+    measured = begin(warmup=2, steps=3)
+    run(measured, clock, 4)
+    clock.now += 20
+    measured.start_over(15.0)
+    run(measured, clock, 2, seconds=9)
+    run(measured, clock, 3, seconds=0.5)
+    result = measured.measurement(8)
+    assert result.step_seconds == (0.5, 0.5, 0.5)
+    assert (result.warmup_seconds, result.compile_seconds, measured.restarts) == (2 + 2 + 20 + 18, 15, 1)
 
 
 @pytest.mark.parametrize("warmup", [1, 3])
@@ -132,15 +141,7 @@ def test_a_step_that_says_nothing_is_observed_again(begin, clock, device, spoil,
     assert measured.is_complete
 
 
-def test_a_step_ends_when_the_device_has_done_its_work(begin, clock, device):
-    measured = begin(warmup=1, steps=1)
-    run(measured, clock, 1)
-    device.pending_seconds = 2
-    run(measured, clock, 1, seconds=1)
-    assert measured.measurement(8).step_seconds == (3,)
-
-
-def test_between_timed_steps_nobody_waits_for_the_device(begin, clock, device):
+def test_a_step_ends_when_the_device_has_done_its_work_and_nobody_waits_for_it_between_timed_ones(begin, clock, device):
     measured = begin(warmup=1, steps=2)
     run(measured, clock, 1)
     for seconds in (3, 4):  # the device is that much behind, as the process prepares the next step meanwhile
@@ -150,6 +151,11 @@ def test_between_timed_steps_nobody_waits_for_the_device(begin, clock, device):
     assert clock.now == 3
     assert measured.measurement(8).step_seconds == (4, 2)
     assert clock.now == 7
+    measured = begin(warmup=1, steps=1)
+    run(measured, clock, 1)
+    device.pending_seconds = 2
+    run(measured, clock, 1, seconds=1)
+    assert measured.measurement(8).step_seconds == (3,)
 
 
 @pytest.mark.parametrize("warmup", [1, 3])
@@ -166,7 +172,7 @@ def test_what_was_left_is_released_twice_and_the_peak_is_that_of_the_timed_steps
     assert (device.releases, reading.held_bytes, reading.peak_bytes) == (2, 500, 900)
 
 
-def test_a_step_in_turn_of_a_known_config_measures_time_alone(begin, clock, device):
+def test_a_step_in_turn_of_a_known_config_measures_time_alone_and_of_an_unknown_one_warms_up(begin, clock, device):
     before = begin(warmup=1, steps=1)
     device.hold(800)
     run(before, clock, 2)
@@ -179,9 +185,6 @@ def test_a_step_in_turn_of_a_known_config_measures_time_alone(begin, clock, devi
     for figure in ("peak_bytes", "held_bytes", "allocated_bytes", "outcome"):
         assert getattr(again, figure) == getattr(known, figure)
     assert device.releases == releases
-
-
-def test_a_step_in_turn_of_an_unknown_config_warms_up(begin, clock):
     measured = begin(warmup=0, steps=1)
     assert not measured.is_timing
     run(measured, clock, 2)
@@ -211,13 +214,10 @@ def test_a_loss_that_is_no_number_is_told_beside_the_figures(begin, clock, loss)
     assert str(loss) in result.message
 
 
-def test_a_run_without_scalar_losses_is_measured(begin, clock):
+def test_samples_are_those_of_a_usual_step_with_scalar_losses_or_without(begin, clock):
     measured = begin(warmup=1, steps=2)
     run(measured, clock, 3, loss=None)
     assert (measured.measurement(8).outcome, measured.measurement(8).losses) == (Outcome.OK, ())
-
-
-def test_samples_are_those_of_a_usual_step(begin, clock):
     measured = begin(warmup=1, steps=5)
     for samples in (8, 3, 8, 8, 8, 3):
         run(measured, clock, 1, samples=samples)
@@ -236,18 +236,6 @@ def test_processor_time_is_that_of_the_timed_steps(begin, clock):
     result = measured.measurement(8)
     assert (result.step_seconds, result.cpu_seconds, result.others_share) == ((2, 4), (1, 2), 1 / 3)
     assert result.is_disturbed
-
-
-def test_a_compilation_starts_the_window_over(begin, clock):
-    measured = begin(warmup=2, steps=3)
-    run(measured, clock, 4)
-    clock.now += 20
-    measured.start_over(15.0)
-    run(measured, clock, 2, seconds=9)
-    run(measured, clock, 3, seconds=0.5)
-    result = measured.measurement(8)
-    assert result.step_seconds == (0.5, 0.5, 0.5)
-    assert (result.warmup_seconds, result.compile_seconds, measured.restarts) == (2 + 2 + 20 + 18, 15, 1)
 
 
 @pytest.mark.parametrize(
