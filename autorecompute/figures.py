@@ -54,7 +54,7 @@ class Ranking:
             case RaceEnd.ENOUGH:
                 outcome = f"the fastest of {len(self.rivals) + 1} after {rounds}; more rounds would not pay"
             case RaceEnd.ALONE:
-                return f"no rival was left in {rounds}"
+                return f"no other one was left in {rounds}"
             case RaceEnd.RANKED:
                 outcome = f"ranked {sureness} in {rounds}"
             case RaceEnd.TIE:

@@ -128,7 +128,7 @@ AGAIN = "autorecompute.auto again"
 
 ANSWER_COLUMNS = ("", "config", "peak", "throughput", "relative", "outcome")
 """Headings of the answer's table. The first column has the role: ``baseline``, ``preset``, ``best``, ``runner-up`` or
-``rival``."""
+``smaller batch``."""
 
 
 def answer_lines(result: Result, trials: Sequence[Trial]) -> list[tuple[str, ...]]:
@@ -147,7 +147,7 @@ def answer_lines(result: Result, trials: Sequence[Trial]) -> list[tuple[str, ...
         lines.append((BEST, best.description, format_bytes(best.peak_bytes), speed, best.relative_sentence, end))
     lines += [_line("runner-up", other.description, other.figures) for other in runners_up(result, trials)]
     if result.rival is not None:
-        lines.append(_line("rival", f"none at batch {result.rival.batch}", result.rival))
+        lines.append(_line("smaller batch", f"none at batch {result.rival.batch}", result.rival))
     return lines
 
 
@@ -241,7 +241,7 @@ def certainties(result: Result, trials: Sequence[Trial]) -> list[str]:
     sentences: list[str] = []
     if best is not None:
         if best.ranking is not None:
-            sentences.append(f"race: {best.ranking.sentence}")
+            sentences.append(f"finalists: {best.ranking.sentence}")
         if (check := best.gradients) is not None:
             equality = "equal bit for bit" if check.worst == 0 else f"equal within {check.worst:.1e}"
             steps = format_count(check.steps, "step")

@@ -70,7 +70,7 @@ def race(end, rounds, *rivals):
         (race(RaceEnd.RANKED, 8), "ranked at 99 % in 8 rounds"),
         (race(RaceEnd.TIE, 8, "a"), "a tie with a at 99 % in 8 rounds, given to the lower peak"),
         (race(RaceEnd.ENOUGH, 2, *"ab"), "the fastest of 3 after 2 rounds; more rounds would not pay"),
-        (race(RaceEnd.ALONE, 8), "no rival was left in 8 rounds"),
+        (race(RaceEnd.ALONE, 8), "no other one was left in 8 rounds"),
         (race(RaceEnd.UNDECIDED, 8, *"abc"), "no clear winner at 99 % after 8 rounds: a and 2 others may be as fast"),
         (race(RaceEnd.UNDECIDED, 1, *"ab"), "no clear winner at 99 % after 1 round: a and 1 other may be as fast"),
     ],
@@ -78,7 +78,7 @@ def race(end, rounds, *rivals):
 def test_how_sure_the_winner_is_stands_below(show, make_result, ranking, sentence):
     gradients = GradientCheck(agrees=True, worst=0.0, steps=1)
     lines = show(make_result(of_best={"ranking": ranking, "gradients": gradients}))
-    assert f"race: {sentence}" in lines
+    assert f"finalists: {sentence}" in lines
     assert "gradients equal bit for bit to those without recompute, over 1 step" in lines
 
 
@@ -91,7 +91,7 @@ def test_what_is_expected_or_unknown_is_told_from_what_was_measured(show, make_r
     assert light.split() == ["preset", "light", "-", "-", "-", "not", "measured"]
     for row, words in (
         (all_on, ("all on", "~512 MiB", "~0.80x", "expected, not measured")),
-        (row_of(lines, "rival"), ("batch 20", "600 MiB", "40.0 samples/s")),
+        (row_of(lines, "smaller batch"), ("batch 20", "600 MiB", "40.0 samples/s")),
     ):
         assert [word for word in words if word not in row] == []
 
