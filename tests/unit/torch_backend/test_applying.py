@@ -90,14 +90,11 @@ def test_plans_of_blocks_that_are_trained_later_are_on_from_the_first_step(file_
     assert differences(training.gradients(), expected) == []
 
 
-def test_another_model_is_told_that_the_plans_are_not_for_it(file_of):
+def test_another_model_is_told_and_a_plan_that_the_model_does_not_offer_is_named(file_of):
     file = file_of(PLANS, make("gpt2").model)
     message = r"another model \(GPT2LMHeadModel .*\) than this one \(GPT2LMHeadModel .*Tune"
     with pytest.raises(UsageError, match=message):
         applying.apply(make("gpt2", layers=3).model, file)
-
-
-def test_a_plan_that_the_model_does_not_offer_is_named(file_of):
     training = make("gpt2")
     applying.apply(training.model, file_of(Config.parse(["transformer.drop:drop"]), training.model))
     with pytest.raises(UsageError, match=r"does not offer transformer\.drop:drop"):

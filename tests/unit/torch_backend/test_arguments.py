@@ -101,7 +101,7 @@ def test_labels_that_a_forward_takes_out_of_a_mapping_are_there_each_time(kind):
     assert list(batch) == ["x", "labels"]
 
 
-def test_what_holds_no_data_stays_itself():
+def test_tensors_in_any_mapping_are_found_and_exchanged_and_what_holds_no_data_stays_itself():
     deep = SimpleNamespace(inner=SimpleNamespace(source=SimpleNamespace(x=X)))
     shared, kept = Fields(X), [nn.Linear(1, 1), print, threading.Lock(), torch.utils.data.TensorDataset(X), object()]
     (one, other), same, (far,) = exchanged(([shared, shared], kept, [deep]), torch.Tensor.clone)
@@ -109,9 +109,6 @@ def test_what_holds_no_data_stays_itself():
     assert all(map(lambda new, old: new is old, same, kept))
     assert far.inner is not deep.inner
     assert far.inner.source is deep.inner.source
-
-
-def test_tensors_in_any_mapping_are_found_and_exchanged():
     made = with_leaves(Store(x=X), lambda leaf: 2 * leaf if leaf is X else leaf)
     assert isinstance(made, Store)
     (found,) = tensors_in(made)

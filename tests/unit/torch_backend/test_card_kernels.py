@@ -136,12 +136,17 @@ def kept(card, dtype=torch.bfloat16, mask=None, **options):
         return kernel, sum(storages.see(tensor)[1] for tensor in found)
 
 
-def test_a_fused_kernel_keeps_its_result_and_a_number_for_each_row():
-    """And the state of the random numbers: the memory efficient one in rows of 32. Dropout costs nothing more."""
+def test_each_kernel_keeps_its_result_and_what_it_needs_to_go_back():
+    """A fused one a number for each row, and the state of the random numbers: the memory efficient one in rows of 32.
+
+    Dropout costs it nothing more. Attention that is written out keeps the scores, in float32 where they have 16 bits,
+    with scaled copies of query, key and value.
+    """
     assert kept("A100", is_causal=True) == (FLASH, 2 * NUMBERS + 4 * ROWS + 24)
     assert kept("H100", is_causal=True) == (CUDNN, 2 * NUMBERS + 4 * ROWS + 16)
     assert kept("A100", torch.float32) == (EFFICIENT, 4 * NUMBERS + 4 * BATCH * HEADS * 128 + 16)
     assert kept("A100", dropout_p=0.1) == kept("A100")
+    assert kept("V100") == (MATH, 4 * ROWS * LENGTH + 3 * 4 * NUMBERS)
 
 
 def test_a_mask_is_kept_as_numbers():
@@ -150,11 +155,6 @@ def test_a_mask_is_kept_as_numbers():
     assert kept("H100", mask=(BATCH, 1, LENGTH, LENGTH))[1] - kept("H100")[1] == 2 * mask
     size = 2 * NUMBERS + 4 * BATCH * HEADS * 128 + 16 + 2 * BATCH * LENGTH * math.ceil(LENGTH / 8) * 8
     assert kept("A100", mask=(BATCH, 1, LENGTH, LENGTH)) == (EFFICIENT, size)
-
-
-def test_attention_that_is_written_out_keeps_the_scores():
-    """In float32 where they have 16 bits, with scaled copies of query, key and value."""
-    assert kept("V100") == (MATH, 4 * ROWS * LENGTH + 3 * 4 * NUMBERS)
 
 
 @pytest.mark.parametrize("more", [{}, {"is_causal": True}])

@@ -85,7 +85,3 @@ def test_buckets_are_as_large_as_the_gradients_and_hold_them_where_they_are_view
         model(torch.randn(BATCH, WIDTH)).sum().backward()
     held = {tensor.data_ptr() for tensor in buckets.tensors}
     assert (model[1].down.weight.grad.data_ptr() in held) is are_gradients
-
-
-def test_no_buckets_are_found_around_a_model_that_trains_alone():
-    assert buckets_around(nn.Linear(2, 2)) is None

@@ -62,12 +62,6 @@ def test_nothing_is_compiled_or_kept_by_looking(compile_it, look, monkeypatch):
     assert all(parameter.grad is None for parameter in model.parameters())
 
 
-def test_a_compiled_part_leaves_the_model_as_it_is():
-    model = Blocks()
-    model.blocks[0].compile()
-    assert not has_compiled(model)
-
-
 @pytest.mark.cpp
 def test_a_swap_back_is_found_in_the_caches():
     """The compilers' time is counted all the same; a config that stays is not compiled again."""
@@ -138,11 +132,18 @@ class Statistics(nn.Module):
         return self.up(self.norm(x)).relu()
 
 
-def test_blocks_with_running_statistics_are_not_offered_and_budgets_are():
+def test_blocks_with_running_statistics_or_given_a_cache_are_not_offered_and_budgets_are(compiled_llama):
+    """To make a cache inside of a checkpoint would break the compiler's graph."""
     found, _ = detect_compiled(whole(Statistics), (batch(2),), {})
     assert found.blocks == ()
     assert any(site.name == "graph" for site in found.sites)
     assert Reason.COMPILED_STATISTICS in {refusal.reason for refusal in found.refusals}
+    found, _ = detect_compiled(compiled_llama.model, (), {**compiled_llama.batch, "use_cache": True})
+    assert Reason.CACHE in {refusal.reason for refusal in found.refusals if refusal.place == LAYERS}
+    options = {site.name: site.options for site in found.sites}
+    assert LAYERS not in options
+    assert any(option.startswith("budget") for option in options["graph"])
+    assert "recompute" in options[f"{LAYERS}.mlp/mul"]
 
 
 @pytest.mark.parametrize("compile_it", [torch.compile, lambda model, **how: model.compile(**how) or model])
@@ -170,7 +171,7 @@ def test_cuda_graphs_are_refused_on_a_card():
         detect_compiled(model, (batch(2),), {})
 
 
-def test_a_model_that_cannot_be_traced_says_why_it_has_blocks_alone():
+def test_a_model_that_cannot_be_traced_or_cut_says_why_it_has_blocks_alone(monkeypatch):
     def refuse():
         raise ValueError("no graph of mine")
 
@@ -182,8 +183,6 @@ def test_a_model_that_cannot_be_traced_says_why_it_has_blocks_alone():
     assert any("could not be traced" in str(refusal) for refusal in found.refusals)
     assert found.blocks == ("blocks.*",)
 
-
-def test_a_graph_that_cannot_be_cut_says_why_it_has_blocks_alone(monkeypatch):
     def fail(*_args, **_options):
         raise RuntimeError("no cut of mine")
 
@@ -255,13 +254,3 @@ def test_attention_that_is_kept_is_kept_with_all_of_its_results(compiled_llama):
         board.set(Config.parse([text]).choices)
         torch.testing.assert_close(compiled_llama.gradients(), expected, rtol=1e-4, atol=1e-6)
     board.set([])
-
-
-def test_blocks_that_are_given_a_cache_are_left_alone_and_budgets_are_not(compiled_llama):
-    """To make a cache inside of a checkpoint would break the compiler's graph."""
-    found, _ = detect_compiled(compiled_llama.model, (), {**compiled_llama.batch, "use_cache": True})
-    assert Reason.CACHE in {refusal.reason for refusal in found.refusals if refusal.place == LAYERS}
-    options = {site.name: site.options for site in found.sites}
-    assert LAYERS not in options
-    assert any(option.startswith("budget") for option in options["graph"])
-    assert "recompute" in options[f"{LAYERS}.mlp/mul"]

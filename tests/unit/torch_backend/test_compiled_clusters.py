@@ -61,24 +61,13 @@ def test_all_graphs_of_a_step_are_found_in_the_order_in_which_they_run(traced, w
     assert [{name.split(".")[1] for name in parameters} for _, parameters in step.calls] == blocks
 
 
-def test_clusters_that_the_compiler_keeps_are_plans(compiled_model):
+def test_clusters_are_plans_and_what_they_keep_lies_between_nothing_and_all_made_again(compiled_model):
+    """In checkpointed blocks and under the least budget, the cluster that is the most work to make again is kept."""
     _, found, board = compiled_model
     plans = {plan.id: plan for plan in space_of(found, board, None).plans if plan.option == "recompute"}
     assert {UP, DROPPED} <= plans.keys()
     assert all(plan.saving_bytes >= LEAST_SHARE * known_of(found)[()].kept_bytes for plan in plans.values())
     assert all(plan.occurrences == 1 and not plan.counts for plan in plans.values())
-
-
-@pytest.mark.parametrize("compiled_model", ["broken"], indirect=True)
-def test_a_broken_model_offers_what_a_whole_one_does(compiled_model):
-    _, found, _ = compiled_model
-    offered = {(site.name, option) for site in found.sites for option in site.options}
-    assert {("graph", "budget_0.1"), ("blocks.*.up/addmm", "recompute"), ("blocks.*", "keep_up/addmm")} <= offered
-
-
-def test_what_is_kept_lies_between_nothing_and_all_made_again(compiled_model):
-    """In checkpointed blocks and under the least budget, the cluster that is the most work to make again."""
-    _, found, board = compiled_model
     plans = {plan.id: plan for plan in space_of(found, board, None).plans}
     assert {SPARED, UNDER} <= plans.keys()
     assert plans[SPARED].counts
@@ -88,7 +77,16 @@ def test_what_is_kept_lies_between_nothing_and_all_made_again(compiled_model):
         assert known[without,].kept_bytes < known[kept,].kept_bytes < known[()].kept_bytes
 
 
-def test_no_two_plans_keep_the_same(traced, groups):
+@pytest.mark.parametrize("compiled_model", ["broken"], indirect=True)
+def test_a_broken_model_offers_what_a_whole_one_does(compiled_model):
+    _, found, _ = compiled_model
+    offered = {(site.name, option) for site in found.sites for option in site.options}
+    assert {("graph", "budget_0.1"), ("blocks.*.up/addmm", "recompute"), ("blocks.*", "keep_up/addmm")} <= offered
+
+
+def test_what_the_compiler_makes_again_by_itself_can_be_kept_and_no_two_plans_keep_the_same(
+    traced, groups, compiled_model
+):
     """What a budget, a checkpoint or another cluster comes to already is not offered again."""
     step = traced("whole")
     kept = [kept_names(step.cut())]
@@ -98,13 +96,9 @@ def test_no_two_plans_keep_the_same(traced, groups):
         marked = cut(step, value, recomputed=recomputed, kept=frozenset([kept_cluster(site, option)]), groups=groups)
         kept.append(kept_names(marked))
     assert len(set(kept)) == len(kept) > 5
-
-
-def test_what_the_compiler_makes_again_by_itself_can_be_kept(compiled_model, traced, groups):
     _, found, board = compiled_model
     plans = [plan for plan in space_of(found, board, None).plans if plan.id.startswith("graph:keep_")]
     assert plans
-    step = traced("whole")
     for plan in plans:
         kept = cut(step, kept=frozenset([kept_cluster("graph", plan.option)]), groups=groups)
         assert work_again(kept) < work_again(step.cut())
@@ -174,13 +168,10 @@ def test_forecasts_from_graphs_are_those_of_steps(compiled_model, configs):
         assert known[tuple(texts)].peak_bytes == pytest.approx(live_bytes(model, board, texts), rel=0.2), texts
 
 
-def test_work_grows_with_what_is_made_again(compiled_model):
+def test_work_grows_with_what_is_made_again_and_a_loss_outside_of_the_graph_is_counted(compiled_model, traced):
     """Beyond what the compiler makes again by itself."""
     work = {texts: peak.work for texts, peak in known_of(compiled_model[1]).items()}
     assert work[()] == 0 < work[DROPPED,] < work[f"{BLOCKS}:1",] < work[BLOCKS,] < 1
-
-
-def test_a_loss_outside_of_the_graph_is_counted(traced):
     outside, _ = trace_step(torch.compile(Blocks(has_loss=False)), (batch(),), {})
     assert peak_of(outside.cut()) > peak_of(traced("whole").cut())
 

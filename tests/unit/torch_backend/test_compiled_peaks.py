@@ -64,7 +64,7 @@ def detection(make_detection):
     return dataclasses.replace(make_detection(), plans=PLANS, covers=COVERS, dims=dims, extra=codec.to_plain(extra))
 
 
-def test_the_search_begins_with_them(detection):
+def test_the_search_begins_with_them_and_where_nothing_is_known_there_is_no_model(detection):
     """It proposes what should fit and recompute least, after the presets, and says how likely it is to fit."""
     memory = peaks_of(detection)
     assert memory.base_bytes({}) == detection.resting_bytes + 2 * 50
@@ -74,9 +74,6 @@ def test_the_search_begins_with_them(detection):
     fits = {text: outlook.fits[places[Config.parse([text])]] for text in (BUDGET, PART)}
     assert fits[BUDGET] > 0.5 > fits[PART]
     assert np.isfinite(outlook.step).all()
-
-
-def test_where_nothing_is_known_there_is_no_model(detection):
     extra = codec.to_plain(TorchDetection(is_compiled=True))
     assert peaks_of(dataclasses.replace(detection, extra=extra)) is None
 

@@ -51,10 +51,13 @@ def test_plans_are_applied_to_a_compiled_model_at_once(plans, text, budget, chos
     assert cluster in str(marks and marks.uuid())
 
 
-def test_a_plan_that_a_compiled_model_does_not_offer_is_named(plans):
+def test_plans_of_a_compiled_model_are_for_no_other_and_one_that_it_does_not_offer_is_named(plans):
     model = whole()
     with pytest.raises(UsageError, match=r"does not offer blocks\.\*:drop"):
         apply(model, plans(model, "blocks.*:drop"))
+    model = Blocks()
+    with pytest.raises(UsageError, match=r"another model \(Blocks \w+ compiled\)"):
+        apply(model, plans(torch.compile(copy.deepcopy(model)), BLOCKS))
 
 
 def test_plans_from_the_environment_hold_for_every_step():
@@ -69,12 +72,6 @@ def test_plans_from_the_environment_hold_for_every_step():
     finally:
         roots.uninstall()
     assert [vars(block).get(CHOICE) for block in original_of(model).blocks] == ["checkpoint", None, None]
-
-
-def test_plans_of_a_compiled_model_are_for_no_other(plans):
-    model = Blocks()
-    with pytest.raises(UsageError, match=r"another model \(Blocks \w+ compiled\)"):
-        apply(model, plans(torch.compile(copy.deepcopy(model)), BLOCKS))
 
 
 def test_a_budget_can_be_had_from_torch_alone():

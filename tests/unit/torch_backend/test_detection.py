@@ -120,7 +120,7 @@ def differences_when_all_is_dropped(training, found, meanwhile=lambda _: None):
     return differences(dropped, expected)
 
 
-def test_units_of_an_encoder_and_a_decoder_are_told_apart():
+def test_units_of_an_encoder_and_a_decoder_are_told_apart_and_a_model_in_which_nothing_repeats_has_plans():
     from transformers import T5Config, T5ForConditionalGeneration
 
     config = T5Config(
@@ -137,9 +137,6 @@ def test_units_of_an_encoder_and_a_decoder_are_told_apart():
     expected = training.gradients()
     found.switchboard(model).set([Choice("encoder.block.*", CHECKPOINT), Choice("decoder.block.*", KEEP_MATMUL, 2)])
     assert differences(training.gradients(), expected) == []
-
-
-def test_a_model_in_which_nothing_repeats_has_plans():
     torch.manual_seed(0)
     model = nn.Sequential(nn.Linear(8, 32), nn.GELU(), nn.LayerNorm(32), nn.Linear(32, 10))
     training = Training(model, {"x": torch.randn(4, 8), "y": torch.randint(0, 10, (4,))}, cross_entropy)

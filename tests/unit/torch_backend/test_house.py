@@ -8,7 +8,6 @@ import numpy as np
 import pytest
 from torch import nn
 
-import autorecompute
 from autorecompute import codec
 from autorecompute.backends import registry
 from autorecompute.backends.registry import AutoBackend
@@ -17,7 +16,6 @@ from autorecompute.backends.torch.forecast.records import OptionStep, Part, Step
 from autorecompute.backends.torch.worker import TorchBackend, surveyed
 from autorecompute.measurement import Outcome
 from autorecompute.plans import Choice, Config
-from tiny_models import make
 
 
 def test_the_package_and_the_controllers_half_bring_no_torch():
@@ -27,11 +25,6 @@ def test_the_package_and_the_controllers_half_bring_no_torch():
     )
     done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
     assert done.stdout == "True True\n"
-
-
-def test_a_script_may_apply_what_nobody_names(monkeypatch):
-    monkeypatch.delenv(controller.VARIABLES[0], raising=False)
-    autorecompute.apply(make("gpt2").model)
 
 
 def test_what_trains_decides_unless_a_backend_is_named(tmp_path):

@@ -168,11 +168,16 @@ def test_replaced_they_run_once_and_ours_again(kind, function):
         assert runs_in(training)[0] == [2, 2, 2, 2]
 
 
-def test_an_error_inside_of_a_replaced_checkpoint_reaches_the_script():
+def test_an_error_inside_of_a_replaced_checkpoint_reaches_the_script_and_what_cannot_be_switched_off_is_refused():
     own_checkpoints.replace()
     for way in REENTRANT:
         with pytest.raises(ZeroDivisionError):
             checkpoint(lambda _: 1 / 0, torch.ones(1, requires_grad=True), use_reentrant=way)
+    found = detect_in(training_of(Others()))
+    with pytest.raises(OwnCheckpointingError, match=r"^blocks\.\* is still recomputed by the script"):
+        own_checkpoints.require_off(found.refusals)
+    with pytest.raises(OwnCheckpointingError, match="take them out of the script"):
+        own_checkpoints.prepare(torch.compile(nn.Linear(2, 2), backend="eager"))
 
 
 class Sequence(Model):
@@ -206,15 +211,6 @@ class Others(Model):
 )  # fmt: skip
 def test_where_a_script_checkpoints_is_told(kind, places):
     assert detect_in(training_of(kind())).checkpointed == places
-
-
-def test_what_cannot_be_switched_off_is_refused():
-    own_checkpoints.replace()
-    found = detect_in(training_of(Others()))
-    with pytest.raises(OwnCheckpointingError, match=r"^blocks\.\* is still recomputed by the script"):
-        own_checkpoints.require_off(found.refusals)
-    with pytest.raises(OwnCheckpointingError, match="take them out of the script"):
-        own_checkpoints.prepare(torch.compile(nn.Linear(2, 2), backend="eager"))
 
 
 @pytest.mark.parametrize("use_reentrant", REENTRANT)

@@ -166,13 +166,10 @@ def test_nothing_is_told_where_nothing_differs(monkeypatch, caplog, config):
     assert not caplog.records
 
 
-def test_a_strict_check_keeps_the_optimizer_from_its_step(monkeypatch):
+def test_a_strict_check_ends_the_step_one_that_is_off_finds_nothing_and_another_word_is_an_error(monkeypatch):
     monkeypatch.setenv(VARIABLE, "strict")
     with pytest.raises(RecomputeDiffersError, match=r"^step 1: .* The optimizer's step is not taken"):
         train(Randomized, blocks)
-
-
-def test_a_check_that_is_off_finds_nothing_and_another_word_is_an_error(monkeypatch):
     monkeypatch.setenv(VARIABLE, "off")
     assert not train(Randomized, blocks)[1]
     monkeypatch.setenv(VARIABLE, "everything")

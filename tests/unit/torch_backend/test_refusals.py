@@ -175,17 +175,14 @@ def sharded(mesh, *, whole=True):
     return fully_shard(model, mesh=mesh) if whole else model
 
 
-def test_a_model_that_is_spread_over_ranks_is_refused_whole_where_only_parts_are_sharded(alone):
+def test_a_sharded_model_offers_its_modules_and_is_refused_whole_where_only_parts_are_sharded(alone):
+    """Parameters that are gathered for a call are no activations, and those of the next step are shards again."""
     parallel = nn.Sequential(Block(), Block())
     parallelize_module(parallel[0], alone, {"up": ColwiseParallel()})
     for model, reason in ((sharded(alone, whole=False), Reason.SHARDED), (parallel, Reason.TENSOR_PARALLEL)):
         with pytest.raises(RefusalError) as raised:
             detect(model, (X,), {})
         assert raised.value.reason is reason
-
-
-def test_a_sharded_model_offers_its_modules_and_is_left_as_it_was(alone):
-    """Parameters that are gathered for a call are no activations, and those of the next step are shards again."""
     shards = sharded(alone)
     found, without = detect(shards, (X,), {}), detect(nn.Sequential(*(Block() for _ in range(3))), (X,), {})
     assert {option for site in found.sites for option in site.options} <= {"checkpoint", "keep_matmul", "every_2nd"}

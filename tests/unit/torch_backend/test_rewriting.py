@@ -51,7 +51,8 @@ class Chain(nn.Module):
 X = torch.linspace(-1, 1, 64).reshape(8, 8)
 
 
-def test_a_dropped_norm_is_made_from_its_dropped_input_also_inside_a_checkpoint_of_the_script():
+def test_a_dropped_norm_is_made_from_its_dropped_input_and_a_graph_of_the_gradients_goes_through_it():
+    """Also inside a checkpoint of the script."""
     model = Chain()
     expected = gradients(model, X)
     switched(model, X)
@@ -59,6 +60,10 @@ def test_a_dropped_norm_is_made_from_its_dropped_input_also_inside_a_checkpoint_
     torch.manual_seed(0)
     loss = checkpoint(model, X.clone().requires_grad_(), use_reentrant=False).sum()
     assert same(torch.autograd.grad(loss, list(model.parameters())), expected)
+    model = nn.Sequential(Chain(), nn.Tanh(), Chain(), nn.Sigmoid())
+    expected = penalized(model)
+    switched(model, X)
+    assert same(penalized(model), expected)
 
 
 def penalized(model):
@@ -68,13 +73,6 @@ def penalized(model):
     (slope,) = torch.autograd.grad(result.sum(), inputs, create_graph=True)
     loss = slope.square().sum() + result.square().sum()
     return torch.autograd.grad(loss, list(model.parameters()), allow_unused=True)
-
-
-def test_a_graph_of_the_gradients_goes_through_what_is_made_again():
-    model = nn.Sequential(Chain(), nn.Tanh(), Chain(), nn.Sigmoid())
-    expected = penalized(model)
-    switched(model, X)
-    assert same(penalized(model), expected)
 
 
 def test_a_kept_graph_is_gone_through_twice(training):

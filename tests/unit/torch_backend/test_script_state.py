@@ -186,17 +186,14 @@ def test_a_hook_sees_the_gradients_of_the_training_alone(kind):
     assert all(map(torch.equal, found, expected))
 
 
-def test_a_hook_that_is_taken_away_afterwards_is_gone():
+def test_a_hook_that_is_taken_away_is_gone_and_the_nodes_of_one_are_in_the_graph_that_is_looked_at():
+    """They are in that of a step, too: operators of another graph would be kept there."""
     model, seen = two_blocks(), collections.Counter()
     handles = [model[0][0].weight.register_hook(lambda _slope, name=name: seen.update([name])) for name in "ab"]
     look_at(model, torch.optim.SGD(model.parameters(), lr=0.1))
     handles[0].remove()
     model(X).sum().backward()
     assert seen == {"b": 1}
-
-
-def test_the_nodes_of_a_hook_are_in_the_graph_that_is_looked_at():
-    """They are in that of a step, too: operators of another graph would be kept there."""
     model = two_blocks()
     assert "BackwardHookFunction" not in str(detect(model, (X,), {}).operators)
     model[1][1].register_full_backward_hook(lambda *_given: None)

@@ -35,7 +35,7 @@ def forecast(surveyed, config):
     return surveyed.memory.forecast(config, surveyed.memory.dims)
 
 
-def test_what_excludes_each_other_is_not_on_together(surveyed):
+def test_every_plan_saves_something_at_any_batch_and_what_excludes_each_other_is_not_on_together(surveyed):
     """All plans on is a config in which every choice does something, and no plan is a checkpoint around all blocks."""
     config = surveyed.space.all_on
     effects = surveyed.board.resolve(config.choices)
@@ -44,9 +44,6 @@ def test_what_excludes_each_other_is_not_on_together(surveyed):
     for plan in surveyed.space.plans:
         (site,) = (surveyed.board.sites[name] for name in plan.sites)
         assert not any(units <= {u for u in units if u.startswith(f"{path}.")} for path in site.occurrences)
-
-
-def test_every_plan_saves_something_and_says_what_at_any_batch(surveyed):
     for plan in surveyed.space.plans:
         assert plan.saving_bytes > 0
         assert evaluate(plan.saving, {"batch": surveyed.found.batch}) == pytest.approx(plan.saving_bytes, abs=2)
@@ -54,29 +51,17 @@ def test_every_plan_saves_something_and_says_what_at_any_batch(surveyed):
         assert Config.parse(plan.id.split(",")) == Config.of([plan])
 
 
-def test_every_preset_is_forecast_as_a_whole_step_of_it_says():
-    """To one percent, and to the byte without recompute."""
+def test_every_preset_is_forecast_as_a_whole_step_of_it_says_and_so_are_blocks_beside_operators():
+    """Presets to one percent, and to the byte without recompute.
+
+    The operators of the other blocks are dropped beside one whole block, which is less than either needs alone.
+    """
     surveyed = look_at("bert")
     for name, config in surveyed.space.presets.items():
         told = forecast(surveyed, config)
         worst = 0.0 if name == "none" else 0.01
         assert told.live_bytes == pytest.approx(surveyed.peak_of(config), rel=worst), name
         assert (told.recompute_share > 0) == (not config.is_none)
-
-
-def test_random_mixes_are_forecast_to_the_byte_also_where_blocks_share_a_relu_in_place():
-    surveyed = look_at("resnet")
-    chance = random.Random(5)
-    for _ in range(4):
-        config = Config()
-        for plan in chance.sample(surveyed.space.plans, min(4, len(surveyed.space.plans))):
-            config = surveyed.space.with_plan(config, plan, chance.choice([None, 1]))
-        assert_exact(surveyed, config)
-
-
-def test_what_stays_beside_some_checkpointed_blocks_is_forecast():
-    """The operators of the other blocks are dropped beside one whole block, which is less than either needs alone."""
-    surveyed = look_at("bert")
     space = surveyed.space
     operators, blocks = space.presets["operators"], space.presets["blocks"]
     (whole,) = (plan for plan in space.plans_of(blocks) if plan.occurrences > 1)
@@ -90,16 +75,23 @@ def test_what_stays_beside_some_checkpointed_blocks_is_forecast():
     assert max(shares) < told.recompute_share < sum(shares)
 
 
-def test_thousands_are_simulated_as_each_by_itself(surveyed):
+def test_random_mixes_are_forecast_to_the_byte_also_where_blocks_share_a_relu_in_place():
+    surveyed = look_at("resnet")
+    chance = random.Random(5)
+    for _ in range(4):
+        config = Config()
+        for plan in chance.sample(surveyed.space.plans, min(4, len(surveyed.space.plans))):
+            config = surveyed.space.with_plan(config, plan, chance.choice([None, 1]))
+        assert_exact(surveyed, config)
+
+
+def test_thousands_are_simulated_and_a_timeline_adds_up_to_the_forecast(surveyed):
+    """Its peak is the forecast's wherever nothing is made again, and blocks keep less where they are."""
     choices = [choice for plan in surveyed.space.plans for choice in plan.choices]
     simulator = surveyed.memory.simulator(surveyed.memory.dims, choices)
     configs = [config for config in surveyed.space.presets.values() if surveyed.space.is_mix(config)]
     peaks = simulator.simulate(simulator.matrix(configs)).peak_bytes
     assert list(peaks) == [forecast(surveyed, config).live_bytes for config in configs]
-
-
-def test_a_timeline_adds_up_to_the_forecast(surveyed):
-    """Its peak is the forecast's wherever nothing is made again, and blocks keep less where they are."""
     none, blocks = (surveyed.memory.timeline(surveyed.space.presets[name]) for name in ("none", "blocks"))
     assert none.peak_bytes == forecast(surveyed, Config()).live_bytes
     assert blocks.stash_bytes < none.stash_bytes
@@ -130,15 +122,13 @@ def test_a_model_without_blocks_has_plans_all_the_same():
     assert not surveyed.steps.has_own_loss
 
 
-def test_a_name_tells_models_apart_and_not_their_weights():
+def test_a_name_tells_models_apart_and_not_their_weights_and_a_graph_autocast_and_not_batches_or_lengths():
     first, second, deeper = make("gpt2").model, make("gpt2").model, make("gpt2", layers=3).model
     with torch.no_grad():
         next(second.parameters()).add_(1)
     assert name_of(first) == name_of(second) != name_of(deeper)
     assert name_of(first).startswith("GPT2LMHeadModel ")
 
-
-def test_a_graph_is_another_one_under_autocast_and_not_for_another_batch_or_length():
     def digest(*, batch=4, sequence=32, bfloat16=False):
         training = make("llama", batch=batch)
         short = {name: value[:, :sequence] for name, value in training.batch.items()}
@@ -229,10 +219,13 @@ class Biased(nn.Sequential):
         return x
 
 
-def test_what_blocks_share_is_kept_by_any_of_them():
+def test_what_blocks_share_is_kept_by_any_of_them_and_a_result_by_the_next_module_where_both_are_checkpointed():
     surveyed = survey(Biased(*(BiasedBlock(nn.Linear(32, 128), nn.GELU(), nn.Linear(128, 32)) for _ in range(4))))
     for count in (1, 2, 3, None):
         assert_exact(surveyed, checkpointed(["*"], [count]))
+    surveyed = survey(blocks_of(Chained))
+    for counts in ((1, 3), (3, 1), (3, None), (None, None)):
+        assert_exact(surveyed, checkpointed(("*.first", "*.second"), counts))
 
 
 class Adapted(nn.Module):
@@ -288,12 +281,6 @@ class Chained(nn.Module):
 
     def forward(self, x):
         return x + self.second(self.first(x)).sin()
-
-
-def test_a_result_that_is_kept_is_kept_by_the_next_module_where_both_are_checkpointed():
-    surveyed = survey(blocks_of(Chained))
-    for counts in ((1, 3), (3, 1), (3, None), (None, None)):
-        assert_exact(surveyed, checkpointed(("*.first", "*.second"), counts))
 
 
 class Unrepeated(nn.Module):

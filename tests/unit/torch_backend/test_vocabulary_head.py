@@ -2,6 +2,7 @@
 
 import io
 import weakref
+from operator import itemgetter
 
 import pytest
 import torch
@@ -374,11 +375,17 @@ def test_what_was_written_into_is_not_gone_back_through(model, write):
 
 
 @pytest.mark.usefixtures("head")
-def test_a_weight_that_was_written_into_before_the_loss_is_refused_behind_it(model):
+def test_a_weight_or_an_input_that_was_written_into_before_the_loss_is_refused(model):
     logits = model(X)
     write_weight(model)
     with pytest.raises(RuntimeError, match="modified by an inplace operation"):
         (flat_loss(logits) + model.inner.weight.pow(2).sum()).backward()
+    hidden = hidden_of(model)
+    logits = model.head(hidden)
+    with torch.no_grad():
+        hidden.zero_()
+    with pytest.raises(RuntimeError, match="input was written into"):
+        logits.sum()
 
 
 @pytest.mark.usefixtures("head")
@@ -390,12 +397,8 @@ def test_logits_tell_no_gradient_behind_a_loss_in_chunks(model):
 
 
 @pytest.mark.usefixtures("head")
-def test_without_a_label_there_is_no_number(model):
+def test_without_a_label_there_is_no_number_and_an_empty_batch_has_an_empty_loss(model):
     assert flat_loss(model(X), torch.full_like(Y, IGNORED)).isnan()
-
-
-@pytest.mark.usefixtures("head")
-def test_an_empty_batch_has_an_empty_loss(model):
     loss = flat_loss(model(X[:0]), Y[:0], reduction="sum")
     loss.backward()
     assert loss == 0
@@ -464,16 +467,6 @@ def test_what_is_kept_of_each_step_keeps_no_graph_and_is_of_its_step(model):
         assert torch.equal(found + 0, own)
 
 
-@pytest.mark.usefixtures("head")
-def test_logits_of_an_input_that_was_written_into_are_refused(model):
-    hidden = hidden_of(model)
-    logits = model.head(hidden)
-    with torch.no_grad():
-        hidden.zero_()
-    with pytest.raises(RuntimeError, match="input was written into"):
-        logits.sum()
-
-
 def emitted():
     """The function of the source that is given out."""
     given = {}
@@ -540,20 +533,12 @@ class WithLoss(Model):
         super().__init__()
         self.adapted = nn.Sequential(nn.Linear(8, 2, bias=False), nn.Linear(2, WORDS, bias=False)) if adapts else None
 
-    def forward(self, x, labels):
+    def forward(self, x, labels=Y):
         hidden = torch.tanh(self.inner(self.words(x)))
         logits = self.head(hidden)
         if self.adapted is not None:
             logits = logits + self.adapted(hidden) * 0.5
         return functional.cross_entropy(logits.view(-1, WORDS), labels.view(-1)), logits
-
-
-def gradients_of(model):
-    loss, _ = model(X, Y)
-    loss.backward()
-    found = {name: one.grad.clone() for name, one in model.named_parameters()}
-    model.zero_grad()
-    return loss.detach(), found
 
 
 def test_the_products_of_lora_are_one_head():
@@ -562,9 +547,9 @@ def test_the_products_of_lora_are_one_head():
     found = detect(model, (X, Y), {})
     (site,) = (site for site in found.sites if "chunk" in site.options)
     assert site.occurrences == ("head", "adapted.1")
-    plain, board = gradients_of(model), found.switchboard(model)
+    plain, board = step(model, itemgetter(0)), found.switchboard(model)
     board.set([Choice(site.name, "chunk")])
-    assert_close(plain, gradients_of(model))
+    assert_close(plain, step(model, itemgetter(0)))
     assert not any(head.made for head in board.heads.values())
 
 

@@ -100,12 +100,9 @@ def test_an_operator_takes_the_longer_of_computing_and_moving():
     assert amount_of(lambda: one.view(-1), card).cost == 0.0
 
 
-def test_a_lookup_moves_what_it_gives_and_not_its_table():
+def test_a_lookup_moves_what_it_gives_and_an_update_of_all_weights_at_once_what_it_changes_twice():
     table, tokens = nn.Embedding(10_000, 16), torch.arange(8)
     assert amount_of(lambda: table(tokens)).moved_bytes == 2 * 8 * 16 * 4
-
-
-def test_an_update_of_all_weights_at_once_moves_what_it_changes_twice():
     weights, gradients = [torch.ones(100)], [torch.ones(100)]
     assert amount_of(lambda: torch._foreach_add_(weights, gradients)).moved_bytes == 3 * 400
 
@@ -130,14 +127,6 @@ def test_a_type_that_a_card_has_no_cores_for_has_the_speed_of_float32():
         one = torch.ones(2048, 2048, dtype=dtype)
         seconds[dtype] = amount_of(functools.partial(torch.mm, one, one), CARDS["V100"]).cost
     assert seconds[torch.bfloat16] == seconds[torch.float32] > 5 * seconds[torch.float16]
-
-
-@pytest.mark.parametrize("name", CARDS)
-def test_every_card_says_where_its_figures_come_from(name):
-    card = CARDS[name]
-    speeds = card.operations_per_second
-    assert card.source.startswith("NVIDIA")
-    assert speeds["float16"] >= speeds["float32"] > card.bytes_per_second
 
 
 @pytest.mark.parametrize(

@@ -516,14 +516,11 @@ def test_what_a_script_puts_around_calls_outlasts_the_tool_and_nobody_is_told_an
     assert optimizer  # as long as it lives, its model is followed
 
 
-def test_nothing_is_left_where_nothing_was_put_since(roots):
+def test_nothing_is_left_where_nothing_was_put_since_and_what_a_training_call_raises_is_told_before(roots):
     before = nn.Module.__call__, torch.optim.Optimizer.add_param_group
     roots.install()
     roots.uninstall()
     assert (nn.Module.__call__, torch.optim.Optimizer.add_param_group) == before
-
-
-def test_what_a_training_call_raises_is_told_before_the_script_gets_it(roots):
     raised = []
     roots.install(raised.append)
     model = nn.Linear(2, 2)
