@@ -146,8 +146,9 @@ def answer_lines(result: Result, trials: Sequence[Trial]) -> list[tuple[str, ...
         speed, end = format_rate(best.samples_per_second), "confirmed" if best.confirmed else "not confirmed"
         lines.append((BEST, best.description, format_bytes(best.peak_bytes), speed, best.relative_sentence, end))
     lines += [_line("runner-up", other.description, other.figures) for other in runners_up(result, trials)]
-    if result.rival is not None:
-        lines.append(_line("smaller batch", f"none at batch {result.rival.batch}", result.rival))
+    rival = result.rival
+    if rival is not None and not (best is not None and best.config.is_none and best.batch == rival.batch):
+        lines.append(_line("smaller batch", f"none at batch {rival.batch}", rival))
     return lines
 
 
