@@ -22,7 +22,7 @@ from torch.distributed._tools.mem_tracker import MemTracker
 from torch.distributed.fsdp import fully_shard
 from transformers import LlamaConfig, LlamaForCausalLM
 
-from autorecompute.backends.torch.check.recompute_check import Mode, RecomputeCheck
+from autorecompute.backends.torch.check.recompute_check import OFF, RecomputeCheck
 from autorecompute.backends.torch.fake.live import LiveBytes, tensors_of
 from autorecompute.backends.torch.fake.machine import pretend
 from autorecompute.backends.torch.fake.tensors import LargeTensorsAreFake
@@ -106,7 +106,7 @@ def report_trackers(*, shards):
     step(model, optimizer, tokens)
     for blocks in ([], list(model.model.layers)):
         for block in blocks:
-            put_around(block, [Checkpoint(block, RecomputeCheck(model, Mode.OFF).watch("blocks", "block"))])
+            put_around(block, [Checkpoint(block, RecomputeCheck(model, OFF).watch("blocks", "block"))])
         began = time.process_time()
         with LiveBytes(tensors_of(model, [optimizer], tokens)) as ours:
             step(model, optimizer, tokens)

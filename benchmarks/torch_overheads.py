@@ -27,7 +27,7 @@ import transformers
 from transformers import GPT2Config, GPT2LMHeadModel, LlamaConfig, LlamaForCausalLM
 
 from autorecompute.backends.torch.check import recompute_check
-from autorecompute.backends.torch.check.recompute_check import TURNS, Mode
+from autorecompute.backends.torch.check.recompute_check import ALL, OFF, SOME, TURNS
 from autorecompute.backends.torch.fake.steps import Script
 from autorecompute.backends.torch.fake.survey import survey_steps
 from autorecompute.backends.torch.find.detection import space_of
@@ -168,7 +168,7 @@ def rewrite(training, board, units, operators, rounds):
     The check is off: it has a row of its own.
     """
     board.set(operators)
-    board.check.mode = Mode.OFF
+    board.check.mode = OFF
     watch = Rewritten(training.model, units)
     means = []
     for _ in range(rounds):
@@ -187,7 +187,7 @@ def checked(training, board, choices, mode):
     """
     board.set(choices)
     check = board.check
-    check.mode, check.every = mode, TURNS if mode is Mode.SOME else 1
+    check.mode, check.every = mode, TURNS if mode == SOME else 1
     with unittest.mock.patch.object(recompute_check.time, "perf_counter", time.thread_time):
         for _ in range(3 * TURNS + 1):  # in which it finds out what it may compare
             training.step()
@@ -231,9 +231,7 @@ def measure(name, make, width, rounds):
         seconds = rewrite(looked_at, tuned.board, tuned.found.structure.units, choices, min(rounds, 10))
         report(f"{what}, least", min(seconds), BLOCK_GOAL, milliseconds)
         print(f"{'':48} median {milliseconds(statistics.median(seconds))}")
-    for (what, choices), mode in itertools.product(
-        (("blocks", blocks), ("operators", operators)), (Mode.SOME, Mode.ALL)
-    ):
+    for (what, choices), mode in itertools.product((("blocks", blocks), ("operators", operators)), (SOME, ALL)):
         share, every = checked(looked_at, tuned.board, choices, mode)
         report(f"check={mode} of {what}", share, CHECK_GOAL, "{:.2%}".format)
         print(f"{'':48} one call in {every} compared")

@@ -209,11 +209,12 @@ class WorkerBackend(Protocol):
         """Return in what the steps with this config differed from those without recompute; empty where in nothing."""
         return ""
 
-    def look_at_loss(self) -> None:
-        """Have the next backward pass tell whether its loss is one of the whole batch."""
+    def follow_samples(self) -> bool:
+        """Follow what models return for each sample up to the next loss; ``False`` where nothing can be followed."""
+        return False
 
     def mixes_samples(self, loss: Any) -> bool:
-        """Tell, where that was asked for, whether a loss is one of the whole batch, before it is gone back through."""
+        """Tell whether the loss at the end of what was followed is one of the whole batch."""
         del loss
         return False
 

@@ -170,7 +170,7 @@ class Agent:
         self._others_since = 0
         self._batches: list[int] = []
         self._loss: Any = None
-        self._is_over_batch = False
+        self._follows_samples = self._is_over_batch = False
         self._missed = self._skips = self._foreign_steps = self._backwards = 0
         self._has_skipped = self._has_run_beside = self._has_optimizer = False
         self._check: Check | None = None
@@ -212,8 +212,7 @@ class Agent:
         self._change_batch(order)
         # The first step of a process also builds the optimizer's state: it warms up beyond what was ordered.
         self._window = self._open(Order(config=order.config, warmup=order.warmup + 1, steps=order.steps))
-        if order.looks_at_loss:
-            self.backend.look_at_loss()
+        self._follows_samples = order.looks_at_loss and self.backend.follow_samples()
         # This session exists, and only one to come can be profiled.
         self._postponed = order if order.profiles else None
         return order.config
@@ -283,7 +282,9 @@ class Agent:
     def on_loss(self, loss: Any, value: Any) -> None:
         """Keep the value that backward starts from; it is read only if the step is timed."""
         self._loss = value
-        self._is_over_batch |= self.backend.mixes_samples(loss)
+        if self._follows_samples:
+            self._follows_samples = False
+            self._is_over_batch = self.backend.mixes_samples(loss)
         self._backwards += 1
         if not self._has_optimizer and self._backwards >= script.BACKWARDS_WITHOUT_OPTIMIZER:
             self._fail(Outcome.SCRIPT_ERROR, script.NO_OPTIMIZER)
@@ -468,8 +469,7 @@ class Agent:
         assert self._meter is not None, "an order to measure comes after a detection"
         self._awaited = None
         self.backend.switch(order.config, profiles=order.profiles)
-        if order.looks_at_loss:
-            self.backend.look_at_loss()
+        self._follows_samples = order.looks_at_loss and self.backend.follow_samples()
         self._window = self._open(order)
         return self._window
 

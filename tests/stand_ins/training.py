@@ -118,9 +118,6 @@ class Training:
         seconds, self.compile_seconds = self.compile_seconds, 0.0
         return seconds
 
-    def mixes_samples(self, _loss):
-        return False
-
     def end_step(self):
         return self.warnings
 

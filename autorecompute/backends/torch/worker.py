@@ -310,14 +310,16 @@ class TorchBackend(WorkerBackend):
         """Return the differences that a check of the steps with this config found; empty where none."""
         return "; ".join(str(one) for tuned in self._tuned.values() for one in tuned.board.check.differing())
 
-    def look_at_loss(self) -> None:
-        """Have the next backward pass tell whether its loss is one of the whole batch."""
+    def follow_samples(self) -> bool:
+        """Follow what models return for each sample up to the next loss; ``False`` where nothing can be followed."""
         roots = list(self._tuned)
-        if not any(is_sharded(root) or self._is_compiled for root in roots):  # gradients have parameters gathered there
-            self._results.follow(roots)
+        if self._is_compiled or any(map(is_sharded, roots)):  # gradients have parameters gathered there
+            return False
+        self._results.follow(roots)
+        return True
 
     def mixes_samples(self, loss: Any) -> bool:
-        """Tell, where that was asked for, whether a loss is one of the whole batch, before it is gone back through."""
+        """Tell whether the loss at the end of what was followed is one of the whole batch."""
         return self._results.are_mixed_by(loss)
 
     def why_nothing_trained(self) -> str:
