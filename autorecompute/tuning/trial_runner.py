@@ -144,7 +144,9 @@ class TrialRunner:
 
     def _try(self, number: int, proposal: Proposal, description: str, reference: Reference) -> Trial:
         is_reference = proposal.config.is_none
-        effort = replace(self._context.settings.effort, looks_at_loss=not self._ledger.trials)
+        settings = self._context.settings
+        # A smaller batch is spoken of where a batch was asked for, and a training that goes on is never looked into.
+        effort = replace(settings.effort, looks_at_loss=settings.batch is not None and not self._ledger.trials)
         in_turns = reference.takes_turns and not is_reference
         if not is_reference and not in_turns:
             reference.measure_if_due()

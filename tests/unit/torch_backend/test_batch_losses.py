@@ -26,7 +26,13 @@ def of_tokens(found):
     return functional.cross_entropy(words.transpose(1, 2), labels)
 
 
+def of_preferences(found):
+    chosen, rejected = found.sum(1).chunk(2)
+    return -functional.logsigmoid(chosen - rejected).mean()
+
+
 BY_SAMPLE = {
+    "pairs": of_preferences,
     "mean": lambda found: functional.cross_entropy(found, LABELS),
     "sum": lambda found: functional.cross_entropy(found, LABELS, reduction="sum"),
     "smoothed": lambda found: functional.cross_entropy(found, LABELS, label_smoothing=0.1, weight=torch.rand(WIDTH)),

@@ -19,6 +19,8 @@ if TYPE_CHECKING:
 MOST_BYTES = 64 * MIB
 """Of results that are looked at: going back twice takes several times as much. Contrastive losses are of embeddings."""
 
+LEAST_SAMPLES = 4  # of fewer, a pair is as much as most others
+
 NEGLIGIBLE = 1e-6
 """Share of the second derivatives that rounding may leave where there are none."""
 
@@ -67,22 +69,22 @@ def _samples_in(result: Any) -> Iterator[weakref.ref[Tensor]]:
 
 
 def mixes_samples(loss: Tensor, results: Sequence[Tensor]) -> bool:
-    """Tell whether the gradient of one half of the samples changes as the results of the other half do.
+    """Tell whether the gradients of most samples change as the results of one do.
 
-    Results have the samples as their first dimension. That of a sum or a mean over samples does not, whatever its
-    weights. Of a loss that cannot be gone back through twice, or of too large results, nothing is told: ``False``.
+    Results have the samples as their first dimension. Gradients of a sum or a mean over samples do not, whatever its
+    weights, and those of a loss over pairs or triples do of few. Of fewer than four samples, of a loss that cannot be
+    gone back through twice, and of too large results nothing is told: ``False``.
     """
     batch = observe_batch([*results])
-    results = [one for one in results if one.shape[0] == batch]
-    if batch < 2 or sum(one.nbytes for one in results) > MOST_BYTES:  # noqa: PLR2004 (two halves)
+    results = [one for one in results if one.shape[0] == batch and one.numel()]
+    if not results or batch < LEAST_SAMPLES or sum(one.nbytes for one in results) > MOST_BYTES:
         return False
-    half = batch // 2
     try:
         gradients = torch.autograd.grad(loss, results, create_graph=True, allow_unused=True)
-        # What one half gets, in some direction, beside what it depends on.
+        # The gradient of the first sample in some direction, and of what results it depends.
         numbers = torch.Generator(device=loss.device).manual_seed(0)
         inner = [
-            (one[:half] * torch.randn(one[:half].shape, generator=numbers, device=one.device, dtype=one.dtype)).sum()
+            (one[0] * torch.randn(one[0].shape, generator=numbers, device=one.device, dtype=one.dtype)).sum()
             for one in gradients
             if one is not None and one.requires_grad
         ]
@@ -91,6 +93,8 @@ def mixes_samples(loss: Tensor, results: Sequence[Tensor]) -> bool:
         changes = torch.autograd.grad(sum(inner), results, retain_graph=True, allow_unused=True)
     except RuntimeError:
         return False
-    known = [one.detach().abs() for one in changes if one is not None]
-    most = max((float(one.max()) for one in known), default=0.0)
-    return any(float(one[half:].max()) > NEGLIGIBLE * most for one in known)
+    by_sample = [one.detach().abs().flatten(1).amax(1).float() for one in changes if one is not None]
+    if not by_sample:
+        return False
+    largest = torch.stack(by_sample).amax(0)
+    return int((largest[1:] > NEGLIGIBLE * largest.max()).sum()) > (batch - 1) / 2

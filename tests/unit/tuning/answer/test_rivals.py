@@ -106,6 +106,14 @@ def test_a_smaller_batch_is_told_to_train_to_other_weights_where_the_loss_is_ove
     assert any("trains to other weights" in text for text in tuning.run().warnings)
 
 
+def test_a_loss_is_looked_at_in_the_first_trial_and_not_where_no_batch_was_asked_for(make_tuning):
+    for batch, count in ((32, 1), (None, 0)):
+        tuning = make_tuning(batch=batch)
+        tuning.context.job = replace(tuning.context.job, batch_flag=None)
+        tuning.run()
+        assert sum(effort.looks_at_loss for _, effort in tuning.bench.measured) == count
+
+
 def test_a_run_that_failed_within_the_limit_is_no_rival(look):
     bench = Watched(lambda batch: batch, Outcome.DIVERGED)
     search = look(bench, 900 * MIB, resting_bytes=1)
