@@ -174,7 +174,7 @@ test-gpu: install
 
 # What depends on PyTorch, on one that ORTModule 1.19.2 runs on as it is. The package is not installed there: a training script
 # that imports nothing of it must do without.
-UNIT_ON_TORCH26 = applying arguments callers checkpoints fake_operators fakes module_state rewriting script_state
+UNIT_ON_TORCH26 = applying arguments callers checkpoints fakes module_state rewriting script_state
 ON_TORCH26 = compat exports golden_plans gradients startup user_scripts
 test-torch26: install-torch26
 	PYTHONPATH=$(CURDIR) $(TORCH26_VENV)/bin/python $(THREE) tests/integration/smoke/test_ortmodule.py \

@@ -61,12 +61,15 @@ def test_what_was_not_measured_stays_last(visit, recorded):
         assert column(page, "#")[-1] == "3"
 
 
-def test_a_button_copies_the_line_and_a_log_opens_from_its_row(visit, report):
+def test_a_button_copies_the_line(visit, report):
     page = visit(report, **DESKTOP, permissions=["clipboard-read", "clipboard-write"])
     page.locator(".copy").first.click()
     page.get_by_role("button", name="Copied").wait_for()
     assert page.evaluate("navigator.clipboard.readText()") == page.locator(".paste code").first.inner_text()
     assert page.complaints == []
+
+
+def test_a_log_opens_from_its_row(visit, report):
     page = visit(report, **DESKTOP)
     page.locator("#trials tbody tr:nth-child(3) a").click()
     assert page.inner_text("body").strip() == "output of trial 2"

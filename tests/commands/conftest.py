@@ -94,12 +94,6 @@ def make_desk(tmp_path_factory, temporary):
         yield lambda: stack.enter_context(contextlib.closing(Desk(path(), temporary)))
 
 
-@pytest.fixture(scope="module")
-def place(make_desk):
-    """A working directory for all tests of a file."""
-    return make_desk()
-
-
 @pytest.fixture
 def desk(make_desk):
     return make_desk()

@@ -10,25 +10,41 @@ LIMIT = 750 * MIB
 
 
 @pytest.fixture(scope="module")
+def place(make_desk):
+    return make_desk()
+
+
+@pytest.fixture(scope="module")
 def compare(place):
     listed = ",".join(map(str, BATCHES))
     options = ("--batches", listed, "--memory-limit", str(LIMIT), "--max-trials", "4", "--study", "several", "--json")
     return lambda: place.tune(*options)
 
 
-def test_the_curve_is_measured_both_ways_and_the_study_of_all_batches_is_a_study_that_answers_again(compare, place):
+@pytest.fixture(scope="module")
+def compared(compare):
+    finished = compare()
+    assert finished.code == 0, finished.stderr
+    return finished
+
+
+def test_the_curve_is_measured_both_ways(compared):
     """The smaller batch fits as it is, the larger one with the config that was confirmed for it."""
-    compared = compare()
-    assert compared.code == 0, compared.stderr
     points = {point["batch"]: point for point in compared.answer["curve"]}
     small, large = (points[batch] for batch in BATCHES)
     assert (small["without"]["outcome"], small["with"]) == ("ok", None)
     assert large["without"]["outcome"] == "over_limit"
     assert large["with"]["peak_bytes"] <= LIMIT < large["without"]["peak_bytes"]
     assert large["with"]["config"]
+
+
+def test_the_study_of_all_batches_is_a_study(compared, place):
     emitted = place.run("emit", "several", "--format", "json")
     assert emitted.answer["environment"] == compared.answer["best"]["env"]
     assert f"several-b{BATCHES[1]}" in place.run("show", "several").stdout
+
+
+def test_the_same_command_repeats_the_answer(compared, compare):
     again = compare()
     assert (again.code, again.answer, again.trial_lines) == (0, compared.answer, [])
 

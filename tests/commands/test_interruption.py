@@ -20,6 +20,11 @@ class Stop:
 
 
 @pytest.fixture(scope="module")
+def place(make_desk):
+    return make_desk()
+
+
+@pytest.fixture(scope="module")
 def stops(place):
     """One tuning, stopped by one signal in its third trial, and by the other in its fourth."""
     stops = {}
@@ -32,6 +37,12 @@ def stops(place):
     return stops
 
 
+@pytest.fixture(scope="module")
+def resumed(stops, place):
+    assert stops
+    return place.tune(*SEARCH)
+
+
 @pytest.mark.parametrize(("number", "trials"), [(signal.SIGTERM, 2), (signal.SIGINT, 3)])
 def test_an_interruption_keeps_the_study_says_so_and_leaves_no_process(stops, number, trials):
     stop = stops[number]
@@ -42,9 +53,8 @@ def test_an_interruption_keeps_the_study_says_so_and_leaves_no_process(stops, nu
     assert stop.left == []
 
 
-def test_the_same_command_finishes_what_was_interrupted_and_measures_nothing_twice(stops, place):
+def test_the_same_command_finishes_what_was_interrupted_and_measures_nothing_twice(stops, resumed, place):
     assert "after 2 trials" in stops[signal.SIGINT].finished.stderr
-    resumed = place.tune(*SEARCH)
     assert resumed.code == 4, resumed.stderr
     study = place.study()
     assert len(study.trials) == study.count_rows() == len(set(study.configs)) == 5

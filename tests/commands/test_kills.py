@@ -24,6 +24,11 @@ TRIALS = 8
 SEARCH = ("--memory-limit", "410MiB", "--sampler", "greedy", "--max-trials", str(TRIALS), "--json")
 
 
+@pytest.fixture(scope="module")
+def place(make_desk):
+    return make_desk()
+
+
 def rows_after(place, process):
     """Trials in the database when a killed tuner and its script are gone; none where it has no table yet."""
     finished = place.finish(process)
@@ -48,13 +53,24 @@ def counts(place):
     return [*before, rows_after(place, process), *map(die, AFTER.values())]
 
 
-def test_no_trial_is_lost_and_only_what_was_lost_is_measured_again(counts, place):
+@pytest.fixture(scope="module")
+def resumed(counts, place):
     """The same tuning, left alone at last, but that its script is killed in a trial."""
+    return place.tune(*SEARCH, FAKE_FAULT=f"SIGKILL@{counts[-1]}")
+
+
+def test_no_trial_is_lost(counts):
     assert counts == [0, 0, 0, 2, 3, 3]
-    resumed = place.tune(*SEARCH, FAKE_FAULT=f"SIGKILL@{counts[-1]}")
+
+
+def test_the_study_ends_as_if_nothing_had_happened(resumed, place):
     assert resumed.code == 4, resumed.stderr
+    assert len(set(place.study().configs)) == TRIALS
+
+
+def test_only_what_was_lost_is_measured_again(resumed, place):
+    assert resumed.code == 4
     study = place.study()
-    assert len(set(study.configs)) == TRIALS
     outcomes = {}
     for trial, config in zip(study.trials, study.configs, strict=True):
         outcomes.setdefault(config, []).append(trial["measurement"]["outcome"])

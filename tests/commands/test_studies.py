@@ -2,6 +2,7 @@
 
 import json
 import re
+import subprocess
 from pathlib import Path
 
 import pytest
@@ -9,10 +10,14 @@ import pytest
 from autorecompute.studies import StudyFolder
 from autorecompute.studies.folder import LOCK
 from autorecompute.studies.importing import strangers_in
-from workplace import own_disk
 
 LIMITED = ("--memory-limit", "320MiB", "--max-trials", "4", "--json")
 """At 10 samples 350 MiB are needed without recompute."""
+
+
+@pytest.fixture(scope="module")
+def place(make_desk):
+    return make_desk()
 
 
 @pytest.fixture(scope="module")
@@ -32,17 +37,18 @@ def mine(tune, place):
     return place.study("mine"), tuned
 
 
-def test_a_tuning_leaves_its_study_of_files_that_are_known_to_be_its_own_and_no_half_file(mine, place, temporary):
-    """No file of the study is a draft, none is empty but outputs and the lock, and no folder of a worker stays.
-
-    It can be deleted: what others put there would be named instead.
-    """
+def test_a_tuning_leaves_its_study_and_no_half_file(mine, place, temporary):
+    """No file of the study is a draft, none is empty but outputs and the lock, and no folder of a worker stays."""
     study, _ = mine
     assert {path.name for path in place.path.iterdir()} == {"studies", "train.py"}
     files = [file for file in study.path.rglob("*") if file.is_file()]
     assert {file.name for file in files if file.suffix not in {".json", ".log", ".txt", ".db"}} == {".gitignore", LOCK}
     assert all(file.stat().st_size for file in files if file.suffix != ".log" and file.name != LOCK)
     assert list(Path(temporary).glob("autorecompute-*/worker-*")) == []
+
+
+def test_all_files_of_a_study_are_known_to_be_its_own(mine):
+    """It can be deleted: what others put there would be named instead."""
     path = mine[0].path
     assert strangers_in(StudyFolder(path.name, path.parent)) == []
 
@@ -65,9 +71,7 @@ def test_a_study_of_another_format_is_refused_before_the_script_starts_and_left_
     assert study.logs == logs
 
 
-def test_the_same_problem_costs_no_trial_in_another_study_and_another_batch_starts_from_what_was_found(
-    mine, tune, place
-):
+def test_the_same_problem_costs_no_trial_in_another_study(mine, tune, place):
     again = tune("again", 10)
     assert again.code == 0, again.stderr
     assert again.trial_lines == []
@@ -75,6 +79,9 @@ def test_the_same_problem_costs_no_trial_in_another_study_and_another_batch_star
     assert again.answer["transferred_from"] == {"study": "mine", "differences": []}
     (path,) = again.answer["best"]["env"].values()
     assert path == str(place.study("again").path / "best" / "plans.json")
+
+
+def test_another_batch_starts_from_what_was_found(mine, tune, place):
     larger = tune("larger", 11)
     assert larger.code == 0, larger.stderr
     assert re.search("warm start from study (mine|again)", larger.stderr)
@@ -88,9 +95,13 @@ def test_the_same_problem_costs_no_trial_in_another_study_and_another_batch_star
 @pytest.fixture
 def small_disk(desk):
     """A working directory on a disk of two MiB."""
-    with own_disk(desk.path, 2):
-        (desk.path / "train.py").touch()
-        yield desk
+    mount = ["mount", "-t", "tmpfs", "-o", "size=2m", "tmpfs", str(desk.path)]
+    mounted = subprocess.run(mount, capture_output=True, text=True, check=False)
+    if mounted.returncode != 0:
+        pytest.skip(f"a small disk cannot be mounted here: {mounted.stderr.strip()}")
+    (desk.path / "train.py").touch()
+    yield desk
+    subprocess.run(["umount", "--lazy", str(desk.path)], check=True)
 
 
 def test_a_full_disk_keeps_the_trials_so_far_and_with_room_again_it_goes_on(small_disk):

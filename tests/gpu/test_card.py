@@ -6,31 +6,40 @@ from autorecompute.units import MIB
 pytestmark = pytest.mark.gpu
 
 
-def test_the_card_is_found_by_the_uuid_that_torch_gives_and_its_clocks_can_be_looked_at(record):
+def test_the_card_is_found_by_the_uuid_that_torch_gives(record):
     figures = record.machine()
     assert figures["card_total_bytes"] >= figures["torch_total_bytes"] > 0
-    assert record.clock_events()["looks"] > 0
 
 
-def test_the_three_figures_contain_each_other_and_retries_are_counted(record):
+def test_the_three_figures_contain_each_other(record):
     figures = record.plain_loop()
     assert 0 < figures["peak_allocated_bytes"] <= figures["peak_reserved_bytes"]
     assert figures["reserved_now_bytes"] + 50 * MIB < figures["card_used_bytes"]
     assert figures["outside_bytes"] > 50 * MIB
     assert figures["retries"] == 0
+
+
+def test_the_limit_is_enforced(record):
+    figures = record.beyond_limit()
+    assert figures["within_limit_fits"]
+    assert figures["outcome"] == Outcome.OOM
+
+
+def test_a_real_lack_of_memory_is_known_by_its_text(record):
+    figures = record.beyond_card()
+    assert "out of memory" in figures["text"]
+    assert figures["outcome"] == Outcome.OOM
+
+
+def test_retries_are_counted(record):
     figures = record.thrashing()
     assert figures["retries_before"] == 0
     assert figures["retries"] == 1
     assert figures["marks"][0] == "1 allocator retry: fits but thrashes"
 
 
-def test_the_limit_is_enforced_and_a_real_lack_of_memory_is_known_by_its_text(record):
-    figures = record.beyond_limit()
-    assert figures["within_limit_fits"]
-    assert figures["outcome"] == Outcome.OOM
-    figures = record.beyond_card()
-    assert "out of memory" in figures["text"]
-    assert figures["outcome"] == Outcome.OOM
+def test_looking_at_the_clocks_is_possible(record):
+    assert record.clock_events()["looks"] > 0
 
 
 WORKSPACES = 80 * MIB  # what cuBLAS may take for two threads, 32 MiB each on Hopper, with their segments

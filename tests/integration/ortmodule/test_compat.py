@@ -18,16 +18,23 @@ def adapted(make_workplace):
     return finished, dict(line.split(": ", 1) for line in finished.stdout.splitlines())
 
 
-def test_a_plain_script_trains_where_nothing_is_touched_that_needs_not_be_and_a_second_import_changes_nothing(
-    adapted, is_current_torch
-):
+def test_a_plain_script_trains(adapted):
     finished, printed = adapted
     assert finished.code == 0, finished.stderr
     assert printed["weights moved"] == "True"
+
+
+def test_a_second_import_changes_nothing(adapted):
     assert adapted[1]["second"] == "[]"
+
+
+def test_where_nothing_is_needed_nothing_is_touched(adapted, is_current_torch):
     _, printed = adapted
     assert (printed["first"] != "[]") == is_current_torch
     assert printed["export is torch's own"] == str(not is_current_torch)
+
+
+def test_the_scripts_own_export_is_left_alone(adapted):
     assert adapted[1]["own export is as ever"] == "True"
 
 

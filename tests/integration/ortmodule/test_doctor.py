@@ -65,7 +65,7 @@ def test_this_installation_is_healthy():
     assert "extension aten_op_executor" in findings
 
 
-def test_a_truncated_extension_is_named_with_its_repair_which_builds_it(own_extensions, tmp_path):
+def test_a_truncated_extension_is_named_with_its_repair(own_extensions, tmp_path):
     os.truncate(own_extensions / ATEN, 1_000_000)
     done = doctor(python_path=tmp_path)
     assert done.returncode == 3
@@ -73,11 +73,6 @@ def test_a_truncated_extension_is_named_with_its_repair_which_builds_it(own_exte
     (at,) = (number for number, line in enumerate(lines) if line.startswith("missing extension aten_op_executor"))
     assert "cut short" in lines[at]
     assert lines[at + 1].strip() == "Run: autorecompute doctor --fix"
-    done = doctor("--fix", "--json", python_path=tmp_path, CFLAGS="-O0")
-    assert done.returncode == 0, done.stderr
-    assert "[1/1] aten_op_executor: compiling" in done.stderr
-    assert read(done)["extension aten_op_executor"]["status"] == "ok"
-    assert [file.name for file in own_extensions.glob("*aten_op_executor*.so*")] == [ATEN]
 
 
 def test_an_extension_of_another_torch_does_not_load(own_extensions, tmp_path):
@@ -90,17 +85,22 @@ def test_an_extension_of_another_torch_does_not_load(own_extensions, tmp_path):
     assert "undefined symbol" in read(done)["extension aten_op_executor"]["found"]
 
 
-def test_without_a_compiler_fix_says_what_to_install_and_tuning_ends_with_the_doctors_line(own_extensions, tmp_path):
+def test_without_a_compiler_fix_says_what_to_install(own_extensions, tmp_path):
     (own_extensions / ATEN).unlink()
     done = doctor("--fix", "--json", python_path=tmp_path, **NO_COMPILER)
     assert done.returncode == 3
     assert "apt-get install g++" in done.stderr
     assert "apt-get install g++" in read(done)["extension aten_op_executor"]["remedy"]
-    script = tmp_path / "train.py"
-    script.write_text("import torch\nraise SystemExit('the script must not go on')")
-    done = autorecompute("tune", str(script), "--backend", "ortmodule", "--target-batch", "2", python_path=tmp_path)
-    assert done.returncode == 3
-    assert "aten_op_executor: not built. Run: autorecompute doctor --fix" in done.stderr
+
+
+def test_fix_builds_the_extension(own_extensions, tmp_path):
+    broken = own_extensions / ATEN
+    os.truncate(broken, 1_000_000)
+    done = doctor("--fix", "--json", python_path=tmp_path, CFLAGS="-O0")
+    assert done.returncode == 0, done.stderr
+    assert "[1/1] aten_op_executor: compiling" in done.stderr
+    assert read(done)["extension aten_op_executor"]["status"] == "ok"
+    assert [file.name for file in own_extensions.glob("*aten_op_executor*.so*")] == [ATEN]
 
 
 def test_a_compiler_error_is_shown(own_extensions, tmp_path):
@@ -149,3 +149,12 @@ def test_one_system_that_can_train_is_enough(own_extensions, tmp_path):
     assert done.returncode == 0, done.stdout
     assert "ortmodule: 2 missing" in done.stdout
     assert "torch: ready to train." in done.stdout
+
+
+def test_tuning_ends_with_the_doctors_line(own_extensions, tmp_path):
+    (own_extensions / ATEN).unlink()
+    script = tmp_path / "train.py"
+    script.write_text("import torch\nraise SystemExit('the script must not go on')")
+    done = autorecompute("tune", str(script), "--backend", "ortmodule", "--target-batch", "2", python_path=tmp_path)
+    assert done.returncode == 3
+    assert "aten_op_executor: not built. Run: autorecompute doctor --fix" in done.stderr

@@ -60,9 +60,7 @@ def savings_in(answer):
     return {plan["config"]: plan["saving_bytes"] for plan in answer["plans"]}
 
 
-def test_every_plan_is_explained_by_its_activations_and_its_tables_are_data_and_the_rest_is_talk(
-    bert_in_the_shell, bert
-):
+def test_the_tables_are_data_and_the_rest_is_talk(bert_in_the_shell, bert):
     assert bert_in_the_shell.code == 0
     out = bert_in_the_shell.stdout
     assert out.startswith("Memory Optimizer: OFF   level 0, probe config 1:0")
@@ -70,6 +68,9 @@ def test_every_plan_is_explained_by_its_activations_and_its_tables_are_data_and_
     assert "Stashed activations" in out
     assert "[batch x 2 x sequence x sequence]" in out
     assert "loss" not in out + bert_in_the_shell.stderr
+
+
+def test_every_plan_is_explained_by_its_activations(bert):
     summed = {}
     for insight in bert.answer["insights"]:
         for option in insight["options"]:
@@ -102,14 +103,15 @@ def test_a_shared_buffer_is_saved_by_both_plans_or_by_none(look):
     assert together["saving_symbolic"] == "64*batch*x_dim1"
 
 
-def test_what_the_shell_switches_on_is_held_against_the_plans_and_the_exporters_graph_is_shown_at_the_loudest_level(
-    look,
-):
+def test_what_the_shell_switches_on_is_held_against_the_plans(look):
     looked = look("transformer.py", ORTMODULE_MEMORY_OPT_LEVEL="1")
     assert looked.stdout.startswith("Memory Optimizer: ON   level 1, probe config 1:1")
     assert " OFF " not in looked.stdout
     looked = look("transformer.py", "--log-level", "warning", ORTMODULE_MEMORY_OPT_LEVEL="1")
     assert (looked.code, looked.stdout) == (0, "")
+
+
+def test_the_exporters_graph_is_shown_at_the_loudest_level_only(look):
     loud = look("transformer.py", "--log-level", "verbose")
     assert "Exported graph: graph(" in loud.stderr
     details = look("transformer.py", ORTMODULE_LOG_LEVEL="DEVINFO")
@@ -172,7 +174,7 @@ def explained(look, place):
     return look(BERT, *options, arguments=(*SMALL_BERT, "--batch", "{batch}"))
 
 
-def test_the_peak_is_explained_from_one_small_step_and_the_stash_of_a_plan_is_what_it_states(explained, place):
+def test_the_peak_is_explained_from_one_small_step(explained, place):
     assert explained.code == 0, explained.stderr
     peak = explained.answer["peak"]
     assert (peak["dims"]["batch"], peak["profiled_dims"]["batch"], peak["is_predicted"]) == (BATCH, 7, True)
@@ -181,6 +183,9 @@ def test_the_peak_is_explained_from_one_small_step_and_the_stash_of_a_plan_is_wh
     assert everything["stash_bytes"] < none["stash_bytes"]
     assert all(forecast["holds_limit"] for forecast in peak["forecasts"])
     assert (place.path / "peak.svg").stat().st_size
+
+
+def test_the_stash_of_a_plan_is_what_it_states(explained):
     stated = {plan["config"]: plan["saving_bytes"] for plan in explained.answer["plans"]}
     for effect in explained.answer["peak"]["effects"]:
         if effect["config"] in {"Gelu+:1", "FusedMatMul+Add+:1"}:
@@ -196,10 +201,13 @@ def test_the_peak_is_told_in_a_terminal(look):
     assert told.stdout.count(f"--target-batch={BATCH} --memory-limit=100MiB") == 3
 
 
-def test_a_script_without_a_loader_is_profiled_at_its_own_batch_and_one_that_ends_soon_is_told_to_train_longer(look):
+def test_a_script_without_a_loader_is_profiled_at_its_own_batch(look):
     told = look("tensors.py", "--peak", "--json")
     assert told.code == 0, told.stderr
     assert told.answer["peak"]["profiled_dims"]["batch"] == told.answer["peak"]["dims"]["batch"] == 4
+
+
+def test_a_script_that_ends_soon_is_told_to_train_longer(look):
     arguments = ("--bs", "{batch}", "--steps", "12")
     told = look("classifier.py", "--batch", "8", "--memory-limit", "100GiB", "--json", arguments=arguments)
     assert told.code == 0, told.stderr

@@ -51,22 +51,30 @@ def write_sitecustomize(folder, program):
     return folder
 
 
-def test_ortmodule_trains_without_a_line_in_the_script_because_of_the_folder(python):
-    """A process without it imports nothing more."""
+def test_ortmodule_trains_without_a_line_in_the_script(python):
     process = python(TRAIN)
     assert process.returncode == 0, process.stderr
     assert process.stdout.split() == ["trained"]
+
+
+def test_the_folder_is_what_makes_it_train(python):
     torch = pytest.importorskip("torch")
     needs_adapting = tuple(map(int, torch.__version__.split(".")[:2])) >= (2, 7)
     assert (python(TRAIN, path="").returncode != 0) is needs_adapting
+
+
+def test_a_process_without_ortmodule_imports_nothing_more(python):
     process = python(NEEDS_NO_MODULE)
     assert (process.returncode, process.stderr) == (0, "")
 
 
-def test_the_first_shadowed_sitecustomize_alone_still_runs(python, tmp_path):
+def test_a_shadowed_sitecustomize_still_runs(python, tmp_path):
     theirs = write_sitecustomize(tmp_path / "theirs", "print('loaded', __name__); MINE = 1")
     process = python("import sitecustomize; print(sitecustomize.__file__, sitecustomize.MINE)", theirs)
     assert process.stdout.splitlines() == ["loaded sitecustomize", f"{theirs / 'sitecustomize.py'} 1"]
+
+
+def test_only_the_first_shadowed_sitecustomize_runs(python, tmp_path):
     first, second = (write_sitecustomize(tmp_path / name, f"print('{name}')") for name in ("first", "second"))
     assert python("", first, second).stdout.split() == ["first"]
 
@@ -79,10 +87,13 @@ def test_the_adapter_is_in_place_although_a_shadowed_sitecustomize_fails(python,
     assert len(with_folder.stdout) > len(without.stdout)
 
 
-def test_another_way_to_the_same_folder_ends_and_a_sitecustomize_in_front_that_leads_here_runs_once(python, tmp_path):
+def test_another_way_to_the_same_folder_ends(python, tmp_path):
     (tmp_path / "link").symlink_to(FOLDER)
     process = python("print('ran')", tmp_path / "link")
     assert (process.stdout.split(), process.stderr) == (["ran"], "")
+
+
+def test_a_sitecustomize_in_front_that_leads_here_runs_once(python, tmp_path):
     chain = "import runpy; print('front'); runpy.run_path({!r}, run_name='sitecustomize')"
     front = write_sitecustomize(tmp_path / "front", chain.format(str(FOLDER / "sitecustomize.py")))
     process = python("print('ran')", path=os.pathsep.join([str(front), str(FOLDER)]))

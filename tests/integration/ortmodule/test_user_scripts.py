@@ -96,17 +96,22 @@ def measured(request, measure):
     return measure(request.param)
 
 
-def test_configs_are_swapped_on_one_worker_and_each_step_has_a_loss_and_the_samples_of_all_its_forwards(measured):
-    """A fresh process is measured untouched, and gradients are those without recompute."""
+def test_configs_are_swapped_on_one_worker_and_a_fresh_process_is_measured_untouched(measured):
     every = (*measured.trials, measured.confirmed)
     assert [(trial.outcome, trial.message) for trial in every] == [(Outcome.OK, "")] * 4
     assert measured.starts == 1
-    for measurement in every:
+
+
+def test_a_step_has_a_loss_and_the_samples_of_all_its_forwards(measured):
+    for measurement in (*measured.trials, measured.confirmed):
         assert measurement.batch == BATCH
         assert measurement.samples == FORWARDS[measured.command] * BATCH
         assert_all_steps_timed(measurement)
         assert len(measurement.losses) == EFFORT.steps
         assert all(0 < loss < math.inf for loss in measurement.losses)
+
+
+def test_gradients_are_those_without_recompute(measured):
     assert_agrees(measured.check)
 
 
@@ -130,13 +135,16 @@ def test_no_config_is_swapped_within_an_evaluation(measure, script, before, each
     assert evaluated > before
 
 
-def test_steps_that_a_grad_scaler_skips_do_not_count_and_an_optimizer_may_call_the_model_several_times(measure):
+def test_steps_that_a_grad_scaler_skips_do_not_count(measure):
     measured = measure("mixed_precision.py")
     scales = [float(line.removeprefix("scale ")) for line in measured.lines if line.startswith("scale ")]
     skipped = sum(later < earlier for earlier, later in itertools.pairwise(scales))
     assert skipped > 3
     # The line of the last step comes after the config has been swapped; the first step warms up beyond what was asked.
     assert len(scales) - skipped >= 3 * (EFFORT.warmup + EFFORT.steps)
+
+
+def test_an_optimizer_may_call_the_model_several_times(measure):
     words = [line.split()[0] for line in measure("closures.py --optimizer lbfgs").lines if line.startswith(("f", "s"))]
     assert words.count("forward") == 3 * (words.count("step") + 1)
     assert words.count("step") + 1 == 3 * (EFFORT.warmup + EFFORT.steps) + 2

@@ -7,6 +7,8 @@ import struct
 import subprocess
 import sys
 
+import pytest
+
 from workplace import FREED_AT_ONCE, PLAIN_BATCH
 
 BATCHES = (PLAIN_BATCH // 2, PLAIN_BATCH)
@@ -30,6 +32,12 @@ def test_less_time_than_a_start_takes_ends_with_a_sentence_and_leaves_no_process
     assert (finished.code, finished.answer["exit_code"]) == (4, 4)
     assert "--timeout" in finished.complaint
     assert workplace.processes() == []
+
+
+@pytest.fixture(scope="module")
+def place(make_plain_copy):
+    """A working directory in which the larger batch was tuned."""
+    return make_plain_copy("batches")
 
 
 def test_a_batch_that_fits_with_recompute_alone_is_trained_within_the_limit(tune_plain, place, scripts):

@@ -1,4 +1,12 @@
+import pytest
+
 from workplace import PLAIN_BATCH
+
+
+@pytest.fixture(scope="module")
+def place(make_plain_copy):
+    """A working directory with a study that has an answer."""
+    return make_plain_copy("checked")
 
 
 def test_the_answer_is_checked(place, scripts):

@@ -25,6 +25,8 @@ print("hangs")
 signal.pause()
 """
 
+LEAVES = "import sys; sys.exit('the data lies nowhere: set DATA')\n"
+
 
 @pytest.fixture
 def start(tmp_path, scripts, in_plain_pytorch, monkeypatch):
@@ -45,6 +47,16 @@ def test_a_script_that_fails_before_it_trains_is_shown_its_own_traceback(workpla
     assert "autorecompute/worker" not in failed.complaint
     (log,) = (workplace.study().path / "workers").iterdir()
     assert str(log) in failed.complaint
+
+
+def test_a_script_that_leaves_with_words_is_quoted(workplace):
+    """What is given to ``sys.exit`` in words is on stderr without the tool, and in the complaint with it."""
+    (workplace.path / "leaves.py").write_text(LEAVES)
+    failed = workplace.finish(workplace.start("-m", "autorecompute", "tune", "leaves.py"))
+    assert failed.code == 5
+    assert "exit code 1" in failed.complaint
+    assert "the data lies nowhere: set DATA" in failed.complaint
+    assert workplace.study().logs == ["the data lies nowhere: set DATA\n"]
 
 
 def test_a_script_with_just_enough_steps_for_one_trial_is_tuned_at_its_own_batch(workplace, in_plain_pytorch):

@@ -18,6 +18,12 @@ while True:
 
 
 @pytest.fixture(scope="module")
+def place(make_plain_copy):
+    """A working directory in which nothing else is tuned."""
+    return make_plain_copy("interrupted")
+
+
+@pytest.fixture(scope="module")
 def go_on(place, plain_limit_bytes):
     """Starts a search that pays for months of training and has trials for them; gives it once it has measured some."""
     problem = ("--target-batch", str(PLAIN_BATCH), "--memory-limit", str(plain_limit_bytes), "--study", "interrupted")

@@ -23,6 +23,11 @@ GOES_ON = "tuning has stopped, and the training goes on"
 
 
 @pytest.fixture(scope="module")
+def place(make_workplace):
+    return make_workplace("ranks")
+
+
+@pytest.fixture(scope="module")
 def train_plainly(place):
     return functools.cache(lambda *arguments: place.finish(place.start(*TWO, SCRIPT, *arguments)))
 
@@ -60,7 +65,7 @@ def end_alike(train_plainly):
     return end
 
 
-def test_ranks_train_the_same_bit_for_bit_in_a_study_of_their_own(place, end_alike, begin):
+def test_ranks_train_the_same_bit_for_bit(place, end_alike, begin):
     (line,) = end_alike(place, begin(place, "ddp", *LONG), *LONG).said
     assert re.search(r"from step \d+ on: .*, peak .* of .*, .* samples/s", line)
     trials = place.study("ddp").trials
@@ -70,7 +75,6 @@ def test_ranks_train_the_same_bit_for_bit_in_a_study_of_their_own(place, end_ali
     assert re.search(r"from step \d+ on: ", again.said[0])
     if NEXT_START not in line:  # on a busy machine the steps may be too few to compare all
         assert "as study ddp has it" in again.said[0]
-    assert json.loads((place.study("ddp").path / "study.json").read_text())["problem"]["plan_versions"]["ranks"] == "2"
 
 
 def test_the_line_in_a_script_does_the_same(workplace, end_alike, limit):
@@ -143,6 +147,10 @@ def test_a_killed_search_leaves_the_ranks_alone_and_together(workplace, end_alik
     search.kill()
     finished = end_alike(workplace, process, *arguments)
     assert finished.said == [f"{GOES_ON}: the search has ended without an answer."]
+
+
+def test_trials_of_ranks_are_not_those_of_one_process(place):
+    assert json.loads((place.study("ddp").path / "study.json").read_text())["problem"]["plan_versions"]["ranks"] == "2"
 
 
 def test_sharded_ranks_train_the_same_bit_for_bit(workplace, end_alike, begin):

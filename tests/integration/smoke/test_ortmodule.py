@@ -35,9 +35,7 @@ def test_a_batch_that_fits_needs_no_recompute(unlimited, road):
     assert road.study("unlimited").count_rows() == 1
 
 
-def test_a_config_that_fits_is_found_and_confirmed_with_a_line_for_each_trial_that_tells_what_it_will_need(
-    tuned, limit_bytes, road
-):
+def test_a_config_that_fits_is_found_and_confirmed(tuned, limit_bytes):
     assert tuned.code == 0, tuned.stderr
     answer = tuned.answer
     assert answer["baseline"]["outcome"] == "over_limit"
@@ -46,9 +44,16 @@ def test_a_config_that_fits_is_found_and_confirmed_with_a_line_for_each_trial_th
     assert answer["best"]["peak_bytes"] <= limit_bytes < answer["baseline"]["peak_bytes"]
     assert answer["verdict"] == "undecided"
     assert (answer["best"]["batch"], answer["command"][-2:]) == (192, ["--bs", "192"])
+
+
+def test_stderr_has_a_line_for_each_trial(tuned):
+    answer = tuned.answer
     assert len(tuned.trial_lines) == answer["trials"]
     assert [int(re.search(r"\] +(\d+)", line)[1]) for line in tuned.trial_lines] == list(range(answer["trials"]))
     assert all(re.search(r"\b(ok|over_limit)\b", line) for line in tuned.trial_lines)
+
+
+def test_what_a_trial_will_need_is_told_before_it(tuned, road):
     assert tuned.code == 0
     trials = [trial for trial in road.study("limited").trials if trial["config"]]
     assert trials
@@ -69,9 +74,7 @@ def test_the_emitted_file_holds_plans_that_ort_detected(tuned, road):
     assert set(best["config"]) <= detected
 
 
-def test_a_study_keeps_what_was_run_and_what_came_of_it_and_the_same_command_answers_from_it(
-    tuned, road, tune_transformer, limit_bytes
-):
+def test_a_study_keeps_what_was_run_and_what_came_of_it(tuned, road):
     study = road.study("limited")
     assert study.count_rows() == tuned.answer["trials"] == len(study.trials)
     assert sorted(path.name for path in (study.path / "best").iterdir()) == ["plans.json"]
@@ -81,11 +84,6 @@ def test_a_study_keeps_what_was_run_and_what_came_of_it_and_the_same_command_ans
         environment = json.loads((folder / "environment.json").read_text())
         assert bool(environment) == bool(trial["config"])
         assert losses_in((folder / "output.log").read_text()), "the script printed its losses in each trial"
-    before = road.study("limited").count_rows()
-    again = tune_transformer(road, "limited", str(limit_bytes))
-    assert (again.code, again.answer) == (0, tuned.answer)
-    assert again.trial_lines == []
-    assert road.study("limited").count_rows() == before
 
 
 def test_a_swap_changes_what_is_held(tuned, road, trained, trained_without):
@@ -97,16 +95,20 @@ def test_a_swap_changes_what_is_held(tuned, road, trained, trained_without):
     assert peaks[()] - peaks[tuple(best)] > saved / 2
 
 
-def test_the_emitted_environment_saves_memory_gives_the_reported_peak_and_leaves_the_losses_as_they_are(
-    tuned, trained, trained_without, limit_bytes, road
-):
+def test_the_emitted_environment_saves_memory_and_gives_the_reported_peak(tuned, trained, trained_without, limit_bytes):
     assert trained.code == 0, trained.stderr
     assert tuned.answer["best"]["peak_bytes"] == pytest.approx(trained.printed_peak_bytes, rel=NEAR)
     assert limit_bytes < trained_without.printed_peak_bytes
     assert trained.printed_peak_bytes < trained_without.printed_peak_bytes
     assert trained.printed_peak_bytes <= (1 + HEAP) * limit_bytes
+
+
+def test_recompute_leaves_the_losses_as_they_are(trained, trained_without):
     assert len(losses_in(trained.stdout)) == 12
     assert losses_in(trained.stdout) == pytest.approx(losses_in(trained_without.stdout), rel=LOSS)
+
+
+def test_swapping_leaves_the_losses_as_they_are(tuned, road, trained_without):
     assert tuned.code == 0, tuned.stderr
     # The first worker gives way to one at a small batch.
     swapped = max(map(losses_in, road.study("limited").logs), key=len)
@@ -114,3 +116,11 @@ def test_the_emitted_environment_saves_memory_gives_the_reported_peak_and_leaves
     both = min(len(swapped), 12)
     assert both > 8
     assert swapped[:both] == pytest.approx(losses_in(trained_without.stdout)[:both], rel=LOSS)
+
+
+def test_the_same_command_answers_from_the_study(tuned, tune_transformer, limit_bytes, road):
+    before = road.study("limited").count_rows()
+    again = tune_transformer(road, "limited", str(limit_bytes))
+    assert (again.code, again.answer) == (0, tuned.answer)
+    assert again.trial_lines == []
+    assert road.study("limited").count_rows() == before

@@ -12,17 +12,23 @@ pytestmark = pytest.mark.usefixtures("warm_python")
 
 
 @pytest.fixture(scope="module")
+def place(make_workplace):
+    return make_workplace("train")
+
+
+@pytest.fixture(scope="module")
 def trained(place, begin):
     return place.finish(begin(place, "trained", *TRAINING))
 
 
-def test_a_training_is_the_same_bit_for_bit_its_steps_were_trials_and_one_line_says_what_is_on(
-    trained, train_plainly, place, limit
-):
+def test_a_training_is_the_same_bit_for_bit(trained, train_plainly):
     plain = train_plainly(*TRAINING)
     assert plain.code == trained.code == 7, trained.stderr
     assert plain.stdout == trained.stdout
     assert plain.stderr == ""
+
+
+def test_its_steps_were_trials_and_one_line_says_what_is_on(trained, place, limit):
     study = place.study("trained")
     assert len(study.trials) > 1
     assert all(trial["measurement"]["outcome"] == "ok" for trial in study.trials)

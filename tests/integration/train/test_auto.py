@@ -9,6 +9,11 @@ from workplace import LONG_TRAINING, OWN_TRAINING, SCRIPTS, SHORT_TRAINING
 
 
 @pytest.fixture(scope="module")
+def place(make_workplace):
+    return make_workplace("auto")
+
+
+@pytest.fixture(scope="module")
 def begin(limit):
     def begin(place, study, *arguments, steps=36):
         return place.start(OWN_TRAINING, "--auto", limit, "--study", study, "--tuning-steps", str(steps), *arguments)
@@ -16,17 +21,22 @@ def begin(limit):
     return begin
 
 
+@pytest.fixture(scope="module")
+def trained(place, begin):
+    return place.finish(begin(place, "trained", *LONG_TRAINING))
+
+
 def searches(place):
     return [one for one in place.processes() if "training_search" in " ".join(one.cmdline())]
 
 
-def test_a_training_is_the_same_bit_for_bit_its_steps_were_trials_and_the_log_says_what_is_on(
-    train_plainly, place, begin, limit
-):
-    trained = place.finish(begin(place, "trained", *LONG_TRAINING))
+def test_a_training_is_the_same_bit_for_bit(trained, train_plainly):
     plain = train_plainly(*LONG_TRAINING)
     assert plain.code == trained.code == 7, trained.stderr
     assert plain.stdout == trained.stdout
+
+
+def test_its_steps_were_trials_and_the_log_says_what_is_on(trained, place, limit):
     begins, ends = trained.said
     assert re.search(r"INFO looking for what to recompute under .*, in 36 steps", begins)
     assert re.search(r"INFO from step \d+ on: .*, peak .* of .* samples/s", ends)
