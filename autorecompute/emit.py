@@ -52,7 +52,12 @@ def require_best(result: Result) -> Best:
 
 
 def hand_out(folder: StudyFolder, result: Result) -> Emission:
-    """Render the answer to train with: the files that the variables name hold its plans."""
+    """Render the answer to train with: the files that the variables name hold its plans.
+
+    Raises:
+        NothingFitsError: the study has no config to train with.
+        UsageError: the study was imported and not confirmed here, or the config cannot be written for its version.
+    """
     best = require_best(result)
     if not is_confirmed_here(folder, best):
         raise UsageError(describe_unconfirmed(folder.name))
@@ -64,7 +69,11 @@ def hand_out(folder: StudyFolder, result: Result) -> Emission:
 
 
 def hand_out_if_any(folder: StudyFolder, result: Result | None) -> Emission | None:
-    """Render the answer to train with; return ``None`` if nothing may be trained with."""
+    """Render the answer to train with; return ``None`` if nothing may be trained with.
+
+    Raises:
+        UsageError: the config cannot be written for its version.
+    """
     if result is None or result.best is None or not is_confirmed_here(folder, result.best):
         return None
     return hand_out(folder, result)
@@ -129,6 +138,9 @@ def as_dotenv(result: Result, rendered: Emission) -> str:
 
     It is for ``docker run --env-file``, Compose, systemd and python-dotenv. Their grammars differ in quotes, in ``$``
     and in ``export``: what is written here means the same to all of them.
+
+    Raises:
+        UsageError: a value has characters that the grammars disagree about.
     """
     for name, value in rendered.variables.items():
         if not _PLAIN_VALUE.fullmatch(value):
@@ -180,7 +192,11 @@ def as_json(result: Result, rendered: Emission) -> str:
 
 
 def as_python(result: Result, rendered: Emission) -> str:
-    """Return comments and the source of a function to call with the model; it imports the training system alone."""
+    """Return comments and the source of a function to call with the model; it imports the training system alone.
+
+    Raises:
+        UsageError: the training system has no such form for the config.
+    """
     backend = registry.backend_of(result.versions)
     source = backend.script(require_best(result).config, result.versions)
     # The variable that names the plans has no part in this, and neither has what it needs.
@@ -243,6 +259,10 @@ def render_unmeasured(file: Path, name: str, kind: str) -> str:
     """Return a config that ``plans --json`` printed into a file, in a format that says that it is unmeasured.
 
     Its name is that of a preset, ``best``, or of one of the frontier its hash or the six digits that tables have.
+
+    Raises:
+        UsageError: the file cannot be read, or holds no such config; there is nothing to switch on, no such format, or
+            the training system has no such form for it.
     """
     config, peak_bytes, versions = _read_planned(file, name)
     if config.is_none:

@@ -66,6 +66,10 @@ Probability = Annotated[float, Range(0, 1)]
 
 
 def require_versions(versions: Mapping[str, str], *names: str) -> None:
-    """Check that the versions which others ask for are there."""
+    """Check that the versions which others ask for are there.
+
+    Raises:
+        ValueError: one is missing.
+    """
     if missing := [name for name in names if name not in versions]:
         raise ValueError(f"has no version of {', '.join(missing)}")

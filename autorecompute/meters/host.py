@@ -20,7 +20,11 @@ RESET_HIGH_WATER_MARK = "5"
 
 
 class HostMeter:
-    """The process's resident memory (VmRSS) and its high-water mark (VmHWM)."""
+    """The process's resident memory (VmRSS) and its high-water mark (VmHWM).
+
+    Raises:
+        SetupError: the kernel does not let a process reset its high-water mark.
+    """
 
     def __init__(self) -> None:
         self._libc = ctypes.CDLL(None)

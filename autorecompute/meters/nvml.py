@@ -221,6 +221,9 @@ def find_card(uuid: str) -> Card:
 
     CUDA may give the UUID of the whole card to a process that has only a MIG instance of it. Then the instance is the
     one that ``CUDA_VISIBLE_DEVICES`` names, or the first.
+
+    Raises:
+        NvmlError: no card of this UUID is visible.
     """
     ask("nvmlInit")
     names = [uuid] if uuid.startswith(("GPU-", "MIG-")) else [f"GPU-{uuid}", f"MIG-{uuid}"]

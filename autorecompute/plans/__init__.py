@@ -101,7 +101,11 @@ PERCENT = 100
 
 @dataclass(frozen=True, slots=True)
 class Config:
-    """The choices that are on. ``Config()`` recomputes nothing."""
+    """The choices that are on. ``Config()`` recomputes nothing.
+
+    Raises:
+        ValueError: a site comes with two options or two counts.
+    """
 
     choices: frozenset[Choice] = frozenset()
 
@@ -366,6 +370,9 @@ def choose_config(text: str, space: Space, numbered: Sequence[Plan]) -> Config:
     """Return the config of this name.
 
     That is ``all``, a preset like ``none``, numbers of plans like ``1,4``, counted from 1, or a JSON file of choices.
+
+    Raises:
+        UsageError: nothing is called that.
     """
     named = {"all": space.presets[ALL_ON]}
     # A name without its underscore is easier to type.

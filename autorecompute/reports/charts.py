@@ -48,7 +48,11 @@ PICTURE_COLORS: dict[str, str] = {
 
 
 def require_picture_file(file: Path) -> None:
-    """Check that a picture can be written there, before anything is done for it."""
+    """Check that a picture can be written there, before anything is done for it.
+
+    Raises:
+        UsageError: the suffix is no format of a picture, or there can be no such file.
+    """
     if file.suffix not in FORMATS:
         endings = f"{', '.join(FORMATS[:-1])} or {FORMATS[-1]}"
         raise UsageError(f"{shown(file)} is no picture: its name must end with {endings}.")
@@ -56,7 +60,12 @@ def require_picture_file(file: Path) -> None:
 
 
 def save_picture(view: PeakView, file: Path) -> None:
-    """Draw both timelines side by side on one scale, and the frontier beside them where it is known."""
+    """Draw both timelines side by side on one scale, and the frontier beside them where it is known.
+
+    Raises:
+        SetupError: matplotlib is not installed, or the disk is full.
+        UsageError: the file cannot be written.
+    """
     try:
         picture = _draw(view, file.suffix)
     except ModuleNotFoundError as error:

@@ -53,7 +53,12 @@ HERE = Path(__file__).parent / "html"
 
 
 def make_page(folder: StudyFolder, page: Path) -> str:
-    """Return the report of a study, finished or not, as one HTML page, its logs linked relative to the page's file."""
+    """Return the report of a study, finished or not, as one HTML page, its logs linked relative to the page's file.
+
+    Raises:
+        UsageError: there is no such study, or another version of autorecompute made it.
+        SetupError: the study cannot be read, or jinja2 or matplotlib is not installed.
+    """
     folder.head()
     try:
         import jinja2  # noqa: F401  (looked for before anything is done)

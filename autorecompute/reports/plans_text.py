@@ -31,6 +31,9 @@ def choose_dims(detection: Detection, batch: int | None, asked: Sequence[tuple[s
     """Return the dimensions to evaluate at: those of the first batch, but for what was asked.
 
     A name that is asked for is one of ours, or of the training system's.
+
+    Raises:
+        UsageError: there is no such dimension, or it is given twice.
     """
     named = [*([(BATCH, batch)] if batch is not None else []), *asked]
     chosen = [(_resolve(name, detection), value) for name, value in named]

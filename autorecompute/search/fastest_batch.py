@@ -65,6 +65,7 @@ class BatchChooser:
     grows.
 
     Args:
+        limit_bytes: The most that the peak may reach.
         resting_bytes: Bytes held without any activation.
         listed: The batches that were asked for, in ascending order.
         start: The first batch, if none is listed.

@@ -37,6 +37,7 @@ class MicroBatchChooser:
     That line through what was measured without recompute bounds what any larger micro-batch can give with it.
 
     Args:
+        limit_bytes: The most that the peak may reach.
         resting_bytes: Bytes held without any activation.
         listed: The micro-batches that make the effective batch, in ascending order.
         start: The one to begin with, which should fit without recompute.

@@ -61,6 +61,9 @@ class ModelSearcher(Searcher):
     out of memory.
 
     Args:
+        space: The plans.
+        limit_bytes: The memory limit.
+        memory: A model of memory.
         dims: The dimensions of a step at the target batch.
         prior: Trials of a problem that is like this one.
         needs: Returns what a config has to have made ready.

@@ -183,6 +183,7 @@ class GuidedSearcher(Searcher):
     on is nearest to the limit with it.
 
     Args:
+        searcher: The other searcher.
         planned: Proposed as soon as anything was measured.
         least_fit: The planned config's least chance to fit; with less it is left to the other searcher.
         prior: A stored study, whose best configs are proposed right after the reference.

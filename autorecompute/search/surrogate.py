@@ -200,8 +200,11 @@ class Surrogate:
     """Peaks and step times as sums: of what was simulated, and of what each switch adds to it.
 
     Args:
+        candidates: The configs it is asked about.
         base_bytes: Memory that the simulation leaves out: the process, weights, optimizer, workspaces.
+        limit_bytes: The memory limit.
         peak_error: Share by which half of the simulated peaks are off.
+        trials: All trials so far.
         noted: Peaks in bytes that are known from elsewhere.
         prior: Trials of another problem whose step times tell something of this one's.
 
@@ -212,6 +215,7 @@ class Surrogate:
         peak_noise: Standard deviation of one measurement of a peak, in bytes.
         fits: Probability that the peak of each candidate holds the limit.
         step: Expected relative step time of each candidate.
+        step_deviation: Its standard deviation.
         step_noise: Standard deviation of one measurement of a step time.
     """
 

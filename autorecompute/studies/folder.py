@@ -171,7 +171,11 @@ class StudyFolder:
 
     @classmethod
     def at(cls, place: str) -> StudyFolder:
-        """Return the study that a name in ``./studies``, or the path of its folder, stands for."""
+        """Return the study that a name in ``./studies``, or the path of its folder, stands for.
+
+        Raises:
+            UsageError: it can be neither.
+        """
         path = Path(place).absolute()
         return cls(path.name, path.parent) if "/" in place.removesuffix("/") else cls(place)
 

@@ -10,6 +10,7 @@ import os
 import sys
 import traceback
 import weakref
+from collections.abc import Sized
 from dataclasses import replace
 from typing import TYPE_CHECKING, Any
 
@@ -83,10 +84,8 @@ class LoaderOverride:
     def samples(self) -> float:
         """Return the samples of an epoch of the loader that served last; infinitely many where nothing tells."""
         samplers = list(_nested(self._latest))
-        try:
-            return len(samplers[-1].sampler)
-        except (IndexError, TypeError, NotImplementedError):
-            return math.inf
+        drawn = samplers[-1].sampler if samplers else None
+        return len(drawn) if isinstance(drawn, Sized) else math.inf
 
     def apply(self, batch: int) -> bool:
         """Set the batch of the loader that served last, from its next one on; ``False`` where it draws none itself."""

@@ -50,7 +50,11 @@ START_SECONDS = 60.0
 
 
 def start_search(request: SearchRequest) -> SideChannel:
-    """Start a search in a process of its own, without a terminal and without output, and give the line to it."""
+    """Start a search in a process of its own, without a terminal and without output, and give the line to it.
+
+    Raises:
+        SetupError: that cannot be done.
+    """
     ours, its = socket.socketpair()
     channel = SideChannel(ours.detach())
     words = [PACKAGES, str(its.fileno()), codec.encode(request).decode()]
@@ -137,7 +141,11 @@ _LOG = logging.getLogger("autorecompute")
 def tune_from_here(
     model: Any, optimizers: Any, *, memory_limit: str | int | None, study: str | None, tuning_steps: int
 ) -> None:
-    """See :func:`autorecompute.auto`."""
+    """See :func:`autorecompute.auto`.
+
+    Raises:
+        UsageError: the arguments do not make sense.
+    """
     given = _require_trained_by(model, optimizers)
     limit_bytes = require_options(memory_limit, tuning_steps)
     request = _describe_program(type(model).__name__, limit_bytes, study, tuning_steps)
@@ -203,7 +211,11 @@ def _describe_program(name: str, limit_bytes: int | None, study: str | None, ste
 
 
 def require_options(memory_limit: str | int | None, tuning_steps: int) -> int | None:
-    """Return the limit in bytes, or none where none is given."""
+    """Return the limit in bytes, or none where none is given.
+
+    Raises:
+        UsageError: the limit cannot be one, or there is no step for a trial.
+    """
     if tuning_steps < 1:
         raise UsageError(f"tuning_steps={tuning_steps} leaves no step for a trial. Give 1 or more.")
     if memory_limit is None:

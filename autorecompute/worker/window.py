@@ -25,6 +25,8 @@ class Window:
     is what was held at its start and the tensors that it had alive at its most.
 
     Args:
+        meter: The device's memory.
+        order: Its numbers of steps.
         whole_life: True if the peak is that of the process since its birth: nothing is released and nothing reset.
         extends_itself: True if a discarded step is made up for by a further one.
         live: Counts the bytes of live tensors in that one step; ``None`` where the meter tells the peak.

@@ -2,7 +2,6 @@
 
 import json
 import re
-import subprocess
 from pathlib import Path
 
 import pytest
@@ -10,6 +9,7 @@ import pytest
 from autorecompute.studies import StudyFolder
 from autorecompute.studies.folder import LOCK
 from autorecompute.studies.importing import strangers_in
+from workplace import own_disk
 
 LIMITED = ("--memory-limit", "320MiB", "--max-trials", "4", "--json")
 """At 10 samples 350 MiB are needed without recompute."""
@@ -95,13 +95,9 @@ def test_another_batch_starts_from_what_was_found(mine, tune, place):
 @pytest.fixture
 def small_disk(desk):
     """A working directory on a disk of two MiB."""
-    mount = ["mount", "-t", "tmpfs", "-o", "size=2m", "tmpfs", str(desk.path)]
-    mounted = subprocess.run(mount, capture_output=True, text=True, check=False)
-    if mounted.returncode != 0:
-        pytest.skip(f"a small disk cannot be mounted here: {mounted.stderr.strip()}")
-    (desk.path / "train.py").touch()
-    yield desk
-    subprocess.run(["umount", "--lazy", str(desk.path)], check=True)
+    with own_disk(desk.path, 2):
+        (desk.path / "train.py").touch()
+        yield desk
 
 
 def test_a_full_disk_keeps_the_trials_so_far_and_with_room_again_it_goes_on(small_disk):

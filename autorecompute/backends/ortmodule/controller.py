@@ -110,7 +110,11 @@ def write_row(choice: Choice, count: int = ALL_OCCURRENCES) -> str:
 
 
 def read_row(text: str) -> tuple[Choice, int]:
-    """Read ``Gelu+:1:2`` as users write it: the choice, and the number of occurrences it asks for, -1 for all."""
+    """Read ``Gelu+:1:2`` as users write it: the choice, and the number of occurrences it asks for, -1 for all.
+
+    Raises:
+        UsageError: the text is not of that form.
+    """
     match = _ROW.fullmatch(text.strip())
     if match is None:
         raise UsageError(f"'{text}' is no recompute plan. A plan is written like Gelu+:1:-1.")
@@ -259,6 +263,10 @@ def give(config: Config, ort_version: str, plans_file: Path) -> tuple[int, str]:
     """Return ORT's level for a config, and the path of the plans file or the plans; empty where there are none.
 
     ONNX Runtime 1.19 is given the absolute path at which the caller keeps ``plans_file_text(config)``.
+
+    Raises:
+        SetupError: that version reads no config of this form.
+        UsageError: the config cannot be written for that version.
     """
     level, rows = level_of(config), rows_of(config)
     if level not in levels_of(ort_version):
@@ -430,7 +438,12 @@ HINTS = (
 
 
 def render(config: Config, *, knobs: Collection[str] = (), versions: Mapping[str, str], folder: Path) -> Emission:
-    """Render the config and the knobs of these names; nothing where neither changes anything."""
+    """Render the config and the knobs of these names; nothing where neither changes anything.
+
+    Raises:
+        SetupError: that version of ONNX Runtime reads no config of this form.
+        UsageError: the config cannot be written for it, or there is no knob of one of these names.
+    """
     plans_file = folder.absolute() / PLANS_FILE
     level, plans = give(config, versions.get("onnxruntime", ""), plans_file)
     if strangers := sorted(set(knobs) - {knob.name for knob in KNOBS}):
@@ -458,7 +471,11 @@ def unmeasured(_config: Config, _versions: Mapping[str, str]) -> Never:
 
 
 def offer(detection: Detection, environment: Mapping[str, str], dims: Mapping[str, int]) -> Offer:
-    """Return ORT's offer at these dimensions, and the plans that these variables switch on."""
+    """Return ORT's offer at these dimensions, and the plans that these variables switch on.
+
+    Raises:
+        UsageError: they hold what ONNX Runtime of that version cannot read.
+    """
     level, asked = requested_by(environment, ort_version=detection.versions["onnxruntime"])
     return make_offer(detection, level, asked, probe_config_of(level, environment), dims)
 

@@ -277,7 +277,12 @@ def _cuda_of(name: str) -> str:
 
 
 def build(name: str) -> None:
-    """Compile the extension against the installed torch and put it where ORT looks for it: seconds to minutes."""
+    """Compile the extension against the installed torch and put it where ORT looks for it: seconds to minutes.
+
+    Raises:
+        SetupError: a tool is missing, the compiler failed, what it made does not load, or ORT's folder is read-only.
+        ImportError: torch is not installed.
+    """
     folder = _folder()
     if sentence := obstacle(name):
         raise SetupError(f"{name} cannot be built. {sentence}")

@@ -48,7 +48,11 @@ def export_index_add(g: Any, tensor: Any, dim: Any, index: Any, source: Any, *al
 
 
 def export_index_put(g: Any, tensor: Any, indices: Any, values: Any, accumulate: Any = None) -> Any:
-    """``index_put``; where it accumulates, as a sum over scattered elements."""
+    """``index_put``; where it accumulates, as a sum over scattered elements.
+
+    Raises:
+        RuntimeError: it accumulates at places in several dimensions, or at those of a mask.
+    """
     if accumulate is None or not helper._parse_arg(accumulate, "b"):  # noqa: SLF001
         never = _constant(g, value=False)
         return symbolic_opset11.index_put(g, tensor, indices, values, accumulate or never)
@@ -78,7 +82,11 @@ def export_scatter_reduce(  # noqa: PLR0913, PLR0917  (the operator's own parame
     reduce: str,
     include_self: bool,  # noqa: FBT001
 ) -> Any:
-    """``scatter_reduce``, where it sums."""
+    """``scatter_reduce``, where it sums.
+
+    Raises:
+        RuntimeError: it does something else.
+    """
     if reduce != "sum" or not include_self:
         raise RuntimeError(f'ORT cannot train scatter_reduce with reduce="{reduce}". Use scatter_add.')
     return export_scatter_add(g, tensor, dim, index, source)
@@ -254,7 +262,11 @@ def export_max_pool1d(export: Callable[..., Any], g: Any, tensor: Any, *argument
 
 
 def export_convolution(export: Callable[..., Any], g: Any, *arguments: Any) -> Any:
-    """``_convolution_mode``, whose padding is a word; ``export`` is ORTModule's own."""
+    """``_convolution_mode``, whose padding is a word; ``export`` is ORTModule's own.
+
+    Raises:
+        RuntimeError: ORT's gradient of it would be wrong, as it takes no notice of the word (seen on 1.19.2).
+    """
     *_, padding, _dilation, _groups = arguments
     word = helper._parse_arg(padding, "s")  # noqa: SLF001
     if word != "valid":

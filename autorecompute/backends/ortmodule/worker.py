@@ -181,7 +181,11 @@ class OrtModuleBackend(WorkerBackend):
         self._folder = folder
 
     def install(self, listener: Listener) -> None:
-        """Hook into every training session that ORTModule will create."""
+        """Hook into every training session that ORTModule will create.
+
+        Raises:
+            SetupError: ORTModule is not installed, or its extensions are missing.
+        """
         if missing := blocking(findings_for_training()):
             raise SetupError(" ".join(f"{finding.name}: {finding.found}. {finding.remedy}" for finding in missing))
         adapt()
@@ -316,7 +320,11 @@ class OrtModuleBackend(WorkerBackend):
 
 
 def rebuild(manager: Any, config: Config, folder: Path) -> None:
-    """Build the manager's training session anew with the config; export and gradient graph stay as they are."""
+    """Build the manager's training session anew with the config; export and gradient graph stay as they are.
+
+    Raises:
+        UsageError: this version of ONNX Runtime cannot be given the config.
+    """
     import onnxruntime
 
     level, plans = give_here(config, onnxruntime.__version__, folder)
@@ -333,7 +341,11 @@ def rebuild(manager: Any, config: Config, folder: Path) -> None:
 
 
 def give_here(config: Config, ort_version: str, folder: Path) -> tuple[int, str]:
-    """Return a live ORTModule's level and plans for a config; write a plans file into the folder."""
+    """Return a live ORTModule's level and plans for a config; write a plans file into the folder.
+
+    Raises:
+        UsageError: it cannot be given the config.
+    """
     file = folder.absolute() / f"{config.hash}.json"
     level, plans = give(config, ort_version, file)
     if plans == str(file):

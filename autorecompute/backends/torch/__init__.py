@@ -15,7 +15,11 @@ def is_too_old(version: str) -> bool:
 
 
 def require() -> None:
-    """Check that the torch of this process, where it has imported one, is new enough."""
+    """Check that the torch of this process, where it has imported one, is new enough.
+
+    Raises:
+        SetupError: It is not.
+    """
     version = getattr(sys.modules.get("torch"), "__version__", OLDEST)
     if is_too_old(version):
         raise SetupError(

@@ -175,7 +175,11 @@ STATES = 2
 
 
 def render(config: Config, *, knobs: Collection[str] = (), versions: Mapping[str, str], folder: Path) -> Emission:
-    """Render the config, with the allocator that it was measured with."""
+    """Render the config, with the allocator that it was measured with.
+
+    Raises:
+        UsageError: a knob is asked for.
+    """
     if knobs:
         raise UsageError(f"This autorecompute knows no setting '{min(knobs)}'. Tune again without --knobs.")
     variables = allocator_of(versions)
@@ -194,7 +198,12 @@ def render(config: Config, *, knobs: Collection[str] = (), versions: Mapping[str
 
 
 def script(config: Config, versions: Mapping[str, str]) -> str:
-    """Return Python source that imports torch alone, with a function ``apply_recompute(model)``."""
+    """Return Python source that imports torch alone, with a function ``apply_recompute(model)``.
+
+    Raises:
+        UsageError: the config recomputes more than whole modules, or checkpoints a compiled model, or the model is not
+            known.
+    """
     model = versions.get(MODEL, "")
     if model.endswith(records.COMPILED):
         return _write_budget(config)
@@ -240,13 +249,21 @@ def _is_replaced(versions: Mapping[str, str]) -> bool:
 
 
 def planned(environment: Mapping[str, str]) -> Config | None:
-    """Return the config in the file of plans, where that says that nobody measured it."""
+    """Return the config in the file of plans, where that says that nobody measured it.
+
+    Raises:
+        UsageError: the file cannot be read.
+    """
     wanted = requested(environment)
     return wanted.config if wanted is not None and wanted.is_unmeasured else None
 
 
 def offer(detection: Detection, environment: Mapping[str, str], dims: Mapping[str, int]) -> Offer:
-    """Return the offer at these dimensions, and the plans that these variables switch on."""
+    """Return the offer at these dimensions, and the plans that these variables switch on.
+
+    Raises:
+        UsageError: the file that they name cannot be read.
+    """
     wanted = requested(environment)
     config = wanted.config if wanted is not None else Config()
     occurrences = {choice: plan.occurrences for plan in detection.plans for choice in plan.choices}
@@ -333,7 +350,11 @@ def memory_of(detection: Detection) -> TorchMemoryModel | None:
 
 
 def rough_memory_of(detection: Detection) -> MemoryModel | None:
-    """Return a memory model of every config from one forward pass; ``None`` where it tells nothing."""
+    """Return a memory model of every config from one forward pass; ``None`` where it tells nothing.
+
+    Raises:
+        SetupError: no peak is known beforehand, or a compilation would hold up the training for each config.
+    """
     extra = records.TorchDetection.of(detection)
     if extra.is_compiled:
         raise SetupError(

@@ -10,7 +10,7 @@ import termios
 
 import pytest
 
-from workplace import LONG_TRAINING, OWN_TRAINING, SCRIPTS, SHORT_TRAINING
+from workplace import LONG_TRAINING, OWN_TRAINING, SCRIPTS, SHORT_TRAINING, own_disk
 
 
 @pytest.fixture(scope="module")
@@ -171,14 +171,9 @@ def test_memory_that_runs_out_is_the_scripts_error_and_a_bound(workplace, train_
 
 @pytest.fixture
 def disk(workplace):
-    folder = workplace.path / "studies"
-    folder.mkdir()
-    mount = ["mount", "-t", "tmpfs", "-o", "size=1m", "tmpfs", str(folder)]
-    mounted = subprocess.run(mount, capture_output=True, text=True, check=False)
-    if mounted.returncode != 0:
-        pytest.skip(f"a disk of its own needs mount, which says: {mounted.stderr.strip()}")
-    yield folder
-    subprocess.run(["umount", "--lazy", str(folder)], check=True)
+    (workplace.path / "studies").mkdir()
+    with own_disk(workplace.path / "studies", 1) as folder:
+        yield folder
 
 
 def test_a_home_that_cannot_be_written_changes_nothing(disk, make_workplace, monkeypatch, begin, train_plainly):

@@ -116,7 +116,7 @@ def test_no_batch_is_far_beyond_what_was_seen_to_fit_and_the_answer_is_near_the_
 
 
 def test_peaks_that_bend_are_followed_and_smaller_batches_measured_where_throughput_falls():
-    """Where the start of a process hides the first samples, two peaks around the limit tell more than the first."""
+    """Two peaks around the limit tell more than the first one, in which the start of a process hides samples."""
 
     class Bent(Device):
         def _without(self, batch):

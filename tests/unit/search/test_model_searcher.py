@@ -201,7 +201,7 @@ def test_a_machine_that_slows_down_changes_nothing_and_a_prior_tells_which_plans
 
 
 def test_without_a_reference_the_best_is_found_and_no_step_time_is_promised(benches, make_limited):
-    """What is relative to whichever trial was the fastest so far cannot be held against a measurement later."""
+    """A figure relative to the fastest trial so far cannot be held against a measurement later."""
     for bench in benches:
         bench.limit_to(0.4)
         trials = bench.run(reference_seconds=lambda _number: None)

@@ -310,7 +310,7 @@ def gradients_shown(model, lose, blocks):
 
 
 def looked_at(training):
-    """What is found in a model, and a function that gives the gradients of its step, with these blocks run alone."""
+    """Detect a model; give that, and a function for the gradients of its step, with these blocks run alone."""
     args, kwargs = tiny_models.call_of(training)
     lose = functools.partial(training.loss, training.model, training.batch)
     return Tuned.of(training.model, args, kwargs), functools.partial(gradients_shown, training.model, lose)

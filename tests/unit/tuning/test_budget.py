@@ -1,4 +1,4 @@
-"""The time that a tuning is given: learnt from, reserved, and kept; and what the peak may reach without a limit."""
+"""A tuning keeps to its time, of which it reserves some for the end; and it chooses a limit where none is given."""
 
 import contextlib
 import random

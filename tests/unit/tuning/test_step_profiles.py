@@ -38,7 +38,7 @@ def begin(make_measurement, make_step):
 def test_none_comes_first_nothing_twice_and_a_config_that_fails_is_left_out_but_for_that_without_recompute(
     make_space, begin
 ):
-    """What a settled process holds is told."""
+    """The answer has the bytes that a settled process holds."""
     space = make_space()
     wanted = Config.of(space.plans[:2])
     configs = informative_configs(space, [wanted, space.all_on])

@@ -70,7 +70,7 @@ def test_a_config_gets_as_many_steps_as_it_takes_to_know(  # noqa: PLR0917  (a r
 def test_steps_of_a_config_and_of_the_reference_follow_each_other_back_and_forth_where_both_are_timed_in_turns(
     make_machine, configs, make_trial, make_measurement
 ):
-    """What is not timed in turns has all its steps in a row, and what runs out of memory is measured once."""
+    """A config that is not timed in turns has all its steps in a row; one that runs out of memory is measured once."""
     machine = make_machine(0.9)
     try_first(machine, configs, make_trial)
     first, order = configs[0], [config for config, _ in machine.measured]

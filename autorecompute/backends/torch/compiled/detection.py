@@ -162,6 +162,9 @@ def detect_compiled(model: Module, args: Sequence[Any], kwargs: Mapping[str, Any
 
     It is run forward once without the compiler, which keeps no more than one block's activations, and traced once. The
     graph of that is cut as the compiler would cut it under each plan.
+
+    Raises:
+        RefusalError: Nothing of it can be recomputed.
     """
     original = original_of(model)
     for refusal in (*refusals_of_compiled(model), *refusals_of_model(original)):

@@ -294,6 +294,7 @@ class FakeSteps:
 
     Args:
         units: Paths of the model's units, which the events tell apart.
+        values: Values that modules looked at in the probe.
 
     Attributes:
         has_loss: True if the model of the last step returned a loss, or a number with a gradient.

@@ -44,6 +44,7 @@ class Results:
         def note(_module: Module, _args: Any, result: Any) -> None:
             self._inside += _samples_in(result)
 
+        self._stop()
         self._hooks = [child.register_forward_hook(note) for root in roots for child in root.children()]
 
     def note(self, result: Any) -> None:
@@ -55,13 +56,17 @@ class Results:
         if not self._hooks:
             return False
         references = self._returned or self._inside
-        for hook in self._hooks:
-            hook.remove()
-        self._returned, self._inside, self._hooks, self.is_looking = [], [], [], True
+        self._stop()
+        self.is_looking = True
         try:
             return mixes_samples(loss, [one for reference in references if (one := reference()) is not None])
         finally:
             self.is_looking = False
+
+    def _stop(self) -> None:
+        for hook in self._hooks:
+            hook.remove()
+        self._returned, self._inside, self._hooks = [], [], []
 
 
 def _samples_in(result: Any) -> Iterator[weakref.ref[Tensor]]:

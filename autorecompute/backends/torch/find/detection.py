@@ -153,6 +153,9 @@ def detect(model: Module, args: Sequence[Any], kwargs: Mapping[str, Any], calls:
 
     Nothing may be switched on in it. It is run forward, which keeps no more than one unit's activations and leaves no
     trace.
+
+    Raises:
+        RefusalError: Nothing can.
     """
     for refusal in refusals_of_model(model):
         raise refusal

@@ -107,7 +107,11 @@ def is_replaced() -> bool:
 
 
 def prepare(model: Module) -> None:
-    """Have a model that is about to train keep what its checkpoints would have sent to the host, too."""
+    """Have a model that is about to train keep what its checkpoints would have sent to the host, too.
+
+    Raises:
+        OwnCheckpointingError: it is compiled.
+    """
     if has_compiled(model):
         raise OwnCheckpointingError(COMPILED)
     plain = functools.partial(torchs.checkpoint, use_reentrant=False)
@@ -117,7 +121,11 @@ def prepare(model: Module) -> None:
 
 
 def require_off(refusals: Iterable[RefusalError]) -> None:
-    """Check that nothing is left of the script's own checkpointing."""
+    """Check that nothing is left of the script's own checkpointing.
+
+    Raises:
+        OwnCheckpointingError: a probe was refused a place for it.
+    """
     for refusal in refusals:
         if refusal.reason is Reason.OWN_CHECKPOINT:
             raise OwnCheckpointingError(STILL_ON.format(place=refusal.place or "The model"))

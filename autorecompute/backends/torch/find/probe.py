@@ -88,6 +88,7 @@ class Probe(TorchDispatchMode):  # type: ignore[misc]
 
     Args:
         model: The model; nothing of ours may be on in it.
+        units: Paths of its units.
         visit: Called when a unit, and at the end the model, has returned, with this, the call and its result.
             What it saved can still be read from the nodes of the graph.
         compiled: Paths of compiled parts, which are left as they are.
@@ -95,6 +96,7 @@ class Probe(TorchDispatchMode):  # type: ignore[misc]
         refuses_caches: Leaves modules alone that are given a key-value cache, whatever it holds.
 
     Attributes:
+        batch: Samples in the batch.
         calls: All calls in the order in which they began.
         saved: Storages that would have been saved, by their numbers; parameters and buffers are left out.
         given: Those that modules were given, likewise.
@@ -103,6 +105,7 @@ class Probe(TorchDispatchMode):  # type: ignore[misc]
         masks: Storages that were filled with zeros and ones by chance, as the mask of a dropout is.
         recorded: The operator that made each node, by the number of the node; none where it cannot be called again.
         refused: Modules that are left as they are, by path.
+        values: The values that modules looked at.
         heads: The heads whose logits it saw go into a loss, or be returned.
         checkpointed: Paths of the modules that the script checkpoints itself, or would if that were not replaced, in
             the order of their calls. Where it checkpoints a function that calls none, the module that does so.
@@ -150,6 +153,9 @@ class Probe(TorchDispatchMode):  # type: ignore[misc]
         """Run the forward pass of a training step with these arguments, and return this with what was seen.
 
         Training goes on bit for bit as if it had not been run.
+
+        Raises:
+            RefusalError: Nothing of the model can be recomputed.
         """
         self.batch = observe_batch([*args, *kwargs.values()])
         with untouched(self._model), self._intercepted(), torch.enable_grad():

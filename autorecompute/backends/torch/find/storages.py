@@ -157,6 +157,9 @@ class Values:
 
         One that runs in a backward pass alone was not seen. It is taken to write gradients where it is told, and to
         return nothing that anybody reads.
+
+        Raises:
+            LookupError: it gave nothing for them.
         """
         known = self._given.get((function, *_forms_of(arguments)))
         if known is not None:
@@ -168,7 +171,11 @@ class Values:
         return empty[0] if len(empty) == 1 else tuple(empty) or None
 
     def next(self, function: Any) -> Any:
-        """Return the recorded value for an operator that looks now."""
+        """Return the recorded value for an operator that looks now.
+
+        Raises:
+            LookupError: Nothing was recorded.
+        """
         path = self._stack[-1]
         recorded = self._recorded[path].get(function, []) if path in self._recorded else []
         place = self._read[path][function] if path is not None else 0

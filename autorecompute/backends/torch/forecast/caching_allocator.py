@@ -239,7 +239,11 @@ WITHOUT_EFFECT = frozenset(
 
 
 def settings_in(environment: Mapping[str, str]) -> dict[str, Any]:
-    """Parse ``PYTORCH_ALLOC_CONF``, once ``PYTORCH_CUDA_ALLOC_CONF``: what :class:`CachingAllocator` takes by name."""
+    """Parse ``PYTORCH_ALLOC_CONF``, once ``PYTORCH_CUDA_ALLOC_CONF``: what :class:`CachingAllocator` takes by name.
+
+    Raises:
+        SetupError: it sets what is not modelled, or PyTorch would refuse it.
+    """
     name = next((name for name in ALLOCATOR_VARIABLES if environment.get(name)), ALLOCATOR_VARIABLES[0])
     pairs = (part.partition(":") for part in environment.get(name, "").split(",") if part.strip())
     options = {option.strip(): value.strip() for option, _, value in pairs}

@@ -90,6 +90,7 @@ class CompiledPeaks(PeakForecaster):
     """Peaks of a compiled model, from its joint graph.
 
     Args:
+        peaks: Peaks of no choice and of single ones.
         base_bytes: Bytes that the process holds between two steps.
         batch: Samples of these peaks.
     """

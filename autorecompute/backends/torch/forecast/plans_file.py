@@ -59,7 +59,11 @@ class PlansFile:
 
 
 def read_plans_file(file: Path) -> PlansFile:
-    """Read a plans file."""
+    """Read a plans file.
+
+    Raises:
+        UsageError: it cannot be read, or is none.
+    """
     if file.exists() and not file.is_file():  # a pipe would be waited for
         raise UsageError(f"{shown(file)} is no file of plans but something else. Emit it again from its study.")
     try:
@@ -85,7 +89,11 @@ def read_plans_file(file: Path) -> PlansFile:
 
 
 def requested(environment: Mapping[str, str]) -> PlansFile | None:
-    """Read the plans file that the variable names; return ``None`` where the variable names none."""
+    """Read the plans file that the variable names; return ``None`` where the variable names none.
+
+    Raises:
+        UsageError: the file cannot be read, or is none.
+    """
     named = environment.get(VARIABLE, "")
     return read_plans_file(Path(named)) if named else None
 

@@ -238,7 +238,7 @@ def test_for_any_graph_what_is_foretold_is_what_its_own_run_counts(draw_graph, l
 
 
 def test_a_blueprint_is_drawn_from_none_and_all_on_in_the_order_of_a_step_with_recompute(layers):
-    """Where ORT has another order without recompute, that one says nothing of all others."""
+    """An order that ORT has without recompute alone says nothing of all others."""
     plain, full = layers.run(), layers.run(layers.space.all_on)
     *first, last, next_to_last = plain.operations
     swapped = dataclasses.replace(plain, operations=(*first, next_to_last, last))

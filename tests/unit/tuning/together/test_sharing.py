@@ -1,4 +1,4 @@
-"""What several tunings of one study have from each other, and how each of them ends."""
+"""Several tunings of one study use each other's trials, and each of them ends."""
 
 import dataclasses
 import fcntl
