@@ -61,7 +61,7 @@ def hand_out(folder: StudyFolder, result: Result) -> Emission:
     best = require_best(result)
     if not is_confirmed_here(folder, best):
         raise UsageError(describe_unconfirmed(folder.name))
-    rendered = registry.render(best.config, best.knobs, result.versions, folder.best)
+    rendered = registry.render(best.config, best.knobs, result.versions, folder.best, best.lengths)
     if missing := stale(rendered.files):
         require_plain(folder)
         write_files(missing)

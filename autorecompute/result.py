@@ -20,7 +20,7 @@ from autorecompute.figures import (
     format_relative,
 )
 from autorecompute.measurement import GradientCheck, Outcome, Prediction
-from autorecompute.plans import Config
+from autorecompute.plans import Config, Lengths
 from autorecompute.ranges import (
     Batch,
     Bytes,
@@ -34,7 +34,7 @@ from autorecompute.ranges import (
     require_versions,
 )
 from autorecompute.training_job import CHECKPOINTING, KEPT, Device
-from autorecompute.units import format_count
+from autorecompute.units import format_bytes, format_count
 
 if TYPE_CHECKING:
     from collections.abc import MutableMapping
@@ -75,6 +75,25 @@ def describe_batch(batch: int, passes: int | None) -> str:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
+class Bucket:
+    """A config for batches that are shorter than the longest."""
+
+    length: Annotated[PositiveCount, "Tokens that a sample has at most."]
+    config: Annotated[Config, "What it recomputes."]
+    description: Annotated[str, "The same in a few words."]
+    peak_bytes: Annotated[PositiveBytes, "Peak of its trial at this length."]
+    speedup: Annotated[Ratio, "Throughput over that of the longest's config at this length."]
+
+    @property
+    def sentence(self) -> str:
+        """Return the same in a line."""
+        return (
+            f"up to {self.length} tokens: {self.description}, {self.speedup:.2f}x the longest's config, "
+            f"peak {format_bytes(self.peak_bytes)}"
+        )
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
 class Best:
     """The config to train with."""
 
@@ -96,7 +115,20 @@ class Best:
     losses: Annotated[tuple[float, ...], "Losses of the confirming run's timed steps."] = ()
     gradients: Annotated[GradientCheck | None, "Gradient check; ``None`` where nothing is recomputed."] = None
     knobs: Annotated[tuple[str, ...], "Names of the other settings that are on."] = ()
+    longest: Annotated[PositiveCount | None, "Tokens of the longest sample, where that was given."] = None
+    buckets: Annotated[tuple[Bucket, ...], "Configs of shorter batches, the shortest first."] = ()
     confirmed: Annotated[bool, "Whether a fresh process under nothing but what is emitted gave these figures."]
+
+    @property
+    def lengths(self) -> Lengths | None:
+        """Return the config of each length; ``None`` where one is for all."""
+        if self.longest is None or not self.buckets:
+            return None
+        return Lengths(
+            batch=self.batch,
+            ends=(*(bucket.length for bucket in self.buckets), self.longest),
+            configs=(*(bucket.config for bucket in self.buckets), self.config),
+        )
 
     @property
     def size(self) -> str:

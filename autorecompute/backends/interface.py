@@ -15,7 +15,7 @@ if TYPE_CHECKING:
 
     from autorecompute.measurement import GradientCheck, Outcome
     from autorecompute.memory import MemoryModel, PeakForecaster, StepProfile, StepProfiles
-    from autorecompute.plans import Offer, Space
+    from autorecompute.plans import Lengths, Offer, Space
 
 
 class Listener(Protocol):
@@ -30,6 +30,7 @@ class Listener(Protocol):
     replaces_checkpointing: bool  # the checkpoints that the script makes itself are to be switched off
     is_surveyed: bool  # an earlier process of the script has told what its steps take
     is_exact: bool  # nothing is to be offered that changes the order of a sum
+    longest: int | None  # the length that batches are to have, in tokens; ``None`` for the script's own
     is_trial: bool  # the process is there to be measured: its training leads nowhere
 
     def on_session(self, detect: Callable[[], Detection]) -> Config:
@@ -103,9 +104,17 @@ class ControllerBackend(Protocol):
     """Makes a memory model from profiled steps; ``None`` of a system that profiles none, and has :meth:`memory_of`."""
 
     def render(
-        self, config: Config, *, knobs: Collection[str] = (), versions: Mapping[str, str], folder: Path
+        self,
+        config: Config,
+        *,
+        knobs: Collection[str] = (),
+        versions: Mapping[str, str],
+        folder: Path,
+        lengths: Lengths | None = None,
     ) -> Emission:
         """Render the config and the knobs of these names for these versions; files go into the folder.
+
+        With ``lengths`` batches of other lengths get configs of their own.
 
         ``SetupError``: these versions read no config of this form. ``UsageError``: it cannot be written for them, or
         there is no knob of one of these names.
@@ -137,6 +146,12 @@ class ControllerBackend(Protocol):
 
     def memory_of(self, detection: Detection) -> MemoryModel | None:
         """Return a memory model of every config from a detection alone; ``None`` where it tells nothing."""
+
+    def memory_by_length(self, detection: Detection) -> Mapping[int, MemoryModel] | None:
+        """Return memory models of shorter batches than the one that was detected, by their lengths in tokens.
+
+        ``None`` of a system whose batches cannot be given another length.
+        """
 
     def peaks_of(self, detection: Detection) -> PeakForecaster | None:
         """Return peaks to begin a search with, where nothing is a model of all memory; ``None`` if nothing is known."""
@@ -177,6 +192,9 @@ class WorkerBackend(Protocol):
         """Have the model receive so many samples of each batch from now on; ``False`` where that cannot be."""
         del batch
         return False
+
+    def give_length(self, length: int) -> None:
+        """Have the script receive batches of this length, in tokens, from the next one that is drawn on."""
 
     def lacking_memory(self, config: Config) -> str | None:
         """Run the step at hand with a config beside the training, and say what ran out of memory; empty where it fits.

@@ -8,7 +8,7 @@ import sys
 from typing import TYPE_CHECKING, Any, cast
 
 from autorecompute.errors import OwnCheckpointingError, SetupError
-from autorecompute.plans import Config
+from autorecompute.plans import Config, Lengths
 from autorecompute.startup.sitecustomize import ImportWatch, watch_for
 from autorecompute.units import printable
 
@@ -199,9 +199,11 @@ def find_card(text: str) -> str | None:
     return cast("str | None", _load(plain_name(), "controller").find_card(text))
 
 
-def render(config: Config, knobs: Collection[str], versions: Mapping[str, str], folder: Path) -> Emission:
+def render(
+    config: Config, knobs: Collection[str], versions: Mapping[str, str], folder: Path, lengths: Lengths | None = None
+) -> Emission:
     """Render a config for an unmodified script, with the knobs of these names; derived each time, stored nowhere."""
-    return backend_of(versions).render(config, knobs=knobs, versions=versions, folder=folder)
+    return backend_of(versions).render(config, knobs=knobs, versions=versions, folder=folder, lengths=lengths)
 
 
 def apply_plans(model: Any, plans: str | os.PathLike[str] | None) -> None:

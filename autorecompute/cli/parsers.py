@@ -178,6 +178,7 @@ def asked_job(args: argparse.Namespace) -> Job:
         backend=args.backend,
         replaces_checkpointing=args.replace_checkpointing,
         is_exact=args.exact,
+        longest=getattr(args, "longest", None),  # of the verbs that train with every batch, none
     )
 
 
@@ -271,6 +272,12 @@ def _add_tune(verbs: Any) -> None:
         help="with --global-batch: the script's flag that takes the passes of a step (default: the one it has)",
     )
     _add_limit_and_study(parser)
+    parser.add_argument(
+        "--longest",
+        type=_positive,
+        metavar="TOKENS",
+        help="tune for batches of every length up to this one: the config of the longest, and faster ones for shorter",
+    )
     parser.add_argument(
         "--storage",
         metavar="URL",

@@ -5,6 +5,7 @@ Knows nothing of torch, processes or backends.
 
 from __future__ import annotations
 
+import bisect
 import functools
 import hashlib
 import json
@@ -15,7 +16,7 @@ from typing import TYPE_CHECKING, Annotated, Self
 
 from autorecompute.errors import UsageError
 from autorecompute.files import open_named, shown
-from autorecompute.ranges import PRIVATE, AnyBytes, Bytes, Count, Ratio
+from autorecompute.ranges import PRIVATE, AnyBytes, Batch, Bytes, Count, PositiveCount, Ratio
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Sequence
@@ -253,6 +254,35 @@ class Offer:
 FEW_PLANS = 2  # up to so many plans a config is named by what it has, or by what it lacks
 SHOWN_DIGITS = 6  # digits of a config's hash that people are shown
 NONE, ALL_ON = "none", "all_on"  # the presets that every space has
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Lengths:
+    """A config for each length of a batch.
+
+    Attributes:
+        batch: Samples of the batches that it holds for; those with more get the last config.
+        ends: Lengths in tokens, in ascending order.
+        configs: For each the config of batches that are no longer.
+    """
+
+    batch: Batch
+    ends: tuple[PositiveCount, ...]
+    configs: tuple[Config, ...]
+
+    def __post_init__(self) -> None:
+        if not self.ends or len(self.ends) != len(self.configs) or list(self.ends) != sorted(set(self.ends)):
+            raise ValueError("has no config for each of some lengths in ascending order")
+
+    @property
+    def longest(self) -> int:
+        """Return the longest length that was tuned for."""
+        return self.ends[-1]
+
+    def config_for(self, batch: int, length: int) -> Config:
+        """Return the config of a batch: that of the longest where it has more samples, or is longer than all."""
+        place = bisect.bisect_left(self.ends, length) if batch <= self.batch else len(self.ends)
+        return self.configs[min(place, len(self.ends) - 1)]
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -212,7 +212,15 @@ def describe_short(result: Result) -> str:
 def answer_sentences(result: Result, trials: Sequence[Trial]) -> list[str]:
     """Return the answer's speed, the verdict, and how sure it is, a sentence each."""
     speed = [f"speed: {result.headline}"] if result.headline else []
-    return [*speed, f"verdict: {result.verdict_sentence}", *circumstances(result), *certainties(result, trials)]
+    verdict = f"verdict: {result.verdict_sentence}"
+    return [*speed, verdict, *_describe_lengths(result.best), *circumstances(result), *certainties(result, trials)]
+
+
+def _describe_lengths(best: Best | None) -> list[str]:
+    """Return for which lengths of a batch the answer holds, a sentence each."""
+    if best is None or best.longest is None:
+        return []
+    return [*(bucket.sentence for bucket in best.buckets), f"up to {best.longest} tokens: {best.description}"]
 
 
 EARLY_ENDS = {

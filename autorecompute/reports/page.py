@@ -194,7 +194,7 @@ def _tell_answer(result: Result, parts: Sequence[Part], folder: StudyFolder) -> 
     if best is not None and not is_confirmed_here(folder, best):
         told["remarks"] = [describe_unconfirmed(result.study)]
     elif best is not None:
-        rendered = render(best.config, best.knobs, result.versions, folder.best)
+        rendered = render(best.config, best.knobs, result.versions, folder.best, best.lengths)
         told["run"], told["exports"] = answer.run_command(result, folder), answer.exports(rendered)
         told["remarks"] = [*answer.remarks(result, rendered), *([answer.NOT_OUR_COMMAND] if folder.is_imported else [])]
     return told

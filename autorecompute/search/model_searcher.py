@@ -112,6 +112,19 @@ class ModelSearcher(Searcher):
         costs = np.array([cost_of(config) for config in configs]) if cost_of is not None else 1.0
         return self._most_worth_a_trial(trials, claimed, surrogate, costs)
 
+    def fastest(self) -> Config | None:
+        """Return the config that should be fastest of those whose forecast holds the limit; ``None`` where none does.
+
+        Of trials only prior ones are known.
+        """
+        peaks = self._candidates.simulated.peak_bytes + self._base_bytes
+        surrogate = self._learn(())
+        steps = np.where(peaks <= self._limit_bytes, surrogate.step, math.inf)
+        if (plain := self._candidates.places.get(Config())) is not None and math.isfinite(steps[plain]):
+            return Config()
+        place = int(steps.argmin())
+        return self._candidates.config(place) if math.isfinite(steps[place]) else None
+
     def note_peak(self, config: Config, peak_bytes: int) -> None:
         """Learn a peak that a whole step on fake tensors tells: those of other configs are off in the same way."""
         self._noted[config] = peak_bytes

@@ -282,6 +282,7 @@ class Bench:
             replaces_checkpointing=self._job.replaces_checkpointing,
             is_surveyed=self._surveyed,
             is_exact=self._job.is_exact,
+            longest=self._job.longest,
             step_samples=self._job.step_samples(batch),
         )
 
@@ -329,7 +330,7 @@ class Bench:
 
     def _note_pace(self, measurement: Measurement, effort: Effort) -> None:
         self._has_measured = True
-        if effort.batch is not None:
+        if effort.batch is not None or effort.length is not None:
             return
         self._pace = self._pace or measurement.median_step_seconds
 

@@ -33,6 +33,7 @@ class Effort:
         profiles: True if the last step is profiled, which takes time of its own.
         batch: Samples a forward instead of the target batch, on a bench that can change it.
         looks_at_loss: True if it is to be told whether the loss is one of the whole batch.
+        length: Tokens of a sample instead of the longest.
     """
 
     warmup: int = 2
@@ -40,6 +41,7 @@ class Effort:
     profiles: bool = False
     batch: int | None = None
     looks_at_loss: bool = False
+    length: int | None = None
 
     @property
     def watched_steps(self) -> int:
@@ -56,6 +58,7 @@ class Effort:
             profiles=self.profiles,
             batch=batch,
             looks_at_loss=self.looks_at_loss,
+            length=self.length,
         )
 
 
@@ -115,6 +118,7 @@ class Job:
         ranks: Number of ranks as one of which it trains on them, without the others; 0 for the script as it is.
         replaces_checkpointing: True if the checkpoints that the script makes itself are switched off.
         is_exact: True if nothing is offered that changes the order of a sum.
+        longest: Tokens of the longest sample that the training will see; ``None`` where the script's batches tell.
 
     Raises:
         UsageError: there is no such script, it is no Python, or the launcher cannot be read.
@@ -135,6 +139,7 @@ class Job:
     ranks: int = 0
     replaces_checkpointing: bool = False
     is_exact: bool = False
+    longest: int | None = None
 
     def __post_init__(self) -> None:
         if self.is_module:

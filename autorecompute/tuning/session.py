@@ -488,6 +488,7 @@ def default_name(job: Job, batch: int | str | None, limit_bytes: int | None, gra
     parts += [job.backend] if job.backend != AUTO else []
     parts += [REPLACE_CHECKPOINTING] if job.replaces_checkpointing else []
     parts += ["--exact"] if job.is_exact else []
+    parts += ["--longest", job.longest] if job.longest is not None else []
     parts += ["--global-batch", job.global_batch, job.accumulation_flag] if job.global_batch is not None else []
     parts += [graph] if graph else []
     tag = hashlib.sha256(json.dumps(parts).encode()).hexdigest()[:TAG_LENGTH]

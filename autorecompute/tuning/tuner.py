@@ -17,6 +17,7 @@ from autorecompute.tuning.budget import Task
 from autorecompute.tuning.context import device_lock
 from autorecompute.tuning.knob_search import try_knobs
 from autorecompute.tuning.ledger import Ledger
+from autorecompute.tuning.lengths import tune_lengths
 from autorecompute.tuning.race import race_winner
 from autorecompute.tuning.trial_runner import TrialRunner
 from autorecompute.units import format_bytes
@@ -81,12 +82,20 @@ class Tuner:
                 with device_lock(self._context):
                     result = self._search_and_decide()
                 self._set_answer(result)
+            result = self._for_every_length(result)
+            self._set_answer(result)
             result = try_knobs(self._context, result, self._set_answer)
             if result.best is None:
                 raise NothingFitsError(self._explain_none(result))
             return result
         finally:
             self._ledger.close()
+
+    def _for_every_length(self, result: Result) -> Result:
+        if result.best is None or self._context.job.longest is None or result.best.longest is not None:
+            return result
+        with device_lock(self._context):
+            return tune_lengths(self._context, self._ledger.trials, result)
 
     def _open_study(self) -> Result | None:
         """Detect the problem, and take over what this study or a similar one knows of it; the answer if known."""

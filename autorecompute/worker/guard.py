@@ -200,6 +200,7 @@ class Guard:
     fake_card: str | None = None
     fake_ranks = 0
     is_trial = is_surveyed = False
+    longest: int | None = None
 
     def __init__(self, agent: TrainingAgent, say: Say, *, is_first: bool = True) -> None:
         self._agent, self._backend = agent, agent.backend

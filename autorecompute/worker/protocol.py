@@ -108,6 +108,7 @@ class Order:
         batch: Samples that each forward must receive from now on; ``None`` for as many as until now. A DataLoader that
             may be overridden gives them, or what calls the model does.
         looks_at_loss: True if it is to be told whether the loss is one of the whole batch.
+        length: Tokens that each sample is to have from now on; ``None`` for as many as until now.
     """
 
     config: Config
@@ -116,6 +117,7 @@ class Order:
     profiles: bool = False
     looks_at_loss: bool = False
     batch: int | None = None
+    length: int | None = None
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -184,6 +186,7 @@ class Settings:
         ranks: Number of ranks of which the script trains on them as one, without the others; 0 for a script as it is.
         is_surveyed: True if an earlier process of the script has told what its steps take; this one runs none for it.
         step_samples: Samples of a whole step, over all its passes and ranks; ``None`` for as many as the script makes.
+        longest: Tokens that each sample is to have; ``None`` for as many as the script gives.
         tuner: The controller's process, whose descendants are not others; ``None`` for this process alone.
         search: The search that the first rank starts beside itself; ``None`` where there is a controller already.
         tuning_steps: The most steps that trials may take, for a progress bar; 0 shows none.
@@ -203,6 +206,7 @@ class Settings:
     is_surveyed: bool = False
     is_exact: bool = False
     step_samples: int | None = None
+    longest: int | None = None
     tuner: int | None = None
     search: SearchRequest | None = None
     tuning_steps: int = 0

@@ -52,7 +52,8 @@ def takes_turns(detection):
     return False
 
 
-def render(config, *, knobs=(), versions, folder):
+def render(config, *, knobs=(), versions, folder, lengths=None):
+    del lengths
     text = versions.get(NAME, "")
     if not text.split(".")[0].isdecimal() or int(text.split(".")[0]) < OLDEST_VERSION:
         raise SetupError(f"Fake {text or '(unknown)'} reads no plans. Install fake {OLDEST_VERSION}.")
@@ -112,6 +113,10 @@ def peaks_of(detection):
 
 
 def memory_of(detection):
+    del detection
+
+
+def memory_by_length(detection):
     del detection
 
 

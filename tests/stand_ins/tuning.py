@@ -41,7 +41,7 @@ class Tuning:
 
     effort = Effort(warmup=2, steps=5)
 
-    def __init__(self, root, bench, name="bert", *, shared=None, **changes):
+    def __init__(self, root, bench, name="bert", *, shared=None, longest=None, **changes):
         script = root / "train.py"
         script.touch()
         self.bench, self.watcher = bench, Watcher()
@@ -50,7 +50,7 @@ class Tuning:
         asked = {"limit_bytes": 600 * MIB, "max_trials": 40, "timeout_seconds": None, "batch": 32, "sampler": "greedy"}
         # Whatever may be gained pays for a training without end, however fast the machine of the test is.
         settings = TuningSettings(effort=self.effort, **{"training_seconds": math.inf, **asked, **changes})
-        job = Job(script=script, batch_flag="--bs")
+        job = Job(script=script, batch_flag="--bs", longest=longest)
         self.context = TuningContext(
             job=job, bench=bench, folder=self.folder, settings=settings, progress=self.watcher, shared=shared
         )

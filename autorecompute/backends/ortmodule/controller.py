@@ -24,7 +24,7 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
 
     from autorecompute.memory import MemoryModel, StepProfiles
-    from autorecompute.plans import Space
+    from autorecompute.plans import Lengths, Space
     from autorecompute.training_job import Detection
 
 NAME = "ortmodule"
@@ -437,13 +437,21 @@ HINTS = (
 )
 
 
-def render(config: Config, *, knobs: Collection[str] = (), versions: Mapping[str, str], folder: Path) -> Emission:
+def render(
+    config: Config,
+    *,
+    knobs: Collection[str] = (),
+    versions: Mapping[str, str],
+    folder: Path,
+    lengths: Lengths | None = None,
+) -> Emission:
     """Render the config and the knobs of these names; nothing where neither changes anything.
 
     Raises:
         SetupError: that version of ONNX Runtime reads no config of this form.
         UsageError: the config cannot be written for it, or there is no knob of one of these names.
     """
+    del lengths  # none is tuned here
     plans_file = folder.absolute() / PLANS_FILE
     level, plans = give(config, versions.get("onnxruntime", ""), plans_file)
     if strangers := sorted(set(knobs) - {knob.name for knob in KNOBS}):
@@ -494,7 +502,7 @@ def nothing(_asked: object) -> None:
     """Return nothing: variables do not say that nobody measured them, and memory is known from profiled steps alone."""
 
 
-planned = memory_of = peaks_of = nothing
+planned = memory_of = memory_by_length = peaks_of = nothing
 
 
 def memory_model(space: Space, small: StepProfiles) -> MemoryModel:

@@ -22,7 +22,7 @@ if TYPE_CHECKING:
     from pathlib import Path
 
     from autorecompute.memory import MemoryModel, PeakForecaster
-    from autorecompute.plans import Plan
+    from autorecompute.plans import Lengths, Plan
     from autorecompute.training_job import Detection
 
 
@@ -174,7 +174,14 @@ STATES = 2
 """Tensors of its size that an optimizer holds for each parameter, as a rule: Adam's. The first trial tells."""
 
 
-def render(config: Config, *, knobs: Collection[str] = (), versions: Mapping[str, str], folder: Path) -> Emission:
+def render(
+    config: Config,
+    *,
+    knobs: Collection[str] = (),
+    versions: Mapping[str, str],
+    folder: Path,
+    lengths: Lengths | None = None,
+) -> Emission:
     """Render the config, with the allocator that it was measured with.
 
     Raises:
@@ -183,7 +190,7 @@ def render(config: Config, *, knobs: Collection[str] = (), versions: Mapping[str
     if knobs:
         raise UsageError(f"This autorecompute knows no setting '{min(knobs)}'. Tune again without --knobs.")
     variables = allocator_of(versions)
-    content = _plans_file(config, versions)
+    content = replace(_plans_file(config, versions), lengths=lengths)
     if content.does_nothing:
         return Emission(variables=variables)
     file = folder.absolute() / PLANS_FILE
@@ -347,6 +354,11 @@ def peaks_of(detection: Detection) -> PeakForecaster | None:
 def memory_of(detection: Detection) -> TorchMemoryModel | None:
     """Return the memory of every config; ``None`` where no step could be run on fake tensors."""
     return TorchMemoryModel.of(detection)
+
+
+def memory_by_length(detection: Detection) -> Mapping[int, MemoryModel]:
+    """Return the memory of shorter batches than the one that was detected, by their lengths in tokens."""
+    return TorchMemoryModel.by_length(detection)
 
 
 def rough_memory_of(detection: Detection) -> MemoryModel | None:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import functools
+import logging
 import os
 import platform
 import weakref
@@ -42,15 +43,15 @@ from autorecompute.backends.torch.find.structure import is_sharded
 from autorecompute.backends.torch.forecast.cards import machine_of
 from autorecompute.backends.torch.forecast.forecast import TorchMemoryModel
 from autorecompute.backends.torch.forecast.plans_file import requested
-from autorecompute.backends.torch.forecast.records import COMPILED, FROZEN, TorchDetection, describe_own
+from autorecompute.backends.torch.forecast.records import COMPILED, FROZEN, StepsAtLength, TorchDetection, describe_own
 from autorecompute.backends.torch.switch import applying
 from autorecompute.backends.torch.switch.applying import Roots, Tuned, to_alike
-from autorecompute.backends.torch.switch.logits import Logits
+from autorecompute.backends.torch.switch.lengths import GivenLength, at_length, call_with_gradients
 from autorecompute.errors import ScriptError, first_line
 from autorecompute.measurement import UNCOMPARED
 from autorecompute.meters.host import HostMeter
 from autorecompute.plans import Config
-from autorecompute.plans.savings import BATCH
+from autorecompute.plans.savings import BATCH, SEQUENCE
 from autorecompute.training_job import CHECKPOINTING, KEPT, REPLACED, Detection, allocator_of_plans, read_allocator
 from autorecompute.units import MIB
 
@@ -68,6 +69,9 @@ if TYPE_CHECKING:
     from autorecompute.memory import Machine
 
     Survey = tuple[Steps | None, str]  # what steps take, or why nobody can tell
+
+
+_LOG = logging.getLogger(__name__)
 
 
 def surveyed(root: Module, survey: Callable[[], Survey]) -> tuple[Survey, int]:
@@ -125,6 +129,8 @@ class TorchBackend(WorkerBackend):
         ] = {}  # the most bytes held, and numbers given, where a step fitted
         self._told: tuple[str, ...] = ()
         self._results = Results()
+        self._given: GivenLength | None = None
+        self._by_length: tuple[StepsAtLength, ...] = ()
 
     def install(self, listener: Listener) -> None:
         """Follow every optimizer that will be made, and the modules that they train."""
@@ -137,6 +143,8 @@ class TorchBackend(WorkerBackend):
             from autorecompute.backends.torch.fake.machine import pretend
 
             pretend(listener.fake_ranks)
+        if listener.longest is not None:
+            self._given = GivenLength(listener.longest)
         applying.ELSEWHERE.set()
         self._roots.install(listener.on_failure)
 
@@ -196,13 +204,8 @@ class TorchBackend(WorkerBackend):
 
         self._returns_loss = loss_in(result) is not None
         self._results.note(result)
-        for tensor in tensors_in(result):
-            if tensor.grad_fn is not None:  # a hook on a weight that is returned would stay there
-                # What hooks are on is made, and gradients come back to what logits are made of all the same.
-                hooked = tensor.terms[0].hidden if isinstance(tensor, Logits) else tensor
-                if hooked.requires_grad:
-                    hooked.register_hook(close)
-                waiting.add(close)  # until then, or until its graph is gone
+        if call_with_gradients(result, close):
+            waiting.add(close)  # until then, or until its graph is gone
         if root in self._tuned:
             self._calls = max(self._calls, len(waiting))
 
@@ -223,6 +226,11 @@ class TorchBackend(WorkerBackend):
             return False
         self._roots.samples = batch if batch < self._drawn else None
         return True
+
+    def give_length(self, length: int) -> None:
+        """Have every DataLoader serve batches of this length, in tokens, from the next one on."""
+        assert self._given is not None, "lengths are given where the longest is"
+        self._given.length = length
 
     def lacking_memory(self, config: Config) -> str | None:
         """Run the step at hand with a config beside the training, and say what ran out of memory; empty where it fits.
@@ -388,6 +396,8 @@ class TorchBackend(WorkerBackend):
         self._told = tuple(describe_own(tuned.found.checkpointed, is_replaced=is_replaced()))
         if torch.backends.cudnn.benchmark and next(root.parameters()).device.type == "cuda":
             self._told += (BENCHMARKS,)
+        if self._listener.longest is not None:
+            self._require_length(self._listener.longest, args, kwargs)
         told = surveyed(root, functools.partial(self._survey, root, tuned, args, kwargs))
         detection = self._detection_of(root, tuned, args, kwargs, told)
         self._later = TorchMemoryModel.of(detection) if self._frozen else None
@@ -411,6 +421,7 @@ class TorchBackend(WorkerBackend):
             trained_bytes=sum(one.nbytes for one in root.parameters() if one.requires_grad),
             by_blocks=compiles and not is_compiled(root),
             is_thawed=bool(self._frozen),
+            by_length=self._by_length,
         )
         device = describe_device(next(root.parameters()).device)
         has_own = is_replaced() or found.checkpointed
@@ -436,12 +447,39 @@ class TorchBackend(WorkerBackend):
             return None, reason
         if self._listener.is_surveyed and not self._frozen:  # whose later steps are forecast in this process
             return None, "an earlier process has told"
-        script = self._script(root, observe_batch([*args, *kwargs.values()]), args, kwargs)
+        batch = observe_batch([*args, *kwargs.values()])
+        script = self._script(root, batch, args, kwargs)
         try:
             steps = survey_steps(root, tuned.found, tuned.board, script, self._stands_for)
         except Exception as error:  # noqa: BLE001  (the model's own code runs there on tensors without values)
             return None, f"the model cannot be run on fake tensors ({first_line(error)})"
+        if self._listener.longest is not None and self._calls == 1:  # of several calls each may have another length
+            self._by_length = tuple(self._survey_shorter(root, tuned, script, batch))
         return steps, ""
+
+    def _survey_shorter(self, root: Module, tuned: Tuned, script: Script, batch: int) -> Iterator[StepsAtLength]:
+        """Yield steps of shorter batches, as far as they can be run on fake tensors."""
+        longest = sizes_of(tensors_in((script.args, script.kwargs)), batch)[SEQUENCE]
+        for length in dict.fromkeys(int(longest * share) for share in SHORTER):
+            args, kwargs = at_length((tuple(script.args), dict(script.kwargs)), batch, length)
+            shorter = replace(script, args=args, kwargs=kwargs)
+            try:
+                yield StepsAtLength(length=length, steps=survey_steps(root, tuned.found, tuned.board, shorter))
+            except Exception as error:  # noqa: BLE001  (the model's own code runs there on tensors without values)
+                _LOG.debug("no step of %d tokens can be run: %s", length, error)
+
+    def _require_length(self, longest: int, args: Sequence[Any], kwargs: Mapping[str, Any]) -> None:
+        """Note where the model receives another length than its DataLoader served.
+
+        Raises:
+            ScriptError: no DataLoader serves its batches, or they have no length.
+        """
+        assert self._given is not None, "it is given where it was asked for"
+        size = sizes_of(tensors_in((args, kwargs)), observe_batch([*args, *kwargs.values()])).get(SEQUENCE)
+        if size is None or not self._given.has_served:
+            raise ScriptError(NO_LENGTH.format(longest=longest))
+        if size not in {longest, longest - 1}:  # a script may keep the last token for its labels
+            self._told += (f"the model receives {size} tokens of batches of {longest}: the script cuts them",)
 
     def _no_fakes(self, root: Module) -> str:
         """Return why no step of the model is run on fake tensors; empty where one may be."""
@@ -499,6 +537,14 @@ class TorchBackend(WorkerBackend):
             else None,
         )
 
+
+SHORTER = (1 / 8, 1 / 4, 1 / 2, 3 / 4)
+"""Lengths of which steps are run on fake tensors, as shares of the longest."""
+
+NO_LENGTH = (
+    "--longest {longest} needs batches from a DataLoader, whose tensors count tokens in their second dimension. Leave "
+    "it out where the script makes its batches otherwise."
+)
 
 NEGLIGIBLE_BYTES = 32 * MIB
 """So much more or less is held from one step to the next, by a loss that is kept or a batch that was read ahead."""

@@ -26,7 +26,7 @@ from autorecompute.memory import (
     trace,
 )
 from autorecompute.plans import Choice, Config
-from autorecompute.plans.savings import BATCH
+from autorecompute.plans.savings import BATCH, SEQUENCE
 
 if TYPE_CHECKING:
     from collections.abc import Collection, Sequence
@@ -333,6 +333,16 @@ class TorchMemoryModel(MemoryModel):
             told=replace(told, machine=None) if roughly else told,
             likely_error=ROUGH_ERROR if roughly else LIKELY_ERROR,
         )
+
+    @classmethod
+    def by_length(cls, detection: Detection) -> dict[int, Self]:
+        """Return the models of shorter batches than the one that was detected, by their lengths in tokens."""
+        model, told = cls.of(detection), TorchDetection.of(detection).by_length
+        if model is None:
+            return {}
+        return {
+            one.length: replace(model, steps=one.steps, sizes={**model.sizes, SEQUENCE: one.length}) for one in told
+        }
 
     @property
     def dims(self) -> dict[str, int]:

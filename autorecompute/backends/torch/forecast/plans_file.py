@@ -7,9 +7,10 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+from autorecompute import codec
 from autorecompute.errors import UsageError
 from autorecompute.files import shown
-from autorecompute.plans import Config
+from autorecompute.plans import Choice, Config, Lengths
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
@@ -23,6 +24,7 @@ LONGEST_NAME = 1000  # signs in the name of a model or in a choice, which messag
 
 _KEYS = frozenset({"format", "model", "torch", "plans"})
 UNMEASURED = "unmeasured"  # this key stands in the file of a config that was only planned, and is true
+LENGTHS = "lengths"  # configs for shorter batches, by their lengths in tokens
 REPLACES = "replaces_checkpointing"
 """So does this one where the checkpoints that the script makes itself are to be off."""
 
@@ -36,6 +38,7 @@ class PlansFile:
         torch: The version of torch that it was measured with; empty where nobody said.
         is_unmeasured: True if it was only planned: no step was run with it.
         replaces_checkpointing: True if it takes the place of the script's own checkpointing.
+        lengths: The configs of shorter batches, and ``config`` as that of the longest; ``None`` for one for all.
     """
 
     config: Config
@@ -43,6 +46,13 @@ class PlansFile:
     torch: str = ""
     is_unmeasured: bool = False
     replaces_checkpointing: bool = False
+    lengths: Lengths | None = None
+
+    @property
+    def choices(self) -> frozenset[Choice]:
+        """Return all choices that are switched on for some length."""
+        configs = () if self.lengths is None else self.lengths.configs
+        return self.config.choices.union(*(config.choices for config in configs))
 
     @property
     def does_nothing(self) -> bool:
@@ -55,6 +65,8 @@ class PlansFile:
         marks = {UNMEASURED: self.is_unmeasured, REPLACES: self.replaces_checkpointing}
         marked = {name: True for name, is_so in marks.items() if is_so}
         plain = {"format": FORMAT, **marked, "model": self.model, "torch": self.torch, "plans": self.config.texts}
+        if self.lengths is not None:
+            plain |= {LENGTHS: codec.to_plain(self.lengths)}
         return json.dumps(plain, indent=2) + "\n"
 
 
@@ -79,8 +91,14 @@ def read_plans_file(file: Path) -> PlansFile:
         raise UsageError(
             f"{shown(file)} is no file of plans that this autorecompute reads. Emit it again from its study."
         )
+    config = Config.parse(plain["plans"])
+    try:
+        lengths = codec.from_plain(plain[LENGTHS], Lengths) if LENGTHS in plain else None
+    except codec.UnreadableError as error:
+        raise UsageError(f"{shown(file)} {error}. Emit it again from its study.") from error
     return PlansFile(
-        config=Config.parse(plain["plans"]),
+        config=config,
+        lengths=lengths,
         model=plain["model"],
         torch=plain["torch"],
         is_unmeasured=UNMEASURED in plain,
@@ -102,7 +120,7 @@ def _is_ours(plain: Any) -> bool:
     marks = {UNMEASURED, REPLACES}
     if not isinstance(plain, dict) or any(plain.get(name, True) is not True for name in marks):
         return False
-    if plain.keys() - marks != _KEYS or plain["format"] != FORMAT:
+    if plain.keys() - marks - {LENGTHS} != _KEYS or plain["format"] != FORMAT:
         return False
     is_named = all(map(_is_name, (plain["model"], plain["torch"])))
     return is_named and isinstance(plain["plans"], list) and all(map(_is_name, plain["plans"]))

@@ -201,6 +201,14 @@ class Steps:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
+class StepsAtLength:
+    """Memory and work of steps whose batches are so many tokens long."""
+
+    length: PositiveCount
+    steps: Steps
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
 class OnCard:
     """Memory that PyTorch's allocator would hold on a card at the peak: in blocks that tensors have, and in all."""
 
@@ -245,6 +253,7 @@ class TorchDetection:
         compiled_peaks: For each plan of a compiled model; none where nobody knows.
         by_blocks: True if blocks are compiled, each kind once for all of them, and not the model as a whole.
         is_thawed: True if peaks are of a step that trains parameters which are frozen now.
+        by_length: Steps of shorter batches than the longest, where that was given.
     """
 
     refusals: tuple[str, ...] = ()
@@ -264,6 +273,7 @@ class TorchDetection:
     trained_bytes: Bytes = 0
     by_blocks: bool = False
     is_thawed: bool = False
+    by_length: tuple[StepsAtLength, ...] = ()
 
     @classmethod
     def of(cls, detection: Detection) -> Self:

@@ -30,6 +30,7 @@ from autorecompute.backends.torch.find.refusals import is_transformed, refusals_
 from autorecompute.backends.torch.find.structure import is_sharded
 from autorecompute.backends.torch.forecast.plans_file import PlansFile, read_plans_file, requested
 from autorecompute.backends.torch.switch.intercepting import around_of, can_be_intercepted, put_around, release
+from autorecompute.backends.torch.switch.lengths import ByLength
 from autorecompute.backends.torch.switch.rewriting import Rewrite
 from autorecompute.errors import UsageError
 from autorecompute.meters.host import peak_of_process
@@ -338,6 +339,8 @@ def apply_now(
     if wanted.replaces_checkpointing:
         own_checkpoints.require_off(tuned.found.refusals)
     _accept(wanted, tuned.board)
+    if wanted.lengths is not None:
+        tuned.board.by_length = ByLength(tuned.board, wanted.lengths)
     tuned.switch(wanted.config)
     return tuned
 
@@ -358,7 +361,7 @@ def _apply_compiled(wanted: PlansFile, model: Module) -> None:
 def _missing(wanted: PlansFile, board: Switchboard) -> list[str]:
     return sorted(
         str(choice)
-        for choice in wanted.config.choices
+        for choice in wanted.choices
         if choice.site not in board.sites or choice.option not in board.sites[choice.site].options
     )
 

@@ -64,6 +64,7 @@ class Switchboard:
 
     Attributes:
         heads: Those whose logits were made in chunks so far, by their paths.
+        by_length: Runs around the model's own calls, outside of all that is switched; ``None`` for nothing.
     """
 
     is_exact = True  # gradients on a CPU are those without recompute bit for bit
@@ -71,11 +72,13 @@ class Switchboard:
     def __init__(self, model: Module, sites: Iterable[Site], programs: Mapping[str, Program] | None = None) -> None:
         self.sites: Mapping[str, Site] = {site.name: site for site in sites}
         self._programs = programs or {}
-        paths = {path for site in self.sites.values() for path in site.occurrences}
+        paths = {"", *(path for site in self.sites.values() for path in site.occurrences)}
         # Whoever keeps the switches must not keep the model with them.
         self._modules = {path: weakref.ref(model.get_submodule(path)) for path in sorted(paths)}
         self._checkpoints: dict[tuple[str, str], Checkpoint] = {}
         self.heads: dict[str, Head] = {}
+        self.by_length: Around | None = None
+        self._is_trying = False
         self.check = RecomputeCheck(model)
         self._on: list[str] = []
         self.choices: frozenset[Choice] = frozenset()
@@ -147,11 +150,12 @@ class Switchboard:
     @contextlib.contextmanager
     def trying(self) -> Iterator[None]:
         """Have inside what is set on, for runs that are no steps of the training, and behind it what was on before."""
-        before = self.choices
+        before, was_trying, self._is_trying = self.choices, self._is_trying, True
         with self.check.paused():
             try:
                 yield
             finally:
+                self._is_trying = was_trying
                 self.set(before)
 
     def _arounds(self, effects: Iterable[Effect]) -> dict[str, list[Around]]:
@@ -171,7 +175,12 @@ class Switchboard:
             path: self._programs[path].around({site: self.check.watch(site, path) for site in sorted(sites)})
             for path, sites in dropped.items()
         }
-        return {path: [*([outer[path]] if path in outer else []), *inner[path]] for path in {*outer, *inner}}
+        arounds: dict[str, list[Around]] = {
+            path: [*([outer[path]] if path in outer else []), *inner[path]] for path in {*outer, *inner}
+        }
+        if self.by_length is not None and not self._is_trying:
+            arounds[""] = [self.by_length, *arounds.get("", ())]
+        return arounds
 
     def _head(self, path: str) -> Head:
         if path not in self.heads:

@@ -1,0 +1,170 @@
+"""Batches of every length: given to a script in trials, and followed by a config for each in its training."""
+
+from __future__ import annotations
+
+import functools
+import gc
+import logging
+import weakref
+from collections.abc import Mapping
+from typing import TYPE_CHECKING, Any
+
+import torch
+from torch import Tensor
+from torch.utils.data.dataloader import _BaseDataLoaderIter
+
+from autorecompute.backends.common import observe_batch, tensors_in, with_leaves
+from autorecompute.backends.torch.find.identity import sizes_of
+from autorecompute.backends.torch.switch.logits import Logits
+from autorecompute.plans.savings import SEQUENCE
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Sequence
+
+    from torch.nn import Module
+
+    from autorecompute.backends.torch.switch.switchboard import Switchboard
+    from autorecompute.plans import Config, Lengths
+
+
+_LOG = logging.getLogger("autorecompute")
+
+
+class GivenLength:
+    """Has every DataLoader of the process serve batches of one length, cut or continued.
+
+    Attributes:
+        length: The length of the batches that are served from now on.
+        has_served: True once a batch of that length was served.
+    """
+
+    def __init__(self, length: int) -> None:
+        self.length, self.has_served = length, False
+        serve = _BaseDataLoaderIter.__next__
+
+        @functools.wraps(serve)
+        def serve_at_length(iterator: Any) -> Any:
+            batch = serve(iterator)
+            values = _values_of(batch)
+            given = at_length(batch, observe_batch(values), self.length)
+            self.has_served |= given is not None
+            return batch if given is None else given
+
+        _BaseDataLoaderIter.__next__ = serve_at_length
+
+
+def _values_of(batch: Any) -> list[Any]:
+    if isinstance(batch, Mapping):
+        return list(batch.values())
+    return list(batch) if isinstance(batch, (tuple, list)) else [batch]
+
+
+def at_length(given: Any, samples: int, length: int) -> Any:
+    """Return the same structure with its sequences at another length; ``None`` where no tensor has one.
+
+    A longer sequence goes on with its first tokens, positions go on counting, and a mask goes on with ones.
+    """
+    size = sizes_of(tensors_in(given), samples).get(SEQUENCE)
+    if size is None:
+        return None
+
+    def resize(leaf: Any) -> Any:
+        if not isinstance(leaf, Tensor) or size == length:
+            return leaf
+        for dim in _sequences_of(leaf, samples, size):
+            leaf = leaf.narrow(dim, 0, length).contiguous() if length < size else _continued(leaf, dim, length)
+        return leaf
+
+    return with_leaves(given, resize)
+
+
+ROWS, MASK = 2, 4
+"""Dimensions of a tensor of tokens or their features, from ROWS to MASK - 1, and of a mask of attention."""
+
+
+def _sequences_of(tensor: Tensor, samples: int, size: int) -> list[int]:
+    """Return the dimensions of a tensor that count the tokens of a sequence of this size."""
+    shape = tuple(tensor.shape)
+    if tensor.layout is not torch.strided or tensor.is_nested or len(shape) < ROWS:
+        return []
+    if len(shape) == ROWS and shape == (size, size) and size != samples:
+        return [0, 1]
+    if len(shape) < MASK:
+        return [1] if shape[0] in {samples, 1} and shape[1] == size else []
+    is_mask = shape[1] == 1 or not tensor.is_floating_point()
+    return [dim for dim in (len(shape) - 2, len(shape) - 1) if is_mask and shape[dim] == size]
+
+
+def _continued(tensor: Tensor, dim: int, length: int) -> Tensor:
+    size = tensor.shape[dim]
+    if tensor.dim() == ROWS and not tensor.is_floating_point():
+        numbers = tensor.long()
+        if size > 1 and bool((numbers.diff(dim=1) == 1).all()):  # positions
+            counted = torch.arange(length, device=tensor.device, dtype=tensor.dtype)
+            return tensor[:, :1] + counted
+        if bool((numbers[:, 0] == 1).all()) and bool((numbers == (numbers != 0)).all()):  # a mask
+            return torch.cat([tensor, tensor[:, :1].expand(-1, length - size)], dim=1)
+    return tensor.index_select(dim, torch.arange(length, device=tensor.device) % size)
+
+
+def call_with_gradients(result: Any, call: Callable[[Tensor], None]) -> bool:
+    """Call a function once gradients come back to what a model returned; tell whether they may.
+
+    It is held as long as the graph that they go back through.
+    """
+    may_come = False
+    for tensor in tensors_in(result):
+        if tensor.grad_fn is not None:  # a hook on a weight that is returned would stay there
+            # What hooks are on is made, and gradients come back to what logits are made of all the same.
+            hooked = tensor.terms[0].hidden if isinstance(tensor, Logits) else tensor
+            if hooked.requires_grad:
+                hooked.register_hook(call)
+            may_come = True
+    return may_come
+
+
+class ByLength:
+    """Has each training call of a model run with the config for its length; an ``Around`` for the model.
+
+    A call whose backward pass is still to come keeps the config: what is made again in it is what was run.
+    """
+
+    def __init__(self, board: Switchboard, lengths: Lengths) -> None:
+        self._board, self._lengths = board, lengths
+        self._open: weakref.WeakSet[Callable[[Tensor], None]] = weakref.WeakSet()
+        self._told: set[str] = set()
+
+    def __call__(self, forward: Callable[..., Any], module: Module, /, *args: Any, **kwargs: Any) -> Any:
+        """Call the model, after a switch where its length needs another config than the last one."""
+        # What a backward pass runs again is a part of a call that has its config.
+        if not module.training or not torch.is_grad_enabled() or torch._C._current_autograd_node() is not None:
+            return forward(*args, **kwargs)
+        config = self._config_for(args, kwargs)
+        if config.choices != self._board.choices:
+            if self._open and not self._told:
+                gc.collect()  # a graph that nobody goes back through may lie in a circle
+            if not self._open:
+                self._board.set(config.choices)
+                return module.forward(*args, **kwargs)
+            self._tell("the model is called again before its backward pass, and keeps the config of the first call")
+        result = forward(*args, **kwargs)
+
+        def close(_gradient: Tensor) -> None:
+            self._open.discard(close)
+
+        if call_with_gradients(result, close):
+            self._open.add(close)  # until then, or until its graph is gone
+        return result
+
+    def _config_for(self, args: Sequence[Any], kwargs: Mapping[str, Any]) -> Config:
+        batch = observe_batch([*args, *kwargs.values()])
+        length = sizes_of(tensors_in((args, kwargs)), batch).get(SEQUENCE, self._lengths.longest)
+        longest = self._lengths.longest
+        if length > longest:
+            self._tell(f"batches are longer than the {longest} tokens that were tuned: their peaks are not known")
+        return self._lengths.config_for(batch, length)
+
+    def _tell(self, text: str) -> None:
+        if text not in self._told:
+            self._told.add(text)
+            _LOG.warning(text)

@@ -1,0 +1,209 @@
+import copy
+from collections import UserDict
+
+import pytest
+import torch
+from torch.utils.data import DataLoader
+from torch.utils.data.dataloader import _BaseDataLoaderIter
+
+from autorecompute.backends.torch.find.identity import name_of
+from autorecompute.backends.torch.forecast.plans_file import PlansFile, read_plans_file
+from autorecompute.backends.torch.switch.applying import apply_now
+from autorecompute.backends.torch.switch.lengths import GivenLength, at_length
+from autorecompute.errors import UsageError
+from autorecompute.plans import Config, Lengths
+from tiny_models import make
+
+
+def batch_of(size, samples=2):
+    tokens = torch.arange(samples * size).reshape(samples, size) * 3
+    return {
+        "input_ids": tokens,
+        "attention_mask": torch.ones(samples, size, dtype=torch.int64),
+        "position_ids": torch.arange(size).repeat(samples, 1),
+        "causal": torch.ones(samples, 1, size, size, dtype=torch.bool),
+        "shared": torch.zeros(size, size),
+        "classes": torch.arange(samples),
+    }
+
+
+def shapes_of(batch):
+    return {name: tuple(tensor.shape) for name, tensor in batch.items()}
+
+
+@pytest.mark.parametrize("length", [3, 7, 12])
+def test_every_tensor_that_counts_tokens_gets_the_length(length):
+    found = at_length(batch_of(7), 2, length)
+    assert shapes_of(found) == shapes_of(batch_of(length))
+    assert found["position_ids"].tolist() == batch_of(length)["position_ids"].tolist()
+    assert found["attention_mask"].all()
+    assert found["classes"].tolist() == [0, 1]
+
+
+def test_a_longer_sequence_goes_on_with_its_first_tokens():
+    assert at_length({"ids": torch.tensor([[5, 2, 9]])}, 1, 5)["ids"].tolist() == [[5, 2, 9, 5, 2]]
+
+
+def test_a_padded_mask_goes_on_with_ones_and_token_types_stay_as_they_are():
+    padded = torch.tensor([[1, 1, 0], [1, 0, 0]])
+    found = at_length({"mask": padded, "types": torch.zeros(2, 3, dtype=torch.int64)}, 2, 5)
+    assert found["mask"].tolist() == [[1, 1, 0, 1, 1], [1, 0, 0, 1, 1]]
+    assert not found["types"].any()
+
+
+def test_pictures_beside_texts_keep_their_size():
+    found = at_length({"ids": torch.zeros(2, 7), "pixels": torch.zeros(2, 3, 7, 7)}, 2, 9)
+    assert shapes_of(found) == {"ids": (2, 9), "pixels": (2, 3, 7, 7)}
+
+
+def test_without_a_sequence_nothing_has_a_length():
+    assert at_length({"pixels": torch.zeros(2, 3, 8, 8), "classes": torch.zeros(2)}, 2, 5) is None
+
+
+@pytest.fixture
+def give():
+    serve = _BaseDataLoaderIter.__next__
+    yield GivenLength
+    _BaseDataLoaderIter.__next__ = serve
+
+
+@pytest.mark.parametrize("kind", [dict, UserDict, lambda batch: tuple(batch.values())])
+def test_every_loader_serves_the_length_from_its_next_batch_on(kind, give):
+    given = give(11)
+    served = iter(DataLoader(range(3), collate_fn=lambda _: kind(batch_of(7)), num_workers=0))
+
+    def size_of(batch):
+        return (batch[0] if isinstance(batch, tuple) else batch["input_ids"]).shape[1]
+
+    sizes = [size_of(next(served))]
+    given.length = 5
+    assert [*sizes, size_of(next(served)), given.has_served] == [11, 5, True]
+
+
+def test_a_loader_of_pictures_serves_them_as_they_are(give):
+    given = give(11)
+    (pixels, _classes), *_ = DataLoader([(torch.zeros(3, 8, 8), 1)], batch_size=1)
+    assert (tuple(pixels.shape), given.has_served) == ((1, 3, 8, 8), False)
+
+
+BLOCKS = Config.parse(["transformer.h.*:checkpoint"])
+GELU = Config.parse(["transformer.h.*.mlp.act/tanh:drop", "transformer.h.*.mlp:checkpoint:1"])
+
+
+def file_for(model, *, batch=4):
+    lengths = Lengths(batch=batch, ends=(4, 8, 16), configs=(Config(), GELU, BLOCKS))
+    return PlansFile(config=BLOCKS, model=name_of(model), lengths=lengths)
+
+
+def step(model, size, samples=4):
+    tokens = torch.arange(samples * size).reshape(samples, size) % 50
+    return model(input_ids=tokens, labels=tokens).loss
+
+
+def take(model, sizes):
+    torch.manual_seed(3)
+    optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
+    for size in sizes:
+        step(model, size).backward()
+        optimizer.step()
+        optimizer.zero_grad()
+    return dict(model.state_dict()) | {"next": torch.rand(1)}
+
+
+@pytest.fixture
+def gpt2():
+    return make("gpt2").model
+
+
+def tuned_for(model, **given):
+    tokens = torch.arange(64).reshape(4, 16) % 50
+    return apply_now(file_for(model, **given), model, (), {"input_ids": tokens, "labels": tokens})
+
+
+def test_each_call_trains_with_the_config_of_its_length(gpt2):
+    tuned, seen = tuned_for(gpt2), []
+    for size in (16, 3, 8, 5, 4, 16):
+        step(gpt2, size)
+        seen.append(Config(tuned.board.choices))
+    assert seen == [BLOCKS, Config(), GELU, GELU, Config(), BLOCKS]
+
+
+def test_more_samples_than_were_tuned_train_with_the_config_of_the_longest(gpt2):
+    tuned = tuned_for(gpt2, batch=3)
+    step(gpt2, 4)
+    assert Config(tuned.board.choices) == BLOCKS
+
+
+def test_training_with_a_config_for_each_length_goes_on_bit_for_bit(gpt2):
+    plain, sizes = copy.deepcopy(gpt2), [16, 3, 8, 16, 4, 5]
+    tuned_for(gpt2)
+    expected, found = take(plain, sizes), take(gpt2, sizes)
+    assert [name for name, value in expected.items() if not torch.equal(value, found[name])] == []
+
+
+def test_calls_of_several_lengths_before_one_backward_pass_have_the_same_gradients(gpt2, caplog):
+    plain = copy.deepcopy(gpt2)
+    tuned = tuned_for(gpt2)
+    for model in (plain, gpt2):
+        torch.manual_seed(5)
+        sum(step(model, size) for size in (3, 16, 8)).backward()
+    differing = [
+        name
+        for (name, one), other in zip(plain.named_parameters(), gpt2.parameters(), strict=True)
+        if not torch.equal(one.grad, other.grad)
+    ]
+    assert differing == []
+    assert [record.getMessage() for record in caplog.records] == [
+        "the model is called again before its backward pass, and keeps the config of the first call"
+    ]
+    step(gpt2, 16)
+    assert Config(tuned.board.choices) == BLOCKS
+
+
+def test_a_call_without_a_backward_pass_holds_nothing_up(gpt2):
+    tuned = tuned_for(gpt2)
+    for size in (3, 16):
+        step(gpt2, size)
+    assert Config(tuned.board.choices) == BLOCKS
+
+
+def test_a_longer_batch_than_was_tuned_is_told_once_and_trains_with_the_config_of_the_longest(gpt2, caplog):
+    tuned = tuned_for(gpt2)
+    for _ in range(2):
+        step(gpt2, 20)
+    assert Config(tuned.board.choices) == BLOCKS
+    assert [record.getMessage() for record in caplog.records] == [
+        "batches are longer than the 16 tokens that were tuned: their peaks are not known"
+    ]
+
+
+def test_evaluation_switches_nothing(gpt2):
+    tuned = tuned_for(gpt2)
+    step(gpt2.eval(), 3)
+    with torch.no_grad():
+        step(gpt2.train(), 3)
+    assert Config(tuned.board.choices) == BLOCKS
+
+
+def test_a_model_that_does_not_offer_the_plans_of_a_shorter_length_is_refused(gpt2):
+    lengths = Lengths(batch=4, ends=(4, 16), configs=(Config.parse(["nowhere.*:checkpoint"]), BLOCKS))
+    file = PlansFile(config=BLOCKS, model=name_of(gpt2), lengths=lengths)
+    tokens = torch.zeros(4, 16, dtype=torch.int64)
+    with pytest.raises(UsageError, match=r"does not offer nowhere"):
+        apply_now(file, gpt2, (), {"input_ids": tokens, "labels": tokens})
+
+
+def test_the_file_keeps_the_config_of_each_length(gpt2, tmp_path):
+    wanted, file = file_for(gpt2), tmp_path / "plans.json"
+    file.write_text(wanted.text)
+    assert read_plans_file(file) == wanted
+
+
+@pytest.mark.parametrize(
+    "lengths", ["[]", '{"batch": 4, "ends": [], "configs": []}', '{"batch": 0, "ends": [4], "configs": [[]]}']
+)
+def test_a_file_whose_lengths_say_nothing_is_refused(gpt2, lengths, tmp_path):
+    text = PlansFile(config=BLOCKS, model=name_of(gpt2)).text.rstrip().rstrip("}") + f', "lengths": {lengths}}}'
+    (tmp_path / "plans.json").write_text(text)
+    with pytest.raises(UsageError, match="Emit it again"):
+        read_plans_file(tmp_path / "plans.json")

@@ -1,0 +1,145 @@
+import dataclasses
+
+import pytest
+
+from autorecompute.errors import UsageError
+from autorecompute.measurement import Outcome
+from autorecompute.memory import StepProfiles
+from autorecompute.plans import Config
+from autorecompute.plans.savings import SEQUENCE
+from autorecompute.units import MIB
+from fake_backend import controller
+from fake_backend.memory import LinearMemory
+from stand_ins.formula import RESTING, SAMPLE, FormulaBench
+
+LONGEST, BATCH = 128, 32
+SAVED = 3 * MIB  # by each of the five plans
+COSTS = (0.02, 0.03, 0.04, 0.05, 0.06)
+LIMIT = RESTING + round(BATCH * (SAMPLE - 3.5 * SAVED))  # four plans hold it at the longest
+ENOUGH = {"limit_bytes": LIMIT, "longest": LONGEST, "sampler": "model"}
+
+
+class BenchOfLengths(FormulaBench):
+    """Samples are as long as was last asked for, and a step takes memory and time in proportion."""
+
+    length = LONGEST
+
+    def measure(self, config, effort):
+        self.length = effort.length or self.length
+        return super().measure(config, effort)
+
+    def peak_bytes(self, config, batch):
+        return RESTING + round((super().peak_bytes(config, batch) - RESTING) * self.length / LONGEST)
+
+    def seconds(self, config, batch):
+        return super().seconds(config, batch) * self.length / LONGEST
+
+
+@pytest.fixture
+def make_memory(make_step, make_space):
+    def make(length):
+        plain = round(BATCH * SAMPLE * length / LONGEST)
+        least = round(BATCH * (SAMPLE - 5 * SAVED) * length / LONGEST)
+        none = make_step("flb", ("x", 0, 2, str(plain)), batch=BATCH)
+        full = make_step("flrb", ("x", 0, 3, str(least)), batch=BATCH)
+        space = make_space()
+        profiles = StepProfiles(
+            peak_bytes=RESTING + plain, held_bytes=RESTING, profiles={Config(): none, space.all_on: full}
+        )
+        return LinearMemory(space, profiles)
+
+    return make
+
+
+@pytest.fixture
+def tune(make_tuning, make_detection, make_memory, monkeypatch):
+    """Tunes for every length; the bench, the session and the answer."""
+    detection = make_detection(resting_bytes=RESTING, dims={"d0": BATCH, "d1": LONGEST, SEQUENCE: LONGEST})
+    memories = {length: make_memory(length) for length in (16, 32, 64, 96)}
+    monkeypatch.setattr(controller, "memory_by_length", lambda _: memories)
+    monkeypatch.setattr(controller, "memory_of", lambda _: make_memory(LONGEST))
+    bench = BenchOfLengths(detection, savings=(SAVED,) * 5, costs=COSTS)
+
+    def tune(prepare=lambda _: None, **changes):
+        prepare(bench)
+        tuning = make_tuning(bench, **{**ENOUGH, **changes})
+        return bench, tuning, tuning.run().best
+
+    return tune
+
+
+def test_shorter_batches_get_the_fastest_config_that_holds_the_limit_at_their_length(tune):
+    bench, _, best = tune()
+    assert best.longest == LONGEST
+    plans = bench.detection.plans
+    counts = [(bucket.length, len(bucket.config.choices)) for bucket in best.buckets]
+    # Without recompute 64 tokens take half of what 128 do; 96 take three quarters.
+    share = (LIMIT - RESTING) / (BATCH * SAMPLE)
+    assert counts[0] == (int(share * LONGEST) // 8 * 8, 0)
+    assert all(0 < count < 4 for _, count in counts[1:])
+    assert all(bucket.peak_bytes <= LIMIT for bucket in best.buckets)
+    assert [bucket.speedup > 1 for bucket in best.buckets] == [True] * len(counts)
+    assert [plan for plan in plans if best.config.has(plan)] == list(plans[:4])
+
+
+def test_the_configs_are_checked_and_kept_with_the_study(tune, make_tuning):
+    bench, tuning, best = tune()
+    assert {bucket.config for bucket in best.buckets if not bucket.config.is_none} <= set(bench.checked)
+    measured = len(bench.measured)
+    assert make_tuning(bench, **ENOUGH).run().best == best
+    assert tuning.folder.result().best == best
+    assert len(bench.measured) == measured
+
+
+def breaking(change):
+    """Has measurements at shorter lengths be others."""
+
+    def prepare(bench):
+        formula = bench.formula
+
+        def broken(config, effort, batch, **given):
+            measured = formula(config, effort, batch, **given)
+            return change(config, measured) if bench.length < LONGEST else measured
+
+        bench.formula = broken
+
+    return prepare
+
+
+@pytest.mark.parametrize(
+    ("change", "note"),
+    [
+        (lambda _, one: dataclasses.replace(one, peak_bytes=LIMIT + MIB), "over_limit"),
+        (lambda _, one: dataclasses.replace(one, step_seconds=(1.0,) * len(one.step_seconds)), "no faster"),
+        (lambda _, one: dataclasses.replace(one, outcome=Outcome.OOM, peak_bytes=None, step_seconds=()), "oom"),
+    ],
+)
+def test_what_does_not_fit_or_is_no_faster_at_a_length_is_not_taken(change, note, tune):
+    _, tuning, best = tune(breaking(change))
+    assert (best.buckets, best.longest) == ((), LONGEST)
+    assert any(note in text for text in tuning.watcher.notes)
+
+
+def test_a_config_with_wrong_gradients_at_a_length_is_not_taken(tune):
+    def prepare(bench):
+        check = bench.check
+
+        def check_at_length(config):
+            bench.wrong = bench.detection.plans if bench.length < LONGEST else ()
+            return check(config)
+
+        bench.check = check_at_length
+
+    _, tuning, best = tune(prepare)
+    assert [bucket.config for bucket in best.buckets] == [Config()]
+    assert any("not taken at" in text for text in tuning.watcher.notes)
+
+
+def test_an_answer_without_recompute_holds_for_every_length(tune):
+    _, _, best = tune(limit_bytes=RESTING + BATCH * SAMPLE + MIB)
+    assert (best.config, best.buckets, best.longest) == (Config(), (), LONGEST)
+
+
+def test_a_training_system_whose_batches_keep_their_length_is_refused(make_tuning, make_bench):
+    with pytest.raises(UsageError, match="--longest is for plain PyTorch"):
+        make_tuning(make_bench(), longest=LONGEST).run()
