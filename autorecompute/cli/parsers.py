@@ -387,6 +387,9 @@ def _add_plans(verbs: Any) -> None:
         metavar="N,N,...",
         help="the peak of each preset at each of these batches",
     )
+    peak.add_argument(
+        "--longest", type=_positive, metavar="TOKENS", help="the peak of batches of this length, and shorter"
+    )
     peak.add_argument("--picture", type=Path, metavar="FILE", help="draw both timelines: .png, .svg or .pdf")
     peak.add_argument("--memory-limit", metavar="SIZE", help="does it fit, and with what: 40GiB, 900MiB")
     parser.add_argument(

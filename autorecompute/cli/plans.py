@@ -19,11 +19,12 @@ from autorecompute.backends.registry import AUTO, backend_of, find_card, gather,
 from autorecompute.cli.parsers import LEVELS, asked_job, parse_limit
 from autorecompute.errors import NothingFitsError, ScriptError, SetupError, UsageError, WrongBatchError
 from autorecompute.files import shown
-from autorecompute.memory import PeakView
 from autorecompute.plans import Config, choose_config
+from autorecompute.plans.savings import SEQUENCE
 from autorecompute.reports import plans_text as text
 from autorecompute.reports.charts import require_picture_file, save_picture
 from autorecompute.reports.console import make_console
+from autorecompute.reports.peak_view import PeakView
 from autorecompute.reports.plans_json import Overview, Plans
 from autorecompute.reports.plans_text import choose_dims
 from autorecompute.search.candidates import predict_frontier
@@ -40,6 +41,7 @@ if TYPE_CHECKING:
     from autorecompute.backends.interface import ControllerBackend
     from autorecompute.memory import MemoryModel
     from autorecompute.plans import Space
+    from autorecompute.training_job import Detection
     from autorecompute.trials import Job
 
 
@@ -122,6 +124,7 @@ def _peak_options(args: argparse.Namespace) -> list[str]:
         "--batches": args.batches,
         "--card": args.card,
         "--ranks": args.ranks,
+        "--longest": args.longest,
     }
     return [option for option, is_given in given.items() if is_given]
 
@@ -182,7 +185,13 @@ def _survey(args: argparse.Namespace, bench: Bench, overview: Overview, limit_by
         command=overview.command,
         batches=args.batches,
         frontier=() if known is None else predict_frontier(known, dims),
+        by_length={} if known is None or args.longest is None else _by_length(backend, detection, known),
     )
+
+
+def _by_length(backend: ControllerBackend, detection: Detection, longest: MemoryModel) -> dict[int, MemoryModel]:
+    shorter = backend.memory_by_length(detection) or {}
+    return {**dict(sorted(shorter.items())), detection.dims[SEQUENCE]: longest}
 
 
 def _profile(bench: Bench, space: Space, config: Config, backend: ControllerBackend) -> tuple[MemoryModel, Config]:
@@ -223,6 +232,7 @@ def _noticing_restarts(configs: Iterable[Config], bench: Bench) -> Iterator[Conf
 def _tune_command(args: argparse.Namespace, job: Job) -> str:
     options = {
         "target-batch": args.batch,
+        "longest": args.longest,
         "memory-limit": args.memory_limit,
         "batch-flag": args.batch_flag,
         "launcher": (f"torchrun --nproc-per-node {args.ranks}" if args.ranks else args.launcher) or None,
@@ -282,6 +292,7 @@ def _print(args: argparse.Namespace, level: str | None, overviews: Sequence[Over
         text.print_effects(view, console)
     if view.limit_bytes is not None:
         text.print_forecasts(view, console)
+    text.print_lengths(view, console)
     if view.limit_bytes is not None or view.batches:
         text.print_frontier(view, console)
         text.print_batches(view, console)

@@ -27,7 +27,8 @@ if TYPE_CHECKING:
 
     from autorecompute.figures import CurvePoint
     from autorecompute.measurement import Trial
-    from autorecompute.memory import Forecast, PeakView, Timeline
+    from autorecompute.memory import Forecast, Timeline
+    from autorecompute.reports.peak_view import PeakView
     from autorecompute.result import Best
 
 FORMATS = (".png", ".svg", ".pdf")

@@ -15,7 +15,8 @@ from autorecompute.training_job import Detection
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
-    from autorecompute.memory import PeakView, Timeline
+    from autorecompute.memory import Timeline
+    from autorecompute.reports.peak_view import PeakView
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

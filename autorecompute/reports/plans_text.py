@@ -22,7 +22,8 @@ if TYPE_CHECKING:
     from rich.console import Console
     from rich.table import Table
 
-    from autorecompute.memory import Estimate, Forecast, Machine, PeakView, Timeline
+    from autorecompute.memory import Estimate, Forecast, Machine, Timeline
+    from autorecompute.reports.peak_view import PeakView
     from autorecompute.reports.plans_json import OfferedPlan, Overview
     from autorecompute.training_job import Detection
 
@@ -387,6 +388,26 @@ def print_batches(view: PeakView, console: Console) -> None:
         "largest that should fit": [str(most or "none") for most in largest if most is not None],
     }
     _print_columns(console, ["\nPeaks of the presets by batch, predicted"], columns)
+
+
+def print_lengths(view: PeakView, console: Console) -> None:
+    """Print the peak of each preset at the lengths of batches that were looked at, and up to which batch it fits."""
+    rows = [
+        (length, name, at_length, forecast)
+        for length, at_length in ((length, view.at_length(length)) for length in view.by_length)
+        for name, forecast in _presets(at_length).items()
+    ]
+    if not rows:
+        return
+    limit = view.limit_bytes
+    columns = {
+        "tokens": [str(length) for length, *_ in rows],
+        "config": [name for _, name, *_ in rows],
+        "peak": [format_bytes(forecast.peak_bytes) for *_, forecast in rows],
+        "answer": [_answer(forecast, limit) for *_, forecast in rows if limit is not None],
+        "fits up to batch": [_format_batches(at, one.config) for *_, at, one in rows if limit is not None],
+    }
+    _print_columns(console, ["\nPeaks of the presets by the length of a batch, predicted"], columns)
 
 
 def _spread(forecasts: Sequence[Forecast], most: int) -> list[Forecast]:

@@ -212,10 +212,8 @@ class TuningContext:
             self.bench, self.settings = open_bench(batch // 2), replace(self.settings, batch=batch // 2)
             self.detect(open_bench)
             return
-        if (
-            self.job.longest is not None
-            and backend_of(self.detection.versions).memory_by_length(self.detection) is None
-        ):
+        backend = backend_of(self.detection.versions)
+        if self.job.longest is not None and backend.memory_by_length(self.detection) is None:
             raise UsageError("--longest is for plain PyTorch. Leave it out for an ORTModule.")
         limit_bytes = self.settings.limit_bytes or choose_limit(self.detection, self.folder, self.note)
         self.problem = Problem.of(self.detection, limit_bytes)

@@ -17,7 +17,7 @@ from autorecompute.trials.job import Effort
 from autorecompute.tuning.budget import Task
 
 if TYPE_CHECKING:
-    from collections.abc import Mapping, Sequence
+    from collections.abc import Sequence
 
     from autorecompute.measurement import Trial
     from autorecompute.memory import MemoryModel
@@ -42,95 +42,115 @@ def tune_lengths(context: TuningContext, trials: Sequence[Trial], result: Result
     best, longest = result.best, context.job.longest
     if best is None or longest is None or best.longest is not None or not best.confirmed or context.shared is not None:
         return result
-    size = context.dims.get(SEQUENCE, longest)
-    # A script may keep the last token of each sample for its labels.
-    kept = 1 if longest - size == 1 else 0
-    buckets: list[Bucket] = []
-    for length, config in plan_lengths(context, trials, best):
-        if not context.budget.allows(Task.START, Task.TRIAL, Task.TRIAL, Task.CHECK):
-            context.note(f"no time to measure a config for batches of {length} tokens and fewer")
-            break
-        if (bucket := _measure(context, best, length, config, kept)) is not None:
-            buckets.append(bucket)
+    tuner = LengthTuner(context, trials, best)
+    result = replace(result, best=replace(best, buckets=tuner.measure(), longest=tuner.longest))
     context.bench.close()  # its batches are short
-    result = replace(result, best=replace(best, buckets=tuple(buckets), longest=size))
     context.folder.finish(result)
     return result
 
 
-def plan_lengths(context: TuningContext, trials: Sequence[Trial], best: Best) -> list[tuple[int, Config]]:
-    """Return the lengths at which buckets should end, in ascending order, each with the config that should be fastest.
+class LengthTuner:
+    """Chooses and measures the configs of shorter batches.
 
-    Between two lengths whose steps were looked at, a peak is taken to lie on the line through both. It lies on or below
-    that: tensors grow with the length or its square.
+    Attributes:
+        longest: The length of the longest batch as the model receives it.
     """
-    detection, whole = context.detection, context.memory
-    memories = backend_of(detection.versions).memory_by_length(detection)
-    if whole is None or not memories or best.config.is_none:
-        return []
-    beyond_bytes = max(0, best.peak_bytes - whole.forecast(best.config, context.dims).peak_bytes)
-    room_bytes = context.problem.limit_bytes - beyond_bytes
-    known = [*sorted(memories.items()), (context.dims[SEQUENCE], whole)]
-    found: dict[int, Config] = {}
-    for (length, memory), longer in pairwise(known):
-        dims = {**context.dims, SEQUENCE: length}
-        searcher = ModelSearcher(detection.space, limit_bytes=room_bytes, memory=memory, dims=dims, prior=trials)
-        config = searcher.fastest()
-        if config is None or config == best.config:
-            continue
-        found.setdefault(_last_length(context, config, room_bytes, (length, memory), longer), config)
-    return [(length, config) for length, config in found.items() if config != _next(found, length)]
 
+    def __init__(self, context: TuningContext, trials: Sequence[Trial], best: Best) -> None:
+        self._context, self._trials, self._best = context, trials, best
+        asked = context.job.longest or 0
+        self.longest = context.dims.get(SEQUENCE, asked)
+        # A script may keep the last token of each sample for its labels.
+        self._kept = 1 if asked - self.longest == 1 else 0
 
-def _next(found: Mapping[int, Config], length: int) -> Config | None:
-    return next((config for longer, config in found.items() if longer > length), None)
+    def measure(self) -> tuple[Bucket, ...]:
+        """Return the configs that hold the limit and are faster than that of the longest, as far as there is time."""
+        buckets: list[Bucket] = []
+        for length, config in self.plan():
+            if not self._context.budget.allows(Task.START, Task.TRIAL, Task.TRIAL, Task.CHECK):
+                self._context.note(f"no time to measure a config for batches of {length} tokens and fewer")
+                break
+            if (bucket := self._measure(length, config)) is not None:
+                buckets.append(bucket)
+        return tuple(buckets)
 
+    def plan(self) -> list[tuple[int, Config]]:
+        """Return the lengths at which buckets should end, in ascending order, each with its config.
 
-def _last_length(
-    context: TuningContext,
-    config: Config,
-    room_bytes: int,
-    fitting: tuple[int, MemoryModel],
-    longer: tuple[int, MemoryModel],
-) -> int:
-    """Return the last length at which a config that fits one length holds the limit, below a longer one."""
-    low, high = fitting[0], longer[0]
-    peaks = [
-        model.forecast(config, {**context.dims, SEQUENCE: length}).peak_bytes for length, model in (fitting, longer)
-    ]
-    share = min((room_bytes - peaks[0]) / max(peaks[1] - peaks[0], 1), 1.0)
-    if high == context.dims[SEQUENCE] and share == 1.0:
-        return low  # the search of the longest has passed it over
-    return max(low, round(low + share * (high - low)) // MULTIPLE * MULTIPLE)
+        That is the one that should be the fastest of those that hold the limit at a length whose steps were looked at.
+        """
+        detection, whole = self._context.detection, self._context.memory
+        memories = backend_of(detection.versions).memory_by_length(detection)
+        if whole is None or not memories or self._best.config.is_none:
+            return []
+        told = whole.forecast(self._best.config, self._context.dims)
+        beyond_bytes = max(0, self._best.peak_bytes - told.peak_bytes) + round(whole.likely_error * told.live_bytes)
+        room_bytes = self._context.problem.limit_bytes - beyond_bytes
+        found: dict[int, Config] = {}
+        for (length, memory), longer in pairwise([*sorted(memories.items()), (self.longest, whole)]):
+            searcher = ModelSearcher(
+                detection.space,
+                limit_bytes=room_bytes,
+                memory=memory,
+                dims=self._dims_at(length),
+                prior=self._trials,
+            )
+            config = searcher.fastest()
+            if config is not None and config != self._best.config:
+                found.setdefault(self._last_length(config, room_bytes, (length, memory), longer), config)
+        following = [*list(found.values())[1:], None]
+        return [(length, one) for (length, one), other in zip(found.items(), following, strict=False) if one != other]
 
+    def _dims_at(self, length: int) -> dict[str, int]:
+        return {**self._context.dims, SEQUENCE: length}
 
-def _measure(context: TuningContext, best: Best, length: int, config: Config, kept: int) -> Bucket | None:
-    """Return the figures of a config at a length; ``None``, with a note, where it does not fit or is no faster."""
-    bench, description = context.bench, context.detection.space.describe(config)
-    context.note(f"measuring batches of {length} tokens: {description}")
-    effort = replace(context.settings.effort, length=length + kept)
-    if not bench.is_live:  # a process begins with its longest batch
-        bench.measure(best.config, Effort(warmup=1, steps=1))
-    with context.budget.timing(Task.TRIAL):
-        own = bench.measure(config, effort).under(context.problem.limit_bytes)
-    peak_bytes = own.peak_bytes
-    if peak_bytes is None or own.outcome is not Outcome.OK:
-        context.note(f"not taken at {length} tokens: {description}: {own.outcome} {own.message}".rstrip())
+    def _last_length(
+        self, config: Config, room_bytes: int, fitting: tuple[int, MemoryModel], longer: tuple[int, MemoryModel]
+    ) -> int:
+        """Return the last length at which a config holds the limit, between one where it does and a longer one.
+
+        A peak is taken to lie on the line through both. It lies on or below that: tensors grow with the length or its
+        square.
+        """
+        low, high = fitting[0], longer[0]
+        first, last = (
+            memory.forecast(config, self._dims_at(length)).peak_bytes for length, memory in (fitting, longer)
+        )
+        share = min((room_bytes - first) / max(last - first, 1), 1.0)
+        if high == self.longest and share == 1.0:
+            return low  # the search of the longest has passed it over
+        return max(low, round(low + share * (high - low)) // MULTIPLE * MULTIPLE)
+
+    def _measure(self, length: int, config: Config) -> Bucket | None:
+        """Return the figures of a config at a length; ``None``, with a note, where it does not fit or is no faster."""
+        context, bench, best = self._context, self._context.bench, self._best
+        description = context.detection.space.describe(config)
+        context.note(f"measuring batches of {length} tokens: {description}")
+        effort = replace(context.settings.effort, length=length + self._kept)
+        if not bench.is_live:  # a process begins with its longest batch
+            bench.measure(best.config, Effort(warmup=1, steps=1))
+        with context.budget.timing(Task.TRIAL):
+            own = bench.measure(config, effort).under(context.problem.limit_bytes - self._beyond_bytes)
+        why, peak_bytes = f"{own.outcome} {own.message}".rstrip(), own.peak_bytes
+        if peak_bytes is not None and own.outcome is Outcome.OK:
+            check = None if config.is_none else bench.check(config)
+            if check is None or (isinstance(check, GradientCheck) and check.agrees):
+                beside = bench.measure(best.config, effort)
+                turns = measure_in_turns(bench, [config, best.config], TURNS)
+                seconds = comparable_steps([join([own, turns[config]]), join([beside, turns[best.config]])])
+                if seconds[0] and seconds[1] and seconds[1] / seconds[0] >= LEAST_SPEEDUP:
+                    speedup = seconds[1] / seconds[0]
+                    return Bucket(
+                        length=length, config=config, description=description, peak_bytes=peak_bytes, speedup=speedup
+                    )
+                why = "no faster than the config of the longest"
+            else:
+                why = check.message
+        context.note(f"not taken at {length} tokens: {description}: {why}")
         return None
-    check = None if config.is_none else bench.check(config)
-    if check is not None and not (isinstance(check, GradientCheck) and check.agrees):
-        context.note(f"not taken at {length} tokens: {description}: {check.message}")
-        return None
-    beside = bench.measure(best.config, effort)
-    turns = measure_in_turns(bench, [config, best.config], TURNS)
-    seconds = comparable_steps([join([own, turns[config]]), join([beside, turns[best.config]])])
-    if seconds[0] is None or seconds[1] is None or seconds[1] / seconds[0] < LEAST_SPEEDUP:
-        context.note(f"not taken at {length} tokens: {description}: no faster than the config of the longest")
-        return None
-    return Bucket(
-        length=length,
-        config=config,
-        description=description,
-        peak_bytes=peak_bytes,
-        speedup=seconds[1] / seconds[0],
-    )
+
+    @property
+    def _beyond_bytes(self) -> int:
+        """Return the bytes of the answer's whole process beyond the peak of its trial."""
+        peaks = [trial.measurement.peak_bytes for trial in self._trials if trial.config == self._best.config]
+        return max((self._best.peak_bytes - peak for peak in peaks if peak is not None), default=0)

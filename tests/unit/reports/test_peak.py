@@ -14,7 +14,7 @@ from autorecompute.backends.ortmodule.memory import OrtMemoryModel
 from autorecompute.backends.torch.forecast.forecast import TorchMemoryModel
 from autorecompute.backends.torch.forecast.records import Part, Steps
 from autorecompute.errors import UsageError
-from autorecompute.memory import Estimate, Machine, PeakView, StepProfiles, trace
+from autorecompute.memory import Estimate, Machine, StepProfiles, trace
 from autorecompute.plans import Config, Offer, Space
 from autorecompute.reports.charts import (
     PICTURE_COLORS,
@@ -23,6 +23,7 @@ from autorecompute.reports.charts import (
     require_picture_file,
     save_picture,
 )
+from autorecompute.reports.peak_view import PeakView
 from autorecompute.reports.plans_json import Overview, Plans, peak_of
 from autorecompute.reports.plans_text import (
     explain_chain,

@@ -60,7 +60,7 @@ def two_systems(tmp_path, monkeypatch):
     plain, other, trained = Stand(), Stand(), []
     auto = AutoBackend(plain, {IMPORTED: other}, lambda _: other)
     on_session = lambda detect: trained.append(detect()) or Config()  # noqa: E731
-    auto.install(SimpleNamespace(on_session=on_session, replaces_checkpointing=False, is_exact=False))
+    auto.install(SimpleNamespace(on_session=on_session, replaces_checkpointing=False, is_exact=False, longest=None))
     yield plain, other, auto, trained, lambda: importlib.import_module(IMPORTED)
     sys.meta_path[:] = before
     sys.modules.pop(IMPORTED, None)

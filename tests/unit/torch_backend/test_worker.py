@@ -27,6 +27,7 @@ from tiny_models import Training, differences, make
 class Listener:
     fake_card, fake_ranks, on_failure = None, 0, None
     replaces_checkpointing = is_exact = is_trial = is_surveyed = False
+    longest = None
 
     def __init__(self, config, *, looks, batch):
         self.config, self.looks, self.target_batch = config, looks, batch
