@@ -23,6 +23,7 @@
 # make dashboard-picture  takes the picture of optuna-dashboard in the documentation
 # make pictures  tunes a GPT-2, and takes the pictures of its terminal and of its page
 # make bench-by-hand  holds the search in plain PyTorch beside the best that people do by hand
+# make bench-lengths  holds a config for each length of a batch beside one for all lengths
 # make bench-peers  holds it beside the ways of Hugging Face, of PyTorch and of its compiler
 # make bench-compiled  holds the search on compiled models beside budgets and checkpoints that are set by hand, of all
 #                      four studies or of one: make bench-compiled STUDY=llama_clm LAYERS=4
@@ -63,7 +64,7 @@ PYTEST = -m pytest --numprocesses 2 --dist loadfile --durations 25
 LANES = $(PYTHON) .ci/lanes.py
 RECORD = $(LANES) record $(@:test-%=%)
 
-.PHONY: install install-torch26 system tune test lint test-unit test-fuzz fuzz test-torch26 test-ort-versions test-gpu golden-plans golden-plans-check bench bench-all bench-noise bench-load bench-hooks bench-search bench-time bench-live bench-anchors record-tables record-torch-tables bench-forecast bench-forecast-torch bench-forecast-models bench-fake bench-fake-ranks bench-estimators bench-by-hand bench-vocabulary-head bench-peers bench-compiled bench-outside-loss bench-torch-overheads bench-card card-sitting bench-virtual-card bench-torch-versions bench-droppable bench-harmless bench-own-cost bench-own-cost-ranks clean docs docs-serve test-browser test-workers bench-reuse bench-workers dashboard-picture pictures test-all lanes test-lint test-first-tuning test-smoke test-plain test-train test-ranks test-card test-compiled test-ortmodule test-wheel test-pages test-newest-torch
+.PHONY: install install-torch26 system tune test lint test-unit test-fuzz fuzz test-torch26 test-ort-versions test-gpu golden-plans golden-plans-check bench bench-all bench-noise bench-load bench-hooks bench-search bench-time bench-live bench-anchors record-tables record-torch-tables bench-forecast bench-forecast-torch bench-forecast-models bench-fake bench-fake-ranks bench-estimators bench-by-hand bench-lengths bench-vocabulary-head bench-peers bench-compiled bench-outside-loss bench-torch-overheads bench-card card-sitting bench-virtual-card bench-torch-versions bench-droppable bench-harmless bench-own-cost bench-own-cost-ranks clean docs docs-serve test-browser test-workers bench-reuse bench-workers dashboard-picture pictures test-all lanes test-lint test-first-tuning test-smoke test-plain test-train test-ranks test-card test-compiled test-ortmodule test-wheel test-pages test-newest-torch
 
 # Python compiles what is imported, of ten times as many files: that is most of the time of an installation.
 QUICKLY = --quiet --no-compile
@@ -269,6 +270,9 @@ bench-anchors: install
 
 bench-by-hand: install
 	$(VENV)/bin/python benchmarks/by_hand.py
+
+bench-lengths: install
+	OMP_NUM_THREADS=1 $(VENV)/bin/python benchmarks/lengths.py
 
 bench-vocabulary-head: install
 	OMP_NUM_THREADS=1 $(VENV)/bin/python benchmarks/vocabulary_head.py

@@ -54,20 +54,23 @@ class Hand:
 
     Args:
         bench: Where they are measured.
+
+    Attributes:
+        trials: Those that were measured, by their configs.
     """
 
     def __init__(self, bench):
         self.bench = bench
         self.detection = bench.detect()
-        self._known = {}
+        self.trials = {}
 
     def measure(self, config):
         """The trial of a config."""
-        if config not in self._known:
+        if config not in self.trials:
             found = measure_in_turns(self.bench, [Config(), config], TURNS)
             reference, measurement = found[Config()], found[config]
-            self._known[config] = Trial(
-                number=len(self._known),
+            self.trials[config] = Trial(
+                number=len(self.trials),
                 config=config,
                 description=self.detection.space.describe(config),
                 reason="",
@@ -77,7 +80,7 @@ class Hand:
                 reference_cpu_seconds=reference.median_cpu_seconds,
                 is_reference_disturbed=True,
             )
-        return self._known[config]
+        return self.trials[config]
 
     def by_hand(self):
         """What people try: the first k blocks, whole or with their matrix products kept."""

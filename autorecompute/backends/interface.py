@@ -195,6 +195,7 @@ class WorkerBackend(Protocol):
 
     def give_length(self, length: int) -> None:
         """Have the script receive batches of this length, in tokens, from the next one that is drawn on."""
+        del length
 
     def lacking_memory(self, config: Config) -> str | None:
         """Run the step at hand with a config beside the training, and say what ran out of memory; empty where it fits.

@@ -153,4 +153,4 @@ class LengthTuner:
     def _beyond_bytes(self) -> int:
         """Return the bytes of the answer's whole process beyond the peak of its trial."""
         peaks = [trial.measurement.peak_bytes for trial in self._trials if trial.config == self._best.config]
-        return max((self._best.peak_bytes - peak for peak in peaks if peak is not None), default=0)
+        return max([0, *(self._best.peak_bytes - peak for peak in peaks if peak is not None)])
