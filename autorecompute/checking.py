@@ -20,7 +20,7 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
 
     from autorecompute.measurement import GradientCheck, Trial
-    from autorecompute.result import Best, Result
+    from autorecompute.result import Best, Bucket, Result
     from autorecompute.studies.problem import Head
     from autorecompute.training_job import Detection
     from autorecompute.trials.bench import Bench
@@ -195,6 +195,27 @@ class Checker:
             self._lines.append(check_relative(self._ratios, best))
         else:
             self._lines.append(check_speed(self._rates, best, is_same_device=is_same_device))
+        for bucket in best.buckets:
+            self._check_bucket(bucket)
+
+    def _check_bucket(self, bucket: Bucket) -> None:
+        """Check the config of shorter batches at their longest length."""
+        best, at = self._best, f"at {bucket.length} tokens"
+        self._on_note(f"measuring batches of {bucket.length} tokens: {bucket.description}")
+        found = self._bench.measure(bucket.config, Effort(warmup=2, steps=self._effort.steps, length=bucket.length))
+        if found.peak_bytes is None:
+            fails = CheckVerdict.FAILS
+            line = CheckLine(
+                what=f"steps {at}", stored="ok", here=str(found.outcome), verdict=fails, note=found.message
+            )
+            self._lines.append(line)
+            return
+        beyond_bytes = best.peak_bytes - (self._stored_peak_bytes or best.peak_bytes)
+        whole = replace(best, peak_bytes=bucket.peak_bytes + beyond_bytes)
+        lines = [check_peak(found.peak_bytes, bucket.peak_bytes, whole)]
+        if not bucket.config.is_none:
+            lines.append(check_gradients(self._bench.check(bucket.config)))
+        self._lines += [replace(line, what=f"{line.what} {at}") for line in lines]
 
     def _take_turns(self) -> None:
         for number in range(1, ROUNDS + 1):

@@ -131,6 +131,13 @@ class Best:
         )
 
     @property
+    def sentences_of_lengths(self) -> tuple[str, ...]:
+        """Return for which lengths of a batch which config is, a line each; none where one is for all."""
+        if self.longest is None:
+            return ()
+        return (*(bucket.sentence for bucket in self.buckets), f"up to {self.longest} tokens: {self.description}")
+
+    @property
     def size(self) -> str:
         """Return the batch, with how often it makes a step where that is known: ``micro-batch 8 x 4``."""
         return describe_batch(self.batch, self.accumulation)

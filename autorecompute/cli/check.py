@@ -53,6 +53,7 @@ def run(args: argparse.Namespace) -> None:
         job_of(args.rest),
         backend=result.versions["backend"],
         replaces_checkpointing=result.versions.get(CHECKPOINTING) == REPLACED,
+        longest=best.longest,
     )
     if best.accumulation is not None:
         ranks = result.versions.get("ranks", "")

@@ -212,15 +212,7 @@ def describe_short(result: Result) -> str:
 def answer_sentences(result: Result, trials: Sequence[Trial]) -> list[str]:
     """Return the answer's speed, the verdict, and how sure it is, a sentence each."""
     speed = [f"speed: {result.headline}"] if result.headline else []
-    verdict = f"verdict: {result.verdict_sentence}"
-    return [*speed, verdict, *_describe_lengths(result.best), *circumstances(result), *certainties(result, trials)]
-
-
-def _describe_lengths(best: Best | None) -> list[str]:
-    """Return for which lengths of a batch the answer holds, a sentence each."""
-    if best is None or best.longest is None:
-        return []
-    return [*(bucket.sentence for bucket in best.buckets), f"up to {best.longest} tokens: {best.description}"]
+    return [*speed, f"verdict: {result.verdict_sentence}", *circumstances(result), *certainties(result, trials)]
 
 
 EARLY_ENDS = {
@@ -240,6 +232,7 @@ def circumstances(result: Result) -> list[str]:
         so_far = "the fastest so far, and no process has confirmed it"
         standing = "the best that was confirmed" if best.confirmed else so_far
         sentences.insert(0, f"{EARLY_ENDS[result.search_end]}: this is {standing}; rerun the command to continue")
+    sentences += best.sentences_of_lengths
     limit = f"limit {format_bytes(best.limit_bytes)} on {result.device.name}, {best.size}"
     return [*sentences, f"{limit}; {format_count(result.trials, 'trial')} in {format_seconds(result.wall_seconds)}"]
 

@@ -7,6 +7,7 @@ from autorecompute.errors import ScriptError
 from autorecompute.figures import Figures
 from autorecompute.measurement import GradientCheck, Measurement, Outcome
 from autorecompute.plans import Config
+from autorecompute.result import Bucket
 from autorecompute.studies import Problem, Sizes
 from autorecompute.studies.checked import CheckVerdict
 from autorecompute.studies.problem import Head
@@ -47,9 +48,7 @@ class ScriptedBench:
     others_share: float = 0.0
     gradients: object = GradientCheck(agrees=True, worst=0.0, steps=3)
     log: str = "01.log"
-
-    def __post_init__(self):
-        self.measured = []
+    measured: list = dataclasses.field(default_factory=list)
 
     def detect(self):
         return self.detection
@@ -77,7 +76,7 @@ class ScriptedBench:
 @pytest.fixture
 def check(make_stored, make_detection, make_measurement):
     def check(*, stored=None, detected=None, **changes):
-        bench = ScriptedBench(make_detection(**(detected or {})), make_measurement, **changes)
+        bench = ScriptedBench(make_detection(**(detected or {})), **{"measure_one": make_measurement, **changes})
         return Checker(bench, *(stored or make_stored()), 3, lambda _: None).run(COMMAND), bench
 
     return check
@@ -95,6 +94,26 @@ def test_a_config_that_holds_is_valid(check, config, others_share):
     assert list(verdicts(report)) == ["plans", "peak of a step", "problem", "gradients", "relative throughput"]
     assert report.relative_throughput == pytest.approx(STORED_RATIO)
     assert bench.measured == [config, *[Config(), config] * 3]
+
+
+@pytest.mark.parametrize(
+    ("peak_bytes", "verdict"), [(700 * MIB, "ok"), (LIMIT - 10 * MIB, "differs"), (LIMIT + 99 * MIB, "fails")]
+)
+def test_the_configs_of_shorter_batches_are_checked_at_their_lengths(
+    peak_bytes, verdict, check, make_stored, make_measurement
+):
+    shorter = Config(frozenset(list(make_stored()[1].best.config.choices)[:1]))
+    bucket = Bucket(length=64, config=shorter, description="one plan", peak_bytes=700 * MIB, speedup=1.1)
+
+    def measure(**figures):
+        return make_measurement(**{**figures, "peak_bytes": peak_bytes if bench[-1] == shorter else 700 * MIB})
+
+    bench = []
+    stored = make_stored(longest=128, buckets=(bucket,))
+    report, _ = check(stored=stored, measure_one=measure, measured=bench)
+    found = verdicts(report)
+    assert (found["peak of a step at 64 tokens"], found["gradients at 64 tokens"]) == (verdict, "ok")
+    assert report.valid is (verdict != "fails")
 
 
 def test_a_plan_that_is_gone_is_named_and_another_part_of_the_identity_decides_nothing(check, make_space):
