@@ -64,7 +64,7 @@ def train(
         with torch.autocast(torch.device(args.device).type, torch.bfloat16, enabled=args.autocast):
             loss = model(**batch).loss
         (loss / args.accumulate).backward()
-        seen += len(batch["labels"])
+        seen += len(next(iter(batch.values())))
         if passes % args.accumulate:
             continue
         optimizer.step()

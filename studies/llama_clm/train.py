@@ -22,7 +22,7 @@ if TYPE_CHECKING:
 
 def make_model(args: argparse.Namespace) -> LlamaForCausalLM:
     config = LlamaConfig(
-        vocab_size=BYTES,
+        vocab_size=args.vocabulary,
         hidden_size=args.hidden,
         num_hidden_layers=args.layers,
         num_attention_heads=args.heads,
@@ -30,7 +30,7 @@ def make_model(args: argparse.Namespace) -> LlamaForCausalLM:
         # SwiGLU has three matrices: at 8/3 of the width, rounded, they weigh as much as two at four times the width
         intermediate_size=16 * (args.hidden // 6),
         max_position_embeddings=args.sequence,
-        attention_dropout=0.1,
+        attention_dropout=args.attention_dropout,
         bos_token_id=None,
         eos_token_id=None,
         use_cache=False,
@@ -45,6 +45,8 @@ def main() -> None:
     parser.add_argument("--heads", type=int, default=4, help="(default 4)")
     parser.add_argument("--key-value-heads", type=int, default=2, help="(default 2)")
     parser.add_argument("--sequence", type=int, default=128, help="bytes in a sample (default 128)")
+    parser.add_argument("--vocabulary", type=int, default=BYTES, help="words; bytes are 256 of them (default 256)")
+    parser.add_argument("--attention-dropout", type=float, default=0.1, help="(default 0.1)")
     args = parser.parse_args()
     train(args, make_model, lambda count: ByteWindows(args.sequence, count, args.seed))
 

@@ -19,6 +19,7 @@ FOREIGN = {
     "--gpus",
     "--ortmodule",
     "--seeds",
+    "--share",
     "--shm-size",
     "--time",
     "--weather",
