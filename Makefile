@@ -1,4 +1,4 @@
-# make tune   installs what is needed and tunes two studies, end to end: a Llama in plain PyTorch, a BERT in an ORTModule
+# make tune   installs what is needed and tunes three studies, end to end: a Llama and a CLIP in plain PyTorch, a BERT in an ORTModule
 # make test   tests what may have changed: what is always tested, and the lanes of .ci/lanes.toml whose files have changed
 # make test-all   runs every lane; make test-LANE runs one and records that it has passed; make lanes says what is due
 # make docs   builds the documentation into site/
@@ -55,7 +55,10 @@ NEWEST_VENV ?= $(or $(XDG_CACHE_HOME),$(HOME)/.cache)/autorecompute/torch$(NEWES
 ORT_VENVS ?= $(or $(XDG_CACHE_HOME),$(HOME)/.cache)/autorecompute/ort
 ORT_VERSIONS ?= 1.17.3 1.18.0
 # The same training holds up to 100 MiB more on one processor than on another: the limit is measured where none is given.
-LLAMA_LIMIT ?= $$($(VENV)/bin/python studies/limit.py studies/llama_clm/train.py)
+LLAMA = --sequence 2048 --vocabulary 4096 --hidden 64 --heads 2 --key-value-heads 1 --attention-dropout 0
+LLAMA_LIMIT ?= $$($(VENV)/bin/python studies/limit.py --batch 1 studies/llama_clm/train.py -- $(LLAMA))
+CLIP = --size 24 --patch 2 --sequence 64 --layers 2 --hidden 64 --heads 2
+CLIP_LIMIT ?= $$($(VENV)/bin/python studies/limit.py --batch 64 --share 0.85 studies/clip_contrastive/train.py -- $(CLIP))
 BERT_LIMIT ?= $$($(VENV)/bin/python studies/limit.py studies/bert_mlm/train.py -- --ortmodule)
 
 # Two test processes, each of which takes whole files, whose tests share what is slow to make. The slowest tests are told, so
@@ -80,9 +83,12 @@ $(VENV)/.installed: pyproject.toml constraints.txt
 	$(VENV)/bin/autorecompute doctor --fix
 	touch $@
 
+# Where other work runs beside it, two threads that wait for each other take several times as long as one.
+tune: export OMP_NUM_THREADS = 1
 tune: install
-	$(VENV)/bin/autorecompute tune studies/llama_clm/train.py --target-batch 32 --memory-limit $(LLAMA_LIMIT) --max-trials 12
-	$(VENV)/bin/autorecompute tune studies/bert_mlm/train.py --target-batch 32 --memory-limit $(BERT_LIMIT) -- --ortmodule
+	$(VENV)/bin/autorecompute tune studies/llama_clm/train.py --target-batch 1 --memory-limit $(LLAMA_LIMIT) --max-trials 6 -- --batch {batch} $(LLAMA)
+	$(VENV)/bin/autorecompute tune studies/clip_contrastive/train.py --global-batch 64 --memory-limit $(CLIP_LIMIT) --max-trials 5 -- --batch {batch} --accumulate {accumulation} $(CLIP)
+	$(VENV)/bin/autorecompute tune studies/bert_mlm/train.py --target-batch 32 --memory-limit $(BERT_LIMIT) --max-trials 4 -- --ortmodule
 
 docs: install
 	$(VENV)/bin/mkdocs build --strict
