@@ -88,7 +88,7 @@ tune: export OMP_NUM_THREADS = 1
 tune: install
 	$(VENV)/bin/autorecompute tune studies/llama_clm/train.py --target-batch 1 --memory-limit $(LLAMA_LIMIT) --max-trials 6 -- --batch {batch} $(LLAMA)
 	$(VENV)/bin/autorecompute tune studies/clip_contrastive/train.py --global-batch 64 --memory-limit $(CLIP_LIMIT) --max-trials 5 -- --batch {batch} --accumulate {accumulation} $(CLIP)
-	$(VENV)/bin/autorecompute tune studies/bert_mlm/train.py --target-batch 32 --memory-limit $(BERT_LIMIT) --max-trials 4 -- --ortmodule
+	$(VENV)/bin/autorecompute tune studies/bert_mlm/train.py --memory-limit $(BERT_LIMIT) --max-trials 3 -- --ortmodule --batch 32
 
 docs: install
 	$(VENV)/bin/mkdocs build --strict
