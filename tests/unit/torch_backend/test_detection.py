@@ -263,3 +263,22 @@ def test_what_is_held_at_rest_is_counted_where_a_tensor_is_sparse():
         StepLive(lambda: tensors_of(model, ()), later).held_bytes(500) for later in (lambda: (0, 0), lambda: (0, 20))
     ]
     assert held == [500, 500 + 20 - 12]
+
+
+class States(nn.Module):
+    """Returns hidden states, which one linear layer makes and another adds to, with a loss if asked."""
+
+    def __init__(self, hidden, *, has_loss):
+        super().__init__()
+        self.inner, self.outer, self.has_loss = nn.Linear(16, 256), nn.Linear(256, hidden), has_loss
+
+    def forward(self, x):
+        states = self.outer(self.inner(x).relu())
+        return {"loss": states.mean(), "states": states} if self.has_loss else {"states": states}
+
+
+@pytest.mark.parametrize(("hidden", "has_loss", "heads"), [(16, False, []), (512, True, []), (512, False, ["outer"])])
+def test_what_a_model_returns_is_taken_for_logits_where_it_is_wide_and_no_loss_comes_with_it(hidden, has_loss, heads):
+    torch.manual_seed(0)
+    found = detect(States(hidden, has_loss=has_loss), (torch.rand(4, 512, 16),), {})
+    assert [path for site in found.sites if "chunk" in site.options for path in site.occurrences] == heads

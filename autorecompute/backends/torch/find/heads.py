@@ -56,17 +56,26 @@ class Heads:
         )
 
     def see_result(self, result: Any, owner_of: Owner) -> None:
-        """See what the model returned: where it has computed no loss, the script will."""
-        for tensor in tensors_in(result) if not self.losses else ():
+        """See what the model returned: where that has no loss, the script will compute one.
+
+        Hidden states may be among it, which are no wider than what they are made of.
+        """
+        returned = list(tensors_in(result))
+        for tensor in returned if not any(one.requires_grad and one.dim() == 0 for one in returned) else ():
             if tensor.dim() > 1:
                 self._note(self.results, tensor, tensor.shape[-1], tensor.element_size(), owner_of)
 
     def sites(self) -> Iterator[tuple[str, tuple[str, ...], int]]:
         """Yield the name of each site, the paths of its layers and the bytes of its logits."""
-        for paths, (size, rows) in (self.losses or self.results).items():
+        logits = {paths: told for paths, told in self.results.items() if all(map(self._widens, paths))}
+        for paths, (size, rows) in (self.losses or logits).items():
             layer = self._layers[paths[0]]
             if rows > rows_at_once(layer.in_features):
                 yield f"{_common(paths)}{HEAD}", paths, size
+
+    def _widens(self, path: str) -> bool:
+        layer = self._layers[path]
+        return bool(layer.out_features > layer.in_features)
 
     def _note(
         self, seen: dict[tuple[str, ...], Any], tensor: Tensor, words: int, element_bytes: int, owner_of: Owner
