@@ -17,7 +17,7 @@ from autorecompute.tuning import race as racing
 from autorecompute.tuning import rivals
 from autorecompute.tuning.budget import Task
 from autorecompute.tuning.confirmation import TELLING, Confirmer
-from autorecompute.tuning.explanations import advise_on_glibc, explain_unsplittable
+from autorecompute.tuning.explanations import OVER_BATCH, advise_on_glibc, explain_unsplittable
 from autorecompute.tuning.race import (
     FINALISTS,
     LOOKS,
@@ -310,7 +310,8 @@ class Attempt:
             ranked = self._with_confirmed_first(ranked, steps)
             # Before the fresh processes, which end the one that lives.
             self._look_at_usual(ranked, limit_bytes)
-            if ranked and context.settings.batch is not None and context.settings.rival_batch is None:
+            compares = context.settings.batch is not None and not self._is_over_batch
+            if ranked and compares and context.settings.rival_batch is None:
                 in_place = rivals.compare_in_place(context, ranked[0], baseline, limit_bytes)
                 beside = {ranked[0].trial.config: in_place} if in_place is not None else {}
             self._confirm(ranked)
@@ -340,6 +341,9 @@ class Attempt:
         best = self._best
         if best is None or not rivals.needs_rival_batch(best, self._context.settings):
             return Rival()
+        if self._is_over_batch:
+            self._context.note(f"{OVER_BATCH}: no smaller batch is compared")
+            return Rival(none_fits=True)
         known = beside.get(best.config)
         rival = rivals.confirm_rival(self._context, known) if known is not None else None
         if rival is None:
@@ -350,6 +354,10 @@ class Attempt:
             known_of_it = "fits" if rival.none_fits else "could be measured"
             self._context.note(f"no smaller batch without recompute {known_of_it}")
         return rival
+
+    @property
+    def _is_over_batch(self) -> bool:
+        return any(trial.measurement.is_over_batch for trial in self._ledger.trials)
 
     def _with_confirmed_first(self, ranked: list[Finalist], steps: Mapping[int, float]) -> list[Finalist]:
         """Return them with what is confirmed at the top, where a process more for another one does not pay."""
@@ -537,6 +545,7 @@ def compose(  # noqa: PLR0913, PLR0917  (all that an answer is made of)
         reserve_bytes=context.problem.limit_bytes - limit_bytes,
         short_of_reserve=tuple(dict.fromkeys(config.hash for config in short if config not in known)),
         rejected={entry.config.hash: entry.outcome for entry in rejections},
+        unsplittable=unsplittable,
         warnings=tuple(dict.fromkeys(warnings)),
         unconfirmed=(*wrong, *confirmer.failures.values()),
         trials=len(trials),

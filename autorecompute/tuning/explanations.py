@@ -370,10 +370,13 @@ def name_of(tried: Best | Trial) -> str:
     return "no recompute" if tried.config.is_none else tried.description
 
 
+OVER_BATCH = "the loss of a sample depends on the others in its batch, as a contrastive one does"
+
+
 def explain_unsplittable(detection: Detection, measurements: Iterable[Measurement]) -> str:
     """Return why two halves of a batch train to other weights than the whole; empty where nothing says so."""
     if detection.unsplittable:
         return detection.unsplittable
     if not any(one.is_over_batch for one in measurements):
         return ""
-    return "the loss of a sample depends on the others in its batch, as a contrastive one does"
+    return OVER_BATCH

@@ -96,14 +96,24 @@ def test_processes_with_others_between_them_are_no_pair(make_tuning):
     assert result.comparison.pairs == 2
 
 
-def test_a_smaller_batch_is_told_to_train_to_other_weights_where_the_loss_is_over_the_batch(make_tuning):
+def test_no_smaller_batch_is_compared_where_the_loss_is_over_the_batch(make_tuning):
     tuning = make_tuning()
 
     def measure(before, config, effort):
         return replace(before(config, effort), is_over_batch=effort.looks_at_loss)
 
     instead(tuning.bench, "measure", measure)
-    assert any("trains to other weights" in text for text in tuning.run().warnings)
+    result = tuning.run()
+    assert (result.rival, {batch for _, batch in tuning.bench.watched}) == (None, {32})
+    assert result.verdict_sentence.endswith("fits only with it, and a smaller one trains to other weights")
+    assert any("no smaller batch is compared" in text for text in tuning.watcher.notes)
+
+
+def test_a_smaller_batch_is_told_to_train_to_other_weights_where_a_layer_mixes_samples(make_tuning, make_bench):
+    detection = replace(make_bench().detection, unsplittable="it has BatchNorm")
+    result = make_tuning(make_bench(detection)).run()
+    assert result.rival is not None
+    assert any("it has BatchNorm: a smaller batch trains to other weights" in text for text in result.warnings)
 
 
 def test_a_loss_is_looked_at_in_the_first_trial_and_not_where_no_batch_was_asked_for(make_tuning):
