@@ -32,12 +32,12 @@ from autorecompute.tuning.context import TuningContext, TuningSettings
 from autorecompute.tuning.lengths import LengthTuner
 
 NAMES = ("llama_clm", "gpt2_clm", "bert_mlm", "t5_seq2seq")
-LONGEST, BATCH = 256, 16
+LONGEST, BATCH = 256, 8
 LIMITS = (0.40, 0.70)
 """Shares of the way from the least peak to that without recompute."""
 
 SPREAD = 0.7  # standard deviation of the logarithm of a length
-SHORTEST, LENGTHS, TURNS = 16, 6, 4
+SHORTEST, LENGTHS, TURNS = 16, 4, 3
 """Lengths are no shorter; so many of them stand for a distribution, each measured in so many turns."""
 
 
@@ -88,7 +88,7 @@ def find_policy(hand, job, limit_bytes, folder):
 
 def seconds_at(bench, length, configs):
     """Return the processor time of a step of each config at a length."""
-    effort = Effort(warmup=2, steps=1, length=length)
+    effort = Effort(warmup=1, steps=1, length=length)
     for config in configs:
         bench.measure(config, effort)
     found = measure_in_turns(bench, configs, TURNS)
@@ -111,7 +111,6 @@ def rows(name, job, bench, folder):
         ends = ", ".join(f"{bucket.length}: {bucket.description}" for bucket in best.buckets)
         every = sorted({LONGEST, *itertools.chain(*DISTRIBUTIONS.values())})
         taken = {length: seconds_at(bench, length, configs_at(best, length, blocks)) for length in every}
-        bench.measure(best.config, Effort(warmup=2, steps=1, length=LONGEST))
         for distribution, lengths in DISTRIBUTIONS.items():
             policy = sum(taken[length][config_for(best, length)] for length in lengths)
             others = [

@@ -311,8 +311,9 @@ class TorchBackend(WorkerBackend):
         if self._frozen:
             yield FROZEN
         for name, (least, most) in sorted(self._sizes.items()):
-            if least < most:
-                yield f"batches have a {name} of {least} to {most}: peaks hold up to the largest that was measured"
+            if least < most and self._given is None:
+                told = f"batches have a {name} of {least} to {most}: peaks hold up to the largest that was measured"
+                yield f"{told}; tune --longest makes sure of the longest" if name == SEQUENCE else told
 
     def wrong_recompute(self) -> str:
         """Return the differences that a check of the steps with this config found; empty where none."""

@@ -60,7 +60,8 @@ def test_a_script_is_measured_checked_and_confirmed(command, bench_of, tmp_path)
     assert (check.agrees, check.steps) == (True, 2)
     assert (exactly.agrees, exactly.worst, exactly.steps) == (True, 0.0, 2)
     assert (confirmed.outcome, confirmed.message) == (Outcome.OK, "")
-    varied = "batches have a sequence of 9 to 16: peaks hold up to the largest that was measured"
+    told = "batches have a sequence of 9 to 16: peaks hold up to the largest that was measured"
+    varied = f"{told}; tune --longest makes sure of the longest"
     assert (varied in trials[-1].warnings) == command.endswith("--varied")
     if command.startswith(("kinds.py", "libraries.py", "many_kinds.py")) and not command.endswith(
         ("--varied", "experts", "mixtral")
