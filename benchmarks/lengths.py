@@ -134,7 +134,7 @@ def configs_at(best, length, blocks):
 def main(names):
     """All studies, or those that are named."""
     table = Table(title="samples/s with a config for each length, over that of others")
-    for column in ("study", "limit", "lengths", "up to tokens", "/ the longest's", "/ all blocks", "/ padded"):
+    for column in ("study", "limit", "batches", "buckets", "/ the longest's", "/ all blocks", "/ padded"):
         table.add_column(column)
     ratios = []
     for name in names or NAMES:
