@@ -97,3 +97,9 @@ def make_desk(tmp_path_factory, temporary):
 @pytest.fixture
 def desk(make_desk):
     return make_desk()
+
+
+@pytest.fixture(scope="module")
+def place(make_desk):
+    """One that all tests of a module share."""
+    return make_desk()

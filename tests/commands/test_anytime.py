@@ -23,11 +23,6 @@ def test_a_timeout_bounds_the_whole_command_which_ends_with_a_confirmed_answer(d
 
 
 @pytest.fixture(scope="module")
-def place(make_desk):
-    return make_desk()
-
-
-@pytest.fixture(scope="module")
 def stopped(place):
     """A tuning that was stopped twice in a row when something was confirmed."""
     process = place.start_tuning(*LONG, "--max-trials", "200", "--study", "stopped", FAKE_FAULT=f"stand@{KEPT}")

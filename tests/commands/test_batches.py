@@ -10,11 +10,6 @@ LIMIT = 750 * MIB
 
 
 @pytest.fixture(scope="module")
-def place(make_desk):
-    return make_desk()
-
-
-@pytest.fixture(scope="module")
 def compare(place):
     listed = ",".join(map(str, BATCHES))
     options = ("--batches", listed, "--memory-limit", str(LIMIT), "--max-trials", "4", "--study", "several", "--json")

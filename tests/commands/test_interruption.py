@@ -20,11 +20,6 @@ class Stop:
 
 
 @pytest.fixture(scope="module")
-def place(make_desk):
-    return make_desk()
-
-
-@pytest.fixture(scope="module")
 def stops(place):
     """One tuning, stopped by one signal in its third trial, and by the other in its fourth."""
     stops = {}

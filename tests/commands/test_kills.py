@@ -24,11 +24,6 @@ TRIALS = 8
 SEARCH = ("--memory-limit", "410MiB", "--sampler", "greedy", "--max-trials", str(TRIALS), "--json")
 
 
-@pytest.fixture(scope="module")
-def place(make_desk):
-    return make_desk()
-
-
 def rows_after(place, process):
     """Trials in the database when a killed tuner and its script are gone; none where it has no table yet."""
     finished = place.finish(process)

@@ -16,11 +16,6 @@ LIMITED = ("--memory-limit", "320MiB", "--max-trials", "4", "--json")
 
 
 @pytest.fixture(scope="module")
-def place(make_desk):
-    return make_desk()
-
-
-@pytest.fixture(scope="module")
 def tune(place):
     def tune(study, batch, *options):
         return place.tune(*LIMITED, "--study", study, "--target-batch", str(batch), *options)

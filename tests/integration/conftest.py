@@ -82,6 +82,12 @@ def make_workplace(tmp_path_factory, temporary):
         yield make
 
 
+@pytest.fixture(scope="module")
+def place(make_workplace):
+    """A working directory that all tests of a module share."""
+    return make_workplace("place")
+
+
 @pytest.fixture(scope="session")
 def shared(tmp_path_factory):
     own = tmp_path_factory.getbasetemp()

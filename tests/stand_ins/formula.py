@@ -10,6 +10,7 @@ from autorecompute.measurement import GradientCheck, Measurement, Outcome
 from autorecompute.training_job import Detection
 from autorecompute.units import MIB
 from fake_backend.controller import read_config
+from unit.conftest import build_detection
 
 RESTING = 100 * MIB
 LOSS = 7.5
@@ -32,6 +33,25 @@ def stop(tuning, *, after=None, **when):
 def instead(owner, name, answer):
     """Has a method be answered by a function, which gets the method before its arguments."""
     setattr(owner, name, functools.partial(answer, getattr(owner, name)))
+
+
+def let_baseline_hold(bench, more_bytes):
+    """Lets the process without recompute hold so much more than its tensors."""
+
+    def measure_resident(measure, config, effort):
+        measured = measure(config, effort)
+        return replace(measured, resident_bytes=measured.peak_bytes + more_bytes if config.is_none else None)
+
+    instead(bench, "measure", measure_resident)
+
+
+def look_over_batch(bench):
+    """Has the loss be one of the whole batch, where it is looked at."""
+
+    def measure(before, config, effort):
+        return replace(before(config, effort), is_over_batch=effort.looks_at_loss)
+
+    instead(bench, "measure", measure)
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
@@ -63,9 +83,10 @@ class FormulaBench:
     """Measures what a formula says: memory per sample, and time per step and per sample."""
 
     def __init__(
-        self, detection, *, oom_bytes=None, step_seconds=0.1, sample_seconds=0.01, savings=SAVINGS, costs=COSTS
+        self, detection=None, *, oom_bytes=None, step_seconds=0.1, sample_seconds=0.01, savings=SAVINGS, costs=COSTS
     ):
-        self.detection, self.oom_bytes = detection, oom_bytes
+        self.detection = detection or build_detection(resting_bytes=RESTING)
+        self.oom_bytes = oom_bytes
         self.savings, self.costs = savings, costs
         self.step_seconds, self.sample_seconds = step_seconds, sample_seconds
         self.log = Path("workers/01.log")

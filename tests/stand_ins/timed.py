@@ -34,7 +34,7 @@ class TimedBench(FormulaBench):
 
     SWAP_SECONDS = 0.3
 
-    def __init__(self, detection, clock, *, start_seconds=15.0, **formula):
+    def __init__(self, clock, detection=None, *, start_seconds=15.0, **formula):
         super().__init__(detection, **formula)
         self.clock, self.start_seconds = clock, start_seconds
         self.is_live = False

@@ -45,13 +45,17 @@ class Loader:
         return batch
 
 
-class Loss(float):
-    """A tensor with one number."""
+class Detached:
+    """A tensor that is its own copy."""
 
     def detach(self):
         return self
 
     clone = detach
+
+
+class Loss(Detached, float):
+    """A tensor with one number."""
 
 
 class Training:

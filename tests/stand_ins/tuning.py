@@ -8,6 +8,7 @@ from autorecompute.trials.job import Effort
 from autorecompute.tuning.context import TuningContext, TuningSettings
 from autorecompute.tuning.tuner import Tuner
 from autorecompute.units import MIB
+from stand_ins.formula import FormulaBench
 
 
 class Watcher:
@@ -41,10 +42,10 @@ class Tuning:
 
     effort = Effort(warmup=2, steps=5)
 
-    def __init__(self, root, bench, name="bert", *, shared=None, longest=None, **changes):
+    def __init__(self, root, bench=None, name="bert", *, detection=None, shared=None, longest=None, **changes):
         script = root / "train.py"
         script.touch()
-        self.bench, self.watcher = bench, Watcher()
+        self.bench, self.watcher = bench or FormulaBench(detection), Watcher()
         self.folder = StudyFolder(name, root / "studies")
         self.folder.prepare()
         asked = {"limit_bytes": 600 * MIB, "max_trials": 40, "timeout_seconds": None, "batch": 32, "sampler": "greedy"}
@@ -52,7 +53,7 @@ class Tuning:
         settings = TuningSettings(effort=self.effort, **{"training_seconds": math.inf, **asked, **changes})
         job = Job(script=script, batch_flag="--bs", longest=longest)
         self.context = TuningContext(
-            job=job, bench=bench, folder=self.folder, settings=settings, progress=self.watcher, shared=shared
+            job=job, bench=self.bench, folder=self.folder, settings=settings, progress=self.watcher, shared=shared
         )
         self.tuner = Tuner(self.context)
 

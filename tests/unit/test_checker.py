@@ -13,28 +13,21 @@ from autorecompute.studies.checked import CheckVerdict
 from autorecompute.studies.problem import Head
 from autorecompute.training_job import Device
 from autorecompute.units import GIB, MIB
+from unit.conftest import build_detection, build_measurement, build_result, build_space, build_trial
 
 LIMIT = 900 * MIB
 COMMAND = ("python", "train.py")
 STORED_RATIO = 0.9
 
 pytestmark = pytest.mark.usefixtures("own_temporary_directory")
+CONFIG = Config.of(build_space().plans[:2])
 
 
-@pytest.fixture
-def config(make_space):
-    return Config.of(make_space().plans[:2])
-
-
-@pytest.fixture
-def make_stored(config, make_detection, make_result, make_trial):
-    def make(*, baseline=Outcome.OVER_LIMIT, **changes):
-        figures = {"samples_per_second": 64.0, "relative_throughput": STORED_RATIO, "peak_bytes": 720 * MIB}
-        result = make_result(config, of_best={**figures, **changes}, baseline=Figures(outcome=baseline))
-        head = Head.of("bert", COMMAND, Problem.of(make_detection(), LIMIT), Sizes.of(make_detection()))
-        return head, result, [make_trial(result.best.config, peak_bytes=700 * MIB)]
-
-    return make
+def make_stored(*, baseline=Outcome.OVER_LIMIT, **changes):
+    figures = {"samples_per_second": 64.0, "relative_throughput": STORED_RATIO, "peak_bytes": 720 * MIB}
+    result = build_result(CONFIG, of_best={**figures, **changes}, baseline=Figures(outcome=baseline))
+    head = Head.of("bert", COMMAND, Problem.of(build_detection(), LIMIT), Sizes.of(build_detection()))
+    return head, result, [build_trial(result.best.config, peak_bytes=700 * MIB)]
 
 
 @dataclasses.dataclass
@@ -73,13 +66,9 @@ class ScriptedBench:
         )
 
 
-@pytest.fixture
-def check(make_stored, make_detection, make_measurement):
-    def check(*, stored=None, detected=None, **changes):
-        bench = ScriptedBench(make_detection(**(detected or {})), **{"measure_one": make_measurement, **changes})
-        return Checker(bench, *(stored or make_stored()), 3, lambda _: None).run(COMMAND), bench
-
-    return check
+def check(*, stored=None, detected=None, **changes):
+    bench = ScriptedBench(build_detection(**(detected or {})), **{"measure_one": build_measurement, **changes})
+    return Checker(bench, *(stored or make_stored()), 3, lambda _: None).run(COMMAND), bench
 
 
 def verdicts(report):
@@ -87,26 +76,24 @@ def verdicts(report):
 
 
 @pytest.mark.parametrize("others_share", [0.0, 0.5], ids=["alone", "beside other work"])
-def test_a_config_that_holds_is_valid(check, config, others_share):
+def test_a_config_that_holds_is_valid(others_share):
     report, bench = check(others_share=others_share)
     assert report.valid
     assert set(verdicts(report).values()) == {"ok"}
     assert list(verdicts(report)) == ["plans", "peak of a step", "problem", "gradients", "relative throughput"]
     assert report.relative_throughput == pytest.approx(STORED_RATIO)
-    assert bench.measured == [config, *[Config(), config] * 3]
+    assert bench.measured == [CONFIG, *[Config(), CONFIG] * 3]
 
 
 @pytest.mark.parametrize(
     ("peak_bytes", "verdict"), [(700 * MIB, "ok"), (LIMIT - 10 * MIB, "differs"), (LIMIT + 99 * MIB, "fails")]
 )
-def test_the_configs_of_shorter_batches_are_checked_at_their_lengths(
-    peak_bytes, verdict, check, make_stored, make_measurement
-):
+def test_the_configs_of_shorter_batches_are_checked_at_their_lengths(peak_bytes, verdict):
     shorter = Config(frozenset(list(make_stored()[1].best.config.choices)[:1]))
     bucket = Bucket(length=64, config=shorter, description="one plan", peak_bytes=700 * MIB, speedup=1.1)
 
     def measure(**figures):
-        return make_measurement(**{**figures, "peak_bytes": peak_bytes if bench[-1] == shorter else 700 * MIB})
+        return build_measurement(**{**figures, "peak_bytes": peak_bytes if bench[-1] == shorter else 700 * MIB})
 
     bench = []
     stored = make_stored(longest=128, buckets=(bucket,))
@@ -116,14 +103,14 @@ def test_the_configs_of_shorter_batches_are_checked_at_their_lengths(
     assert report.valid is (verdict != "fails")
 
 
-def test_a_plan_that_is_gone_is_named_and_another_part_of_the_identity_decides_nothing(check, make_space):
+def test_a_plan_that_is_gone_is_named_and_another_part_of_the_identity_decides_nothing():
     """ONNX Runtime would train without it, silently."""
-    plans = make_space().plans[1:]
+    plans = build_space().plans[1:]
     report, bench = check(detected={"plans": plans, "own_presets": {}})
     line = report.lines[0]
     assert not report.valid
     assert (line.what, line.here, line.verdict) == ("plans", "1 detected", CheckVerdict.FAILS)
-    assert str(make_space().plans[0].choices[0]) in line.note
+    assert str(build_space().plans[0].choices[0]) in line.note
     assert bench.measured == []
     device = Device(kind="cpu", name="Another Processor", total_bytes=16 * GIB)
     versions = {"python": "3.11.9", "torch": "3.0", "fake": "3.1", "backend": "fake"}
@@ -153,7 +140,7 @@ def test_a_plan_that_is_gone_is_named_and_another_part_of_the_identity_decides_n
         ({"outcome": Outcome.OOM, "fails_after": 2}, "steps", "fails"),
     ],
 )
-def test_each_part_has_its_say(check, change, what, verdict):
+def test_each_part_has_its_say(change, what, verdict):
     report, _ = check(**change)
     assert verdicts(report)[what] == verdict
     assert report.valid == (verdict != "fails")
@@ -171,7 +158,7 @@ def test_each_part_has_its_say(check, change, what, verdict):
         (GradientCheck(agrees=True, worst=0.0, steps=0), "not_compared", ""),
     ],
 )
-def test_gradients_that_were_not_compared_make_no_config_valid(check, gradients, verdict, words):
+def test_gradients_that_were_not_compared_make_no_config_valid(gradients, verdict, words):
     report, _ = check(gradients=gradients)
     line = next(line for line in report.lines if line.what == "gradients")
     assert (line.here, str(line.verdict), line.note) == ("not compared", verdict, words)
@@ -184,14 +171,12 @@ def test_gradients_that_were_not_compared_make_no_config_valid(check, gradients,
     ("low", "slowness", "verdict"),
     [(0.72, 1.35, "ok"), (0.72, 1.45, "fails"), (0.07, 1.55, "ok"), (0.07, 1.65, "fails"), (0.89, 1.15, "ok")],
 )
-def test_how_well_the_throughput_was_known_counts_within_bounds(check, make_stored, low, slowness, verdict):
+def test_how_well_the_throughput_was_known_counts_within_bounds(low, slowness, verdict):
     report, _ = check(stored=make_stored(relative_low=low, relative_high=1.0), slowness=(slowness,))
     assert verdicts(report)["relative throughput"] == verdict
 
 
-def test_a_script_that_fails_says_nothing_of_the_config_and_no_recompute_is_checked_without_gradients(
-    check, make_stored
-):
+def test_a_script_that_fails_says_nothing_of_the_config_and_no_recompute_is_checked_without_gradients():
     with pytest.raises(ScriptError, match="did not go well"):
         check(outcome=Outcome.SCRIPT_ERROR)
     report, _ = check(stored=make_stored(config=Config(), relative_throughput=1.0))
@@ -200,7 +185,7 @@ def test_a_script_that_fails_says_nothing_of_the_config_and_no_recompute_is_chec
 
 
 @pytest.mark.parametrize("baseline", [Outcome.OOM, Outcome.OVER_LIMIT])
-def test_without_a_reference_samples_a_second_are_compared(check, make_stored, baseline):
+def test_without_a_reference_samples_a_second_are_compared(baseline):
     ratio = STORED_RATIO if baseline is Outcome.OOM else None
     stored = make_stored(baseline=baseline, relative_throughput=ratio)
     report, bench = check(stored=stored)

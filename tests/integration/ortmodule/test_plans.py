@@ -15,12 +15,7 @@ NEAR = 0.1
 """Share by which a plan may take less off the stash than it states: here and there an input has to be kept."""
 
 
-@pytest.fixture(scope="session")
-def place(make_workplace):
-    return make_workplace("plans")
-
-
-@pytest.fixture(scope="session")
+@pytest.fixture(scope="module")
 def start(place, scripts):
     def start(script, *options, arguments=(), **variables):
         rest = ["--", *arguments] if arguments else []
@@ -29,17 +24,17 @@ def start(place, scripts):
     return start
 
 
-@pytest.fixture(scope="session")
+@pytest.fixture(scope="module")
 def look(place, start):
     return lambda script, *options, **given: place.finish(start(script, *options, **given))
 
 
-@pytest.fixture(scope="session")
+@pytest.fixture(scope="module")
 def bert_in_the_shell(look):
     return look(BERT, "--batch", str(BATCH), "--details", arguments=(*SMALL_BERT, "--batch", "{batch}"))
 
 
-@pytest.fixture(scope="session")
+@pytest.fixture(scope="module")
 def bert(look):
     options = ("--batch", str(BATCH), "--dim", "sequence=32", "--details", "--json")
     return look(BERT, *options, arguments=(*SMALL_BERT, "--batch", "{batch}"))
@@ -167,7 +162,7 @@ def test_details_come_from_every_rank_and_the_summary_from_the_first(look):
     assert (other["rank"], other["insights"]) == (1, brief.answer["insights"])
 
 
-@pytest.fixture(scope="session")
+@pytest.fixture(scope="module")
 def explained(look, place):
     picture = place.path / "peak.svg"
     options = ("--batch", str(BATCH), "--memory-limit", "100GiB", "--picture", str(picture), "--json")

@@ -26,12 +26,7 @@ LOSS_BYTES = 8
 """What a script holds of the last step, and no fake step knows of: its loss, and the Trainer's sum of losses."""
 
 
-@pytest.fixture(scope="session")
-def place(make_workplace):
-    return make_workplace("fakes")
-
-
-@pytest.fixture(scope="session")
+@pytest.fixture(scope="module")
 def look(place, scripts):
     def look(script, *options, arguments=()):
         rest = ["--", *arguments] if arguments else []
@@ -106,7 +101,7 @@ def write_header(model, file):
         written.truncate(8 + len(text) + end)
 
 
-@pytest.fixture(scope="session")
+@pytest.fixture(scope="module")
 def told(look, place):
     picture = ("--picture", str(place.path / "peak.svg"), "--json")
     sizes = ("--batch", "64", "--batches", "8,16,32", "--batch-flag=--batch")

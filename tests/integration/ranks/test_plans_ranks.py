@@ -14,12 +14,7 @@ PRESETS = {"blocks": "blocks.*", "keep_matmul": "blocks.*, matrix products kept"
 KINDS = {"parameter_bytes", "gradient_bytes", "state_bytes", "gathered_bytes", "activation_bytes"}
 
 
-@pytest.fixture(scope="session")
-def place(make_workplace):
-    return make_workplace("fake-ranks")
-
-
-@pytest.fixture(scope="session")
+@pytest.fixture(scope="module")
 def look(place):
     def look(*options, arguments=()):
         command = ("-m", "autorecompute", "plans", SCRIPT, "--fake", *options, "--", *arguments)

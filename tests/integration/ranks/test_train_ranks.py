@@ -23,11 +23,6 @@ GOES_ON = "tuning has stopped, and the training goes on"
 
 
 @pytest.fixture(scope="module")
-def place(make_workplace):
-    return make_workplace("ranks")
-
-
-@pytest.fixture(scope="module")
 def train_plainly(place):
     return functools.cache(lambda *arguments: place.finish(place.start(*TWO, SCRIPT, *arguments)))
 

@@ -12,11 +12,6 @@ pytestmark = pytest.mark.usefixtures("warm_python")
 
 
 @pytest.fixture(scope="module")
-def place(make_workplace):
-    return make_workplace("train")
-
-
-@pytest.fixture(scope="module")
 def trained(place, begin):
     return place.finish(begin(place, "trained", *TRAINING))
 

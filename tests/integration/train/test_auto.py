@@ -9,11 +9,6 @@ from workplace import LONG_TRAINING, OWN_TRAINING, SCRIPTS, SHORT_TRAINING
 
 
 @pytest.fixture(scope="module")
-def place(make_workplace):
-    return make_workplace("auto")
-
-
-@pytest.fixture(scope="module")
 def begin(limit):
     def begin(place, study, *arguments, steps=36):
         return place.start(OWN_TRAINING, "--auto", limit, "--study", study, "--tuning-steps", str(steps), *arguments)

@@ -8,11 +8,6 @@ from workplace import OWN_TRAINING
 
 
 @pytest.fixture(scope="module")
-def place(make_workplace):
-    return make_workplace("planned")
-
-
-@pytest.fixture(scope="module")
 def planned(place):
     looked = place.finish(place.start("-m", "autorecompute", "plans", OWN_TRAINING, "--fake", "--peak", "--json"))
     (place.path / "looked.json").write_text(looked.stdout)

@@ -13,11 +13,6 @@ import pytest
 from workplace import LONG_TRAINING, OWN_TRAINING, SCRIPTS, SHORT_TRAINING, own_disk
 
 
-@pytest.fixture(scope="module")
-def place(make_workplace):
-    return make_workplace("train")
-
-
 def test_a_terminal_shows_how_far_the_trials_are(workplace, limit, train_plainly):
     pytest.importorskip("tqdm")
     ours, its = pty.openpty()

@@ -12,6 +12,7 @@ from autorecompute.backends.ortmodule.controller import (
 )
 from autorecompute.backends.ortmodule.detection import correct_for_sharing
 from autorecompute.plans import Activation, Alternative, Choice, Cluster, Plan
+from unit.conftest import build_detection
 
 DIMS = {"batch": 4, "sequence": 16}
 NORM, GELU, FLAT, BOTH = (Choice(f"{name}+", RECOMPUTE) for name in ("LayerNormalization", "Gelu", "Reshape", "Cast"))
@@ -109,19 +110,14 @@ def test_the_first_of_two_options_takes_effect():
     assert count_recomputed(PART, {PART: -1}, clusters) == 3
 
 
-@pytest.fixture
-def offer_of(make_detection):
+def offer_of(choices, level=CHOSEN, asked=()):
     """Offers these choices, where the environment has a level and asks for others."""
-
-    def offer_of(choices, level=CHOSEN, asked=()):
-        plans = tuple(map(plan_of, choices))
-        detection = make_detection(plans=plans, extra=codec.to_plain(OrtDetection(layer_plans=plans)))
-        return make_offer(detection, level, dict.fromkeys(asked, -1), "1:0", {"batch": 4})
-
-    return offer_of
+    plans = tuple(map(plan_of, choices))
+    detection = build_detection(plans=plans, extra=codec.to_plain(OrtDetection(layer_plans=plans)))
+    return make_offer(detection, level, dict.fromkeys(asked, -1), "1:0", {"batch": 4})
 
 
-def test_an_offer_names_what_the_graph_does_not_offer_and_takes_the_options_up_to_a_level(offer_of):
+def test_an_offer_names_what_the_graph_does_not_offer_and_takes_the_options_up_to_a_level():
     offer = offer_of([GELU], asked=[GELU, PART])
     assert offer.is_on
     assert offer.requested == {GELU: -1}

@@ -13,25 +13,21 @@ from autorecompute.backends.ortmodule.controller import (
     config_of_level,
 )
 from autorecompute.plans import Choice, Config, Plan, Space
+from unit.conftest import build_detection
 
 PAGE = Path(autorecompute.__file__).parents[1] / "docs" / "knobs.md"
+PLANS = tuple(
+    Plan(choices=(Choice(name, "1"),), label=name, occurrences=6, saving_bytes=100 - index, saving="d0")
+    for index, name in enumerate(("Gelu+", "Softmax+", "Dropout+"))
+)
+LEVELS = {f"level_{level}": config_of_level(level) for level in (1, 2)}
 
 
-@pytest.fixture
-def make_place(make_detection):
-    plans = tuple(
-        Plan(choices=(Choice(name, "1"),), label=name, occurrences=6, saving_bytes=100 - index, saving="d0")
-        for index, name in enumerate(("Gelu+", "Softmax+", "Dropout+"))
-    )
-    levels = {f"level_{level}": config_of_level(level) for level in (1, 2)}
-
-    def make(torch="2.13.0", onnxruntime="1.19.2", *, has_boundaries=True, features=(), **changes):
-        versions = {"python": "3.11", "torch": torch, "onnxruntime": onnxruntime, "backend": "ortmodule"}
-        space = Space(plans=plans, own_presets=levels if has_boundaries else {"level_1": Config.of(plans)})
-        extra = codec.to_plain(OrtDetection(layer_plans=plans[has_boundaries:], features=features))
-        return make_detection(space, versions=versions, plan_versions=("onnxruntime",), extra=extra, **changes)
-
-    return make
+def make_place(torch="2.13.0", onnxruntime="1.19.2", *, has_boundaries=True, features=(), **changes):
+    versions = {"python": "3.11", "torch": torch, "onnxruntime": onnxruntime, "backend": "ortmodule"}
+    space = Space(plans=PLANS, own_presets=LEVELS if has_boundaries else {"level_1": Config.of(PLANS)})
+    extra = codec.to_plain(OrtDetection(layer_plans=PLANS[has_boundaries:], features=features))
+    return build_detection(space, versions=versions, plan_versions=("onnxruntime",), extra=extra, **changes)
 
 
 def reasons(detection, config=None):
@@ -49,7 +45,7 @@ def reasons(detection, config=None):
         ({"onnxruntime": "1.18.0"}, {}, "mem_efficient_gradients", "custom autograd"),
     ],
 )
-def test_what_does_nothing_here_says_why(make_place, place, asked, name, reason):
+def test_what_does_nothing_here_says_why(place, asked, name, reason):
     assert reason in reasons(make_place(**place), **asked)[name]
 
 
@@ -63,11 +59,11 @@ def test_what_does_nothing_here_says_why(make_place, place, asked, name, reason)
         ),
     ],
 )
-def test_the_others_can_be_tried(make_place, place, names):
+def test_the_others_can_be_tried(place, names):
     assert {name for name, reason in reasons(make_place(**place)).items() if not reason} == names
 
 
-def test_within_layers_other_plans_exist_and_no_two_knobs_set_the_same_variable(make_place):
+def test_within_layers_other_plans_exist_and_no_two_knobs_set_the_same_variable():
     """The probe is cleared for trials."""
     place = make_place()
     found = {knob.name: knob.plans(place) for knob in KNOBS if knob.plans is not None}

@@ -16,6 +16,7 @@ from autorecompute.plans import Config
 from autorecompute.result import SearchEnd
 from autorecompute.training_job import SETTINGS
 from fake_backend.controller import FILE_NOTE, MODE_VARIABLE, PLANS_VARIABLE, READ_BY, plans_text
+from unit.conftest import build_result
 
 CONFIG = Config.parse(["blocks.*/gelu:drop", "blocks.*/linear:drop"])
 CONFIGS = [CONFIG, Config(), Config.parse(["whole model:light"])]
@@ -23,14 +24,10 @@ AWKWARD_FOLDERS = ["with space", "it's", 'double"quote', "$HOME `id` \\", "new\n
 FORMS = pytest.mark.parametrize("form", ["shell", "dotenv"])
 
 
-@pytest.fixture
-def answer(make_result):
-    def answer(config=CONFIG, *, of_best=(), **changes):
-        changed = {"config": config, "relative_throughput": None, **dict(of_best)}
-        command = ["python", "train.py", "--note", "two words"]
-        return make_result(CONFIG, of_best=changed, **{"command": command, **changes})
-
-    return answer
+def answer(config=CONFIG, *, of_best=(), **changes):
+    changed = {"config": config, "relative_throughput": None, **dict(of_best)}
+    command = ["python", "train.py", "--note", "two words"]
+    return build_result(CONFIG, of_best=changed, **{"command": command, **changes})
 
 
 def emitted(form, result, folder=Path("/studies/bert/best")):
@@ -60,14 +57,14 @@ def comments(form, result):
 @pytest.mark.parametrize(
     ("config", "folder"), [*((CONFIG, folder) for folder in AWKWARD_FOLDERS), *((config, "a") for config in CONFIGS)]
 )
-def test_what_is_sourced_reaches_a_child_and_nothing_that_an_earlier_study_left(answer, config, folder, tmp_path):
+def test_what_is_sourced_reaches_a_child_and_nothing_that_an_earlier_study_left(config, folder, tmp_path):
     text, variables = emitted("shell", answer(config), tmp_path / folder)
     left = {MODE_VARIABLE: "whole", PLANS_VARIABLE: "/other/plans.json"}
     assert source(text, tmp_path, left) == variables
 
 
 @pytest.mark.parametrize("sign", ["\n", "\r", "\r\n", "\x0b", "\x0c", "\x85", "\u2028", "\0"])
-def test_no_value_breaks_out_of_its_comment(answer, sign, tmp_path):
+def test_no_value_breaks_out_of_its_comment(sign, tmp_path):
     evil = f"x{sign}touch {tmp_path}/broken-out{sign}EVIL=1"
     honest = answer()
     result = dataclasses.replace(
@@ -86,18 +83,18 @@ def test_no_value_breaks_out_of_its_comment(answer, sign, tmp_path):
 
 
 @pytest.mark.parametrize("config", CONFIGS)
-def test_dotenv_lines_are_names_and_plain_values(answer, config):
+def test_dotenv_lines_are_names_and_plain_values(config):
     text, variables = emitted("dotenv", answer(config))
     assert dict(line.split("=", 1) for line in statements(text)) == variables
 
 
 @pytest.mark.parametrize("folder", AWKWARD_FOLDERS)
-def test_dotenv_refuses_what_its_readers_disagree_about(answer, folder):
+def test_dotenv_refuses_what_its_readers_disagree_about(folder):
     with pytest.raises(UsageError, match="--format shell"):
         emitted("dotenv", answer(), Path("/studies") / folder)
 
 
-def test_json_holds_the_config_and_the_figures_and_kept_knobs_are_told_with_what_they_gained(answer):
+def test_json_holds_the_config_and_the_figures_and_kept_knobs_are_told_with_what_they_gained():
     """It has null for what was not measured."""
     result = answer()
     text, variables = emitted("json", result)
@@ -120,7 +117,7 @@ def test_json_holds_the_config_and_the_figures_and_kept_knobs_are_told_with_what
 
 
 @FORMS
-def test_comments_tell_where_variables_come_from_and_what_was_not_measured_or_need_not_be_set(answer, form):
+def test_comments_tell_where_variables_come_from_and_what_was_not_measured_or_need_not_be_set(form):
     result = answer()
     told = comments(form, result)
     for value in (result.study, result.problem, result.verdict_sentence, result.best.config.hash, result.device.name):
@@ -138,7 +135,7 @@ def test_comments_tell_where_variables_come_from_and_what_was_not_measured_or_ne
     assert "without 'autorecompute run'" not in needless
 
 
-def test_a_python_file_says_what_it_needs_and_no_more(answer):
+def test_a_python_file_says_what_it_needs_and_no_more():
     versions = {"torch": "2.13.0", "model": "Blocks 0123456789ab", "backend": "torch"}
     config = Config.parse(["blocks.*:checkpoint"])
     (plans,) = emitted("python", answer(config, versions=versions))[1]
@@ -157,15 +154,15 @@ def test_a_python_file_says_what_it_needs_and_no_more(answer):
         assert plans in told.partition("must not be set: ")[2].partition("\n")[0]
 
 
-def test_a_study_without_a_fitting_config_gives_nothing_out(begin, make_result):
-    nothing = dataclasses.replace(make_result(verdict=Verdict.NO_FIT), best=None)
+def test_a_study_without_a_fitting_config_gives_nothing_out(begin):
+    nothing = dataclasses.replace(build_result(verdict=Verdict.NO_FIT), best=None)
     for result, words in ((nothing, "holds the memory limit"), (nothing.ending(SearchEnd.TIME), "has no answer yet")):
         with pytest.raises(NothingFitsError, match=words):
             hand_out(begin(), result)
 
 
 @pytest.fixture
-def folder(begin, answer):
+def folder(begin):
     return begin(result=answer(trials=0))
 
 

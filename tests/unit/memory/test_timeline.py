@@ -7,6 +7,7 @@ from autorecompute.memory import Phase, trace
 from autorecompute.plans import Config
 from stand_ins.surveyed import Surveyed
 from tiny_models import ResNet
+from unit.conftest import build_step
 
 
 def blocks(count=2):
@@ -22,27 +23,25 @@ class Stages(nn.Module):
         return self.layer2(self.layer1(x))
 
 
-@pytest.fixture
-def step(make_step):
-    return make_step(
-        "fflbb", ("x", 0, 4, "batch", "10"), ("y", 1, 3, "10*batch"), ("z", 1, 1, "batch", "20"), ("dy", 3, 4, "7")
-    )
+STEP = build_step(
+    "fflbb", ("x", 0, 4, "batch", "10"), ("y", 1, 3, "10*batch"), ("z", 1, 1, "batch", "20"), ("dy", 3, 4, "7")
+)
 
 
-def test_a_tensor_is_alive_from_its_maker_to_its_last_reader_or_the_end(step, make_step):
-    assert trace(make_step("flb", ("gradient", 2, 3, "4"))).live_bytes == (0, 0, 4)
-    assert trace(step).live_bytes == (20, 80, 40, 47, 27)
-    assert trace(step, {"batch": 10}).live_bytes == (100, 400, 200, 207, 107)
+def test_a_tensor_is_alive_from_its_maker_to_its_last_reader_or_the_end():
+    assert trace(build_step("flb", ("gradient", 2, 3, "4"))).live_bytes == (0, 0, 4)
+    assert trace(STEP).live_bytes == (20, 80, 40, 47, 27)
+    assert trace(STEP, {"batch": 10}).live_bytes == (100, 400, 200, 207, 107)
     with pytest.raises(ValueError, match=r"2\*heads"):
-        make_step("fl", ("x", 0, 1, "2*heads"))
+        build_step("fl", ("x", 0, 1, "2*heads"))
 
 
-def test_peak_stash_phases_and_layers_are_those_of_what_is_alive(step):
+def test_peak_stash_phases_and_layers_are_those_of_what_is_alive():
     """The stash is what the backward pass reads of the forward pass.
 
     Phases add up to the whole, layers to that pass.
     """
-    timeline = trace(step)
+    timeline = trace(STEP)
     assert (timeline.peak, timeline.peak_bytes, timeline.stash_bytes) == (1, 80, 40)
     assert [(tensor.name, size) for tensor, size in timeline.largest_at_peak()] == [("z", 40), ("x", 20), ("y", 20)]
     by_phase = timeline.live_by_phase()
@@ -78,9 +77,9 @@ def test_in_plain_pytorch_each_block_is_a_layer_whatever_it_is_called(model, inp
     assert {profile.layer_of(operation) for operation in profile.operations} == {"", *layers}
 
 
-def test_recompute_is_told_up_to_the_peak_and_after_it(make_step, step):
+def test_recompute_is_told_up_to_the_peak_and_after_it():
     tensors = [(f"r{place}", place, last, "batch", "10") for place, last in ((3, 9), (4, 8), (5, 6), (7, 8))]
-    before, after = trace(make_step("fflrrrbrbb", ("x", 0, 3, "6"), *tensors)).recomputed()
+    before, after = trace(build_step("fflrrrbrbb", ("x", 0, 3, "6"), *tensors)).recomputed()
     assert [operation.name for operation in before] == [f"/model/layer.{place}/r" for place in (3, 4, 5)]
     assert [operation.name for operation in after] == ["/model/layer.7/r"]
-    assert trace(step).recomputed() == ([], [])
+    assert trace(STEP).recomputed() == ([], [])

@@ -16,6 +16,7 @@ from autorecompute.studies.analysis import keep_analysis, keep_detection
 from autorecompute.units import MIB, printable
 from fake_backend.controller import READ_BY
 from stand_ins.emitted import rendered
+from unit.conftest import Graph, Node, build_detection, build_result, build_trial
 
 HOSTILE = (
     "<script>alert(1)</script> \"'><img src=x onerror=alert(1)> </style></title>"
@@ -93,9 +94,9 @@ def test_a_study_without_an_answer_says_how_to_go_on(keep, read, trials):
     assert "Nothing was measured yet." in read(keep(name="begun")).text
 
 
-def test_nothing_fits_is_told_with_what_it_would_take(keep, read, trials, make_result):
+def test_nothing_fits_is_told_with_what_it_would_take(keep, read, trials):
     over = [trial for trial in trials if trial.measurement.outcome is Outcome.OVER_LIMIT]
-    text = read(keep(over, dataclasses.replace(make_result(verdict=Verdict.NO_FIT), best=None))).text
+    text = read(keep(over, dataclasses.replace(build_result(verdict=Verdict.NO_FIT), best=None))).text
     assert "no config holds the limit" in text
     assert "the lowest peak of any config was 652 MiB at batch 32, 2 MiB over the limit" in text
     assert "export " not in text
@@ -125,23 +126,21 @@ def test_a_missing_library_is_named_with_the_command_that_installs_it(keep, read
         read(folder)
 
 
-@pytest.fixture
-def graph(make_graph, make_node):
-    forward = [make_node(f"Op{n}", (f"v{n - 1}",), {f"v{n}": 10 * MIB}, again=n % 2 == 1) for n in range(1, 7)]
-    backward = [make_node("G", (f"v{n}", f"d{n}"), {f"d{n - 1}": MIB}) for n in range(6, 0, -1)]
-    return make_graph(forward, ["v6"], [dataclasses.replace(backward[0], reads=("v6", "dv6")), *backward[1:]])
+FORWARD = [Node(f"Op{n}", (f"v{n - 1}",), {f"v{n}": 10 * MIB}, again=n % 2 == 1) for n in range(1, 7)]
+LOSS, *BACKWARD = (Node("G", (f"v{n}", f"d{n}"), {f"d{n - 1}": MIB}) for n in range(6, 0, -1))
+GRAPH = Graph(FORWARD, ["v6"], [dataclasses.replace(LOSS, reads=("v6", "dv6")), *BACKWARD])
 
 
-def test_a_study_with_two_profiled_steps_is_explained(keep, read, graph, make_trial, make_result):
-    space = graph.space
+def test_a_study_with_two_profiled_steps_is_explained(keep, read):
+    space = GRAPH.space
     trials = [
-        make_trial(
+        build_trial(
             config, number=n, reference_seconds=0.5, peak_bytes=(640 - n) * MIB, description=space.describe(config)
         )
         for n, config in enumerate([Config(), space.all_on, Config.of(space.plans[:1])])
     ]
-    folder = keep(trials, make_result(Config.of(space.plans[:1])), space=space, batch=1)
-    profiles = {Config(): graph.run(), space.all_on: graph.run(space.all_on)}
+    folder = keep(trials, build_result(Config.of(space.plans[:1])), space=space, batch=1)
+    profiles = {Config(): GRAPH.run(), space.all_on: GRAPH.run(space.all_on)}
     keep_analysis(folder, StepProfiles(peak_bytes=100 * MIB, held_bytes=40 * MIB, profiles=profiles))
     page = read(folder)
     assert "measured frontier" in page.text
@@ -150,7 +149,7 @@ def test_a_study_with_two_profiled_steps_is_explained(keep, read, graph, make_tr
 
 
 @pytest.fixture
-def keep_torch(keep, make_trial, make_detection, make_result):
+def keep_torch(keep):
     """Keeps a study of two blocks; its answer has so many of them recomputed, ``None`` stands for all."""
 
     def keep_torch(*, count=None, **changed):
@@ -167,12 +166,12 @@ def keep_torch(keep, make_trial, make_detection, make_result):
         extra = {**codec.to_plain(TorchDetection(steps=steps)), **changed}
         found = {"versions": versions, "plan_versions": ("model",), "extra": extra}
         trials = [
-            make_trial(config, number=n, reference_seconds=0.5, peak_bytes=(640 - n) * MIB, description=f"config {n}")
+            build_trial(config, number=n, reference_seconds=0.5, peak_bytes=(640 - n) * MIB, description=f"config {n}")
             for n, config in enumerate([Config(), Config.of([plan])])
         ]
-        result = make_result(Config(frozenset({dataclasses.replace(choice, count=count)})), trials=2)
+        result = build_result(Config(frozenset({dataclasses.replace(choice, count=count)})), trials=2)
         folder = keep(trials, result, space=space, **found)
-        keep_detection(folder, make_detection(space, **found))
+        keep_detection(folder, build_detection(space, **found))
         return folder
 
     return keep_torch

@@ -35,31 +35,24 @@ from autorecompute.reports.plans_text import (
 )
 from autorecompute.units import MIB, format_bytes
 from stand_ins.schemas import check
+from unit.conftest import build_detection, build_step
 
 MIB_A_SAMPLE = ("batch", str(MIB))
 
 GELU, NORM = (make_plan(f"{name}+:1:-1", occurrences=3, saving_bytes=1, saving="batch") for name in ("Gelu", "Norm"))
 SPACE = Space(plans=(GELU, NORM))
-
-
-@pytest.fixture(scope="module")
-def model(make_step):
-    whole = [("x", 0, 6, *MIB_A_SAMPLE), ("y", 1, 5, *MIB_A_SAMPLE), ("z", 2, 4, *MIB_A_SAMPLE)]
-    again = [("x_recompute", 4, 9, *MIB_A_SAMPLE), ("y_recompute", 5, 8, *MIB_A_SAMPLE)]
-    last = ("z_recompute", 6, 7, *MIB_A_SAMPLE)
-    brief = [(name, place, place, *MIB_A_SAMPLE) for place, name in enumerate("xyz")]
-    profiles = {
-        Config(): make_step("ffflbbb", *whole),
-        SPACE.all_on: make_step("ffflrrrbbb", *brief, *again, last),
-        Config.of([GELU]): make_step("ffflrbbb", *whole[:2], brief[2], ("z_recompute", 4, 5, *MIB_A_SAMPLE)),
-        Config.of([NORM]): make_step("ffflbrb", brief[0], *whole[1:], ("x_recompute", 5, 6, *MIB_A_SAMPLE)),
-    }
-    return OrtMemoryModel(SPACE, StepProfiles(peak_bytes=500 * MIB, held_bytes=500 * MIB, profiles=profiles))
-
-
-@pytest.fixture
-def view(model):
-    return PeakView(model=model, config=SPACE.all_on, dims={"batch": 32}, command="autorecompute tune train.py")
+WHOLE = [("x", 0, 6, *MIB_A_SAMPLE), ("y", 1, 5, *MIB_A_SAMPLE), ("z", 2, 4, *MIB_A_SAMPLE)]
+AGAIN = [("x_recompute", 4, 9, *MIB_A_SAMPLE), ("y_recompute", 5, 8, *MIB_A_SAMPLE)]
+LAST = ("z_recompute", 6, 7, *MIB_A_SAMPLE)
+BRIEF = [(name, place, place, *MIB_A_SAMPLE) for place, name in enumerate("xyz")]
+PROFILES = {
+    Config(): build_step("ffflbbb", *WHOLE),
+    SPACE.all_on: build_step("ffflrrrbbb", *BRIEF, *AGAIN, LAST),
+    Config.of([GELU]): build_step("ffflrbbb", *WHOLE[:2], BRIEF[2], ("z_recompute", 4, 5, *MIB_A_SAMPLE)),
+    Config.of([NORM]): build_step("ffflbrb", BRIEF[0], *WHOLE[1:], ("x_recompute", 5, 6, *MIB_A_SAMPLE)),
+}
+MODEL = OrtMemoryModel(SPACE, StepProfiles(peak_bytes=500 * MIB, held_bytes=500 * MIB, profiles=PROFILES))
+VIEW = PeakView(model=MODEL, config=SPACE.all_on, dims={"batch": 32}, command="autorecompute tune train.py")
 
 
 @pytest.fixture
@@ -77,8 +70,8 @@ def printed(console):
     return console.file.getvalue()
 
 
-def test_timelines_stand_on_one_scale_figures_side_by_side_and_the_largest_tensors_beside_their_plans(view, console):
-    print_peak(view, is_detailed=True, console=console)
+def test_timelines_stand_on_one_scale_figures_side_by_side_and_the_largest_tensors_beside_their_plans(console):
+    print_peak(VIEW, is_detailed=True, console=console)
     text = printed(console)
     drawn = [line for line in text.splitlines() if re.fullmatch(r"  [ ▁▂▃▄▅▆▇█]+", line)]
     assert drawn == ["  ▃▅███▅▃", "  ▃▃▃ ▃▅██▅▃"]
@@ -103,19 +96,19 @@ def test_what_modules_keep_is_told_in_words(console):
     assert "node" not in text
 
 
-def test_why_all_on_saves_nothing_is_answered(view):
-    head, chain, waiting, advice = explain_chain(view)
+def test_why_all_on_saves_nothing_is_answered():
+    head, chain, waiting, advice = explain_chain(VIEW)
     assert "off the stash 96 MiB, off the peak 0 MiB" in head
     assert "3 of 3 recomputed operators run before the peak" in chain
     assert "layer.4, layer.5 and layer.6" in chain
     assert "96 MiB" in waiting
     assert "all but Gelu+" in advice or "Norm+" in advice
     for config in (Config.of([GELU]), Config()):
-        assert explain_chain(dataclasses.replace(view, config=config)) == []
+        assert explain_chain(dataclasses.replace(VIEW, config=config)) == []
 
 
-def test_each_plan_is_told_by_what_it_does(view, console):
-    print_effects(view, console)
+def test_each_plan_is_told_by_what_it_does(console):
+    print_effects(VIEW, console)
     (row,) = [line.split() for line in printed(console).splitlines() if line.startswith("Gelu+")]
     assert row == ["Gelu+", "32", "MiB", "0", "MiB", "+14%", "64", "MiB"]
     assert printed(console).rstrip().endswith("autorecompute tune train.py")
@@ -124,35 +117,35 @@ def test_each_plan_is_told_by_what_it_does(view, console):
 @pytest.mark.parametrize(
     ("limit", "answer"), [(1000, "fits"), (605, "should fit"), (580, "may not fit"), (450, "too large")]
 )
-def test_a_limit_is_answered_for_each_config(view, console, limit, answer):
-    print_forecasts(dataclasses.replace(view, limit_bytes=limit * MIB), console)
+def test_a_limit_is_answered_for_each_config(console, limit, answer):
+    print_forecasts(dataclasses.replace(VIEW, limit_bytes=limit * MIB), console)
     (none,) = [line for line in printed(console).splitlines() if line.startswith("none ")]
     assert f" {answer} " in none
     assert (int(none.split()[-1]) >= 32) == (limit >= 605)
     assert "Predicted" in printed(console)
 
 
-def test_the_largest_batch_is_told_with_what_a_higher_peak_leaves_of_it(view, console):
+def test_the_largest_batch_is_told_with_what_a_higher_peak_leaves_of_it(console):
     """Forecasts are too low by one or two percent as a rule, which is a larger share of the batch."""
     limit = 1000 * MIB
-    print_forecasts(dataclasses.replace(view, limit_bytes=limit), console)
+    print_forecasts(dataclasses.replace(VIEW, limit_bytes=limit), console)
     (none,) = [line for line in printed(console).splitlines() if line.startswith("none ")]
     near, most = map(int, re.search(r"(\d+) to (\d+)$", none).groups())
     for batch, peak_share in ((near, 1.02), (most, 1.0)):
-        peaks = [view.model.forecast(Config(), {"batch": size}).peak_bytes for size in (batch, batch + 1)]
+        peaks = [VIEW.model.forecast(Config(), {"batch": size}).peak_bytes for size in (batch, batch + 1)]
         assert peaks[0] * peak_share <= limit < peaks[1] * peak_share
 
 
-def test_json_is_as_the_schema_says_and_has_every_figure(view, make_detection):
+def test_json_is_as_the_schema_says_and_has_every_figure():
     machine = Machine(
         name="T4", source="data sheet", is_measured=False, operations_per_second={"float32": 1e12}, bytes_per_second=1e9
     )
     of_card = {"flops": 2e9, "moved_bytes": 1e6, "flops_again": 1e9, "moved_bytes_again": 0.0, "step_seconds": 0.1}
-    forecast = dataclasses.replace(view.none, estimate=Estimate(**of_card), machine=machine)
+    forecast = dataclasses.replace(VIEW.none, estimate=Estimate(**of_card), machine=machine)
     offer = Offer(plans=SPACE.plans, clusters=(), is_on=True, summary="on", requested={})
-    overview = Overview(detection=make_detection(SPACE), offer=offer, dims=view.dims, command="tune")
+    overview = Overview(detection=build_detection(SPACE), offer=offer, dims=VIEW.dims, command="tune")
     for limit in (None, 700 * MIB):
-        peak = dataclasses.replace(view, limit_bytes=limit, batches=(8, 64), frontier=(forecast,))
+        peak = dataclasses.replace(VIEW, limit_bytes=limit, batches=(8, 64), frontier=(forecast,))
         check("plans", text := codec.dumps(Plans.of([overview], peak)))
     plain = json.loads(text)["peak"]
     assert [len(line["operations"]) for line in plain["timelines"].values()] == [7, 10]
@@ -163,9 +156,9 @@ def test_json_is_as_the_schema_says_and_has_every_figure(view, make_detection):
     assert all(forecast["largest_batch"] >= 32 for forecast in plain["forecasts"])
 
 
-def test_the_presets_are_told_at_every_batch_that_was_asked_for(view, console):
-    limit = view.model.forecast(Config(), {"batch": 64}).peak_bytes
-    view = dataclasses.replace(view, batches=(8, 64, 128), limit_bytes=limit)
+def test_the_presets_are_told_at_every_batch_that_was_asked_for(console):
+    limit = VIEW.model.forecast(Config(), {"batch": 64}).peak_bytes
+    view = dataclasses.replace(VIEW, batches=(8, 64, 128), limit_bytes=limit)
     print_batches(view, console)
     (none,) = [line for line in printed(console).splitlines() if line.startswith("none")]
     peaks = [format_bytes(view.model.forecast(Config(), {"batch": batch}).peak_bytes) for batch in view.batches]
@@ -175,21 +168,21 @@ def test_the_presets_are_told_at_every_batch_that_was_asked_for(view, console):
     assert peak_of(dataclasses.replace(view, limit_bytes=1)).presets[0].largest_batch == 0
 
 
-def test_a_long_frontier_is_told_in_a_few_lines(view, console):
-    many = (dataclasses.replace(view.none, peak_bytes=n * MIB, recompute_share=1 / n) for n in range(100, 400))
-    print_frontier(dataclasses.replace(view, frontier=tuple(many)), console)
+def test_a_long_frontier_is_told_in_a_few_lines(console):
+    many = (dataclasses.replace(VIEW.none, peak_bytes=n * MIB, recompute_share=1 / n) for n in range(100, 400))
+    print_frontier(dataclasses.replace(VIEW, frontier=tuple(many)), console)
     for words in ("12 of 300 configs", "399 MiB", "100 MiB"):
         assert words in printed(console)
 
 
-def test_a_picture_shows_both_timelines_and_of_a_deep_model_a_few_layers_in_each_stripe(view, tmp_path, make_step):
+def test_a_picture_shows_both_timelines_and_of_a_deep_model_a_few_layers_in_each_stripe(tmp_path):
     file = tmp_path / "peak.svg"
-    save_picture(view, file)
+    save_picture(VIEW, file)
     comments = re.findall(r"<!-- (.*?) -->", file.read_text())
     assert ET.parse(file).getroot().tag.endswith("svg")  # noqa: S314  (we wrote it)
     assert {"none", "all plans", "recompute"} <= set(comments)
     axes = Figure().subplots()
-    timeline = trace(make_step("f" * 40 + "lb", *[(f"x{place}", place, 41, "8") for place in range(40)]))
+    timeline = trace(build_step("f" * 40 + "lb", *[(f"x{place}", place, 41, "8") for place in range(40)]))
     told = list(draw_timeline(axes, timeline, PICTURE_COLORS, "step").values())
     assert [re.findall(r"layer\.(\d+)", words) for words in told] == [
         [str(first), str(first + 2)] if first < 39 else ["39"] for first in range(0, 40, 3)

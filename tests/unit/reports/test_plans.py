@@ -12,6 +12,7 @@ from autorecompute.plans import Activation, Alternative, Choice, Cluster, Plan
 from autorecompute.reports.plans_json import Overview, Plans
 from autorecompute.reports.plans_text import choose_dims, print_details, print_summary
 from stand_ins.schemas import check
+from unit.conftest import build_detection
 
 NORM, WHOLE = Choice("LayerNormalization+", RECOMPUTE), Choice("Less+Cast+", RECOMPUTE)
 PART, ODD = Choice("Cast+", COMPROMISE), Choice("NonZero+", RECOMPUTE)
@@ -56,25 +57,21 @@ PLANS = (
 )
 
 
-@pytest.fixture
-def make_overview(make_detection):
-    def make(counts=None, batch=None, asked=(), level=CHOSEN):
-        detection = make_detection(
-            plans=PLANS,
-            clusters=CLUSTERS,
-            extra=codec.to_plain(OrtDetection(layer_plans=PLANS[1:], layer_clusters=CLUSTERS[1:])),
-            dims={"batch": 8, "sequence": 16},
-            aliases={"batch": ("ids_dim0", "mask_dim0"), "sequence": ("ids_dim1",)},
-        )
-        dims = choose_dims(detection, batch, asked)
-        return Overview(
-            detection=detection,
-            offer=make_offer(detection, level, counts or {}, "1:0", dims),
-            dims=dims,
-            command="autorecompute tune train.py --target-batch=32",
-        )
-
-    return make
+def make_overview(counts=None, batch=None, asked=(), level=CHOSEN):
+    detection = build_detection(
+        plans=PLANS,
+        clusters=CLUSTERS,
+        extra=codec.to_plain(OrtDetection(layer_plans=PLANS[1:], layer_clusters=CLUSTERS[1:])),
+        dims={"batch": 8, "sequence": 16},
+        aliases={"batch": ("ids_dim0", "mask_dim0"), "sequence": ("ids_dim1",)},
+    )
+    dims = choose_dims(detection, batch, asked)
+    return Overview(
+        detection=detection,
+        offer=make_offer(detection, level, counts or {}, "1:0", dims),
+        dims=dims,
+        command="autorecompute tune train.py --target-batch=32",
+    )
 
 
 @pytest.fixture
@@ -86,7 +83,7 @@ def rows_of(text):
     return [re.split(r"\s{2,}", line.strip()) for line in text.splitlines()]
 
 
-def test_the_summary_has_a_row_for_each_plan_and_the_details_number_exclusive_options(text_of, make_overview):
+def test_the_summary_has_a_row_for_each_plan_and_the_details_number_exclusive_options(text_of):
     text = text_of(print_summary, make_overview())
     assert "Memory Optimizer: OFF   level 0, probe config 1:0, config: none" in text
     rows = rows_of(text)
@@ -111,7 +108,7 @@ def test_the_summary_has_a_row_for_each_plan_and_the_details_number_exclusive_op
     assert rows[5][-3:] == ["75%", "-", "384 bytes"]
 
 
-def test_formulas_and_names_of_the_training_system_are_details_and_the_command_is_never_broken(text_of, make_overview):
+def test_formulas_and_names_of_the_training_system_are_details_and_the_command_is_never_broken(text_of):
     """The notes have the first batch."""
     plain, detailed = (
         text_of(functools.partial(print_summary, is_detailed=each), make_overview()) for each in (False, True)
@@ -128,9 +125,7 @@ def test_formulas_and_names_of_the_training_system_are_details_and_the_command_i
     assert narrow.splitlines()[-1] == "  autorecompute tune train.py --target-batch=32"
 
 
-def test_a_graph_with_nothing_to_recompute_ends_in_a_sentence_and_a_level_shows_the_plans_within_layers(
-    text_of, make_overview
-):
+def test_a_graph_with_nothing_to_recompute_ends_in_a_sentence_and_a_level_shows_the_plans_within_layers(text_of):
     overview = make_overview()
     detection = dataclasses.replace(overview.detection, plans=(), clusters=())
     offer = make_offer(detection, CHOSEN, {}, "1:0", overview.dims)
@@ -154,17 +149,17 @@ def test_a_graph_with_nothing_to_recompute_ends_in_a_sentence_and_a_level_shows_
         ({Choice("Gelu+", RECOMPUTE): -1}, ["no plan Gelu+:1:-1 in this graph: ORT ignores it without a word"]),
     ],
 )
-def test_what_ort_does_otherwise_is_told(make_overview, counts, problems):
+def test_what_ort_does_otherwise_is_told(counts, problems):
     assert list(make_overview(counts).offer.problems) == problems
 
 
 @pytest.mark.parametrize("asked", [[("length", 4)], [("ids_dim0", 4)], [("sequence", 1), ("ids_dim1", 2)]])
-def test_a_dimension_that_is_unknown_or_given_twice_is_refused(make_overview, asked):
+def test_a_dimension_that_is_unknown_or_given_twice_is_refused(asked):
     with pytest.raises(UsageError, match=asked[0][0].replace("ids_dim0", "batch")):
         make_overview(batch=8, asked=asked)
 
 
-def test_json_is_as_the_schema_says_and_has_what_the_contract_asks_for(make_overview):
+def test_json_is_as_the_schema_says_and_has_what_the_contract_asks_for():
     overview = make_overview({PART: -1}, batch=32)
     check("plans", text := codec.dumps(Plans.of([overview, overview])))
     plain = json.loads(text)

@@ -20,39 +20,31 @@ from autorecompute.search.candidates import (
 )
 from fake_backend.space import BLOCKS, CHECKPOINT, GELU, HEAD, NORM, SPACE
 from stand_ins.plans import plan_of_id
+from unit.conftest import Graph, Node, build_trial
 
 
-@pytest.fixture
-def make_tower(make_node, make_graph):
-    def make_tower(sizes):
-        names = [f"Node{number}" for number in range(len(sizes))]
-        forward = [
-            make_node(name, ("input",), {f"kept{name}": size}, again=True)
-            for name, size in zip(names, sizes, strict=True)
-        ]
-        forward.append(make_node("Sum", tuple(node.key for node in forward), {"sum": 1}))
-        peak = [make_node("Expand", ("dsum",), {"wide": 10_000}), make_node("Reduce", ("wide",), {"narrow": 1})]
-        backward = [make_node("Grad", (f"kept{name}", "narrow"), {f"d{name}": 1}) for name in reversed(names)]
-        return make_graph(forward, ["sum"], [*peak, *backward])
-
-    return make_tower
+def make_tower(sizes):
+    names = [f"Node{number}" for number in range(len(sizes))]
+    forward = [
+        Node(name, ("input",), {f"kept{name}": size}, again=True) for name, size in zip(names, sizes, strict=True)
+    ]
+    forward.append(Node("Sum", tuple(node.key for node in forward), {"sum": 1}))
+    peak = [Node("Expand", ("dsum",), {"wide": 10_000}), Node("Reduce", ("wide",), {"narrow": 1})]
+    backward = [Node("Grad", (f"kept{name}", "narrow"), {f"d{name}": 1}) for name in reversed(names)]
+    return Graph(forward, ["sum"], [*peak, *backward])
 
 
-@pytest.fixture
-def list_candidates(make_tower):
-    def list_candidates(space, sizes=None):
-        graph = make_tower(sizes or [1] * len(space.plans))
-        blueprint = draw_blueprint(graph.run(), graph.run(graph.space.all_on))
-        return Candidates(space, OrtSimulator(blueprint, {}, choices_of(space)))
-
-    return list_candidates
+def list_candidates(space, sizes=None):
+    graph = make_tower(sizes or [1] * len(space.plans))
+    blueprint = draw_blueprint(graph.run(), graph.run(graph.space.all_on))
+    return Candidates(space, OrtSimulator(blueprint, {}, choices_of(space)))
 
 
 def configs_of(candidates):
     return [candidates.config(place) for place in range(len(candidates))]
 
 
-def test_every_subset_of_the_plans_is_there_once_and_no_config_twice(make_tower, list_configs, list_candidates):
+def test_every_subset_of_the_plans_is_there_once_and_no_config_twice(list_configs):
     """Nor where plans share rows, or a subgraph has both options."""
     space = make_tower([1] * 4).space
     candidates = list_candidates(space)
@@ -69,7 +61,7 @@ def test_every_subset_of_the_plans_is_there_once_and_no_config_twice(make_tower,
     assert sorted(len(config.choices) for config in configs_of(list_candidates(space, [1, 1]))) == [0, 1, 2]
 
 
-def test_of_many_plans_those_that_matter_are_taken(make_tower, list_candidates):
+def test_of_many_plans_those_that_matter_are_taken():
     sizes = list(range(10, 10 * (MOST_PLANS + 3), 10))
     random.Random(0).shuffle(sizes)
     space = make_tower(sizes).space
@@ -174,11 +166,11 @@ def mix(**counts):
 
 
 @pytest.fixture
-def judge(count_candidates, make_trial):
+def judge(count_candidates):
     candidates = count_candidates(SPACE)
 
     def judge(*outcomes):
-        trials = [make_trial(config, description=str(config), outcome=outcome) for config, outcome in outcomes]
+        trials = [build_trial(config, description=str(config), outcome=outcome) for config, outcome in outcomes]
         chance = chance_to_work(candidates, trials)
         return lambda **counts: pytest.approx(float(chance[candidates.places[mix(**counts)]]))
 

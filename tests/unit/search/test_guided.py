@@ -7,65 +7,49 @@ from autorecompute.plans import Config
 from autorecompute.search import GreedySearcher, GuidedSearcher, Prior, Proposal, needs_in
 from autorecompute.search.searcher import MOST_TOO_LARGE, Searcher
 from autorecompute.units import MIB
+from unit.conftest import build_space, build_trial
 
 RESTING, FORECAST, LIMIT, BATCH = 100 * MIB, 590 * MIB, 600 * MIB, 16
+SPACE = build_space()
+STORED = [
+    build_trial(
+        Config.of(SPACE.plans[:number]),
+        number=number,
+        peak_bytes=RESTING + (600 - 60 * number) * MIB,
+        step_seconds=(1 + number / 10,),
+        reference_seconds=1.0,
+        outcome=Outcome.OVER_LIMIT if number < 2 else Outcome.OK,
+    )
+    for number in range(6)
+]
 
 
-@pytest.fixture
-def space(make_space):
-    return make_space()
+def make_prior(**changes):
+    fields = {"answer": STORED[2].config, "finalists": (STORED[2].config, STORED[3].config)}
+    known = {"source": "small", "batch": BATCH, "limit_bytes": LIMIT, "resting_bytes": RESTING}
+    return Prior(**{**known, "trials": tuple(STORED), **fields, **changes})
 
 
-@pytest.fixture
-def stored(space, make_trial):
-    configs = [Config.of(space.plans[:count]) for count in range(6)]
-    return [
-        make_trial(
-            config,
-            number=number,
-            peak_bytes=RESTING + (600 - 60 * number) * MIB,
-            step_seconds=(1 + number / 10,),
-            reference_seconds=1.0,
-            outcome=Outcome.OVER_LIMIT if number < 2 else Outcome.OK,
-        )
-        for number, config in enumerate(configs)
-    ]
-
-
-@pytest.fixture
-def make_prior(stored):
-    def make(**changes):
-        fields = {"answer": stored[2].config, "finalists": (stored[2].config, stored[3].config)}
-        known = {"source": "small", "batch": BATCH, "limit_bytes": LIMIT, "resting_bytes": RESTING}
-        return Prior(**{**known, "trials": tuple(stored), **fields, **changes})
-
-    return make
-
-
-@pytest.fixture
-def proposed(space, make_prior, make_trial):
-    def proposed(count, *, growth=1.0, limit_bytes=LIMIT):
-        greedy = GreedySearcher(space, budget=40, limit_bytes=limit_bytes)
-        searcher = GuidedSearcher(greedy, limit_bytes, prior=make_prior(), growth=growth)
-        trials, proposals = [], []
-        for number in range(count):
-            proposals.append(searcher.propose(trials))
-            outcome = Outcome.OVER_LIMIT if number == 0 else Outcome.OOM
-            trials.append(make_trial(proposals[-1].config, number=number, outcome=outcome))
-        return proposals
-
-    return proposed
+def proposed(count, *, growth=1.0, limit_bytes=LIMIT):
+    greedy = GreedySearcher(SPACE, budget=40, limit_bytes=limit_bytes)
+    searcher = GuidedSearcher(greedy, limit_bytes, prior=make_prior(), growth=growth)
+    trials, proposals = [], []
+    for number in range(count):
+        proposals.append(searcher.propose(trials))
+        outcome = Outcome.OVER_LIMIT if number == 0 else Outcome.OOM
+        trials.append(build_trial(proposals[-1].config, number=number, outcome=outcome))
+    return proposals
 
 
 def inherited(proposals):
     return {entry.config: entry.reason for entry in proposals if entry.reason.endswith("of study small")}
 
 
-def test_the_reference_comes_first_then_the_best_of_the_stored_study_and_no_more_of_it(proposed, stored):
+def test_the_reference_comes_first_then_the_best_of_the_stored_study_and_no_more_of_it():
     reference, answer, finalist, *others = proposed(6)
     assert reference.config.is_none
-    assert (answer.config, answer.reason) == (stored[2].config, "answer of study small")
-    assert (finalist.config, finalist.reason) == (stored[3].config, "finalist of study small")
+    assert (answer.config, answer.reason) == (STORED[2].config, "answer of study small")
+    assert (finalist.config, finalist.reason) == (STORED[3].config, "finalist of study small")
     assert inherited(others) == {}
 
 
@@ -78,17 +62,15 @@ def test_the_reference_comes_first_then_the_best_of_the_stored_study_and_no_more
     ],
     ids=["a larger batch", "a lower limit", "nothing should fit"],
 )
-def test_of_a_stored_study_what_should_fit_is_tried_or_the_least_peak(proposed, stored, count, asked, found):
-    told = {stored[place].config: f"{role} of study small" for place, role in found.items()}
+def test_of_a_stored_study_what_should_fit_is_tried_or_the_least_peak(count, asked, found):
+    told = {STORED[place].config: f"{role} of study small" for place, role in found.items()}
     assert inherited(proposed(count, **asked)) == told
 
 
-def test_a_batch_that_fits_without_recompute_ends_the_search_and_activations_grow_with_each_dimension(
-    space, make_prior, make_trial
-):
-    greedy = GreedySearcher(space, budget=40, limit_bytes=LIMIT)
+def test_a_batch_that_fits_without_recompute_ends_the_search_and_activations_grow_with_each_dimension():
+    greedy = GreedySearcher(SPACE, budget=40, limit_bytes=LIMIT)
     searcher = GuidedSearcher(greedy, LIMIT, prior=make_prior(), growth=0.25)
-    assert searcher.propose([make_trial(Config(), peak_bytes=LIMIT)]) is None
+    assert searcher.propose([build_trial(Config(), peak_bytes=LIMIT)]) is None
     prior = make_prior(dims={"sequence": 64})
     assert prior.growth(2 * BATCH, {"sequence": 192, "batch": 2 * BATCH}) == 6
 
@@ -137,10 +119,7 @@ def predicted(peak_bytes):
     return Prediction(peak_bytes=peak_bytes, fits=1.0, **known)
 
 
-@pytest.fixture
-def configs(space):
-    plans = space.plans
-    return [Config.of(plans[:count]) for count in range(1, 6)]
+CONFIGS = [Config.of(SPACE.plans[:count]) for count in range(1, 6)]
 
 
 def searching(configs, missing, **kwargs):
@@ -148,29 +127,29 @@ def searching(configs, missing, **kwargs):
     return GuidedSearcher(InOrder(configs), LIMIT, **fields)
 
 
-def test_a_config_whose_whole_step_takes_too_much_is_passed_over_unless_it_takes_the_least(configs, make_trial):
-    searcher = searching(configs, {configs[0]: 11 * MIB, configs[1]: 10 * MIB})
-    assert searcher.propose([]).config == configs[1]
+def test_a_config_whose_whole_step_takes_too_much_is_passed_over_unless_it_takes_the_least():
+    searcher = searching(CONFIGS, {CONFIGS[0]: 11 * MIB, CONFIGS[1]: 10 * MIB})
+    assert searcher.propose([]).config == CONFIGS[1]
     assert not searcher.gave_up
-    assert searching(configs, {}).propose([]).config == configs[0]
-    missing = {config: (50 - 10 * place) * MIB for place, config in enumerate(configs[:4])} | {configs[4]: 60 * MIB}
-    searcher = searching(configs, missing)
+    assert searching(CONFIGS, {}).propose([]).config == CONFIGS[0]
+    missing = {config: (50 - 10 * place) * MIB for place, config in enumerate(CONFIGS[:4])} | {CONFIGS[4]: 60 * MIB}
+    searcher = searching(CONFIGS, missing)
     first = searcher.propose([])
-    assert first.config == configs[3]
-    assert searcher.propose([make_trial(first.config)]) is None
+    assert first.config == CONFIGS[3]
+    assert searcher.propose([build_trial(first.config)]) is None
 
 
-def test_where_a_trial_does_no_harm_what_should_be_too_large_comes_last(configs, make_trial):
+def test_where_a_trial_does_no_harm_what_should_be_too_large_comes_last():
     """Trials tell more than forecasts: nothing is left out for good."""
-    searcher = searching(configs, {configs[0]: 11 * MIB, configs[2]: 11 * MIB}, may_fail=True)
+    searcher = searching(CONFIGS, {CONFIGS[0]: 11 * MIB, CONFIGS[2]: 11 * MIB}, may_fail=True)
     trials = []
     while (proposal := searcher.propose(trials)) is not None:
-        trials.append(make_trial(proposal.config))
-    assert [trial.config for trial in trials] == [configs[place] for place in (1, 3, 4, 0, 2)]
+        trials.append(build_trial(proposal.config))
+    assert [trial.config for trial in trials] == [CONFIGS[place] for place in (1, 3, 4, 0, 2)]
 
 
-def test_the_search_ends_where_parts_do_not_tell_of_steps(space):
-    plans = space.plans
+def test_the_search_ends_where_parts_do_not_tell_of_steps():
+    plans = SPACE.plans
     configs = [Config.of([one, *rest]) for one in plans for rest in ([], *([other] for other in plans if other != one))]
     configs = list(dict.fromkeys(configs))
     asked = []

@@ -22,20 +22,16 @@ from autorecompute.studies.frozen import CONSTRAINT
 from autorecompute.studies.storage import TrialStore
 
 
-@pytest.fixture
-def search():
-    def search(bench, name, budget, *, seed=0):
-        trials = []
-        while len(trials) < budget:
-            # A new one for every proposal: what it knows are the trials.
-            searcher = OptunaSearcher(bench.space, limit_bytes=bench.limit_bytes, sampler=SAMPLERS[name], seed=seed)
-            proposal = searcher.propose(trials)
-            if proposal is None:
-                break
-            trials.append(bench.try_out(proposal, len(trials)))
-        return trials
-
-    return search
+def search(bench, name, budget, *, seed=0):
+    trials = []
+    while len(trials) < budget:
+        # A new one for every proposal: what it knows are the trials.
+        searcher = OptunaSearcher(bench.space, limit_bytes=bench.limit_bytes, sampler=SAMPLERS[name], seed=seed)
+        proposal = searcher.propose(trials)
+        if proposal is None:
+            break
+        trials.append(bench.try_out(proposal, len(trials)))
+    return trials
 
 
 @pytest.fixture
@@ -62,7 +58,7 @@ def propose(make_bench):
 
 @pytest.mark.parametrize("name", SAMPLERS)
 @pytest.mark.parametrize("runs_out", [False, True])
-def test_presets_come_first_and_nothing_twice(make_bench, search, name, runs_out):
+def test_presets_come_first_and_nothing_twice(make_bench, name, runs_out):
     bench = make_bench(plans=7, has_opaque=True, compromises=3, runs_out=runs_out)
     trials = search(bench, name, 12)
     presets = list(dict.fromkeys(bench.space.presets.values()))
@@ -72,14 +68,14 @@ def test_presets_come_first_and_nothing_twice(make_bench, search, name, runs_out
 
 
 @pytest.mark.parametrize("name", SAMPLERS)
-def test_a_search_ends_with_the_space(make_bench, search, name):
+def test_a_search_ends_with_the_space(make_bench, name):
     bench = make_bench(plans=3, compromises=1)
     trials = search(bench, name, 100)
     assert sorted(trial.config.hash for trial in trials) == sorted(config.hash for config in bench.landscape)
 
 
 @pytest.mark.parametrize("name", SAMPLERS)
-def test_the_trials_and_the_seed_decide(make_bench, search, name):
+def test_the_trials_and_the_seed_decide(make_bench, name):
     bench = make_bench(plans=9)
     first, again, other = (search(bench, name, 12, seed=seed) for seed in (1, 1, 2))
     assert [trial.config for trial in first] == [trial.config for trial in again]
@@ -93,7 +89,7 @@ def test_samplers_know_what_does_not_fit(propose, name):
     assert sum(is_on) >= 0.75 * len(is_on)
 
 
-def test_crashes_teach_nothing_and_what_somebody_left_running_is_measured_all_the_same(make_bench, search, make_study):
+def test_crashes_teach_nothing_and_what_somebody_left_running_is_measured_all_the_same(make_bench):
     """A process that went away leaves its trial running for ever, which the search may not get on without."""
     trials = search(make_bench(plans=6, crashing="Node0+"), "tpe", 30)
     outcomes = {trial.measurement.outcome for trial in trials}
@@ -127,34 +123,26 @@ def bench(make_bench):
     return make_bench(plans=7).limit_to(0.5)
 
 
-@pytest.fixture
-def make_study():
-    def build(bench, *, direction="maximize", **storage):
-        sampler = RecomputeSampler(bench.searcher(BUDGET), bench.space, limit_bytes=bench.limit_bytes, seed=0)
-        if storage:
-            return optuna.load_study(sampler=sampler, **storage), sampler
-        return optuna.create_study(direction=direction, sampler=sampler), sampler
-
-    return build
+def make_study(bench, *, direction="maximize", **storage):
+    sampler = RecomputeSampler(bench.searcher(BUDGET), bench.space, limit_bytes=bench.limit_bytes, seed=0)
+    if storage:
+        return optuna.load_study(sampler=sampler, **storage), sampler
+    return optuna.create_study(direction=direction, sampler=sampler), sampler
 
 
-@pytest.fixture
-def objective():
-    def build(bench, sampler, configs, *, tells_peak=True, is_time=False):
-        def objective(trial):
-            config = sampler.suggest(trial)
-            configs.append(config)
-            measurement = bench.measure(config)
-            if not measurement.outcome.is_measured:
-                raise optuna.TrialPruned
-            if tells_peak:
-                trial.set_constraint(CONSTRAINT, measurement.peak_bytes - bench.limit_bytes)
-            seconds = measurement.median_step_seconds
-            return seconds if is_time else 1 / seconds
+def objective(bench, sampler, configs, *, tells_peak=True, is_time=False):
+    def objective(trial):
+        config = sampler.suggest(trial)
+        configs.append(config)
+        measurement = bench.measure(config)
+        if not measurement.outcome.is_measured:
+            raise optuna.TrialPruned
+        if tells_peak:
+            trial.set_constraint(CONSTRAINT, measurement.peak_bytes - bench.limit_bytes)
+        seconds = measurement.median_step_seconds
+        return seconds if is_time else 1 / seconds
 
-        return objective
-
-    return build
+    return objective
 
 
 @pytest.mark.parametrize(
@@ -166,7 +154,7 @@ def objective():
         ("minimize", {"compromises": 2}),
     ],
 )
-def test_optuna_runs_the_search_that_we_run(make_bench, make_study, objective, direction, fields):
+def test_optuna_runs_the_search_that_we_run(make_bench, direction, fields):
     bench = make_bench(**{"plans": 7, **fields}).limit_to(0.5)
     (study, sampler), configs = make_study(bench, direction=direction), []
     study.optimize(objective(bench, sampler, configs, is_time=direction == "minimize"), n_trials=200)
@@ -176,7 +164,7 @@ def test_optuna_runs_the_search_that_we_run(make_bench, make_study, objective, d
     assert bench.step_seconds(sampler.suggest(study.best_trial)) >= bench.best_seconds()
 
 
-def test_asking_goes_on_by_chance(make_bench, make_study, objective):
+def test_asking_goes_on_by_chance(make_bench):
     bench = make_bench(plans=3).limit_to(1.0)
     (study, sampler), configs = make_study(bench), []
     for _ in range(6):
@@ -186,7 +174,7 @@ def test_asking_goes_on_by_chance(make_bench, make_study, objective):
     assert len(set(configs)) > 1
 
 
-def test_threads_measure_different_configs(bench, make_study, objective):
+def test_threads_measure_different_configs(bench):
     (study, sampler), configs = make_study(bench), []
     start = threading.Barrier(3)
     measure = objective(bench, sampler, configs)
@@ -200,7 +188,7 @@ def test_threads_measure_different_configs(bench, make_study, objective):
     assert len(set(configs)) == 3
 
 
-def test_a_trial_that_failed_before_it_had_a_config_says_nothing(bench, make_study, objective):
+def test_a_trial_that_failed_before_it_had_a_config_says_nothing(bench):
     (study, sampler), configs = make_study(bench), []
     measure, failures = objective(bench, sampler, configs), [OSError("not there yet")]
 
@@ -213,7 +201,7 @@ def test_a_trial_that_failed_before_it_had_a_config_says_nothing(bench, make_stu
     assert configs == [trial.config for trial in bench.run(budget=BUDGET)][:3]
 
 
-def test_a_study_of_ours_goes_on_in_optuna(bench, make_study, objective, tmp_path):
+def test_a_study_of_ours_goes_on_in_optuna(bench, tmp_path):
     expected, database = bench.run(budget=BUDGET), tmp_path / "study.db"
     store = TrialStore(database, "mine", bench.space, bench.limit_bytes)
     for trial in expected[:10]:
@@ -223,7 +211,7 @@ def test_a_study_of_ours_goes_on_in_optuna(bench, make_study, objective, tmp_pat
     assert configs == [trial.config for trial in expected[10:13]]
 
 
-def test_a_trial_must_say_whether_it_fits(make_bench, make_study, objective):
+def test_a_trial_must_say_whether_it_fits(make_bench):
     bench = make_bench(plans=3)
     study, sampler = make_study(bench)
     with pytest.raises(UsageError, match=r"Trial 0 does not say .* trial\.set_constraint\('bytes over the limit', "):

@@ -9,14 +9,9 @@ import pytest
 
 from autorecompute.emit import hand_out
 from autorecompute.errors import SetupError, UsageError
-from autorecompute.studies import Problem, StudyFolder, list_studies
+from autorecompute.studies import StudyFolder, list_studies
 from autorecompute.studies.folder import LOCK, using, write_atomically
 from stand_ins.studies import keep_study
-
-
-@pytest.fixture
-def problem(make_detection):
-    return Problem.of(make_detection(), 2**30)
 
 
 @pytest.fixture

@@ -8,6 +8,7 @@ from autorecompute.studies.folder import bind
 from autorecompute.studies.problem import Head
 from autorecompute.training_job import Device
 from autorecompute.units import GIB, KIB, MIB
+from unit.conftest import build_detection, build_space
 
 LIMIT = 900 * MIB
 CARD = Device(kind="cuda", name="Some Card", total_bytes=16 * GIB)
@@ -15,13 +16,11 @@ PROCESSOR = Device(kind="cpu", name="Some Processor", total_bytes=16 * GIB)
 SGD, ADAM = ("python", "train.py", "--sgd"), ("python", "train.py", "--adam")
 
 
-def test_equal_detections_are_one_problem_whatever_the_batches_of_their_first_steps(
-    make_detection, make_space, make_head
-):
-    space = make_space()
+def test_equal_detections_are_one_problem_whatever_the_batches_of_their_first_steps():
+    space = build_space()
     plans = [dataclasses.replace(plan, saving_bytes=None) for plan in reversed(space.plans)]
-    other = make_detection(dataclasses.replace(space, plans=tuple(plans)), resting_bytes=1)
-    first, second = Problem.of(make_detection(), LIMIT), Problem.of(other, LIMIT)
+    other = build_detection(dataclasses.replace(space, plans=tuple(plans)), resting_bytes=1)
+    first, second = Problem.of(build_detection(), LIMIT), Problem.of(other, LIMIT)
     assert first == second
     assert first.digest == second.digest
     assert first.differences(second) == []
@@ -42,18 +41,18 @@ def test_equal_detections_are_one_problem_whatever_the_batches_of_their_first_st
         ({}, {"limit_bytes": LIMIT + 1}, f"limit 900 MiB ({LIMIT + 1} bytes), not 900 MiB ({LIMIT} bytes)"),
     ],
 )
-def test_each_part_of_a_problem_counts_and_is_told(make_detection, change, asked, words):
-    here = Problem.of(make_detection(**change), **{"limit_bytes": LIMIT, **asked})
-    kept = Problem.of(make_detection(), LIMIT)
+def test_each_part_of_a_problem_counts_and_is_told(change, asked, words):
+    here = Problem.of(build_detection(**change), **{"limit_bytes": LIMIT, **asked})
+    kept = Problem.of(build_detection(), LIMIT)
     (difference,) = here.differences(kept)
     assert words in difference
     assert here.digest != kept.digest
 
 
 @pytest.mark.parametrize(("less_bytes", "is_same"), [(12 * KIB, True), (64 * MIB, True), (GIB, False)])
-def test_memory_that_a_restart_changes_makes_no_other_problem(make_detection, less_bytes, is_same):
+def test_memory_that_a_restart_changes_makes_no_other_problem(less_bytes, is_same):
     stored, here = (
-        Problem.of(make_detection(device=dataclasses.replace(PROCESSOR, total_bytes=size)), LIMIT)
+        Problem.of(build_detection(device=dataclasses.replace(PROCESSOR, total_bytes=size)), LIMIT)
         for size in (24 * GIB, 24 * GIB - less_bytes)
     )
     assert (here.differences(stored) == []) is is_same
@@ -61,21 +60,16 @@ def test_memory_that_a_restart_changes_makes_no_other_problem(make_detection, le
     assert (first.compare(second) == []) is is_same
 
 
-@pytest.fixture
-def make_head(make_detection, make_space):
+def make_head(command=SGD, *, device=CARD, times=1, **changes):
     """Its activations are so many times those of the others."""
-
-    def make(command=SGD, *, device=CARD, times=1, **changes):
-        space = make_space()
-        plans = tuple(dataclasses.replace(plan, saving=f"{times}*1024*batch") for plan in space.plans)
-        detection = make_detection(dataclasses.replace(space, plans=plans), device=device, **changes)
-        return Head.of("mine", command, Problem.of(detection, LIMIT), Sizes.of(detection))
-
-    return make
+    space = build_space()
+    plans = tuple(dataclasses.replace(plan, saving=f"{times}*1024*batch") for plan in space.plans)
+    detection = build_detection(dataclasses.replace(space, plans=plans), device=device, **changes)
+    return Head.of("mine", command, Problem.of(detection, LIMIT), Sizes.of(detection))
 
 
 @pytest.fixture
-def go_on(tmp_path, make_head):
+def go_on(tmp_path):
     """Begins a study with the first, goes on with the second, and gives what is said."""
 
     def go_on(device=CARD, **changes):

@@ -19,6 +19,7 @@ from autorecompute.studies.shared_study import PublishedAnswer, SharedStudy
 from autorecompute.studies.storage import parse_storage
 from stand_ins.sharing import LIMIT, die, lose_heartbeat
 from stand_ins.studies import COMMAND
+from unit.conftest import build_detection, build_result, build_space, build_trial
 
 SECRET = "s3cr3t!@/%"  # noqa: S105  (of no server)
 QUOTED = "s3cr3t%21%40%2F%25"
@@ -85,15 +86,14 @@ def file(make_root, empty_database):
     return Path(shutil.copy(empty_database, make_root() / "shared.db"))
 
 
-@pytest.fixture
-def tuned(make_detection):
-    sizes = dataclasses.replace(Sizes.of(make_detection()), space=Space(plans=()))
-    return Head.of("bert", COMMAND, Problem.of(make_detection(), LIMIT), sizes)
+SPACE = build_space()
+CONFIG = Config.of(SPACE.plans[:1])
+SIZES = dataclasses.replace(Sizes.of(build_detection()), space=Space(plans=()))
 
 
-@pytest.fixture
-def with_problem(tuned):
-    return lambda **changes: dataclasses.replace(tuned, problem=dataclasses.replace(tuned.problem, **changes))
+def with_problem(**changes):
+    problem = dataclasses.replace(Problem.of(build_detection(), LIMIT), **changes)
+    return Head.of("bert", COMMAND, problem, SIZES)
 
 
 @pytest.fixture
@@ -109,28 +109,18 @@ def open_worker(file):
 
 
 @pytest.fixture
-def join(open_worker, with_problem, space):
+def join(open_worker):
     def join(*, sizes=None, command=None, **changes):
         worker, tuned = open_worker(), with_problem(**changes)
         others = {"sizes": sizes or tuned.sizes, "command": command or tuned.command}
-        worker.join(dataclasses.replace(tuned, **others), space, is_limit_free=False)
+        worker.join(dataclasses.replace(tuned, **others), SPACE, is_limit_free=False)
         return worker
 
     return join
 
 
-@pytest.fixture
-def space(make_space):
-    return make_space()
-
-
-@pytest.fixture
-def config(space):
-    return Config.of(space.plans[:1])
-
-
-def test_another_problem_is_refused(join, tuned):
-    short, long = (dataclasses.replace(tuned.sizes, dims={"sequence": length}) for length in (128, 512))
+def test_another_problem_is_refused(join):
+    short, long = (dataclasses.replace(SIZES, dims={"sequence": length}) for length in (128, 512))
     first = join(sizes=short)
     join(sizes=long)  # by the same command the first batch may have another length at each start
     for changes, words in (
@@ -144,11 +134,11 @@ def test_another_problem_is_refused(join, tuned):
     assert list(first.running) == [0]
 
 
-def test_workers_that_begin_together_agree_on_the_limit_of_one(file, open_worker, with_problem, space):
+def test_workers_that_begin_together_agree_on_the_limit_of_one(file, open_worker):
     file.unlink()
 
     def begin(place):
-        return open_worker().join(with_problem(limit_bytes=LIMIT + place), space, is_limit_free=True)
+        return open_worker().join(with_problem(limit_bytes=LIMIT + place), SPACE, is_limit_free=True)
 
     with ThreadPoolExecutor(3) as pool:
         agreed = list(pool.map(begin, range(3)))
@@ -164,7 +154,7 @@ def test_a_study_of_somebody_else_is_left_alone(file, open_worker):
     assert [trial.user_attrs for trial in theirs.trials] == [{}]
 
 
-def test_an_answer_is_for_all_and_its_claim_for_one(join, make_result):
+def test_an_answer_is_for_all_and_its_claim_for_one(join):
     first, second = join(), join()
     assert not second.claim_answer()  # the first one measures
     first.give_up()
@@ -172,24 +162,24 @@ def test_an_answer_is_for_all_and_its_claim_for_one(join, make_result):
     second.refresh()
     assert not second.claim_answer()
     assert (first.is_confirming, second.is_confirming) == (True, False)
-    answer = PublishedAnswer(result=make_result(), race=RaceRecord(ranking=None, standings=()))
+    answer = PublishedAnswer(result=build_result(), race=RaceRecord(ranking=None, standings=()))
     first.publish(answer)
     second.refresh()
     assert second.answer == answer
     assert second.claim_answer()
 
 
-def test_no_config_is_claimed_twice(join, space, make_trial):
+def test_no_config_is_claimed_twice(join):
     workers = [join() for _ in range(2)]
-    assert [worker.claim(Config(), "why", space) for worker in workers] == [0, None]
-    configs = [Config.of([plan]) for plan in space.plans]
+    assert [worker.claim(Config(), "why", SPACE) for worker in workers] == [0, None]
+    configs = [Config.of([plan]) for plan in SPACE.plans]
     won = []
 
     def work(worker):
         for config in configs:
-            if (number := worker.claim(config, "why", space)) is not None:
+            if (number := worker.claim(config, "why", SPACE)) is not None:
                 won.append((config, number))
-                worker.end(make_trial(config, number=number), LIMIT)
+                worker.end(build_trial(config, number=number), LIMIT)
 
     with ThreadPoolExecutor(len(workers)) as pool:
         list(pool.map(work, workers))
@@ -199,47 +189,47 @@ def test_no_config_is_claimed_twice(join, space, make_trial):
 
 
 @pytest.mark.parametrize("earlier", ["the config", "the last trial", "the answer"])
-def test_who_comes_second_by_a_moment_gives_up(join, space, config, monkeypatch, earlier):
+def test_who_comes_second_by_a_moment_gives_up(join, monkeypatch, earlier):
     first, second = join(), join()
     first.give_up()
-    add, other = second._study.add_trial, Config.of(space.plans[1:2])
+    add, other = second._study.add_trial, Config.of(SPACE.plans[1:2])
 
     def add_late(frozen):
         if earlier == "the answer":
             assert first.claim_answer()
         else:
-            assert first.claim(config if earlier == "the config" else other, "why", space) is not None
+            assert first.claim(CONFIG if earlier == "the config" else other, "why", SPACE) is not None
         add(frozen)
 
     monkeypatch.setattr(second._study, "add_trial", add_late)
-    assert second.claim(config, "why", space, most=1 if earlier == "the last trial" else None) is None
+    assert second.claim(CONFIG, "why", SPACE, most=1 if earlier == "the last trial" else None) is None
     first.refresh()
     assert [claim.session for claim in first.running.values()] == [first.session]
     assert first.trials == []
 
 
-def test_a_claim_on_the_answer_gives_way_to_a_trial_that_came_first(join, space, config, monkeypatch):
+def test_a_claim_on_the_answer_gives_way_to_a_trial_that_came_first(join, monkeypatch):
     first, second = join(), join()
     first.give_up()
     second.refresh()
     add = second._study.add_trial
-    monkeypatch.setattr(second._study, "add_trial", lambda frozen: first.claim(config, "why", space) and add(frozen))
+    monkeypatch.setattr(second._study, "add_trial", lambda frozen: first.claim(CONFIG, "why", SPACE) and add(frozen))
     assert not second.claim_answer()
     first.refresh()
     assert [claim.session for claim in first.running.values()] == [first.session]
 
 
-def test_what_a_killed_worker_measured_is_given_up_and_what_the_living_measure_is_not(join, space, config):
+def test_what_a_killed_worker_measured_is_given_up_and_what_the_living_measure_is_not(join):
     first, second, third = join(), join(), join()
     number, kept = (
-        worker.claim(Config.of([plan]), "why", space) for worker, plan in zip((first, third), space.plans, strict=False)
+        worker.claim(Config.of([plan]), "why", SPACE) for worker, plan in zip((first, third), SPACE.plans, strict=False)
     )
-    assert second.claim(config, "why", space) is None
+    assert second.claim(CONFIG, "why", SPACE) is None
     die(first)
     second.refresh()
     assert [(trial.number, trial.measurement.outcome) for trial in second.trials] == [(number, Outcome.LOST)]
     assert list(second.running) == [kept]
-    assert second.claim(config, "why", space) > number
+    assert second.claim(CONFIG, "why", SPACE) > number
 
 
 def test_a_heartbeat_goes_on_by_itself(join, monkeypatch):
@@ -252,13 +242,13 @@ def test_a_heartbeat_goes_on_by_itself(join, monkeypatch):
     assert set(beats) == {held}
 
 
-def test_who_was_taken_for_dead_is_told(join, space, config, make_trial):
+def test_who_was_taken_for_dead_is_told(join):
     first, second = join(), join()
-    number = first.claim(config, "why", space)
+    number = first.claim(CONFIG, "why", SPACE)
     lose_heartbeat(first)
     second.refresh()
-    assert not first.end(make_trial(config, number=number), LIMIT)
-    assert first.claim(config, "why", space) > number
+    assert not first.end(build_trial(CONFIG, number=number), LIMIT)
+    assert first.claim(CONFIG, "why", SPACE) > number
 
 
 def test_a_database_that_is_lost_ends_in_one_sentence(file, join):

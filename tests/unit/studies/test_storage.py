@@ -14,6 +14,7 @@ from autorecompute.plans import Config
 from autorecompute.studies import StudyFolder, storage
 from autorecompute.studies.storage import TrialStore, read_trials
 from autorecompute.units import MIB
+from unit.conftest import build_space, build_trial
 
 LIMIT = 900 * MIB
 NAME = "bert"
@@ -28,33 +29,24 @@ numbers = "WITH RECURSIVE n(i) AS (SELECT 1 UNION SELECT i + 1 FROM n LIMIT 5000
 connection.execute(f"CREATE TABLE many AS {numbers}")
 os.kill(os.getpid(), signal.SIGKILL)
 """
+SPACE = build_space()
+TRIALS = [
+    build_trial(number=0, outcome=Outcome.OOM, message="no memory"),
+    build_trial(SPACE.all_on, number=1, peak_bytes=LIMIT, step_seconds=(0.5,)),
+    build_trial(
+        Config.of(SPACE.plans[:1]), number=2, outcome=Outcome.OVER_LIMIT, peak_bytes=LIMIT + 1, step_seconds=(0.1,)
+    ),
+    build_trial(Config.of(SPACE.plans[:2]), number=3, peak_bytes=LIMIT - 1, step_seconds=(0.6,)),
+    build_trial(Config.parse(["whole model:light"]), number=4, outcome=Outcome.CRASH),
+    build_trial(Config.of(SPACE.plans[2:3]), number=5, outcome=Outcome.DIVERGED, peak_bytes=1, losses=(float("inf"),)),
+]
 
 
 @pytest.fixture(scope="module")
-def space(make_space):
-    return make_space()
-
-
-@pytest.fixture(scope="module")
-def trials(space, make_trial):
-    plans = space.plans
-    return [
-        make_trial(number=0, outcome=Outcome.OOM, message="no memory"),
-        make_trial(space.all_on, number=1, peak_bytes=LIMIT, step_seconds=(0.5,)),
-        make_trial(
-            Config.of(plans[:1]), number=2, outcome=Outcome.OVER_LIMIT, peak_bytes=LIMIT + 1, step_seconds=(0.1,)
-        ),
-        make_trial(Config.of(plans[:2]), number=3, peak_bytes=LIMIT - 1, step_seconds=(0.6,)),
-        make_trial(Config.parse(["whole model:light"]), number=4, outcome=Outcome.CRASH),
-        make_trial(Config.of(plans[2:3]), number=5, outcome=Outcome.DIVERGED, peak_bytes=1, losses=(float("inf"),)),
-    ]
-
-
-@pytest.fixture(scope="module")
-def finished(space, trials, tmp_path_factory):
+def finished(tmp_path_factory):
     database = tmp_path_factory.mktemp("finished") / "study.db"
-    store = TrialStore(database, NAME, space, LIMIT)
-    for trial in trials:
+    store = TrialStore(database, NAME, SPACE, LIMIT)
+    for trial in TRIALS:
         store.add(trial)
     return database
 
@@ -67,25 +59,25 @@ def database(finished, tmp_path):
 
 
 @pytest.fixture(params=["read", "write"])
-def open_it(request, space):
+def open_it(request):
     """Has the trials of a database read alone, or by a tuning that would go on."""
     return {
         "read": lambda file: read_trials(file, NAME),
-        "write": lambda file: TrialStore(file, NAME, space, LIMIT).trials,
+        "write": lambda file: TrialStore(file, NAME, SPACE, LIMIT).trials,
     }[request.param]
 
 
-def test_trials_come_back_in_their_order_and_not_from_another_studys_database(finished, open_it, trials):
-    assert open_it(finished) == trials
+def test_trials_come_back_in_their_order_and_not_from_another_studys_database(finished, open_it):
+    assert open_it(finished) == TRIALS
     with pytest.raises(SetupError, match="cannot be used as a study"):
         read_trials(finished, "gpt")
 
 
-def test_wall_time_adds_up_over_sessions(tmp_path, space, trials, monkeypatch):
+def test_wall_time_adds_up_over_sessions(tmp_path, monkeypatch):
     times = iter([1000.0, 1005.0, 50.0, 57.0])  # a store is opened, a trial is added; the same after a restart
     monkeypatch.setattr(storage, "time", SimpleNamespace(monotonic=lambda: next(times)))
-    TrialStore(tmp_path / "study.db", NAME, space, LIMIT).add(trials[0])
-    assert TrialStore(tmp_path / "study.db", NAME, space, LIMIT).seconds == 12.0
+    TrialStore(tmp_path / "study.db", NAME, SPACE, LIMIT).add(TRIALS[0])
+    assert TrialStore(tmp_path / "study.db", NAME, SPACE, LIMIT).seconds == 12.0
 
 
 @pytest.fixture(scope="module")
@@ -93,7 +85,7 @@ def shown(finished):
     return optuna.load_study(study_name=NAME, storage=f"sqlite:///{finished}")
 
 
-def test_optuna_and_its_viewers_see_each_plan_as_a_parameter_and_what_does_not_fit_as_infeasible(shown, space, trials):
+def test_optuna_and_its_viewers_see_each_plan_as_a_parameter_and_what_does_not_fit_as_infeasible(shown):
     is_feasible = [all(value <= 0 for value in trial.constraints.values()) for trial in shown.trials]
     states = [trial.state for trial in shown.trials]
     assert is_feasible[:4] == [False, True, False, True]
@@ -103,9 +95,9 @@ def test_optuna_and_its_viewers_see_each_plan_as_a_parameter_and_what_does_not_f
     assert shown.metric_names == ["samples/s"]
     for trial in shown.trials:
         assert trial.system_attrs["constraints"] == [trial.constraints["bytes over the limit"]]
-    for ours, theirs in zip(trials, shown.trials, strict=True):
+    for ours, theirs in zip(TRIALS, shown.trials, strict=True):
         on = {key for key, value in theirs.params.items() if value and key != "preset"}
-        assert on == {plan.id for plan in space.plans_of(ours.config)}
+        assert on == {plan.id for plan in SPACE.plans_of(ours.config)}
 
 
 DAMAGES = {
@@ -157,40 +149,40 @@ def test_a_reader_adds_nothing_to_a_database(database, statement):
     assert database.read_bytes() == before
 
 
-def test_a_database_in_use_is_not_called_damaged(database, space, trials, monkeypatch):
+def test_a_database_in_use_is_not_called_damaged(database, monkeypatch):
     monkeypatch.setattr("autorecompute.studies.storage.BUSY_TIMEOUT_SECONDS", 0.1)
     monkeypatch.setattr("optuna.storages._rdb.storage.time.sleep", lambda _: None)  # between its five attempts
-    store = TrialStore(database, NAME, space, LIMIT)
+    store = TrialStore(database, NAME, SPACE, LIMIT)
     other = sqlite3.connect(database, isolation_level=None)
     other.execute("BEGIN EXCLUSIVE")
     with pytest.raises(SetupError) as caught:
-        store.add(trials[0])
+        store.add(TRIALS[0])
     other.close()
     assert "restore" not in str(caught.value)
-    assert store.trials == trials
+    assert store.trials == TRIALS
 
 
-def test_a_read_only_disk_is_told_and_can_be_read(finished, small_disk, space, trials):
+def test_a_read_only_disk_is_told_and_can_be_read(finished, small_disk):
     database = small_disk.folder / "study.db"
     database.write_bytes(finished.read_bytes())
     small_disk.forbid_writing()
     with pytest.raises(SetupError, match=r"study\.db cannot be written\. Make it writable"):
-        TrialStore(database, NAME, space, LIMIT).add(trials[0])
+        TrialStore(database, NAME, SPACE, LIMIT).add(TRIALS[0])
     with pytest.raises(SetupError, match=r"other\.db cannot be written"):
-        TrialStore(database.with_name("other.db"), NAME, space, LIMIT)
-    assert read_trials(database, NAME) == trials
+        TrialStore(database.with_name("other.db"), NAME, SPACE, LIMIT)
+    assert read_trials(database, NAME) == TRIALS
     with pytest.raises(SetupError, match="cannot be written: Read-only file system"):
         StudyFolder("gpt", small_disk.folder).prepare()
 
 
 @pytest.mark.parametrize("name", ["with space", "50%25", "a?b=c#1", "ü@b:c"])
-def test_the_database_lies_in_its_folder_whatever_that_is_called(tmp_path, space, trials, name):
+def test_the_database_lies_in_its_folder_whatever_that_is_called(tmp_path, name):
     folder = tmp_path / "only" / name
     folder.mkdir(parents=True)
-    TrialStore(folder / "study.db", NAME, space, LIMIT).add(trials[0])
+    TrialStore(folder / "study.db", NAME, SPACE, LIMIT).add(TRIALS[0])
     assert list(folder.iterdir()) == [folder / "study.db"]
     assert list(folder.parent.iterdir()) == [folder]
-    assert read_trials(folder / "study.db", NAME) == trials[:1]
+    assert read_trials(folder / "study.db", NAME) == TRIALS[:1]
 
 
 def test_a_journal_that_names_another_file_is_refused(database, tmp_path, open_it):
@@ -225,7 +217,7 @@ def test_a_database_and_what_lies_beside_it_are_files(database, open_it, ending,
     assert (database.parent / "cookies.db").read_bytes() == b""
 
 
-def test_what_a_killed_process_was_writing_is_undone(database, open_it, trials):
+def test_what_a_killed_process_was_writing_is_undone(database, open_it):
     subprocess.run([sys.executable, "-c", WRITE_AND_DIE, str(database)], check=False)
     assert database.with_name("study.db-journal").stat().st_size
-    assert open_it(database) == trials
+    assert open_it(database) == TRIALS

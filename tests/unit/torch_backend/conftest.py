@@ -1,5 +1,4 @@
 import functools
-import socket
 import sys
 
 import pytest
@@ -20,11 +19,11 @@ def one_thread():
 
 
 @pytest.fixture
-def unused_port():
-    """A port of this machine that nobody listens at."""
-    with socket.socket() as listener:
-        listener.bind(("127.0.0.1", 0))
-        return listener.getsockname()[1]
+def alone():
+    """The mesh of a process that is the only rank."""
+    torch.distributed.init_process_group("gloo", store=torch.distributed.HashStore(), rank=0, world_size=1)
+    yield torch.distributed.init_device_mesh("cpu", (1,))
+    torch.distributed.destroy_process_group()
 
 
 @pytest.fixture

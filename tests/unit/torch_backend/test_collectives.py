@@ -26,13 +26,6 @@ class Block(nn.Module):
         return x + self.down(self.up(x).relu())
 
 
-@pytest.fixture
-def alone():
-    torch.distributed.init_process_group("gloo", store=torch.distributed.HashStore(), rank=0, world_size=1)
-    yield torch.distributed.init_device_mesh("cpu", (1,))
-    torch.distributed.destroy_process_group()
-
-
 def test_a_storage_that_is_resized_is_counted_with_its_size():
     """It gives its memory back and takes it again, as gathered parameters do, under the same number."""
     with LiveBytes() as meter:

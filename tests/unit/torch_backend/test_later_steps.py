@@ -13,12 +13,8 @@ from stand_ins.surveyed import Surveyed
 STEPS, LATE, SMALLER = 8, 3, 6
 
 
-class Frozen(Late):
+class Frozen(Normalized):
     """The bias of a norm is frozen, which no node saves."""
-
-    def __init__(self):
-        super().__init__()
-        self.norm = nn.BatchNorm1d(WIDTH)
 
     def forward(self, x):
         self.norm.bias.requires_grad_(not self.is_late)

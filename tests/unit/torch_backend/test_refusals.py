@@ -158,13 +158,6 @@ def test_a_model_that_others_run_is_refused_whole(make_model, reason):
         detect(model, (torch.ones(1, 2),), {})
 
 
-@pytest.fixture
-def alone(unused_port):
-    torch.distributed.init_process_group("gloo", init_method=f"tcp://127.0.0.1:{unused_port}", rank=0, world_size=1)
-    yield torch.distributed.init_device_mesh("cpu", (1,))
-    torch.distributed.destroy_process_group()
-
-
 X = torch.linspace(-1, 1, 32).reshape(4, 8)
 
 

@@ -44,28 +44,23 @@ def train(training, between=lambda: None):
     return dict(training.model.state_dict()) | {"next": torch.rand(1)}
 
 
-@pytest.fixture
-def beside():
+def beside(training):
     """Gives what runs a step with every block checkpointed beside a training, and the switches."""
+    args, kwargs = call_of(training)
+    tuned = Tuned.of(training.model, args, kwargs)
+    wholes = [site for site in tuned.board.sites.values() if CHECKPOINT in site.options and not site.attention]
+    choices = [Choice(site.name, CHECKPOINT) for site in wholes]
 
-    def prepare(training):
-        args, kwargs = call_of(training)
-        tuned = Tuned.of(training.model, args, kwargs)
-        wholes = [site for site in tuned.board.sites.values() if CHECKPOINT in site.options and not site.attention]
-        choices = [Choice(site.name, CHECKPOINT) for site in wholes]
+    def run(mode):
+        with mode:
+            return lacking_memory(Step(training.model, args, kwargs, loss=returned_loss), tuned.board, choices)
 
-        def run(mode):
-            with mode:
-                return lacking_memory(Step(training.model, args, kwargs, loss=returned_loss), tuned.board, choices)
-
-        return run, tuned.board
-
-    return prepare
+    return run, tuned.board
 
 
 @pytest.mark.parametrize("phase", [FORWARD, BACKWARD])
 @pytest.mark.parametrize("name", ["gpt2", "resnet"])
-def test_a_training_goes_on_bit_for_bit_wherever_memory_ran_out_beside_it(name, phase, beside):
+def test_a_training_goes_on_bit_for_bit_wherever_memory_ran_out_beside_it(name, phase):
     training = make(name)
     expected = train(copy.deepcopy(training))
     run, board = beside(training)
@@ -78,7 +73,7 @@ def test_a_training_goes_on_bit_for_bit_wherever_memory_ran_out_beside_it(name, 
     assert board.choices == frozenset()
 
 
-def test_what_else_a_model_raises_beside_its_training_is_left_to_its_own_step(beside):
+def test_what_else_a_model_raises_beside_its_training_is_left_to_its_own_step():
     training = make("gpt2")
     run, _ = beside(training)
 

@@ -5,7 +5,6 @@ from types import SimpleNamespace
 
 import pytest
 
-from stand_ins.formula import RESTING, FormulaBench
 from stand_ins.timed import Clock, TimedBench
 from stand_ins.tuning import Tuning
 
@@ -29,21 +28,9 @@ def _no_search_is_long():
 
 
 @pytest.fixture(scope="session")
-def make_bench(make_detection):
-    def make(detection=None, **formula):
-        return FormulaBench(detection or make_detection(resting_bytes=RESTING), **formula)
-
-    return make
-
-
-@pytest.fixture(scope="session")
-def tune_in(make_bench):
+def tune_in():
     """Begins a session of the study that lies in a folder."""
-
-    def tune_in(root, bench=None, *, detection=None, **settings):
-        return Tuning(root, bench or make_bench(detection), **settings)
-
-    return tune_in
+    return Tuning
 
 
 @pytest.fixture
@@ -55,11 +42,8 @@ def clock(monkeypatch):
 
 
 @pytest.fixture
-def make_timed_bench(clock, make_detection):
-    def make(detection=None, **formula):
-        return TimedBench(detection or make_detection(resting_bytes=RESTING), clock, **formula)
-
-    return make
+def make_timed_bench(clock):
+    return functools.partial(TimedBench, clock)
 
 
 @pytest.fixture

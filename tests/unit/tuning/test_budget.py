@@ -16,6 +16,7 @@ from autorecompute.tuning.context import RESERVE_BYTES, available_bytes, choose_
 from autorecompute.units import GIB, KIB, MIB
 from stand_ins.formula import instead, stop
 from stand_ins.studies import COMMAND
+from unit.conftest import build_detection
 
 START = 15.0
 
@@ -127,11 +128,10 @@ def test_time_that_ends_after_the_search_is_no_proof_that_nothing_fits(make_time
     assert (second.run().best.confirmed, second.tried) == (True, [])
 
 
-@pytest.fixture
-def on_card(make_detection):
-    """Detects on a card with 40 GiB, of which so much is in use outside of the allocator."""
+def on_card(outside):
+    """A detection on a card with 40 GiB, of which so much is in use outside of the allocator."""
     card = Device(kind="cuda", name="card", uuid="1", total_bytes=40 * GIB)
-    return lambda outside: make_detection(device=card, outside_bytes=outside)
+    return build_detection(device=card, outside_bytes=outside)
 
 
 @pytest.fixture
@@ -151,16 +151,16 @@ def folder(tmp_path):
     ],
     ids=["what is left", "whole MiB", "a full card", "a card that does not tell"],
 )
-def test_a_card_has_what_others_and_a_reserve_leave(on_card, folder, outside, available):
+def test_a_card_has_what_others_and_a_reserve_leave(folder, outside, available):
     assert available_bytes(on_card(outside)) == available
     assert choose_limit(on_card(outside), folder, pytest.fail) == available
 
 
-def test_a_cpu_has_nine_tenths_which_a_restart_does_not_change(make_detection, folder):
+def test_a_cpu_has_nine_tenths_which_a_restart_does_not_change(folder):
     """A kernel that keeps 12 KiB more gives the same limit, and a study with an odd one goes on without a warning."""
-    assert available_bytes(make_detection(device=Device(kind="cpu", name="cpu", total_bytes=10 * GIB))) == 9 * GIB
+    assert available_bytes(build_detection(device=Device(kind="cpu", name="cpu", total_bytes=10 * GIB))) == 9 * GIB
     machines = [Device(kind="cpu", name="cpu", total_bytes=25276514304 - less) for less in (0, 12 * KIB)]
-    before, after = (make_detection(device=machine) for machine in machines)
+    before, after = (build_detection(device=machine) for machine in machines)
     assert available_bytes(before) == available_bytes(after)
     folder.keep_head(Head.of(folder.name, COMMAND, Problem.of(before, int(25276514304 * 0.9)), Sizes()))
     assert choose_limit(after, folder, pytest.fail) == int(25276514304 * 0.9)
@@ -169,7 +169,7 @@ def test_a_cpu_has_nine_tenths_which_a_restart_does_not_change(make_detection, f
 @pytest.mark.parametrize(
     ("outside", "said"), [(2 * GIB, []), (5 * GIB, ["warning: 2.00 GiB less is free than when the study began"])]
 )
-def test_a_study_that_was_begun_keeps_its_limit_and_a_shortage_is_told(on_card, folder, outside, said):
+def test_a_study_that_was_begun_keeps_its_limit_and_a_shortage_is_told(folder, outside, said):
     limit = choose_limit(on_card(3 * GIB), folder, pytest.fail)
     folder.keep_head(Head.of(folder.name, COMMAND, Problem.of(on_card(3 * GIB), limit), Sizes()))
     heard = []

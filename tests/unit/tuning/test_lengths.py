@@ -140,6 +140,6 @@ def test_an_answer_without_recompute_holds_for_every_length(tune):
     assert (best.config, best.buckets, best.longest) == (Config(), (), LONGEST)
 
 
-def test_a_training_system_whose_batches_keep_their_length_is_refused(make_tuning, make_bench):
+def test_a_training_system_whose_batches_keep_their_length_is_refused(make_tuning):
     with pytest.raises(UsageError, match="--longest is for plain PyTorch"):
-        make_tuning(make_bench(), longest=LONGEST).run()
+        make_tuning(longest=LONGEST).run()

@@ -6,12 +6,13 @@ from autorecompute.measurement import Measurement, Outcome
 from autorecompute.plans import Config
 from autorecompute.trials.job import Effort
 from autorecompute.tuning.trial_runner import FASTEST_PLAUSIBLE, LONGEST_INTERVAL, SLOWEST_PLAUSIBLE, Reference
+from stand_ins.formula import FormulaBench
 
 
 @pytest.fixture
-def machine(make_bench):
+def machine():
     """Steps without recompute take the seconds of the moment: at first one."""
-    return make_bench(step_seconds=1.0, sample_seconds=0.0)
+    return FormulaBench(step_seconds=1.0, sample_seconds=0.0)
 
 
 @pytest.fixture

@@ -16,30 +16,24 @@ from autorecompute.tuning.searcher_factory import PROFILED_BATCH, analyse, infor
 from autorecompute.units import GIB, MIB
 from fake_backend import controller
 from stand_ins.blocks import BlocksBench, limit_for
+from unit.conftest import build_detection, build_measurement, build_space, build_step
 
 
-@pytest.fixture
-def begin(make_measurement, make_step):
+def begin(*failing):
     """A bench on which some configs fail, and whose first measurement of a process is too high."""
+    held_mib, profile = itertools.chain([900], itertools.repeat(500)), build_step("fl", ("x", 0, 1, "batch"))
 
-    def begin(*failing):
-        held_mib, profile = itertools.chain([900], itertools.repeat(500)), make_step("fl", ("x", 0, 1, "batch"))
+    def measure(config, effort):
+        if config in failing:
+            return build_measurement(Outcome.OOM, message="out of memory")
+        return build_measurement(held_bytes=next(held_mib) * MIB, profile=profile if effort.profiles else None)
 
-        def measure(config, effort):
-            if config in failing:
-                return make_measurement(Outcome.OOM, message="out of memory")
-            return make_measurement(held_bytes=next(held_mib) * MIB, profile=profile if effort.profiles else None)
-
-        return SimpleNamespace(log=Path("worker.log"), measure=measure)
-
-    return begin
+    return SimpleNamespace(log=Path("worker.log"), measure=measure)
 
 
-def test_none_comes_first_nothing_twice_and_a_config_that_fails_is_left_out_but_for_that_without_recompute(
-    make_space, begin
-):
+def test_none_comes_first_nothing_twice_and_a_config_that_fails_is_left_out_but_for_that_without_recompute():
     """The answer has the bytes that a settled process holds."""
-    space = make_space()
+    space = build_space()
     wanted = Config.of(space.plans[:2])
     configs = informative_configs(space, [wanted, space.all_on])
     assert configs[:3] == [Config(), wanted, space.all_on]
@@ -54,9 +48,7 @@ def test_none_comes_first_nothing_twice_and_a_config_that_fails_is_left_out_but_
 
 
 @pytest.mark.parametrize(("can_change_batch", "seconds"), [(False, 60.0), (True, 25.0)])
-def test_without_time_for_an_answer_after_them_small_steps_are_left_out(
-    tmp_path, make_detection, clock, can_change_batch, seconds
-):
+def test_without_time_for_an_answer_after_them_small_steps_are_left_out(tmp_path, clock, can_change_batch, seconds):
     """A live script is not given up for steps after which nothing could be tried: greedy answers instead."""
     folder, notes = StudyFolder("bert", tmp_path), []
     folder.prepare()
@@ -64,7 +56,7 @@ def test_without_time_for_an_answer_after_them_small_steps_are_left_out(
     budget._seen[Task.START].append(20.0)
     budget._seen[Task.TRIAL].append(2.0)
     bench = SimpleNamespace(can_change_batch=can_change_batch, close=lambda: notes.append("closed"))
-    context = SimpleNamespace(folder=folder, bench=bench, note=notes.append, detection=make_detection(), budget=budget)
+    context = SimpleNamespace(folder=folder, bench=bench, note=notes.append, detection=build_detection(), budget=budget)
     assert analyse(context) is None
     assert notes == ["no time to profile small steps, the search begins without"]
 

@@ -12,6 +12,7 @@ from autorecompute.result import SearchEnd
 from autorecompute.units import MIB
 from fake_backend.controller import read_config
 from stand_ins.emitted import choices_of, variables_of
+from stand_ins.formula import FormulaBench
 from stand_ins.sharing import measured
 
 
@@ -84,8 +85,8 @@ def test_another_problem_is_refused_by_name_and_changes_no_file(make_again, make
     assert contents(again.folder) == before
 
 
-def test_a_baseline_out_of_memory_is_what_tuning_is_for(make_tuning, make_bench):
-    result = make_tuning(make_bench(oom_bytes=650 * MIB)).run()
+def test_a_baseline_out_of_memory_is_what_tuning_is_for(make_tuning):
+    result = make_tuning(FormulaBench(oom_bytes=650 * MIB)).run()
     assert (result.baseline.outcome, result.baseline.peak_bytes) == (Outcome.OOM, None)
     assert result.best.peak_bytes <= 600 * MIB
     assert result.best.relative_throughput is None
@@ -132,8 +133,8 @@ def test_what_a_training_found_is_confirmed_before_it_is_an_answer(make_tuning):
     assert not set(again.tried) & set(first.tried)
 
 
-def test_where_a_smaller_batch_is_faster_recompute_does_not_pay(make_tuning, make_bench):
-    result = make_tuning(make_bench(step_seconds=0.0)).run()
+def test_where_a_smaller_batch_is_faster_recompute_does_not_pay(make_tuning):
+    result = make_tuning(FormulaBench(step_seconds=0.0)).run()
     assert result.verdict is Verdict.DOES_NOT_PAY
     assert result.rival.batch < 32
     assert result.rival.samples_per_second > result.best.samples_per_second

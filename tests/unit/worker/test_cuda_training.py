@@ -9,7 +9,7 @@ from autorecompute.units import GIB, MIB
 from autorecompute.worker.agent import Agent
 from autorecompute.worker.protocol import Order, Settings
 from fake_gpu import FakeCard, FakeCuda, FakeNvml
-from stand_ins.training import Training
+from stand_ins.training import Detached, Training
 
 BATCH = 8
 ORDER = Order(config=Config(), warmup=1, steps=2)
@@ -17,16 +17,11 @@ MODEL = 2 * GIB
 POWER_CAP, IDLE = 0x004, 0x001
 
 
-class Loss:
+class Loss(Detached):
     """A scalar on the card: whoever reads it waits until the card is idle."""
 
     def __init__(self, card):
         self.card = card
-
-    def detach(self):
-        return self
-
-    clone = detach
 
     def __float__(self):
         self.card.clock_reasons = IDLE

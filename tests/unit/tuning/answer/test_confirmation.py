@@ -12,28 +12,25 @@ from autorecompute.tuning.confirmation import TELLING
 from autorecompute.tuning.race import ROUND_EFFORT
 from autorecompute.tuning.throughput_curve import TunedBatch, draw
 from autorecompute.units import GIB, MIB
-from stand_ins.formula import instead, stop
+from stand_ins.formula import FormulaBench, instead, let_baseline_hold, stop
 from stand_ins.sharing import measured
+from unit.conftest import build_measurement, build_trial
 
 SAVINGS = tuple(round(mib * MIB) for mib in (6, 4, 2.6, 0.5, 0.3))
 
 
-@pytest.fixture
-def break_processes(make_measurement):
+def break_processes(tuning, outcome, *, first=math.inf):
     """Lets the first fresh processes of a tuning, or all of them, end badly."""
 
-    def break_processes(tuning, outcome, *, first=math.inf):
-        def watch_or_break(watch, *args):
-            measurement = watch(*args)
-            return make_measurement(outcome) if len(tuning.bench.watched) <= first else measurement
+    def watch_or_break(watch, *args):
+        measurement = watch(*args)
+        return build_measurement(outcome) if len(tuning.bench.watched) <= first else measurement
 
-        instead(tuning.bench, "watch", watch_or_break)
-
-    return break_processes
+    instead(tuning.bench, "watch", watch_or_break)
 
 
 @pytest.fixture
-def begin_holding(make_tuning, let_baseline_hold):
+def begin_holding(make_tuning):
     """Begins a tuning in which processes hold so much beyond their tensors: that without recompute, and all others."""
 
     def begin(baseline_bytes, others_bytes, bench=None, **settings):
@@ -45,7 +42,7 @@ def begin_holding(make_tuning, let_baseline_hold):
     return begin
 
 
-def test_a_process_that_was_lost_is_started_once_more(make_tuning, break_processes):
+def test_a_process_that_was_lost_is_started_once_more(make_tuning):
     tuning = make_tuning(max_trials=12)
     break_processes(tuning, Outcome.LOST, first=1)
     best = tuning.run().best
@@ -54,8 +51,8 @@ def test_a_process_that_was_lost_is_started_once_more(make_tuning, break_process
 
 
 @pytest.mark.parametrize("oom_bytes", [None, 930 * MIB])
-def test_a_baseline_that_fails_its_confirmation_makes_room_for_recompute(make_tuning, make_bench, oom_bytes):
-    tuning = make_tuning(make_bench(oom_bytes=oom_bytes), limit_bytes=920 * MIB, max_trials=12)
+def test_a_baseline_that_fails_its_confirmation_makes_room_for_recompute(make_tuning, oom_bytes):
+    tuning = make_tuning(FormulaBench(oom_bytes=oom_bytes), limit_bytes=920 * MIB, max_trials=12)
     tuning.bench.life_bytes[Config()] = 50 * MIB
     best = tuning.run().best
     assert not best.config.is_none
@@ -92,17 +89,17 @@ def test_what_glibc_keeps_by_chance_is_not_left_for_all(begin_holding):
     assert sum(f"leaving {room} MiB of the limit" in note for note in tuning.watcher.notes) == 1
 
 
-def test_a_baseline_that_was_lost_leaves_the_next_one_to_tell(make_tuning, make_trial, begin_holding):
+def test_a_baseline_that_was_lost_leaves_the_next_one_to_tell(make_tuning, begin_holding):
     first = stop(make_tuning(limit_bytes=540 * MIB), interrupt_at=0)
-    first.folder.begin_trial(make_trial(number=0, outcome=Outcome.LOST))
+    first.folder.begin_trial(build_trial(number=0, outcome=Outcome.LOST))
     tuning = begin_holding(25 * MIB, 25 * MIB, limit_bytes=540 * MIB)
     best = tuning.run().best
     assert not tuning.folder.rejections()
     assert best.peak_bytes <= best.limit_bytes
 
 
-def test_a_guess_that_leaves_room_for_nothing_is_replaced_by_what_the_leanest_needs(make_bench, begin_holding):
-    bench = make_bench(costs=(0.04, 0.03, 0.05, 0.01, 0.1))
+def test_a_guess_that_leaves_room_for_nothing_is_replaced_by_what_the_leanest_needs(begin_holding):
+    bench = FormulaBench(costs=(0.04, 0.03, 0.05, 0.01, 0.1))
     tuning = begin_holding(25 * MIB, 10 * MIB, bench, limit_bytes=455 * MIB)
     best = tuning.run().best
     assert best.confirmed
@@ -138,7 +135,7 @@ def test_a_worker_that_has_ended_is_not_started_for_a_config_that_needs_too_much
 
 
 @pytest.mark.parametrize("outcome", [Outcome.CRASH, Outcome.HANG, Outcome.LOST])
-def test_failures_that_may_pass_are_no_final_answer(make_tuning, break_processes, outcome):
+def test_failures_that_may_pass_are_no_final_answer(make_tuning, outcome):
     first, second = make_tuning(max_trials=12), make_tuning(max_trials=12)
     break_processes(first, outcome)
     with pytest.raises(NothingFitsError):
@@ -149,12 +146,12 @@ def test_failures_that_may_pass_are_no_final_answer(make_tuning, break_processes
 
 
 @pytest.mark.parametrize("outcome", [Outcome.LOST, Outcome.TIMEOUT, Outcome.CRASH])
-def test_who_fails_in_the_race_is_confirmed_where_nobody_else_is_left(make_tuning, make_measurement, outcome):
+def test_who_fails_in_the_race_is_confirmed_where_nobody_else_is_left(make_tuning, outcome):
     tuning = make_tuning(max_trials=12, limit_bytes=450 * MIB)
 
     def fail_in_rounds(measure, config, effort):
         measurement = measure(config, effort)
-        return make_measurement(outcome) if effort == ROUND_EFFORT and not config.is_none else measurement
+        return build_measurement(outcome) if effort == ROUND_EFFORT and not config.is_none else measurement
 
     instead(tuning.bench, "measure", fail_in_rounds)
     assert tuning.run().best.peak_bytes <= 450 * MIB
@@ -209,7 +206,7 @@ LIMIT, BEYOND = 903 * MIB, 25 * MIB
 
 
 @pytest.fixture(scope="module")
-def told(tune_in, make_root, let_baseline_hold):
+def told(tune_in, make_root):
     """An answer whose processes hold 25 MiB beyond their tensors, and its trials; no recompute has 3 MiB left."""
     tuning = tune_in(make_root(), max_trials=30, limit_bytes=LIMIT)
     tuning.bench.every_life_bytes = BEYOND
@@ -246,7 +243,7 @@ def test_a_batch_whose_answer_recomputes_does_not_fit_without(told):
     assert draw([whole], [tuned])[-1].without == whole
 
 
-def test_no_recompute_that_holds_the_limit_is_the_answer_though_others_look_as_fast(make_tuning, let_baseline_hold):
+def test_no_recompute_that_holds_the_limit_is_the_answer_though_others_look_as_fast(make_tuning):
     tuning = make_tuning(limit_bytes=912 * MIB)
     tuning.bench.every_life_bytes = 5 * MIB
     tuning.bench.pace = lambda number: 1.04 if number == 0 else 1.0

@@ -11,7 +11,7 @@ from autorecompute.result import Rejection, SearchEnd
 from autorecompute.tuning.confirmation import GROWTH, USABLE_STEPS
 from autorecompute.units import MIB
 from stand_ins.emitted import choices_of
-from stand_ins.formula import RESTING, instead, stop
+from stand_ins.formula import instead, let_baseline_hold, stop
 from stand_ins.timed import Clock, TimedBench
 
 SLOW = {"start_seconds": 5.0, "step_seconds": 0.4}
@@ -31,12 +31,12 @@ def note_times(tuning):
 
 
 @pytest.fixture(scope="module")
-def undisturbed(make_root, tune_in, make_detection):
+def undisturbed(make_root, tune_in):
     """The answer of an undisturbed tuning, and when each of its processes was done."""
     clock = Clock()
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr("autorecompute.tuning.context.time.monotonic", clock.monotonic)
-        tuning = tune_in(make_root(), TimedBench(make_detection(resting_bytes=RESTING), clock, **SLOW))
+        tuning = tune_in(make_root(), TimedBench(clock, **SLOW))
         times = note_times(tuning)
         return tuning.run(), times
 
@@ -58,7 +58,7 @@ def make_slow(make_root, begin_slow):
 
 
 @pytest.fixture
-def begin_guessing(begin_slow, let_baseline_hold):
+def begin_guessing(begin_slow):
     """Begins one in which the process without recompute holds 25 MiB beyond its tensors, others 10 MiB."""
 
     def begin(**formula):

@@ -12,32 +12,24 @@ from autorecompute.training_job import ALLOCATOR, GIVES_BACK
 from autorecompute.tuning.explanations import explain_early_end, explain_no_fit, explain_too_few_trials
 from autorecompute.units import GIB, MIB, parse_bytes
 from stand_ins.surveyed import Surveyed
+from unit.conftest import build_detection, build_measurement, build_space, build_trial
 
 LIMIT = 600 * MIB
 NONE = Config()
+PLANS = build_space().plans
 
 
-@pytest.fixture
-def plans(make_space):
-    return make_space().plans
-
-
-@pytest.fixture
-def no_fit(make_trial, make_detection):
+def no_fit(*trials, excess=(), reasons=(), **detected):
     """What is said where trials had these peaks, ``None`` of no memory at all, and processes needed so much more."""
-
-    def no_fit(*trials, excess=(), reasons=(), **detected):
-        told = []
-        for config, peak_bytes in trials:
-            fitted = Outcome.OVER_LIMIT if peak_bytes and peak_bytes > LIMIT else Outcome.OK
-            told.append(make_trial(config, outcome=fitted if peak_bytes else Outcome.OOM, peak_bytes=peak_bytes))
-        rejections = [
-            Rejection(config=config, outcome=Outcome.OVER_LIMIT, reason="too much", excess_bytes=excess_bytes)
-            for config, excess_bytes in dict(excess).items()
-        ]
-        return explain_no_fit(told, make_detection(**detected), LIMIT, reasons, rejections)
-
-    return no_fit
+    told = []
+    for config, peak_bytes in trials:
+        fitted = Outcome.OVER_LIMIT if peak_bytes and peak_bytes > LIMIT else Outcome.OK
+        told.append(build_trial(config, outcome=fitted if peak_bytes else Outcome.OOM, peak_bytes=peak_bytes))
+    rejections = [
+        Rejection(config=config, outcome=Outcome.OVER_LIMIT, reason="too much", excess_bytes=excess_bytes)
+        for config, excess_bytes in dict(excess).items()
+    ]
+    return explain_no_fit(told, build_detection(**detected), LIMIT, reasons, rejections)
 
 
 def limit_in(text):
@@ -52,10 +44,8 @@ def limit_in(text):
         *((failed, 2 * LIMIT, failed) for failed in Outcome if failed is not Outcome.OK),
     ],
 )
-def test_a_peak_may_reach_the_limit_and_a_failure_keeps_its_name_above_it(
-    make_measurement, outcome, peak_bytes, expected
-):
-    measured = make_measurement(outcome, peak_bytes=peak_bytes)
+def test_a_peak_may_reach_the_limit_and_a_failure_keeps_its_name_above_it(outcome, peak_bytes, expected):
+    measured = build_measurement(outcome, peak_bytes=peak_bytes)
     judged = measured.under(LIMIT)
     assert judged == replace(measured, outcome=expected, message=judged.message)
 
@@ -74,11 +64,11 @@ def test_too_few_trials_name_the_preset_that_should_fit_or_what_was_rejected():
     assert "found in 2 trials. Not confirmed: its process reaches 640 MiB. Allow more trials with --max-trials" in text
 
 
-def test_no_fit_suggests_half_the_batch_or_the_limit_that_a_whole_process_needs_or_names_another_reason(no_fit, plans):
+def test_no_fit_suggests_half_the_batch_or_the_limit_that_a_whole_process_needs_or_names_another_reason():
     assert "--target-batch 16" in no_fit((NONE, None), batch=32)
     assert "--target-batch 1" not in no_fit((NONE, None), batch=1)
     assert limit_in(no_fit((NONE, 580 * MIB), excess={NONE: None}, resting_bytes=100 * MIB)) > LIMIT
-    one, two = Config.of(plans[:1]), Config.of(plans[:2])
+    one, two = Config.of(PLANS[:1]), Config.of(PLANS[:2])
     text = no_fit((NONE, LIMIT + 20 * MIB), (one, LIMIT - MIB), (two, LIMIT - 40 * MIB), excess={one: 50 * MIB})
     assert f"Try --memory-limit {LIMIT // MIB + 10}MiB." in text
     text = no_fit((NONE, LIMIT - 10 * MIB), excess={NONE: 30 * MIB})
@@ -90,13 +80,13 @@ def test_no_fit_suggests_half_the_batch_or_the_limit_that_a_whole_process_needs_
     assert "--memory-limit" not in text
 
 
-def test_no_fit_without_any_peak_tells_the_batch_that_is_forecast_to_fit(make_trial, make_detection):
+def test_no_fit_without_any_peak_tells_the_batch_that_is_forecast_to_fit():
     survey = Surveyed.of("gpt2")
     memory, all_on = survey.memory, survey.space.all_on
     dims = {**memory.dims, "batch": 32}
     without, least = (memory.forecast(config, dims).peak_bytes for config in (NONE, all_on))
-    detection = replace(make_detection(batch=32), dims=dims)
-    text = explain_no_fit([make_trial(outcome=Outcome.OOM)], detection, least // 2, memory=memory)
+    detection = replace(build_detection(batch=32), dims=dims)
+    text = explain_no_fit([build_trial(outcome=Outcome.OOM)], detection, least // 2, memory=memory)
     told = re.search(r"([\d.]+) (\wiB) is the least that is forecast, with", text)
     assert parse_bytes("".join(told.groups())) < 0.9 * without
     batch = int(re.search(r": --target-batch (\d+) should fit", text)[1])
@@ -105,8 +95,8 @@ def test_no_fit_without_any_peak_tells_the_batch_that_is_forecast_to_fit(make_tr
 
 
 @pytest.mark.parametrize(("peak", "rejected"), [(LIMIT - MIB, True), (LIMIT + 10 * MIB, False)])
-def test_no_fit_never_suggests_more_than_no_recompute_needs(no_fit, plans, peak, rejected):
-    config = Config.of(plans)
+def test_no_fit_never_suggests_more_than_no_recompute_needs(peak, rejected):
+    config = Config.of(PLANS)
     text = no_fit((NONE, LIMIT + 20 * MIB), (config, peak), excess={config: None} if rejected else {})
     needed = (LIMIT + 20 * MIB) // MIB
     assert f"Try --memory-limit {needed}MiB" in text
@@ -114,43 +104,41 @@ def test_no_fit_never_suggests_more_than_no_recompute_needs(no_fit, plans, peak,
 
 
 @pytest.mark.parametrize(("kind", "tells"), [("cpu", True), ("cuda", False)])
-def test_no_fit_after_failed_confirmations_on_a_cpu_names_what_glibc_keeps(
-    no_fit, make_detection, monkeypatch, kind, tells
-):
+def test_no_fit_after_failed_confirmations_on_a_cpu_names_what_glibc_keeps(monkeypatch, kind, tells):
     monkeypatch.delenv("MALLOC_MMAP_THRESHOLD_", raising=False)
-    device = replace(make_detection().device, kind=kind)
+    device = replace(build_detection().device, kind=kind)
     assert ("MALLOC_MMAP_THRESHOLD_" in no_fit((NONE, 580 * MIB), excess={NONE: None}, device=device)) is tells
-    tuned = {**make_detection().versions, ALLOCATOR: GIVES_BACK}
+    tuned = {**build_detection().versions, ALLOCATOR: GIVES_BACK}
     assert "MALLOC_MMAP_THRESHOLD_" not in no_fit((NONE, 580 * MIB), excess={NONE: None}, device=device, versions=tuned)
     monkeypatch.setenv("MALLOC_MMAP_THRESHOLD_", "65536")
     assert "MALLOC_MMAP_THRESHOLD_" not in no_fit((NONE, 580 * MIB), excess={NONE: None}, device=device)
 
 
-def test_no_fit_names_the_least_peak_which_is_not_that_of_a_trial_that_failed(make_trial, make_detection, plans):
+def test_no_fit_names_the_least_peak_which_is_not_that_of_a_trial_that_failed():
     trials = [
-        make_trial(Config.of(plans[:1]), outcome=Outcome.OVER_LIMIT, peak_bytes=700 * MIB),
-        make_trial(outcome=Outcome.DIVERGED, peak_bytes=300 * MIB),
+        build_trial(Config.of(PLANS[:1]), outcome=Outcome.OVER_LIMIT, peak_bytes=700 * MIB),
+        build_trial(outcome=Outcome.DIVERGED, peak_bytes=300 * MIB),
     ]
-    text = explain_no_fit(trials, make_detection(resting_bytes=100 * MIB), LIMIT)
+    text = explain_no_fit(trials, build_detection(resting_bytes=100 * MIB), LIMIT)
     assert "The least peak was 700 MiB" in text
-    assert plans[0].label in text
+    assert PLANS[0].label in text
     batch = int(re.search(r"by a rough estimate --target-batch (\d+)", text)[1])
     assert 0 < batch < 32
     assert 100 * MIB + batch / 32 * 600 * MIB <= LIMIT
 
 
 @pytest.mark.parametrize(("reasons", "told"), [((), "out of memory"), (("crash: signal 11",), "crash: signal 11")])
-def test_an_early_end_names_what_went_wrong_last_and_who_is_next(make_trial, make_detection, plans, reasons, told):
-    rejected, open_ = (make_trial(Config.of([plan]), peak_bytes=580 * MIB) for plan in plans[:2])
+def test_an_early_end_names_what_went_wrong_last_and_who_is_next(reasons, told):
+    rejected, open_ = (build_trial(Config.of([plan]), peak_bytes=580 * MIB) for plan in PLANS[:2])
     rejection = Rejection(config=rejected.config, outcome=Outcome.OOM, reason="out of memory")
-    text = explain_early_end([rejected, open_], make_detection(), LIMIT, reasons, [rejection])
+    text = explain_early_end([rejected, open_], build_detection(), LIMIT, reasons, [rejection])
     assert told in text
     assert f"not confirmed: {open_.description}." in text
     assert "time was over" not in text
 
 
 @pytest.mark.parametrize("peak_bytes", [900 * MIB, None])
-def test_no_fit_of_a_model_with_nothing_to_recompute_says_so(no_fit, plans, peak_bytes):
+def test_no_fit_of_a_model_with_nothing_to_recompute_says_so(peak_bytes):
     assert no_fit((NONE, peak_bytes), plans=()).count("Nothing is worth recomputing") == 1
-    large = replace(plans[0], saving_bytes=GIB, saving=f"{GIB // 32}*batch")
+    large = replace(PLANS[0], saving_bytes=GIB, saving=f"{GIB // 32}*batch")
     assert "worth recomputing" not in no_fit((NONE, peak_bytes), plans=(large,), batch=32)

@@ -25,36 +25,25 @@ from autorecompute.tuning.race import (
     read_race,
 )
 from autorecompute.units import GIB, MIB
-from stand_ins.formula import stop
+from stand_ins.formula import FormulaBench, stop
 from stand_ins.sharing import measured
+from unit.conftest import build_detection, build_measurement, build_space, build_trial
 
 COSTS = {0: 0.04, 1: 0.03, 2: 0.05}  # what each finalist's plan adds to a step, as a share
+CONFIGS = [Config.of([plan]) for plan in build_space().plans[:3]]
 
 
-@pytest.fixture
-def configs(make_space):
-    return [Config.of([plan]) for plan in make_space().plans[:3]]
+def make_standings(*peaks):
+    return [
+        Finalist(trial=build_trial(config, number=number, peak_bytes=peak * MIB))
+        for number, (config, peak) in enumerate(zip(CONFIGS, peaks, strict=False))
+    ]
 
 
-@pytest.fixture
-def make_standings(configs, make_trial):
-    def make(*peaks):
-        return [
-            Finalist(trial=make_trial(config, number=number, peak_bytes=peak * MIB))
-            for number, (config, peak) in enumerate(zip(configs, peaks, strict=False))
-        ]
-
-    return make
-
-
-@pytest.fixture
-def make_costly(make_bench, configs):
-    def make(*costs):
-        bench, shares = make_bench(), dict(zip(configs, costs, strict=True))
-        bench.seconds = lambda config, _batch: 1 + shares.get(config, 0)
-        return bench
-
-    return make
+def make_costly(*costs):
+    bench, shares = FormulaBench(), dict(zip(CONFIGS, costs, strict=True))
+    bench.seconds = lambda config, _batch: 1 + shares.get(config, 0)
+    return bench
 
 
 def numbers_of(standings):
@@ -80,8 +69,8 @@ def crowd(bench, is_busy=lambda _: True):
 
 
 @pytest.mark.parametrize("has_reference", [True, False])
-def test_the_fastest_wins(make_bench, make_standings, has_reference):
-    raced = race(make_bench(), make_standings(3, 2, 2), has_reference=has_reference)
+def test_the_fastest_wins(has_reference):
+    raced = race(FormulaBench(), make_standings(3, 2, 2), has_reference=has_reference)
     assert raced.standings[0].trial.number == 1
     assert (raced.ranking.end, raced.ranking.rounds) == (RaceEnd.RANKED, LOOKS[0])
     for entry in raced.standings:
@@ -89,10 +78,8 @@ def test_the_fastest_wins(make_bench, make_standings, has_reference):
         assert entry.relative_throughput == pytest.approx(expected)
 
 
-def test_who_is_slower_by_less_than_a_tie_wins_with_the_lower_peak_and_a_tie_is_not_handed_on(
-    make_bench, make_standings, make_costly
-):
-    raced = race(make_bench(), make_standings(3, 4, 2), has_reference=True)
+def test_who_is_slower_by_less_than_a_tie_wins_with_the_lower_peak_and_a_tie_is_not_handed_on():
+    raced = race(FormulaBench(), make_standings(3, 4, 2), has_reference=True)
     assert numbers_of(raced.standings) == [2, 1, 0]
     assert raced.ranking.end is RaceEnd.TIE
     assert raced.ranking.rivals == tuple(entry.trial.description for entry in raced.standings[1:])
@@ -100,8 +87,8 @@ def test_who_is_slower_by_less_than_a_tie_wins_with_the_lower_peak_and_a_tie_is_
     assert numbers_of(race(bench, make_standings(3, 2, 1), has_reference=True).standings) == [1, 0, 2]
 
 
-def test_a_machine_that_slows_down_favours_no_one(make_bench, make_standings):
-    bench = make_bench()
+def test_a_machine_that_slows_down_favours_no_one():
+    bench = FormulaBench()
     bench.pace = lambda number: 1.0 + number // 4 % 3
     raced = race(bench, make_standings(3, 2, 2), has_reference=True)
     assert (raced.standings[0].trial.number, raced.ranking.rounds) == (1, LOOKS[0])
@@ -109,14 +96,14 @@ def test_a_machine_that_slows_down_favours_no_one(make_bench, make_standings):
         assert entry.ratios == pytest.approx([1 / (1 + COSTS[entry.trial.number])] * len(entry.rounds))
 
 
-def test_noise_takes_more_rounds(make_costly, make_standings):
+def test_noise_takes_more_rounds():
     bench = make_uneasy(make_costly(0.1, 0, 0.1), 0.01)
     raced = race(bench, make_standings(2, 2, 2), has_reference=True)
     assert (raced.standings[0].trial.number, raced.ranking.end) == (1, RaceEnd.RANKED)
     assert LOOKS[0] < raced.ranking.rounds < LOOKS[-1]
 
 
-def test_who_is_beaten_runs_no_further(make_costly, make_standings):
+def test_who_is_beaten_runs_no_further():
     bench = make_uneasy(make_costly(0, 0.02, 1), 0.01)
     raced = race(bench, make_standings(2, 1, 1), has_reference=True)
     rounds = rounds_of(raced)
@@ -124,15 +111,15 @@ def test_who_is_beaten_runs_no_further(make_costly, make_standings):
     assert rounds[2] < rounds[0] == rounds[1] == raced.ranking.rounds
 
 
-def test_what_chance_alone_decides_stays_undecided(make_bench, make_standings):
-    bench = make_uneasy(make_bench(), 0.5)
+def test_what_chance_alone_decides_stays_undecided():
+    bench = make_uneasy(FormulaBench(), 0.5)
     raced = race(bench, make_standings(2, 2), has_reference=True)
     assert (raced.ranking.end, raced.ranking.rounds) == (RaceEnd.UNDECIDED, LOOKS[-1])
     assert raced.ranking.rivals == (raced.standings[1].trial.description,)
 
 
-def test_no_place_in_the_round_belongs_to_anyone(make_bench, make_standings):
-    bench = make_uneasy(make_bench(), 0.5)
+def test_no_place_in_the_round_belongs_to_anyone():
+    bench = make_uneasy(FormulaBench(), 0.5)
     race(bench, make_standings(2, 2, 2), has_reference=True)
     measured = [config for config, _ in bench.measured[: 4 * LOOKS[0]]]
     first, second, third = (measured[start : start + 4] for start in (0, 4, 8))
@@ -141,21 +128,21 @@ def test_no_place_in_the_round_belongs_to_anyone(make_bench, make_standings):
     assert all(len(set(order)) == 4 for order in (first, second, third))
 
 
-def test_a_race_that_was_stopped_goes_on_as_it_was(make_costly, make_standings, configs, make_measurement):
+def test_a_race_that_was_stopped_goes_on_as_it_was():
     told, bench = [], make_uneasy(make_costly(0, 0.02, 1), 0.01)
-    bench.broken[Config()] = make_measurement(Outcome.CRASH)
+    bench.broken[Config()] = build_measurement(Outcome.CRASH)
     standings = make_standings(2, 1, 1)
     whole = race(bench, standings, has_reference=True, after_round=told.append)
     known = next(raced for raced in told if raced.rounds == LOOKS[0] + 1)
     bench.measured.clear()
     raced = race(bench, standings, has_reference=True, earlier=known)
     assert rounds_of(raced)[2] == rounds_of(whole)[2] == LOOKS[0]
-    assert {config for config, _ in bench.measured} == set(configs[:2])
+    assert {config for config, _ in bench.measured} == set(CONFIGS[:2])
     assert len(bench.measured) == 2 * (raced.ranking.rounds - known.rounds)
 
 
-def test_a_disturbed_round_is_made_up_for(make_bench, make_standings):
-    bench = crowd(make_bench(), lambda number: number in {0, 2, 3})
+def test_a_disturbed_round_is_made_up_for():
+    bench = crowd(FormulaBench(), lambda number: number in {0, 2, 3})
     raced = race(bench, make_standings(3, 2, 2), has_reference=True)
     assert raced.standings[0].trial.number == 1
     assert (raced.ranking.end, raced.ranking.rounds) == (RaceEnd.RANKED, LOOKS[0] + 3)
@@ -164,8 +151,8 @@ def test_a_disturbed_round_is_made_up_for(make_bench, make_standings):
         assert entry.relative_throughput == pytest.approx(1 / (1 + COSTS[entry.trial.number]))
 
 
-def test_a_host_that_is_always_busy_leaves_the_race_undecided(make_bench, make_standings):
-    bench = crowd(make_bench())
+def test_a_host_that_is_always_busy_leaves_the_race_undecided():
+    bench = crowd(FormulaBench())
     raced = race(bench, make_standings(3, 2, 2), has_reference=True)
     assert raced.ranking.end is RaceEnd.UNDECIDED
     assert raced.ranking.disturbed == raced.ranking.rounds == MOST_ROUNDS
@@ -174,17 +161,17 @@ def test_a_host_that_is_always_busy_leaves_the_race_undecided(make_bench, make_s
     assert f"{MOST_ROUNDS} of {MOST_ROUNDS} rounds were disturbed" in raced.ranking.sentence
 
 
-def test_a_reference_that_fails_does_not_stop_the_race(make_bench, make_standings, make_measurement):
-    bench = make_bench()
-    bench.broken[Config()] = make_measurement(Outcome.CRASH)
+def test_a_reference_that_fails_does_not_stop_the_race():
+    bench = FormulaBench()
+    bench.broken[Config()] = build_measurement(Outcome.CRASH)
     raced = race(bench, make_standings(3, 2, 2), has_reference=True)
     assert raced.standings[0].trial.number == 1
     assert sum(config.is_none for config, _ in bench.measured) == 1
 
 
-def test_no_recompute_can_be_a_finalist_and_the_reference(make_bench, make_trial, configs):
-    bench = make_bench()
-    entries = [Finalist(trial=make_trial(config, number=number)) for number, config in enumerate([Config(), *configs])]
+def test_no_recompute_can_be_a_finalist_and_the_reference():
+    bench = FormulaBench()
+    entries = [Finalist(trial=build_trial(config, number=number)) for number, config in enumerate([Config(), *CONFIGS])]
     raced = race(bench, entries, has_reference=True)
     assert raced.standings[0].trial.config.is_none
     assert raced.standings[0].relative_throughput == 1
@@ -192,51 +179,47 @@ def test_no_recompute_can_be_a_finalist_and_the_reference(make_bench, make_trial
 
 
 @pytest.mark.parametrize("disturb", [lambda bench: make_uneasy(bench, 0.5), crowd], ids=["noise", "a busy host"])
-def test_a_deadline_ends_the_race_after_the_first_look(make_bench, make_standings, disturb):
-    raced = race(disturb(make_bench()), make_standings(2, 2), has_reference=True, deadline_seconds=0.0)
+def test_a_deadline_ends_the_race_after_the_first_look(disturb):
+    raced = race(disturb(FormulaBench()), make_standings(2, 2), has_reference=True, deadline_seconds=0.0)
     assert (raced.ranking.end, raced.ranking.rounds) == (RaceEnd.UNDECIDED, LOOKS[0])
 
 
 @pytest.mark.parametrize("disturb", [lambda bench: bench, crowd], ids=["calm", "a busy host"])
-def test_a_finalist_that_raced_with_nobody_is_not_called_ranked(make_bench, make_standings, disturb):
-    raced = race(disturb(make_bench()), make_standings(2), has_reference=True, deadline_seconds=0.0)
+def test_a_finalist_that_raced_with_nobody_is_not_called_ranked(disturb):
+    raced = race(disturb(FormulaBench()), make_standings(2), has_reference=True, deadline_seconds=0.0)
     assert (raced.ranking.end, raced.is_over) == (RaceEnd.ALONE, True)
 
 
 @pytest.mark.parametrize("outcome", [Outcome.OOM, Outcome.CRASH, Outcome.TIMEOUT, Outcome.DIVERGED])
-def test_a_finalist_that_fails_is_out(make_bench, make_standings, configs, make_measurement, outcome):
-    bench = make_bench()
-    bench.broken[configs[1]] = make_measurement(outcome, step_seconds=(0.1,) * (outcome is Outcome.DIVERGED))
+def test_a_finalist_that_fails_is_out(outcome):
+    bench = FormulaBench()
+    bench.broken[CONFIGS[1]] = build_measurement(outcome, step_seconds=(0.1,) * (outcome is Outcome.DIVERGED))
     raced = race(bench, make_standings(3, 2, 2), has_reference=True)
     assert sorted(numbers_of(raced.standings)) == [0, 2]
     assert numbers_of(raced.failed) == [1]
-    assert sum(config == configs[1] for config, _ in bench.measured) == 1
+    assert sum(config == CONFIGS[1] for config, _ in bench.measured) == 1
 
 
-@pytest.fixture
-def make_entry(make_trial):
-    def make(*seconds, number=0, peak=1, reference=1.0):
-        rounds = tuple(RoundRecord(step_seconds=(step,), reference_seconds=(reference,)) for step in seconds)
-        return Finalist(trial=make_trial(number=number, peak_bytes=peak), rounds=rounds)
-
-    return make
+def make_entry(*seconds, number=0, peak=1, reference=1.0):
+    rounds = tuple(RoundRecord(step_seconds=(step,), reference_seconds=(reference,)) for step in seconds)
+    return Finalist(trial=build_trial(number=number, peak_bytes=peak), rounds=rounds)
 
 
-def test_only_what_fits_is_a_finalist_and_the_fastest_beside_its_reference_comes_first(make_trial):
+def test_only_what_fits_is_a_finalist_and_the_fastest_beside_its_reference_comes_first():
     trials = [
-        make_trial(number=0, reference_seconds=1.0, step_seconds=(1.25,)),
-        make_trial(number=1, reference_seconds=2.0, step_seconds=(2.1,)),
-        make_trial(number=2, outcome=Outcome.OVER_LIMIT, reference_seconds=1.0, step_seconds=(1.0,)),
-        make_trial(number=3, outcome=Outcome.OOM),
+        build_trial(number=0, reference_seconds=1.0, step_seconds=(1.25,)),
+        build_trial(number=1, reference_seconds=2.0, step_seconds=(2.1,)),
+        build_trial(number=2, outcome=Outcome.OVER_LIMIT, reference_seconds=1.0, step_seconds=(1.0,)),
+        build_trial(number=3, outcome=Outcome.OOM),
     ]
     assert numbers_of(fitting_finalists(trials)) == [1, 0]
 
 
 @pytest.mark.parametrize("reference_seconds", [None, 0.09])
-def test_where_a_reference_is_missing_the_step_time_decides(make_trial, reference_seconds):
+def test_where_a_reference_is_missing_the_step_time_decides(reference_seconds):
     """A config half as fast is not first because the reference failed beside it."""
-    slow = make_trial(number=0, step_seconds=(0.2,))
-    fast = make_trial(number=1, step_seconds=(0.1,), reference_seconds=reference_seconds)
+    slow = build_trial(number=0, step_seconds=(0.2,))
+    fast = build_trial(number=1, step_seconds=(0.1,), reference_seconds=reference_seconds)
     assert numbers_of(fitting_finalists([slow, fast])) == [1, 0]
 
 
@@ -249,18 +232,18 @@ def test_where_a_reference_is_missing_the_step_time_decides(make_trial, referenc
         ([], []),
     ],
 )
-def test_the_estimate_ranks_and_the_peak_only_where_it_is_equal(make_entry, speeds_and_peaks, order):
+def test_the_estimate_ranks_and_the_peak_only_where_it_is_equal(speeds_and_peaks, order):
     entries = [make_entry(1 / speed, number=number, peak=peak) for number, (speed, peak) in enumerate(speeds_and_peaks)]
     assert numbers_of(rank(entries)) == order
 
 
-def test_finalists_are_compared_within_rounds(make_entry):
+def test_finalists_are_compared_within_rounds():
     early = make_entry(3.0, 3.0, 3.0, number=0)
     to_the_end = make_entry(3.3, 3.3, 3.3, 1.1, 1.1, number=1)
     assert numbers_of(rank([to_the_end, early])) == [0, 1]
 
 
-def test_a_spread_holds_the_figure_and_narrows_and_needs_two_rounds(make_entry):
+def test_a_spread_holds_the_figure_and_narrows_and_needs_two_rounds():
     few, many = make_entry(1.1, 1.0, 1.2), make_entry(*[1.1, 1.0, 1.2] * 6)
     widths = [entry.spread[1] - entry.spread[0] for entry in (few, many)]
     assert few.spread[0] < few.relative_throughput < few.spread[1]
@@ -269,18 +252,18 @@ def test_a_spread_holds_the_figure_and_narrows_and_needs_two_rounds(make_entry):
     assert make_entry(1.1).spread is None
 
 
-def test_a_disturbed_round_is_no_evidence_but_an_estimate(make_trial):
+def test_a_disturbed_round_is_no_evidence_but_an_estimate():
     calm = RoundRecord(step_seconds=(1.25,), cpu_seconds=(2.5,), reference_seconds=(1.0,), reference_cpu_seconds=(2.0,))
     seconds = {"step_seconds": (1.1,), "reference_seconds": (4.4,)}
     busy = RoundRecord(**seconds, cpu_seconds=(2.0,), reference_cpu_seconds=(1.0,), is_disturbed=True)
-    trial = make_trial()
+    trial = build_trial()
     mixed, disturbed = (Finalist(trial=trial, rounds=rounds) for rounds in ((busy, calm, busy, calm), (busy, busy)))
     assert mixed.relative_throughput == 0.8
     assert mixed.spread == pytest.approx((0.8, 0.8))
     assert (disturbed.relative_throughput, disturbed.spread) == (0.5, None)
 
 
-def test_rounds_end_where_they_do_not_pay(make_costly, make_standings):
+def test_rounds_end_where_they_do_not_pay():
     bench, asked = make_uneasy(make_costly(0.01, 0, 0.01), 0.02), []
 
     def pays(gain, seconds):
@@ -293,25 +276,23 @@ def test_rounds_end_where_they_do_not_pay(make_costly, make_standings):
 
 
 @pytest.mark.parametrize(("kind", "rounds"), [("cuda", LOOKS[0] - 1), ("cpu", LOOKS[0])])
-def test_trials_are_the_first_round_on_a_device_that_keeps_its_pace(  # noqa: PLR0917  (what a trial is made of)
-    make_bench, make_detection, make_trial, configs, kind, rounds
-):
-    bench = make_bench(make_detection(device=Device(kind=kind, name="It", total_bytes=16 * GIB)))
+def test_trials_are_the_first_round_on_a_device_that_keeps_its_pace(kind, rounds):
+    bench = FormulaBench(build_detection(device=Device(kind=kind, name="It", total_bytes=16 * GIB)))
     entries = [
-        Finalist(trial=make_trial(config, number=number, step_seconds=(bench.seconds(config, 32),)))
-        for number, config in enumerate(configs)
+        Finalist(trial=build_trial(config, number=number, step_seconds=(bench.seconds(config, 32),)))
+        for number, config in enumerate(CONFIGS)
     ]
     raced = race(bench, entries, has_reference=False)
     assert raced.ranking.rounds == LOOKS[0]
-    assert len(bench.measured) == len(configs) * rounds
+    assert len(bench.measured) == len(CONFIGS) * rounds
 
 
-def test_first_rounds_beside_references_of_another_pace_are_compared_by_these(make_trial, configs):
+def test_first_rounds_beside_references_of_another_pace_are_compared_by_these():
     def beside(config, seconds, reference_seconds):
         run = RoundRecord(step_seconds=(seconds,), reference_seconds=(reference_seconds,))
-        return Finalist(trial=make_trial(config), rounds=(run,))
+        return Finalist(trial=build_trial(config), rounds=(run,))
 
-    fast, slow = beside(configs[0], 2.2, 2.0), beside(configs[1], 1.2, 1.0)
+    fast, slow = beside(CONFIGS[0], 2.2, 2.0), beside(CONFIGS[1], 1.2, 1.0)
     assert gap(slow, fast, 0.01).middle == pytest.approx(math.log(1.2 / 1.1))
 
 

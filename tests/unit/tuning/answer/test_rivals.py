@@ -8,7 +8,8 @@ from autorecompute.measurement import Measurement, Outcome
 from autorecompute.tuning import rivals
 from autorecompute.tuning.rivals import measure_rival_batch
 from autorecompute.units import MIB
-from stand_ins.formula import instead
+from stand_ins.formula import instead, look_over_batch
+from unit.conftest import build_detection
 
 RESTING, LIMIT, BATCH = 100 * MIB, 600 * MIB, 32
 
@@ -32,17 +33,12 @@ def take(mib, up_to=BATCH):
     return lambda batch: RESTING + mib * MIB * batch if batch <= up_to else None
 
 
-@pytest.fixture
-def look():
+def look(bench, peak_bytes, *, batch=BATCH, resting_bytes=RESTING, **more):
     """Looks for the rival of a batch of 32 in 600 MiB, whose own peak may be known."""
-
-    def look(bench, peak_bytes, *, batch=BATCH, resting_bytes=RESTING, **more):
-        found, none_fits, is_first = measure_rival_batch(
-            bench.measure, batch, LIMIT, resting_bytes=resting_bytes, peak_bytes=peak_bytes, **more
-        )
-        return SimpleNamespace(found=found, none_fits=none_fits, is_first=is_first)
-
-    return look
+    found, none_fits, is_first = measure_rival_batch(
+        bench.measure, batch, LIMIT, resting_bytes=resting_bytes, peak_bytes=peak_bytes, **more
+    )
+    return SimpleNamespace(found=found, none_fits=none_fits, is_first=is_first)
 
 
 GROWTHS = {
@@ -59,7 +55,7 @@ GROWTHS = {
 
 @pytest.mark.parametrize(("baseline", "peak_bytes", "batches", "is_first"), GROWTHS.values(), ids=GROWTHS)
 def test_the_largest_batch_that_fits_is_the_rival_and_it_is_known_whether_it_ran_first(
-    look, baseline, peak_bytes, batches, is_first
+    baseline, peak_bytes, batches, is_first
 ):
     """What ran after other processes of the search is minutes away from the confirmation of the winner."""
     bench = Watched(peak_bytes)
@@ -68,7 +64,7 @@ def test_the_largest_batch_that_fits_is_the_rival_and_it_is_known_whether_it_ran
     assert search.found.batch == (batches[0] if is_first else batches[1])
 
 
-def test_the_first_batch_is_what_is_forecast_to_fit_and_stays_where_there_is_no_time_for_more(look):
+def test_the_first_batch_is_what_is_forecast_to_fit_and_stays_where_there_is_no_time_for_more():
     bench = Watched(take(125, up_to=4))
     assert (look(bench, None, forecast_batch=4).found.batch, bench.batches) == (4, [4])
     bench = Watched(take(25))
@@ -77,7 +73,7 @@ def test_the_first_batch_is_what_is_forecast_to_fit_and_stays_where_there_is_no_
 
 @pytest.mark.parametrize("baseline", [900 * MIB, None])
 @pytest.mark.parametrize("growth", [lambda batch: LIMIT + batch * MIB, lambda batch: None if batch > 4 else 9 * LIMIT])
-def test_a_guess_that_does_not_fit_shrinks(look, baseline, growth):
+def test_a_guess_that_does_not_fit_shrinks(baseline, growth):
     bench = Watched(growth)
     search = look(bench, baseline)
     assert (search.found, search.none_fits) == (None, False)
@@ -98,20 +94,16 @@ def test_processes_with_others_between_them_are_no_pair(make_tuning):
 
 def test_no_smaller_batch_is_compared_where_the_loss_is_over_the_batch(make_tuning):
     tuning = make_tuning()
-
-    def measure(before, config, effort):
-        return replace(before(config, effort), is_over_batch=effort.looks_at_loss)
-
-    instead(tuning.bench, "measure", measure)
+    look_over_batch(tuning.bench)
     result = tuning.run()
     assert (result.rival, {batch for _, batch in tuning.bench.watched}) == (None, {32})
     assert result.verdict_sentence.endswith("fits only with it, and a smaller one trains to other weights")
     assert any("no smaller batch is compared" in text for text in tuning.watcher.notes)
 
 
-def test_a_smaller_batch_is_told_to_train_to_other_weights_where_a_layer_mixes_samples(make_tuning, make_bench):
-    detection = replace(make_bench().detection, unsplittable="it has BatchNorm")
-    result = make_tuning(make_bench(detection)).run()
+def test_a_smaller_batch_is_told_to_train_to_other_weights_where_a_layer_mixes_samples(make_tuning):
+    detection = build_detection(resting_bytes=RESTING, unsplittable="it has BatchNorm")
+    result = make_tuning(detection=detection).run()
     assert result.rival is not None
     assert any("it has BatchNorm: a smaller batch trains to other weights" in text for text in result.warnings)
 
@@ -124,7 +116,7 @@ def test_a_loss_is_looked_at_in_the_first_trial_and_not_where_no_batch_was_asked
         assert sum(effort.looks_at_loss for _, effort in tuning.bench.measured) == count
 
 
-def test_a_run_that_failed_within_the_limit_is_no_rival(look):
+def test_a_run_that_failed_within_the_limit_is_no_rival():
     bench = Watched(lambda batch: batch, Outcome.DIVERGED)
     search = look(bench, 900 * MIB, resting_bytes=1)
     assert (search.found, search.none_fits) == (None, False)
@@ -132,14 +124,14 @@ def test_a_run_that_failed_within_the_limit_is_no_rival(look):
 
 
 @pytest.mark.parametrize(("batch", "resting_bytes", "baseline"), [(1, RESTING, None), (32, LIMIT + 1, 900 * MIB)])
-def test_where_no_smaller_batch_exists_nothing_is_started(look, batch, resting_bytes, baseline):
+def test_where_no_smaller_batch_exists_nothing_is_started(batch, resting_bytes, baseline):
     bench = Watched(lambda _: 0)
     search = look(bench, baseline, batch=batch, resting_bytes=resting_bytes)
     assert (search.found, search.none_fits, bench.batches) == (None, True, [])
 
 
 @pytest.mark.parametrize(("outcome", "none_fits"), [(Outcome.OK, True), (Outcome.CRASH, False)])
-def test_that_none_fits_is_known_once_a_single_sample_did_not(look, outcome, none_fits):
+def test_that_none_fits_is_known_once_a_single_sample_did_not(outcome, none_fits):
     """Estimates alone do not rule a batch of one out, and a crash says nothing about memory."""
     bench = Watched(lambda batch: LIMIT + 50 * MIB * batch, outcome)
     search = look(bench, 40 * LIMIT)
@@ -147,7 +139,7 @@ def test_that_none_fits_is_known_once_a_single_sample_did_not(look, outcome, non
 
 
 @pytest.mark.parametrize("baseline", [LIMIT, LIMIT - 10 * MIB])
-def test_a_rival_is_smaller_even_where_the_baseline_nearly_fits(look, baseline):
+def test_a_rival_is_smaller_even_where_the_baseline_nearly_fits(baseline):
     assert look(Watched(lambda batch: batch), baseline).found.batch < BATCH
 
 

@@ -4,6 +4,7 @@ import pytest
 
 from autorecompute.tuning.session import BatchTuner
 from autorecompute.units import MIB
+from stand_ins.formula import FormulaBench
 from stand_ins.tuning import Tuning
 
 
@@ -33,12 +34,12 @@ class Several(Tuning):
 
 
 @pytest.fixture(scope="module")
-def begin_in(make_bench, make_detection):
+def begin_in(make_detection):
     """Begins a session in a folder, on a formula."""
 
-    def begin(root, batches=(), *, formula=None, adapt=lambda bench: bench, **changes):
+    def begin(root, batches=(), *, kind=FormulaBench, formula=None, adapt=lambda bench: bench, **changes):
         def make(batch):
-            return adapt(make_bench(make_detection(batch=batch, resting_bytes=100 * MIB), **(formula or {})))
+            return adapt(kind(make_detection(batch=batch, resting_bytes=100 * MIB), **(formula or {})))
 
         return Several(root, make, batches, **changes)
 
@@ -52,14 +53,9 @@ def begin(begin_in, make_root):
 
 
 @pytest.fixture
-def begin_timed(make_root, make_timed_bench, make_detection):
+def begin_timed(begin_in, make_root, make_timed_bench):
     """Begins a session of one and the same study, in which everything takes time."""
-    root = make_root()
-
-    def make(batch):
-        return make_timed_bench(make_detection(batch=batch, resting_bytes=100 * MIB))
-
-    return lambda batches, **changes: Several(root, make, batches, **changes)
+    return functools.partial(begin_in, make_root(), kind=make_timed_bench)
 
 
 @pytest.fixture(scope="module")

@@ -11,7 +11,7 @@ from autorecompute.measurement import Measurement, Outcome
 from autorecompute.tuning.context import TuningContext
 from autorecompute.units import MIB
 from fake_backend import controller
-from stand_ins.formula import RESTING, instead
+from stand_ins.formula import RESTING, instead, look_over_batch
 
 EFFECTIVE = 96
 LARGEST = 16  # the largest divisor that fits in 600 MiB without recompute
@@ -100,10 +100,7 @@ def with_batch_norm(bench):
 
 
 def contrastive(bench):
-    def measure(before, config, effort):
-        return dataclasses.replace(before(config, effort), is_over_batch=effort.looks_at_loss)
-
-    instead(bench, "measure", measure)
+    look_over_batch(bench)
     return bench
 
 

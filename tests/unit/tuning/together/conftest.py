@@ -11,6 +11,7 @@ from autorecompute.studies.storage import parse_storage
 from autorecompute.training_job import Device
 from autorecompute.units import GIB, MIB
 from autorecompute.waiting import OutOfTime
+from stand_ins.formula import FormulaBench
 from stand_ins.sharing import LIMIT
 from stand_ins.studies import COMMAND
 
@@ -30,13 +31,13 @@ def open_shared(root):
 
 
 @pytest.fixture
-def work_in(root, open_shared, tune_in, make_bench, make_detection):
+def work_in(root, open_shared, tune_in, make_detection):
     """Begins a session of one worker, on a device and in a folder of its own."""
 
     def work_in(place, bench=None, *, name="Some Processor", outside_bytes=None, **settings):
         device = Device(kind="cpu", name=name, uuid=f"device-{place}", total_bytes=16 * GIB)
         if bench is None:
-            bench = make_bench(make_detection(device=device, resting_bytes=100 * MIB, outside_bytes=outside_bytes))
+            bench = FormulaBench(make_detection(device=device, resting_bytes=100 * MIB, outside_bytes=outside_bytes))
         bench.detection = dataclasses.replace(bench.detection, device=device)
         folder = root / str(place)
         folder.mkdir(exist_ok=True)

@@ -15,7 +15,7 @@ from autorecompute.tuning.attempt import CONFIRMATIONS
 from autorecompute.units import GIB, MIB
 from autorecompute.waiting import OutOfTime
 from stand_ins.emitted import choices_of
-from stand_ins.formula import instead, stop
+from stand_ins.formula import FormulaBench, instead, stop
 from stand_ins.sharing import LIMIT, die, lose_heartbeat, measured, run_all, run_together
 
 HANGING_SECONDS = 600
@@ -120,17 +120,17 @@ def test_that_nothing_fits_ends_each_worker_the_same_way(work_in):
             work_in(place, limit_bytes=150 * MIB).run()
 
 
-def test_a_study_in_its_folder_is_not_mixed_with_one_in_a_storage(work_in, tune_in, root, make_bench):
+def test_a_study_in_its_folder_is_not_mixed_with_one_in_a_storage(work_in, tune_in, root):
     own = root / "own"
     own.mkdir()
-    tune_in(own, make_bench(), max_trials=4).run()
+    tune_in(own, FormulaBench(), max_trials=4).run()
     with pytest.raises(UsageError, match="not the one in the storage"):
         work_in("own").run()
     shared = work_in("shared", max_trials=4)
     shared.run()
     with pytest.raises(UsageError, match="give the --storage"):
-        tune_in(root / "shared", make_bench(shared.bench.detection), max_trials=8).run()
-    assert tune_in(root / "shared", make_bench(shared.bench.detection), max_trials=4).run().trials == 4
+        tune_in(root / "shared", FormulaBench(shared.bench.detection), max_trials=8).run()
+    assert tune_in(root / "shared", FormulaBench(shared.bench.detection), max_trials=4).run().trials == 4
 
 
 def test_an_interruption_gives_the_trial_back(work_in, open_shared):
