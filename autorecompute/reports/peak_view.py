@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field, replace
 from typing import TYPE_CHECKING
 
@@ -52,9 +52,12 @@ class PeakView:
         """Return the step without recompute."""
         return self.model.forecast(Config(), self.dims)
 
-    def at_length(self, length: int) -> PeakView:
-        """Return the same view of batches of so many tokens, one of the lengths of ``by_length``."""
-        return replace(self, model=self.by_length[length], dims={**self.dims, SEQUENCE: length})
+    def presets_by_length(self) -> Iterator[tuple[int, str, PeakView, Forecast]]:
+        """Forecast each preset at each length: tokens, its name, the view of such batches, and the forecast."""
+        for length, model in self.by_length.items():
+            view = replace(self, model=model, dims={**self.dims, SEQUENCE: length})
+            for name, config in model.space.presets.items():
+                yield length, name, view, model.forecast(config, view.dims)
 
     def largest_batch(self, config: Config) -> int | None:
         """Up to which batch a config should hold the limit; ``None`` without a limit, or a batch to change."""

@@ -95,6 +95,16 @@ class PresetPeaks:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
+class PresetAtLength:
+    """Forecast of a preset for batches of one length."""
+
+    length: Annotated[PositiveCount, "Tokens of a sample."]
+    preset: Annotated[str, "Its name."]
+    peak_bytes: Annotated[Bytes, "Peak of the process."]
+    largest_batch: Annotated[Count | None, "The largest batch that should fit; ``None`` without a limit."]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
 class Peak:
     """Parts of the peak, all predicted from profiled steps."""
 
@@ -113,6 +123,7 @@ class Peak:
         "Configs that no other beats in peak and recompute, the lowest peak first; empty without a full model.",
     ]
     presets: Annotated[tuple[PresetPeaks, ...], "Each preset at each of ``--batches``; empty without them."]
+    lengths: Annotated[tuple[PresetAtLength, ...], "Each preset at lengths up to ``--longest``; empty without it."]
 
 
 def peak_of(view: PeakView) -> Peak:
@@ -155,6 +166,15 @@ def peak_of(view: PeakView) -> Peak:
             )
             for name, peaks in view.presets_by_batch().items()
             if peaks
+        ),
+        lengths=tuple(
+            PresetAtLength(
+                length=length,
+                preset=name,
+                peak_bytes=forecast.peak_bytes,
+                largest_batch=at_length.largest_batch(forecast.config),
+            )
+            for length, name, at_length, forecast in view.presets_by_length()
         ),
     )
 

@@ -392,11 +392,7 @@ def print_batches(view: PeakView, console: Console) -> None:
 
 def print_lengths(view: PeakView, console: Console) -> None:
     """Print the peak of each preset at the lengths of batches that were looked at, and up to which batch it fits."""
-    rows = [
-        (length, name, at_length, forecast)
-        for length, at_length in ((length, view.at_length(length)) for length in view.by_length)
-        for name, forecast in _presets(at_length).items()
-    ]
+    rows = list(view.presets_by_length())
     if not rows:
         return
     limit = view.limit_bytes

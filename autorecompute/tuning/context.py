@@ -214,7 +214,8 @@ class TuningContext:
             return
         backend = backend_of(self.detection.versions)
         if self.job.longest is not None and backend.memory_by_length(self.detection) is None:
-            raise UsageError("--longest is for plain PyTorch. Leave it out for an ORTModule.")
+            name = self.detection.versions["backend"]
+            raise UsageError(f"The backend {name} cannot give batches another length. Leave --longest out.")
         limit_bytes = self.settings.limit_bytes or choose_limit(self.detection, self.folder, self.note)
         self.problem = Problem.of(self.detection, limit_bytes)
 

@@ -31,6 +31,7 @@ from autorecompute.reports.plans_text import (
     print_effects,
     print_forecasts,
     print_frontier,
+    print_lengths,
     print_peak,
 )
 from autorecompute.units import MIB, format_bytes
@@ -166,6 +167,19 @@ def test_the_presets_are_told_at_every_batch_that_was_asked_for(console):
     presets = {preset.preset: preset for preset in peak_of(view).presets}
     assert presets["none"].largest_batch == 64
     assert peak_of(dataclasses.replace(view, limit_bytes=1)).presets[0].largest_batch == 0
+
+
+def test_the_presets_are_told_at_every_length_with_the_batch_that_should_fit(console):
+    half = OrtMemoryModel(SPACE, StepProfiles(peak_bytes=250 * MIB, held_bytes=250 * MIB, profiles=PROFILES))
+    limit = VIEW.model.forecast(Config(), {"batch": 32}).peak_bytes
+    view = dataclasses.replace(VIEW, by_length={128: half, 256: MODEL}, limit_bytes=limit)
+    print_lengths(view, console)
+    rows = [line.split() for line in printed(console).splitlines() if " none " in f" {line} "]
+    assert [(row[0], row[-1].isdecimal()) for row in rows] == [("128", True), ("256", True)]
+    told = {(one.length, one.preset): one for one in peak_of(view).lengths}
+    assert told[256, "none"].largest_batch == 32 < told[128, "none"].largest_batch
+    assert told[128, "none"].peak_bytes < told[256, "none"].peak_bytes == limit
+    assert peak_of(VIEW).lengths == ()
 
 
 def test_a_long_frontier_is_told_in_a_few_lines(console):

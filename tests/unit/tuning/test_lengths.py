@@ -141,5 +141,5 @@ def test_an_answer_without_recompute_holds_for_every_length(tune):
 
 
 def test_a_training_system_whose_batches_keep_their_length_is_refused(make_tuning):
-    with pytest.raises(UsageError, match="--longest is for plain PyTorch"):
+    with pytest.raises(UsageError, match="The backend fake cannot give batches another length"):
         make_tuning(longest=LONGEST).run()
