@@ -9,6 +9,7 @@ from torch.utils.data.dataloader import _BaseDataLoaderIter
 from autorecompute.backends.torch.find.identity import name_of
 from autorecompute.backends.torch.forecast.plans_file import PlansFile, read_plans_file
 from autorecompute.backends.torch.switch.applying import apply_now
+from autorecompute.backends.torch.switch.intercepting import around_of
 from autorecompute.backends.torch.switch.lengths import GivenLength, at_length
 from autorecompute.errors import UsageError
 from autorecompute.plans import Config, Lengths
@@ -126,6 +127,17 @@ def test_each_call_trains_with_the_config_of_its_length(gpt2):
         step(gpt2, size)
         seen.append(Config(tuned.board.choices))
     assert seen == [BLOCKS, Config(), GELU, GELU, Config(), BLOCKS]
+
+
+def test_what_was_verified_of_a_config_is_kept_while_others_are_on(gpt2):
+    tuned = tuned_for(gpt2)
+    step(gpt2, 8).backward()
+    dropping = gpt2.get_submodule(next(effect.path for effect in tuned.board.effects if effect.option == "drop"))
+    first = around_of(dropping)
+    step(gpt2, 3).backward()
+    assert not set(first) & set(around_of(dropping))
+    step(gpt2, 8).backward()
+    assert around_of(dropping) == first
 
 
 def test_more_samples_than_were_tuned_train_with_the_config_of_the_longest(gpt2):

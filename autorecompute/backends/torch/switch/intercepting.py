@@ -9,7 +9,7 @@ import threading
 import types
 import weakref
 from collections.abc import Callable
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, cast
 
 from torch.nn import functional
 from torch.utils.weak import WeakIdKeyDictionary
@@ -38,24 +38,34 @@ def can_be_intercepted(module: Module) -> bool:
 
 def around_of(module: Module) -> tuple[Around, ...]:
     """Return the wrappers of the module, the outermost first."""
-    around: tuple[Around, ...] = _AROUND.get(module, ())
-    return around
+    return tuple(_AROUND.get(module, ()))
 
 
-def put_around(module: Module, arounds: Iterable[Around]) -> None:
-    """Have every call of the module run through these, the outermost first, in place of what was around it."""
-    chain = tuple(arounds)
+def put_around(module: Module, arounds: Iterable[Around]) -> list[Around]:
+    """Have every call of the module run through these, the outermost first, in place of what was around it.
+
+    Return the list that decides from then on, until the module is released.
+    """
+    chain = list(arounds)
     if not chain:
         release(module)
-        return
-    if module not in _AROUND:
-        kind: Any = type(module)
-        _MODULES[kind] += 1
-        if not isinstance(vars(kind).get("forward"), _Forward):
-            kind.forward = _Forward(kind)
-        _END[module] = weakref.finalize(module, _restore, kind)
-        _END[module].atexit = False
+        return chain
+    if (known := _AROUND.get(module)) is not None:
+        known[:] = chain
+        return cast("list[Around]", known)
+    kind: Any = type(module)
+    _MODULES[kind] += 1
+    if not isinstance(vars(kind).get("forward"), _Forward):
+        kind.forward = _Forward(kind)
+    _END[module] = weakref.finalize(module, _restore, kind)
+    _END[module].atexit = False
     _AROUND[module] = chain
+    return chain
+
+
+def plainly(forward: Callable[..., Any], _module: Module, /, *args: Any, **kwargs: Any) -> Any:
+    """Run a module's forward as it is; an ``Around`` for a module that will have another one again."""
+    return forward(*args, **kwargs)
 
 
 def release(module: Module) -> None:

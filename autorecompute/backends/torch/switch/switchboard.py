@@ -15,7 +15,7 @@ from autorecompute.backends.torch.find.structure import is_within
 from autorecompute.backends.torch.forecast.records import CHUNK, DROP, EVERY_2ND, KEEP_MATMUL
 from autorecompute.backends.torch.switch.checkpoints import MATMULS, Checkpoint, attention_checkpoint
 from autorecompute.backends.torch.switch.heads import Head
-from autorecompute.backends.torch.switch.intercepting import intercept_attention, put_around, release
+from autorecompute.backends.torch.switch.intercepting import intercept_attention, plainly, put_around, release
 from autorecompute.plans import Choice
 
 if TYPE_CHECKING:
@@ -79,8 +79,9 @@ class Switchboard:
         self.heads: dict[str, Head] = {}
         self.by_length: Around | None = None
         self._is_trying = False
+        self._kept: dict[frozenset[Choice], tuple[frozenset[Effect], dict[str, list[Around]]]] = {}
         self.check = RecomputeCheck(model)
-        self._on: list[str] = []
+        self._chains: dict[str, list[Around]] = {}  # what is around each module
         self.choices: frozenset[Choice] = frozenset()
         self.effects: frozenset[Effect] = frozenset()
 
@@ -134,18 +135,26 @@ class Switchboard:
         raises an error, what was on stays on.
         """
         chosen = frozenset(choices)
-        effects = self.resolve(chosen)
-        for path in self._on:
-            if (module := self._modules[path]()) is not None:
-                release(module)
+        effects, arounds = self._made(chosen)
+        if self.by_length is None:
+            self._release()
         intercept_attention(on=any(self.sites[effect.site].attention for effect in effects))
-        arounds = self._arounds(effects)
+        if self.by_length is not None:  # from one batch to the next no module is released
+            for path in self._chains.keys() - arounds.keys():
+                self._chains[path][:] = [plainly]
         for path, chain in arounds.items():
-            if (module := self._modules[path]()) is not None:
-                put_around(module, chain)
-        self._on = list(arounds)
+            if path in self._chains:
+                self._chains[path][:] = chain
+            elif (module := self._modules[path]()) is not None:
+                self._chains[path] = put_around(module, chain)
         self.choices, self.effects = chosen, effects
         self.check.switch(chosen)
+
+    def _release(self) -> None:
+        for path in self._chains:
+            if (module := self._modules[path]()) is not None:
+                release(module)
+        self._chains.clear()
 
     @contextlib.contextmanager
     def trying(self) -> Iterator[None]:
@@ -157,6 +166,20 @@ class Switchboard:
             finally:
                 self._is_trying = was_trying
                 self.set(before)
+
+    def _made(self, chosen: frozenset[Choice]) -> tuple[frozenset[Effect], dict[str, list[Around]]]:
+        """Return the effects of choices, and the wrappers of each module.
+
+        Where batches are switched by their lengths the wrappers come again: they know what was verified.
+        """
+        if self.by_length is None or self._is_trying:
+            effects = self.resolve(chosen)
+            return effects, self._arounds(effects)
+        if chosen not in self._kept:
+            effects = self.resolve(chosen)
+            arounds = self._arounds(effects)
+            self._kept[chosen] = effects, {**arounds, "": [self.by_length, *arounds.get("", ())]}
+        return self._kept[chosen]
 
     def _arounds(self, effects: Iterable[Effect]) -> dict[str, list[Around]]:
         """Return the wrappers of each module, the outermost first."""
@@ -175,12 +198,7 @@ class Switchboard:
             path: self._programs[path].around({site: self.check.watch(site, path) for site in sorted(sites)})
             for path, sites in dropped.items()
         }
-        arounds: dict[str, list[Around]] = {
-            path: [*([outer[path]] if path in outer else []), *inner[path]] for path in {*outer, *inner}
-        }
-        if self.by_length is not None and not self._is_trying:
-            arounds[""] = [self.by_length, *arounds.get("", ())]
-        return arounds
+        return {path: [*([outer[path]] if path in outer else []), *inner[path]] for path in {*outer, *inner}}
 
     def _head(self, path: str) -> Head:
         if path not in self.heads:
