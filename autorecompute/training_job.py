@@ -27,6 +27,9 @@ CHECKPOINTING = "checkpointing"
 KEPT, REPLACED = "the script's own", "replaced"
 """They are part of all that is measured; or they were switched off, and what was measured takes their place."""
 
+LONGEST = "longest"
+"""Under this name they say how many tokens each sample had, where batches were given a length."""
+
 ALLOCATOR = "allocator"  # name of the setting that tuning gave torch's allocator, among the versions of a detection
 
 ALLOCATOR_VARIABLES = ("PYTORCH_ALLOC_CONF", "PYTORCH_CUDA_ALLOC_CONF")

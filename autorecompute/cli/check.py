@@ -20,7 +20,7 @@ from autorecompute.studies import StudyFolder
 from autorecompute.studies.checked import keep_check
 from autorecompute.studies.folder import make_folder, require_plain
 from autorecompute.studies.records import trials_of
-from autorecompute.training_job import CHECKPOINTING, REPLACED
+from autorecompute.training_job import CHECKPOINTING, LONGEST, REPLACED
 from autorecompute.trials import Bench, Job
 from autorecompute.trials.job import PYTHON, PYTHONS
 from autorecompute.units import printable
@@ -53,7 +53,7 @@ def run(args: argparse.Namespace) -> None:
         job_of(args.rest),
         backend=result.versions["backend"],
         replaces_checkpointing=result.versions.get(CHECKPOINTING) == REPLACED,
-        longest=best.longest,
+        longest=_longest(result),
     )
     if best.accumulation is not None:
         ranks = result.versions.get("ranks", "")
@@ -71,6 +71,12 @@ def run(args: argparse.Namespace) -> None:
     if folder.is_imported:
         keep_check(folder, best)
         print(f"autorecompute: study '{folder.name}' is confirmed on this machine", file=sys.stderr)
+
+
+def _longest(result: Result) -> int | None:
+    """Return the length that batches were given, as a study that may come from anybody says it."""
+    text = result.versions.get(LONGEST, "")
+    return int(text) if re.fullmatch(r"[1-9]\d{0,8}", text, re.ASCII) else None
 
 
 def _explain(report: CheckReport) -> str:

@@ -52,7 +52,15 @@ from autorecompute.measurement import UNCOMPARED
 from autorecompute.meters.host import HostMeter
 from autorecompute.plans import Config
 from autorecompute.plans.savings import BATCH, SEQUENCE
-from autorecompute.training_job import CHECKPOINTING, KEPT, REPLACED, Detection, allocator_of_plans, read_allocator
+from autorecompute.training_job import (
+    CHECKPOINTING,
+    KEPT,
+    LONGEST,
+    REPLACED,
+    Detection,
+    allocator_of_plans,
+    read_allocator,
+)
 from autorecompute.units import MIB
 
 if TYPE_CHECKING:
@@ -427,7 +435,8 @@ class TorchBackend(WorkerBackend):
         device = describe_device(next(root.parameters()).device)
         has_own = is_replaced() or found.checkpointed
         checkpointing = {CHECKPOINTING: REPLACED if is_replaced() else KEPT} if has_own else {}
-        own, allocator = {**_read_ranks(), **checkpointing}, read_allocator(device)
+        longest = {} if self._listener.longest is None else {LONGEST: str(self._listener.longest)}
+        own, allocator = {**_read_ranks(), **checkpointing, **longest}, read_allocator(device)
         versions = {"python": platform.python_version(), "torch": torch.__version__, "backend": NAME, MODEL: self._name}
         return Detection(
             plans=space.plans,

@@ -7,6 +7,7 @@ from autorecompute.errors import ScriptError
 from autorecompute.measurement import Outcome
 from autorecompute.plans import Config
 from autorecompute.plans.savings import SEQUENCE
+from autorecompute.studies.problem import Problem
 from autorecompute.trials import Bench, Job
 from autorecompute.trials.job import Effort
 
@@ -61,7 +62,7 @@ def test_every_order_has_the_length_that_it_asks_for(bench_of):
         at_first = bench.measure(Config(), Effort())
         found = {length: bench.measure(Config(), Effort(length=length)) for length in (*sorted(shorter), 128)}
         check = bench.check(detection.space.presets["blocks"])
-    assert detection.dims[SEQUENCE] == 128
+    assert (detection.dims[SEQUENCE], Problem.of(detection, 1).parts["longest"]) == (128, "128")
     assert list(shorter) == [16, 32, 64, 96]
     assert {measured.outcome for measured in found.values()} == {Outcome.OK}
     allocated = [measured.allocated_bytes for measured in found.values()]
