@@ -183,12 +183,13 @@ def asked_job(args: argparse.Namespace) -> Job:
 
 
 AUTO_BATCH = "auto"
+LONGEST_SAMPLE = 1 << 24
 
 
 def _positive(text: str) -> int:
     """Return a whole number from 1 on."""
     if not text.strip().isdecimal() or int(text) < 1:
-        raise argparse.ArgumentTypeError(f"'{text}' is not a positive number")
+        raise argparse.ArgumentTypeError(f"'{text}' is not a positive whole number")
     return int(text)
 
 
@@ -197,6 +198,14 @@ def _global_batch(text: str) -> int:
     number = _positive(text)
     if number > LARGEST_STEP:
         raise argparse.ArgumentTypeError(f"{text} is more than the {LARGEST_STEP} samples that a step may have")
+    return number
+
+
+def _length(text: str) -> int:
+    """Return tokens of a sample, few enough to be those of one."""
+    number = _positive(text)
+    if number > LONGEST_SAMPLE:
+        raise argparse.ArgumentTypeError(f"{text} is more than the {LONGEST_SAMPLE} tokens that a sample may have")
     return number
 
 
@@ -274,7 +283,7 @@ def _add_tune(verbs: Any) -> None:
     _add_limit_and_study(parser)
     parser.add_argument(
         "--longest",
-        type=_positive,
+        type=_length,
         metavar="TOKENS",
         help="tune for batches of every length up to this one: the config of the longest, and faster ones for shorter",
     )
@@ -388,7 +397,7 @@ def _add_plans(verbs: Any) -> None:
         help="the peak of each preset at each of these batches",
     )
     peak.add_argument(
-        "--longest", type=_positive, metavar="TOKENS", help="the peak of batches of this length, and shorter"
+        "--longest", type=_length, metavar="TOKENS", help="the peak of batches of this length, and shorter"
     )
     peak.add_argument("--picture", type=Path, metavar="FILE", help="draw both timelines: .png, .svg or .pdf")
     peak.add_argument("--memory-limit", metavar="SIZE", help="does it fit, and with what: 40GiB, 900MiB")

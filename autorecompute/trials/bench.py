@@ -73,6 +73,9 @@ def following(logs: Path, stream: BinaryIO) -> Iterator[None]:
         thread.join()
 
 
+GIVEN_LENGTH = (
+    "Its batches had {longest} tokens a sample, as --longest says: a model may take fewer (max_position_embeddings)."
+)
 START_TIMEOUT_SECONDS = 900.0
 # A step may take so many times what it took at first before the script is said to hang, and five minutes at least: an
 # evaluation or a checkpoint can lie between two steps.
@@ -163,7 +166,10 @@ class Bench:
                 message = self._start_trials()
             if not isinstance(message, Detection):
                 self.close()
-                raise failure_to_start(message, self.log, self.take_output(), self.output_at.format(log=self.log))
+                where = self.output_at.format(log=self.log)
+                if self._job.longest is not None:
+                    where += f" {GIVEN_LENGTH.format(longest=self._job.longest)}"
+                raise failure_to_start(message, self.log, self.take_output(), where)
             assert self._worker is not None, "it has just spoken"
             is_first, self._detection = self._detection is None, self._detection if self._surveyed else message
             if is_first and not (self._is_debugged or self._job.fakes) and begins_too_large(message):

@@ -30,6 +30,7 @@ LEAST_SPEEDUP = 1.01
 """Shorter batches get a config of their own where it is faster by so much; else that of the next longer ones."""
 
 TURNS = 4  # steps in which it is timed, in turns with the config of the longest
+ATTEMPTS = 3  # so many lengths are tried of a config that misses the limit by a little
 MULTIPLE = 8  # lengths at which buckets end are multiples of so many tokens
 
 
@@ -43,7 +44,8 @@ def tune_lengths(context: TuningContext, trials: Sequence[Trial], result: Result
     if best is None or longest is None or best.longest is not None or not best.confirmed or context.shared is not None:
         return result
     tuner = LengthTuner(context, trials, best)
-    result = replace(result, best=replace(best, buckets=tuner.measure(), longest=tuner.longest))
+    best = replace(best, buckets=tuner.measure(), longest=tuner.longest)
+    result = replace(result, best=best, warnings=(*result.warnings, *tuner.why_not))
     context.bench.close()  # its batches are short
     context.folder.finish(result)
     return result
@@ -54,6 +56,7 @@ class LengthTuner:
 
     Attributes:
         longest: The length of the longest batch as the model receives it.
+        why_not: Reasons for which shorter batches have no config of their own, in words.
     """
 
     def __init__(self, context: TuningContext, trials: Sequence[Trial], best: Best) -> None:
@@ -62,17 +65,36 @@ class LengthTuner:
         self.longest = context.dims.get(SEQUENCE, asked)
         # A script may keep the last token of each sample for its labels.
         self._kept = 1 if asked - self.longest == 1 else 0
+        self.why_not: list[str] = []
 
     def measure(self) -> tuple[Bucket, ...]:
         """Return the configs that hold the limit and are faster than that of the longest, as far as there is time."""
         buckets: list[Bucket] = []
         for length, config in self.plan():
-            if not self._context.budget.allows(Task.START, Task.TRIAL, Task.TRIAL, Task.CHECK):
-                self._context.note(f"no time to measure a config for batches of {length} tokens and fewer")
-                break
-            if (bucket := self._measure(length, config)) is not None:
+            shorter = buckets[-1].length if buckets else 0
+            if (bucket := self._measure_up_to(length, config, shorter)) is not None:
                 buckets.append(bucket)
         return tuple(buckets)
+
+    def _measure_up_to(self, length: int, config: Config, shorter: int) -> Bucket | None:
+        """Return the figures of a config at a length, or at one below that where it misses the limit by a little.
+
+        ``None`` where that comes down to the bucket before it, where the config is no faster, or for want of time.
+        """
+        for _ in range(ATTEMPTS):
+            if not self._context.budget.allows(Task.START, Task.TRIAL, Task.TRIAL, Task.CHECK):
+                self.why_not.append(f"no time to measure a config for batches of {length} tokens and fewer")
+                return None
+            found = self._measure(length, config)
+            if isinstance(found, Bucket) or found is None:
+                return found
+            # What lies above the limit is taken off the tokens, and a little more.
+            over = max(found - self._room_bytes, 0) / max(found - self._context.rest_bytes, 1)
+            length = round(length * (1 - over)) // MULTIPLE * MULTIPLE - MULTIPLE
+            if length <= shorter:
+                break
+        self.why_not.append(f"no config of their own for batches of {length} tokens: none held the limit")
+        return None
 
     def plan(self) -> list[tuple[int, Config]]:
         """Return the lengths at which buckets should end, in ascending order, each with its config.
@@ -121,8 +143,11 @@ class LengthTuner:
             return low  # the search of the longest has passed it over
         return max(low, round(low + share * (high - low)) // MULTIPLE * MULTIPLE)
 
-    def _measure(self, length: int, config: Config) -> Bucket | None:
-        """Return the figures of a config at a length; ``None``, with a note, where it does not fit or is no faster."""
+    def _measure(self, length: int, config: Config) -> Bucket | int | None:
+        """Return the figures of a config at a length, or its peak where that is above the limit.
+
+        ``None`` where it is no faster than the config of the longest, or fails.
+        """
         context, bench, best = self._context, self._context.bench, self._best
         description = context.detection.space.describe(config)
         context.note(f"measuring batches of {length} tokens: {description}")
@@ -130,27 +155,30 @@ class LengthTuner:
         if not bench.is_live:  # a process begins with its longest batch
             bench.measure(best.config, Effort(warmup=1, steps=1))
         with context.budget.timing(Task.TRIAL):
-            own = bench.measure(config, effort).under(context.problem.limit_bytes - self._beyond_bytes)
-        why, peak_bytes = f"{own.outcome} {own.message}".rstrip(), own.peak_bytes
-        if peak_bytes is not None and own.outcome is Outcome.OK:
-            check = None if config.is_none else bench.check(config)
-            if check is None or (isinstance(check, GradientCheck) and check.agrees):
-                beside = bench.measure(best.config, effort)
-                turns = measure_in_turns(bench, [config, best.config], TURNS)
-                seconds = comparable_steps([join([own, turns[config]]), join([beside, turns[best.config]])])
-                if seconds[0] and seconds[1] and seconds[1] / seconds[0] >= LEAST_SPEEDUP:
-                    speedup = seconds[1] / seconds[0]
-                    return Bucket(
-                        length=length, config=config, description=description, peak_bytes=peak_bytes, speedup=speedup
-                    )
-                why = "no faster than the config of the longest"
-            else:
-                why = check.message
-        context.note(f"not taken at {length} tokens: {description}: {why}")
-        return None
+            own = bench.measure(config, effort).under(self._room_bytes)
+        peak_bytes, not_taken = own.peak_bytes, f"not taken at {length} tokens: {description}"
+        if peak_bytes is None:
+            self.why_not.append(f"{not_taken}: {own.outcome} {own.message}".rstrip())
+            return None
+        if own.outcome is not Outcome.OK:
+            context.note(f"{not_taken}: {own.message}")
+            return peak_bytes
+        check = None if config.is_none else bench.check(config)
+        if check is not None and not (isinstance(check, GradientCheck) and check.agrees):
+            self.why_not.append(f"{not_taken}: {check.message}")
+            return None
+        beside = bench.measure(best.config, effort)
+        turns = measure_in_turns(bench, [config, best.config], TURNS)
+        seconds = comparable_steps([join([own, turns[config]]), join([beside, turns[best.config]])])
+        if not seconds[0] or not seconds[1] or seconds[1] / seconds[0] < LEAST_SPEEDUP:
+            context.note(f"{not_taken}: no faster than the config of the longest")
+            return None
+        speedup = seconds[1] / seconds[0]
+        return Bucket(length=length, config=config, description=description, peak_bytes=peak_bytes, speedup=speedup)
 
     @property
-    def _beyond_bytes(self) -> int:
-        """Return the bytes of the answer's whole process beyond the peak of its trial."""
+    def _room_bytes(self) -> int:
+        """Return the limit for a trial: the answer's whole process took more than its own."""
         peaks = [trial.measurement.peak_bytes for trial in self._trials if trial.config == self._best.config]
-        return max([0, *(self._best.peak_bytes - peak for peak in peaks if peak is not None)])
+        beyond_bytes = max([0, *(self._best.peak_bytes - peak for peak in peaks if peak is not None)])
+        return self._context.problem.limit_bytes - beyond_bytes

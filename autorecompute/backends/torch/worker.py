@@ -470,7 +470,8 @@ class TorchBackend(WorkerBackend):
     def _survey_shorter(self, root: Module, tuned: Tuned, script: Script, batch: int) -> Iterator[StepsAtLength]:
         """Yield steps of shorter batches, as far as they can be run on fake tensors."""
         longest = sizes_of(tensors_in((script.args, script.kwargs)), batch)[SEQUENCE]
-        for length in dict.fromkeys(int(longest * share) for share in SHORTER):
+        lengths = dict.fromkeys(int(longest * share) for share in SHORTER)
+        for length in (one for one in lengths if one >= LEAST_LENGTH):
             args, kwargs = at_length((tuple(script.args), dict(script.kwargs)), batch, length)
             shorter = replace(script, args=args, kwargs=kwargs)
             try:
@@ -486,7 +487,9 @@ class TorchBackend(WorkerBackend):
         """
         assert self._given is not None, "it is given where it was asked for"
         size = sizes_of(tensors_in((args, kwargs)), observe_batch([*args, *kwargs.values()])).get(SEQUENCE)
-        if size is None or not self._given.has_served:
+        if not self._given.has_served:
+            raise ScriptError(NO_LOADER.format(longest=longest))
+        if size is None or not self._given.has_length:
             raise ScriptError(NO_LENGTH.format(longest=longest))
         if size not in {longest, longest - 1}:  # a script may keep the last token for its labels
             self._told += (f"the model receives {size} tokens of batches of {longest}: the script cuts them",)
@@ -551,9 +554,15 @@ class TorchBackend(WorkerBackend):
 SHORTER = (1 / 8, 1 / 4, 1 / 2, 3 / 4)
 """Lengths of which steps are run on fake tensors, as shares of the longest."""
 
+LEAST_LENGTH = 8  # tokens; a script may keep some of them for its labels, and nothing is left of fewer
+
+NO_LOADER = (
+    "--longest {longest} needs batches from a DataLoader, and the script makes its own. Leave --longest out, and have "
+    "the script make batches of that length."
+)
 NO_LENGTH = (
-    "--longest {longest} needs batches from a DataLoader, whose tensors count tokens in their second dimension. Leave "
-    "it out where the script makes its batches otherwise."
+    "--longest {longest} needs batches of texts, whose tensors count tokens in their second dimension. Leave --longest "
+    "out."
 )
 
 NEGLIGIBLE_BYTES = 32 * MIB

@@ -78,6 +78,6 @@ def test_every_order_has_the_length_that_it_asks_for(bench_of):
 def test_batches_that_no_loader_serves_have_no_length_of_ours(bench_of):
     with (
         bench_of("(torch.randint(50, (4, 9)) for _ in itertools.count())", 128) as bench,
-        pytest.raises(ScriptError, match="--longest 128 needs batches from a DataLoader"),
+        pytest.raises(ScriptError, match="needs batches from a DataLoader, and the script makes its own"),
     ):
         bench.detect()

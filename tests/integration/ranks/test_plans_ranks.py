@@ -73,7 +73,7 @@ def test_ranks_that_nothing_joins_are_told(look):
 @pytest.mark.parametrize(
     ("options", "arguments", "code", "words"),
     [
-        (("--ranks", "0"), (), 2, "'0' is not a positive number"),
+        (("--ranks", "0"), (), 2, "'0' is not a positive whole number"),
         (("--ranks", "8"), ("--alone", "--way", "apart"), ScriptError.exit_code, "makes no process group"),
         (("--ranks", "8"), ("--world", "4"), ScriptError.exit_code, "rank 0 of 4, and --ranks says 8"),
         (("--ranks", "2"), ("--mesh", "8"), ScriptError.exit_code, "a mesh of 8 ranks"),

@@ -1,4 +1,5 @@
 import copy
+import dataclasses
 from collections import UserDict
 
 import pytest
@@ -78,13 +79,13 @@ def test_every_loader_serves_the_length_from_its_next_batch_on(kind, give):
 
     sizes = [size_of(next(served))]
     given.length = 5
-    assert [*sizes, size_of(next(served)), given.has_served] == [11, 5, True]
+    assert [*sizes, size_of(next(served)), given.has_length] == [11, 5, True]
 
 
 def test_a_loader_of_pictures_serves_them_as_they_are(give):
     given = give(11)
     (pixels, _classes), *_ = DataLoader([(torch.zeros(3, 8, 8), 1)], batch_size=1)
-    assert (tuple(pixels.shape), given.has_served) == ((1, 3, 8, 8), False)
+    assert (tuple(pixels.shape), given.has_served, given.has_length) == ((1, 3, 8, 8), True, False)
 
 
 BLOCKS = Config.parse(["transformer.h.*:checkpoint"])
@@ -209,6 +210,13 @@ def test_the_file_keeps_the_config_of_each_length(gpt2, tmp_path):
     wanted, file = file_for(gpt2), tmp_path / "plans.json"
     file.write_text(wanted.text)
     assert read_plans_file(file) == wanted
+
+
+def test_a_file_with_two_configs_for_the_longest_batch_is_refused(gpt2, tmp_path):
+    wanted = dataclasses.replace(file_for(gpt2), config=GELU)
+    (tmp_path / "plans.json").write_text(wanted.text)
+    with pytest.raises(UsageError, match="two configs for the longest batch"):
+        read_plans_file(tmp_path / "plans.json")
 
 
 @pytest.mark.parametrize(

@@ -5,12 +5,14 @@ import random
 import pytest
 import torch
 from torch import nn
+from torch.optim.optimizer import register_optimizer_step_post_hook
 
 from autorecompute import codec
 from autorecompute.backends.torch.fake.steps import Script
 from autorecompute.backends.torch.find.detection import detect
 from autorecompute.backends.torch.find.identity import digest_of, name_of
 from autorecompute.backends.torch.forecast.records import OptionStep, Part, Steps
+from autorecompute.backends.torch.switch import chunks, switchboard
 from autorecompute.codec import UnreadableError
 from autorecompute.memory import Phase
 from autorecompute.plans import Choice, Config
@@ -333,7 +335,24 @@ def test_gradients_that_a_head_in_chunks_computes_in_the_forward_pass_belong_to_
     blocks = blocks_of(lambda: nn.Sequential(nn.Linear(32, 128), nn.GELU(), nn.Linear(128, 32)))
     model = WithHead(*blocks, nn.Linear(32, 700))
     surveyed = Surveyed(model, Script((torch.randn(600, 32),), {}))
-    chunks, head = Choice("5/cross_entropy", "chunk"), Choice("5", "checkpoint")
-    assert surveyed.space.excludes(chunks, head)
+    in_chunks, head = Choice("5/cross_entropy", "chunk"), Choice("5", "checkpoint")
+    assert surveyed.space.excludes(in_chunks, head)
     for others in ((), (Choice("*", "checkpoint"),)):
-        assert_exact(surveyed, Config(frozenset({chunks, *others})))
+        assert_exact(surveyed, Config(frozenset({in_chunks, *others})))
+
+
+def test_chunks_are_switched_on_in_a_hook_of_an_optimizer(monkeypatch):
+    """A search gives its next order there, and torch lets no hook register another one."""
+    for module in (chunks, switchboard):
+        monkeypatch.setattr(module, "STEPS", chunks._Steps())
+    model = WithHead(nn.Linear(32, 32), nn.Linear(32, 700))
+    found = detect(model, (torch.randn(600, 32),), {})
+    (site,) = (site for site in found.sites if "chunk" in site.options)
+    board = found.switchboard(model)
+    optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
+    handle = register_optimizer_step_post_hook(lambda *_: board.set([Choice(site.name, "chunk")]))
+    try:
+        optimizer.step()
+    finally:
+        handle.remove()
+    assert {effect.option for effect in board.effects} == {"chunk"}

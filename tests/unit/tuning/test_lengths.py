@@ -63,7 +63,9 @@ def tune(make_tuning, make_detection, make_memory, monkeypatch):
     def tune(prepare=lambda _: None, **changes):
         prepare(bench)
         tuning = make_tuning(bench, **{**ENOUGH, **changes})
-        return bench, tuning, tuning.run().best
+        result = tuning.run()
+        tuning.told = [*result.warnings, *tuning.watcher.notes]
+        return bench, tuning, result.best
 
     return tune
 
@@ -109,7 +111,7 @@ def breaking(change):
 @pytest.mark.parametrize(
     ("change", "note"),
     [
-        (lambda _, one: dataclasses.replace(one, peak_bytes=LIMIT + MIB), "over_limit"),
+        (lambda _, one: dataclasses.replace(one, peak_bytes=LIMIT + MIB), "none held the limit"),
         (lambda _, one: dataclasses.replace(one, step_seconds=(1.0,) * len(one.step_seconds)), "no faster"),
         (lambda _, one: dataclasses.replace(one, outcome=Outcome.OOM, peak_bytes=None, step_seconds=()), "oom"),
     ],
@@ -117,7 +119,19 @@ def breaking(change):
 def test_what_does_not_fit_or_is_no_faster_at_a_length_is_not_taken(change, note, tune):
     _, tuning, best = tune(breaking(change))
     assert (best.buckets, best.longest) == ((), LONGEST)
-    assert any(note in text for text in tuning.watcher.notes)
+    assert any(note in text for text in tuning.told)
+
+
+def test_what_misses_the_limit_by_a_little_holds_it_for_fewer_tokens(tune):
+    def with_more(config, one):
+        return dataclasses.replace(one, peak_bytes=one.peak_bytes + (60 * MIB if config.is_none else 0))
+
+    _, tuning, best = tune(breaking(with_more))
+    shorter, *_ = best.buckets
+    planned = int((LIMIT - RESTING) / (BATCH * SAMPLE) * LONGEST) // 8 * 8
+    assert (shorter.config, planned - 24 <= shorter.length < planned) == (Config(), True)
+    assert shorter.peak_bytes <= LIMIT
+    assert any("over the limit" in text for text in tuning.told)
 
 
 def test_a_config_with_wrong_gradients_at_a_length_is_not_taken(tune):
@@ -132,7 +146,7 @@ def test_a_config_with_wrong_gradients_at_a_length_is_not_taken(tune):
 
     _, tuning, best = tune(prepare)
     assert [bucket.config for bucket in best.buckets] == [Config()]
-    assert any("not taken at" in text for text in tuning.watcher.notes)
+    assert any("not taken at" in text for text in tuning.told)
 
 
 def test_an_answer_without_recompute_holds_for_every_length(tune):

@@ -95,7 +95,9 @@ def read_plans_file(file: Path) -> PlansFile:
     try:
         lengths = codec.from_plain(plain[LENGTHS], Lengths) if LENGTHS in plain else None
     except codec.UnreadableError as error:
-        raise UsageError(f"{shown(file)} {error}. Emit it again from its study.") from error
+        raise UsageError(f"{shown(file)} has no configs by length that can be read. Emit it again.") from error
+    if lengths is not None and lengths.configs[-1] != config:
+        raise UsageError(f"{shown(file)} has two configs for the longest batch. Emit it again from its study.")
     return PlansFile(
         config=config,
         lengths=lengths,

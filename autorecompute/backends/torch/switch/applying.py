@@ -368,7 +368,8 @@ def _missing(wanted: PlansFile, board: Switchboard) -> list[str]:
 
 def _accept(wanted: PlansFile, board: Switchboard) -> None:
     if missing := _missing(wanted, board):
-        since = f", measured with torch {wanted.torch} and run with {torch.__version__}" if wanted.torch else ""
+        is_other = wanted.torch not in {"", torch.__version__}
+        since = f", measured with torch {wanted.torch} and run with {torch.__version__}" if is_other else ""
         others = f" and {len(missing) - MOST_NAMED} more" if len(missing) > MOST_NAMED else ""
         names = ", ".join(missing[:MOST_NAMED]) + others
         raise UsageError(f"The model does not offer {names}{since}. Tune it again here.")

@@ -35,11 +35,12 @@ class GivenLength:
 
     Attributes:
         length: The length of the batches that are served from now on.
-        has_served: True once a batch of that length was served.
+        has_served: True once a batch was served.
+        has_length: True once it was one that has a length.
     """
 
     def __init__(self, length: int) -> None:
-        self.length, self.has_served = length, False
+        self.length, self.has_served, self.has_length = length, False, False
         serve = _BaseDataLoaderIter.__next__
 
         @functools.wraps(serve)
@@ -47,7 +48,7 @@ class GivenLength:
             batch = serve(iterator)
             values = _values_of(batch)
             given = at_length(batch, observe_batch(values), self.length)
-            self.has_served |= given is not None
+            self.has_served, self.has_length = True, self.has_length or given is not None
             return batch if given is None else given
 
         _BaseDataLoaderIter.__next__ = serve_at_length

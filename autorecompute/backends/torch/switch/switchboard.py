@@ -14,6 +14,7 @@ from autorecompute.backends.torch.check.recompute_check import RecomputeCheck
 from autorecompute.backends.torch.find.structure import is_within
 from autorecompute.backends.torch.forecast.records import CHUNK, DROP, EVERY_2ND, KEEP_MATMUL
 from autorecompute.backends.torch.switch.checkpoints import MATMULS, Checkpoint, attention_checkpoint
+from autorecompute.backends.torch.switch.chunks import STEPS
 from autorecompute.backends.torch.switch.heads import Head
 from autorecompute.backends.torch.switch.intercepting import intercept_attention, plainly, put_around, release
 from autorecompute.plans import Choice
@@ -80,6 +81,8 @@ class Switchboard:
         self.by_length: Around | None = None
         self._is_trying = False
         self._kept: dict[frozenset[Choice], tuple[frozenset[Effect], dict[str, list[Around]]]] = {}
+        if any(CHUNK in site.options for site in self.sites.values()):
+            STEPS.begin()  # not at a switch: that may be in a hook of an optimizer, which takes no other hooks
         self.check = RecomputeCheck(model)
         self._chains: dict[str, list[Around]] = {}  # what is around each module
         self.choices: frozenset[Choice] = frozenset()
