@@ -22,6 +22,9 @@ INTERRUPTS = (signal.SIGINT, signal.SIGTERM)
 _deadline: ContextVar[float] = ContextVar("deadline", default=math.inf)
 
 
+_stood = {"seconds": 0.0, "since": math.inf}  # how long the clock has stood still, and since when it does
+
+
 class OutOfTime(Exception):  # noqa: N818  (that the time is over is no error)
     """The time that the user allowed is over."""
 
@@ -53,9 +56,26 @@ def interruptible() -> Iterator[None]:
         _interruption.update(has_come=False, is_raised=False)
 
 
+def clock() -> float:
+    """Return the seconds of a clock that deadlines are times of: the monotonic one, less what was :func:`standing`."""
+    return min(time.monotonic(), _stood["since"]) - _stood["seconds"]
+
+
+@contextmanager
+def standing() -> Iterator[None]:
+    """Let the clock stand still in the block, and no deadline end it; one thread at a time."""
+    began = _stood["since"] = time.monotonic()
+    token = _deadline.set(math.inf)
+    try:
+        yield
+    finally:
+        _deadline.reset(token)
+        _stood.update(seconds=_stood["seconds"] + time.monotonic() - began, since=math.inf)
+
+
 @contextmanager
 def ending_at(deadline_seconds: float) -> Iterator[None]:
-    """End each wait of this thread in the block at this time of the monotonic clock; an earlier deadline stays."""
+    """End each wait of this thread in the block at this time of :func:`clock`; an earlier deadline stays."""
     token = _deadline.set(min(deadline_seconds, _deadline.get()))
     try:
         yield
@@ -65,7 +85,7 @@ def ending_at(deadline_seconds: float) -> Iterator[None]:
 
 def left_seconds() -> float:
     """Return the seconds that a wait may last: infinite without a deadline, 0 when the time is over."""
-    return max(_deadline.get() - time.monotonic(), 0.0)
+    return max(_deadline.get() - clock(), 0.0)
 
 
 def raise_if_over() -> None:

@@ -1,10 +1,10 @@
 """A config for each length of a batch beside one for all: ``make bench-lengths``.
 
 Batches are as long as a distribution says: lognormal with a median of a quarter of the longest, or uniform; batches of
-texts of like lengths, as ``group_by_length`` makes them. At each of several limits a search finds the config of the longest
-batch, and the configs of shorter ones are chosen and measured as by ``tune --longest``. Then the following train in
-turns at lengths spread over the distribution, a step of each at a time: the config of each length, that of the longest,
-all blocks, and batches that are padded to the longest. Times are processor time. Arguments name studies.
+texts of like lengths, as ``group_by_length`` makes them. At each of several limits a search finds the config of the
+longest batch, and the configs of shorter ones are chosen and measured as by ``tune --longest``. Then the following
+train in turns at lengths spread over the distribution, a step of each at a time: the config of each length, that of the
+longest, all blocks, and batches that are padded to the longest. Times are processor time. Arguments name studies.
 """
 
 from __future__ import annotations

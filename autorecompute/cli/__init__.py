@@ -9,7 +9,6 @@ import io
 import os
 import signal
 import sys
-import time
 from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
@@ -18,6 +17,7 @@ from autorecompute.cli.advice import require_script
 from autorecompute.cli.parsers import STORAGE_VARIABLE, make_parser, prepared
 from autorecompute.errors import AutorecomputeError, InterruptedByUser, ReaderLeft, SetupError, UsageError
 from autorecompute.units import printable
+from autorecompute.waiting import clock
 
 if TYPE_CHECKING:
     from _typeshed import ReadableBuffer
@@ -61,7 +61,7 @@ def _run(arguments: list[str], rest: list[str]) -> int:
         Path.cwd()
     except OSError as error:
         raise SetupError(f"The working folder cannot be used: {error.strerror}. Go to another one with cd.") from error
-    args.rest, args.began_seconds = rest, time.monotonic()  # what is imported for the verb counts
+    args.rest, args.began_seconds = rest, clock()  # what is imported for the verb counts
     if rest and not args.starts:
         raise UsageError(
             f"'autorecompute {arguments[0]}' starts no script, so nothing can follow --. Leave out the --."

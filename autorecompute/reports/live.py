@@ -24,6 +24,7 @@ from autorecompute.units import (
     format_seconds,
     printable,
 )
+from autorecompute.waiting import clock
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -225,14 +226,13 @@ class LiveView:
         return f"best  {format_bytes(best.measurement.peak_bytes)}, {speed}: {best.description}"
 
     def _time(self) -> str:
-        now = time.monotonic()
-        parts = [f"time  {format_seconds(now - self._began)} so far"]
+        parts = [f"time  {format_seconds(time.monotonic() - self._began)} so far"]
         left = max(self._budget - len(self._trials), 0)
         if self._searches and self._durations and left:
             seconds = left * statistics.median(self._durations)
             parts.append(f"{format_count(left, 'trial')} left at most, about {format_seconds(seconds)}")
         if math.isfinite(self._deadline_seconds):
-            parts.append(f"ends within {format_seconds(max(self._deadline_seconds - now, 0))}")
+            parts.append(f"ends within {format_seconds(max(self._deadline_seconds - clock(), 0))}")
         return "; ".join(parts)
 
 

@@ -16,7 +16,7 @@ from typing import TYPE_CHECKING
 from autorecompute.backends import registry
 from autorecompute.errors import SetupError
 from autorecompute.files import OTHERS, open_private
-from autorecompute.waiting import pause
+from autorecompute.waiting import pause, standing
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator, Mapping
@@ -134,14 +134,13 @@ POLL_SECONDS = 0.5  # between two tries to get a device that is held
 
 @contextlib.contextmanager
 def hold_device(device: Device, purpose: str, on_wait: Callable[[str], None]) -> Iterator[None]:
-    """Hold the device while the context lasts; another tuning of this user that holds it is waited for.
+    """Hold the device while the context lasts; another tuning of this user that holds it is waited for, out of time.
 
     The lock is the kernel's, so it goes with the process that holds it, however that ends. A card is known by its UUID,
     whatever ``CUDA_VISIBLE_DEVICES`` calls it; a CPU is one device. The next one in line is told the purpose, by a
     sentence to its ``on_wait``.
 
     Raises:
-        OutOfTime: the time was over before the device was free.
         SetupError: the lock cannot be opened or held.
     """
     file = lock_file(device)
@@ -166,8 +165,9 @@ def _lock(descriptor: int, on_wait: Callable[[str], None]) -> None:
         return
     holder = os.pread(descriptor, LONGEST_PURPOSE, 0).decode(errors="replace").strip()
     on_wait(f"waiting for the device: {holder or 'another tuning'} is measuring on it")
-    while not _is_locked_now(descriptor):
-        pause(POLL_SECONDS)
+    with standing():
+        while not _is_locked_now(descriptor):
+            pause(POLL_SECONDS)
 
 
 def _is_locked_now(descriptor: int) -> bool:

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import math
-import time
 from dataclasses import replace
 from typing import TYPE_CHECKING
 
@@ -33,7 +32,7 @@ from autorecompute.tuning.rivals import Rival
 from autorecompute.tuning.searcher_factory import StudySearcher
 from autorecompute.tuning.usual import Usual, compare_with_usual, recall_usual
 from autorecompute.units import format_bytes, format_count
-from autorecompute.waiting import OutOfTime
+from autorecompute.waiting import OutOfTime, clock
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping, Sequence
@@ -298,7 +297,7 @@ class Attempt:
         self._ran_out, confirmer.last_process = False, None
         baseline = _baseline_of(trials)
         race_seconds = max(RACE_SHARE * self._ledger.seconds, context.budget.expect(Task.START))
-        deadline_seconds = time.monotonic() + race_seconds
+        deadline_seconds = clock() + race_seconds
         standings = fitting_finalists(confirmer.remaining(trials), steps)
         # Where no recompute holds the limit nothing has to be recomputed, whatever looks as fast.
         beside: dict[Config, Rival] = {}

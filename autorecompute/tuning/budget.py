@@ -10,7 +10,7 @@ from collections import deque
 from contextlib import AbstractContextManager, contextmanager
 from typing import TYPE_CHECKING
 
-from autorecompute.waiting import ending_at
+from autorecompute.waiting import clock, ending_at
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Sequence
@@ -49,7 +49,7 @@ class Budget:
 
     Args:
         timeout_seconds: Time that the user allows; ``None`` for no end.
-        began_seconds: Start of the command on the monotonic clock.
+        began_seconds: Start of the command, a time of :func:`autorecompute.waiting.clock`.
     """
 
     def __init__(self, timeout_seconds: float | None, began_seconds: float) -> None:
@@ -59,13 +59,13 @@ class Budget:
 
     @property
     def deadline_seconds(self) -> float:
-        """Time on the monotonic clock at which the command should end; infinite without a timeout."""
+        """Time of that clock at which the command should end; infinite without a timeout."""
         return self._began_seconds + self._timeout_seconds
 
     @property
     def left_seconds(self) -> float:
         """Return the seconds left, below 0 where the time is over."""
-        return self.deadline_seconds - time.monotonic()
+        return self.deadline_seconds - clock()
 
     @contextmanager
     def timing(self, task: Task) -> Iterator[None]:

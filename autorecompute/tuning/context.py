@@ -2,13 +2,12 @@
 
 from __future__ import annotations
 
-import time
-from contextlib import ExitStack, contextmanager
+from contextlib import contextmanager
 from dataclasses import dataclass, field, replace
 from typing import TYPE_CHECKING, Protocol
 
 from autorecompute.backends.registry import backend_of, render
-from autorecompute.errors import TooLargeError, TooLittleTimeError, UsageError
+from autorecompute.errors import TooLargeError, UsageError
 from autorecompute.figures import Figures
 from autorecompute.plans import Config
 from autorecompute.plans.savings import BATCH
@@ -23,8 +22,8 @@ from autorecompute.trials.job import Effort
 from autorecompute.trials.private import hold_device
 from autorecompute.tuning.budget import Budget, Task
 from autorecompute.tuning.race import FINALISTS, LOOKS
-from autorecompute.units import MIB, format_bytes, format_seconds
-from autorecompute.waiting import OutOfTime
+from autorecompute.units import MIB, format_bytes
+from autorecompute.waiting import clock
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
@@ -54,7 +53,8 @@ class TuningSettings:
         limit_bytes: The memory limit; ``None`` takes the bytes available.
         max_trials: The most trials over the study's life.
         timeout_seconds: Time for the whole command; ``None`` for no end.
-        began_seconds: Start of the command on the monotonic clock; ``None`` for that of the tuning.
+        began_seconds: Start of the command, a time of :func:`autorecompute.waiting.clock`; ``None`` for that of the
+            tuning.
         effort: Steps of a trial.
         batch: The target batch; ``None`` takes that of the script.
         sampler: One of the names in ``search/sampling.py``.
@@ -96,7 +96,8 @@ class Progress(Protocol):
             limit_bytes: The memory limit.
             known_trials: Trials of earlier sessions, and of other workers.
             budget: The most trials, those included.
-            deadline_seconds: Time on the monotonic clock when the command should end; infinite without a timeout.
+            deadline_seconds: Time of :func:`autorecompute.waiting.clock` when the command should end; infinite without
+                a timeout.
         """
 
     def trial_begins(self, number: int, description: str, reason: str, prediction: Prediction | None) -> None:
@@ -124,7 +125,6 @@ class TuningContext:
         budget: The time there is. Every context begins with one of its own.
         detection: The training that was detected, from :meth:`detect` on.
         problem: The problem, from :meth:`detect` on. Workers that share a study agree on one later.
-        waited_seconds: Time of the wait for the device so far, while another tuning held it.
     """
 
     job: Job
@@ -136,11 +136,10 @@ class TuningContext:
     budget: Budget = field(init=False)
     detection: Detection = field(init=False)
     problem: Problem = field(init=False)
-    waited_seconds: float = field(init=False, default=0.0)
 
     def __post_init__(self) -> None:
         began = self.settings.began_seconds
-        self.budget = Budget(self.settings.timeout_seconds, time.monotonic() if began is None else began)
+        self.budget = Budget(self.settings.timeout_seconds, clock() if began is None else began)
 
     @property
     def logs(self) -> Path:
@@ -303,37 +302,14 @@ def available_bytes(detection: Detection) -> int:
 
 @contextmanager
 def device_lock(context: TuningContext) -> Iterator[None]:
-    """Hold the device while the context lasts.
-
-    Raises:
-        TooLittleTimeError: the time was over before the device was free.
-    """
-    shared, is_same = context.shared, False
+    """Hold the device while the context lasts; a wait for it takes no time of the budget."""
+    shared = context.shared
     # Workers that share a study need not share a folder.
     purpose = f"study {context.folder.path}" if shared is None else f"study '{shared.name}' in {shared.place}"
-    began_waiting: float | None = None
 
     def note_wait(text: str) -> None:
-        nonlocal is_same, began_waiting
-        began_waiting = time.monotonic()
         is_same = shared is not None and f"({purpose})" in text
         context.note(f"{text}{', for this same study: it continues if that one exits' * is_same}")
 
-    with ExitStack() as held:
-        try:
-            held.enter_context(hold_device(context.detection.device, purpose, note_wait))
-        except OutOfTime:
-            waited_seconds = 0.0 if began_waiting is None else time.monotonic() - began_waiting
-            who = "another worker of this study" if is_same else "another tuning"
-            way_out = (
-                "The same command gives the answer once that worker is through. Start one worker for each device."
-                if is_same
-                else "Run the same command once that is through, or give it more with --timeout."
-            )
-            raise TooLittleTimeError(
-                f"Timed out: {who} is using this device, after {format_seconds(waited_seconds)} of waiting for it. "
-                f"{way_out}"
-            ) from None
-        if began_waiting is not None:
-            context.waited_seconds += time.monotonic() - began_waiting
+    with hold_device(context.detection.device, purpose, note_wait):
         yield

@@ -42,23 +42,15 @@ def _advise_on_time(given_seconds: float | None, start_seconds: float = 0.0) -> 
     return f"--timeout {math.ceil(enough)}s at least" if enough else "more with --timeout"
 
 
-def explain_too_little_time(
-    folder: StudyFolder, start_seconds: float, waited_seconds: float, given_seconds: float | None
-) -> str:
+def explain_too_little_time(folder: StudyFolder, start_seconds: float, given_seconds: float | None) -> str:
     """Return that there was no time for a single trial, and how much to try.
 
-    A start took no time where none came to its end. The wait is that for the device, while another tuning held it.
+    A start took no time where none came to its end.
     """
     trials = read_trials(folder.database, folder.name_in_database)
     which, kept = "another" if trials else "the first", ""
     if trials:
         kept = f" {format_count(len(trials), 'trial')} kept in {folder.path}. Rerun the command to continue."
-    if waited_seconds > start_seconds:
-        return (
-            f"The time was over before {which} trial: {format_seconds(waited_seconds)} of it went into waiting for "
-            "the device, which another tuning held. Run the same command once that is through, or give it as much more "
-            f"with --timeout.{kept}"
-        )
     advice = f"Give it {_advise_on_time(given_seconds, start_seconds)}."
     if not start_seconds:
         return f"The time was over before {which} trial. {advice}{kept}"

@@ -6,7 +6,6 @@ import itertools
 import math
 import random
 import statistics
-import time
 from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING
 
@@ -18,6 +17,7 @@ from autorecompute.studies.records import RACE_FILE, RaceRecord, RoundRecord, St
 from autorecompute.trials.bench import drifts, measure_in_turns, takes_turns
 from autorecompute.trials.job import Effort
 from autorecompute.tuning.intervals import Interval, centre, interval
+from autorecompute.waiting import clock
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Collection, Mapping, Sequence
@@ -276,9 +276,9 @@ def race(  # noqa: PLR0913  (what bounds a race)
     A finalist that fails in a round or is over the limit there is out, and not ranked. A reference that fails is not
     measured again.
 
-    After ``deadline_seconds`` on the monotonic clock no round begins, but those before the first look. At
-    ``end_seconds`` the race should be over, be it before the first look; the first round is always run. The rounds of
-    an ``earlier`` race of the same finalists count. ``pays`` tells whether a share of a step that may be gained is
+    After ``deadline_seconds`` of :func:`autorecompute.waiting.clock` no round begins, but those before the first look.
+    At ``end_seconds`` the race should be over, be it before the first look; the first round is always run. The rounds
+    of an ``earlier`` race of the same finalists count. ``pays`` tells whether a share of a step that may be gained is
     worth so many seconds of measuring. ``after_round`` gets the race so far after each round but the last possible one.
     """
     raced = Race(standings=_with_trials(bench, standings)) if earlier is None else replace(earlier, ranking=None)
@@ -288,7 +288,7 @@ def race(  # noqa: PLR0913  (what bounds a race)
     # The order is no secret, and a race should be the same race when it is repeated.
     order, chance = [entry.trial.config for entry in standings], random.Random(0)  # noqa: S311
     while not raced.is_at_its_end:
-        began, evidence, is_odd = time.monotonic(), raced.evidence, raced.rounds % 2 == 0
+        began, evidence, is_odd = clock(), raced.evidence, raced.rounds % 2 == 0
         # Who was beaten was not in the last round.
         running = [entry for entry in raced.standings if len(entry.rounds) == raced.rounds]
         running.sort(key=lambda entry: numbers.index(entry.trial.number))
@@ -309,7 +309,7 @@ def race(  # noqa: PLR0913  (what bounds a race)
             return raced
         if not raced.is_at_its_end:
             after_round(raced)
-        now = time.monotonic()
+        now = clock()
         is_late = (raced.rounds >= LOOKS[0] and now >= deadline_seconds) or now + (now - began) > end_seconds
         rounds = next((look for look in LOOKS if look > raced.evidence), MOST_ROUNDS) - raced.evidence
         is_worth = raced.evidence < LEAST_TELLING or pays(_gain_among(left, rounds), rounds * (now - began))

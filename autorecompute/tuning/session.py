@@ -53,7 +53,7 @@ from autorecompute.tuning.throughput_curve import BatchAnswer, TunedBatch, draw,
 from autorecompute.tuning.tuner import Tuner
 from autorecompute.tuning.usual import usual_config
 from autorecompute.units import format_count
-from autorecompute.waiting import OutOfTime
+from autorecompute.waiting import OutOfTime, clock
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator, Mapping, Sequence
@@ -340,7 +340,7 @@ class BatchTuner:
             limit_bytes=problem.limit_bytes,
             max_trials=trials,
             timeout_seconds=timeout_seconds,
-            began_seconds=time.monotonic(),
+            began_seconds=clock(),
             rival_batch=rival,
             turns_knobs=False,
         )

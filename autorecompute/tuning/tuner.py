@@ -181,10 +181,7 @@ class Tuner:
 
     def _explain_lateness(self) -> str:
         context, start_seconds = self._context, self._context.budget.expect(Task.START)
-        given_seconds = context.settings.timeout_seconds
-        return explanations.explain_too_little_time(
-            context.folder, start_seconds, context.waited_seconds, given_seconds
-        )
+        return explanations.explain_too_little_time(context.folder, start_seconds, context.settings.timeout_seconds)
 
 
 INHERITED = 3

@@ -24,7 +24,7 @@ from autorecompute.trials.private import (
     variables_of_known_code,
 )
 from autorecompute.trials.process import OWNER, socket_folder
-from autorecompute.waiting import OutOfTime, ending_at
+from autorecompute.waiting import ending_at
 
 pytestmark = pytest.mark.usefixtures("own_temporary_directory")
 
@@ -158,13 +158,22 @@ def test_a_device_that_is_held_is_waited_for_and_goes_with_its_holder(holder):
     assert str(other.pid) in text
 
 
-def test_a_device_is_waited_for_until_the_deadline(holder, monkeypatch):
+def test_a_device_is_waited_for_beyond_the_deadline_which_is_later_by_the_wait(holder, monkeypatch):
     """The time is the test's own, and passes where somebody waits."""
-    holder("cpu")
-    told, now = [], itertools.count()
-    monkeypatch.setattr(waiting, "time", SimpleNamespace(monotonic=lambda: next(now) / 10, sleep=lambda _: None))
-    with ending_at(2.0), pytest.raises(OutOfTime), hold_device(device(), "study", told.append):
-        pytest.fail("two hold it")
+    held, told, now = holder("cpu"), [], itertools.count()
+
+    def sleep(_seconds):
+        if next(now) > 100:
+            held.kill()
+            held.wait()
+
+    monkeypatch.setitem(waiting._stood, "seconds", 0.0)
+    monkeypatch.setattr(waiting, "time", SimpleNamespace(monotonic=lambda: next(now) / 10, sleep=sleep))
+    with ending_at(2.0):
+        with hold_device(device(), "study", told.append):
+            assert next(now) > 100
+            assert 0 < waiting.left_seconds() < 2.0
+        waiting.raise_if_over()
     assert len(told) == 1
 
 

@@ -3,6 +3,7 @@ from dataclasses import replace
 
 import pytest
 
+from autorecompute import waiting
 from autorecompute.errors import NothingFitsError, TooLittleTimeError
 from autorecompute.figures import RaceEnd
 from autorecompute.measurement import Outcome
@@ -35,7 +36,8 @@ def undisturbed(make_root, tune_in):
     """The answer of an undisturbed tuning, and when each of its processes was done."""
     clock = Clock()
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr("autorecompute.tuning.context.time.monotonic", clock.monotonic)
+        patch.setattr("autorecompute.waiting.time.monotonic", clock.monotonic)
+        patch.setitem(waiting._stood, "seconds", 0.0)
         tuning = tune_in(make_root(), TimedBench(clock, **SLOW))
         times = note_times(tuning)
         return tuning.run(), times
