@@ -12,6 +12,7 @@ from autorecompute.measurement import Measurement, Outcome
 from autorecompute.plans import Config
 from autorecompute.studies.checked import CheckLine, CheckReport, CheckVerdict
 from autorecompute.studies.problem import Problem, Sizes, compare
+from autorecompute.training_job import LONGEST
 from autorecompute.trials.job import Effort
 from autorecompute.trials.private import hold_device
 from autorecompute.units import format_bytes, format_count, format_rate, format_samples
@@ -202,7 +203,10 @@ class Checker:
         """Check the config of shorter batches at their longest length."""
         best, at = self._best, f"at {bucket.length} tokens"
         self._on_note(f"measuring batches of {bucket.length} tokens: {bucket.description}")
-        found = self._bench.measure(bucket.config, Effort(warmup=2, steps=self._effort.steps, length=bucket.length))
+        if not self._bench.is_live:  # a process begins with its longest batch
+            self._bench.measure(best.config, Effort(warmup=1, steps=1))
+        length = bucket.length + self._kept
+        found = self._bench.measure(bucket.config, Effort(warmup=2, steps=self._effort.steps, length=length))
         if found.peak_bytes is None:
             fails = CheckVerdict.FAILS
             line = CheckLine(
@@ -239,6 +243,12 @@ class Checker:
             line = CheckLine(what="steps", stored="ok", here=str(outcome), verdict=CheckVerdict.FAILS, note=note)
             self._lines.append(line)
         return measurement
+
+    @property
+    def _kept(self) -> int:
+        """Return the tokens of each sample that the script keeps for its labels."""
+        given = self._result.versions.get(LONGEST, "")
+        return 1 if given == str((self._best.longest or 0) + 1) else 0
 
     @property
     def _stored_peak_bytes(self) -> int | None:

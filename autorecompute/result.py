@@ -119,6 +119,10 @@ class Best:
     buckets: Annotated[tuple[Bucket, ...], "Configs of shorter batches, the shortest first."] = ()
     confirmed: Annotated[bool, "Whether a fresh process under nothing but what is emitted gave these figures."]
 
+    def __post_init__(self) -> None:
+        if self.lengths is None and self.buckets:
+            raise ValueError("has configs of shorter batches, and no length of the longest")
+
     @property
     def lengths(self) -> Lengths | None:
         """Return the config of each length; ``None`` where one is for all."""

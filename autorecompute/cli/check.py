@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING
 from autorecompute import codec
 from autorecompute.backends.registry import render, variables
 from autorecompute.checking import Checker
+from autorecompute.cli.parsers import LONGEST_SAMPLE
 from autorecompute.emit import require_best
 from autorecompute.errors import NothingFitsError, UsageError
 from autorecompute.files import shown
@@ -76,7 +77,8 @@ def run(args: argparse.Namespace) -> None:
 def _longest(result: Result) -> int | None:
     """Return the length that batches were given, as a study that may come from anybody says it."""
     text = result.versions.get(LONGEST, "")
-    return int(text) if re.fullmatch(r"[1-9]\d{0,8}", text, re.ASCII) else None
+    number = int(text) if re.fullmatch(r"[1-9]\d{0,8}", text, re.ASCII) else None
+    return number if number is not None and number <= LONGEST_SAMPLE else None
 
 
 def _explain(report: CheckReport) -> str:

@@ -77,7 +77,8 @@ def is_confirmed_here(folder: StudyFolder, best: Best) -> bool:
 
 
 def _identity(best: Best) -> dict[str, Any]:
-    return {"config": best.config.hash, "knobs": list(best.knobs)}
+    shorter = {str(bucket.length): bucket.config.hash for bucket in best.buckets}
+    return {"config": best.config.hash, "knobs": list(best.knobs), **({"lengths": shorter} if shorter else {})}
 
 
 def describe_unconfirmed(name: str) -> str:

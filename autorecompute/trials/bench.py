@@ -74,7 +74,7 @@ def following(logs: Path, stream: BinaryIO) -> Iterator[None]:
 
 
 GIVEN_LENGTH = (
-    "Its batches had {longest} tokens a sample, as --longest says: a model may take fewer (max_position_embeddings)."
+    "--longest gives its batches {longest} tokens a sample: a model may take fewer (max_position_embeddings)."
 )
 START_TIMEOUT_SECONDS = 900.0
 # A step may take so many times what it took at first before the script is said to hang, and five minutes at least: an

@@ -285,7 +285,8 @@ class Attempt:
 
     def _compose_so_far(self) -> Result:
         """Return the answer so far, compared with nothing."""
-        trials, compared = self._ledger.trials, not rivals.needs_rival_batch(self._best, self._context.settings)
+        needs_rival = rivals.needs_rival_batch(self._best, self._context.settings) and not self._is_over_batch
+        trials, compared = self._ledger.trials, not needs_rival
         return self._compose(Rival(), trials, self._confirmer.limit(trials), compared=compared)
 
     def _decide(self, trials: Sequence[Trial], limit_bytes: int, steps: Mapping[int, float]) -> dict[Config, Rival]:
@@ -544,7 +545,7 @@ def compose(  # noqa: PLR0913, PLR0917  (all that an answer is made of)
         reserve_bytes=context.problem.limit_bytes - limit_bytes,
         short_of_reserve=tuple(dict.fromkeys(config.hash for config in short if config not in known)),
         rejected={entry.config.hash: entry.outcome for entry in rejections},
-        unsplittable=unsplittable,
+        unsplittable=OVER_BATCH if unsplittable == OVER_BATCH else "",
         warnings=tuple(dict.fromkeys(warnings)),
         unconfirmed=(*wrong, *confirmer.failures.values()),
         trials=len(trials),

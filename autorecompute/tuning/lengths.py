@@ -30,6 +30,9 @@ LEAST_SPEEDUP = 1.01
 """Shorter batches get a config of their own where it is faster by so much; else that of the next longer ones."""
 
 TURNS = 4  # steps in which it is timed, in turns with the config of the longest
+NO_TIME = "no time to measure a config for"
+"""Begins a warning of an answer whose shorter batches are to be measured by the next run."""
+
 ATTEMPTS = 3  # so many lengths are tried of a config that misses the limit by a little
 MULTIPLE = 8  # lengths at which buckets end are multiples of so many tokens
 
@@ -38,11 +41,17 @@ def tune_lengths(context: TuningContext, trials: Sequence[Trial], result: Result
     """Return the answer with configs for shorter batches, each measured at its longest length.
 
     Trials of the longest tell how fast configs are, and fake steps of shorter batches what they take. Where there is no
-    time for all, those that were measured are kept. An answer that recomputes nothing needs none.
+    time for all, those that were measured are kept, and another run begins with them anew. An answer that recomputes
+    nothing needs none.
     """
     best, longest = result.best, context.job.longest
-    if best is None or longest is None or best.longest is not None or not best.confirmed or context.shared is not None:
+    had_no_time = any(text.startswith(NO_TIME) for text in result.warnings)
+    if best is None or longest is None or not best.confirmed or (best.longest is not None and not had_no_time):
         return result
+    if context.shared is not None:
+        context.note("workers that share a study find one config for all lengths")
+        return result
+    result = replace(result, warnings=tuple(text for text in result.warnings if not text.startswith(NO_TIME)))
     tuner = LengthTuner(context, trials, best)
     best = replace(best, buckets=tuner.measure(), longest=tuner.longest)
     result = replace(result, best=best, warnings=(*result.warnings, *tuner.why_not))
@@ -83,7 +92,7 @@ class LengthTuner:
         """
         for _ in range(ATTEMPTS):
             if not self._context.budget.allows(Task.START, Task.TRIAL, Task.TRIAL, Task.CHECK):
-                self.why_not.append(f"no time to measure a config for batches of {length} tokens and fewer")
+                self.why_not.append(f"{NO_TIME} batches of {length} tokens and fewer")
                 return None
             found = self._measure(length, config)
             if isinstance(found, Bucket) or found is None:
@@ -141,7 +150,8 @@ class LengthTuner:
         share = min((room_bytes - first) / max(last - first, 1), 1.0)
         if high == self.longest and share == 1.0:
             return low  # the search of the longest has passed it over
-        return max(low, round(low + share * (high - low)) // MULTIPLE * MULTIPLE)
+        found = round(low + share * (high - low)) // MULTIPLE * MULTIPLE
+        return max(low, min(found, self.longest - MULTIPLE) if high == self.longest else found)
 
     def _measure(self, length: int, config: Config) -> Bucket | int | None:
         """Return the figures of a config at a length, or its peak where that is above the limit.

@@ -146,7 +146,8 @@ class TrialRunner:
         is_reference = proposal.config.is_none
         settings = self._context.settings
         # A smaller batch is spoken of where a batch was asked for, and a training that goes on is never looked into.
-        effort = replace(settings.effort, looks_at_loss=settings.batch is not None and not self._ledger.trials)
+        is_first = not any(trial.measurement.outcome.is_measured for trial in self._ledger.trials)
+        effort = replace(settings.effort, looks_at_loss=settings.batch is not None and is_first)
         in_turns = reference.takes_turns and not is_reference
         if not is_reference and not in_turns:
             reference.measure_if_due()

@@ -92,7 +92,7 @@ class Tuner:
             self._ledger.close()
 
     def _for_every_length(self, result: Result) -> Result:
-        if result.best is None or self._context.job.longest is None or result.best.longest is not None:
+        if result.best is None or self._context.job.longest is None:
             return result
         with device_lock(self._context):
             return tune_lengths(self._context, self._ledger.trials, result)

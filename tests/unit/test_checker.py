@@ -41,6 +41,7 @@ class ScriptedBench:
     others_share: float = 0.0
     gradients: object = GradientCheck(agrees=True, worst=0.0, steps=3)
     log: str = "01.log"
+    is_live: bool = True
     measured: list = dataclasses.field(default_factory=list)
 
     def detect(self):

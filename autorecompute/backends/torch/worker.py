@@ -319,7 +319,7 @@ class TorchBackend(WorkerBackend):
         if self._frozen:
             yield FROZEN
         for name, (least, most) in sorted(self._sizes.items()):
-            if least < most and self._given is None:
+            if least < most and (self._given is None or name != SEQUENCE):
                 told = f"batches have a {name} of {least} to {most}: peaks hold up to the largest that was measured"
                 yield f"{told}; tune --longest makes sure of the longest" if name == SEQUENCE else told
 
@@ -463,7 +463,7 @@ class TorchBackend(WorkerBackend):
             steps = survey_steps(root, tuned.found, tuned.board, script, self._stands_for)
         except Exception as error:  # noqa: BLE001  (the model's own code runs there on tensors without values)
             return None, f"the model cannot be run on fake tensors ({first_line(error)})"
-        if self._listener.longest is not None and self._calls == 1:  # of several calls each may have another length
+        if self._listener.longest is not None and self._has_one_length(args, kwargs, batch):
             self._by_length = tuple(self._survey_shorter(root, tuned, script, batch))
         return steps, ""
 
@@ -478,6 +478,15 @@ class TorchBackend(WorkerBackend):
                 yield StepsAtLength(length=length, steps=survey_steps(root, tuned.found, tuned.board, shorter))
             except Exception as error:  # noqa: BLE001  (the model's own code runs there on tensors without values)
                 _LOG.debug("no step of %d tokens can be run: %s", length, error)
+
+    def _has_one_length(self, args: Sequence[Any], kwargs: Mapping[str, Any], batch: int) -> bool:
+        """Tell whether the length of a call says what a step takes, and nobody waits for one that makes it again."""
+        tensors = list(tensors_in((args, kwargs)))
+        sizes = {tensor.shape[1] for tensor in tensors if tensor.dim() in {2, 3} and tensor.shape[0] == batch}
+        if len(sizes) > 1:
+            self._told += (f"tensors of {' and '.join(map(str, sorted(sizes)))} tokens: one config is for all lengths",)
+        # Of several calls each may have another length; a rank may recompute a collective that others do not.
+        return len(sizes) == 1 and self._calls == 1 and not _read_ranks()
 
     def _require_length(self, longest: int, args: Sequence[Any], kwargs: Mapping[str, Any]) -> None:
         """Note where the model receives another length than its DataLoader served.

@@ -277,8 +277,10 @@ class States(nn.Module):
         return {"loss": states.mean(), "states": states} if self.has_loss else {"states": states}
 
 
-@pytest.mark.parametrize(("hidden", "has_loss", "heads"), [(16, False, []), (512, True, []), (512, False, ["outer"])])
-def test_what_a_model_returns_is_taken_for_logits_where_it_is_wide_and_no_loss_comes_with_it(hidden, has_loss, heads):
+@pytest.mark.parametrize(
+    ("hidden", "has_loss", "heads"), [(16, False, []), (512, True, ["outer"]), (512, False, ["outer"])]
+)
+def test_what_a_model_returns_is_taken_for_logits_where_it_is_wide(hidden, has_loss, heads):
     torch.manual_seed(0)
     found = detect(States(hidden, has_loss=has_loss), (torch.rand(4, 512, 16),), {})
     assert [path for site in found.sites if "chunk" in site.options for path in site.occurrences] == heads

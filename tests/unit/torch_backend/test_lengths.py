@@ -1,5 +1,8 @@
 import copy
 import dataclasses
+import functools
+import gc
+import types
 from collections import UserDict
 
 import pytest
@@ -11,7 +14,7 @@ from autorecompute.backends.torch.find.identity import name_of
 from autorecompute.backends.torch.forecast.plans_file import PlansFile, read_plans_file
 from autorecompute.backends.torch.switch.applying import apply_now
 from autorecompute.backends.torch.switch.intercepting import around_of
-from autorecompute.backends.torch.switch.lengths import GivenLength, at_length
+from autorecompute.backends.torch.switch.lengths import GivenLength, at_length, length_of
 from autorecompute.errors import UsageError
 from autorecompute.plans import Config, Lengths
 from tiny_models import make
@@ -159,7 +162,7 @@ def test_calls_of_several_lengths_before_one_backward_pass_have_the_same_gradien
     tuned = tuned_for(gpt2)
     for model in (plain, gpt2):
         torch.manual_seed(5)
-        sum(step(model, size) for size in (3, 16, 8)).backward()
+        sum(step(model, size) for size in (3, 16, 8)).backward()  # nothing is made again of the first one
     differing = [
         name
         for (name, one), other in zip(plain.named_parameters(), gpt2.parameters(), strict=True)
@@ -173,10 +176,54 @@ def test_calls_of_several_lengths_before_one_backward_pass_have_the_same_gradien
     assert Config(tuned.board.choices) == BLOCKS
 
 
-def test_a_call_without_a_backward_pass_holds_nothing_up(gpt2):
+def test_a_call_whose_result_is_let_go_holds_nothing_up(gpt2):
+    """Not even where nobody collects what lies in circles, and after a sentence was told."""
     tuned = tuned_for(gpt2)
-    for size in (3, 16):
-        step(gpt2, size)
+    step(gpt2, 20)
+    gc.disable()
+    try:
+        for size in (8, 16):
+            step(gpt2, size)
+    finally:
+        gc.enable()
+    assert Config(tuned.board.choices) == BLOCKS
+
+
+def test_a_loss_that_is_kept_holds_nothing_up_where_nothing_is_made_again_in_it(gpt2):
+    tuned, plain = tuned_for(gpt2), copy.deepcopy(gpt2)
+    for model in (plain, gpt2):
+        torch.manual_seed(5)
+        kept = step(model, 3)
+        (step(model, 16) + kept).backward()
+    assert Config(tuned.board.choices) == BLOCKS
+    grads = zip(plain.parameters(), gpt2.parameters(), strict=True)
+    assert all(torch.equal(one.grad, other.grad) for one, other in grads)
+
+
+def test_targets_that_are_longer_than_the_inputs_decide(gpt2):
+    tuned = tuned_for(gpt2)
+    assert length_of([torch.zeros(4, 3), torch.zeros(4, 12), torch.zeros(9, 40), torch.zeros(4, 3, 50, 50)], 4) == 12
+    config = tuned.board.by_length._config_for((torch.zeros(4, 3), torch.zeros(4, 12)), {})
+    assert config == BLOCKS
+
+
+@pytest.mark.parametrize("way", ["deepcopy", "disk"])
+def test_a_model_with_a_forward_on_the_instance_is_switched_by_hooks_and_its_copies_are_not(gpt2, way, tmp_path):
+    """Accelerate puts one there for mixed precision."""
+    gpt2.forward = functools.partial(type(gpt2).forward, gpt2)
+    tuned, seen = tuned_for(gpt2), []
+    del gpt2.forward  # a copy would call the original
+    gpt2.forward = types.MethodType(type(gpt2).forward, gpt2)
+    for size in (3, 8, 16):
+        step(gpt2, size).backward()
+        seen.append(Config(tuned.board.choices))
+    assert seen == [Config(), GELU, BLOCKS]
+    if way == "disk":
+        torch.save(gpt2, tmp_path / "model.pt")
+        other = torch.load(tmp_path / "model.pt", weights_only=False)
+    else:
+        other = copy.deepcopy(gpt2)
+    step(other, 3).backward()
     assert Config(tuned.board.choices) == BLOCKS
 
 

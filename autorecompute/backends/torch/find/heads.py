@@ -56,12 +56,11 @@ class Heads:
         )
 
     def see_result(self, result: Any, owner_of: Owner) -> None:
-        """See what the model returned: where that has no loss, the script will compute one.
+        """See what the model returned: where it has computed no loss, the script will.
 
         Hidden states may be among it, which are no wider than what they are made of.
         """
-        returned = list(tensors_in(result))
-        for tensor in returned if not any(one.requires_grad and one.dim() == 0 for one in returned) else ():
+        for tensor in tensors_in(result) if not self.losses else ():
             if tensor.dim() > 1:
                 self._note(self.results, tensor, tensor.shape[-1], tensor.element_size(), owner_of)
 

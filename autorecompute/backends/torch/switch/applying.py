@@ -340,7 +340,7 @@ def apply_now(
         own_checkpoints.require_off(tuned.found.refusals)
     _accept(wanted, tuned.board)
     if wanted.lengths is not None:
-        tuned.board.by_length = ByLength(tuned.board, wanted.lengths)
+        tuned.board.by_length = ByLength(model, tuned.board, wanted.lengths)
     tuned.switch(wanted.config)
     return tuned
 

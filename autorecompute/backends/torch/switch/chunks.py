@@ -116,7 +116,7 @@ class _Steps:
 
     def _note(self, optimizer: Optimizer, *_: Any) -> None:
         self._all += 1
-        for weight in _given_to(optimizer):
+        for weight in _given_to(optimizer) if self._own else ():
             if weight in self._own:
                 self._own[weight] += 1
 

@@ -7,7 +7,7 @@ import gc
 import logging
 import weakref
 from collections.abc import Mapping
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, Self
 
 import torch
 from torch import Tensor
@@ -15,11 +15,12 @@ from torch.utils.data.dataloader import _BaseDataLoaderIter
 
 from autorecompute.backends.common import observe_batch, tensors_in, with_leaves
 from autorecompute.backends.torch.find.identity import sizes_of
+from autorecompute.backends.torch.switch.intercepting import can_be_intercepted
 from autorecompute.backends.torch.switch.logits import Logits
 from autorecompute.plans.savings import SEQUENCE
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Sequence
+    from collections.abc import Callable, Iterable, Sequence
 
     from torch.nn import Module
 
@@ -124,48 +125,113 @@ def call_with_gradients(result: Any, call: Callable[[Tensor], None]) -> bool:
     return may_come
 
 
-class ByLength:
-    """Has each training call of a model run with the config for its length; an ``Around`` for the model.
+class _Open:
+    """A call whose backward pass is still to come; nothing but its graph holds it."""
 
-    A call whose backward pass is still to come keeps the config: what is made again in it is what was run.
+    __slots__ = ("__weakref__", "_all")
+
+    def __init__(self, all_open: weakref.WeakSet[_Open]) -> None:
+        self._all = all_open
+
+    def __call__(self, _gradient: Tensor) -> None:
+        self._all.discard(self)
+
+
+def length_of(tensors: Iterable[Tensor], samples: int) -> int | None:
+    """Return the tokens of the longest sequence among the tensors of a call; ``None`` where none has any."""
+    shapes = [tuple(tensor.shape) for tensor in tensors]
+    return max((shape[1] for shape in shapes if ROWS <= len(shape) < MASK and shape[0] == samples), default=None)
+
+
+class _Nothing:
+    """The hook of a model that was loaded from disk, in place of one that switched the saved model."""
+
+    def __call__(self, *_call: Any) -> None:
+        pass
+
+
+class _Hook:
+    """A hook of one model, which its copies have for nothing."""
+
+    def __init__(self, call: Callable[..., None]) -> None:
+        self._call = call
+
+    def __call__(self, *call: Any) -> None:
+        self._call(*call)
+
+    def __deepcopy__(self, _memo: Any) -> Self:
+        return self
+
+    def __reduce__(self) -> tuple[Any, ...]:
+        return _Nothing, ()
+
+
+class ByLength:
+    """Has each training call of a model run with the config for its length.
+
+    It is an ``Around`` for the model, or its hooks where the model has a forward on the instance, as Accelerate puts
+    there for mixed precision. A call whose backward pass is still to come keeps its config: what is made again in it is
+    what was run.
     """
 
-    def __init__(self, board: Switchboard, lengths: Lengths) -> None:
-        self._board, self._lengths = board, lengths
-        self._open: weakref.WeakSet[Callable[[Tensor], None]] = weakref.WeakSet()
+    def __init__(self, model: Module, board: Switchboard, lengths: Lengths) -> None:
+        self._model, self._board, self._lengths = weakref.ref(model), board, lengths
+        self._open: weakref.WeakSet[_Open] = weakref.WeakSet()
         self._told: set[str] = set()
+        if not can_be_intercepted(model):
+            model.register_forward_pre_hook(_Hook(self._before), prepend=True, with_kwargs=True)
+            model.register_forward_hook(_Hook(self._after))
 
     def __call__(self, forward: Callable[..., Any], module: Module, /, *args: Any, **kwargs: Any) -> Any:
         """Call the model, after a switch where its length needs another config than the last one."""
-        # What a backward pass runs again is a part of a call that has its config.
-        if not module.training or not torch.is_grad_enabled() or torch._C._current_autograd_node() is not None:
-            return forward(*args, **kwargs)
-        config = self._config_for(args, kwargs)
-        if config.choices != self._board.choices:
-            if self._open and not self._told:
-                gc.collect()  # a graph that nobody goes back through may lie in a circle
-            if not self._open:
-                self._board.set(config.choices)
-                return module.forward(*args, **kwargs)
-            self._tell("the model is called again before its backward pass, and keeps the config of the first call")
+        if self._switches(module, args, kwargs):
+            return module.forward(*args, **kwargs)  # through what is around it now
         result = forward(*args, **kwargs)
-
-        def close(_gradient: Tensor) -> None:
-            self._open.discard(close)
-
-        if call_with_gradients(result, close):
-            self._open.add(close)  # until then, or until its graph is gone
+        self._after(module, args, result)
         return result
 
+    def _before(self, module: Module, args: tuple[Any, ...], kwargs: dict[str, Any]) -> None:
+        self._switches(module, args, kwargs)
+
+    def _after(self, module: Module, _args: Any, result: Any) -> None:
+        """Note that a graph is open in which something is made again."""
+        # What a backward pass runs again is a part of a call that has its config.
+        is_called = module is self._model() and torch.is_grad_enabled() and torch._C._current_autograd_node() is None
+        if is_called and self._board.choices:
+            call = _Open(self._open)
+            if call_with_gradients(result, call):
+                self._open.add(call)  # until gradients come back, or until its graph is gone
+
+    def _switches(self, module: Module, args: Sequence[Any], kwargs: Mapping[str, Any]) -> bool:
+        """Switch to the config for a call, if it needs another one and nothing is open; tell whether that was done."""
+        if not module.training or module is not self._model():  # a copy has its hooks
+            return False
+        if not torch.is_grad_enabled() or torch._C._current_autograd_node() is not None:
+            return False
+        config = self._config_for(args, kwargs)
+        if config.choices == self._board.choices:
+            return False
+        if self._open and CALLED_AGAIN not in self._told:
+            gc.collect()  # a graph that nobody goes back through may lie in a circle
+        if self._open:
+            self._tell(CALLED_AGAIN)
+            return False
+        self._board.set(config.choices)
+        return True
+
     def _config_for(self, args: Sequence[Any], kwargs: Mapping[str, Any]) -> Config:
-        batch = observe_batch([*args, *kwargs.values()])
-        length = sizes_of(tensors_in((args, kwargs)), batch).get(SEQUENCE, self._lengths.longest)
-        longest = self._lengths.longest
+        batch, longest = observe_batch([*args, *kwargs.values()]), self._lengths.longest
+        length = length_of(tensors_in((args, kwargs)), batch) or longest
         if length > longest:
             self._tell(f"batches are longer than the {longest} tokens that were tuned: their peaks are not known")
+        elif batch > self._lengths.batch:
+            self._tell(f"batches have more than the {self._lengths.batch} samples that were tuned: all get one config")
         return self._lengths.config_for(batch, length)
 
     def _tell(self, text: str) -> None:
         if text not in self._told:
             self._told.add(text)
             _LOG.warning(text)
+
+
+CALLED_AGAIN = "the model is called again before its backward pass, and keeps the config of the first call"

@@ -141,7 +141,9 @@ class Switchboard:
         effects, arounds = self._made(chosen)
         if self.by_length is None:
             self._release()
-        intercept_attention(on=any(self.sites[effect.site].attention for effect in effects))
+        # Another model may have its attention on while this one is switched by the length of a batch.
+        wanted = self.sites.values() if self.by_length is not None else [self.sites[one.site] for one in effects]
+        intercept_attention(on=any(site.attention for site in wanted))
         if self.by_length is not None:  # from one batch to the next no module is released
             for path in self._chains.keys() - arounds.keys():
                 self._chains[path][:] = [plainly]
