@@ -166,6 +166,8 @@ def _survey(args: argparse.Namespace, bench: Bench, overview: Overview, limit_by
     config = overview.offer.config if overview.offer.is_on else space.all_on
     if args.beside is not None:
         config = choose_config(args.beside, space, overview.plans)
+    if args.longest is not None and backend.memory_by_length(detection) is None:
+        raise UsageError(f"The backend {backend.NAME} cannot give batches another length. Leave --longest out.")
     known = backend.memory_of(detection)
     if known is None and backend.memory_model is None:
         options, notes = " and ".join(_peak_options(args)), "".join(f"\n  {note}" for note in overview.offer.notes)
