@@ -93,7 +93,7 @@ def comment_lines(result: Result, rendered: Emission, how: Mapping[str, str] | N
     facts = {
         "written by": f"autorecompute {__version__}",
         "recompute": f"{best.description} (config {best.config.hash})",
-        **{f"up to {bucket.length} tokens": bucket.description for bucket in best.buckets},
+        **{f"up to {bucket.length} tokens": bucket.what for bucket in best.buckets},
         best.size: "give it to the script yourself, this chooses only what is recomputed",
         "must not be set": ", ".join(stray_variables(rendered)),
     }

@@ -85,11 +85,16 @@ class Bucket:
     speedup: Annotated[Ratio, "Throughput over that of the longest's config at this length."]
 
     @property
+    def what(self) -> str:
+        """Return what it recomputes, in words that stand alone."""
+        return "no recompute" if self.config.is_none else self.description
+
+    @property
     def sentence(self) -> str:
         """Return the same in a line."""
         return (
-            f"up to {self.length} tokens: {self.description}, {self.speedup:.2f}x the longest's config, "
-            f"peak {format_bytes(self.peak_bytes)}"
+            f"up to {self.length} tokens: {self.what}, {self.speedup:.2f}x the longest's config, "
+            f"peak {format_bytes(self.peak_bytes)} in its trial"
         )
 
 

@@ -81,7 +81,7 @@ def _sized(command: list[str], best: Best) -> list[str]:
 
 def _describe(best: Best) -> str:
     how = "without recompute" if best.config.is_none else f"with {best.description}"
-    how += "".join(f", {bucket.description} up to {bucket.length} tokens" for bucket in best.buckets)
+    how += "".join(f", {bucket.what} up to {bucket.length} tokens" for bucket in best.buckets)
     when = "when it was confirmed" if best.confirmed else "while it was tuned, and no process has confirmed it"
     return f"training {how} at {best.size}; its peak was {format_bytes(best.peak_bytes)} {when}"
 

@@ -1,4 +1,5 @@
 import dataclasses
+import re
 
 import pytest
 
@@ -157,3 +158,14 @@ def test_an_answer_without_recompute_holds_for_every_length(tune):
 def test_a_training_system_whose_batches_keep_their_length_is_refused(make_tuning):
     with pytest.raises(UsageError, match="The backend fake cannot give batches another length"):
         make_tuning(longest=LONGEST).run()
+
+
+def test_the_answer_says_what_trains_at_which_length(tune):
+    _, _, best = tune()
+    first, *_, last = best.sentences_of_lengths
+    assert re.fullmatch(
+        r"up to 72 tokens: no recompute, 1\.\d\dx the longest's config, peak 550 MiB in its trial", first
+    )
+    assert last == f"up to {LONGEST} tokens: {best.description}"
+    assert best.lengths.config_for(BATCH, 72).is_none
+    assert best.lengths.config_for(BATCH, LONGEST) == best.lengths.config_for(BATCH + 1, 8) == best.config
