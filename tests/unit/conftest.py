@@ -12,6 +12,7 @@ from pathlib import Path
 import optuna
 import pytest
 
+from autorecompute import waiting
 from autorecompute.backends import registry
 from autorecompute.cli import main
 from autorecompute.figures import Figures, Verdict
@@ -284,6 +285,12 @@ def empty_database(tmp_path_factory):
         # Optuna compiles the scripts of all its migrations each time it opens a database, to learn which is the last.
         patch.setattr(versions, "get_head_version", lambda _: newest)
         yield empty
+
+
+@pytest.fixture(autouse=True)
+def _clock_that_never_stood(monkeypatch):
+    """What one test has waited for a device makes no deadline of another one later."""
+    monkeypatch.setitem(waiting._stood, "seconds", 0.0)
 
 
 @pytest.fixture(scope="session", autouse=True)

@@ -167,7 +167,6 @@ def test_a_device_is_waited_for_beyond_the_deadline_which_is_later_by_the_wait(h
             held.kill()
             held.wait()
 
-    monkeypatch.setitem(waiting._stood, "seconds", 0.0)
     monkeypatch.setattr(waiting, "time", SimpleNamespace(monotonic=lambda: next(now) / 10, sleep=sleep))
     with ending_at(2.0):
         with hold_device(device(), "study", told.append):

@@ -5,7 +5,6 @@ from types import SimpleNamespace
 
 import pytest
 
-from autorecompute import waiting
 from stand_ins.timed import Clock, TimedBench
 from stand_ins.tuning import Tuning
 
@@ -39,7 +38,6 @@ def clock(monkeypatch):
     """The clock that every budget and every wait reads."""
     clock = Clock()
     monkeypatch.setattr("autorecompute.waiting.time.monotonic", clock.monotonic)
-    monkeypatch.setitem(waiting._stood, "seconds", 0.0)
     return clock
 
 

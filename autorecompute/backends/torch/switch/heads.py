@@ -11,7 +11,7 @@ from torch.optim.optimizer import register_optimizer_step_pre_hook
 
 from autorecompute.backends.torch.find.refusals import is_transformed
 from autorecompute.backends.torch.find.structure import is_named
-from autorecompute.backends.torch.switch.chunks import Autocast, Origin, Recipe, Term
+from autorecompute.backends.torch.switch.chunks import STEPS, Autocast, Origin, Recipe, Term
 from autorecompute.backends.torch.switch.logits import Logits
 
 if TYPE_CHECKING:
@@ -33,6 +33,7 @@ class Head:
 
     def __init__(self, path: str) -> None:
         self.path, self.made = path, 0
+        STEPS.begin()
         self._is_kept, self._called = False, list[Origin]()
 
     def count_made(self) -> None:
