@@ -29,14 +29,19 @@ def test_the_plans_of_a_study_are_those_recorded(make_workplace, request, study)
     )
     looked = place.finish(place.start(*command))
     assert looked.code == 0, looked.stderr
-    live = json.dumps(normalise(looked.answer), indent=1) + "\n"
+    live = written(normalise(looked.answer))
     golden = GOLDEN / f"{study}-ort{looked.answer['versions']['onnxruntime']}.json"
     if request.config.getoption("--record-golden"):
         golden.write_text(live)
     assert golden.exists(), f"{golden.name} was never recorded: make golden-plans"
-    recorded = golden.read_text()
+    recorded = written(json.loads(golden.read_text()))
     if live != recorded:
         pytest.fail(describe_difference(recorded, live, golden.name), pytrace=False)
+
+
+def written(answer):
+    """The text of an answer, whose keys have no order."""
+    return json.dumps(answer, indent=1, sort_keys=True) + "\n"
 
 
 def normalise(answer):
