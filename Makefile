@@ -61,7 +61,7 @@ CLIP = --size 24 --patch 2 --sequence 64 --layers 2 --hidden 64 --heads 2
 CLIP_LIMIT ?= $$($(VENV)/bin/python studies/limit.py --batch 64 --share 0.85 studies/clip_contrastive/train.py -- $(CLIP))
 BERT_LIMIT ?= $$($(VENV)/bin/python studies/limit.py studies/bert_mlm/train.py -- --ortmodule)
 
-# What a machine may forbid to keep, each of a thousand processes would compile again: transformers alone takes 12 s.
+# What a machine may forbid to keep, each of a thousand processes would compile again.
 unexport PYTHONDONTWRITEBYTECODE
 
 # Two test processes, each of which takes whole files, whose tests share what is slow to make. The slowest tests are told, so

@@ -12,7 +12,6 @@ from autorecompute.measurement import Measurement, Outcome
 from autorecompute.plans import Config
 from autorecompute.studies.checked import CheckLine, CheckReport, CheckVerdict
 from autorecompute.studies.problem import Problem, Sizes, compare
-from autorecompute.training_job import LONGEST
 from autorecompute.trials.job import Effort
 from autorecompute.trials.private import hold_device
 from autorecompute.units import format_bytes, format_count, format_rate, format_samples
@@ -205,8 +204,8 @@ class Checker:
         self._on_note(f"measuring batches of {bucket.length} tokens: {bucket.description}")
         if not self._bench.is_live:  # a process begins with its longest batch
             self._bench.measure(best.config, Effort(warmup=1, steps=1))
-        length = bucket.length + self._kept
-        found = self._bench.measure(bucket.config, Effort(warmup=2, steps=self._effort.steps, length=length))
+        effort = Effort(warmup=2, steps=self._effort.steps, length=bucket.length)
+        found = self._bench.measure(bucket.config, effort)
         if found.peak_bytes is None:
             fails = CheckVerdict.FAILS
             line = CheckLine(
@@ -243,12 +242,6 @@ class Checker:
             line = CheckLine(what="steps", stored="ok", here=str(outcome), verdict=CheckVerdict.FAILS, note=note)
             self._lines.append(line)
         return measurement
-
-    @property
-    def _kept(self) -> int:
-        """Return the tokens of each sample that the script keeps for its labels."""
-        given = self._result.versions.get(LONGEST, "")
-        return 1 if given == str((self._best.longest or 0) + 1) else 0
 
     @property
     def _stored_peak_bytes(self) -> int | None:

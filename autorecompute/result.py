@@ -211,7 +211,7 @@ class Result:
     reserve_bytes: Annotated[Bytes, "Room kept below the limit for what a process holds beyond its tensors."] = 0
     short_of_reserve: Annotated[tuple[str, ...], "Hashes of configs that held the limit, and left less room."] = ()
     rejected: Annotated[dict[str, Outcome], "Faults found in fitting configs, by hash."] = field(default_factory=dict)
-    unsplittable: Annotated[str, "Why a smaller batch trains to other weights; empty where none is known to."] = ""
+    is_over_batch: Annotated[bool, "Whether no smaller batch was compared, as its loss would be another one."] = False
     warnings: Annotated[tuple[str, ...], "What the script does that recompute does not bear."] = ()
     unconfirmed: Annotated[tuple[str, ...], "Reasons beside memory that kept fitting configs from being best."] = ()
     trials: Annotated[Number, "How many configs were measured."]
@@ -312,7 +312,7 @@ class Result:
 
     def _describe_rivals(self) -> str:
         if self.comparison is None:
-            if self.unsplittable:
+            if self.is_over_batch:
                 return "a smaller one trains to other weights"
             return "no smaller one fits without"
         if self._is_of_several:

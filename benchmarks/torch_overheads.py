@@ -4,7 +4,7 @@ Two models of transformers, like GPT-2 and like Llama. Each figure is this proce
 that a busy machine counts little, and ratios are of steps that are taken in turns, so that a slow minute counts for
 both:
 
-* the swap of one config for another, all presets in turn;
+* the swap of one config for another, all presets in turn, and the switch to the config of another length;
 * the detection before the first step, in steps and in seconds;
 * a step with nothing on, after all was on once, against a step of a model that nobody has looked at;
 * the rewriting of a block's graph with all operators on, without what is computed again: first without the masks of
@@ -35,11 +35,12 @@ from autorecompute.backends.torch.find.operators import MASK
 from autorecompute.backends.torch.forecast.records import CHECKPOINT, DROP
 from autorecompute.backends.torch.switch.applying import Tuned
 from autorecompute.backends.torch.switch.intercepting import around_of, put_around, release
-from autorecompute.plans import Choice
+from autorecompute.backends.torch.switch.lengths import ByLength
+from autorecompute.plans import Choice, Lengths
 from autorecompute.tuning.intervals import interval
 
 BATCH, LENGTH, LAYERS, WIDTH, VOCABULARY = 8, 128, 6, 256, 4000
-SWAP_GOAL, DETECTION_STEPS_GOAL, DETECTION_GOAL = 0.005, 3.0, 5.0
+SWAP_GOAL, SWITCH_GOAL, DETECTION_STEPS_GOAL, DETECTION_GOAL = 0.005, 0.0001, 3.0, 5.0
 OFF_GOAL, BLOCK_GOAL, CHECK_GOAL = 0.005, 0.0003, 0.005
 MISS = 0.005
 """Chance that an interval lies above what it is about, and the same again below."""
@@ -150,6 +151,23 @@ def swap(board, presets, rounds):
     return seconds
 
 
+def switch(training, board, presets, rounds):
+    """Seconds of each switch that the length of a batch asks for, all presets in turn, once their wrappers are made."""
+    ends = tuple(LENGTH * (place + 1) // len(presets) for place in range(len(presets)))
+    lengths = Lengths(batch=BATCH, ends=ends, configs=tuple(presets))
+    board.by_length = ByLength(training.model, board, lengths)
+    by_length = {end: {name: tensor[:, :end] for name, tensor in training.batch.items()} for end in ends}
+    seconds = []
+    for number, end in enumerate(itertools.islice(itertools.cycle(ends), (rounds + 1) * len(ends))):
+        began = time.process_time()
+        board.by_length._switches(training.model, (), by_length[end])
+        if number >= len(ends):
+            seconds.append(time.process_time() - began)
+    board.by_length = None
+    board.set([])
+    return seconds
+
+
 def off(plain, looked_at, rounds):
     """The ratio of a step with nothing on to one of an untouched model, in pairs of random order."""
     order = random.Random(0)
@@ -217,6 +235,8 @@ def measure(name, make, width, rounds):
     report("detection", seconds, DETECTION_GOAL, "{:.1f} s".format)
     presets = list(space.presets.values())
     report("swap, median", statistics.median(swap(tuned.board, presets, rounds)), SWAP_GOAL, milliseconds)
+    switched = switch(looked_at, tuned.board, presets, rounds)
+    report("switch to the config of another length, median", statistics.median(switched), SWITCH_GOAL, milliseconds)
     ratios = off(plain, looked_at, rounds)
     found = interval(ratios, MISS)
     report("nothing on, beside a plain step", found.middle - 1, OFF_GOAL, "{:+.2%}".format)

@@ -33,7 +33,7 @@ class Effort:
         profiles: True if the last step is profiled, which takes time of its own.
         batch: Samples a forward instead of the target batch, on a bench that can change it.
         looks_at_loss: True if it is to be told whether the loss is one of the whole batch.
-        length: Tokens of a sample instead of the longest.
+        length: Tokens of a sample that models receive, instead of the longest.
     """
 
     warmup: int = 2

@@ -545,7 +545,7 @@ def compose(  # noqa: PLR0913, PLR0917  (all that an answer is made of)
         reserve_bytes=context.problem.limit_bytes - limit_bytes,
         short_of_reserve=tuple(dict.fromkeys(config.hash for config in short if config not in known)),
         rejected={entry.config.hash: entry.outcome for entry in rejections},
-        unsplittable=OVER_BATCH if unsplittable == OVER_BATCH else "",
+        is_over_batch=any(trial.measurement.is_over_batch for trial in trials),
         warnings=tuple(dict.fromkeys(warnings)),
         unconfirmed=(*wrong, *confirmer.failures.values()),
         trials=len(trials),

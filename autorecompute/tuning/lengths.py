@@ -70,10 +70,7 @@ class LengthTuner:
 
     def __init__(self, context: TuningContext, trials: Sequence[Trial], best: Best) -> None:
         self._context, self._trials, self._best = context, trials, best
-        asked = context.job.longest or 0
-        self.longest = context.dims.get(SEQUENCE, asked)
-        # A script may keep the last token of each sample for its labels.
-        self._kept = 1 if asked - self.longest == 1 else 0
+        self.longest = context.dims[SEQUENCE]
         self.why_not: list[str] = []
 
     def measure(self) -> tuple[Bucket, ...]:
@@ -161,7 +158,7 @@ class LengthTuner:
         context, bench, best = self._context, self._context.bench, self._best
         description = context.detection.space.describe(config)
         context.note(f"measuring batches of {length} tokens: {description}")
-        effort = replace(context.settings.effort, length=length + self._kept)
+        effort = replace(context.settings.effort, length=length)
         if not bench.is_live:  # a process begins with its longest batch
             bench.measure(best.config, Effort(warmup=1, steps=1))
         with context.budget.timing(Task.TRIAL):

@@ -210,7 +210,7 @@ class Agent:
         finally:
             self._first_check = None  # it holds the batch
         self._change_batch(order)
-        self._is_shorter(order, None)
+        self._change_length(order)
         # The first step of a process also builds the optimizer's state: it warms up beyond what was ordered.
         self._window = self._open(Order(config=order.config, warmup=order.warmup + 1, steps=order.steps))
         self._follows_samples = order.looks_at_loss and self.backend.follow_samples()
@@ -460,19 +460,22 @@ class Agent:
         before = self.target_batch
         if not self._change_batch(order):
             self._answer(Measurement(outcome=Outcome.WRONG_BATCH, message=script.NO_OTHER_BATCH))
-        elif self._is_shorter(order, before):
+            return
+        is_shorter = self._change_length(order)
+        has_fewer = before is not None and self.target_batch is not None and self.target_batch < before
+        if is_shorter or has_fewer:
             # What was drawn before the change still comes, and fits under the config that is on.
             self._awaited = order
         else:
             self._begin(order)
 
-    def _is_shorter(self, order: Order, before: int | None) -> bool:
-        """Have batches of the order's length served; tell whether these, or their samples, are fewer than before."""
-        length, self._length = self._length, order.length or self._length
-        if self._length is not None and self._length != length:
-            self.backend.give_length(self._length)
-        fewer = before is not None and self.target_batch is not None and self.target_batch < before
-        return fewer or (length is not None and self._length is not None and self._length < length)
+    def _change_length(self, order: Order) -> bool:
+        """Have models receive batches of the order's length, from the next one on; tell whether they are shorter."""
+        before, self._length = self._length, order.length or self._length
+        if self._length is None or self._length == before:
+            return False
+        self.backend.give_length(self._length)
+        return before is not None and self._length < before
 
     def _begin(self, order: Order) -> Window:
         assert self._meter is not None, "an order to measure comes after a detection"

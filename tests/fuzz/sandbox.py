@@ -187,6 +187,7 @@ _FORBIDDEN |= {"socket.connect", "socket.getaddrinfo", "pickle.find_class", "url
 def _watching(place):
     """Notes and prevents meanwhile what no command may do; gives the list of what it tries."""
     if not _WATCH.is_hooked:
+        sys.dont_write_bytecode = True  # a verb's module is imported, and compiled, as it is first run
         sys.addaudithook(_WATCH.hear)
         _WATCH.is_hooked = True
     _WATCH.allowed = tuple(f"{place}/{name}/" for name in (WORK, "tmp", "home"))

@@ -289,7 +289,7 @@ def empty_database(tmp_path_factory):
 
 @pytest.fixture(autouse=True)
 def _clock_that_never_stood(monkeypatch):
-    """What one test has waited for a device makes no deadline of another one later."""
+    """Keep waits for a device in one test from making the deadlines of another one later."""
     monkeypatch.setitem(waiting._stood, "seconds", 0.0)
 
 

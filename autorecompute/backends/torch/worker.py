@@ -46,7 +46,7 @@ from autorecompute.backends.torch.forecast.plans_file import requested
 from autorecompute.backends.torch.forecast.records import COMPILED, FROZEN, StepsAtLength, TorchDetection, describe_own
 from autorecompute.backends.torch.switch import applying
 from autorecompute.backends.torch.switch.applying import Roots, Tuned, to_alike
-from autorecompute.backends.torch.switch.lengths import GivenLength, at_length, call_with_gradients
+from autorecompute.backends.torch.switch.lengths import GivenLength, at_length, call_with_gradients, lengths_of
 from autorecompute.errors import ScriptError, first_line
 from autorecompute.measurement import UNCOMPARED
 from autorecompute.meters.host import HostMeter
@@ -236,7 +236,7 @@ class TorchBackend(WorkerBackend):
         return True
 
     def give_length(self, length: int) -> None:
-        """Have every DataLoader serve batches of this length, in tokens, from the next one on."""
+        """Have models receive batches of this length, in tokens, from the next one on."""
         assert self._given is not None, "lengths are given where the longest is"
         self._given.length = length
 
@@ -481,12 +481,12 @@ class TorchBackend(WorkerBackend):
 
     def _has_one_length(self, args: Sequence[Any], kwargs: Mapping[str, Any], batch: int) -> bool:
         """Tell whether the length of a call says what a step takes, and nobody waits for one that makes it again."""
-        tensors = list(tensors_in((args, kwargs)))
-        sizes = {tensor.shape[1] for tensor in tensors if tensor.dim() in {2, 3} and tensor.shape[0] == batch}
-        if len(sizes) > 1:
-            self._told += (f"tensors of {' and '.join(map(str, sorted(sizes)))} tokens: one config is for all lengths",)
+        lengths = lengths_of(tensors_in((args, kwargs)), batch)
+        if len(lengths) > 1:
+            of_each = " and ".join(map(str, sorted(lengths)))
+            self._told += (f"tensors of {of_each} tokens: one config is for all lengths",)
         # Of several calls each may have another length; a rank may recompute a collective that others do not.
-        return len(sizes) == 1 and self._calls == 1 and not _read_ranks()
+        return len(lengths) == 1 and self._calls == 1 and not _read_ranks()
 
     def _require_length(self, longest: int, args: Sequence[Any], kwargs: Mapping[str, Any]) -> None:
         """Note where the model receives another length than its DataLoader served.
@@ -500,7 +500,9 @@ class TorchBackend(WorkerBackend):
             raise ScriptError(NO_LOADER.format(longest=longest))
         if size is None or not self._given.has_length:
             raise ScriptError(NO_LENGTH.format(longest=longest))
-        if size not in {longest, longest - 1}:  # a script may keep the last token for its labels
+        if size in {longest, longest - 1}:  # a script may keep the last token for its labels
+            self._given.length, self._given.kept = size, longest - size
+        else:
             self._told += (f"the model receives {size} tokens of batches of {longest}: the script cuts them",)
 
     def _no_fakes(self, root: Module) -> str:

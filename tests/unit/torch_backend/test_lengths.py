@@ -14,7 +14,7 @@ from autorecompute.backends.torch.find.identity import name_of
 from autorecompute.backends.torch.forecast.plans_file import PlansFile, read_plans_file
 from autorecompute.backends.torch.switch.applying import apply_now
 from autorecompute.backends.torch.switch.intercepting import around_of
-from autorecompute.backends.torch.switch.lengths import GivenLength, at_length, length_of
+from autorecompute.backends.torch.switch.lengths import GivenLength, at_length, lengths_of
 from autorecompute.errors import UsageError
 from autorecompute.plans import Config, Lengths
 from tiny_models import make
@@ -202,7 +202,8 @@ def test_a_loss_that_is_kept_holds_nothing_up_where_nothing_is_made_again_in_it(
 
 def test_targets_that_are_longer_than_the_inputs_decide(gpt2):
     tuned = tuned_for(gpt2)
-    assert length_of([torch.zeros(4, 3), torch.zeros(4, 12), torch.zeros(9, 40), torch.zeros(4, 3, 50, 50)], 4) == 12
+    given = [torch.zeros(4, 3), torch.zeros(4, 12), torch.zeros(9, 40), torch.zeros(4, 3, 50, 50)]
+    assert lengths_of(given, 4) == {3, 12}
     config = tuned.board.by_length._config_for((torch.zeros(4, 3), torch.zeros(4, 12)), {})
     assert config == BLOCKS
 

@@ -12,7 +12,7 @@ from autorecompute.backends.torch.fake.steps import Script
 from autorecompute.backends.torch.find.detection import detect
 from autorecompute.backends.torch.find.identity import digest_of, name_of
 from autorecompute.backends.torch.forecast.records import OptionStep, Part, Steps
-from autorecompute.backends.torch.switch import chunks, heads, switchboard
+from autorecompute.backends.torch.switch import chunks, heads
 from autorecompute.codec import UnreadableError
 from autorecompute.memory import Phase
 from autorecompute.plans import Choice, Config
@@ -343,7 +343,7 @@ def test_gradients_that_a_head_in_chunks_computes_in_the_forward_pass_belong_to_
 
 def test_chunks_are_switched_on_in_a_hook_of_an_optimizer(monkeypatch):
     """A search gives its next order there, and torch lets no hook register another one."""
-    for module in (chunks, heads, switchboard):
+    for module in (chunks, heads):
         monkeypatch.setattr(module, "STEPS", chunks._Steps())
     model = WithHead(nn.Linear(32, 32), nn.Linear(32, 700))
     found = detect(model, (torch.randn(600, 32),), {})

@@ -35,20 +35,21 @@ class GivenLength:
     """Has every DataLoader of the process serve batches of one length, cut or continued.
 
     Attributes:
-        length: The length of the batches that are served from now on.
+        length: The tokens that models receive of batches that are served from now on.
+        kept: The tokens beyond them that the script keeps of each sample for its labels.
         has_served: True once a batch was served.
         has_length: True once it was one that has a length.
     """
 
     def __init__(self, length: int) -> None:
-        self.length, self.has_served, self.has_length = length, False, False
+        self.length, self.kept, self.has_served, self.has_length = length, 0, False, False
         serve = _BaseDataLoaderIter.__next__
 
         @functools.wraps(serve)
         def serve_at_length(iterator: Any) -> Any:
             batch = serve(iterator)
             values = _values_of(batch)
-            given = at_length(batch, observe_batch(values), self.length)
+            given = at_length(batch, observe_batch(values), self.length + self.kept)
             self.has_served, self.has_length = True, self.has_length or given is not None
             return batch if given is None else given
 
@@ -137,10 +138,10 @@ class _Open:
         self._all.discard(self)
 
 
-def length_of(tensors: Iterable[Tensor], samples: int) -> int | None:
-    """Return the tokens of the longest sequence among the tensors of a call; ``None`` where none has any."""
+def lengths_of(tensors: Iterable[Tensor], samples: int) -> set[int]:
+    """Return the lengths, in tokens, of the sequences among the tensors of a call; empty where there are none."""
     shapes = [tuple(tensor.shape) for tensor in tensors]
-    return max((shape[1] for shape in shapes if ROWS <= len(shape) < MASK and shape[0] == samples), default=None)
+    return {shape[1] for shape in shapes if ROWS <= len(shape) < MASK and shape[0] == samples}
 
 
 class _Nothing:
@@ -221,7 +222,7 @@ class ByLength:
 
     def _config_for(self, args: Sequence[Any], kwargs: Mapping[str, Any]) -> Config:
         batch, longest = observe_batch([*args, *kwargs.values()]), self._lengths.longest
-        length = length_of(tensors_in((args, kwargs)), batch) or longest
+        length = max(lengths_of(tensors_in((args, kwargs)), batch), default=longest)
         if length > longest:
             self._tell(f"batches are longer than the {longest} tokens that were tuned: their peaks are not known")
         elif batch > self._lengths.batch:

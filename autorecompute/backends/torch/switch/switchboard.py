@@ -14,7 +14,6 @@ from autorecompute.backends.torch.check.recompute_check import RecomputeCheck
 from autorecompute.backends.torch.find.structure import is_within
 from autorecompute.backends.torch.forecast.records import CHUNK, DROP, EVERY_2ND, KEEP_MATMUL
 from autorecompute.backends.torch.switch.checkpoints import MATMULS, Checkpoint, attention_checkpoint
-from autorecompute.backends.torch.switch.chunks import STEPS
 from autorecompute.backends.torch.switch.heads import Head
 from autorecompute.backends.torch.switch.intercepting import intercept_attention, plainly, put_around, release
 from autorecompute.plans import Choice
@@ -64,7 +63,7 @@ class Switchboard:
     ``programs`` are those of the units that have operators to drop.
 
     Attributes:
-        heads: Those whose logits were made in chunks so far, by their paths.
+        heads: Those whose logits can be made in chunks, by their paths.
         by_length: Runs around the model's own calls, outside of all that is switched; ``None`` for nothing.
     """
 
@@ -77,12 +76,12 @@ class Switchboard:
         # Whoever keeps the switches must not keep the model with them.
         self._modules = {path: weakref.ref(model.get_submodule(path)) for path in sorted(paths)}
         self._checkpoints: dict[tuple[str, str], Checkpoint] = {}
-        self.heads: dict[str, Head] = {}
         self.by_length: Around | None = None
         self._is_trying = False
         self._kept: dict[frozenset[Choice], tuple[frozenset[Effect], dict[str, list[Around]]]] = {}
-        if any(CHUNK in site.options for site in self.sites.values()):
-            STEPS.begin()  # not at a switch: that may be in a hook of an optimizer, which takes no other hooks
+        # Heads register hooks of optimizers. A switch cannot: it may be in such a hook.
+        headed = [site for site in self.sites.values() if CHUNK in site.options]
+        self.heads = {path: Head(path) for site in headed for path in site.occurrences}
         self.check = RecomputeCheck(model)
         self._chains: dict[str, list[Around]] = {}  # what is around each module
         self.choices: frozenset[Choice] = frozenset()
@@ -194,7 +193,7 @@ class Switchboard:
             if effect.option == DROP:
                 dropped[effect.path].add(effect.site)
             elif effect.option == CHUNK:
-                inner[effect.path].append(self._head(effect.path))
+                inner[effect.path].append(self.heads[effect.path])
             elif self.sites[effect.site].attention:
                 inner[effect.path].append(attention_checkpoint(self.check.watch(effect.site, effect.path)))
             else:
@@ -204,11 +203,6 @@ class Switchboard:
             for path, sites in dropped.items()
         }
         return {path: [*([outer[path]] if path in outer else []), *inner[path]] for path in {*outer, *inner}}
-
-    def _head(self, path: str) -> Head:
-        if path not in self.heads:
-            self.heads[path] = Head(path)
-        return self.heads[path]
 
     def _checkpoint(self, effect: Effect) -> Checkpoint:
         key = (effect.path, effect.option)
