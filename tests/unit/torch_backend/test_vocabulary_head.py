@@ -566,7 +566,7 @@ def test_a_forecast_is_what_a_step_has_alive():
     model = WithLoss()
     found = detect(model, (X, Y), {})
     board = found.switchboard(model)
-    steps = FakeSteps(model, (), Script((X, Y), {}), found.values)
+    steps, beyond = FakeSteps(model, (), Script((X, Y), {}), found.values), []
     for choices in ([], [CHUNKS]):
         forecast = steps.run(board, choices)
         board.set(choices)
@@ -575,6 +575,10 @@ def test_a_forecast_is_what_a_step_has_alive():
             loss.backward()
             model.zero_grad()
         assert forecast.peak - forecast.base == live.peak - live.base
+        beyond.append(live.peak - live.base)
+    logits_bytes = len(X) * WORDS * 4
+    assert beyond[0] > 2 * logits_bytes
+    assert beyond[1] < beyond[0] - logits_bytes
 
 
 def test_the_norm_before_the_head_is_kept_beside_chunks():
