@@ -560,6 +560,7 @@ def test_gradients_are_compared_within_the_tolerance_of_their_type():
     check = check_gradients(model, board, [CHUNKS], (X, Y), {})
     assert check.agrees
     assert 0 < check.worst < 1e-5
+    assert not any(head.made for head in board.heads.values())  # it looked at the logits itself
 
 
 def test_a_forecast_is_what_a_step_has_alive():

@@ -29,15 +29,18 @@ class Head:
 
     Attributes:
         made: Number of calls whose logits were made all the same, as something else than a loss looked at them.
+        is_tried: True while this package runs the model for itself: what it looks at is not counted.
     """
 
     def __init__(self, path: str) -> None:
-        self.path, self.made = path, 0
+        self.path, self.made, self.is_tried = path, 0, False
         STEPS.begin()
         self._is_kept, self._called = False, list[Origin]()
 
     def count_made(self) -> None:
         """Note that the logits of a call are made."""
+        if self.is_tried:
+            return
         self.made += 1
         if self.made == 1:
             _LOG.warning("the logits of %s are made, and take memory: something else than a loss uses them", self.path)

@@ -163,13 +163,19 @@ class Switchboard:
     @contextlib.contextmanager
     def trying(self) -> Iterator[None]:
         """Have inside what is set on, for runs that are no steps of the training, and behind it what was on before."""
-        before, was_trying, self._is_trying = self.choices, self._is_trying, True
+        before, was_trying = self.choices, self._is_trying
+        self._try(is_on=True)
         with self.check.paused():
             try:
                 yield
             finally:
-                self._is_trying = was_trying
+                self._try(is_on=was_trying)
                 self.set(before)
+
+    def _try(self, *, is_on: bool) -> None:
+        self._is_trying = is_on
+        for head in self.heads.values():
+            head.is_tried = is_on
 
     def _made(self, chosen: frozenset[Choice]) -> tuple[frozenset[Effect], dict[str, list[Around]]]:
         """Return the effects of choices, and the wrappers of each module.
