@@ -4,6 +4,7 @@ A Llama of transformers with two layers, at several widths, vocabularies and len
 
 * bytes alive at the peak of a step, without recompute, with all blocks checkpointed, and each with logits in chunks;
 * processor time of a step with chunks, as a share of one without, steps in turns;
+* both of TRL's fused head (``add_fused_lm_head``, which its ``SFTTrainer`` trains with), where TRL is installed;
 * the largest gradient difference;
 * the longest sequence whose forecast holds a limit, with all blocks checkpointed, with and without chunks.
 """
@@ -13,17 +14,27 @@ from __future__ import annotations
 import argparse
 import statistics
 import time
+from typing import TYPE_CHECKING
 
 import torch
 from transformers import LlamaConfig, LlamaForCausalLM
 
 from autorecompute.backends.torch.check.gradients import check_gradients
+from autorecompute.backends.torch.fake.live import LiveBytes, tensors_of
 from autorecompute.backends.torch.fake.steps import Script
 from autorecompute.backends.torch.fake.tensors import LargeTensorsAreFake
 from autorecompute.backends.torch.forecast.records import CHECKPOINT, CHUNK
 from autorecompute.backends.torch.switch.applying import Tuned
 from autorecompute.plans import Choice, Config
 from autorecompute.units import GIB, MIB
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+
+try:
+    from trl.trainer.utils import add_fused_lm_head
+except ImportError:
+    add_fused_lm_head = None
 
 SIZES = ((256, 32_000, 1024), (256, 128_256, 1024), (512, 151_936, 2048), (1024, 128_256, 2048))
 """Width, words and length."""
@@ -81,12 +92,51 @@ def longest(width: int, words: int, name: str) -> int:
     return length
 
 
-def seconds(model: LlamaForCausalLM, batch: dict[str, torch.Tensor]) -> float:
+def seconds(step: Callable[[], torch.Tensor], model: LlamaForCausalLM) -> float:
     """Return the processor time of one step."""
     began = time.process_time()
-    model(**batch).loss.backward()
+    step().backward()
     model.zero_grad()
     return time.process_time() - began
+
+
+def peak_bytes(step: Callable[[], torch.Tensor], model: LlamaForCausalLM, batch: dict[str, torch.Tensor]) -> int:
+    """Return the bytes alive at the peak of one step, the parameters and their gradients among them."""
+    with LiveBytes(tensors_of(model, (), (batch,))) as live:
+        step().backward()
+    model.zero_grad()
+    return live.peak
+
+
+def measure(width: int, words: int, length: int, rounds: int) -> str:
+    """Return a line of the peaks and times of one size."""
+    model, batch = make(width, words), batch_of(words, length)
+    tuned = Tuned.of(model, (), batch)
+    configs = configs_of(tuned)
+    steps: dict[str, tuple[Config, dict[str, bool]]] = {name: (config, {}) for name, config in configs.items()}
+    if add_fused_lm_head is not None:
+        add_fused_lm_head(model)
+        steps["TRL"] = Config(), {"fused_lm_head": True}
+    peaks, taken = {}, {name: [] for name in ("plain", "chunks", "TRL") if name in steps}
+    for turn in range(rounds + 1):
+        for name, (config, asked) in steps.items():
+            tuned.switch(config)
+
+            def step(asked: dict[str, bool] = asked) -> torch.Tensor:
+                loss: torch.Tensor = model(**batch, **asked).loss
+                return loss
+
+            if not turn:
+                peaks[name] = peak_bytes(step, model, batch)
+            elif name in taken:
+                taken[name].append(seconds(step, model))
+    tuned.switch(Config())
+    check = check_gradients(model, tuned.board, configs["chunks"].choices, (), batch)
+    plain = statistics.median(taken["plain"])
+    told = ", ".join(f"{name} {peak / MIB:.0f} MiB" for name, peak in peaks.items())
+    times = ", ".join(f"{name} {statistics.median(found) / plain:.2f}x" for name, found in taken.items())
+    size, rate = f"width {width}, {words} words, {length} tokens", f"{length / plain:.0f} tokens/s plain"
+    return f"{size}: {told}; {rate}, time {times}; gradients within {check.worst:.1e}"
 
 
 def main() -> None:
@@ -97,21 +147,7 @@ def main() -> None:
     args = parser.parse_args()
     torch.manual_seed(0)
     for width, words, length in SIZES[: args.sizes]:
-        model, batch = make(width, words), batch_of(words, length)
-        tuned = Tuned.of(model, (), batch)
-        configs = configs_of(tuned)
-        peaks = {name: live_bytes(tuned, batch, config) for name, config in configs.items()}
-        taken: dict[str, list[float]] = {"plain": [], "chunks": []}
-        for _ in range(args.rounds + 1):
-            for name, found in taken.items():
-                tuned.switch(configs[name])
-                found.append(seconds(model, batch))
-        tuned.switch(Config())
-        plain, chunks = (statistics.median(found[1:]) for found in taken.values())
-        check = check_gradients(model, tuned.board, configs["chunks"].choices, (), batch)
-        told = ", ".join(f"{name} {peak / MIB:.0f} MiB" for name, peak in peaks.items())
-        print(f"width {width}, {words} words, {length} tokens: {told}; {length / plain:.0f} tokens/s plain, ", end="")
-        print(f"{length / chunks:.0f} in chunks (time {chunks / plain:.2f}x); gradients within {check.worst:.1e}")
+        print(measure(width, words, length, args.rounds), flush=True)
     width, words, _ = SIZES[1]
     lengths = [longest(width, words, name) for name in ("blocks", "blocks and chunks")]
     print(f"longest sequence in 4 GiB, width {width}, {words} words: {lengths[0]}, in chunks {lengths[1]}")
