@@ -22,7 +22,7 @@ from autorecompute.trials.job import Effort, begins_too_large, known_loader
 from autorecompute.trials.private import WRITABLE, cache_variables, explained
 from autorecompute.trials.process import WorkerProcess
 from autorecompute.waiting import raise_if_over
-from autorecompute.worker.protocol import Check, Ended, Failed, Message, Order, Settings
+from autorecompute.worker.protocol import MIXED_LENGTHS, Check, Ended, Failed, Message, Order, Settings
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Mapping, Sequence
@@ -253,7 +253,7 @@ class Bench:
         """
         self.close()
         watch = effort.order(Config())
-        self.steps += effort.watched_steps
+        self.steps += effort.watched_steps + (len(MIXED_LENGTHS) if self._job.longest is not None else 0)
         message = self._start(environment, batch, watch)
         self.close()
         return mark_busy_host(message if isinstance(message, Measurement) else as_measurement(message))

@@ -170,6 +170,11 @@ class SearchRequest:
     is_exact: bool = False
 
 
+MIXED_LENGTHS = (0.75, 0.5, 0.875, 0.25, 0.625, 0.375, 0.9375, 0.125, 0.8125, 0.5625)
+"""Shares of the longest that a watched process trains with before it is timed: what an allocator keeps of tensors of
+one length may not serve those of another."""
+
+
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Settings:
     """Settings of a worker at its start, in the environment variable ``AUTORECOMPUTE_WORKER``.

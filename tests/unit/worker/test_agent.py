@@ -1,4 +1,5 @@
 import contextlib
+import math
 import os
 
 import pytest
@@ -7,7 +8,7 @@ from autorecompute.measurement import GradientCheck, Measurement, Outcome
 from autorecompute.plans import Config
 from autorecompute.training_job import Detection
 from autorecompute.worker.agent import Abandon, Agent
-from autorecompute.worker.protocol import Check, Order, Settings
+from autorecompute.worker.protocol import MIXED_LENGTHS, Check, Order, Settings
 from autorecompute.worker.script import BACKWARDS_WITHOUT_OPTIMIZER, STEPS_WITHOUT_SESSION
 from stand_ins.live import Live
 from stand_ins.training import ADVICE, CONFIG, FIRST, PROFILE, PROFILING, SECOND, TARGET
@@ -177,6 +178,23 @@ def test_a_watched_run_is_left_alone(make_training):
     training.agent.on_forward(TARGET, training.check)
     assert training.agent.on_session(lambda: pytest.fail("detecting costs memory")).is_none
     assert training.sent == []
+
+
+@pytest.mark.parametrize("compiles", [False, True])
+def test_a_watched_run_trains_with_mixed_lengths_before_its_timed_steps_unless_each_is_compiled(
+    make_training, compiles
+):
+    training, given = make_training(), []
+    training.give_length = given.append
+    training.take_compile_seconds = lambda: float(compiles and not given)
+    training.agent = Agent(training, training, Settings(target_batch=TARGET, watch=FIRST, longest=64))
+    training.begin()
+    with contextlib.suppress(SystemExit):
+        training.steps(3 * len(MIXED_LENGTHS))
+    mixed = [] if compiles else [math.ceil(64 * share) for share in MIXED_LENGTHS]
+    assert given == [*mixed, *[64] * (len(given) - len(mixed))]
+    measured = next(one for one in training.sent if isinstance(one, Measurement))
+    assert len(measured.step_seconds) == FIRST.steps
 
 
 @pytest.mark.parametrize("begins", [True, False])
