@@ -82,6 +82,7 @@ class Bucket:
     config: Annotated[Config, "What it recomputes."]
     description: Annotated[str, "The same in a few words."]
     peak_bytes: Annotated[PositiveBytes, "Peak of its trial at this length."]
+    samples_per_second: Annotated[Rate, "Throughput of its trial at this length."]
     speedup: Annotated[Ratio, "Throughput over that of the longest's config at this length."]
 
     @property
@@ -94,7 +95,7 @@ class Bucket:
         """Return the same in a line."""
         return (
             f"up to {self.length} tokens: {self.what}, {self.speedup:.2f}x the longest's config, "
-            f"peak {format_bytes(self.peak_bytes)} in its trial"
+            f"{self.length * self.samples_per_second:,.0f} tokens/s, peak {format_bytes(self.peak_bytes)} in its trial"
         )
 
 
@@ -144,7 +145,11 @@ class Best:
         """Return for which lengths of a batch which config is, a line each; none where one is for all."""
         if self.longest is None:
             return ()
-        return (*(bucket.sentence for bucket in self.buckets), f"up to {self.longest} tokens: {self.description}")
+        rate = f"{self.longest * self.samples_per_second:,.0f} tokens/s"
+        return (
+            *(bucket.sentence for bucket in self.buckets),
+            f"up to {self.longest} tokens: {self.description}, {rate}",
+        )
 
     @property
     def size(self) -> str:

@@ -180,8 +180,14 @@ class LengthTuner:
         if not seconds[0] or not seconds[1] or seconds[1] / seconds[0] < LEAST_SPEEDUP:
             context.note(f"{not_taken}: no faster than the config of the longest")
             return None
-        speedup = seconds[1] / seconds[0]
-        return Bucket(length=length, config=config, description=description, peak_bytes=peak_bytes, speedup=speedup)
+        return Bucket(
+            length=length,
+            config=config,
+            description=description,
+            peak_bytes=peak_bytes,
+            samples_per_second=context.problem.batch / seconds[0],
+            speedup=seconds[1] / seconds[0],
+        )
 
     @property
     def _room_bytes(self) -> int:

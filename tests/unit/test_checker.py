@@ -91,7 +91,14 @@ def test_a_config_that_holds_is_valid(others_share):
 )
 def test_the_configs_of_shorter_batches_are_checked_at_their_lengths(peak_bytes, verdict):
     shorter = Config(frozenset(list(make_stored()[1].best.config.choices)[:1]))
-    bucket = Bucket(length=64, config=shorter, description="one plan", peak_bytes=700 * MIB, speedup=1.1)
+    bucket = Bucket(
+        length=64,
+        config=shorter,
+        description="one plan",
+        peak_bytes=700 * MIB,
+        samples_per_second=9.0,
+        speedup=1.1,
+    )
 
     def measure(**figures):
         return build_measurement(**{**figures, "peak_bytes": peak_bytes if bench[-1] == shorter else 700 * MIB})

@@ -82,7 +82,7 @@ def test_every_loader_serves_the_length_from_its_next_batch_on(kind, give):
 
     sizes = [size_of(next(served))]
     given.length = 5
-    assert [*sizes, size_of(next(served)), given.has_length] == [11, 5, True]
+    assert [*sizes, size_of(next(served)), given.has_length, given.most] == [11, 5, True, 7]
 
 
 def test_a_loader_of_pictures_serves_them_as_they_are(give):

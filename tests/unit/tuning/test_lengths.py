@@ -164,8 +164,10 @@ def test_the_answer_says_what_trains_at_which_length(tune):
     _, _, best = tune()
     first, *_, last = best.sentences_of_lengths
     assert re.fullmatch(
-        r"up to 72 tokens: no recompute, 1\.\d\dx the longest's config, peak 550 MiB in its trial", first
+        r"up to 72 tokens: no recompute, 1\.\d\dx the longest's config, [\d,]+ tokens/s, peak 550 MiB in its trial",
+        first,
     )
-    assert last == f"up to {LONGEST} tokens: {best.description}"
+    assert last.startswith(f"up to {LONGEST} tokens: {best.description}, ")
+    assert best.buckets[0].samples_per_second > best.samples_per_second
     assert best.lengths.config_for(BATCH, 72).is_none
     assert best.lengths.config_for(BATCH, LONGEST) == best.lengths.config_for(BATCH + 1, 8) == best.config

@@ -37,19 +37,21 @@ class GivenLength:
     Attributes:
         length: The tokens that models receive of batches that are served from now on.
         kept: The tokens beyond them that the script keeps of each sample for its labels.
+        most: The tokens of the longest batch that the script itself has made.
         has_served: True once a batch was served.
         has_length: True once it was one that has a length.
     """
 
     def __init__(self, length: int) -> None:
-        self.length, self.kept, self.has_served, self.has_length = length, 0, False, False
+        self.length, self.kept, self.most, self.has_served, self.has_length = length, 0, 0, False, False
         serve = _BaseDataLoaderIter.__next__
 
         @functools.wraps(serve)
         def serve_at_length(iterator: Any) -> Any:
             batch = serve(iterator)
-            values = _values_of(batch)
-            given = at_length(batch, observe_batch(values), self.length + self.kept)
+            samples = observe_batch(_values_of(batch))
+            self.most = max(self.most, sizes_of(tensors_in(batch), samples).get(SEQUENCE, 0))
+            given = at_length(batch, samples, self.length + self.kept)
             self.has_served, self.has_length = True, self.has_length or given is not None
             return batch if given is None else given
 
