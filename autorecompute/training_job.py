@@ -21,6 +21,9 @@ ACCUMULATION_VARIABLE = "AUTORECOMPUTE_ACCUMULATION"
 PEAK_VARIABLE = "AUTORECOMPUTE_PEAK_BYTES"
 """Holds the peak that the config of a study had, for a training that ``run`` starts with it."""
 
+LIMIT_VARIABLE = "AUTORECOMPUTE_LIMIT_BYTES"
+"""Holds the limit of that study."""
+
 CHECKPOINTING = "checkpointing"
 """Under this name a detection's versions say what became of the checkpoints that the script makes itself, if any."""
 

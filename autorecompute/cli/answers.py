@@ -16,7 +16,7 @@ from autorecompute.result import VARIABLE as EVIDENCE_VARIABLE
 from autorecompute.startup import HOOKS_VARIABLE, prepend_to_python_path
 from autorecompute.studies import StudyFolder
 from autorecompute.studies.folder import PAGE, require_plain, write_atomically
-from autorecompute.training_job import ACCUMULATION_VARIABLE, BATCH_VARIABLE, PEAK_VARIABLE
+from autorecompute.training_job import ACCUMULATION_VARIABLE, BATCH_VARIABLE, LIMIT_VARIABLE, PEAK_VARIABLE
 from autorecompute.trials.job import ACCUMULATION, PLACEHOLDER, fill
 from autorecompute.trials.private import variables_of_known_code
 from autorecompute.units import format_bytes, printable
@@ -56,6 +56,7 @@ def run(args: argparse.Namespace) -> None:
         **rendered.variables,
         BATCH_VARIABLE: str(best.batch),
         PEAK_VARIABLE: str(best.peak_bytes),
+        LIMIT_VARIABLE: str(best.limit_bytes),
         **({} if best.accumulation is None else {ACCUMULATION_VARIABLE: str(best.accumulation)}),
         **variables_of_known_code(folder.path, os.environ),
         HOOKS_VARIABLE: registry.backend_of(result.versions).IMPORT_HOOK,

@@ -11,7 +11,7 @@ from pathlib import Path
 from autorecompute import result
 from autorecompute.backends.ortmodule.controller import CONFIG_VARIABLE, IMPORT_HOOK, KNOBS, LEVEL_VARIABLE
 from autorecompute.startup import HOOKS_VARIABLE
-from autorecompute.training_job import BATCH_VARIABLE, PEAK_VARIABLE
+from autorecompute.training_job import BATCH_VARIABLE, LIMIT_VARIABLE, PEAK_VARIABLE
 from fuzz.sandbox import WORK
 
 OUTCOMES = Path(__file__).parents[2] / "docs" / "outcomes.md"
@@ -148,7 +148,7 @@ def _is_ours(name, value):
         return bool(PLANS_FILE.fullmatch(value) or ROWS.fullmatch(value))
     if name == result.VARIABLE:
         return bool(re.fullmatch(rf".*/{WORK}/studies/[^/]+/{re.escape(result.NAME)}", value))
-    if name in (BATCH_VARIABLE, PEAK_VARIABLE):
+    if name in (BATCH_VARIABLE, LIMIT_VARIABLE, PEAK_VARIABLE):
         return value.isdecimal()
     of_knobs = [knob.variables[name] for knob in KNOBS if name in knob.variables]
     return value in {LEVEL_VARIABLE: ["1", "2"], HOOKS_VARIABLE: [IMPORT_HOOK]}.get(name, of_knobs)

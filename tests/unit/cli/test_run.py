@@ -14,7 +14,7 @@ from autorecompute.measurement import Outcome
 from autorecompute.plans import Config
 from autorecompute.result import VARIABLE, add_evidence, read_evidence
 from autorecompute.startup import FOLDER, HOOKS_VARIABLE
-from autorecompute.training_job import BATCH_VARIABLE, PEAK_VARIABLE
+from autorecompute.training_job import BATCH_VARIABLE, LIMIT_VARIABLE, PEAK_VARIABLE
 from autorecompute.units import format_bytes
 from fake_backend.controller import IMPORT_HOOK, MODE_VARIABLE, PLANS_VARIABLE, plans_text
 
@@ -84,7 +84,8 @@ def test_the_environment_arrives_and_what_is_replaced_in_it_is_told(ended, plans
     for words in (PLANS_VARIABLE, "/old.json", plans_file, HOOKS_VARIABLE):
         assert words in process.err
     assert BATCH_VARIABLE not in process.err
-    assert int(seen[PEAK_VARIABLE]) == make_result(CONFIG).best.peak_bytes
+    best = make_result(CONFIG).best
+    assert (int(seen[PEAK_VARIABLE]), int(seen[LIMIT_VARIABLE])) == (best.peak_bytes, best.limit_bytes)
 
 
 @pytest.mark.parametrize("config", [CONFIG, Config()])

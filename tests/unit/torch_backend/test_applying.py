@@ -3,6 +3,7 @@
 import copy
 import json
 import os
+import re
 import subprocess
 import sys
 import threading
@@ -19,7 +20,7 @@ from autorecompute.backends.torch.switch.intercepting import around_of
 from autorecompute.errors import UsageError
 from autorecompute.plans import Config
 from autorecompute.startup import HOOKS_VARIABLE, prepend_to_python_path
-from autorecompute.training_job import BATCH_VARIABLE, PEAK_VARIABLE
+from autorecompute.training_job import BATCH_VARIABLE, LIMIT_VARIABLE, PEAK_VARIABLE
 from tiny_models import differences, make
 
 PLANS = Config.parse(["transformer.h.*:checkpoint:1", "transformer.h.*.mlp.act/mul:drop"])
@@ -146,6 +147,7 @@ def test_the_first_module_that_trains_and_its_twin_follow_the_environment(file_o
 
 
 PEAK_IS_TOLD = "the peak of this training was"
+ABOVE_THE_LIMIT = f"{PEAK_IS_TOLD} [^,]+, above the limit of 1 MiB"
 TRAINING = """
 import os
 import sys
@@ -167,7 +169,7 @@ def assert_told(stderr, told):
     lines = stderr.splitlines()
     assert len(lines) == len(told)
     for line, words in zip(lines, told, strict=True):
-        assert line.startswith(f"autorecompute: {words}")
+        assert re.match(f"autorecompute: {words}", line)
     assert all(line.endswith(", and 3.00 GiB in its study") for line in lines[len(told) - 1 :])
 
 
@@ -187,8 +189,13 @@ def test_a_training_is_held_against_its_study(tmp_path, file_of):
 
 @pytest.mark.parametrize(
     ("batch", "variables", "told"),
-    [(512, {}, [PEAK_IS_TOLD]), (256, {"RANK": "1"}, []), (256, {PEAK_VARIABLE: ""}, [])],
-    ids=["the same batch", "another rank", "a study without a peak"],
+    [
+        (512, {LIMIT_VARIABLE: str(2**60)}, [PEAK_IS_TOLD]),
+        (512, {LIMIT_VARIABLE: str(2**20)}, [ABOVE_THE_LIMIT]),
+        (256, {"RANK": "1"}, []),
+        (256, {PEAK_VARIABLE: ""}, []),
+    ],
+    ids=["the same batch", "above the limit", "another rank", "a study without a peak"],
 )
 def test_only_what_differs_is_told_once(monkeypatch, capsys, batch, variables, told):
     for name, value in {BATCH_VARIABLE: "512", PEAK_VARIABLE: str(3 * 2**30), **variables}.items():

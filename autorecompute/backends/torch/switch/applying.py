@@ -34,7 +34,7 @@ from autorecompute.backends.torch.switch.lengths import ByLength
 from autorecompute.backends.torch.switch.rewriting import Rewrite
 from autorecompute.errors import UsageError
 from autorecompute.meters.host import peak_of_process
-from autorecompute.training_job import BATCH_VARIABLE, PEAK_VARIABLE
+from autorecompute.training_job import BATCH_VARIABLE, LIMIT_VARIABLE, PEAK_VARIABLE
 from autorecompute.units import format_bytes
 
 if TYPE_CHECKING:
@@ -433,7 +433,7 @@ def follow_environment() -> None:
 
 def hold_against_study(batch: int) -> None:
     """Tell where a training that ``run`` started has another batch than its study, and in the end its own peak."""
-    tuned, peak = os.environ.get(BATCH_VARIABLE, ""), os.environ.get(PEAK_VARIABLE, "")
+    tuned, peak, limit = (os.environ.get(name, "") for name in (BATCH_VARIABLE, PEAK_VARIABLE, LIMIT_VARIABLE))
     if os.environ.get("RANK", "0") != "0" or not (tuned.isdecimal() and peak.isdecimal()):
         return
     if batch != int(tuned):
@@ -444,7 +444,8 @@ def hold_against_study(batch: int) -> None:
     def tell_peak() -> None:
         if os.getpid() == process:  # and not one that was forked
             own = torch.cuda.max_memory_reserved() if torch.cuda.is_initialized() else peak_of_process()
-            _say(f"the peak of this training was {format_bytes(own)}, and {format_bytes(int(peak))} in its study")
+            over = f", above the limit of {format_bytes(int(limit))}" if limit.isdecimal() and own > int(limit) else ""
+            _say(f"the peak of this training was {format_bytes(own)}{over}, and {format_bytes(int(peak))} in its study")
 
     atexit.register(tell_peak)
 
