@@ -6,7 +6,6 @@ CHUNK_SOURCE = '''
 import functools
 
 import torch
-from torch.autograd.function import once_differentiable
 from torch.nn.functional import cross_entropy, linear
 from torch.utils._pytree import tree_map_only
 
@@ -85,8 +84,8 @@ class _Head(torch.autograd.Function):
         return cls.apply(dtype, *parts)
 
     @staticmethod
-    @once_differentiable
     def backward(ctx, gradient):
+        _require_once()
         hidden, weight, bias = ctx.saved_tensors
         change = gradient.flatten(0, -2).to(hidden.dtype)
         of_bias = None if bias is None else change.sum(0)
@@ -101,7 +100,7 @@ def _cross_entropy(logits, target, ignore_index=-100, reduction="mean", label_sm
     if reduction == "none":
         return losses
     total = losses.sum(dtype=torch.promote_types(dtype, torch.float32))
-    return (total / (target != ignore_index).sum() if reduction == "mean" else total).to(dtype)
+    return (total / (target.long() != ignore_index).sum() if reduction == "mean" else total).to(dtype)
 
 
 class _Losses(torch.autograd.Function):
@@ -113,8 +112,8 @@ class _Losses(torch.autograd.Function):
         return torch.cat([losses_of(linear(hidden[at], weight, bias), at) for at in _chunks(hidden)])
 
     @staticmethod
-    @once_differentiable
     def backward(ctx, gradient):
+        _require_once()
         hidden, weight, bias = ctx.saved_tensors
         # A sum over chunks in 16 bits loses what is small.
         wide = torch.promote_types(hidden.dtype, torch.float32)
@@ -132,6 +131,11 @@ class _Losses(torch.autograd.Function):
             if bias is not None:
                 found[2] += change.sum(0)
         return None, *(None if one is None else one.to(hidden.dtype) for one in found)
+
+
+def _require_once():
+    if torch.is_grad_enabled():
+        raise RuntimeError("gradients of gradients (create_graph=True) need autorecompute.apply(model)")
 
 
 def _chunks(hidden):

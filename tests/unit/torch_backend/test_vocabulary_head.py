@@ -121,6 +121,7 @@ LOSSES = {
         flat_loss(one, other) for one, other in zip(logits.chunk(4, dim=1), Y_OF_WORDS.chunk(4, 1), strict=True)
     ),
     "focal": focal,
+    "labels in bytes": lambda logits: flat_loss(logits, Y_OF_WORDS.byte(), ignore_index=10 - 256),
 }
 
 
@@ -141,6 +142,12 @@ def written(logits, where=Ellipsis):
 
 def through_a_view(logits):
     logits.view(-1, WORDS)[:, 0] = -5.0
+    return flat_loss(logits)
+
+
+def seen_in_inference(logits):
+    with torch.inference_mode():
+        logits.detach().topk(3)
     return flat_loss(logits)
 
 
@@ -204,6 +211,7 @@ OTHERS = {
     "their own gradient": gradient_of_logits,
     "without gradients": without_gradients,
     "written as data": written_as_data,
+    "seen in inference mode": seen_in_inference,
     "written by an option": written_by_an_option,
     "soft labels": lambda logits: functional.cross_entropy(
         logits.view(-1, WORDS), WEIGHT.softmax(0).expand(400, WORDS)
@@ -253,6 +261,13 @@ def test_a_loss_is_the_same_and_no_logits_are_made(model, way):
     assert made == 0
 
 
+@pytest.mark.filterwarnings("ignore:The .grad attribute")  # the compiler asks for it
+def test_a_loss_may_be_compiled(model):
+    plain, chunked, made = both(model, torch.compile(flat_loss, backend="eager"))
+    assert_close(plain, chunked)
+    assert made == 0
+
+
 @pytest.mark.parametrize("way", OTHERS)
 def test_what_is_no_loss_of_rows_gets_the_logits(model, way):
     plain, chunked, made = both(model, OTHERS[way])
@@ -286,6 +301,20 @@ def test_second_derivatives_are_the_same(model):
 
     plain, chunked, _ = both(model, loss_of)
     assert_close(plain, chunked, 1e-5)
+
+
+@pytest.mark.parametrize("made", [False, True])
+def test_a_head_is_trained_as_it_was_when_it_was_called(model, made):
+    def frozen_between(logits):
+        if made:
+            logits.sum()
+        model.head.requires_grad_(False)
+        loss = flat_loss(logits)
+        model.head.requires_grad_(True)
+        return loss
+
+    plain, chunked, _ = both(model, frozen_between)
+    assert_close(plain, chunked)
 
 
 def test_a_loss_may_be_scaled_and_its_graph_kept(model):
@@ -497,6 +526,12 @@ def test_the_source_that_is_given_out_adds_chunks_up_in_more_than_16_bits(model)
         exact = gradient if exact is None else exact
         errors.append(float((gradient - exact).norm() / exact.norm()))
     assert errors[2] < 1.5 * errors[1], errors
+
+
+def test_the_source_that_is_given_out_refuses_gradients_of_gradients(model):
+    emitted()(model)
+    with pytest.raises(RuntimeError, match="create_graph=True"):
+        torch.autograd.grad(flat_loss(model(X)), model.head.weight, create_graph=True)
 
 
 @pytest.mark.parametrize("way", ["hooked", "written as data", "written", "written through a view", "divided in place"])

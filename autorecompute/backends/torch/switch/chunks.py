@@ -151,6 +151,7 @@ class Origin:
         made: Called once when the logits of this call are made; ``None`` after that.
         late: Called when they are looked at after the optimizer has changed the weight: they are those of the new one.
         steps: The weights and biases, with the steps that optimizers had made then.
+        needs: The same with whether each was trained then.
         left: References to all ``Logits`` that were derived of this call, which keep none.
         is_in_chunks: Whether a loss was computed in chunks, whose gradient passes the logits by.
     """
@@ -161,6 +162,7 @@ class Origin:
     made: Callable[[], None] | None
     late: Callable[[], None]
     steps: list[tuple[Tensor, tuple[bool, int]]]
+    needs: list[tuple[Tensor, bool]]
     left: list[Callable[[], Any]] = dataclasses.field(default_factory=list)
     is_in_chunks: bool = False
 
@@ -169,7 +171,8 @@ class Origin:
         """Note a call of which these are the terms."""
         weights = [one for term in terms for one in (term.weight, term.bias) if one is not None]
         steps = [(one, STEPS.behind(one)) for one in weights]
-        return cls(path, counted(term.hidden for term in terms), counted(weights), made, late, steps)
+        needs = [(one, one.requires_grad) for one in weights]
+        return cls(path, counted(term.hidden for term in terms), counted(weights), made, late, steps, needs)
 
     def keep(self, optimizer: Optimizer) -> bool:
         """Make all logits of this call that are left, for who looks at them behind a step of this optimizer.
@@ -187,6 +190,11 @@ class Origin:
     def has_other_weight(self) -> bool:
         """Tell whether the weight was written into: plain PyTorch refuses to go back through it."""
         return _have_changed(self.weights)
+
+    @property
+    def has_other_needs(self) -> bool:
+        """Tell whether a weight was frozen or thawed since: plain PyTorch goes back as it was in the call."""
+        return any(one.requires_grad != then for one, then in self.needs)
 
     @property
     def is_late(self) -> bool:
@@ -215,8 +223,8 @@ class Origin:
     def beside(self, other: Origin) -> Origin:
         """Return the origin of a sum of both."""
         inputs, weights = [*self.inputs, *other.inputs], [*self.weights, *other.weights]
-        steps = [*self.steps, *other.steps]
-        return Origin(self.path, inputs, weights, self.made or other.made, self.late, steps, self.left)
+        steps, needs = [*self.steps, *other.steps], [*self.needs, *other.needs]
+        return Origin(self.path, inputs, weights, self.made or other.made, self.late, steps, needs, self.left)
 
 
 def counted(tensors: Iterable[Tensor]) -> list[tuple[Tensor, int]]:

@@ -12,7 +12,7 @@ from torch.optim.optimizer import register_optimizer_step_pre_hook
 from autorecompute.backends.torch.find.refusals import is_transformed
 from autorecompute.backends.torch.find.structure import is_named
 from autorecompute.backends.torch.switch.chunks import STEPS, Autocast, Origin, Recipe, Term
-from autorecompute.backends.torch.switch.logits import Logits
+from autorecompute.backends.torch.switch.logits import Logits, hide_from_compiler
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -35,6 +35,7 @@ class Head:
     def __init__(self, path: str) -> None:
         self.path, self.made, self.is_tried = path, 0, False
         STEPS.begin()
+        hide_from_compiler()
         self._is_kept, self._called = False, list[Origin]()
 
     def count_made(self) -> None:

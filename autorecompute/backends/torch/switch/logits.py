@@ -13,7 +13,7 @@ import functools
 import math
 import weakref
 from numbers import Number
-from typing import TYPE_CHECKING, Any, Self
+from typing import TYPE_CHECKING, Any, ClassVar, Self
 
 import torch
 from torch import Tensor
@@ -64,6 +64,7 @@ class Logits(Tensor):  # type: ignore[misc]
     _views: list[tuple[weakref.ref[Logits], Callable[[Tensor], Tensor]]]
     _node: Any
     _node_of_values: Any
+    answer: ClassVar[Callable[..., Any]]
 
     @staticmethod
     def of(  # noqa: PLR0913, PLR0917  (all that makes them)
@@ -139,7 +140,8 @@ class Logits(Tensor):  # type: ignore[misc]
         if self._values is None:
             self.make()
         elif self._node_of_values is not self._node_of_now:  # a function of the script's own has written into them
-            self._values, self._node_of_values = _Numbers.apply(self), self._node_of_now
+            with torch.inference_mode(mode=False):
+                self._values, self._node_of_values = _Numbers.apply(self), self._node_of_now
         assert self._values is not None, "they were made"
         return self._values
 
@@ -152,14 +154,16 @@ class Logits(Tensor):  # type: ignore[misc]
             root.make()
             return
         self.origin.note_made()
-        if self._is_anothers:
-            self._take(_Numbers.apply(self))
-        elif not self.requires_grad:
-            self._take(self.numbers())
-        else:
-            with torch.enable_grad(), beside_checkpoints():
-                # Through what it was made of PyTorch refuses to go back where that was written into.
-                self._take(_Numbers.apply(self) if self.origin.has_other_weight else self._product())
+        with torch.inference_mode(mode=False):  # a loss may be computed of them after who looks at them without a graph
+            if self._is_anothers:
+                self._take(_Numbers.apply(self))
+            elif not self.requires_grad:
+                self._take(self.numbers())
+            else:
+                with beside_checkpoints():
+                    # Through what it was made of PyTorch refuses to go back where that was written into.
+                    is_another = self.origin.has_other_weight or self.origin.has_other_needs
+                    self._take(_Numbers.apply(self) if is_another else self._product())
 
     def _product(self) -> Tensor:
         return self.recipe.values(self.terms).movedim(-1, self.words)
@@ -177,7 +181,7 @@ class Logits(Tensor):  # type: ignore[misc]
         cls, function: Any, types: Any, args: tuple[Any, ...] = (), kwargs: dict[str, Any] | None = None
     ) -> Any:
         """Arrange, compute in chunks, or make."""
-        return _answer(function, args, kwargs or {})
+        return cls.answer(function, args, kwargs or {})
 
     @classmethod
     def __torch_dispatch__(
@@ -261,13 +265,23 @@ def _answer(function: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any
                 return function(*args, **kwargs)
         if name in {"retain_grad", "register_hook"}:
             logits.origin.require_no_chunks()
-        known = None if logits.origin.is_late else _ANSWERS.get(name)
+        is_another = logits.origin.is_late or logits.origin.has_other_needs
+        known = None if is_another else _ANSWERS.get(name)
         with contextlib.suppress(_NotKnownError):
             if known is not None:
                 return known(logits, function, args[1:], kwargs)
     given, named = tree_map_only(Logits, Logits.made, args), tree_map_only(Logits, Logits.made, kwargs)
     result = function(*given, **named)
     return logits if isinstance(logits, Logits) and result is given[0] else result
+
+
+Logits.answer = staticmethod(_answer)
+
+
+def hide_from_compiler() -> None:
+    """Have a compiled loss that is given logits break its graph there: it would trace how they are made."""
+    if Logits.answer is _answer:
+        Logits.answer = staticmethod(torch.compiler.disable(_answer))
 
 
 class _NotKnownError(Exception):
@@ -538,7 +552,7 @@ def _loss(logits: Logits, function: Any, args: tuple[Any, ...], kwargs: dict[str
     if reduction == "none":
         return _in_chunks(logits, of_chunk, reads=reads).reshape(target.shape)
     if reduction == "mean":
-        labelled = flat != ignored
+        labelled = flat.long() != ignored  # of bytes none is below zero
         count = (labelled if weight is None else weight[flat.where(labelled, 0)] * labelled).sum()
     return _in_chunks(logits, of_chunk, is_sum=True, count=count, reads=reads)
 
