@@ -22,7 +22,7 @@ from autorecompute.trials.job import Effort, begins_too_large, known_loader
 from autorecompute.trials.private import WRITABLE, cache_variables, explained
 from autorecompute.trials.process import WorkerProcess
 from autorecompute.waiting import raise_if_over
-from autorecompute.worker.protocol import MIXED_LENGTHS, Check, Ended, Failed, Message, Order, Settings
+from autorecompute.worker.protocol import Check, Ended, Failed, Message, Order, Settings
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Mapping, Sequence
@@ -33,6 +33,7 @@ if TYPE_CHECKING:
 POLL_SECONDS = 0.1
 
 CHECK_STEPS = 2
+READ_AHEAD = 2  # so many batches a loader may have drawn when it is told another length
 """As so many steps counts a comparison of gradients: one with the config, and one without."""
 
 
@@ -252,11 +253,24 @@ class Bench:
         The peak is that of the whole process. ``batch`` may differ from the target.
         """
         self.close()
-        watch = effort.order(Config())
-        self.steps += effort.watched_steps + (len(MIXED_LENGTHS) if self._job.longest is not None else 0)
+        watch, mixed = effort.order(Config()), self._mixed_lengths()
+        if mixed:
+            watch = replace(watch, mixed=mixed, warmup=watch.warmup + len(mixed) + READ_AHEAD)
+        self.steps += 1 + watch.warmup + watch.steps
         message = self._start(environment, batch, watch)
         self.close()
         return mark_busy_host(message if isinstance(message, Measurement) else as_measurement(message))
+
+    def _mixed_lengths(self) -> tuple[int, ...]:
+        """Return the lengths, in tokens, that a whole process goes through before its longest batches are timed.
+
+        What an allocator keeps of tensors of one length may not serve those of another. None where no step of another
+        length was seen to run.
+        """
+        if self._job.longest is None or self._detection is None:
+            return ()
+        shorter = sorted(registry.backend_of(self._detection.versions).memory_by_length(self._detection) or ())
+        return (*shorter[::-1], *shorter)
 
     def under(self, variables: Mapping[str, str], logs: Path) -> Bench:
         """Return another bench for the same job, whose processes see these variables, too.

@@ -177,7 +177,7 @@ class LengthTuner:
         beside = bench.measure(best.config, effort)
         turns = measure_in_turns(bench, [config, best.config], TURNS)
         seconds = comparable_steps([join([own, turns[config]]), join([beside, turns[best.config]])])
-        if not seconds[0] or not seconds[1] or seconds[1] / seconds[0] < LEAST_SPEEDUP:
+        if not own.samples or not seconds[0] or not seconds[1] or seconds[1] / seconds[0] < LEAST_SPEEDUP:
             context.note(f"{not_taken}: no faster than the config of the longest")
             return None
         return Bucket(
@@ -185,7 +185,7 @@ class LengthTuner:
             config=config,
             description=description,
             peak_bytes=peak_bytes,
-            samples_per_second=context.problem.batch / seconds[0],
+            samples_per_second=own.samples / seconds[0],
             speedup=seconds[1] / seconds[0],
         )
 

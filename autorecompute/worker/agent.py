@@ -21,7 +21,7 @@ from autorecompute.meters.host import Processors
 from autorecompute.plans import Config
 from autorecompute.worker import script
 from autorecompute.worker.hooks import is_in_backward
-from autorecompute.worker.protocol import MIXED_LENGTHS, Beat, Check, Failed, Line, Order, Settings, world_size
+from autorecompute.worker.protocol import Beat, Check, Failed, Line, Order, Settings, world_size
 from autorecompute.worker.script import STARTED, TRAINS_ELSEWHERE, describe_failure, with_callers
 from autorecompute.worker.window import Window
 
@@ -161,7 +161,7 @@ class Agent:
         self.is_surveyed = settings.is_surveyed
         self.is_exact = settings.is_exact
         self.longest = self._length = settings.longest
-        self._mixed = iter(MIXED_LENGTHS)
+        self._mixed = iter(settings.watch.mixed if settings.watch is not None else ())
         self._first_batch: int | None = None
         self._meter: Meter | None = None
         self._does_cpu_work, self._left_bytes, self._before_bytes = False, 0, 0
@@ -360,17 +360,16 @@ class Agent:
             # A script may go on to compute in this very tensor.
             window.end_step(sum(batches), loss.detach().clone() if loss is not None and window.is_timing else None)
         self._warnings = self.backend.end_step()
-        self._mix_lengths(was_compiled=compile_seconds > 0)
+        self._mix_lengths()
         self.line.send(Beat(step=self.steps))
         if window.is_complete and self._awaited is None:
             self._report(window)
 
-    def _mix_lengths(self, *, was_compiled: bool) -> None:
-        """Have a watched process train with other lengths before its timed steps, unless each is to be compiled."""
-        if self.settings.watch is None or self.longest is None:
-            return
-        self._mixed = iter(()) if was_compiled else self._mixed
-        self.backend.give_length(math.ceil(self.longest * next(self._mixed, 1.0)))
+    def _mix_lengths(self) -> None:
+        """Have a watched process train with other lengths before its timed steps."""
+        watch = self.settings.watch
+        if watch is not None and watch.mixed and self.longest is not None:
+            self.backend.give_length(next(self._mixed, self.longest))
 
     def _misfit(self, batches: list[int]) -> Callable[[], None] | None:
         """Return what ends a script whose steps are all like this one; ``None`` for one as it should be.
@@ -395,9 +394,7 @@ class Agent:
         if self._meter is None:
             self._use_meter(kind_in_use())
         # The step that ends now is its first one: it has gone by untimed, and warms up.
-        watch = self.settings.watch
-        mixed = len(MIXED_LENGTHS) if self.longest is not None else 0
-        self._window = self._open(replace(watch, warmup=watch.warmup + mixed))
+        self._window = self._open(self.settings.watch)
         return self._window
 
     def _use_meter(self, kind: str) -> Meter:

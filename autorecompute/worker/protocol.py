@@ -109,6 +109,7 @@ class Order:
             may be overridden gives them, or what calls the model does.
         looks_at_loss: True if it is to be told whether the loss is one of the whole batch.
         length: Tokens that each sample is to have from now on; ``None`` for as many as until now.
+        mixed: Lengths that a watched process goes through while it warms up.
     """
 
     config: Config
@@ -118,6 +119,7 @@ class Order:
     looks_at_loss: bool = False
     batch: int | None = None
     length: int | None = None
+    mixed: tuple[int, ...] = ()
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -168,11 +170,6 @@ class SearchRequest:
     launcher: str = ""
     replaces_checkpointing: bool = False
     is_exact: bool = False
-
-
-MIXED_LENGTHS = (0.75, 0.5, 0.875, 0.25, 0.625, 0.375, 0.9375, 0.125, 0.8125, 0.5625)
-"""Shares of the longest that a watched process trains with before it is timed: what an allocator keeps of tensors of
-one length may not serve those of another."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

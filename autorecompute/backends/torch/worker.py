@@ -320,7 +320,7 @@ class TorchBackend(WorkerBackend):
             yield FROZEN
         longest = self._listener.longest
         if longest is not None and self._given is not None and self._given.most > longest:
-            yield f"the script has batches of {self._given.most} tokens: --longest {longest} is too short for them"
+            yield f"the script has batches of more than {longest} tokens: --longest cuts them"
         for name, (least, most) in sorted(self._sizes.items()):
             if least < most and (self._given is None or name != SEQUENCE):
                 told = f"batches have a {name} of {least} to {most}: peaks hold up to the largest that was measured"

@@ -61,6 +61,15 @@ def test_pictures_beside_texts_keep_their_size():
     assert shapes_of(found) == {"ids": (2, 9), "pixels": (2, 3, 7, 7)}
 
 
+@pytest.mark.parametrize(("first", "length", "start"), [(12, 4, 10), (15, 8, 8), (0, 4, 0)])
+def test_a_shorter_batch_has_a_label_that_counts(first, length, start):
+    labels = torch.arange(16).repeat(2, 1)
+    given = {"ids": labels + 100, "labels": labels.masked_fill(labels < first, -100)}
+    found = at_length(given, 2, length)
+    assert found["ids"].tolist() == [list(range(100 + start, 100 + start + length))] * 2
+    assert (found["labels"][:, 1:] >= 0).any()
+
+
 def test_without_a_sequence_nothing_has_a_length():
     assert at_length({"pixels": torch.zeros(2, 3, 8, 8), "classes": torch.zeros(2)}, 2, 5) is None
 

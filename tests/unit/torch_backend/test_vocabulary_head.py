@@ -122,6 +122,7 @@ LOSSES = {
     ),
     "focal": focal,
     "labels in bytes": lambda logits: flat_loss(logits, Y_OF_WORDS.byte(), ignore_index=10 - 256),
+    "labels in bytes, weighed": lambda logits: flat_loss(logits, Y_OF_WORDS.byte(), weight=WEIGHT),
 }
 
 

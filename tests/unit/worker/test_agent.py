@@ -1,6 +1,6 @@
 import contextlib
-import math
 import os
+from dataclasses import replace
 
 import pytest
 
@@ -8,7 +8,7 @@ from autorecompute.measurement import GradientCheck, Measurement, Outcome
 from autorecompute.plans import Config
 from autorecompute.training_job import Detection
 from autorecompute.worker.agent import Abandon, Agent
-from autorecompute.worker.protocol import MIXED_LENGTHS, Check, Order, Settings
+from autorecompute.worker.protocol import Check, Order, Settings
 from autorecompute.worker.script import BACKWARDS_WITHOUT_OPTIMIZER, STEPS_WITHOUT_SESSION
 from stand_ins.live import Live
 from stand_ins.training import ADVICE, CONFIG, FIRST, PROFILE, PROFILING, SECOND, TARGET
@@ -180,19 +180,17 @@ def test_a_watched_run_is_left_alone(make_training):
     assert training.sent == []
 
 
-@pytest.mark.parametrize("compiles", [False, True])
-def test_a_watched_run_trains_with_mixed_lengths_before_its_timed_steps_unless_each_is_compiled(
-    make_training, compiles
-):
+@pytest.mark.parametrize("mixed", [(), (48, 16, 16, 48)])
+def test_a_watched_run_trains_with_mixed_lengths_before_its_timed_steps(make_training, mixed):
     training, given = make_training(), []
     training.give_length = given.append
-    training.take_compile_seconds = lambda: float(compiles and not given)
-    training.agent = Agent(training, training, Settings(target_batch=TARGET, watch=FIRST, longest=64))
+    watch = replace(FIRST, mixed=mixed, warmup=FIRST.warmup + len(mixed))
+    training.agent = Agent(training, training, Settings(target_batch=TARGET, watch=watch, longest=64))
     training.begin()
     with contextlib.suppress(SystemExit):
-        training.steps(3 * len(MIXED_LENGTHS))
-    mixed = [] if compiles else [math.ceil(64 * share) for share in MIXED_LENGTHS]
+        training.steps(20)
     assert given == [*mixed, *[64] * (len(given) - len(mixed))]
+    assert len(given) > len(mixed) or not mixed
     measured = next(one for one in training.sent if isinstance(one, Measurement))
     assert len(measured.step_seconds) == FIRST.steps
 

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import logging
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, ClassVar
 
 import torch
 from torch import Tensor
@@ -12,7 +12,7 @@ from torch.optim.optimizer import register_optimizer_step_pre_hook
 from autorecompute.backends.torch.find.refusals import is_transformed
 from autorecompute.backends.torch.find.structure import is_named
 from autorecompute.backends.torch.switch.chunks import STEPS, Autocast, Origin, Recipe, Term
-from autorecompute.backends.torch.switch.logits import Logits, hide_from_compiler
+from autorecompute.backends.torch.switch.logits import Logits
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -32,10 +32,12 @@ class Head:
         is_tried: True while this package runs the model for itself: what it looks at is not counted.
     """
 
+    is_hidden: ClassVar = False  # from the compiler, as it is from the first head on
+
     def __init__(self, path: str) -> None:
         self.path, self.made, self.is_tried = path, 0, False
         STEPS.begin()
-        hide_from_compiler()
+        _hide_from_compiler()
         self._is_kept, self._called = False, list[Origin]()
 
     def count_made(self) -> None:
@@ -78,6 +80,12 @@ class Head:
         if self._is_kept:
             self._called.append(origin)
         return logits
+
+
+def _hide_from_compiler() -> None:
+    """Have a compiled loss that is given logits break its graph there: it would trace how they are made."""
+    if not Head.is_hidden:
+        Head.is_hidden, Logits.answer = True, staticmethod(torch.compiler.disable(Logits.answer))
 
 
 def _can_wait(hidden: Any, weight: Tensor) -> bool:

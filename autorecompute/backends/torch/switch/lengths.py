@@ -14,6 +14,7 @@ from torch import Tensor
 from torch.utils.data.dataloader import _BaseDataLoaderIter
 
 from autorecompute.backends.common import observe_batch, tensors_in, with_leaves
+from autorecompute.backends.torch.fake.tensors import is_fake
 from autorecompute.backends.torch.find.identity import sizes_of
 from autorecompute.backends.torch.switch.intercepting import can_be_intercepted
 from autorecompute.backends.torch.switch.logits import Logits
@@ -36,7 +37,7 @@ class GivenLength:
 
     Attributes:
         length: The tokens that models receive of batches that are served from now on.
-        kept: The tokens beyond them that the script keeps of each sample for its labels.
+        kept: The last tokens of each sample that the script keeps for its labels, and gives to no model.
         most: The tokens of the longest batch that the script itself has made.
         has_served: True once a batch was served.
         has_length: True once it was one that has a length.
@@ -67,20 +68,32 @@ def _values_of(batch: Any) -> list[Any]:
 def at_length(given: Any, samples: int, length: int) -> Any:
     """Return the same structure with its sequences at another length; ``None`` where no tensor has one.
 
-    A longer sequence goes on with its first tokens, positions go on counting, and a mask goes on with ones.
+    A longer sequence goes on with its first tokens, positions go on counting, and a mask goes on with ones. A shorter
+    one has labels that count, if any do: the mean loss of a batch without is no number.
     """
     size = sizes_of(tensors_in(given), samples).get(SEQUENCE)
     if size is None:
         return None
+    start = _start_of(tensors_in(given), samples, size, length) if length < size else 0
 
     def resize(leaf: Any) -> Any:
         if not isinstance(leaf, Tensor) or size == length:
             return leaf
         for dim in _sequences_of(leaf, samples, size):
-            leaf = leaf.narrow(dim, 0, length).contiguous() if length < size else _continued(leaf, dim, length)
+            leaf = leaf.narrow(dim, start, length).contiguous() if length < size else _continued(leaf, dim, length)
         return leaf
 
     return with_leaves(given, resize)
+
+
+def _start_of(tensors: Iterable[Tensor], samples: int, size: int, length: int) -> int:
+    """Return where to cut so many tokens out, that the first label which counts is among them, and no first token."""
+    for tensor in tensors:
+        if tuple(tensor.shape) == (samples, size) and not tensor.is_floating_point() and not is_fake(tensor):
+            counts = (tensor >= 0).any(0).nonzero()
+            if 0 < len(counts) < size:  # others have no labels that are ignored
+                return min(max(int(counts[0]) - length // 2, 0), size - length)
+    return 0
 
 
 ROWS, MASK = 2, 4

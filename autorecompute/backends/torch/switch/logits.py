@@ -278,12 +278,6 @@ def _answer(function: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any
 Logits.answer = staticmethod(_answer)
 
 
-def hide_from_compiler() -> None:
-    """Have a compiled loss that is given logits break its graph there: it would trace how they are made."""
-    if Logits.answer is _answer:
-        Logits.answer = staticmethod(torch.compiler.disable(_answer))
-
-
 class _NotKnownError(Exception):
     """The logits have to be made."""
 
@@ -457,12 +451,7 @@ def _to(logits: Logits, function: Any, args: tuple[Any, ...], kwargs: dict[str, 
     return logits if dtype == logits.dtype else _mapped(logits, Tensor.to, (dtype,), {})
 
 
-_CASTS = {
-    "float": torch.float32,
-    "double": torch.float64,
-    "half": torch.float16,
-    "bfloat16": torch.bfloat16,
-}
+_CASTS = {"float": torch.float32, "double": torch.float64, "half": torch.float16, "bfloat16": torch.bfloat16}
 
 
 def _mapped(logits: Logits, function: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Logits:
@@ -542,18 +531,19 @@ def _loss(logits: Logits, function: Any, args: tuple[Any, ...], kwargs: dict[str
     flat = target.reshape(-1)
     smoothing = {"label_smoothing": given["label_smoothing"]} if given.get("label_smoothing") else {}
 
+    options = {"weight": weight, "ignore_index": ignored, "reduction": "none", **smoothing}
+
     def of_chunk(chunk: Tensor, piece: slice) -> Tensor:
-        result: Tensor = function(
-            chunk, flat[piece], weight=weight, ignore_index=ignored, reduction="none", **smoothing
-        )
+        result: Tensor = function(chunk, flat[piece], **options)
         return result
 
     reads, count = counted([target] if weight is None else [target, weight]), None
     if reduction == "none":
         return _in_chunks(logits, of_chunk, reads=reads).reshape(target.shape)
     if reduction == "mean":
-        labelled = flat.long() != ignored  # of bytes none is below zero
-        count = (labelled if weight is None else weight[flat.where(labelled, 0)] * labelled).sum()
+        labels = flat.long()  # bytes are none below zero, and as an index a mask
+        labelled = labels != ignored
+        count = (labelled if weight is None else weight[labels.where(labelled, 0)] * labelled).sum()
     return _in_chunks(logits, of_chunk, is_sum=True, count=count, reads=reads)
 
 
@@ -572,12 +562,8 @@ def _reduced(logits: Logits, function: Any, args: tuple[Any, ...], kwargs: dict[
     (dim,) = dim if isinstance(dim, (tuple, list)) and len(dim) == 1 else (dim,)
     _require(_dim(logits, dim) == logits.words == logits.dim() - 1)
     method = getattr(torch, function.__name__)
-    if method is torch.argmax:
-        with torch.no_grad():
-            found = _in_chunks(logits, lambda chunk, _: method(chunk, -1))
-    else:
-        found = _in_chunks(logits, lambda chunk, _: method(chunk, -1))
-    found = found.reshape(_rows_of(logits))
+    with torch.no_grad() if method is torch.argmax else contextlib.nullcontext():
+        found = _in_chunks(logits, lambda chunk, _: method(chunk, -1)).reshape(_rows_of(logits))
     return found.unsqueeze(-1) if given.get("keepdim") else found
 
 
