@@ -121,7 +121,7 @@ class Attempt:
         limit_bytes = 0
         for search in range(SEARCHES):
             searcher = self._searcher.begin()
-            search_end = self._runner.search(searcher, self._confirmer.limit, self._confirm_early)
+            search_end = self._runner.search(searcher, self._confirmer.hold, self._confirm_early)
             if (published := self._ledger.published_answer()) is not None:
                 return published
             is_last = search == SEARCHES - 1

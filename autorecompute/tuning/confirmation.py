@@ -113,6 +113,14 @@ class Confirmer:
             return limit_bytes - max(seen_bytes, 0)
         return limit_bytes - (own_bytes if self._guesses else 0)
 
+    def hold(self, trials: Sequence[Trial]) -> list[Trial]:
+        """Return trials under their limit; none fits whose whole process was seen to need too much."""
+        limit_bytes, beyond = self.limit(trials), {known.config for known in self.rejections if known.excess_bytes}
+        own_bytes = {
+            trial.config: (trial.measurement.peak_bytes or 0) - 1 for trial in trials if trial.config in beyond
+        }
+        return [trial.under(min(limit_bytes, own_bytes.get(trial.config, limit_bytes))) for trial in trials]
+
     def is_guess(self, trials: Sequence[Trial]) -> bool:
         """Tell whether the limit rests on a guess, or on one whole process that held more than a guess would allow."""
         if self._least_excess or self._own_bytes(trials) is None:

@@ -28,10 +28,12 @@ from autorecompute.waiting import raise_if_over
 if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
 
-    from autorecompute.search import Limit, Proposal, Searcher
+    from autorecompute.search import Proposal, Searcher
     from autorecompute.trials import Bench
     from autorecompute.tuning.context import TuningContext
     from autorecompute.tuning.ledger import Ledger
+
+    Hold = Callable[[Sequence[Trial]], list[Trial]]
 
 
 REFERENCE_STEPS = 3
@@ -50,17 +52,17 @@ class TrialRunner:
         self._context, self._ledger, self._has_reference = context, ledger, has_reference
         self._noted: set[str] = set()
 
-    def search(self, searcher: Searcher, limit: Limit, after_trial: Callable[[list[Trial]], None]) -> SearchEnd:
+    def search(self, searcher: Searcher, hold: Hold, after_trial: Callable[[list[Trial]], None]) -> SearchEnd:
         """Measure until no worker of the study has anything left to gain, or until trials or time are used up.
 
-        ``after_trial`` is called with all trials after each of them.
+        ``hold`` holds trials to the limit, and ``after_trial`` is called with all of them after each.
         """
         reference: Reference | None = None
         while True:
             raise_if_over()
             for trial in self._ledger.refresh():
                 self._context.progress.trial_ended(trial)
-            proposal = self._propose(searcher, limit)
+            proposal = self._propose(searcher, hold)
             if isinstance(proposal, SearchEnd):
                 if self._ledger.wait():
                     continue
@@ -77,9 +79,7 @@ class TrialRunner:
             if self._ledger.store is None and not proposal.config.is_none and (first := reference.first()) is not None:
                 self._check_script(first)
             if self._measure(proposal, reference):
-                trials = settled(self._ledger.trials)
-                limit_bytes = limit(trials)
-                after_trial([trial.under(limit_bytes) for trial in trials])
+                after_trial(hold(settled(self._ledger.trials)))
 
     def keep(self, trial: Trial) -> None:
         """Fill the folder of a trial that ended here."""
@@ -93,12 +93,10 @@ class TrialRunner:
         )
         write_files(rendered.files)
 
-    def _propose(self, searcher: Searcher, limit: Limit) -> Proposal | SearchEnd:
+    def _propose(self, searcher: Searcher, hold: Hold) -> Proposal | SearchEnd:
         if self._ledger.is_closing:
             return SearchEnd.NOTHING_LEFT
-        trials = settled(self._ledger.trials)
-        limit_bytes = limit(trials)
-        held = [trial.under(limit_bytes) for trial in trials]
+        held = hold(settled(self._ledger.trials))
         claimed = self._ledger.claimed
         if len(held) + len(claimed) >= self._context.settings.max_trials:
             return SearchEnd.TRIALS

@@ -129,7 +129,7 @@ class _Tuning:
             in_turns = FINALISTS * LOOKS[0] * round_steps(self._bench)
             self._bench.keep_back(in_turns if takes_turns(self._bench) else RACE_STEPS, RACE_SHARE, EFFORT)
             with suppress(OutOfTime):
-                end = runner.search(searcher, lambda _: self._context.problem.limit_bytes, lambda _: None)
+                end = runner.search(searcher, self._hold, lambda _: None)
                 has_run_out = end is SearchEnd.TIME
             self._bench.release()
             best = self._decide(searcher)
@@ -154,7 +154,10 @@ class _Tuning:
 
     @property
     def _trials(self) -> list[Trial]:
-        return [trial.under(self._context.problem.limit_bytes) for trial in settled(self._ledger.trials)]
+        return self._hold(settled(self._ledger.trials))
+
+    def _hold(self, trials: Sequence[Trial]) -> list[Trial]:
+        return [trial.under(self._context.problem.limit_bytes) for trial in trials]
 
     def _make_searcher(self) -> GuidedSearcher:
         detection = self._context.detection

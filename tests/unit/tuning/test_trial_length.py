@@ -113,7 +113,9 @@ def test_a_search_ends_where_the_training_gains_less_than_the_next_trial_takes( 
     ledger = Ledger(tuning.context)
     ledger.begin()
     searcher = Promising(build_space().plans[:3], gain)
-    end = TrialRunner(tuning.context, ledger).search(searcher, lambda _: 600 * MIB, lambda _: None)
+    end = TrialRunner(tuning.context, ledger).search(
+        searcher, lambda trials: [trial.under(600 * MIB) for trial in trials], lambda _: None
+    )
     told = [note for note in tuning.watcher.notes if note.startswith("stopping")]
     assert (end, len(ledger.trials)) == (SearchEnd.NOTHING_LEFT, trials)
     assert len(told) == (trials == 1)

@@ -8,7 +8,7 @@ from autorecompute.figures import Verdict
 from autorecompute.measurement import Outcome
 from autorecompute.plans import Config
 from autorecompute.reports.answer import answer_lines, answer_sentences, runners_up
-from autorecompute.tuning.confirmation import TELLING
+from autorecompute.tuning.confirmation import TELLING, Confirmer
 from autorecompute.tuning.race import ROUND_EFFORT
 from autorecompute.tuning.throughput_curve import TunedBatch, draw
 from autorecompute.units import GIB, MIB
@@ -71,6 +71,11 @@ def test_what_two_processes_need_too_much_is_expected_of_the_others(make_tuning)
     assert sum(told[:below]) == TELLING
     assert best.confirmed
     assert best.peak_bytes <= best.limit_bytes
+    # Whatever the others are given for it, those two are no longer what the next trial has to beat.
+    held = {trial.config: trial for trial in Confirmer(tuning.context).hold(measured(tuning))}
+    rejected = [known.config for known in tuning.folder.rejections()]
+    assert len(rejected) >= TELLING
+    assert not any(held[config].fits for config in rejected)
 
 
 def test_what_the_baseline_holds_beyond_its_tensors_is_left_for_all(begin_holding):

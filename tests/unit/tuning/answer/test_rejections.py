@@ -84,7 +84,6 @@ def test_what_whole_processes_need_more_is_remembered(make_tuning):
     stop(first, interrupt_at=1)
     result = second.run()
     assert [known.config for known in first.folder.rejections()] == [Config()]
-    assert any("searching below" in note for note in second.watcher.notes)
     assert not result.best.config.is_none
     assert (Config(), 32) not in second.bench.watched
 
