@@ -16,6 +16,7 @@ from autorecompute.backends import registry
 from autorecompute.errors import AutorecomputeError, ScriptError, SetupError, TooLargeError, UsageError, WrongBatchError
 from autorecompute.measurement import GradientCheck, Measurement, Outcome
 from autorecompute.plans import Config
+from autorecompute.plans.savings import SEQUENCE
 from autorecompute.ranges import NEGLIGIBLE_SHARE
 from autorecompute.training_job import ACCUMULATION_VARIABLE, ALLOCATOR, BATCH_VARIABLE, Detection, default_allocator
 from autorecompute.trials.job import Effort, begins_too_large, known_loader
@@ -25,7 +26,7 @@ from autorecompute.waiting import raise_if_over
 from autorecompute.worker.protocol import Check, Ended, Failed, Message, Order, Settings
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator, Mapping, Sequence
+    from collections.abc import Collection, Iterator, Mapping, Sequence
 
     from autorecompute.trials.job import Job
 
@@ -33,6 +34,7 @@ if TYPE_CHECKING:
 POLL_SECONDS = 0.1
 
 CHECK_STEPS = 2
+MOST_MIXED = 10  # lengths, in each of which a step is taken
 READ_AHEAD = 2  # so many batches a loader may have drawn when it is told another length
 """As so many steps counts a comparison of gradients: one with the config, and one without."""
 
@@ -82,6 +84,14 @@ START_TIMEOUT_SECONDS = 900.0
 # evaluation or a checkpoint can lie between two steps.
 LEAST_STALL_SECONDS = 300.0
 SLOWDOWN = 20.0
+
+
+def mixed_lengths(known: Collection[int], longest: int) -> tuple[int, ...]:
+    """Return lengths between none and the longest, in turns, at multiples of what all lengths known to run share."""
+    share = math.gcd(longest, *known)
+    step = share * math.ceil(longest / (share * MOST_MIXED))
+    lengths = range(step, longest, step)
+    return (*lengths[::-2], *lengths[-2::-2])
 
 
 class Bench:
@@ -269,8 +279,8 @@ class Bench:
         """
         if self._job.longest is None or self._detection is None:
             return ()
-        shorter = sorted(registry.backend_of(self._detection.versions).memory_by_length(self._detection) or ())
-        return (*shorter[::-1], *shorter)
+        shorter = registry.backend_of(self._detection.versions).memory_by_length(self._detection)
+        return mixed_lengths(shorter, self._detection.dims[SEQUENCE]) if shorter else ()
 
     def under(self, variables: Mapping[str, str], logs: Path) -> Bench:
         """Return another bench for the same job, whose processes see these variables, too.

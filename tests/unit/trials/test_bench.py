@@ -12,6 +12,7 @@ from autorecompute.measurement import GradientCheck, Outcome
 from autorecompute.plans import Config
 from autorecompute.training_job import ALLOCATOR_VARIABLES, GIVING_BACK, GROWING
 from autorecompute.trials import Bench, bench
+from autorecompute.trials.bench import mixed_lengths
 from autorecompute.trials.job import Effort
 from autorecompute.trials.private import cache_variables
 from autorecompute.units import GIB
@@ -289,3 +290,16 @@ def test_output_is_given_out_once(make_bench):
         measured.measure(CONFIG, EFFORT)
         assert measured.take_output() == printed
         assert measured.take_output() == ""
+
+
+@pytest.mark.parametrize(
+    ("known", "longest", "mixed"),
+    [
+        ((16, 32, 64, 96), 128, (112, 80, 48, 16, 96, 64, 32)),
+        ((12, 25, 50, 75), 100, (90, 70, 50, 30, 10, 80, 60, 40, 20)),
+        ((512, 1024, 2048, 3072), 4096, (3584, 2560, 1536, 512, 3072, 2048, 1024)),
+        ((8,), 16, (8,)),
+    ],
+)
+def test_mixed_lengths_are_multiples_of_what_known_ones_share(known, longest, mixed):
+    assert mixed_lengths(known, longest) == mixed
