@@ -16,7 +16,6 @@ from autorecompute.backends import registry
 from autorecompute.errors import AutorecomputeError, ScriptError, SetupError, TooLargeError, UsageError, WrongBatchError
 from autorecompute.measurement import GradientCheck, Measurement, Outcome
 from autorecompute.plans import Config
-from autorecompute.plans.savings import SEQUENCE
 from autorecompute.ranges import NEGLIGIBLE_SHARE
 from autorecompute.training_job import ACCUMULATION_VARIABLE, ALLOCATOR, BATCH_VARIABLE, Detection, default_allocator
 from autorecompute.trials.job import Effort, begins_too_large, known_loader
@@ -26,7 +25,7 @@ from autorecompute.waiting import raise_if_over
 from autorecompute.worker.protocol import Check, Ended, Failed, Message, Order, Settings
 
 if TYPE_CHECKING:
-    from collections.abc import Collection, Iterator, Mapping, Sequence
+    from collections.abc import Iterator, Mapping, Sequence
 
     from autorecompute.trials.job import Job
 
@@ -34,8 +33,6 @@ if TYPE_CHECKING:
 POLL_SECONDS = 0.1
 
 CHECK_STEPS = 2
-MOST_MIXED = 10  # lengths, in each of which a step is taken
-READ_AHEAD = 2  # so many batches a loader may have drawn when it is told another length
 """As so many steps counts a comparison of gradients: one with the config, and one without."""
 
 
@@ -84,14 +81,6 @@ START_TIMEOUT_SECONDS = 900.0
 # evaluation or a checkpoint can lie between two steps.
 LEAST_STALL_SECONDS = 300.0
 SLOWDOWN = 20.0
-
-
-def mixed_lengths(known: Collection[int], longest: int) -> tuple[int, ...]:
-    """Return lengths between none and the longest, in turns, at multiples of what all lengths known to run share."""
-    share = math.gcd(longest, *known)
-    step = share * math.ceil(longest / (share * MOST_MIXED))
-    lengths = range(step, longest, step)
-    return (*lengths[::-2], *lengths[-2::-2])
 
 
 class Bench:
@@ -263,24 +252,11 @@ class Bench:
         The peak is that of the whole process. ``batch`` may differ from the target.
         """
         self.close()
-        watch, mixed = effort.order(Config()), self._mixed_lengths()
-        if mixed:
-            watch = replace(watch, mixed=mixed, warmup=watch.warmup + len(mixed) + READ_AHEAD)
-        self.steps += 1 + watch.warmup + watch.steps
+        watch = effort.order(Config())
+        self.steps += effort.watched_steps
         message = self._start(environment, batch, watch)
         self.close()
         return mark_busy_host(message if isinstance(message, Measurement) else as_measurement(message))
-
-    def _mixed_lengths(self) -> tuple[int, ...]:
-        """Return the lengths, in tokens, that a whole process goes through before its longest batches are timed.
-
-        What an allocator keeps of tensors of one length may not serve those of another. None where no step of another
-        length was seen to run.
-        """
-        if self._job.longest is None or self._detection is None:
-            return ()
-        shorter = registry.backend_of(self._detection.versions).memory_by_length(self._detection)
-        return mixed_lengths(shorter, self._detection.dims[SEQUENCE]) if shorter else ()
 
     def under(self, variables: Mapping[str, str], logs: Path) -> Bench:
         """Return another bench for the same job, whose processes see these variables, too.

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 import shlex
 import sys
 from dataclasses import dataclass
@@ -17,10 +18,14 @@ from autorecompute.plans.savings import BATCH
 from autorecompute.worker.protocol import MODULE_FLAG, Order
 
 if TYPE_CHECKING:
-    from collections.abc import Mapping, Sequence
+    from collections.abc import Collection, Mapping, Sequence
 
     from autorecompute.plans import Config
     from autorecompute.training_job import Detection
+
+
+MOST_MIXED = 10  # lengths, in each of which a step is taken
+READ_AHEAD = 2  # so many batches a loader may have drawn when it is told another length
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -34,6 +39,7 @@ class Effort:
         batch: Samples a forward instead of the target batch, on a bench that can change it.
         looks_at_loss: True if it is to be told whether the loss is one of the whole batch.
         length: Tokens of a sample that models receive, instead of the longest.
+        mixed: Lengths that a process which is watched as a whole goes through before.
     """
 
     warmup: int = 2
@@ -42,24 +48,38 @@ class Effort:
     batch: int | None = None
     looks_at_loss: bool = False
     length: int | None = None
+    mixed: tuple[int, ...] = ()
 
     @property
     def watched_steps(self) -> int:
         """Return the steps of a process that is watched from its first one on, which is timed in no case."""
-        return 1 + self.warmup + self.steps
+        return 1 + self._untimed_steps + self.steps
+
+    @property
+    def _untimed_steps(self) -> int:
+        return self.warmup + (len(self.mixed) + READ_AHEAD if self.mixed else 0)
 
     def order(self, config: Config, target: int | None = None) -> Order:
         """Return the worker's order, with the target batch where the job has none."""
         batch = self.batch or target
         return Order(
             config=config,
-            warmup=self.warmup,
+            warmup=self._untimed_steps,
             steps=self.steps,
             profiles=self.profiles,
             batch=batch,
             looks_at_loss=self.looks_at_loss,
             length=self.length,
+            mixed=self.mixed,
         )
+
+
+def mixed_lengths(known: Collection[int], longest: int) -> tuple[int, ...]:
+    """Return lengths between none and the longest, in turns, at multiples of what all lengths known to run share."""
+    share = math.gcd(longest, *known)
+    step = share * math.ceil(longest / (share * MOST_MIXED))
+    lengths = range(step, longest, step)
+    return (*lengths[::-2], *lengths[-2::-2])
 
 
 def known_loader(detection: Detection | None, *, is_watched: bool) -> str:

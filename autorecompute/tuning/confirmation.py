@@ -219,7 +219,7 @@ class Confirmer:
         """Tell whether nothing is confirmed, and after another trial it would be late for that."""
         if self.confirmed or self.rejections or self.failures:
             return False
-        effort = self._context.settings.effort
+        effort = self._context.watched_effort
         after_trial = self._context.bench.steps + effort.warmup + 2 * effort.steps
         return after_trial + CHECK_STEPS + effort.watched_steps > USABLE_STEPS
 

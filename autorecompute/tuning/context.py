@@ -10,7 +10,7 @@ from autorecompute.backends.registry import backend_of, render
 from autorecompute.errors import TooLargeError, UsageError
 from autorecompute.figures import Figures
 from autorecompute.plans import Config
-from autorecompute.plans.savings import BATCH
+from autorecompute.plans.savings import BATCH, SEQUENCE
 from autorecompute.search.sampling import MODEL
 from autorecompute.studies import Problem, Sizes, StudyFolder
 from autorecompute.studies.folder import write_files
@@ -18,7 +18,7 @@ from autorecompute.studies.problem import Head
 from autorecompute.studies.shared_study import SharedStudy
 from autorecompute.training_job import Detection
 from autorecompute.trials import Bench, Job
-from autorecompute.trials.job import Effort
+from autorecompute.trials.job import Effort, mixed_lengths
 from autorecompute.trials.private import hold_device
 from autorecompute.tuning.budget import Budget, Task
 from autorecompute.tuning.race import FINALISTS, LOOKS
@@ -231,7 +231,19 @@ class TuningContext:
 
     def watch(self, environment: Mapping[str, str], batch: int | None) -> Measurement:
         """Train in a fresh process under these variables, as long as a trial measures."""
-        return self.bench.watch(environment, self.settings.effort, batch)
+        return self.bench.watch(environment, self.watched_effort, batch)
+
+    @property
+    def watched_effort(self) -> Effort:
+        """Return the steps of a process that is watched as a whole.
+
+        It goes through other lengths first, where steps of some were seen to run: what an allocator keeps of tensors of
+        one length may not serve those of another.
+        """
+        shorter = None
+        if self.job.longest is not None:
+            shorter = backend_of(self.detection.versions).memory_by_length(self.detection)
+        return replace(self.settings.effort, mixed=mixed_lengths(shorter, self.dims[SEQUENCE]) if shorter else ())
 
     def pays(self, gain: float, seconds: float) -> bool:
         """Tell whether a share of a step that may be gained is more, over the whole training, than so many seconds."""

@@ -12,8 +12,7 @@ from autorecompute.measurement import GradientCheck, Outcome
 from autorecompute.plans import Config
 from autorecompute.training_job import ALLOCATOR_VARIABLES, GIVING_BACK, GROWING
 from autorecompute.trials import Bench, bench
-from autorecompute.trials.bench import mixed_lengths
-from autorecompute.trials.job import Effort
+from autorecompute.trials.job import Effort, mixed_lengths
 from autorecompute.trials.private import cache_variables
 from autorecompute.units import GIB
 from warm import start_server

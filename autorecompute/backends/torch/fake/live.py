@@ -278,7 +278,7 @@ class LiveBytes(TorchDispatchMode):  # type: ignore[misc]
 
     def _see(self, tensor: Tensor, *, is_older: bool = False) -> None:
         number, size = self._storages.see(tensor)
-        # A view of what was there before, such as a data set, makes nothing; the form of unmade logits has no memory.
+        # A view of what was there before, such as a data set, makes nothing, and neither does a shape alone.
         if size and not is_older and tensor.device.type != "meta":
             self._sizes[number] = size
             self._change(size, number)

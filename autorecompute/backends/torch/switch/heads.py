@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
+import functools
 import logging
-from typing import TYPE_CHECKING, Any, ClassVar
+from typing import TYPE_CHECKING, Any
 
 import torch
 from torch import Tensor
@@ -31,8 +32,6 @@ class Head:
         made: Number of calls whose logits were made all the same, as something else than a loss looked at them.
         is_tried: True while this package runs the model for itself: what it looks at is not counted.
     """
-
-    is_hidden: ClassVar = False  # from the compiler, as it is from the first head on
 
     def __init__(self, path: str) -> None:
         self.path, self.made, self.is_tried = path, 0, False
@@ -82,10 +81,10 @@ class Head:
         return logits
 
 
+@functools.cache
 def _hide_from_compiler() -> None:
     """Have a compiled loss that is given logits break its graph there: it would trace how they are made."""
-    if not Head.is_hidden:
-        Head.is_hidden, Logits.answer = True, staticmethod(torch.compiler.disable(Logits.answer))
+    Logits.answer = staticmethod(torch.compiler.disable(Logits.answer))
 
 
 def _can_wait(hidden: Any, weight: Tensor) -> bool:
