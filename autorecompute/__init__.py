@@ -33,13 +33,14 @@ def apply(model: Any, plans: str | os.PathLike[str] | None = None) -> None:
     apply_plans(model, plans)
 
 
-def auto(
+def auto(  # noqa: PLR0913  (what a user may say)
     model: Any,
     optimizer: Any = None,
     memory_limit: str | int | None = None,
     *,
     study: str | None = None,
     tuning_steps: int = 40,
+    longest: int | None = None,
 ) -> None:
     """Tune the training that begins now in its own first steps, and leave the best config on.
 
@@ -56,6 +57,8 @@ def auto(
             give.
         study: Name of the study in ``./studies``; without it, one is made of the script and of what it trains.
         tuning_steps: So many steps are spent on trials at most, and 5 % of those that a scheduler lets expect.
+        longest: Tokens of the longest sample that will come, where batches differ in length. Trials are then steps of
+            that length beside the training, and shorter batches get configs of their own.
 
     Raises:
         UsageError: the arguments do not make sense: a size without a unit, an optimizer of another model.
@@ -63,7 +66,12 @@ def auto(
     from autorecompute.integrations import add_callback
     from autorecompute.worker.training import tune_from_here
 
-    options: dict[str, Any] = {"memory_limit": memory_limit, "study": study, "tuning_steps": tuning_steps}
+    options: dict[str, Any] = {
+        "memory_limit": memory_limit,
+        "study": study,
+        "tuning_steps": tuning_steps,
+        "longest": longest,
+    }
     if optimizer is not None or not add_callback(model, **options):
         tune_from_here(model, optimizer, **options)
 

@@ -30,8 +30,8 @@ class Listener(Protocol):
     replaces_checkpointing: bool  # the checkpoints that the script makes itself are to be switched off
     is_surveyed: bool  # an earlier process of the script has told what its steps take
     is_exact: bool  # nothing is to be offered that changes the order of a sum
-    longest: int | None  # the length that batches are to have, in tokens; ``None`` for the script's own
-    is_trial: bool  # the process is there to be measured: its training leads nowhere
+    longest: int | None  # the length that trials are to have, in tokens; ``None`` for that of the script's batches
+    is_trial: bool  # the process is there to be measured: its training leads nowhere, and may get other batches
 
     def on_session(self, detect: Callable[[], Detection]) -> Config:
         """Return the config to train with: a training session exists, and no step has run in it."""
@@ -196,6 +196,21 @@ class WorkerBackend(Protocol):
     def give_length(self, length: int) -> None:
         """Have the script receive batches of this length, in tokens, from the next one that is drawn on."""
         del length
+
+    def follow_lengths(self, lengths: Lengths | None) -> None:
+        """Have each batch train with the config of its length from the next switch on; ``None`` ends that."""
+        del lengths
+
+    def step_beside(self, config: Config, length: int) -> Callable[[], Any]:
+        """Return what runs a step of the batch at hand beside the training, with a config and at a length in tokens.
+
+        It returns the loss. The training goes on as if nothing had been run. It is asked for in a forward, before the
+        model is called.
+
+        Raises:
+            NotImplementedError: the training system cannot give batches another length.
+        """
+        raise NotImplementedError
 
     def lacking_memory(self, config: Config) -> str | None:
         """Run the step at hand with a config beside the training, and say what ran out of memory; empty where it fits.

@@ -281,12 +281,7 @@ def _add_tune(verbs: Any) -> None:
         help="with --global-batch: the script's flag that takes the passes of a step (default: the one it has)",
     )
     _add_limit_and_study(parser)
-    parser.add_argument(
-        "--longest",
-        type=_length,
-        metavar="TOKENS",
-        help="tune for batches of every length up to this one: the config of the longest, and faster ones for shorter",
-    )
+    _add_longest(parser)
     parser.add_argument(
         "--storage",
         metavar="URL",
@@ -316,6 +311,15 @@ def _add_tune(verbs: Any) -> None:
     parser.set_defaults(storage_of_environment=os.environ.get(STORAGE_VARIABLE))
 
 
+def _add_longest(parser: argparse.ArgumentParser) -> None:
+    parser.add_argument(
+        "--longest",
+        type=_length,
+        metavar="TOKENS",
+        help="tune for batches of every length up to this one: the config of the longest, and faster ones for shorter",
+    )
+
+
 def _add_train(verbs: Any) -> None:
     parser = _add_job(
         verbs,
@@ -328,6 +332,7 @@ def _add_train(verbs: Any) -> None:
         epilog="example:\n  autorecompute train train.py --memory-limit 40GiB -- --epochs 3",
     )
     _add_limit_and_study(parser)
+    _add_longest(parser)
     parser.add_argument(
         "--tuning-steps",
         type=_positive,

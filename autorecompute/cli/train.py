@@ -43,6 +43,11 @@ def run(args: argparse.Namespace) -> None:
         folder.head()
     require_own(folder)
     address, request, steps = "", None, args.tuning_steps
+    if job.longest is not None and (job.launcher or not is_alone()):
+        raise UsageError(
+            "train --longest is for one process: ranks may have batches of different lengths in one step. Leave "
+            "--longest out, or --launcher."
+        )
     if not job.launcher and is_alone():
         address = _search_beside(job, folder, _settings(limit_bytes), steps)
     else:
@@ -63,6 +68,7 @@ def run(args: argparse.Namespace) -> None:
         backend=job.backend,
         replaces_checkpointing=job.replaces_checkpointing,
         is_exact=job.is_exact,
+        longest=job.longest,
         search=request,
         tuning_steps=steps,
     )
@@ -123,6 +129,7 @@ def _job_of(request: SearchRequest) -> Job:
         backend=registry.plain_name(),
         replaces_checkpointing=request.replaces_checkpointing,
         is_exact=request.is_exact,
+        longest=request.longest,
     )
     if not request.is_typed:
         with suppress(UsageError):

@@ -27,17 +27,28 @@ class AutoCallback:
             give.
         study: Name of the study in ``./studies``; without it, one is made of the script and of what it trains.
         tuning_steps: So many steps are spent on trials at most, and 5 % of those that a scheduler lets expect.
+        longest: Tokens of the longest sample that will come, where batches differ in length.
 
     Raises:
         UsageError: an argument does not make sense, such as a size without a unit.
     """
 
     def __init__(
-        self, memory_limit: str | int | None = None, *, study: str | None = None, tuning_steps: int = 40
+        self,
+        memory_limit: str | int | None = None,
+        *,
+        study: str | None = None,
+        tuning_steps: int = 40,
+        longest: int | None = None,
     ) -> None:
-        require_options(memory_limit, tuning_steps)
+        require_options(memory_limit, tuning_steps, longest)
         super().__init__()
-        self._options: dict[str, Any] = {"memory_limit": memory_limit, "study": study, "tuning_steps": tuning_steps}
+        self._options: dict[str, Any] = {
+            "memory_limit": memory_limit,
+            "study": study,
+            "tuning_steps": tuning_steps,
+            "longest": longest,
+        }
 
     def _begin(self, model: Any, optimizers: Any) -> None:
         try:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 import os
 import socket
 import statistics
@@ -10,6 +11,7 @@ from dataclasses import replace
 from multiprocessing.connection import Connection
 from typing import TYPE_CHECKING, NoReturn
 
+from autorecompute.errors import ScriptError
 from autorecompute.measurement import UNCOMPARED, GradientCheck, Measurement, Outcome
 from autorecompute.training_job import Detection
 from autorecompute.trials.bench import CPU, Bench, as_measurement, mark_busy_host
@@ -20,7 +22,7 @@ if TYPE_CHECKING:
     from collections.abc import Callable
     from pathlib import Path
 
-    from autorecompute.plans import Config
+    from autorecompute.plans import Config, Lengths
     from autorecompute.trials.job import Effort, Job
     from autorecompute.worker.protocol import Message
 
@@ -39,7 +41,8 @@ class TrainingBench(Bench):
     """Measures configs in the steps of one training that goes on; ``TrainingEndedError`` is raised where it does not.
 
     A config is used in no step before its gradients were compared with those without recompute. That happens on a few
-    samples of the next batch, and counts as one step; so does a whole step with the config on fake tensors.
+    samples of the next batch, and counts as one step; so does a whole step with the config on fake tensors. Where the
+    job tells the longest sample, steps of that length, and of shorter ones, are measured beside the training.
 
     Args:
         job: The job that is trained.
@@ -49,6 +52,7 @@ class TrainingBench(Bench):
 
     Attributes:
         spent_seconds: Time of the trials, and of the steps that passed between them.
+        set_aside: Share of the steps that is left for later.
         checks: The gradients of each config that was to be used, beside those without recompute.
     """
 
@@ -61,6 +65,8 @@ class TrainingBench(Bench):
         self._known: set[Config] = set()
         self.checks: dict[Config, GradientCheck] = {}
         self._trained_steps, self._step_seconds, self.spent_seconds = 0, 0.0, 0.0
+        self._beside_steps, self.set_aside = 0.0, 0.0
+        self._length: int | None = None
 
     def keep_back(self, steps: int, share: float, trial: Effort) -> None:
         """Have :attr:`is_live` say no where a trial would leave too few steps to compare what was measured in turns.
@@ -87,13 +93,17 @@ class TrainingBench(Bench):
 
     @property
     def spent_steps(self) -> int:
-        """Return the steps since the training began, each with a trial's config on, and those of comparisons."""
-        return self._trained_steps + CHECK_STEPS * len(self.checks)
+        """Return the steps since the training began, each with a trial's config on, and those of comparisons.
+
+        Where trials run beside the training, these count, a short one for less.
+        """
+        trained = self._trained_steps if self._job.longest is None else math.ceil(self._beside_steps)
+        return trained + CHECK_STEPS * len(self.checks)
 
     @property
     def left_steps(self) -> int:
         """Return the number of steps that may still be spent."""
-        return self._allowed - self.spent_steps
+        return int(self._allowed * (1 - self.set_aside)) - self.spent_steps
 
     def close(self) -> None:
         """Do nothing: a training is not ended from here."""
@@ -127,6 +137,9 @@ class TrainingBench(Bench):
             outcome = Outcome.WRONG_GRADIENT if check.steps else Outcome.SCRIPT_ERROR
             return Measurement(outcome=outcome, message=check.message)
         before, cost = self._trained_steps, self._cost(config, effort)
+        if self._job.longest is not None:
+            self._length = effort.length or self._length or self._job.longest
+            self._beside_steps += cost * self._length / self._job.longest
         self._send(effort.order(config))
         message = self._receive()
         if isinstance(message, Failed) and message.outcome is Outcome.OOM:
@@ -136,8 +149,15 @@ class TrainingBench(Bench):
             self._end()
         if message.outcome is Outcome.OOM:
             return message  # beside the training, which goes on
-        self._count(config, message, idle_steps=self._trained_steps - before - cost)
-        return mark_busy_host(message)
+        if self._job.longest is None:
+            self._count(config, message, idle_steps=self._trained_steps - before - cost)
+            return mark_busy_host(message)
+        if not message.outcome.is_measured:
+            raise ScriptError(f"a step of {self._length} tokens beside the training raises: {message.message}")
+        self._count(config, message, idle_steps=0)
+        # An optimizer's step has not run there: the whole one on fake tensors has it.
+        whole_bytes = (message.held_bytes or 0) + (check.step_bytes or 0) if self._length == self._job.longest else 0
+        return mark_busy_host(replace(message, peak_bytes=max(message.peak_bytes or 0, whole_bytes)))
 
     def check(self, config: Config) -> GradientCheck:
         """Compare the config's gradients with those without recompute, once for each config."""
@@ -161,9 +181,12 @@ class TrainingBench(Bench):
         is_known = config.is_none or config in self.checks
         return self.check(config) if is_known or self.left_steps >= CHECK_STEPS else None
 
-    def keep_config(self, config: Config | None, message: str) -> None:
-        """End the search: the training goes on with this config, or with what is on; tell its user why."""
-        self._send(KeepConfig(config=config, message=message))
+    def keep_config(self, config: Config | None, message: str, lengths: Lengths | None = None) -> None:
+        """End the search: the training goes on with this config, or with what is on; tell its user why.
+
+        With ``lengths`` shorter batches get configs of their own.
+        """
+        self._send(KeepConfig(config=config, message=message, lengths=lengths))
 
     def give_up(self, reason: str) -> None:
         """End the search with what is on."""

@@ -15,6 +15,7 @@ from autorecompute.search.model_searcher import ModelSearcher
 from autorecompute.trials.bench import join, measure_in_turns
 from autorecompute.trials.job import Effort
 from autorecompute.tuning.budget import Task
+from autorecompute.waiting import OutOfTime
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -78,7 +79,12 @@ class LengthTuner:
         buckets: list[Bucket] = []
         for length, config in self.plan():
             shorter = buckets[-1].length if buckets else 0
-            if (bucket := self._measure_up_to(length, config, shorter)) is not None:
+            try:
+                bucket = self._measure_up_to(length, config, shorter)
+            except OutOfTime:  # a training has no steps left for it
+                self.why_not.append(f"{NO_TIME} batches of {length} tokens and fewer")
+                break
+            if bucket is not None:
                 buckets.append(bucket)
         return tuple(buckets)
 
@@ -159,7 +165,7 @@ class LengthTuner:
         description = context.detection.space.describe(config)
         context.note(f"measuring batches of {length} tokens: {description}")
         effort = replace(context.settings.effort, length=length)
-        if not bench.is_live:  # a process begins with its longest batch
+        if bench.starts and not bench.is_live:  # a process begins with its longest batch
             bench.measure(best.config, Effort(warmup=1, steps=1))
         with context.budget.timing(Task.TRIAL):
             own = bench.measure(config, effort).under(self._room_bytes)

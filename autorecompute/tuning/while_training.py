@@ -20,6 +20,7 @@ from autorecompute.tuning.confirmation import Confirmer
 from autorecompute.tuning.context import TuningContext
 from autorecompute.tuning.explanations import describe, name_of, step_seconds, summarize_search
 from autorecompute.tuning.ledger import Ledger, settled
+from autorecompute.tuning.lengths import LengthTuner
 from autorecompute.tuning.race import (
     LOOKS,
     ROUND_EFFORT,
@@ -40,6 +41,7 @@ if TYPE_CHECKING:
 
     from autorecompute.measurement import Trial
     from autorecompute.plans import Config
+    from autorecompute.result import Bucket
     from autorecompute.studies import StudyFolder
     from autorecompute.trials.beside import TrainingBench
     from autorecompute.trials.job import Job
@@ -57,6 +59,9 @@ RACE_STEPS = FINALISTS * LOOKS[0] * (ROUND_EFFORT.warmup + ROUND_EFFORT.steps)
 
 RACE_SHARE = 0.4
 """Of the steps there are, no more than this share is kept back for the race."""
+
+SHARE_OF_SHORTER = 0.4
+"""Of the steps there are, this share is left for shorter batches, where the longest was told."""
 
 NEXT_START = "The steps that may be spent on trials are used up; the next start tries more"
 
@@ -101,6 +106,7 @@ class _Tuning:
         self._ledger = Ledger(context)
         self._raced: Race | None = None
         self._is_measured = False
+        self._why_not: list[str] = []
 
     def run(self) -> None:
         """Search, decide, and leave what was chosen on.
@@ -116,7 +122,9 @@ class _Tuning:
         if known is not None and known.best is not None and not goes_on:
             study, check = f"as study {self._context.folder.name} has it", self._bench.check(known.best.config)
             if check.agrees:
-                self._bench.keep_config(known.best.config, f"{describe(known.best)}, {study}")
+                answer = replace(known.best, buckets=self._agreeing(known.best.buckets))
+                text = "; ".join([describe(answer), *(bucket.sentence for bucket in answer.buckets)])
+                self._bench.keep_config(answer.config, f"{text}, {study}", answer.lengths)
             else:
                 self._bench.keep_config(None, f"{name_of(known.best)}, {study}, is not used: {check.message}")
             return
@@ -125,6 +133,7 @@ class _Tuning:
         for trial in self._ledger.start():
             runner.keep(trial)
         has_run_out = True
+        self._bench.set_aside = 0.0 if self._context.job.longest is None else SHARE_OF_SHORTER
         try:
             in_turns = FINALISTS * LOOKS[0] * round_steps(self._bench)
             self._bench.keep_back(in_turns if takes_turns(self._bench) else RACE_STEPS, RACE_SHARE, EFFORT)
@@ -132,7 +141,7 @@ class _Tuning:
                 end = runner.search(searcher, self._hold, lambda _: None)
                 has_run_out = end is SearchEnd.TIME
             self._bench.release()
-            best = self._decide(searcher)
+            best = self._with_shorter(self._decide(searcher))
         except TrainingEndedError:
             self._keep(self._choose(searcher), SearchEnd.TRAINING)
             raise
@@ -145,7 +154,12 @@ class _Tuning:
         notes += dict.fromkeys(
             f"{warning[0].upper()}{warning[1:]}" for trial in self._trials for warning in trial.measurement.warnings
         )
-        self._bench.keep_config(best.config if best is not None else None, self._summarize(best, notes))
+        if best is None:
+            self._bench.keep_config(None, self._summarize(best, notes))
+        else:
+            shorter = [*self._why_not, *(bucket.sentence for bucket in best.buckets)]
+            notes += [text[0].upper() + text[1:] for text in shorter]
+            self._bench.keep_config(best.config, self._summarize(best, notes), best.lengths)
 
     def give_up(self, reason: str) -> None:
         """Leave the training as it is."""
@@ -198,6 +212,20 @@ class _Tuning:
         while best is not None and not self._bench.check(best.config).agrees:
             best = self._choose(searcher)
         return best
+
+    def _with_shorter(self, best: Best | None) -> Best | None:
+        """Return the answer with configs for shorter batches, where the longest was told."""
+        if best is None or self._context.job.longest is None:
+            return best
+        self._bench.set_aside = 0.0
+        tuner = LengthTuner(self._context, self._trials, best)
+        best = replace(best, buckets=self._agreeing(tuner.measure()), longest=tuner.longest)
+        self._why_not = tuner.why_not
+        return best
+
+    def _agreeing(self, buckets: Sequence[Bucket]) -> tuple[Bucket, ...]:
+        """Return those whose configs have the gradients of none."""
+        return tuple(bucket for bucket in buckets if self._bench.check(bucket.config).agrees)
 
     def _keep_race(self, raced: Race) -> None:
         self._raced = raced

@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Any
 
 from autorecompute.backends import registry
 from autorecompute.errors import first_line
-from autorecompute.measurement import GradientCheck, Outcome
+from autorecompute.measurement import GradientCheck, Measurement, Outcome
 from autorecompute.plans import Config
 from autorecompute.worker.agent import Abandon, Agent
 from autorecompute.worker.hooks import expected_steps
@@ -22,7 +22,7 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Iterable
 
     from autorecompute.backends.interface import WorkerBackend
-    from autorecompute.measurement import Measurement
+    from autorecompute.plans import Lengths
     from autorecompute.training_job import Detection
     from autorecompute.worker.protocol import Settings
     from autorecompute.worker.training_line import SideChannel
@@ -44,6 +44,7 @@ def _make_bar(steps: int) -> Any:
 
 # So long a step waits for the order that follows a measurement. Where the search takes longer, the training goes on.
 ANSWER_SECONDS = 0.005
+STEPS_BEFORE = 2  # of a training, before any step runs beside it
 
 
 class TrainingAgent(Agent):
@@ -51,6 +52,9 @@ class TrainingAgent(Agent):
 
     Ranks that train together begin at the same step, and switch at the same steps; the first one alone has a line to
     the controller. The script's schedulers tell the training's length.
+
+    Where the longest batch was told, that is what trials are about, and it may come late: steps of it, and of shorter
+    ones, run beside the training, which goes on with the first config meanwhile.
 
     Attributes:
         has_begun: True once the first config is on.
@@ -70,6 +74,7 @@ class TrainingAgent(Agent):
         self._ranks: LeadingLine | FollowingLine | None = None
         self.has_begun, self._fault = False, ""
         self._awaits_answer = False
+        self._to_run_beside: Order | None = None
         self._bar: Any = None
 
     def stop(self) -> None:
@@ -111,9 +116,41 @@ class TrainingAgent(Agent):
         if not self.is_alone:
             self.line = self._ranks = join_ranks(self._side)
         config = super().on_session(detect)
+        if self.longest is not None and self._window is not None:
+            self._to_run_beside, self._window = self._window.order, None
         self._bar = _make_bar(self.settings.tuning_steps)
         self.has_begun = True
         return config
+
+    def on_forward(self, batch: int, check: Callable[..., GradientCheck]) -> None:
+        """Run what was ordered beside the training, if this batch can be given another length, and then go on."""
+        # Before the first steps an optimizer has no state, which the steps of the training have beside them.
+        is_whole = batch == self.target_batch and not self.backend.has_open_forward
+        while self._to_run_beside is not None and self.steps >= STEPS_BEFORE and is_whole:
+            order, self._to_run_beside = self._to_run_beside, None
+            self._answer(self._run_beside(order, batch))
+            self._look_for_order(ANSWER_SECONDS)
+            if self._check is not None:
+                wanted, self._check = self._check, None
+                self._look_at(wanted, check)
+        super().on_forward(batch, check)
+
+    def _run_beside(self, order: Order, batch: int) -> Measurement:
+        self._length = order.length or self._length
+        assert self._length is not None, "the longest was told"
+        try:
+            step = self.backend.step_beside(order.config, self._length)
+            window = self._open(order)
+            while not window.is_complete:
+                loss = step()
+                window.observe()
+                window.end_step(batch, loss)
+        except Exception as error:  # noqa: BLE001  (the model's own code runs there, on a batch that is not its script's)
+            outcome, message = self.backend.classify(error)
+            return Measurement(outcome=outcome, message=message)
+        measurement = window.measurement(batch)
+        self._keep(order.config, measurement)
+        return measurement
 
     def _weighed(self, detection: Detection) -> Detection:
         # This process is the training, and holds what the detection left to its end.
@@ -144,6 +181,8 @@ class TrainingAgent(Agent):
     def _obey(self, order: Order | Check) -> None:
         if self._fault and isinstance(order, Order):
             self.backend.switch(order.config)
+        elif self.longest is not None and isinstance(order, Order):
+            self._to_run_beside = order
         else:
             super()._obey(order)
 
@@ -200,10 +239,9 @@ class Guard:
     fake_card: str | None = None
     fake_ranks = 0
     is_trial = is_surveyed = False
-    longest: int | None = None
 
     def __init__(self, agent: TrainingAgent, say: Say, *, is_first: bool = True) -> None:
-        self._agent, self._backend = agent, agent.backend
+        self._agent, self._backend, self.longest = agent, agent.backend, agent.longest
         self._say_own, self._say = say, say if is_first else lambda *_: None
         self.replaces_checkpointing, self.is_exact = agent.replaces_checkpointing, agent.is_exact
         self._config = Config()
@@ -310,7 +348,7 @@ class Guard:
         try:
             tell(*args)
         except SearchEndedError as end:
-            self._end_search(end.keep.config)
+            self._end_search(end.keep.config, end.keep.lengths)
             since = "" if end.keep.config is None else f"from step {self._agent.steps + 1} on: "
             self._say(logging.WARNING if end.keep.config is None else logging.INFO, f"{since}{end.keep.message}")
         except (Exception, Abandon) as error:  # noqa: BLE001  (nothing of ours may end the training)
@@ -333,12 +371,13 @@ class Guard:
         self._end_search(config)
         self._say(logging.WARNING, explain_end(reason))
 
-    def _end_search(self, config: Config | None) -> None:
+    def _end_search(self, config: Config | None, lengths: Lengths | None = None) -> None:
         self._is_on = False
         self._agent.line.close()
         try:
             self._agent.stop()
             if config is not None:
+                self._backend.follow_lengths(lengths)
                 self._backend.switch(config)
                 self._config = config
         except Exception as error:  # noqa: BLE001  (nothing of ours may end the training)

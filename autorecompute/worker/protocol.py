@@ -17,7 +17,7 @@ from typing import TYPE_CHECKING, Any, TypeVar, get_args
 from autorecompute import codec
 from autorecompute.backends.registry import AUTO
 from autorecompute.measurement import GradientCheck, Measurement, Outcome
-from autorecompute.plans import Config
+from autorecompute.plans import Config, Lengths
 from autorecompute.training_job import Detection
 
 if TYPE_CHECKING:
@@ -140,10 +140,14 @@ def explain_end(reason: str) -> str:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class KeepConfig:
-    """The search is over: train on, to the end, with this config, or with what is on where it is ``None``."""
+    """The search is over: train on, to the end, with this config, or with what is on where it is ``None``.
+
+    With ``lengths`` shorter batches get configs of their own.
+    """
 
     config: Config | None
     message: str
+    lengths: Lengths | None = None
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -158,6 +162,7 @@ class SearchRequest:
         steps: The most steps that may be spent on trials.
         replaces_checkpointing: True if the checkpoints that the script makes itself are switched off.
         is_exact: True if nothing is offered that changes the order of a sum.
+        longest: Tokens of the longest sample that the training will see; ``None`` where its batches are all alike.
     """
 
     script: str
@@ -166,10 +171,11 @@ class SearchRequest:
     arguments: tuple[str, ...] = ()
     limit_bytes: int | None = None
     study: str | None = None
-    steps: int
+    steps: int = 0
     launcher: str = ""
     replaces_checkpointing: bool = False
     is_exact: bool = False
+    longest: int | None = None
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -188,7 +194,7 @@ class Settings:
         ranks: Number of ranks of which the script trains on them as one, without the others; 0 for a script as it is.
         is_surveyed: True if an earlier process of the script has told what its steps take; this one runs none for it.
         step_samples: Samples of a whole step, over all its passes and ranks; ``None`` for as many as the script makes.
-        longest: Tokens that each sample is to have; ``None`` for as many as the script gives.
+        longest: Tokens that each sample of a trial is to have; ``None`` for as many as the script gives.
         tuner: The controller's process, whose descendants are not others; ``None`` for this process alone.
         search: The search that the first rank starts beside itself; ``None`` where there is a controller already.
         tuning_steps: The most steps that trials may take, for a progress bar; 0 shows none.

@@ -138,8 +138,14 @@ def _parameters_of(optimizer: Any) -> list[Any]:
 _LOG = logging.getLogger("autorecompute")
 
 
-def tune_from_here(
-    model: Any, optimizers: Any, *, memory_limit: str | int | None, study: str | None, tuning_steps: int
+def tune_from_here(  # noqa: PLR0913  (what a user may say)
+    model: Any,
+    optimizers: Any,
+    *,
+    memory_limit: str | int | None,
+    study: str | None,
+    tuning_steps: int,
+    longest: int | None,
 ) -> None:
     """See :func:`autorecompute.auto`.
 
@@ -147,8 +153,14 @@ def tune_from_here(
         UsageError: the arguments do not make sense.
     """
     given = _require_trained_by(model, optimizers)
-    limit_bytes = require_options(memory_limit, tuning_steps)
-    request = _describe_program(type(model).__name__, limit_bytes, study, tuning_steps)
+    limit_bytes = require_options(memory_limit, tuning_steps, longest)
+    request = replace(
+        _describe_program(type(model).__name__),
+        limit_bytes=limit_bytes,
+        study=study,
+        steps=tuning_steps,
+        longest=longest,
+    )
     if not _LEAVE and registry.is_decided():
         _say(logging.INFO, "nothing is tuned from here: this process was started with what to recompute")
         return
@@ -170,7 +182,11 @@ _LEAVE: list[Callable[[], None]] = []  # what ends the search beside this proces
 def _begin(request: SearchRequest, optimizers: list[Any]) -> None:
     while _LEAVE:
         _LEAVE.pop()()
-    settings = Settings(backend=registry.plain_name(), search=request, tuning_steps=request.steps)
+    if request.longest is not None and not is_alone():
+        raise UsageError("ranks may have batches of different lengths in one step: leave longest out")
+    settings = Settings(
+        backend=registry.plain_name(), search=request, tuning_steps=request.steps, longest=request.longest
+    )
     guard, detach = follow_training(None, settings, _say, optimizers)
     # The last exception that nobody has caught: an interpreter goes on after it, and a script ends.
     error_before = getattr(sys, "last_value", None)
@@ -194,7 +210,7 @@ def _begin(request: SearchRequest, optimizers: list[Any]) -> None:
         _say(logging.INFO, f"looking for what to recompute{limit}, in {steps} of this training at most")
 
 
-def _describe_program(name: str, limit_bytes: int | None, study: str | None, steps: int) -> SearchRequest:
+def _describe_program(name: str) -> SearchRequest:
     main = sys.modules.get("__main__")
     file, spec = getattr(main, "__file__", None), getattr(main, "__spec__", None)
     is_module = spec is not None and file is not None
@@ -204,18 +220,17 @@ def _describe_program(name: str, limit_bytes: int | None, study: str | None, ste
         is_module=is_module,
         is_typed=not is_module and (file is None or not Path(file).is_file()),
         arguments=tuple(sys.argv[1:]) if file is not None else (),
-        limit_bytes=limit_bytes,
-        study=study,
-        steps=steps,
     )
 
 
-def require_options(memory_limit: str | int | None, tuning_steps: int) -> int | None:
+def require_options(memory_limit: str | int | None, tuning_steps: int, longest: int | None) -> int | None:
     """Return the limit in bytes, or none where none is given.
 
     Raises:
-        UsageError: the limit cannot be one, or there is no step for a trial.
+        UsageError: the limit cannot be one, there is no step for a trial, or no sample can be so long.
     """
+    if longest is not None and longest < 1:
+        raise UsageError(f"longest={longest} is no number of tokens. Give those of the longest sample.")
     if tuning_steps < 1:
         raise UsageError(f"tuning_steps={tuning_steps} leaves no step for a trial. Give 1 or more.")
     if memory_limit is None:

@@ -16,7 +16,7 @@ from autorecompute import codec
 from autorecompute.backends.common import describe_device, observe_batch, on_few_samples, tensors_in
 from autorecompute.backends.interface import WorkerBackend
 from autorecompute.backends.torch.check.gradients import Step, check_gradients
-from autorecompute.backends.torch.check.room import lacking_memory
+from autorecompute.backends.torch.check.room import lacking_memory, run_beside
 from autorecompute.backends.torch.compiled import forms
 from autorecompute.backends.torch.compiled.forms import MEASURED, AllocatedLive, has_compiled, is_compiled
 from autorecompute.backends.torch.controller import MODEL, NAME
@@ -46,7 +46,13 @@ from autorecompute.backends.torch.forecast.plans_file import requested
 from autorecompute.backends.torch.forecast.records import COMPILED, FROZEN, StepsAtLength, TorchDetection, describe_own
 from autorecompute.backends.torch.switch import applying
 from autorecompute.backends.torch.switch.applying import Roots, Tuned, to_alike
-from autorecompute.backends.torch.switch.lengths import GivenLength, at_length, call_with_gradients, lengths_of
+from autorecompute.backends.torch.switch.lengths import (
+    GivenLength,
+    at_length,
+    call_at_length,
+    call_with_gradients,
+    lengths_of,
+)
 from autorecompute.errors import ScriptError, first_line
 from autorecompute.measurement import UNCOMPARED
 from autorecompute.meters.host import HostMeter
@@ -75,6 +81,7 @@ if TYPE_CHECKING:
     from autorecompute.backends.torch.forecast.records import Steps
     from autorecompute.measurement import GradientCheck, Outcome
     from autorecompute.memory import Machine
+    from autorecompute.plans import Lengths
 
     Survey = tuple[Steps | None, str]  # what steps take, or why nobody can tell
 
@@ -151,7 +158,7 @@ class TorchBackend(WorkerBackend):
             from autorecompute.backends.torch.fake.machine import pretend
 
             pretend(listener.fake_ranks)
-        if listener.longest is not None:
+        if listener.longest is not None and listener.is_trial:
             self._given = GivenLength(listener.longest)
         applying.ELSEWHERE.set()
         self._roots.install(listener.on_failure)
@@ -240,6 +247,22 @@ class TorchBackend(WorkerBackend):
         assert self._given is not None, "lengths are given where the longest is"
         self._given.length = length
 
+    def follow_lengths(self, lengths: Lengths | None) -> None:
+        """Have each batch train with the config of its length from the next switch on; ``None`` ends that."""
+        for tuned in self._tuned.values():
+            tuned.follow_lengths(lengths)
+
+    def step_beside(self, config: Config, length: int) -> Callable[[], Tensor]:
+        """Return what runs a step of the batch at hand beside the training, and returns its loss."""
+        assert self._at_hand is not None, "a model is about to be called"
+        root, args, kwargs = self._at_hand
+        args, kwargs = call_at_length(args, kwargs, length)
+        return functools.partial(run_beside, self._step(root, args, kwargs), self._tuned[root].board, config.choices)
+
+    def _step(self, root: Module, args: Sequence[Any], kwargs: Mapping[str, Any]) -> Step:
+        holds_result = keeps_result(calling_frame())
+        return Step(root, args, kwargs, calls=self._calls, loss=returned_loss, holds_result=holds_result)
+
     def lacking_memory(self, config: Config) -> str | None:
         """Run the step at hand with a config beside the training, and say what ran out of memory; empty where it fits.
 
@@ -257,9 +280,7 @@ class TorchBackend(WorkerBackend):
         most_held, most_given = self._had_room.get(config, (-1, -1))
         if held <= most_held + NEGLIGIBLE_BYTES and given <= most_given:
             return None
-        holds_result = keeps_result(calling_frame())
-        step = Step(root, args, kwargs, calls=self._calls, loss=returned_loss, holds_result=holds_result)
-        lacks = lacking_memory(step, self._tuned[root].board, config.choices)
+        lacks = lacking_memory(self._step(root, args, kwargs), self._tuned[root].board, config.choices)
         if not lacks:
             self._had_room[config] = max(held, most_held), max(given, most_given)
         return lacks
@@ -322,7 +343,7 @@ class TorchBackend(WorkerBackend):
         if longest is not None and self._given is not None and self._given.most > longest:
             yield f"the script has batches of more than {longest} tokens: --longest cuts them"
         for name, (least, most) in sorted(self._sizes.items()):
-            if least < most and (self._given is None or name != SEQUENCE):
+            if least < most and (longest is None or name != SEQUENCE):
                 told = f"batches have a {name} of {least} to {most}: peaks hold up to the largest that was measured"
                 yield f"{told}; tune --longest makes sure of the longest" if name == SEQUENCE else told
 
@@ -408,8 +429,10 @@ class TorchBackend(WorkerBackend):
         self._told = tuple(describe_own(tuned.found.checkpointed, is_replaced=is_replaced()))
         if torch.backends.cudnn.benchmark and next(root.parameters()).device.type == "cuda":
             self._told += (BENCHMARKS,)
-        if self._listener.longest is not None:
-            self._require_length(self._listener.longest, args, kwargs)
+        if self._listener.longest is not None and self._given is not None:
+            self._told += self._given.require(self._listener.longest, args, kwargs)
+        elif self._listener.longest is not None:
+            args, kwargs = call_at_length(args, kwargs, self._listener.longest)
         told = surveyed(root, functools.partial(self._survey, root, tuned, args, kwargs))
         detection = self._detection_of(root, tuned, args, kwargs, told)
         self._later = TorchMemoryModel.of(detection) if self._frozen else None
@@ -491,23 +514,6 @@ class TorchBackend(WorkerBackend):
         # Of several calls each may have another length; a rank may recompute a collective that others do not.
         return len(lengths) == 1 and self._calls == 1 and not _read_ranks()
 
-    def _require_length(self, longest: int, args: Sequence[Any], kwargs: Mapping[str, Any]) -> None:
-        """Note where the model receives another length than its DataLoader served.
-
-        Raises:
-            ScriptError: no DataLoader serves its batches, or they have no length.
-        """
-        assert self._given is not None, "it is given where it was asked for"
-        size = sizes_of(tensors_in((args, kwargs)), observe_batch([*args, *kwargs.values()])).get(SEQUENCE)
-        if not self._given.has_served:
-            raise ScriptError(NO_LOADER.format(longest=longest))
-        if size is None or not self._given.has_length:
-            raise ScriptError(NO_LENGTH.format(longest=longest))
-        if size in {longest, longest - 1}:  # a script may keep the last token for its labels
-            self._given.length, self._given.kept = size, longest - size
-        else:
-            self._told += (f"the model receives {size} tokens of batches of {longest}: the script cuts them",)
-
     def _no_fakes(self, root: Module) -> str:
         """Return why no step of the model is run on fake tensors; empty where one may be."""
         if self._is_compiled:
@@ -552,6 +558,8 @@ class TorchBackend(WorkerBackend):
                     check = on_few_samples(compare, args, kwargs, batch, self.classify)
             if not check.agrees or self._no_fakes(root):
                 return check
+            if self._listener.longest is not None and self._given is None:
+                args, kwargs = call_at_length(args, kwargs, self._listener.longest)
             step = tuned.whole_step(config, self._script(root, batch, args, kwargs))
         if step is None:
             return check
@@ -569,15 +577,6 @@ SHORTER = (1 / 8, 1 / 4, 1 / 2, 3 / 4)
 """Lengths of which steps are run on fake tensors, as shares of the longest."""
 
 LEAST_LENGTH = 8  # tokens; a script may keep some of them for its labels, and nothing is left of fewer
-
-NO_LOADER = (
-    "--longest {longest} needs batches from a DataLoader, and the script makes its own. Leave --longest out, and have "
-    "the script make batches of that length."
-)
-NO_LENGTH = (
-    "--longest {longest} needs batches of texts, whose tensors count tokens in their second dimension. Leave --longest "
-    "out."
-)
 
 NEGLIGIBLE_BYTES = 32 * MIB
 """So much more or less is held from one step to the next, by a loss that is kept or a batch that was read ahead."""

@@ -2,6 +2,7 @@ import copy
 import dataclasses
 import functools
 import gc
+import threading
 import types
 from collections import UserDict
 
@@ -10,14 +11,18 @@ import torch
 from torch.utils.data import DataLoader
 from torch.utils.data.dataloader import _BaseDataLoaderIter
 
+from autorecompute.backends.torch.controller import memory_by_length, memory_of
 from autorecompute.backends.torch.find.identity import name_of
 from autorecompute.backends.torch.forecast.plans_file import PlansFile, read_plans_file
+from autorecompute.backends.torch.switch import applying
 from autorecompute.backends.torch.switch.applying import apply_now
 from autorecompute.backends.torch.switch.intercepting import around_of
 from autorecompute.backends.torch.switch.lengths import GivenLength, at_length, lengths_of
+from autorecompute.backends.torch.worker import TorchBackend
 from autorecompute.errors import UsageError
 from autorecompute.plans import Config, Lengths
-from tiny_models import make
+from autorecompute.plans.savings import SEQUENCE
+from tiny_models import differences, make
 
 
 def batch_of(size, samples=2):
@@ -178,7 +183,7 @@ def test_calls_of_several_lengths_before_one_backward_pass_have_the_same_gradien
         if not torch.equal(one.grad, other.grad)
     ]
     assert differing == []
-    assert [record.getMessage() for record in caplog.records] == [
+    assert [record.getMessage() for record in caplog.records if record.name == "autorecompute"] == [
         "the model is called again before its backward pass, and keeps the config of the first call"
     ]
     step(gpt2, 16)
@@ -242,7 +247,7 @@ def test_a_longer_batch_than_was_tuned_is_told_once_and_trains_with_the_config_o
     for _ in range(2):
         step(gpt2, 20)
     assert Config(tuned.board.choices) == BLOCKS
-    assert [record.getMessage() for record in caplog.records] == [
+    assert [record.getMessage() for record in caplog.records if record.name == "autorecompute"] == [
         "batches are longer than the 16 tokens that were tuned: their peaks are not known"
     ]
 
@@ -284,3 +289,61 @@ def test_a_file_whose_lengths_say_nothing_is_refused(gpt2, lengths, tmp_path):
     (tmp_path / "plans.json").write_text(text)
     with pytest.raises(UsageError, match="Emit it again"):
         read_plans_file(tmp_path / "plans.json")
+
+
+def test_an_answer_is_followed_until_another_one_takes_its_place(gpt2):
+    tuned = tuned_for(gpt2)
+    step(gpt2, 3)
+    assert Config(tuned.board.choices) == Config()
+    tuned.follow_lengths(Lengths(batch=4, ends=(8, 16), configs=(GELU, BLOCKS)))
+    tuned.switch(BLOCKS)
+    step(gpt2, 3)
+    assert Config(tuned.board.choices) == GELU
+    tuned.follow_lengths(None)
+    tuned.switch(BLOCKS)
+    step(gpt2, 3)
+    assert Config(tuned.board.choices) == BLOCKS
+
+
+class Listener:
+    """Follows a training whose longest batch was told."""
+
+    fake_card, fake_ranks, on_failure, target_batch = None, 0, None, None
+    replaces_checkpointing = is_exact = is_trial = is_surveyed = False
+
+    def __init__(self, longest):
+        self.longest, self.detection, self.look = longest, None, lambda _check: None
+
+    def on_session(self, detect):
+        self.detection = detect()
+        return Config()
+
+    def on_forward(self, _batch, check):
+        if self.detection is not None:
+            self.look(check)
+
+
+def test_a_longer_step_beside_a_training_leaves_it_as_it_is_and_takes_what_was_forecast(gpt2, monkeypatch):
+    monkeypatch.setattr(applying, "ELSEWHERE", threading.Event())
+    plain, listener, backend = copy.deepcopy(gpt2), Listener(24), TorchBackend()
+    peaks = []
+
+    def look(check):
+        run, meter = backend.step_beside(BLOCKS, 24), backend.live_meter()
+        meter.start()
+        run()
+        peaks.append((meter.stop(), check(BLOCKS, compares=False).step_bytes))
+
+    listener.look = look
+    backend.install(listener)
+    try:
+        found = take(gpt2, [12] * 3)
+    finally:
+        backend.uninstall()
+    assert differences(found, take(plain, [12] * 3)) == []
+    detection = listener.detection
+    forecast = memory_of(detection).forecast(BLOCKS, detection.dims).live_bytes
+    assert detection.dims[SEQUENCE] == 24
+    assert list(memory_by_length(detection)) == [12, 18]
+    assert {whole for _, whole in peaks} == {forecast}
+    assert [beside for beside, _ in peaks] == pytest.approx([forecast] * 2, rel=0.05)

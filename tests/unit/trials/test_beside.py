@@ -1,9 +1,11 @@
+import dataclasses
 import socket
 import types
 from multiprocessing.connection import Connection
 
 import pytest
 
+from autorecompute.errors import ScriptError
 from autorecompute.measurement import GradientCheck, Measurement, Outcome
 from autorecompute.plans import Config
 from autorecompute.trials import Job, beside
@@ -24,10 +26,10 @@ MEASURED = Measurement(
 class Line:
     """The training's end of the line."""
 
-    def __init__(self, script, detection):
+    def __init__(self, script, detection, longest=None):
         theirs, ours = socket.socketpair()
         self._end = Connection(ours.detach())
-        self.bench = TrainingBench(Job(script=script), script.parent, theirs, 100)
+        self.bench = TrainingBench(Job(script=script, longest=longest), script.parent, theirs, 100)
         self.say(detection)
 
     def say(self, *messages):
@@ -161,3 +163,39 @@ def test_memory_that_ran_out_beside_a_training_leaves_it_to_be_measured(line):
     line.say(AGREES, Measurement(outcome=Outcome.OOM, message="CUDA out of memory"), AGREES, MEASURED)
     assert line.bench.measure(CONFIG, EFFORT).outcome is Outcome.OOM
     assert line.bench.measure(OTHER, EFFORT).outcome is Outcome.OK
+
+
+@pytest.fixture
+def long_line(make_detection, tmp_path):
+    """A line to a training whose longest sample has 400 tokens."""
+    script = tmp_path / "train.py"
+    script.touch()
+    line = Line(script, make_detection(), longest=400)
+    yield line
+    line.close()
+
+
+def test_steps_beside_a_training_are_spent_by_their_length(long_line):
+    long_line.say(AGREES, Beat(step=3), MEASURED, Beat(step=90), MEASURED, MEASURED)
+    long_line.bench.measure(CONFIG, EFFORT)
+    assert long_line.bench.spent_steps == 1 + 6
+    long_line.bench.measure(CONFIG, dataclasses.replace(EFFORT, length=100))
+    assert long_line.bench.spent_steps == 7 + 6 / 4 + 0.5
+    long_line.bench.measure(CONFIG, Effort(warmup=0, steps=2))  # still at that length
+    assert long_line.bench.spent_steps == 7 + 8 / 4
+    long_line.bench.set_aside = 0.4
+    assert long_line.bench.left_steps == 60 - 9
+
+
+def test_the_peak_beside_a_training_is_no_less_than_that_of_a_whole_step(long_line):
+    """Nothing of the optimizer runs there."""
+    held = dataclasses.replace(MEASURED, held_bytes=70)
+    long_line.say(dataclasses.replace(AGREES, step_bytes=50), held, held)
+    assert long_line.bench.measure(CONFIG, EFFORT).peak_bytes == 70 + 50
+    assert long_line.bench.measure(CONFIG, dataclasses.replace(EFFORT, length=100)).peak_bytes == 100
+
+
+def test_a_length_that_the_model_does_not_take_is_an_error_with_its_reason(long_line):
+    long_line.say(AGREES, Measurement(outcome=Outcome.SCRIPT_ERROR, message="IndexError: out of range"))
+    with pytest.raises(ScriptError, match="a step of 400 tokens beside the training raises: IndexError"):
+        long_line.bench.measure(CONFIG, EFFORT)

@@ -1,4 +1,5 @@
 import contextlib
+import dataclasses
 import socket
 from multiprocessing.connection import Connection
 
@@ -6,14 +7,14 @@ import pytest
 
 from autorecompute.backends import registry
 from autorecompute.measurement import GradientCheck, Measurement, Outcome
-from autorecompute.plans import Config
+from autorecompute.plans import Config, Lengths
 from autorecompute.training_job import Detection
 from autorecompute.worker import agent, training, training_line
 from autorecompute.worker.guard import Guard, TrainingAgent
 from autorecompute.worker.protocol import Beat, Check, Ended, Failed, KeepConfig, Settings, decode, encode
 from autorecompute.worker.training_line import SideChannel
 from stand_ins.live import Live
-from stand_ins.training import ADVICE, CONFIG, FIRST, SECOND, Training
+from stand_ins.training import ADVICE, CONFIG, FIRST, SECOND, TARGET, Loss, Training
 
 OTHER = Config.parse(["blocks.*/softmax:drop"])
 GOES_ON = "tuning has stopped, and the training goes on"
@@ -22,11 +23,11 @@ GOES_ON = "tuning has stopped, and the training goes on"
 class Beside(Training):
     """A training with its guard, and the controller's end of its line."""
 
-    def __init__(self, detection):
+    def __init__(self, detection, longest=None):
         super().__init__(detection, None, ())
         theirs, ours = socket.socketpair()
         self.line, self.controller = SideChannel(theirs.detach()), Connection(ours.detach())
-        settings = Settings(backend="torch")
+        settings = Settings(backend="torch", longest=longest)
         self.inner = TrainingAgent(self.line, self, settings, ())
         self.agent = self.guard = Guard(self.inner, training.say)
 
@@ -46,10 +47,23 @@ class Beside(Training):
     def classify(self, error):
         return (Outcome.OOM if isinstance(error, MemoryError) else Outcome.SCRIPT_ERROR), str(error)
 
+    def step_beside(self, config, length):
+        if config in self.lacks:
+            raise self.lacks[config]
+        return lambda: self.happened.append((config, length)) or Loss(1.0)
+
+    def follow_lengths(self, lengths):
+        self.happened.append(lengths)
+
 
 @pytest.fixture
-def beside(make_detection, monkeypatch):
-    training = Beside(make_detection(batch=0))
+def longest():
+    """Tokens of the longest sample; nobody has told it."""
+
+
+@pytest.fixture
+def beside(make_detection, monkeypatch, longest):
+    training = Beside(make_detection(batch=0), longest)
     monkeypatch.setattr(agent, "meter_for", lambda _: training)
     monkeypatch.setattr(registry, "other_in_use", lambda _: "")
     monkeypatch.setattr(training_line, "FAREWELL_SECONDS", 0.0)
@@ -64,6 +78,32 @@ def begun(beside):
     beside.begin()
     beside.step()
     return beside
+
+
+@pytest.mark.parametrize("longest", [400])
+def test_the_longest_is_measured_beside_the_training_which_keeps_the_first_config(begun):
+    shorter = dataclasses.replace(SECOND, length=100)
+    begun.steps(3, batch=TARGET - 1)  # the last batch of an epoch is no measure
+    begun.order(Check(config=OTHER), shorter)
+    begun.happened.clear()
+    begun.steps(1)
+    ran = [what for what in begun.happened if isinstance(what, tuple)]
+    longest = [(CONFIG, 400)] * (FIRST.warmup + 1 + FIRST.steps)
+    assert ran == [*longest, ("checked", OTHER), *[(shorter.config, 100)] * (shorter.warmup + shorter.steps)]
+    _, first, check, second = begun.told
+    assert (first.outcome, check.agrees, len(second.step_seconds)) == (Outcome.OK, True, shorter.steps)
+    assert not any(isinstance(what, Config) for what in begun.happened)
+
+
+@pytest.mark.parametrize("longest", [400])
+@pytest.mark.parametrize(
+    ("error", "outcome"), [(MemoryError("no room"), Outcome.OOM), (IndexError("600"), Outcome.SCRIPT_ERROR)]
+)
+def test_what_a_longer_batch_raises_ends_nothing(begun, error, outcome):
+    begun.lacks[CONFIG] = error
+    begun.steps(3)
+    _, measured = begun.told
+    assert (measured.outcome, measured.message) == (outcome, str(error))
 
 
 def test_a_measurement_is_told_and_the_next_order_obeyed_when_it_comes(begun):
@@ -107,9 +147,10 @@ def test_a_config_is_compared_on_the_next_batch_and_then_measured(begun):
 
 def test_what_stays_on_is_told_with_its_step(begun, capsys):
     begun.steps(3)
-    begun.order(KeepConfig(config=OTHER, message="the best"))
+    lengths = Lengths(batch=8, ends=(50, 400), configs=(Config(), OTHER))
+    begun.order(KeepConfig(config=OTHER, message="the best", lengths=lengths))
     begun.steps(1)
-    assert begun.happened[-1] == OTHER
+    assert begun.happened[-2:] == [lengths, OTHER]
     assert capsys.readouterr().err == "autorecompute: from step 6 on: the best\n"
     begun.steps(5)
     assert begun.inner.steps == 5

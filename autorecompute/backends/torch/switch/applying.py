@@ -43,7 +43,7 @@ if TYPE_CHECKING:
     from autorecompute.backends.torch.fake.steps import Script
     from autorecompute.backends.torch.fake.tensors import FakeLiveBytes
     from autorecompute.backends.torch.switch.switchboard import Switchboard
-    from autorecompute.plans import Config
+    from autorecompute.plans import Config, Lengths
 
 
 _LOG = logging.getLogger(__name__)
@@ -213,6 +213,12 @@ class Tuned(NamedTuple):
         except ValueError as error:
             raise UsageError(f"These plans are not for this model: {error}.") from error
 
+    def follow_lengths(self, lengths: Lengths | None) -> None:
+        """Have each call train with the config of its length from the next switch on; ``None`` ends that."""
+        model = self.reference()
+        assert model is not None, "a model that trains is there"
+        self.board.follow(None if lengths is None else ByLength(model, self.board, lengths))
+
     def whole_step(self, config: Config, script: Script) -> FakeLiveBytes | None:
         """Return the bytes of a whole step on fake tensors; ``None`` if none runs."""
         model = self.reference()
@@ -339,8 +345,7 @@ def apply_now(
     if wanted.replaces_checkpointing:
         own_checkpoints.require_off(tuned.found.refusals)
     _accept(wanted, tuned.board)
-    if wanted.lengths is not None:
-        tuned.board.by_length = ByLength(model, tuned.board, wanted.lengths)
+    tuned.follow_lengths(wanted.lengths)
     tuned.switch(wanted.config)
     return tuned
 

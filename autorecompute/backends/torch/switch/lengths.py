@@ -18,6 +18,7 @@ from autorecompute.backends.torch.fake.tensors import is_fake
 from autorecompute.backends.torch.find.identity import sizes_of
 from autorecompute.backends.torch.switch.intercepting import can_be_intercepted
 from autorecompute.backends.torch.switch.logits import Logits
+from autorecompute.errors import ScriptError
 from autorecompute.plans.savings import SEQUENCE
 
 if TYPE_CHECKING:
@@ -57,6 +58,45 @@ class GivenLength:
             return batch if given is None else given
 
         _BaseDataLoaderIter.__next__ = serve_at_length
+
+    def require(self, longest: int, args: Sequence[Any], kwargs: Mapping[str, Any]) -> tuple[str, ...]:
+        """Note which length a model receives of the longest batch; return what a user should know of it, in words.
+
+        Raises:
+            ScriptError: no DataLoader serves its batches, or they have no length.
+        """
+        size = sizes_of(tensors_in((args, kwargs)), observe_batch([*args, *kwargs.values()])).get(SEQUENCE)
+        if not self.has_served:
+            raise ScriptError(NO_LOADER.format(longest=longest))
+        if size is None or not self.has_length:
+            raise ScriptError(NO_LENGTH.format(longest=longest))
+        if size not in {longest, longest - 1}:
+            return (f"the model receives {size} tokens of batches of {longest}: the script cuts them",)
+        self.length, self.kept = size, longest - size  # a script may keep the last token for its labels
+        return ()
+
+
+NO_LOADER = (
+    "--longest {longest} needs batches from a DataLoader, and the script makes its own. Leave --longest out, and have "
+    "the script make batches of that length."
+)
+NO_LENGTH = (
+    "--longest {longest} needs batches of texts, whose tensors count tokens in their second dimension. Leave --longest "
+    "out."
+)
+
+
+def call_at_length(args: Sequence[Any], kwargs: Mapping[str, Any], length: int) -> tuple[Any, Any]:
+    """Return the arguments of a call at another length: see :func:`at_length`.
+
+    Raises:
+        ScriptError: they have no length.
+    """
+    given = at_length((tuple(args), dict(kwargs)), observe_batch([*args, *kwargs.values()]), length)
+    if given is None:
+        raise ScriptError(NO_LENGTH.format(longest=length))
+    positional, named = given
+    return positional, named
 
 
 def _values_of(batch: Any) -> list[Any]:
@@ -220,7 +260,8 @@ class ByLength:
 
     def _switches(self, module: Module, args: Sequence[Any], kwargs: Mapping[str, Any]) -> bool:
         """Switch to the config for a call, if it needs another one and nothing is open; tell whether that was done."""
-        if not module.training or module is not self._model():  # a copy has its hooks
+        is_over = self._board.by_length is not self  # another answer, or none, has taken its place
+        if is_over or not module.training or module is not self._model():  # a copy has its hooks
             return False
         if not torch.is_grad_enabled() or torch._C._current_autograd_node() is not None:
             return False

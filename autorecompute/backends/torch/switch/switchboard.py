@@ -87,6 +87,11 @@ class Switchboard:
         self.choices: frozenset[Choice] = frozenset()
         self.effects: frozenset[Effect] = frozenset()
 
+    def follow(self, by_length: Around | None) -> None:
+        """Have this run around the model's own calls from the next switch on, or nothing."""
+        self.by_length = by_length
+        self._kept.clear()
+
     def resolve(self, choices: Iterable[Choice]) -> frozenset[Effect]:
         """Return the effects of the choices, one for each site; equal for choices that do the same.
 
