@@ -200,6 +200,21 @@ def within(found: Mapping[str, float], kind_of: Callable[[str], str], steps: int
     return GradientCheck(agrees=not over, worst=worst, parameter=name if over else "", steps=steps)
 
 
+def beside_rounding(
+    found: Mapping[str, float], noise: Mapping[str, float], kind_of: Callable[[str], str], steps: int
+) -> GradientCheck:
+    """Check gradients as :func:`within`, but for those that are nothing but rounding, as that of a key's bias.
+
+    The noise is the difference of two steps without recompute that are rounded differently.
+    """
+
+    def tells(name: str, off: float) -> bool:
+        own = noise.get(name, math.inf)
+        return own <= max(TOLERANCES.get(kind_of(name), 0.0), min(off / NOISE_FACTOR, MOST_NOISE)) or math.isinf(off)
+
+    return within({name: off for name, off in found.items() if tells(name, off)}, kind_of, steps)
+
+
 def beside_noise(found: Mapping[str, float], noise: Mapping[str, float], check: GradientCheck) -> GradientCheck:
     """Check the gradients that miss their tolerance against the difference of two steps without recompute, the noise.
 

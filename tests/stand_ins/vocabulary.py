@@ -14,9 +14,9 @@ ROWS = (4, 100)  # more than one chunk
 class Model(nn.Module):
     """Words to words, with a head that has a bias."""
 
-    def __init__(self):
+    def __init__(self, words=WORDS):
         super().__init__()
-        self.words, self.inner, self.head = nn.Embedding(WORDS, 8), nn.Linear(8, 8), nn.Linear(8, WORDS)
+        self.words, self.inner, self.head = nn.Embedding(words, 8), nn.Linear(8, 8), nn.Linear(8, words)
 
     def forward(self, x):
         return self.head(torch.tanh(self.inner(self.words(x))))
@@ -32,6 +32,21 @@ def batch():
 X, Y = batch()
 Y_OF_WORDS = Y.clamp(min=0)
 WEIGHT = torch.linspace(0.1, 1, WORDS)
+
+
+class WithLoss(Model):
+    """A model that computes its loss, whose head may have a product beside it as LoRA adds one."""
+
+    def __init__(self, words=WORDS, *, adapts=False):
+        super().__init__(words)
+        self.adapted = nn.Sequential(nn.Linear(8, 2, bias=False), nn.Linear(2, words, bias=False)) if adapts else None
+
+    def forward(self, x, labels=Y):
+        hidden = torch.tanh(self.inner(self.words(x)))
+        logits = self.head(hidden)
+        if self.adapted is not None:
+            logits = logits + self.adapted(hidden) * 0.5
+        return functional.cross_entropy(logits.view(-1, logits.shape[-1]), labels.view(-1)), logits
 
 
 def flat_loss(logits, labels=Y, **options):

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 CHUNK_SOURCE = '''
 import functools
+import warnings
 
 import torch
 from torch.nn.functional import cross_entropy, linear
@@ -13,7 +14,8 @@ HEADS = {heads}  # layers whose logits are made in chunks where a cross entropy 
 ROWS = 256
 CASTS = {{"float": torch.float32, "double": torch.float64, "half": torch.float16, "bfloat16": torch.bfloat16}}
 REFUSED = {{"register_hook", "retain_grad", "register_post_accumulate_grad_hook", "requires_grad_", "__setitem__"}}
-TAKEN = {{"ignore_index", "reduction", "label_smoothing"}}
+TAKEN = {{"ignore_index", "reduction", "label_smoothing", "weight"}}
+WHOLE = "logits are made whole, which takes memory: autorecompute.apply(model) makes them in chunks for more losses"
 
 
 def apply_recompute(model):
@@ -28,7 +30,8 @@ def _call(head, hidden):
     if not head.training or not torch.is_grad_enabled() or not hidden.requires_grad or hidden.dim() < 2:
         return linear(hidden, head.weight, head.bias)
     kind = hidden.device.type
-    dtype = torch.get_autocast_dtype(kind) if torch.is_autocast_enabled(kind) else hidden.dtype
+    is_cast = torch.is_autocast_enabled(kind) and hidden.dtype != torch.float64
+    dtype = torch.get_autocast_dtype(kind) if is_cast else hidden.dtype
     parts = (hidden, head.weight, head.bias)
     return _Head.of(dtype, *(None if part is None else part.to(dtype) for part in parts))
 
@@ -51,7 +54,7 @@ class Logits(torch.Tensor):
                 shape = function(torch.empty(self.shape, device="meta"), *args[1:], **kwargs).shape
                 if len(shape) > 1 and shape[-1] == self.shape[-1]:
                     return _Head.of(self.dtype, hidden.reshape(*shape[:-1], hidden.shape[-1]), *others)
-            if name == "__getitem__" and type(args[1]) is tuple and args[1][0] is ... and args[1][-1] == slice(None):
+            if name == "__getitem__" and _leaves_words(self, args[1]) and hidden[args[1]].dim() > 1:
                 return _Head.of(self.dtype, hidden[args[1]], *others)
             if name == "cross_entropy" and self.dim() == 2 and not args[1].is_floating_point():
                 options = {{key: value for key, value in kwargs.items() if value is not None}}
@@ -64,8 +67,23 @@ class Logits(torch.Tensor):
     def __torch_dispatch__(cls, function, types, args=(), kwargs=None):
         if function._schema.is_mutable:
             raise RuntimeError("logits are written in place: call clone() before, or use autorecompute.apply(model)")
+        warnings.warn(WHOLE, stacklevel=2)
         args, kwargs = tree_map_only(Logits, lambda one: linear(*one.parts).to(one.dtype), (args, kwargs or {{}}))
         return function(*args, **kwargs)
+
+
+def _leaves_words(logits, index):
+    first, *others = parts = index if type(index) is tuple else (index,)
+    if not all(type(one) in (int, slice, torch.Tensor) for one in (others if first is ... else parts)):
+        return False
+    if any(type(one) is torch.Tensor and one.dtype == torch.uint8 for one in parts):
+        return False
+    if first is ...:
+        return type(parts[-1]) is slice and parts[-1] == slice(None)
+    is_mask = [type(one) is torch.Tensor and one.dtype == torch.bool for one in parts]
+    return sum(one.dim() if is_one else 1 for one, is_one in zip(parts, is_mask)) < logits.dim() or (
+        not any(is_mask) and type(parts[-1]) is slice and parts[-1] == slice(None)
+    )
 
 
 class _Head(torch.autograd.Function):
@@ -92,15 +110,20 @@ class _Head(torch.autograd.Function):
         return None, (change @ weight).view_as(hidden), change.t() @ hidden.flatten(0, -2), of_bias
 
 
-def _cross_entropy(logits, target, ignore_index=-100, reduction="mean", label_smoothing=0.0):
-    device = logits.device.type
-    dtype = torch.float32 if torch.is_autocast_enabled(device) else logits.dtype
+def _cross_entropy(logits, target, weight=None, ignore_index=-100, reduction="mean", label_smoothing=0.0):
+    is_cast = torch.is_autocast_enabled(logits.device.type) and logits.dtype != torch.float64
+    dtype = torch.float32 if is_cast else logits.dtype
     options = {{"ignore_index": ignore_index, "label_smoothing": label_smoothing, "reduction": "none"}}
+    options["weight"] = None if weight is None else weight.to(dtype)
     losses = _Losses.apply(lambda chunk, at: cross_entropy(chunk.to(dtype), target[at], **options), *logits.parts)
     if reduction == "none":
         return losses
     total = losses.sum(dtype=torch.promote_types(dtype, torch.float32))
-    return (total / (target.long() != ignore_index).sum() if reduction == "mean" else total).to(dtype)
+    if reduction == "sum":
+        return total.to(dtype)
+    counts = target.long() != ignore_index
+    counts = counts if weight is None else weight[target.long()[counts]]
+    return (total / counts.sum()).to(dtype)
 
 
 class _Losses(torch.autograd.Function):
@@ -117,7 +140,8 @@ class _Losses(torch.autograd.Function):
         hidden, weight, bias = ctx.saved_tensors
         # A sum over chunks in 16 bits loses what is small.
         wide = torch.promote_types(hidden.dtype, torch.float32)
-        found = [None if part is None else torch.zeros_like(part, dtype=wide) for part in ctx.saved_tensors]
+        parts = (hidden, weight, bias)
+        found = [None if part is None else torch.zeros_like(part, dtype=wide) for part in parts]
         for at in _chunks(hidden):
             logits = linear(hidden[at], weight, bias).requires_grad_()
             with torch.enable_grad():

@@ -27,6 +27,7 @@ from stand_ins.vocabulary import (
     WORDS,
     Model,
     Tripled,
+    WithLoss,
     X,
     Y,
     assert_close,
@@ -313,21 +314,6 @@ def test_a_plan_is_found_and_applied(model):
 
 
 CHUNKS = Choice("head/cross_entropy", "chunk")
-
-
-class WithLoss(Model):
-    """A model that computes its loss, with a head that LoRA adds a product to."""
-
-    def __init__(self, *, adapts=False):
-        super().__init__()
-        self.adapted = nn.Sequential(nn.Linear(8, 2, bias=False), nn.Linear(2, WORDS, bias=False)) if adapts else None
-
-    def forward(self, x, labels=Y):
-        hidden = torch.tanh(self.inner(self.words(x)))
-        logits = self.head(hidden)
-        if self.adapted is not None:
-            logits = logits + self.adapted(hidden) * 0.5
-        return functional.cross_entropy(logits.view(-1, WORDS), labels.view(-1)), logits
 
 
 def test_the_products_of_lora_are_one_head():

@@ -15,11 +15,20 @@ from typing import TYPE_CHECKING, Any
 
 import torch
 from torch import Tensor
-from torch.nn import Module
+from torch.nn import Module, functional
 from torch.utils._pytree import tree_leaves, tree_map, tree_map_only
 
-from autorecompute.backends.common import NOISE_FACTOR, beside_noise, relative_difference, rounded_to, scalar_of, within
+from autorecompute.backends.common import (
+    beside_noise,
+    beside_rounding,
+    relative_difference,
+    rounded_to,
+    scalar_of,
+    tensors_in,
+    within,
+)
 from autorecompute.backends.torch.fake.live import takes_tf32
+from autorecompute.backends.torch.fake.steps import loss_in
 from autorecompute.backends.torch.find.graphs import grad_of_leaves, show_gradients
 from autorecompute.backends.torch.find.refusals import classify
 from autorecompute.backends.torch.find.structure import forgotten, gradients_of, is_anywhere, is_sharded, is_within
@@ -262,7 +271,8 @@ def check_gradients(  # noqa: PLR0913  (a call, what is recomputed in it, and wh
     the choices are for, gradients are compared block by block. Those of a sharded model are compared with those of all
     blocks checkpointed, or of all but one.
     """
-    choices, step = list(choices), Step(model, args, kwargs, calls=calls)
+    choices = list(choices)
+    step = Step(model, args, kwargs, calls=calls, loss=scored if _in_chunks(choices) else scalar_of)
     with board.trying():
         if is_sharded(model):
             # All ranks take the same steps, whoever has how much memory left.
@@ -337,14 +347,25 @@ def _check(step: Step, board: Switchboard, choices: Sequence[Choice], others: Se
     repeats = [_differences(step, board, others, others, by)[0] for by in rescaled]
     noise = {name: max(one.get(name, math.inf) for one in repeats) for name in repeats[0]}
     if not is_exact and repeats_itself:
-        # What is nothing but rounding, as the gradient of a key's bias, tells nothing.
-        telling = {name: off for name, off in found.items() if off > NOISE_FACTOR * noise.get(name, 0.0)}
-        return check if check.agrees else within(telling, kind_of, len(SEEDS))
+        return check if check.agrees else beside_rounding(found, noise, kind_of, len(SEEDS))
     if not is_exact:
         return check if check.agrees else beside_noise(found, noise, check)
     # On a CPU nothing else may differ, unless it differs by itself: index_put_ of several threads adds in any order.
     noisy = {name for name, off in noise.items() if off}
     return within(found, lambda name: kind_of(name) if name in noisy else "", len(SEEDS))
+
+
+def scored(outputs: Any) -> Any:
+    """Return the loss among what a model returns, or else the cross entropy that a script computes of its logits.
+
+    Every class is a label: chunks of logits are compared as they are used.
+    """
+    if loss_in(outputs) is not None:
+        return scalar_of(outputs)
+    tensors = [tensor for tensor in tensors_in(outputs) if tensor.requires_grad and tensor.dim() > 1]
+    rows = [tensor.flatten(0, -2) for tensor in tensors]
+    labels = [torch.arange(len(one), device=one.device) % one.shape[-1] for one in rows]
+    return sum(functional.cross_entropy(one, label) for one, label in zip(rows, labels, strict=True))
 
 
 def _in_chunks(choices: Iterable[Choice]) -> set[Choice]:

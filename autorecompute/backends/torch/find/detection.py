@@ -6,6 +6,7 @@ import collections
 import dataclasses
 import itertools
 from collections.abc import Collection, Mapping
+from types import MappingProxyType
 from typing import TYPE_CHECKING, Any
 
 import torch
@@ -29,6 +30,7 @@ from autorecompute.backends.torch.forecast.records import (
     label_of,
 )
 from autorecompute.backends.torch.switch.checkpoints import MATMULS
+from autorecompute.backends.torch.switch.heads import Head
 from autorecompute.backends.torch.switch.intercepting import ATTENTION
 from autorecompute.backends.torch.switch.module_state import autocast_dtypes
 from autorecompute.backends.torch.switch.rewriting import Program
@@ -148,11 +150,17 @@ class Detected:
         return Switchboard(model, self.sites, self.programs)
 
 
-def detect(model: Module, args: Sequence[Any], kwargs: Mapping[str, Any], calls: int = 1) -> Detected:
+def detect(
+    model: Module,
+    args: Sequence[Any],
+    kwargs: Mapping[str, Any],
+    calls: int = 1,
+    heads: Mapping[str, Sequence[str]] = MappingProxyType({}),
+) -> Detected:
     """Return the sites of a model that is to be called with these arguments in training, so often in a step.
 
     Nothing may be switched on in it. It is run forward, which keeps no more than one unit's activations and leaves no
-    trace.
+    trace. The logits of ``heads``, layers by the names of sites that are known already, are made in chunks there.
 
     Raises:
         RefusalError: Nothing can.
@@ -162,7 +170,9 @@ def detect(model: Module, args: Sequence[Any], kwargs: Mapping[str, Any], calls:
     structure, drops = structure_of(model), not is_sharded(model)
     finder = Finder(model, structure, drops=drops)
     with forgotten(model), torch.compiler.set_stance("force_eager"):
-        seen = Probe(model, structure.units, finder.visit, compiled_paths(model), calls).run(args, kwargs)
+        chunked = {path: Head(path, is_tried=True) for paths in heads.values() for path in paths}
+        probe = Probe(model, structure.units, finder.visit, compiled_paths(model), calls, chunked=chunked)
+        seen = probe.run(args, kwargs)
     programs, storages = finder.finish(seen)
     blocks = {structure.group_of(unit) for unit in structure.units}
     saved = sum(one.bytes for one in seen.saved.values())
@@ -171,6 +181,7 @@ def detect(model: Module, args: Sequence[Any], kwargs: Mapping[str, Any], calls:
         **_attention(seen, structure),
         **_operators(seen, programs, storages),
         **(_heads(seen) if drops else {}),
+        **{Site(name, (CHUNK,), tuple(paths)): Saving(saved, 0.0) for name, paths in heads.items()},
     }
     large = [site for site, saving in found.items() if saving.at(seen.batch) > LEAST_SHARE * saved]
     sites = sorted(large, key=lambda site: -found[site].at(seen.batch))

@@ -10,15 +10,18 @@ from torch.nn import Linear
 
 from autorecompute.backends.common import tensors_in
 from autorecompute.backends.torch.find.graphs import sequence_of
-from autorecompute.backends.torch.forecast.records import HEAD
+from autorecompute.backends.torch.find.structure import is_within
+from autorecompute.backends.torch.forecast.records import CHUNK, HEAD
 from autorecompute.backends.torch.switch.chunks import rows_at_once
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterator
+    from collections.abc import Callable, Iterable, Iterator
 
     from torch import Tensor
     from torch.autograd.graph import Node
     from torch.nn import Module
+
+    from autorecompute.plans import Choice
 
     Owner = Callable[[int], str]
 
@@ -96,6 +99,18 @@ class Heads:
                 yield path
             elif type(node).__name__.partition("Backward")[0] in _HANDING_ON:
                 nodes.extend(one for one, _ in node.next_functions[: _LONGEST - len(nodes)])
+
+
+def heads_in(choices: Iterable[Choice], model: Module) -> dict[str, tuple[str, ...]]:
+    """Return the paths of the layers whose logits choices make in chunks, by the names of their sites."""
+    found = {}
+    for name in {one.site for one in choices if one.option == CHUNK}:
+        outer, inner = name.removesuffix(HEAD), dict(model.named_modules())
+        layers = {path: one for path, one in inner.items() if is_within(path, outer) and _is_plain(one)}
+        words = max((one.out_features for one in layers.values()), default=0)
+        if words:
+            found[name] = tuple(path for path, one in layers.items() if one.out_features == words)
+    return found
 
 
 def _is_plain(module: Module) -> bool:

@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import contextlib
 import dataclasses
+import functools
+from types import MappingProxyType
 from typing import TYPE_CHECKING, Any, Self
 
 import torch
@@ -37,12 +39,15 @@ from autorecompute.backends.torch.switch.intercepting import (
     put_around,
     release,
 )
+from autorecompute.backends.torch.switch.logits import Logits
 from autorecompute.backends.torch.switch.module_state import copies_of, untouched
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
 
     from torch.nn import Module
+
+    from autorecompute.backends.torch.switch.intercepting import Around
 
     Visit = Callable[["Probe", "Call", Any], None]
 
@@ -93,6 +98,7 @@ class Probe(TorchDispatchMode):  # type: ignore[misc]
             What it saved can still be read from the nodes of the graph.
         compiled: Paths of compiled parts, which are left as they are.
         calls: Calls of the model in a step before the backward pass.
+        chunked: What makes the logits of layers in chunks, by their paths.
         refuses_caches: Leaves modules alone that are given a key-value cache, whatever it holds.
 
     Attributes:
@@ -121,13 +127,14 @@ class Probe(TorchDispatchMode):  # type: ignore[misc]
         compiled: Sequence[str] = (),
         calls: int = 1,
         *,
+        chunked: Mapping[str, Around] = MappingProxyType({}),
         refuses_caches: bool = False,
     ) -> None:
         super().__init__()
         self._model = model
         self._paths = {id(module): path for path, module in model.named_modules()}
         self._units, self._compiled, self._visit, self._times = set(units), compiled, visit, calls
-        self._refuses_caches = refuses_caches
+        self._refuses_caches, self._chunked = refuses_caches, chunked
         self._stack: list[str] = []
         self._kept: list[list[Tensor]] = []
         self._mark = torch.ones(1, requires_grad=True)
@@ -269,9 +276,11 @@ class Probe(TorchDispatchMode):  # type: ignore[misc]
             inside.add(path)
         if self._is_sharded:  # what is gathered for this call, and is no shard, goes with it, whoever saves it
             self._fixed |= {self.storages.number(one) for one in module.parameters() if not hasattr(one, "to_local")}
-        given = list(tensors_in((args, kwargs)))
+        given = [tensor for tensor in tensors_in((args, kwargs)) if not isinstance(tensor, Logits)]
         versions, inputs = [tensor._version for tensor in given], self._numbers_of(given)
         self._refuse_before(path, module, (*args, *kwargs.values()))
+        if path in self._chunked:
+            forward = functools.partial(self._chunked[path], forward, module)
         result = around_attention(self._attend, self._called, path, inputs, forward, *args, **kwargs)
         if [tensor._version for tensor in given] != versions:
             self.refused.setdefault(path, Reason.INPLACE)

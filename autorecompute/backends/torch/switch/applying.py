@@ -24,6 +24,7 @@ from autorecompute.backends.torch.compiled.forms import has_compiled, original_o
 from autorecompute.backends.torch.fake.steps import FakeSteps
 from autorecompute.backends.torch.find import own_checkpoints
 from autorecompute.backends.torch.find.detection import Detected, detect
+from autorecompute.backends.torch.find.heads import heads_in
 from autorecompute.backends.torch.find.identity import name_of
 from autorecompute.backends.torch.find.own_checkpoints import frozen_in, thawed
 from autorecompute.backends.torch.find.refusals import is_transformed, refusals_of_model, unwrapped
@@ -38,12 +39,12 @@ from autorecompute.training_job import BATCH_VARIABLE, LIMIT_VARIABLE, PEAK_VARI
 from autorecompute.units import format_bytes
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Mapping, Sequence
+    from collections.abc import Callable, Collection, Mapping, Sequence
 
     from autorecompute.backends.torch.fake.steps import Script
     from autorecompute.backends.torch.fake.tensors import FakeLiveBytes
     from autorecompute.backends.torch.switch.switchboard import Switchboard
-    from autorecompute.plans import Config, Lengths
+    from autorecompute.plans import Choice, Config, Lengths
 
 
 _LOG = logging.getLogger(__name__)
@@ -77,7 +78,8 @@ class Roots:
         self._optimizers: weakref.WeakSet[Optimizer] = weakref.WeakSet()
         self._roots: weakref.WeakSet[Module] = weakref.WeakSet()
         self._others: weakref.WeakSet[Module] = weakref.WeakSet()
-        self._is_inside = self._is_on = self.is_transformed = False
+        self._is_on = self.is_transformed = False
+        self._inside, self._lock = threading.local(), threading.Lock()
         self.samples: int | None = None
         self._on_failure: Callable[[Exception], None] = lambda _error: None
         self._put: list[tuple[Any, str, Any, Any]] = []
@@ -93,7 +95,7 @@ class Roots:
         @functools.wraps(call)
         def call_and_tell(module: Module, *args: Any, **kwargs: Any) -> Any:
             # First what the compiler takes for settled: it traces this, where nothing may be told and nothing guarded.
-            if torch.compiler.is_compiling() or self._is_inside or not module.training:
+            if torch.compiler.is_compiling() or hasattr(self._inside, "root") or not module.training:
                 return call(module, *args, **kwargs)
             if not self._is_on or not torch.is_grad_enabled() or not self._is_root(module):
                 return call(module, *args, **kwargs)
@@ -149,12 +151,13 @@ class Roots:
         return True
 
     def _run(self, root: Module, call: Callable[..., Any], args: Sequence[Any], kwargs: Mapping[str, Any]) -> Any:
-        self._is_inside = True
+        self._inside.root = root
         if self.samples is not None:
             batch = observe_batch([*args, *kwargs.values()])
             args, kwargs = (slice_batch(given, batch, self.samples) for given in (tuple(args), dict(kwargs)))
         try:
-            self._about_to_run(root, args, kwargs)
+            with self._lock:  # a thread of the script's waits while another one's call is looked at
+                self._about_to_run(root, args, kwargs)
             try:
                 result = call(*args, **kwargs)
             except Exception as error:
@@ -162,7 +165,7 @@ class Roots:
                 raise
             self._has_run(root, result)
         finally:
-            self._is_inside = False
+            del self._inside.root
         return result
 
 
@@ -179,12 +182,20 @@ class Tuned(NamedTuple):
     is_compiled: bool = False
 
     @classmethod
-    def of(
-        cls, model: Module, args: Sequence[Any], kwargs: Mapping[str, Any], calls: int = 1, *, is_exact: bool = False
+    def of(  # noqa: PLR0913  (a call, and what is known of it)
+        cls,
+        model: Module,
+        args: Sequence[Any],
+        kwargs: Mapping[str, Any],
+        calls: int = 1,
+        *,
+        is_exact: bool = False,
+        known: Collection[Choice] = (),
     ) -> Self:
         """Look at a model that is about to be called with these arguments for training, so often in a step.
 
-        Where it is to be exact, nothing changes the order of a sum.
+        Where it is to be exact, nothing changes the order of a sum. Logits that known choices make in chunks are made
+        so here already: whole ones would be the peak of the process.
 
         Raises:
             RefusalError: nothing of it can be recomputed.
@@ -194,7 +205,7 @@ class Tuned(NamedTuple):
 
             found, board = detect_compiled(model, args, kwargs)
             return cls(weakref.ref(original_of(model)), found, board, is_compiled=True)
-        found = detect(model, args, kwargs, calls)
+        found = detect(model, args, kwargs, calls, heads_in(known, model))
         found = found.exact() if is_exact else found
         return cls(weakref.ref(model), found, found.switchboard(model))
 
@@ -338,7 +349,9 @@ def apply_now(
         own_checkpoints.replace()
         own_checkpoints.prepare(model)
     with thawed(frozen_in(model, optimizers or ())):
-        tuned = Tuned.of(model, args, kwargs)
+        tuned = Tuned.of(model, args, kwargs, known=wanted.choices)
+        if _missing(wanted, tuned.board):  # another length may drop what is not there beside chunks of logits
+            tuned = Tuned.of(model, args, kwargs)
     if optimizers is None and _missing(wanted, tuned.board):
         with thawed(frozen_in(model, None)):
             tuned = Tuned.of(model, args, kwargs)

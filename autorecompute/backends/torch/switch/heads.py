@@ -33,8 +33,8 @@ class Head:
         is_tried: True while this package runs the model for itself: what it looks at is not counted.
     """
 
-    def __init__(self, path: str) -> None:
-        self.path, self.made, self.is_tried = path, 0, False
+    def __init__(self, path: str, *, is_tried: bool = False) -> None:
+        self.path, self.made, self.is_tried = path, 0, is_tried
         STEPS.begin()
         _hide_from_compiler()
         self._is_kept, self._called = False, list[Origin]()
