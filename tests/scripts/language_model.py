@@ -43,10 +43,10 @@ def train(model, batch, dtype):
         print("loss", loss.item())
 
 
-def train_with_trainer(model, batch, bf16):
+def train_with_trainer(model, batch, **options):
     quiet = {"save_strategy": "no", "report_to": "none", "disable_tqdm": True}
     length = {"per_device_train_batch_size": batch, "max_steps": 100_000}
-    args = TrainingArguments("checkpoints", use_cpu=True, bf16=bf16, **length, **quiet)
+    args = TrainingArguments("checkpoints", use_cpu=True, **options, **length, **quiet)
     Trainer(model=model, args=args, train_dataset=Texts()).train()
 
 
@@ -54,6 +54,7 @@ def main():
     parser = argparse.ArgumentParser()
     parser.add_argument("--way", choices=["loop", "autocast", "lora", "trainer"], default="loop")
     parser.add_argument("--bf16", action="store_true", help="mixed precision of the trainer")
+    parser.add_argument("--compiled", action="store_true", help="the trainer compiles the model")
     parser.add_argument("--batch", type=int, default=8)
     parser.add_argument("--folder", help="load the model from here")
     args = parser.parse_args()
@@ -62,7 +63,7 @@ def main():
     else:
         model = make_model(is_adapted=args.way == "lora")
     if args.way == "trainer":
-        train_with_trainer(model, args.batch, args.bf16)
+        train_with_trainer(model, args.batch, bf16=args.bf16, torch_compile=args.compiled)
     else:
         model.train()
         train(model, args.batch, torch.bfloat16 if args.way == "autocast" else None)

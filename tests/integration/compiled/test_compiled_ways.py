@@ -26,9 +26,10 @@ def test_batches_of_every_length_are_measured(scripts, tmp_path):
 
 def test_a_model_that_the_trainer_compiles_is_found(scripts, tmp_path, monkeypatch):
     monkeypatch.chdir(tmp_path)
-    with Bench(Job(script=scripts / "compiled_trainer.py", backend="torch"), None, tmp_path) as bench:
+    job = Job(script=scripts / "language_model.py", arguments=("--way", "trainer", "--compiled"), backend="torch")
+    with Bench(job, None, tmp_path) as bench:
         detection = bench.detect()
     assert detection.versions["model"].endswith("compiled")
     plans = {plan.id for plan in detection.plans}
-    assert "bert.encoder.layer.*:checkpoint" in plans
+    assert "transformer.h.*:checkpoint" in plans
     assert any(text.startswith("graph:budget_") for text in plans)

@@ -76,6 +76,7 @@ def test_an_operator_that_cannot_be_exported_is_named(refused, operator):
     told = refused[f"operator {operator}"]
     assert told["outcome"] == "export_error"
     assert OPERATORS[operator] in told["sentence"]
+    assert ("Give its padding in numbers." in told["sentence"]) is (operator == "same")
     assert told["sentence"].endswith("Replace it, or wrap only the part of the model without it.")
     assert "onnxruntime_src" not in told["sentence"]
 
