@@ -129,6 +129,11 @@ def gpt2():
     return make("gpt2").model
 
 
+def assert_same_gradients(one, other):
+    pairs = zip(one.named_parameters(), other.parameters(), strict=True)
+    assert [name for (name, first), second in pairs if not torch.equal(first.grad, second.grad)] == []
+
+
 def tuned_for(model, **given):
     tokens = torch.arange(64).reshape(4, 16) % 50
     return apply_now(file_for(model, **given), model, (), {"input_ids": tokens, "labels": tokens})
@@ -172,12 +177,7 @@ def test_calls_of_several_lengths_before_one_backward_pass_have_the_same_gradien
     for model in (plain, gpt2):
         torch.manual_seed(5)
         sum(step(model, size) for size in (3, 16, 8)).backward()  # nothing is made again of the first one
-    differing = [
-        name
-        for (name, one), other in zip(plain.named_parameters(), gpt2.parameters(), strict=True)
-        if not torch.equal(one.grad, other.grad)
-    ]
-    assert differing == []
+    assert_same_gradients(plain, gpt2)
     assert [record.getMessage() for record in caplog.records] == [
         "the model is called again before its backward pass, and keeps the config of the first call"
     ]
@@ -205,8 +205,7 @@ def test_a_loss_that_is_kept_holds_nothing_up_where_nothing_is_made_again_in_it(
         kept = step(model, 3)
         (step(model, 16) + kept).backward()
     assert Config(tuned.board.choices) == BLOCKS
-    grads = zip(plain.parameters(), gpt2.parameters(), strict=True)
-    assert all(torch.equal(one.grad, other.grad) for one, other in grads)
+    assert_same_gradients(plain, gpt2)
 
 
 def test_targets_that_are_longer_than_the_inputs_decide(gpt2):

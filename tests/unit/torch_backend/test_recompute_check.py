@@ -22,7 +22,7 @@ from autorecompute.backends.torch.find.detection import detect
 from autorecompute.backends.torch.switch import rewriting
 from autorecompute.backends.torch.switch.module_state import Before
 from autorecompute.errors import UsageError
-from stand_ins.late import WIDTH, Averaging, Late, Normalized, Rerouted, Shifted, blocks, drops
+from stand_ins.late import WIDTH, Averaging, Late, Normalized, Rerouted, Shifted, blocks, drops, train
 from stand_ins.watched import watched
 
 STEPS, LATE = 24, 4
@@ -92,25 +92,16 @@ def as_it_is(_monkeypatch):
     """Put nothing back: the fault is another's."""
 
 
-def train(kind, config, batch=6):
+def checked(kind, config):
     """Return the losses of a training, and what its check found."""
     torch.manual_seed(0)
     model = (Carrier if kind is Carrying else nn.Sequential)(*(kind() for _ in range(3)))
-    optimizer, losses = torch.optim.SGD(model.parameters(), lr=0.05), []
     Routed.counts["calls"] = 0
     torch.manual_seed(1)
-    found = detect(model, (torch.randn(batch, WIDTH),), {})
+    found = detect(model, (torch.randn(6, WIDTH),), {})
     board = found.switchboard(model)
     board.set(config(found) if config else ())
-    torch.manual_seed(2)
-    for step in range(STEPS):
-        for block in model.children():
-            block.is_late = step >= LATE
-        loss = model(torch.randn(batch, WIDTH)).square().mean()
-        loss.backward()
-        optimizer.step()
-        optimizer.zero_grad()
-        losses.append(loss.item())
+    losses = train(model, [6] * STEPS, LATE, lambda model, x: model(x).square().mean())
     return losses, board.check.differences
 
 
@@ -132,7 +123,7 @@ def test_a_recompute_that_differs_is_found_within_16_steps_and_taken_back(monkey
     monkeypatch.setenv(VARIABLE, mode)
     monkeypatch.setattr(recompute_check, "MOST_SHARE", 0.0)  # how fast this machine is decides nothing
     put_back(monkeypatch)
-    _, differences = train(kind, config)
+    _, differences = checked(kind, config)
     assert differences
     assert {one.site for one in differences} <= {record.args[0].site for record in caplog.records}
     assert all(one.path in {"0", "1", "2"} and one.step <= LATE + 16 for one in differences)
@@ -160,8 +151,8 @@ def test_after_a_difference_the_training_is_that_of_no_recompute(monkeypatch):
 @pytest.mark.parametrize("config", [drops, blocks])
 def test_nothing_is_told_where_nothing_differs(monkeypatch, caplog, config):
     monkeypatch.setenv(VARIABLE, "strict")
-    losses, differences = train(Normalized, config)
-    assert losses == train(Normalized, None)[0]
+    losses, differences = checked(Normalized, config)
+    assert losses == checked(Normalized, None)[0]
     assert not differences
     assert not caplog.records
 
@@ -169,12 +160,12 @@ def test_nothing_is_told_where_nothing_differs(monkeypatch, caplog, config):
 def test_a_strict_check_ends_the_step_one_that_is_off_finds_nothing_and_another_word_is_an_error(monkeypatch):
     monkeypatch.setenv(VARIABLE, "strict")
     with pytest.raises(RecomputeDiffersError, match=r"^step 1: .* The optimizer's step is not taken"):
-        train(Randomized, blocks)
+        checked(Randomized, blocks)
     monkeypatch.setenv(VARIABLE, "off")
-    assert not train(Randomized, blocks)[1]
+    assert not checked(Randomized, blocks)[1]
     monkeypatch.setenv(VARIABLE, "everything")
     with pytest.raises(UsageError, match="none of all, some, strict, off"):
-        train(Randomized, blocks)
+        checked(Randomized, blocks)
 
 
 def test_nothing_is_compared_while_the_check_is_paused(monkeypatch):

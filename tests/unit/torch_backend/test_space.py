@@ -116,14 +116,6 @@ def test_presets_have_a_name_where_the_model_has_what_they_are_about(surveyed):
         assert not surveyed.space.excludes(one, other)
 
 
-def test_a_model_without_blocks_has_plans_all_the_same():
-    model = nn.Sequential(nn.Linear(8, 64), nn.Sequential(nn.Linear(64, 64), nn.GELU(), nn.Tanh()), nn.Linear(64, 8))
-    surveyed = Surveyed(model, Script((torch.randn(16, 8),), {}))
-    assert surveyed.space.plans
-    assert forecast(surveyed, surveyed.space.all_on).stash_bytes < forecast(surveyed, Config()).stash_bytes
-    assert not surveyed.steps.has_own_loss
-
-
 def test_a_name_tells_models_apart_and_not_their_weights_and_a_graph_autocast_and_not_batches_or_lengths():
     first, second, deeper = make("gpt2").model, make("gpt2").model, make("gpt2", layers=3).model
     with torch.no_grad():

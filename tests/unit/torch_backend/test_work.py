@@ -1,6 +1,4 @@
 import functools
-import itertools
-from types import SimpleNamespace
 
 import pytest
 import torch
@@ -9,17 +7,14 @@ from torch._subclasses.fake_tensor import FakeTensorMode
 from torch.nn import functional
 from torch.utils.flop_counter import FlopCounterMode
 
-from autorecompute.backends.torch.fake import live
 from autorecompute.backends.torch.fake.live import ROUGH, LiveBytes, Segment, work_of
 from autorecompute.backends.torch.fake.steps import FakeSteps, Script
 from autorecompute.backends.torch.fake.survey import survey_steps
-from autorecompute.backends.torch.fake.tensors import LargeTensorsAreFake, is_fake
 from autorecompute.backends.torch.find.detection import space_of
 from autorecompute.backends.torch.forecast.cards import CARDS, capability_of, find_card, machine_of
 from autorecompute.backends.torch.forecast.forecast import TorchMemoryModel
 from autorecompute.backends.torch.forecast.records import NOTHING, TorchDetection
 from autorecompute.backends.torch.switch.applying import Tuned
-from autorecompute.units import MIB
 from tiny_models import call_of, make
 
 ONE = Segment("forward", 0)
@@ -148,26 +143,6 @@ def test_a_card_is_found_by_what_people_call_it(text, name):
     if name is not None:
         assert machine_of(name).name == name
         assert capability_of(name) >= (8, 0)
-
-
-def test_this_machine_is_measured_with_data_where_everything_else_is_fake(monkeypatch):
-    """A fake product takes no time: the speed would be that of no machine."""
-    ticks, multiply, multiplied = itertools.count(), torch.mm, []
-
-    def spy(*matrices, out):
-        multiplied.append((len(out), any(map(is_fake, matrices))))
-        return multiply(*matrices, out=out)
-
-    monkeypatch.setattr(live, "time", SimpleNamespace(perf_counter=lambda: next(ticks) / 1000))
-    monkeypatch.setattr(live, "LARGEST", 1024)
-    monkeypatch.setattr(torch, "mm", spy)
-    with LargeTensorsAreFake():
-        measured = live.this_machine("cpu")
-        rate = measured.operations_per_second["float32"]
-    assert set(multiplied) == {(256, False), (512, False), (1024, False)}
-    assert rate == pytest.approx(2 * 1024**3 * 1000)
-    assert measured.bytes_per_second == pytest.approx(2 * 64 * MIB * 1000)
-    assert measured.operations_per_second == {"float32": rate}
 
 
 def test_the_estimate_of_a_preset_is_what_a_whole_step_with_it_computes():

@@ -208,14 +208,6 @@ def test_a_smaller_batch_is_cut_from_what_the_script_gives(begin):
     assert listener.batches == [4, 3, 4]
 
 
-def test_a_batch_is_not_cut_where_the_script_makes_the_loss_of_it(begin):
-    listener, backend = begin(surveys=False)
-    model = nn.Sequential(nn.Linear(32, 64), nn.GELU(), nn.Linear(64, 8))
-    take_step(sgd(model), model(torch.ones(64, 32)).square().mean())
-    assert listener.batches == [64]
-    assert not backend.give_batch(32)
-
-
 def test_a_weight_that_is_returned_gets_no_hooks(begin):
     """They would stay, one more with every step: CLIP returns its scale."""
     _, backend = begin(surveys=False)
