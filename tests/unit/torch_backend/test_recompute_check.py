@@ -8,15 +8,6 @@ from torch import nn
 from torch.nn import functional
 
 from autorecompute.backends.torch.check import recompute_check
-from autorecompute.backends.torch.check.recompute_check import (
-    ALL,
-    MOST_SHARE,
-    SOME,
-    TURNS,
-    VARIABLE,
-    RecomputeDiffersError,
-    bits_of,
-)
 from autorecompute.backends.torch.find import recipes
 from autorecompute.backends.torch.find.detection import detect
 from autorecompute.backends.torch.switch import rewriting
@@ -26,6 +17,7 @@ from stand_ins.late import WIDTH, Averaging, Late, Normalized, Rerouted, Shifted
 from stand_ins.watched import watched
 
 STEPS, LATE = 24, 4
+MOST_SHARE, TURNS = recompute_check.MOST_SHARE, recompute_check.TURNS
 
 
 class Randomized(Late):
@@ -116,11 +108,11 @@ FAULTS = [
 ]
 
 
-@pytest.mark.parametrize("mode", [SOME, ALL])
+@pytest.mark.parametrize("mode", [recompute_check.SOME, recompute_check.ALL])
 @pytest.mark.parametrize("fault", FAULTS, ids=lambda fault: fault[0].__name__)
 def test_a_recompute_that_differs_is_found_within_16_steps_and_taken_back(monkeypatch, caplog, fault, mode):
     kind, config, put_back = fault
-    monkeypatch.setenv(VARIABLE, mode)
+    monkeypatch.setenv(recompute_check.VARIABLE, mode)
     monkeypatch.setattr(recompute_check, "MOST_SHARE", 0.0)  # how fast this machine is decides nothing
     put_back(monkeypatch)
     _, differences = checked(kind, config)
@@ -131,7 +123,7 @@ def test_a_recompute_that_differs_is_found_within_16_steps_and_taken_back(monkey
 
 
 def test_after_a_difference_the_training_is_that_of_no_recompute(monkeypatch):
-    monkeypatch.setenv(VARIABLE, "all")
+    monkeypatch.setenv(recompute_check.VARIABLE, "all")
     model = nn.Sequential(*(Randomized() for _ in range(3)))
     x = torch.randn(6, WIDTH)
     found = detect(model, (x,), {})
@@ -150,7 +142,7 @@ def test_after_a_difference_the_training_is_that_of_no_recompute(monkeypatch):
 
 @pytest.mark.parametrize("config", [drops, blocks])
 def test_nothing_is_told_where_nothing_differs(monkeypatch, caplog, config):
-    monkeypatch.setenv(VARIABLE, "strict")
+    monkeypatch.setenv(recompute_check.VARIABLE, "strict")
     losses, differences = checked(Normalized, config)
     assert losses == checked(Normalized, None)[0]
     assert not differences
@@ -158,18 +150,18 @@ def test_nothing_is_told_where_nothing_differs(monkeypatch, caplog, config):
 
 
 def test_a_strict_check_ends_the_step_one_that_is_off_finds_nothing_and_another_word_is_an_error(monkeypatch):
-    monkeypatch.setenv(VARIABLE, "strict")
-    with pytest.raises(RecomputeDiffersError, match=r"^step 1: .* The optimizer's step is not taken"):
+    monkeypatch.setenv(recompute_check.VARIABLE, "strict")
+    with pytest.raises(recompute_check.RecomputeDiffersError, match=r"^step 1: .* The optimizer's step is not taken"):
         checked(Randomized, blocks)
-    monkeypatch.setenv(VARIABLE, "off")
+    monkeypatch.setenv(recompute_check.VARIABLE, "off")
     assert not checked(Randomized, blocks)[1]
-    monkeypatch.setenv(VARIABLE, "everything")
+    monkeypatch.setenv(recompute_check.VARIABLE, "everything")
     with pytest.raises(UsageError, match="none of all, some, strict, off"):
         checked(Randomized, blocks)
 
 
 def test_nothing_is_compared_while_the_check_is_paused(monkeypatch):
-    monkeypatch.setenv(VARIABLE, "all")
+    monkeypatch.setenv(recompute_check.VARIABLE, "all")
     watch = watched()
     with watch._check.paused():
         assert not watch.begins()
@@ -181,7 +173,7 @@ def test_all_is_compared_where_that_costs_little_and_a_part_where_it_does_not(mo
     now = [0.0]
     monkeypatch.setattr(recompute_check.time, "perf_counter", lambda: now[0])
     monkeypatch.setattr(recompute_check, "bits_of", lambda tensor: now.append(now.pop() + seconds / 2) or tensor.sum())
-    watch, compared = watched(SOME), []
+    watch, compared = watched(recompute_check.SOME), []
     for _ in range(5 * TURNS):
         now[0] += 1.0
         compared.append(watch.begins())
@@ -206,7 +198,7 @@ class Ending(Late):
 
 
 def test_a_call_in_another_mode_is_compared_at_once(monkeypatch):
-    monkeypatch.setenv(VARIABLE, "some")
+    monkeypatch.setenv(recompute_check.VARIABLE, "some")
     monkeypatch.setattr(recompute_check, "MOST_SHARE", 0.0)
     model, x = nn.Sequential(*(Ending() for _ in range(3))), torch.randn(6, WIDTH)
     found = detect(model, (x,), {})
@@ -248,10 +240,10 @@ def test_it_tells_by_how_much(caplog):
     ],
 )
 def test_sums_tell_tensors_apart_that_differ_in_one_number(tensor):
-    before, last = int(bits_of(tensor)), (-1,) * tensor.dim()
-    assert before == int(bits_of(tensor.detach()))
+    before, last = int(recompute_check.bits_of(tensor)), (-1,) * tensor.dim()
+    assert before == int(recompute_check.bits_of(tensor.detach()))
     tensor[last] = ~tensor[last] if tensor.dtype == torch.bool else tensor[last] * 2 + 1
-    assert before != int(bits_of(tensor))
+    assert before != int(recompute_check.bits_of(tensor))
 
 
 @pytest.mark.parametrize(

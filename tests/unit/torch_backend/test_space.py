@@ -249,18 +249,11 @@ class Projecting(nn.Module):
         return x + self.one(given).sin() * self.two(given).cos() + self.inside["three"](given).sin()
 
 
-@pytest.fixture(scope="module")
-def projecting():
-    return survey(blocks_of(Projecting))
-
-
-@pytest.mark.parametrize("counts", [(None, None, 0), (None, 1, 0), (None, 2, 3), (None, None, None)])
-def test_a_tensor_that_several_checkpointed_modules_are_given_is_kept_once(projecting, counts):
-    assert_exact(projecting, checkpointed(Projecting.sites, counts))
-
-
-def test_without_the_first_of_three_a_forecast_is_no_lower_than_a_step(projecting):
-    """Two of three make no pair: what they share is then counted twice, which is the safe side."""
+def test_a_tensor_that_several_checkpointed_modules_are_given_is_kept_once():
+    """Without the first of three, the others make no pair: what they share counts twice, which is the safe side."""
+    projecting = survey(blocks_of(Projecting))
+    for counts in ((None, None, 0), (None, 1, 0), (None, 2, 3), (None, None, None)):
+        assert_exact(projecting, checkpointed(Projecting.sites, counts))
     told, whole = beside_step(projecting, checkpointed(Projecting.sites, (0, None, None)))
     assert told >= whole
 
