@@ -3,7 +3,6 @@ import fcntl
 import functools
 import json
 import os
-import shutil
 import sys
 import tempfile
 from dataclasses import asdict
@@ -121,16 +120,6 @@ def share_workplace(shared, temporary):
 
 
 @pytest.fixture(scope="session")
-def copy_limited(make_workplace, shared):
-    def copy(kept, name):
-        place = make_workplace(name, **FREED_AT_ONCE)
-        shutil.copytree(shared / kept, place.path / "studies" / "limited")
-        return place
-
-    return copy
-
-
-@pytest.fixture(scope="session")
 def road(share_workplace):
     return share_workplace("road")
 
@@ -165,13 +154,8 @@ def limit_bytes(once, unlimited, road, by_hand):
 
 
 @pytest.fixture(scope="session")
-def tuned(once, shared, road, tune_transformer, limit_bytes):
-    def tune():
-        finished = tune_transformer(road, "limited", str(limit_bytes))
-        shutil.copytree(road.path / "studies" / "limited", shared / "limited")
-        return finished
-
-    return once("limited", tune)
+def tuned(once, road, tune_transformer, limit_bytes):
+    return once("limited", lambda: tune_transformer(road, "limited", str(limit_bytes)))
 
 
 @pytest.fixture(scope="session")
@@ -192,39 +176,6 @@ def plain_forecasts(once, plain_road):
 @pytest.fixture(scope="session")
 def plain_limit_bytes(plain_forecasts):
     return (plain_forecasts["none"] + min(plain_forecasts.values())) // 2
-
-
-@pytest.fixture(scope="session")
-def tune_plain(plain_limit_bytes):
-    limited = (*PLAIN, "--memory-limit", str(plain_limit_bytes), "--json")
-
-    def tune(place, study, *options):
-        size = () if "--batches" in options else ("--target-batch", str(PLAIN_BATCH))
-        return place.tune(*limited, *size, "--max-trials", "4", "--study", study, *options)
-
-    return tune
-
-
-@pytest.fixture(scope="session")
-def plain_tuned(once, shared, plain_road, tune_plain):
-    def tune():
-        finished = tune_plain(plain_road, "limited")
-        shutil.copytree(plain_road.path / "studies" / "limited", shared / "plain-limited")
-        return finished
-
-    return once("plain-limited", tune)
-
-
-@pytest.fixture(scope="session")
-def make_plain_copy(copy_limited, plain_tuned):
-    assert plain_tuned.code == 0, plain_tuned.stderr
-    return functools.partial(copy_limited, "plain-limited")
-
-
-@pytest.fixture(scope="session")
-def below_rest(once, plain_road):
-    command = (*PLAIN, "--target-batch", "64", "--memory-limit", "64MiB", "--study", "below-rest")
-    return once("below-rest", lambda: plain_road.tune(*command))
 
 
 @pytest.fixture(scope="session")

@@ -4,14 +4,12 @@ import torch
 from accelerate import Accelerator
 from onnxruntime.training.ortmodule import ORTModule
 from torch.nn.functional import cross_entropy
-from torch.utils.data import DataLoader, TensorDataset
 
-from models import CLASSES, FEATURES, Classifier
+from models import Classifier, classified
 
 accelerator = Accelerator(cpu=True, gradient_accumulation_steps=2)
 model = ORTModule(Classifier())
-samples = TensorDataset(torch.randn(128, FEATURES), torch.randint(CLASSES, (128,)))
-loader = DataLoader(samples, batch_size=4, shuffle=True, drop_last=True)
+loader = classified(shuffle=True, drop_last=True)
 model, optimizer, loader = accelerator.prepare(model, torch.optim.AdamW(model.parameters(), lr=1e-3), loader)
 for _ in range(100_000):
     for inputs, labels in loader:

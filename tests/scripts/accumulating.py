@@ -5,17 +5,15 @@ import itertools
 import torch
 from onnxruntime.training.ortmodule import ORTModule
 from torch.nn.functional import cross_entropy
-from torch.utils.data import DataLoader, TensorDataset
 
-from models import CLASSES, FEATURES, Classifier
+from models import FEATURES, Classifier, classified
 
 FORWARDS = 3
 
 model = ORTModule(Classifier())
 optimizer = torch.optim.SGD(model.parameters(), lr=0.01)
-samples = TensorDataset(torch.randn(128, FEATURES), torch.randint(CLASSES, (128,)))
 held_out = torch.randn(50, FEATURES)
-batches = itertools.chain.from_iterable(itertools.repeat(DataLoader(samples, batch_size=4, drop_last=True)))
+batches = itertools.chain.from_iterable(itertools.repeat(classified(drop_last=True)))
 for number, (inputs, labels) in enumerate(batches, start=1):
     (cross_entropy(model(inputs), labels) / FORWARDS).backward()
     model.eval()

@@ -5,9 +5,8 @@ import argparse
 import torch
 from onnxruntime.training.ortmodule import ORTModule
 from torch.nn.functional import cross_entropy
-from torch.utils.data import DataLoader, TensorDataset
 
-from models import CLASSES, FEATURES, Classifier
+from models import Classifier, classified
 
 OPTIMIZERS = {
     "sgd": lambda parameters: torch.optim.SGD(parameters, lr=0.01),
@@ -20,8 +19,7 @@ args = parser.parse_args()
 
 model = ORTModule(Classifier())
 optimizer = OPTIMIZERS[args.optimizer](model.parameters())
-samples = TensorDataset(torch.randn(128, FEATURES), torch.randint(CLASSES, (128,)))
-loader = DataLoader(samples, batch_size=4, drop_last=True)
+loader = classified(drop_last=True)
 for _ in range(100_000):
     for inputs, labels in loader:
 

@@ -6,13 +6,8 @@ import itertools
 import torch
 from onnxruntime.training.ortmodule import ORTModule
 from torch.nn.functional import cross_entropy
-from torch.utils.data import DataLoader, TensorDataset
 
-from models import CLASSES, FEATURES, Classifier
-
-
-def make_samples(count):
-    return TensorDataset(torch.randn(count, FEATURES), torch.randint(CLASSES, (count,)))
+from models import Classifier, classified
 
 
 def evaluate(model, loader):
@@ -31,8 +26,8 @@ def main():
     args = parser.parse_args()
     model = ORTModule(Classifier())
     optimizer = torch.optim.SGD(model.parameters(), lr=0.01)
-    train_loader = DataLoader(make_samples(100), batch_size=8, shuffle=True, num_workers=args.workers)
-    evaluation_loader = DataLoader(make_samples(10), batch_size=5)
+    train_loader = classified(100, batch_size=8, shuffle=True, num_workers=args.workers)
+    evaluation_loader = classified(10, batch_size=5)
     for epoch in itertools.count():
         for step, (inputs, labels) in enumerate(train_loader):
             if args.evaluate_first and epoch == step == 0:

@@ -6,6 +6,7 @@ import json
 import tempfile
 from pathlib import Path
 
+import onnxruntime
 import torch
 from autorecompute.backends.ortmodule.detection import detect
 from autorecompute.backends.ortmodule.worker import check_gradients, rebuild
@@ -78,6 +79,13 @@ class SelfAttention(nn.Module):
     def forward(self, x):
         outputs, weights = self.attention(x, x, x, **self.options)
         return outputs if weights is None else (outputs, weights)
+
+
+class Noise(nn.Module):
+    """Draws by an operator that takes its seed when ORT makes a session."""
+
+    def forward(self, x):
+        return x + x * torch.randn_like(x)
 
 
 class Padded(nn.Module):
@@ -204,6 +212,7 @@ RECOMPUTED = {
     "BERT": (bert(0.1), TOKENS, (~PADDING).long()),
     "nanoGPT": (Attention(is_causal=True, dropout_p=0.1), X),
     "encoder": (Padded(dropout=0.1), X, PADDING),
+    "noise": (nn.Sequential(nn.Linear(WIDTH, WIDTH), nn.GELU(), Noise(), nn.Linear(WIDTH, WIDTH)), X),
 }
 
 
@@ -250,6 +259,7 @@ def compare_dropped(model, mask):
 
 def compare_recomputed(model, *inputs):
     """The largest difference that all plans together make, and which operators they recompute."""
+    onnxruntime.set_seed(7)
     wrapped = wrap(model)
     weigh(wrapped(*inputs)).backward()
     manager = wrapped._torch_module._execution_manager._training_manager

@@ -3,7 +3,7 @@
 import argparse
 
 import torch
-from torch.utils.data import Dataset, default_collate
+from torch.utils.data import DataLoader, Dataset, default_collate
 from transformers import GPT2Config, GPT2LMHeadModel, Trainer, TrainingArguments
 
 from models import Lora
@@ -43,17 +43,39 @@ def train(model, batch, dtype):
         print("loss", loss.item())
 
 
-def train_with_trainer(model, batch, bf16):
+def train_with_trainer(model, batch, **options):
     quiet = {"save_strategy": "no", "report_to": "none", "disable_tqdm": True}
     length = {"per_device_train_batch_size": batch, "max_steps": 100_000}
-    args = TrainingArguments("checkpoints", use_cpu=True, bf16=bf16, **length, **quiet)
+    args = TrainingArguments("checkpoints", use_cpu=True, **options, **length, **quiet)
     Trainer(model=model, args=args, train_dataset=Texts()).train()
+
+
+def train_with_lightning(network, batch):
+    import lightning
+
+    class Model(lightning.LightningModule):
+        def __init__(self):
+            super().__init__()
+            self.network = network
+
+        def training_step(self, given, _):
+            loss = self.network(**given).loss
+            self.log("loss", loss, prog_bar=True)
+            return loss
+
+        def configure_optimizers(self):
+            return torch.optim.AdamW(self.parameters(), lr=1e-3)
+
+    quiet = {"logger": False, "enable_checkpointing": False, "enable_progress_bar": False}
+    trainer = lightning.Trainer(accelerator="cpu", devices=1, max_epochs=100_000, **quiet)
+    trainer.fit(Model(), DataLoader(Texts(), batch_size=batch))
 
 
 def main():
     parser = argparse.ArgumentParser()
-    parser.add_argument("--way", choices=["loop", "autocast", "lora", "trainer"], default="loop")
+    parser.add_argument("--way", choices=["loop", "autocast", "lora", "trainer", "lightning"], default="loop")
     parser.add_argument("--bf16", action="store_true", help="mixed precision of the trainer")
+    parser.add_argument("--compiled", action="store_true", help="the trainer compiles the model")
     parser.add_argument("--batch", type=int, default=8)
     parser.add_argument("--folder", help="load the model from here")
     args = parser.parse_args()
@@ -62,7 +84,9 @@ def main():
     else:
         model = make_model(is_adapted=args.way == "lora")
     if args.way == "trainer":
-        train_with_trainer(model, args.batch, args.bf16)
+        train_with_trainer(model, args.batch, bf16=args.bf16, torch_compile=args.compiled)
+    elif args.way == "lightning":
+        train_with_lightning(model, args.batch)
     else:
         model.train()
         train(model, args.batch, torch.bfloat16 if args.way == "autocast" else None)

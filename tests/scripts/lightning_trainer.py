@@ -4,14 +4,8 @@ import lightning
 import torch
 from onnxruntime.training.ortmodule import ORTModule
 from torch.nn.functional import cross_entropy
-from torch.utils.data import DataLoader, TensorDataset
 
-from models import CLASSES, FEATURES, Classifier
-
-
-def make_loader(count, **options):
-    samples = TensorDataset(torch.randn(count, FEATURES), torch.randint(CLASSES, (count,)))
-    return DataLoader(samples, batch_size=4, **options)
+from models import Classifier, classified
 
 
 class Model(lightning.LightningModule):
@@ -41,4 +35,4 @@ class Model(lightning.LightningModule):
 trainer = lightning.Trainer(
     accelerator="cpu", max_epochs=100_000, log_every_n_steps=1, val_check_interval=8, enable_progress_bar=False
 )
-trainer.fit(Model(), make_loader(128, shuffle=True, drop_last=True), make_loader(12))
+trainer.fit(Model(), classified(shuffle=True, drop_last=True), classified(12))

@@ -4,34 +4,22 @@ import argparse
 
 import torch
 from torch import nn
-from torch.nn.functional import cross_entropy
-from transformers import ViTConfig, ViTForImageClassification, WhisperConfig, WhisperForConditionalGeneration
+from transformers import (
+    ResNetConfig,
+    ResNetForImageClassification,
+    ViTConfig,
+    ViTForImageClassification,
+    WhisperConfig,
+    WhisperForConditionalGeneration,
+)
 
 CLASSES, VOCABULARY, WIDTH = 10, 60, 32
 
 
-class Residual(nn.Module):
-    """A block with BatchNorm and ReLUs in place."""
-
-    def __init__(self, inner, outer, stride):
-        super().__init__()
-        self.conv1, self.bn1 = nn.Conv2d(inner, outer, 3, stride, 1, bias=False), nn.BatchNorm2d(outer)
-        self.conv2, self.bn2 = nn.Conv2d(outer, outer, 3, 1, 1, bias=False), nn.BatchNorm2d(outer)
-        self.relu = nn.ReLU(inplace=True)
-        self.down = nn.Conv2d(inner, outer, 1, stride) if inner != outer else nn.Identity()
-
-    def forward(self, x):
-        inner = self.bn2(self.conv2(self.relu(self.bn1(self.conv1(x)))))
-        return self.relu(inner + self.down(x))
-
-
 def make_resnet():
-    return nn.Sequential(
-        nn.Sequential(nn.Conv2d(3, 8, 3, 1, 1, bias=False), nn.BatchNorm2d(8), nn.ReLU(inplace=True)),
-        nn.Sequential(Residual(8, 8, 1), Residual(8, 8, 1)),
-        nn.Sequential(Residual(8, 16, 2), Residual(16, 16, 1)),
-        nn.Sequential(nn.AdaptiveAvgPool2d(1), nn.Flatten(), nn.Linear(16, CLASSES)),
-    )
+    """BatchNorm and skips, of two stages."""
+    sizes = {"embedding_size": 8, "hidden_sizes": [8, 16], "depths": [2, 2], "num_labels": CLASSES}
+    return ResNetForImageClassification(ResNetConfig(**sizes, layer_type="basic"))
 
 
 def make_vit():
@@ -59,8 +47,8 @@ class Together(nn.Module):
         self.vit, self.resnet, self.whisper = make_vit(), make_resnet(), make_whisper()
 
     def forward(self, images, classes, sounds, tokens):
-        seen = self.vit(pixel_values=images, labels=classes).loss + cross_entropy(self.resnet(images), classes)
-        return seen + self.whisper(input_features=sounds, labels=tokens).loss
+        seen = [model(pixel_values=images, labels=classes).loss for model in (self.vit, self.resnet)]
+        return sum(seen) + self.whisper(input_features=sounds, labels=tokens).loss
 
 
 parser = argparse.ArgumentParser()

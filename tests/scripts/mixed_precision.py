@@ -5,9 +5,8 @@ import argparse
 import torch
 from onnxruntime.training.ortmodule import ORTModule
 from torch.nn.functional import cross_entropy
-from torch.utils.data import DataLoader, TensorDataset
 
-from models import CLASSES, FEATURES, Classifier
+from models import Classifier, classified
 
 LOSS_WEIGHT = 16
 
@@ -18,8 +17,7 @@ args = parser.parse_args()
 model = ORTModule(Classifier())
 optimizer = torch.optim.AdamW(model.parameters(), lr=1e-3)
 scaler = torch.amp.GradScaler("cpu", init_scale=2.0**127, growth_interval=3)
-samples = TensorDataset(torch.randn(128, FEATURES), torch.randint(CLASSES, (128,)))
-loader = DataLoader(samples, batch_size=4, shuffle=True, drop_last=True)
+loader = classified(shuffle=True, drop_last=True)
 for _ in range(100_000):
     for inputs, labels in loader:
         optimizer.zero_grad()

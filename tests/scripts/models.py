@@ -5,8 +5,15 @@ from pathlib import Path
 
 import torch
 from torch import nn
+from torch.utils.data import DataLoader, TensorDataset
 
 FEATURES, CLASSES, LENGTH, WIDTH = 16, 4, 32, 64
+
+
+def classified(count=128, **options):
+    """A loader of random samples and their classes, four at a time unless told otherwise."""
+    samples = TensorDataset(torch.randn(count, FEATURES), torch.randint(CLASSES, (count,)))
+    return DataLoader(samples, **{"batch_size": 4, **options})
 
 
 class Classifier(nn.Module):

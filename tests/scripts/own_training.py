@@ -29,8 +29,6 @@ parser.add_argument("--lacks", type=int, help="the step in which no memory is le
 parser.add_argument("--handles", action="store_true", help="ends by its own handlers")
 parser.add_argument("--code", type=int, default=0)
 parser.add_argument("--grows", type=int, help="the step from which on batches are half as large again")
-parser.add_argument("--load", help="a checkpoint to go on from")
-parser.add_argument("--save", help="a checkpoint to leave")
 parser.add_argument("--auto", metavar="LIMIT", help="calls autorecompute.auto, and logs what it says")
 parser.add_argument("--study", help="the study that it is told")
 parser.add_argument("--tuning-steps", type=int, default=36)
@@ -77,10 +75,6 @@ if args.auto is not None:
 
     logging.basicConfig(level=logging.INFO, format="autorecompute: %(levelname)s %(message)s")
     autorecompute.auto(models[0], optimizer, memory_limit=args.auto, study=args.study, tuning_steps=args.tuning_steps)
-if args.load is not None:
-    saved = torch.load(args.load, weights_only=True)
-    models.load_state_dict(saved["models"])
-    optimizer.load_state_dict(saved["optimizer"])
 print("settings", sorted(name for name in os.environ if name.startswith("AUTORECOMPUTE")))
 for step in range(1, args.steps + 1):
     for _ in range(args.accumulate):
@@ -99,8 +93,6 @@ for step in range(1, args.steps + 1):
         scheduler.step()
     optimizer.zero_grad()
     print("step", step, "loss", loss.item(), flush=True)
-if args.save is not None:
-    torch.save({"models": models.state_dict(), "optimizer": optimizer.state_dict()}, args.save)
 digest = hashlib.sha256()
 for parameter in models.parameters():
     digest.update(parameter.detach().numpy().tobytes())

@@ -4,9 +4,7 @@ import json
 from contextlib import nullcontext
 
 import torch
-from accelerate import Accelerator
 from autorecompute.backends.ortmodule.exceptions import classify
-from lightning.fabric import Fabric
 from onnxruntime.training.ortmodule import DebugOptions, LogLevel, ORTModule
 from torch import nn
 from torch.utils.checkpoint import checkpoint
@@ -50,16 +48,6 @@ class Within(nn.Module):
             return self.model(x)
 
 
-class Decorated(nn.Module):
-    def __init__(self, model):
-        super().__init__()
-        self.model = model
-
-    @torch.autocast(**BFLOAT16)
-    def forward(self, x):
-        return self.model(x)
-
-
 def misspell(x):
     return x.unsqeeze(0)
 
@@ -96,13 +84,8 @@ MODELS = {
     "operator transposed": (nn.Sequential(nn.Conv2d(3, 3, 1), nn.ConvTranspose2d(3, 4, 2)), IMAGES),
     "operator same": (nn.Sequential(nn.Conv2d(3, 3, 3, padding="same")), IMAGES),
     "bfloat16 around": (mlp(), X, lambda: torch.autocast(**BFLOAT16)),
-    "bfloat16 around by amp": (mlp(), X, lambda: torch.amp.autocast("cpu", dtype=torch.bfloat16)),
-    "bfloat16 around by cpu.amp": (mlp(), X, lambda: torch.cpu.amp.autocast(dtype=torch.bfloat16)),
     "bfloat16 within": (Within(mlp(), lambda: torch.autocast(**BFLOAT16)), X),
-    "bfloat16 by a decorator": (Decorated(mlp()), X),
     "bfloat16 weights": (mlp().bfloat16(), X.bfloat16()),
-    "bfloat16 by accelerate": (Accelerator(mixed_precision="bf16", cpu=True).prepare(mlp()), X),
-    "bfloat16 by lightning": (Fabric(accelerator="cpu", precision="bf16-mixed").setup(mlp()), X),
     "checkpoint": (Model(lambda x: checkpoint(torch.sigmoid, x, use_reentrant=True)), X),
     "compile": (compiled(mlp()), X),
     "compile in place": (compile_in_place(), X),

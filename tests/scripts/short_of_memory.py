@@ -1,7 +1,4 @@
-"""A training on a card, which prints what all that chance or a step may change came to: a card on paper has no values.
-
-With --beside steps run out of memory beside it when it is through, and what that leaves is printed as well.
-"""
+"""Trains on a card, and prints what all that chance or a step may change came to: a card on paper has no values."""
 
 import argparse
 import json
@@ -42,63 +39,20 @@ def left_by(model):
     }
 
 
-def run_beside(model, optimizer, batch, step):
-    """Have steps run out of memory in either pass, and compare what is left with what was there."""
-    from autorecompute.backends.torch.check.gradients import Step
-    from autorecompute.backends.torch.check.room import lacking_memory
-    from autorecompute.backends.torch.switch.applying import Tuned
-
-    card, total = torch.cuda, torch.cuda.get_device_properties(0).total_memory
-    board = Tuned.of(model, (batch,), {}).board
-    card.empty_cache()
-    card.reset_peak_memory_stats()
-    rest = card.memory_allocated()
-    loss = model(batch)
-    saved, forward_peak = card.memory_allocated(), card.max_memory_allocated()
-    loss.backward()
-    del loss
-    peak = card.max_memory_allocated()
-    optimizer.zero_grad()
-    told = {"peak": peak}
-    limits = {"forward": (rest + saved) // 2, "backward": (forward_peak + peak) // 2, "fits": total}
-    for name, limit in limits.items():
-        card.empty_cache()
-        card.set_per_process_memory_fraction(limit / total)
-        card.reset_peak_memory_stats()
-        held, before = card.memory_allocated(), left_by(model)
-        lacks = lacking_memory(Step(model, (batch,), {}, loss=lambda result: result), board, [])
-        told[name] = {
-            "lacks": lacks,
-            "left": card.memory_allocated() - held,
-            "peak": card.max_memory_allocated(),
-            "is_same": left_by(model) == before,
-        }
-        card.set_per_process_memory_fraction(1.0)
-        step()
-    return told
-
-
 def main():
     parser = argparse.ArgumentParser()
     parser.add_argument("--steps", type=int, default=60)
     parser.add_argument("--rows", type=int, default=16384)
-    parser.add_argument("--beside", action="store_true")
     args = parser.parse_args()
     random.seed(1)
     torch.manual_seed(1)
     model = Model(256, 4).cuda()
     optimizer = torch.optim.AdamW(model.parameters())
-
-    def step():
+    for _ in range(args.steps):
         model(torch.randn(args.rows, 256).cuda()).backward()
         optimizer.step()
         optimizer.zero_grad()
-
-    for _ in range(args.steps):
-        step()
     print(json.dumps(left_by(model)))
-    if args.beside:
-        print(json.dumps(run_beside(model, optimizer, torch.randn(args.rows, 256).cuda(), step)))
 
 
 if __name__ == "__main__":

@@ -62,6 +62,22 @@ class Averaging(Late):
         return x + y
 
 
+def train(model, batches, late, lose, before_step=lambda: None):
+    """The losses of a training whose blocks do something else from step ``late`` on."""
+    optimizer, losses = torch.optim.SGD(model.parameters(), lr=0.05), []
+    torch.manual_seed(2)
+    for step, batch in enumerate(batches):
+        for block in model.children():
+            block.is_late = step >= late
+        before_step()
+        loss = lose(model, torch.randn(batch, WIDTH))
+        loss.backward()
+        optimizer.step()
+        optimizer.zero_grad()
+        losses.append(loss.item())
+    return losses
+
+
 def drops(found):
     """Every operator that can be dropped in a model that was looked at."""
     return [Choice(site.name, "drop") for site in found.sites if "drop" in site.options]

@@ -51,20 +51,13 @@ def tune(tmp_path_factory):
     return tune
 
 
-@pytest.fixture(scope="module")
-def on_a_larger_card(tune):
-    return tune("--memory-limit", str(LIMIT))
-
-
-def test_where_the_card_has_more_than_the_limit_no_trial_runs_out_of_memory(on_a_larger_card):
-    assert on_a_larger_card.outcomes["none"] == "over_limit"
-    assert "oom" not in on_a_larger_card.outcomes.values()
-    assert on_a_larger_card.answer["best"]["confirmed"]
-    assert on_a_larger_card.answer["best"]["peak_bytes"] <= LIMIT
-
-
-def test_the_allocator_grows_its_segments(on_a_larger_card):
-    assert on_a_larger_card.answer["versions"]["allocator"] == "expandable_segments:True"
+def test_where_the_card_has_more_than_the_limit_no_trial_runs_out_of_memory(tune):
+    tuned = tune("--memory-limit", str(LIMIT))
+    assert tuned.outcomes["none"] == "over_limit"
+    assert "oom" not in tuned.outcomes.values()
+    assert tuned.answer["best"]["confirmed"]
+    assert tuned.answer["best"]["peak_bytes"] <= LIMIT
+    assert tuned.answer["versions"]["allocator"] == "expandable_segments:True", "segments grow"
 
 
 def test_on_a_card_that_is_the_limit_what_surely_runs_out_of_memory_is_not_tried(tune):
@@ -74,32 +67,15 @@ def test_on_a_card_that_is_the_limit_what_surely_runs_out_of_memory_is_not_tried
     assert tuned.answer["best"]["confirmed"]
 
 
-@pytest.fixture(scope="module")
-def trained_plainly(tmp_path_factory):
-    """Return what the script prints without the tool, and then of steps that run out of memory beside it."""
-    paper = virtual_card.Paper(model="H100", clock=str(tmp_path_factory.mktemp("plain") / "clock"))
-    environment = {**os.environ, **paper.variables(), SETTINGS_VARIABLE: "a process with the card"}
-    command = [sys.executable, SHORT, *STEPS, "--beside"]
-    done = subprocess.run(command, env=environment, capture_output=True, text=True, check=False)
-    assert done.returncode == 0, done.stderr
-    return done.stdout.splitlines(keepends=True)
-
-
-def test_a_step_that_runs_out_of_memory_beside_a_training_leaves_nothing(trained_plainly):
-    told = json.loads(trained_plainly[1])
-    for phase in ("forward", "backward"):
-        assert "out of memory" in told[phase]["lacks"]
-        assert (told[phase]["left"], told[phase]["is_same"]) == (0, True)
-    assert (told["fits"]["lacks"], told["fits"]["left"], told["fits"]["is_same"]) == ("", 0, True)
-    assert told["fits"]["peak"] == pytest.approx(told["peak"], rel=0.03)
-
-
-def test_memory_that_runs_out_while_it_is_tuned_does_not_end_a_training(trained_plainly, tmp_path):
+def test_memory_that_runs_out_while_it_is_tuned_does_not_end_a_training(tmp_path):
     """The card has less than it is told: forecasts take what runs out of memory to fit."""
-    paper = virtual_card.Paper(model="H100", clock=str(tmp_path / "clock"), total_bytes=SHORT_BYTES)
+    whole = virtual_card.Paper(model="H100", clock=str(tmp_path / "plain"))
+    environment = {**os.environ, **whole.variables(), SETTINGS_VARIABLE: "a process with the card"}
+    plain = subprocess.run([sys.executable, SHORT, *STEPS], env=environment, capture_output=True, text=True, check=True)
+    paper = dataclasses.replace(whole, clock=str(tmp_path / "clock"), total_bytes=SHORT_BYTES)
     options = ("--memory-limit", "4GiB", "--study", "short", "--tuning-steps", "14")
     done, spent = virtual_card.run(paper, "train", SHORT, *options, "--", *STEPS, cwd=tmp_path)
-    assert (done.returncode, done.stdout) == (0, trained_plainly[0]), done.stderr
+    assert (done.returncode, done.stdout) == (0, plain.stdout), done.stderr
     trials = [json.loads(file.read_text()) for file in tmp_path.glob("studies/*/trials/*/result.json")]
     outcomes = [trial["measurement"]["outcome"] for trial in trials]
     assert "oom" in outcomes

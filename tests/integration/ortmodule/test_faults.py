@@ -18,16 +18,6 @@ def test_a_script_that_never_wraps_its_model_is_told_how_at_its_end_or_before(wo
     assert workplace.study().logs == [""]
 
 
-def test_a_model_with_an_operator_that_ort_cannot_differentiate_is_refused_with_its_name(workplace):
-    failed = workplace.tune("odd_models.py", arguments=("--model", "det"))
-    assert failed.code == 5
-    sentence = failed.complaint.splitlines()[0]
-    assert "Det" in sentence
-    assert "ORTModule cannot take this model" in sentence
-    assert "Outcome: export_error." in failed.complaint
-    assert len(sentence) < 400, "a sentence, not a page of C++"
-
-
 def test_a_script_that_insists_on_falling_back_is_not_measured_in_plain_pytorch(workplace):
     failed = workplace.tune("odd_models.py", arguments=("--model", "lgamma", "--fall-back"))
     assert failed.code == 5

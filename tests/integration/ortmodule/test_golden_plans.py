@@ -16,18 +16,8 @@ def pytest_generate_tests(metafunc):
 
 def test_the_plans_of_a_study_are_those_recorded(make_workplace, request, study):
     place = make_workplace(study)
-    command = (
-        "-m",
-        "autorecompute",
-        "plans",
-        str(STUDIES / study / "train.py"),
-        "--json",
-        "--",
-        "--ortmodule",
-        "--device",
-        "cpu",
-    )
-    looked = place.finish(place.start(*command))
+    training = (str(STUDIES / study / "train.py"), "--json", "--", "--ortmodule", "--device", "cpu")
+    looked = place.finish(place.start("-m", "autorecompute", "plans", *training))
     assert looked.code == 0, looked.stderr
     live = written(normalise(looked.answer))
     golden = GOLDEN / f"{study}-ort{looked.answer['versions']['onnxruntime']}.json"

@@ -3,7 +3,6 @@ import math
 import re
 import sys
 from dataclasses import dataclass
-from pathlib import Path
 
 import pytest
 
@@ -12,8 +11,7 @@ from autorecompute.measurement import GradientCheck, Outcome
 from autorecompute.plans import Config
 from autorecompute.trials import Bench, Job
 from autorecompute.trials.job import Effort
-
-SCRIPTS = Path(__file__).parents[2] / "scripts"
+from workplace import SCRIPTS
 
 BATCH = 6
 """What every script is told to give; its own batch is 4 or 8."""

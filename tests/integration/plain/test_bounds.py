@@ -1,58 +1,36 @@
-"""Limits of memory and of time on a real training, and batches between which they decide."""
+"""Limits of memory and of time on a real training, and the peak of a fresh process as it is by hand."""
 
 import itertools
 import os
 import re
 import struct
 import subprocess
-import sys
 
 import pytest
 
+from autorecompute.errors import NothingFitsError
+from autorecompute.measurement import Outcome
+from autorecompute.trials import Bench, Job
+from autorecompute.trials.job import Effort
+from autorecompute.units import MIB
 from workplace import FREED_AT_ONCE, PLAIN_BATCH
 
-BATCHES = (PLAIN_BATCH // 2, PLAIN_BATCH)
 HOUR = 3600
 LONGEST_SECONDS = 2 * HOUR
 """Far longer than a step or a swap takes on any machine, and shorter than a jump of the clock."""
 
+MODULES_BYTES = 24 * MIB
+"""What this tool's own modules take beside the script, at most."""
 
-def test_a_limit_below_rest_ends_before_the_first_step(below_rest, plain_road):
+
+def test_a_limit_below_rest_ends_before_the_first_step(workplace):
     """What the script holds tells without a trial that no config can fit, and the plans are known by then."""
+    limit = ("--backend", "torch", "--batch-flag=--bs", "--target-batch", "64", "--memory-limit", "64MiB")
+    below_rest = workplace.tune("plain_transformer.py", *limit)
     assert below_rest.code == 4
     assert "no recompute can help" in below_rest.complaint
     assert re.search(r"\b[1-9]\d* plans\b", below_rest.stderr)
-    assert not re.search(r"^step ", plain_road.study("below-rest").logs[0], re.MULTILINE)
-
-
-def test_less_time_than_a_start_takes_ends_with_a_sentence_and_leaves_no_process(workplace, plain_limit_bytes):
-    """One second is too little everywhere: torch is imported, a step is taken, and another process confirms."""
-    limit = ("--memory-limit", str(plain_limit_bytes), "--target-batch", str(PLAIN_BATCH), "--batch-flag=--bs")
-    finished = workplace.tune("plain_transformer.py", "--backend", "torch", *limit, "--timeout", "1s", "--json")
-    assert (finished.code, finished.answer["exit_code"]) == (4, 4)
-    assert "--timeout" in finished.complaint
-    assert workplace.processes() == []
-
-
-@pytest.fixture(scope="module")
-def place(make_plain_copy):
-    """A working directory in which the larger batch was tuned."""
-    return make_plain_copy("batches")
-
-
-def test_a_batch_that_fits_with_recompute_alone_is_trained_within_the_limit(tune_plain, place, scripts):
-    compared = tune_plain(place, "several", "--batches", ",".join(map(str, BATCHES)))
-    assert compared.code == 0, compared.stderr
-    points = {point["batch"]: point for point in compared.answer["curve"]}
-    small, large = (points[batch] for batch in BATCHES)
-    assert (small["without"]["outcome"], small["with"]) == ("ok", None)
-    assert large["without"]["outcome"] == "over_limit"
-    assert large["with"]["config"]
-    best = compared.answer["best"]
-    command = (sys.executable, str(scripts / "plain_transformer.py"), "--bs", str(best["batch"]), "--steps", "4")
-    trained = place.finish(place.start("-m", "autorecompute", "run", "several", "--", *command))
-    assert trained.code == 0, trained.stderr
-    assert trained.printed_peak_bytes <= 1.05 * best["limit_bytes"]
+    assert not re.search(r"^step ", workplace.study().logs[0], re.MULTILINE)
 
 
 def test_a_clock_that_jumps_uses_up_no_time_and_no_step_takes_hours_or_less_than_nothing(
@@ -81,3 +59,20 @@ def test_a_clock_that_jumps_uses_up_no_time_and_no_step_takes_hours_or_less_than
     seconds += [trial["measurement"]["warmup_seconds"] for trial in trials]
     seconds += [trial["overhead_seconds"] for trial in trials]
     assert all(0 < second < LONGEST_SECONDS for second in seconds)
+
+
+def test_what_a_process_held_before_it_trained_counts(tmp_path, scripts, workplace):
+    """A limit knows no reset: the confirmed peak is what the process reaches by hand, wherever it reaches it."""
+    by_hand = workplace.finish(workplace.start(str(scripts / "spiking.py"))).printed_peak_bytes
+    with Bench(Job(script=scripts / "spiking.py"), None, tmp_path) as bench:
+        measured = bench.watch({}, Effort(warmup=1, steps=2), None)
+    assert (measured.outcome, measured.message) == (Outcome.OK, "")
+    assert measured.peak_bytes == pytest.approx(by_hand, abs=MODULES_BYTES)
+    assert measured.before_bytes == measured.peak_bytes
+
+
+def test_what_loads_the_model_is_named_where_it_alone_breaks_the_limit(workplace):
+    """No recompute helps there: the user is told where the process holds most."""
+    tuned = workplace.tune("spiking.py", "--memory-limit", "500MiB", "--max-trials", "1")
+    assert tuned.code == NothingFitsError.exit_code
+    assert "before its first step: what loads the model, or exports it, takes more than training" in tuned.complaint

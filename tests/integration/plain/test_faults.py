@@ -1,7 +1,7 @@
-"""Scripts that fail, end, hang or leave, each in a way of its own."""
+"""Scripts that fail, end or leave, each in a way of its own, and a tuner that is killed."""
 
 import functools
-import os
+import signal
 
 import psutil
 import pytest
@@ -11,21 +11,16 @@ from autorecompute.measurement import Outcome
 from autorecompute.plans import Config
 from autorecompute.trials import Bench, Job
 from autorecompute.trials.job import Effort
-from autorecompute.trials.process import WorkerProcess
-from autorecompute.worker.protocol import Settings
-from workplace import Workplace
 
 EFFORT = Effort(warmup=1, steps=2)
-LONG = 1e6
-
-HANGS = """
+DEAF = """
 import signal
 
-print("hangs")
-signal.pause()
+print("is deaf")
+signal.signal(signal.SIGTERM, signal.SIG_IGN)
+while True:
+    signal.pause()
 """
-
-LEAVES = "import sys; sys.exit('the data lies nowhere: set DATA')\n"
 
 
 @pytest.fixture
@@ -37,48 +32,11 @@ def start(tmp_path, scripts, in_plain_pytorch, monkeypatch):
     )
 
 
-def test_a_script_that_fails_before_it_trains_is_shown_its_own_traceback(workplace):
-    (workplace.path / "misspelt.py").write_text("import torch\n\nfrom torch.nn import Lnear\n")
-    failed = workplace.finish(workplace.start("-m", "autorecompute", "tune", "misspelt.py"))
-    assert failed.code == 5
-    assert "misspelt.py" in failed.complaint
-    assert "from torch.nn import Lnear" in failed.complaint
-    assert "ImportError" in failed.complaint
-    assert "autorecompute/worker" not in failed.complaint
-    (log,) = (workplace.study().path / "workers").iterdir()
-    assert str(log) in failed.complaint
-
-
-def test_a_script_that_leaves_with_words_is_quoted(workplace):
-    """What is given to ``sys.exit`` in words is on stderr without the tool, and in the complaint with it."""
-    (workplace.path / "leaves.py").write_text(LEAVES)
-    failed = workplace.finish(workplace.start("-m", "autorecompute", "tune", "leaves.py"))
-    assert failed.code == 5
-    assert "exit code 1" in failed.complaint
-    assert "the data lies nowhere: set DATA" in failed.complaint
-    assert workplace.study().logs == ["the data lies nowhere: set DATA\n"]
-
-
 def test_a_script_with_just_enough_steps_for_one_trial_is_tuned_at_its_own_batch(workplace, in_plain_pytorch):
     arguments = ("--steps", "5", "--bs", "9")
     tuned = workplace.tune("classifier.py", "--backend", "torch", "--json", arguments=arguments, **in_plain_pytorch)
     assert tuned.code == 0, tuned.stderr
     assert tuned.answer["best"]["batch"] == 9
-
-
-@pytest.mark.parametrize(
-    ("fault", "outcome", "words"),
-    [
-        ("raise", Outcome.SCRIPT_ERROR, "sample 17 cannot be read"),
-        ("shrink", Outcome.WRONG_BATCH, "received 3 samples after 4"),
-        ("diverge", Outcome.DIVERGED, "nan"),
-    ],
-)
-def test_a_step_that_breaks_is_called_by_its_name(start, fault, outcome, words):
-    with start("breaking.py", "--fault", fault, "--at-step", "2") as broken:
-        measurement = broken.measure(Config(), EFFORT)
-    assert measurement.outcome is outcome
-    assert words in measurement.message
 
 
 @pytest.mark.parametrize("place", ["forward", "backward", "optimizer"])
@@ -105,18 +63,6 @@ def test_a_batch_that_has_no_room_before_anything_is_recomputed_is_told_apart(st
         large.detect()
     with lacks(batch=2) as small:
         assert small.detect().batch == 2
-
-
-def test_a_script_that_hangs_shows_where(tmp_path):
-    script, log = tmp_path / "hangs.py", tmp_path / "log"
-    script.write_text(HANGS)
-    command = Job(script=script).worker_command(None)
-    variables = {**os.environ, "PYTHONUNBUFFERED": "1"}
-    worker = WorkerProcess(command, variables, log, Settings())
-    Workplace.wait_until(lambda: "hangs" in log.read_text())
-    assert worker.receive(timeout=LONG, stall=0.0).outcome is Outcome.HANG
-    Workplace.wait_until(lambda: "hangs.py" in log.read_text().partition("most recent call first")[2])
-    worker.close()
 
 
 @pytest.mark.parametrize(("way", "backend"), [("by-hand", "torch"), ("by-hand-briefly", "ortmodule")])
@@ -154,3 +100,14 @@ def test_a_script_that_trains_in_its_own_process_may_do_all_else(start, way):
     with start("elsewhere.py", "--way", way) as elsewhere:
         measured = [elsewhere.measure(Config(), EFFORT) for _ in range(2)]
     assert [measurement.outcome for measurement in measured] == [Outcome.OK] * 2
+
+
+def test_a_killed_tuner_takes_its_script_with_it(workplace):
+    """Be it deaf in what never ends."""
+    (workplace.path / "deaf.py").write_text(DEAF)
+    process = workplace.start("-m", "autorecompute", "tune", "deaf.py")
+    workplace.wait_until(lambda: process.poll() is not None or workplace.has_printed("is deaf"))
+    assert len(workplace.processes()) > 1
+    process.kill()
+    assert workplace.finish(process).code == -signal.SIGKILL
+    workplace.wait_until(lambda: not workplace.processes())

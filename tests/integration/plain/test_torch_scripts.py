@@ -1,3 +1,4 @@
+import json
 import sys
 from dataclasses import replace
 
@@ -80,3 +81,13 @@ def test_ranks_switch_together(bench_of):
     assert least.allocated_bytes < operators.allocated_bytes < plain.allocated_bytes == again.allocated_bytes
     assert plain.samples == 2 * BATCH
     assert (check.agrees, check.worst, check.steps) == (True, 0.0, 2)
+
+
+def test_plans_that_were_measured_in_the_place_of_the_scripts_own_checkpoints_say_so(tmp_path, monkeypatch):
+    monkeypatch.setenv("PYTHONPATH", str(STAND_IN), prepend=":")
+    job = replace(job_of("odd_models.py --model checkpointed"), replaces_checkpointing=True)
+    with Bench(job, None, tmp_path) as bench:
+        detection = bench.detect()
+    assert any(choice.site.startswith("layers.") for plan in detection.plans for choice in plan.choices)
+    ((_, text),) = registry.render(Config(), (), detection.versions, tmp_path).files.items()
+    assert json.loads(text)["replaces_checkpointing"] is True

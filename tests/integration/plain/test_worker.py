@@ -57,22 +57,6 @@ def test_variables_that_a_script_sets_before_it_imports_torch_are_read(workplace
     assert told == workplace.finish(workplace.start("script.py", **free)).stdout
 
 
-LACKS = """
-import sys
-
-sys.modules["torch"] = None
-import torch
-"""
-
-
-def test_an_interpreter_without_torch_is_told_in_a_sentence(workplace):
-    """It is the installation that lacks something, and not the script."""
-    (workplace.path / "lacks.py").write_text(LACKS)
-    refused = workplace.finish(workplace.start("-m", "autorecompute", "tune", "lacks.py"))
-    assert refused.code == 3
-    assert "needs the package torch, and " in refused.complaint
-
-
 ASKS = """
 try:
     open("/dev/tty", "r+b", buffering=0).read(1)
@@ -98,28 +82,17 @@ def test_a_script_has_no_terminal_to_ask_at(workplace):
 
 
 TRACKS = """
-import os, urllib.parse
+import os
 from pathlib import Path
 
-SWITCHES = {
-    "wandb": ("WANDB_MODE", "disabled"),
-    "swanlog": ("SWANLAB_MODE", "disabled"),
-    ".neptune": ("NEPTUNE_MODE", "debug"),
-    ".cometml-runs": ("COMET_AUTO_LOG_DISABLE", "1"),
-    "clearml": ("CLEARML_OFFLINE_MODE", "1"),
-}
-for folder, (variable, off) in SWITCHES.items():
-    if os.environ.get(variable) != off:
-        Path(folder).mkdir()
-Path(urllib.parse.urlparse(os.environ.get("MLFLOW_TRACKING_URI", "mlruns")).path).mkdir(exist_ok=True)
+if os.environ.get("WANDB_MODE") != "disabled":
+    Path("wandb").mkdir()
+Path(os.environ.get("MLFLOW_TRACKING_URI", "mlruns").removeprefix("file://")).mkdir(exist_ok=True)
 Path("checkpoint.pt").touch()
 """
 
 
-def test_a_script_that_starts_a_run_in_every_tracker_starts_none_when_it_is_tuned(workplace, tune):
-    """What else it writes stays where it put it. The trackers are stand-ins that know their own variable."""
+def test_a_script_that_starts_runs_in_trackers_starts_none_when_it_is_tuned(workplace, tune):
+    """What else it writes stays where it put it."""
     tune(TRACKS)
     assert {path.name for path in workplace.path.iterdir()} == {"script.py", "studies", "checkpoint.pt"}
-    assert workplace.finish(workplace.start("script.py")).code == 0
-    trackers = {"wandb", "swanlog", ".neptune", ".cometml-runs", "clearml", "mlruns"}
-    assert {path.name for path in workplace.path.iterdir()} == {"script.py", "studies", "checkpoint.pt", *trackers}

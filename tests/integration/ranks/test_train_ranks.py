@@ -66,6 +66,8 @@ def test_ranks_train_the_same_bit_for_bit(place, end_alike, begin):
     trials = place.study("ddp").trials
     assert len({tuple(trial["config"]) for trial in trials}) > 1
     assert all(trial["measurement"]["samples"] == 2 * 96 for trial in trials)
+    problem = json.loads((place.study("ddp").path / "study.json").read_text())["problem"]
+    assert problem["plan_versions"]["ranks"] == "2", "they are no trials of one process"
     again = end_alike(place, begin(place, "ddp", *LONG), *LONG)
     assert re.search(r"from step \d+ on: ", again.said[0])
     if NEXT_START not in line:  # on a busy machine the steps may be too few to compare all
@@ -142,10 +144,6 @@ def test_a_killed_search_leaves_the_ranks_alone_and_together(workplace, end_alik
     search.kill()
     finished = end_alike(workplace, process, *arguments)
     assert finished.said == [f"{GOES_ON}: the search has ended without an answer."]
-
-
-def test_trials_of_ranks_are_not_those_of_one_process(place):
-    assert json.loads((place.study("ddp").path / "study.json").read_text())["problem"]["plan_versions"]["ranks"] == "2"
 
 
 def test_sharded_ranks_train_the_same_bit_for_bit(workplace, end_alike, begin):

@@ -1,4 +1,3 @@
-import json
 import re
 
 import pytest
@@ -46,44 +45,12 @@ def test_a_config_that_fits_is_found_and_confirmed(tuned, limit_bytes):
     assert (answer["best"]["batch"], answer["command"][-2:]) == (192, ["--bs", "192"])
 
 
-def test_stderr_has_a_line_for_each_trial(tuned):
-    answer = tuned.answer
-    assert len(tuned.trial_lines) == answer["trials"]
-    assert [int(re.search(r"\] +(\d+)", line)[1]) for line in tuned.trial_lines] == list(range(answer["trials"]))
-    assert all(re.search(r"\b(ok|over_limit)\b", line) for line in tuned.trial_lines)
-
-
 def test_what_a_trial_will_need_is_told_before_it(tuned, road):
     assert tuned.code == 0
     trials = [trial for trial in road.study("limited").trials if trial["config"]]
     assert trials
     for trial in trials:
         assert 0.9 < trial["measurement"]["peak_bytes"] / trial["prediction"]["peak_bytes"] < 1.1, trial["description"]
-
-
-def test_the_emitted_file_holds_plans_that_ort_detected(tuned, road):
-    best = tuned.answer["best"]
-    ((variable, value),) = best["env"].items()
-    assert variable == "ORTMODULE_MEMORY_OPT_CONFIG"
-    with open(value, encoding="utf-8") as file:  # noqa: PTH123  (an absolute path, as ONNX Runtime opens it)
-        rows = json.load(file)
-    assert rows == [f"{choice}:-1" for choice in best["config"]]
-    problem = json.loads((road.study("limited").path / "study.json").read_text())["problem"]
-    detected = {choice for key in problem["plans"] for choice in key.split(",")}
-    assert rows
-    assert set(best["config"]) <= detected
-
-
-def test_a_study_keeps_what_was_run_and_what_came_of_it(tuned, road):
-    study = road.study("limited")
-    assert study.count_rows() == tuned.answer["trials"] == len(study.trials)
-    assert sorted(path.name for path in (study.path / "best").iterdir()) == ["plans.json"]
-    for trial in study.trials:
-        folder = study.path / "trials" / f"{trial['number']:04d}"
-        assert (folder / "command.txt").read_text().split()[1:] == [*tuned.answer["command"][1:]]
-        environment = json.loads((folder / "environment.json").read_text())
-        assert bool(environment) == bool(trial["config"])
-        assert losses_in((folder / "output.log").read_text()), "the script printed its losses in each trial"
 
 
 def test_a_swap_changes_what_is_held(tuned, road, trained, trained_without):

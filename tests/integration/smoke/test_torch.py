@@ -1,9 +1,7 @@
-import json
 import sys
 
 import pytest
 
-from autorecompute.backends.torch.forecast.plans_file import VARIABLE
 from autorecompute.units import MIB
 from workplace import PLAIN_BATCH, SCRIPTS
 
@@ -38,10 +36,3 @@ def test_what_is_given_out_trains_the_unmodified_script_in_less_memory(tuned, pl
     assert losses[0] == losses[1]
     assert given.printed_peak_bytes < plain.printed_peak_bytes
     assert given.printed_peak_bytes <= tuned["best"]["limit_bytes"] + 16 * MIB
-
-
-def test_the_file_that_is_given_out_names_model_and_plans(tuned, plain_road):
-    emitted = plain_road.finish(plain_road.start("-m", "autorecompute", "emit", "limited", "--format", "json"))
-    content = json.loads(plain_road.path.joinpath(emitted.answer["environment"][VARIABLE]).read_text())
-    assert content["plans"] == tuned["best"]["config"]
-    assert content["model"].startswith("Encoder ")

@@ -16,29 +16,22 @@ def begin(limit):
     return begin
 
 
-@pytest.fixture(scope="module")
-def trained(place, begin):
-    return place.finish(begin(place, "trained", *LONG_TRAINING))
-
-
 def searches(place):
     return [one for one in place.processes() if "training_search" in " ".join(one.cmdline())]
 
 
-def test_a_training_is_the_same_bit_for_bit(trained, train_plainly):
-    plain = train_plainly(*LONG_TRAINING)
-    assert plain.code == trained.code == 7, trained.stderr
-    assert plain.stdout == trained.stdout
-
-
-def test_its_steps_were_trials_and_the_log_says_what_is_on(trained, place, limit):
-    begins, ends = trained.said
+def test_a_training_is_the_same_bit_for_bit_its_steps_were_trials_and_the_log_says_what_is_on(
+    workplace, train_alike, limit
+):
+    finished = train_alike("trained", *LONG_TRAINING)
+    assert finished.code == 7
+    begins, ends = finished.said
     assert re.search(r"INFO looking for what to recompute under .*, in 36 steps", begins)
     assert re.search(r"INFO from step \d+ on: .*, peak .* of .* samples/s", ends)
-    answer = json.loads((place.study("trained").path / "result.json").read_text())
+    answer = json.loads((workplace.study("trained").path / "result.json").read_text())
     assert answer["best"]["config"]
     assert answer["best"]["peak_bytes"] <= int(limit)
-    assert not searches(place)
+    assert not searches(workplace)
 
 
 def test_what_cannot_be_tuned_trains_as_without_the_tool(workplace, train_alike):

@@ -149,13 +149,6 @@ def test_batches_that_grow_end_the_search_and_nothing_else(train_alike):
     assert "a batch of 144 now, not 96" in finished.said[-1]
 
 
-def test_a_training_that_goes_on_from_a_checkpoint_is_the_same(workplace, train_plainly, train_alike):
-    checkpoint = str(workplace.path / "checkpoint.pt")
-    train_plainly("--steps", "3", "--save", checkpoint)
-    finished = train_alike("resumed", "--steps", "40", "--load", checkpoint, steps=24)
-    assert re.search(r"from step \d+ on: ", finished.said[-1])
-
-
 def test_memory_that_runs_out_is_the_scripts_error_and_a_bound(workplace, train_alike):
     finished = train_alike("lacking", "--steps", "3", "--lacks", "1")
     assert finished.code == 1

@@ -1,21 +1,15 @@
 import pytest
 
 from autorecompute import codec
-from autorecompute.backends.ortmodule.controller import (
-    CHOSEN,
-    COMPROMISE,
-    RECOMPUTE,
-    OrtDetection,
-    count_recomputed,
-    make_offer,
-    write_row,
-)
+from autorecompute.backends.ortmodule import controller
 from autorecompute.backends.ortmodule.detection import correct_for_sharing
 from autorecompute.plans import Activation, Alternative, Choice, Cluster, Plan
 from unit.conftest import build_detection
 
 DIMS = {"batch": 4, "sequence": 16}
-NORM, GELU, FLAT, BOTH = (Choice(f"{name}+", RECOMPUTE) for name in ("LayerNormalization", "Gelu", "Reshape", "Cast"))
+NORM, GELU, FLAT, BOTH = (
+    Choice(f"{name}+", controller.RECOMPUTE) for name in ("LayerNormalization", "Gelu", "Reshape", "Cast")
+)
 
 
 def make_cluster(choice, occurrences, *outputs, reuse_frequency=0):
@@ -78,13 +72,13 @@ def test_what_the_activations_do_not_tell_is_left_as_stated(clusters):
 
 
 def test_a_plan_that_shares_with_several_is_left_as_stated():
-    squeeze = Choice("Squeeze+", RECOMPUTE)
+    squeeze = Choice("Squeeze+", controller.RECOMPUTE)
     another = make_plan(GELU, squeeze, occurrences=2, saving_bytes=16384, saving="256*batch*sequence")
     plans = [GELU_ALONE, GELU_AND_FLAT, another]
     assert correct_for_sharing(GELU_ALONE, plans, GELUS, DIMS) == GELU_ALONE
 
 
-WHOLE, PART = Choice("Less+Cast+", RECOMPUTE), Choice("Cast+", COMPROMISE)
+WHOLE, PART = Choice("Less+Cast+", controller.RECOMPUTE), Choice("Cast+", controller.COMPROMISE)
 KEPT = (Activation(output=0, shape=("batch",), element_bytes=4, saved_bytes=4),)
 
 
@@ -99,28 +93,28 @@ def plan_of(choice):
 
 @pytest.mark.parametrize(("count", "recomputed"), [(-1, 4), (1, 4), (3, 4), (100, 4), (0, 3)])
 def test_a_count_does_not_limit_what_is_recomputed(count, recomputed):
-    assert count_recomputed(GELU, {GELU: count}, [nodes(3, GELU), nodes(1, GELU)]) == recomputed
+    assert controller.count_recomputed(GELU, {GELU: count}, [nodes(3, GELU), nodes(1, GELU)]) == recomputed
 
 
 def test_the_first_of_two_options_takes_effect():
     clusters = [nodes(2, WHOLE, PART), nodes(1, PART)]
     counts = {WHOLE: -1, PART: -1}
-    assert count_recomputed(WHOLE, counts, clusters) == 2
-    assert count_recomputed(PART, counts, clusters) == 1
-    assert count_recomputed(PART, {PART: -1}, clusters) == 3
+    assert controller.count_recomputed(WHOLE, counts, clusters) == 2
+    assert controller.count_recomputed(PART, counts, clusters) == 1
+    assert controller.count_recomputed(PART, {PART: -1}, clusters) == 3
 
 
-def offer_of(choices, level=CHOSEN, asked=()):
+def offer_of(choices, level=controller.CHOSEN, asked=()):
     """Offers these choices, where the environment has a level and asks for others."""
     plans = tuple(map(plan_of, choices))
-    detection = build_detection(plans=plans, extra=codec.to_plain(OrtDetection(layer_plans=plans)))
-    return make_offer(detection, level, dict.fromkeys(asked, -1), "1:0", {"batch": 4})
+    detection = build_detection(plans=plans, extra=codec.to_plain(controller.OrtDetection(layer_plans=plans)))
+    return controller.make_offer(detection, level, dict.fromkeys(asked, -1), "1:0", {"batch": 4})
 
 
 def test_an_offer_names_what_the_graph_does_not_offer_and_takes_the_options_up_to_a_level():
     offer = offer_of([GELU], asked=[GELU, PART])
     assert offer.is_on
     assert offer.requested == {GELU: -1}
-    assert offer.unknown == (write_row(PART),)
+    assert offer.unknown == (controller.write_row(PART),)
     assert offer_of([GELU, BOTH, PART], level=1).requested == {GELU: -1, BOTH: -1}
     assert offer_of([GELU, BOTH, PART], level=2).requested == {GELU: -1, PART: -1}

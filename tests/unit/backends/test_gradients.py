@@ -7,15 +7,7 @@ from typing import NamedTuple
 import pytest
 import torch
 
-from autorecompute.backends.common import (
-    beside_noise,
-    observe_batch,
-    on_few_samples,
-    relative_difference,
-    scalar_of,
-    slice_batch,
-    within,
-)
+from autorecompute.backends import common
 from autorecompute.backends.torch.fake.live import LiveBytes
 from autorecompute.backends.torch.find.refusals import classify
 from autorecompute.measurement import GradientCheck
@@ -35,7 +27,7 @@ STATE = (torch.zeros(3, 16, 8), torch.zeros(3, 16, 8))
 )
 def test_the_batch_is_that_of_most_arguments(values, batch):
     """The state of a recurrent layer is one argument, however many tensors it has."""
-    assert observe_batch(values) == batch
+    assert common.observe_batch(values) == batch
 
 
 @dataclasses.dataclass(frozen=True)
@@ -60,13 +52,13 @@ def test_fewer_samples_come_as_the_batch_came(kind):
         return len(batch.inputs if kind in {Record, Pair} else batch["inputs"])
 
     given = kind(inputs=TEXT, targets=TARGETS)
-    cut = slice_batch(given, observe_batch([given]))
+    cut = common.slice_batch(given, common.observe_batch([given]))
     assert type(cut) is kind
     assert (count(cut), count(given)) == (2, 16)
 
 
 def test_the_state_of_a_recurrent_layer_is_cut_along_its_samples():
-    assert [part.shape for part in slice_batch(STATE, 16)] == [(3, 2, 8)] * 2
+    assert [part.shape for part in common.slice_batch(STATE, 16)] == [(3, 2, 8)] * 2
 
 
 @pytest.mark.parametrize(("size", "steps"), [(16, 16), (1, 2)], ids=["with a mask", "without one"])
@@ -78,7 +70,7 @@ def test_all_samples_are_compared_where_a_few_cannot_be(size, steps):
         (rows @ rows.T + kwargs["mask"]).sum()
         return GradientCheck(agrees=True, worst=0.0, steps=len(rows))
 
-    check = on_few_samples(compare, (torch.ones(16, 8),), {"mask": torch.zeros(size, size)}, 16, classify)
+    check = common.on_few_samples(compare, (torch.ones(16, 8),), {"mask": torch.zeros(size, size)}, 16, classify)
     assert check.steps == steps
 
 
@@ -94,7 +86,7 @@ def test_all_samples_are_compared_without_what_a_few_have_left():
         assert held[0]() is None
         return GradientCheck(agrees=True, worst=0.0, steps=len(args[0]))
 
-    assert on_few_samples(compare, (torch.ones(16, 8),), {}, 16, classify).steps == 16
+    assert common.on_few_samples(compare, (torch.ones(16, 8),), {}, 16, classify).steps == 16
 
 
 @pytest.mark.filterwarnings("ignore:Sparse CSR tensor support is in beta")
@@ -107,7 +99,7 @@ def test_a_graph_is_compared_as_a_whole(to_layout):
         nodes, edges = args
         return GradientCheck(agrees=True, worst=0.0, steps=len(edges @ nodes))
 
-    assert on_few_samples(compare, (torch.ones(16, 8), edges), {}, 16, classify).steps == 16
+    assert common.on_few_samples(compare, (torch.ones(16, 8), edges), {}, 16, classify).steps == 16
 
 
 def test_what_runs_out_of_memory_with_few_samples_is_not_tried_with_all():
@@ -119,7 +111,7 @@ def test_what_runs_out_of_memory_with_few_samples_is_not_tried_with_all():
         return torch.empty(2**48)
 
     with pytest.raises(RuntimeError, match="allocate"):
-        on_few_samples(compare, (torch.ones(16, 8),), {}, 16, classify)
+        common.on_few_samples(compare, (torch.ones(16, 8),), {}, 16, classify)
     assert tried == [2]
 
 
@@ -143,21 +135,21 @@ ONE = torch.tensor([1.0, -4.0])
 )
 def test_a_difference_is_told_beside_the_largest_entry(expected, found, apart):
     """In half, the share would be rounded away."""
-    assert relative_difference(expected, found) == apart
+    assert common.relative_difference(expected, found) == apart
 
 
 def test_each_gradient_is_held_against_its_own_type():
     kinds = {"half": "float16", "wide": "float32"}
-    check = within({"half": 7.8e-3, "wide": 5e-3}, kinds.__getitem__, 2)
+    check = common.within({"half": 7.8e-3, "wide": 5e-3}, kinds.__getitem__, 2)
     assert (check.agrees, check.parameter, check.worst) == (False, "wide", 5e-3)
-    assert within({"half": 7.8e-3, "wide": 5e-5}, kinds.__getitem__, 2).agrees
+    assert common.within({"half": 7.8e-3, "wide": 5e-5}, kinds.__getitem__, 2).agrees
 
 
 @pytest.mark.parametrize(("off", "agrees"), [(0.003, True), (0.005, False)])
 def test_what_repeats_itself_no_better_may_be_off_by_more(off, agrees):
     found = {"weight": off, "bias of a key": 0.9, "other": 0.0}
     noise = {"weight": 0.001, "bias of a key": 0.8, "other": 0.0}
-    check = beside_noise(found, noise, within(found, lambda _: "float32", 2))
+    check = common.beside_noise(found, noise, common.within(found, lambda _: "float32", 2))
     assert check.agrees is agrees
     assert check.parameter == ("" if agrees else "weight")
 
@@ -174,14 +166,14 @@ class Output:
 @pytest.mark.parametrize("make", [Output, lambda logits: UserDict(logits=[logits]), lambda logits: {"logits": logits}])
 def test_outputs_of_any_kind_weigh_in(make):
     weight = torch.ones(2**9, requires_grad=True)
-    scalar_of(make(torch.softmax(WIDE * weight, -1))).backward()
+    common.scalar_of(make(torch.softmax(WIDE * weight, -1))).backward()
     assert weight.grad.abs().max() > 0
 
 
 @pytest.mark.parametrize("other", [torch.tensor(2.0), torch.ones(1, 1)], ids=["scale", "loss of a mixture of experts"])
 def test_every_output_weighs_in(other):
     weight, other = torch.ones(2**9, requires_grad=True), other.clone().requires_grad_()
-    scalar_of({"features": torch.softmax(WIDE * weight, -1), "other": other}).backward()
+    common.scalar_of({"features": torch.softmax(WIDE * weight, -1), "other": other}).backward()
     assert weight.grad.abs().max() > 0
     assert other.grad.item() == 1
 
@@ -190,6 +182,6 @@ def test_every_output_weighs_in(other):
 def test_logits_weigh_in_without_a_copy_of_them(dtype):
     logits = WIDE.to(dtype).requires_grad_()
     with LiveBytes([logits]) as live:
-        (gradient,) = torch.autograd.grad(scalar_of((logits,)), [logits])
+        (gradient,) = torch.autograd.grad(common.scalar_of((logits,)), [logits])
     assert gradient.abs().max() > 0
     assert live.peak - live.base < 1.1 * logits.nbytes

@@ -8,7 +8,7 @@ from torch.utils.checkpoint import checkpoint
 from autorecompute.backends.torch.check.gradients import Step, check_gradients
 from autorecompute.backends.torch.fake.steps import FakeSteps, Script
 from autorecompute.backends.torch.find.detection import detect
-from autorecompute.backends.torch.find.graphs import grad_of_leaves, kept_gradients
+from autorecompute.backends.torch.find.graphs import grad_of_leaves
 from autorecompute.backends.torch.find.structure import structure_of
 from autorecompute.backends.torch.switch.intercepting import put_around
 from autorecompute.plans import Choice
@@ -133,11 +133,3 @@ def test_a_fake_step_leaves_the_gradients_of_weights_in_no_module(has_gradient):
     model(X).backward()
     assert type(scale.grad) is torch.Tensor
     optimizer.step()
-
-
-def test_gradients_are_there_again_after_an_error():
-    weight = torch.ones(2, requires_grad=True)
-    weight.grad = gradient = torch.ones(2)
-    with pytest.raises(RuntimeError, match="does not require grad"), kept_gradients():
-        torch.ones(1).backward()
-    assert weight.grad is gradient

@@ -5,23 +5,17 @@ import random
 
 import pytest
 
-from autorecompute.backends.torch.forecast.caching_allocator import (
-    LARGE_SEGMENT,
-    SMALL_SEGMENT,
-    AllocatorStats,
-    settings_in,
-)
+from autorecompute.backends.torch.forecast import caching_allocator
 from autorecompute.errors import SetupError
 from autorecompute.units import MIB
-from virtual_card.allocator import LimitedAllocator, is_split
 
 FIXED = {"expandable_segments": False, "max_split_size": None}
 GROWING, UNSPLIT = FIXED | {"expandable_segments": True}, FIXED | {"max_split_size": 32 * MIB}
 
 
-def after(requests, freed=(), then=(), settings=FIXED, limit=None):
+def after(requests, freed=(), then=(), settings=FIXED):
     """An allocator after requests of so many MiB, of which some are freed, by their numbers, before others."""
-    allocator = LimitedAllocator(limit and limit * MIB, **settings)
+    allocator = caching_allocator.CachingAllocator(**settings)
     sizes = [(number, int(size * MIB)) for number, size in enumerate([*requests, *then])]
     allocator.answer(sizes[: len(requests)])
     for number in freed:
@@ -40,7 +34,7 @@ def after(requests, freed=(), then=(), settings=FIXED, limit=None):
 )
 @pytest.mark.parametrize("name", ["PYTORCH_ALLOC_CONF", "PYTORCH_CUDA_ALLOC_CONF"])
 def test_settings_are_those_of_the_environment(name, text, settings):
-    assert settings_in({name: text}) == settings
+    assert caching_allocator.settings_in({name: text}) == settings
 
 
 @pytest.mark.parametrize(
@@ -52,7 +46,7 @@ def test_settings_are_those_of_the_environment(name, text, settings):
 )
 def test_settings_that_are_not_modelled_are_refused(text):
     with pytest.raises(SetupError, match="Unset it, or leave out --card"):
-        settings_in({"PYTORCH_CUDA_ALLOC_CONF": text})
+        caching_allocator.settings_in({"PYTORCH_CUDA_ALLOC_CONF": text})
 
 
 ONE, REST = 1 / MIB, 512 / MIB
@@ -99,7 +93,7 @@ def test_a_segment_has_2_or_20_mib_or_as_much_as_one_large_request_and_a_growing
 )
 def test_a_free_block_is_split_where_enough_is_left(cached, settings, size, now):
     found = after(cached, range(len(cached)), [size], settings).now
-    assert found == AllocatorStats(int(now[0] * MIB), int(size * MIB), now[1] * MIB)
+    assert found == caching_allocator.AllocatorStats(int(now[0] * MIB), int(size * MIB), now[1] * MIB)
 
 
 def check(allocator):
@@ -118,34 +112,26 @@ def check(allocator):
 
 
 @pytest.mark.parametrize("settings", [FIXED, UNSPLIT, GROWING], ids=["fixed", "unsplit", "growing"])
-@pytest.mark.parametrize("limit", [None, 600 * MIB], ids=["", "limited"])
 @pytest.mark.parametrize("seed", range(4))
-def test_any_requests_leave_the_allocator_sound(settings, limit, seed):
-    """Blocks never overlap, all memory is in one, and when all are free every segment is whole and can go back."""
+def test_any_requests_leave_the_allocator_sound(settings, seed):
+    """Blocks never overlap, all memory is in one, and when all are free every segment is whole."""
     chance, alive = random.Random(seed), []
-    allocator = LimitedAllocator(limit, **settings)
+    allocator = caching_allocator.CachingAllocator(**settings)
     for number in range(600):
         if alive and chance.random() < 0.45:
             allocator.free(alive.pop(chance.randrange(len(alive))))
         else:
-            try:
-                allocator.allocate(number, int(10 ** chance.uniform(0, 7.9)))
-                alive.append(number)
-            except MemoryError:
-                assert limit is not None
-        if chance.random() < 0.01:
-            allocator.empty_cache()
+            allocator.allocate(number, int(10 ** chance.uniform(0, 7.9)))
+            alive.append(number)
         check(allocator)
-        assert limit is None or settings["expandable_segments"] or allocator.now.reserved <= limit
     for number in alive:
         allocator.free(number)
     assert allocator.now.allocated == allocator.now.requested == 0
-    for pool, page in zip(allocator.pools, (SMALL_SEGMENT, LARGE_SEGMENT), strict=True):
+    pages = caching_allocator.SMALL_SEGMENT, caching_allocator.LARGE_SEGMENT
+    for pool, page in zip(allocator.pools, pages, strict=True):
         free = pool.free_blocks
         assert sum(block.size for block in free) == pool.reserved
         if settings["expandable_segments"]:
             assert all(block.address % page == block.size % page == 0 for block in free)
         else:
-            assert not any(map(is_split, free))
-    allocator.empty_cache()
-    assert allocator.now.reserved == 0
+            assert not any(block.before or block.after for block in free)

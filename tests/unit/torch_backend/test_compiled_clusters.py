@@ -6,17 +6,9 @@ import pytest
 import torch
 
 from autorecompute.backends.torch.check.gradients import check_gradients
+from autorecompute.backends.torch.compiled import partitions
 from autorecompute.backends.torch.compiled.detection import board_of, choose
 from autorecompute.backends.torch.compiled.joint import Marks, cluster_of, groups_of
-from autorecompute.backends.torch.compiled.partitions import (
-    LEAST_SHARE,
-    LEAST_WORK,
-    Partitions,
-    kept_names,
-    peak_of,
-    trace_step,
-    work_again,
-)
 from autorecompute.backends.torch.find.detection import space_of
 from autorecompute.backends.torch.find.structure import structure_of
 from autorecompute.backends.torch.forecast.records import kept_cluster, label_of
@@ -32,7 +24,7 @@ SPARED, UNDER = "blocks.*:keep_up/addmm", "graph:budget_0.1_keep_blocks.*.up/add
 
 @pytest.fixture(scope="module")
 def traced():
-    return functools.cache(lambda way: trace_step(WAYS[way](), (batch(),), {})[0])
+    return functools.cache(lambda way: partitions.trace_step(WAYS[way](), (batch(),), {})[0])
 
 
 @pytest.fixture(scope="module")
@@ -66,14 +58,14 @@ def test_clusters_are_plans_and_what_they_keep_lies_between_nothing_and_all_made
     _, found, board = compiled_model
     plans = {plan.id: plan for plan in space_of(found, board, None).plans if plan.option == "recompute"}
     assert {UP, DROPPED} <= plans.keys()
-    assert all(plan.saving_bytes >= LEAST_SHARE * known_of(found)[()].kept_bytes for plan in plans.values())
+    assert all(plan.saving_bytes >= partitions.LEAST_SHARE * known_of(found)[()].kept_bytes for plan in plans.values())
     assert all(plan.occurrences == 1 and not plan.counts for plan in plans.values())
     plans = {plan.id: plan for plan in space_of(found, board, None).plans}
     assert {SPARED, UNDER} <= plans.keys()
     assert plans[SPARED].counts
     known = known_of(found)
     for kept, without in ((SPARED, BLOCKS), (UNDER, BUDGET)):
-        assert known[kept,].work <= known[without,].work - LEAST_WORK
+        assert known[kept,].work <= known[without,].work - partitions.LEAST_WORK
         assert known[without,].kept_bytes < known[kept,].kept_bytes < known[()].kept_bytes
 
 
@@ -89,19 +81,19 @@ def test_what_the_compiler_makes_again_by_itself_can_be_kept_and_no_two_plans_ke
 ):
     """What a budget, a checkpoint or another cluster comes to already is not offered again."""
     step = traced("whole")
-    kept = [kept_names(step.cut())]
-    for site, option in Partitions(step, structure_of(Blocks()), None).offer([])[0]:
+    kept = [partitions.kept_names(step.cut())]
+    for site, option in partitions.Partitions(step, structure_of(Blocks()), None).offer([])[0]:
         value = float(option.split("_")[1]) if option.startswith("budget") else None
         recomputed = frozenset([site] if option == "recompute" else [])
         marked = cut(step, value, recomputed=recomputed, kept=frozenset([kept_cluster(site, option)]), groups=groups)
-        kept.append(kept_names(marked))
+        kept.append(partitions.kept_names(marked))
     assert len(set(kept)) == len(kept) > 5
     _, found, board = compiled_model
     plans = [plan for plan in space_of(found, board, None).plans if plan.id.startswith("graph:keep_")]
     assert plans
     for plan in plans:
         kept = cut(step, kept=frozenset([kept_cluster("graph", plan.option)]), groups=groups)
-        assert work_again(kept) < work_again(step.cut())
+        assert partitions.work_again(kept) < partitions.work_again(step.cut())
 
 
 def test_what_is_drawn_by_chance_is_in_no_cluster(traced, groups):
@@ -172,8 +164,8 @@ def test_work_grows_with_what_is_made_again_and_a_loss_outside_of_the_graph_is_c
     """Beyond what the compiler makes again by itself."""
     work = {texts: peak.work for texts, peak in known_of(compiled_model[1]).items()}
     assert work[()] == 0 < work[DROPPED,] < work[f"{BLOCKS}:1",] < work[BLOCKS,] < 1
-    outside, _ = trace_step(torch.compile(Blocks(has_loss=False)), (batch(),), {})
-    assert peak_of(outside.cut()) > peak_of(traced("whole").cut())
+    outside, _ = partitions.trace_step(torch.compile(Blocks(has_loss=False)), (batch(),), {})
+    assert partitions.peak_of(outside.cut()) > partitions.peak_of(traced("whole").cut())
 
 
 def test_other_clusters_make_other_code(groups):

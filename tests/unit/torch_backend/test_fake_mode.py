@@ -21,10 +21,10 @@ from autorecompute.backends.torch.find.detection import space_of
 from autorecompute.backends.torch.forecast.caching_allocator import AllocatorStats, CachingAllocator, settings_in
 from autorecompute.backends.torch.forecast.cards import capability_of
 from autorecompute.backends.torch.forecast.forecast import TorchMemoryModel
-from autorecompute.backends.torch.forecast.records import CHECKPOINT, TorchDetection
+from autorecompute.backends.torch.forecast.records import TorchDetection
 from autorecompute.backends.torch.switch.applying import Tuned
 from autorecompute.errors import ScriptError
-from autorecompute.plans import Choice, Config
+from autorecompute.plans import Config
 from autorecompute.plans.savings import BATCH
 from autorecompute.training_job import Detection
 from autorecompute.units import KIB, MIB
@@ -131,33 +131,20 @@ def test_what_is_found_with_a_cards_kernels_is_there_in_its_steps():
     assert (twice.allocated_bytes, twice.reserved_bytes) == (None, None), "no whole step was run there"
 
 
-def steps_of(training, *configs):
+@pytest.mark.parametrize("training", ["gpt2", "encoder", "resnet"], indirect=True)
+def test_what_a_step_requests_is_what_lives_in_it(training):
+    """To the byte: the allocator rounds it up by 511 bytes for each block at most."""
     found = detect_in(training)
     script = Script(*call_of(training), (torch.optim.AdamW(training.model.parameters()),))
     steps = FakeSteps(training.model, found.structure.units, script, found.values)
     board = found.switchboard(training.model)
     with steps.prepared(board) as (_, take):
-        taken = [take(config, optimizes=not place) for place, config in enumerate(configs)]
-    return steps.run(board, configs[0]), taken
-
-
-@pytest.mark.parametrize("training", ["gpt2", "encoder", "resnet"], indirect=True)
-def test_what_a_step_requests_is_what_lives_in_it(training):
-    """To the byte: the allocator rounds it up by 511 bytes for each block at most."""
-    meter, (step,) = steps_of(training, [])
-    stats = card_memory(step)
+        step = take([], optimizes=True)
+    meter, stats = steps.run(board, []), card_memory(step)
     assert stats.requested == meter.peak
     storages = len(step.held) + len({event.storage for event in step.events})
     assert 0 <= stats.allocated - stats.requested < 512 * storages
     assert stats.reserved >= stats.allocated
-
-
-def test_less_is_reserved_where_blocks_are_recomputed():
-    """Of activations that are larger than all else; the segment that grows reserves no more than fixed ones."""
-    training = make("gpt2", layers=4, batch=64)
-    _, (plain, recomputed) = steps_of(training, [], [Choice("transformer.h.*", CHECKPOINT)])
-    assert card_memory(recomputed).reserved < card_memory(plain).reserved
-    assert card_memory(plain, expandable_segments=True).reserved <= card_memory(plain).reserved
 
 
 @pytest.mark.parametrize(

@@ -2,9 +2,7 @@ import contextlib
 import ctypes
 import dataclasses
 import functools
-import gc
 import logging
-import weakref
 from collections import OrderedDict
 
 import pytest
@@ -382,19 +380,3 @@ def test_a_number_is_told_from_an_equal_one_of_another_type(mode):
     operators = FakeOperators(mode, lambda *_: NOTHING)
     kinds = [operators.run(aten.full.default, ([2], value), {})[0].dtype for value in (1, 1.0, True)]
     assert kinds == [torch.int64, torch.float32, torch.bool]
-
-
-def test_a_tensor_goes_as_soon_as_nobody_holds_it(mode):
-    """Neither memory nor a cycle keeps results or arguments."""
-    operators, x = FakeOperators(mode, lambda *_: NOTHING), torch.randn(4, 6)
-    gc.disable()
-    try:
-        for _ in range(2):  # the first is run, the second remembered
-            result = weakref.ref(operators.run(aten.native_layer_norm.default, (x, [6], None, None, 1e-5), {})[0][0])
-            assert result() is None
-        argument = torch.randn(4, 6)
-        operators.run(aten.exp.default, (argument,), {})
-        argument = weakref.ref(argument)
-        assert argument() is None
-    finally:
-        gc.enable()

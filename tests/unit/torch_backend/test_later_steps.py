@@ -7,10 +7,10 @@ from torch.nn import functional
 
 from autorecompute.backends.torch.fake.steps import Script
 from autorecompute.backends.torch.switch.intercepting import around_of
-from stand_ins.late import WIDTH, Averaging, Late, Normalized, Rerouted, Shifted, blocks, drops
+from stand_ins.late import WIDTH, Averaging, Late, Normalized, Rerouted, Shifted, blocks, drops, train
 from stand_ins.surveyed import Surveyed
 
-STEPS, LATE, SMALLER = 8, 3, 6
+BATCHES, LATE = (*[6] * 6, *[5] * 2), 3
 
 
 class Frozen(Normalized):
@@ -66,27 +66,20 @@ class Reparametrized(Late):
         return x + self.second(torch.tanh(self.first(x)))
 
 
-def train(kind, config):
-    """Return the losses of some steps, the later ones of another size, and what is around blocks."""
+def loss_of_two_calls(model, x):
+    return (model(x) - model(x.flip(0)) * 0.5).square().mean()
+
+
+def losses_with(kind, config):
+    """The losses of a training, and what is around blocks."""
     torch.manual_seed(0)
     model = nn.Sequential(*(kind() for _ in range(3)))
-    optimizer, losses = torch.optim.SGD(model.parameters(), lr=0.05), []
-    torch.manual_seed(1)
-    surveyed = Surveyed(model, Script((torch.randn(6, WIDTH),), {})) if config is not None else None
-    torch.manual_seed(2)
-    for step in range(STEPS):
-        for block in model.children():
-            block.is_late = step >= LATE
-        x = torch.randn(6 if step < SMALLER else 5, WIDTH)
-        if surveyed is not None:
-            surveyed.board.set(config(surveyed.found))
-        loss = (model(x) - model(x.flip(0)) * 0.5).square().mean()
-        loss.backward()
-        optimizer.step()
-        optimizer.zero_grad()
-        losses.append(loss.item())
-    effects = surveyed.board.effects if surveyed is not None else ()
-    return losses, {around for effect in effects for around in around_of(model.get_submodule(effect.path))}
+    if config is None:
+        return train(model, BATCHES, LATE, loss_of_two_calls), set()
+    surveyed = Surveyed(model, Script((torch.randn(6, WIDTH),), {}))
+    board = surveyed.board
+    losses = train(model, BATCHES, LATE, loss_of_two_calls, lambda: board.set(config(surveyed.found)))
+    return losses, {one for effect in board.effects for one in around_of(model.get_submodule(effect.path))}
 
 
 @pytest.mark.parametrize(
@@ -97,7 +90,7 @@ def train(kind, config):
     ],
 )
 def test_a_training_has_the_losses_of_no_recompute(kind, config):
-    expected, _ = train(kind, None)
-    losses, arounds = train(kind, config)
+    expected, _ = losses_with(kind, None)
+    losses, arounds = losses_with(kind, config)
     assert arounds
     assert losses == expected

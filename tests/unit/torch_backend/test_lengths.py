@@ -50,13 +50,10 @@ def test_every_tensor_that_counts_tokens_gets_the_length(length):
     assert found["classes"].tolist() == [0, 1]
 
 
-def test_a_longer_sequence_goes_on_with_its_first_tokens():
-    assert at_length({"ids": torch.tensor([[5, 2, 9]])}, 1, 5)["ids"].tolist() == [[5, 2, 9, 5, 2]]
-
-
-def test_a_padded_mask_goes_on_with_ones_and_token_types_stay_as_they_are():
-    padded = torch.tensor([[1, 1, 0], [1, 0, 0]])
-    found = at_length({"mask": padded, "types": torch.zeros(2, 3, dtype=torch.int64)}, 2, 5)
+def test_tokens_go_on_with_the_first_of_them_a_padded_mask_with_ones_and_types_stay_as_they_are():
+    padded, types = torch.tensor([[1, 1, 0], [1, 0, 0]]), torch.zeros(2, 3, dtype=torch.int64)
+    found = at_length({"ids": torch.tensor([[5, 2, 9], [4, 4, 3]]), "mask": padded, "types": types}, 2, 5)
+    assert found["ids"].tolist() == [[5, 2, 9, 5, 2], [4, 4, 3, 4, 4]]
     assert found["mask"].tolist() == [[1, 1, 0, 1, 1], [1, 0, 0, 1, 1]]
     assert not found["types"].any()
 
@@ -119,11 +116,12 @@ def step(model, size, samples=4):
     return model(input_ids=tokens, labels=tokens).loss
 
 
-def take(model, sizes):
+def take(model, sizes, look=lambda: None):
     torch.manual_seed(3)
     optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
     for size in sizes:
         step(model, size).backward()
+        look()
         optimizer.step()
         optimizer.zero_grad()
     return dict(model.state_dict()) | {"next": torch.rand(1)}
@@ -134,17 +132,14 @@ def gpt2():
     return make("gpt2").model
 
 
+def assert_same_gradients(one, other):
+    pairs = zip(one.named_parameters(), other.parameters(), strict=True)
+    assert [name for (name, first), second in pairs if not torch.equal(first.grad, second.grad)] == []
+
+
 def tuned_for(model, **given):
     tokens = torch.arange(64).reshape(4, 16) % 50
     return apply_now(file_for(model, **given), model, (), {"input_ids": tokens, "labels": tokens})
-
-
-def test_each_call_trains_with_the_config_of_its_length(gpt2):
-    tuned, seen = tuned_for(gpt2), []
-    for size in (16, 3, 8, 5, 4, 16):
-        step(gpt2, size)
-        seen.append(Config(tuned.board.choices))
-    assert seen == [BLOCKS, Config(), GELU, GELU, Config(), BLOCKS]
 
 
 def test_what_was_verified_of_a_config_is_kept_while_others_are_on(gpt2):
@@ -164,10 +159,12 @@ def test_more_samples_than_were_tuned_train_with_the_config_of_the_longest(gpt2)
     assert Config(tuned.board.choices) == BLOCKS
 
 
-def test_training_with_a_config_for_each_length_goes_on_bit_for_bit(gpt2):
-    plain, sizes = copy.deepcopy(gpt2), [16, 3, 8, 16, 4, 5]
-    tuned_for(gpt2)
-    expected, found = take(plain, sizes), take(gpt2, sizes)
+def test_each_call_trains_with_the_config_of_its_length_bit_for_bit(gpt2):
+    plain, sizes, seen = copy.deepcopy(gpt2), [16, 3, 8, 5, 4, 16], []
+    tuned = tuned_for(gpt2)
+    expected = take(plain, sizes)
+    found = take(gpt2, sizes, lambda: seen.append(Config(tuned.board.choices)))
+    assert seen == [BLOCKS, Config(), GELU, GELU, Config(), BLOCKS]
     assert [name for name, value in expected.items() if not torch.equal(value, found[name])] == []
 
 
@@ -177,12 +174,7 @@ def test_calls_of_several_lengths_before_one_backward_pass_have_the_same_gradien
     for model in (plain, gpt2):
         torch.manual_seed(5)
         sum(step(model, size) for size in (3, 16, 8)).backward()  # nothing is made again of the first one
-    differing = [
-        name
-        for (name, one), other in zip(plain.named_parameters(), gpt2.parameters(), strict=True)
-        if not torch.equal(one.grad, other.grad)
-    ]
-    assert differing == []
+    assert_same_gradients(plain, gpt2)
     assert [record.getMessage() for record in caplog.records if record.name == "autorecompute"] == [
         "the model is called again before its backward pass, and keeps the config of the first call"
     ]
@@ -210,8 +202,7 @@ def test_a_loss_that_is_kept_holds_nothing_up_where_nothing_is_made_again_in_it(
         kept = step(model, 3)
         (step(model, 16) + kept).backward()
     assert Config(tuned.board.choices) == BLOCKS
-    grads = zip(plain.parameters(), gpt2.parameters(), strict=True)
-    assert all(torch.equal(one.grad, other.grad) for one, other in grads)
+    assert_same_gradients(plain, gpt2)
 
 
 def test_targets_that_are_longer_than_the_inputs_decide(gpt2):

@@ -8,24 +8,16 @@ from torch import nn
 from torch.nn import functional
 
 from autorecompute.backends.torch.check import recompute_check
-from autorecompute.backends.torch.check.recompute_check import (
-    ALL,
-    MOST_SHARE,
-    SOME,
-    TURNS,
-    VARIABLE,
-    RecomputeDiffersError,
-    bits_of,
-)
 from autorecompute.backends.torch.find import recipes
 from autorecompute.backends.torch.find.detection import detect
 from autorecompute.backends.torch.switch import rewriting
 from autorecompute.backends.torch.switch.module_state import Before
 from autorecompute.errors import UsageError
-from stand_ins.late import WIDTH, Averaging, Late, Normalized, Rerouted, Shifted, blocks, drops
+from stand_ins.late import WIDTH, Averaging, Late, Normalized, Rerouted, Shifted, blocks, drops, train
 from stand_ins.watched import watched
 
 STEPS, LATE = 24, 4
+MOST_SHARE, TURNS = recompute_check.MOST_SHARE, recompute_check.TURNS
 
 
 class Randomized(Late):
@@ -92,25 +84,16 @@ def as_it_is(_monkeypatch):
     """Put nothing back: the fault is another's."""
 
 
-def train(kind, config, batch=6):
+def checked(kind, config):
     """Return the losses of a training, and what its check found."""
     torch.manual_seed(0)
     model = (Carrier if kind is Carrying else nn.Sequential)(*(kind() for _ in range(3)))
-    optimizer, losses = torch.optim.SGD(model.parameters(), lr=0.05), []
     Routed.counts["calls"] = 0
     torch.manual_seed(1)
-    found = detect(model, (torch.randn(batch, WIDTH),), {})
+    found = detect(model, (torch.randn(6, WIDTH),), {})
     board = found.switchboard(model)
     board.set(config(found) if config else ())
-    torch.manual_seed(2)
-    for step in range(STEPS):
-        for block in model.children():
-            block.is_late = step >= LATE
-        loss = model(torch.randn(batch, WIDTH)).square().mean()
-        loss.backward()
-        optimizer.step()
-        optimizer.zero_grad()
-        losses.append(loss.item())
+    losses = train(model, [6] * STEPS, LATE, lambda model, x: model(x).square().mean())
     return losses, board.check.differences
 
 
@@ -125,14 +108,14 @@ FAULTS = [
 ]
 
 
-@pytest.mark.parametrize("mode", [SOME, ALL])
+@pytest.mark.parametrize("mode", [recompute_check.SOME, recompute_check.ALL])
 @pytest.mark.parametrize("fault", FAULTS, ids=lambda fault: fault[0].__name__)
 def test_a_recompute_that_differs_is_found_within_16_steps_and_taken_back(monkeypatch, caplog, fault, mode):
     kind, config, put_back = fault
-    monkeypatch.setenv(VARIABLE, mode)
+    monkeypatch.setenv(recompute_check.VARIABLE, mode)
     monkeypatch.setattr(recompute_check, "MOST_SHARE", 0.0)  # how fast this machine is decides nothing
     put_back(monkeypatch)
-    _, differences = train(kind, config)
+    _, differences = checked(kind, config)
     assert differences
     assert {one.site for one in differences} <= {record.args[0].site for record in caplog.records}
     assert all(one.path in {"0", "1", "2"} and one.step <= LATE + 16 for one in differences)
@@ -140,7 +123,7 @@ def test_a_recompute_that_differs_is_found_within_16_steps_and_taken_back(monkey
 
 
 def test_after_a_difference_the_training_is_that_of_no_recompute(monkeypatch):
-    monkeypatch.setenv(VARIABLE, "all")
+    monkeypatch.setenv(recompute_check.VARIABLE, "all")
     model = nn.Sequential(*(Randomized() for _ in range(3)))
     x = torch.randn(6, WIDTH)
     found = detect(model, (x,), {})
@@ -159,26 +142,26 @@ def test_after_a_difference_the_training_is_that_of_no_recompute(monkeypatch):
 
 @pytest.mark.parametrize("config", [drops, blocks])
 def test_nothing_is_told_where_nothing_differs(monkeypatch, caplog, config):
-    monkeypatch.setenv(VARIABLE, "strict")
-    losses, differences = train(Normalized, config)
-    assert losses == train(Normalized, None)[0]
+    monkeypatch.setenv(recompute_check.VARIABLE, "strict")
+    losses, differences = checked(Normalized, config)
+    assert losses == checked(Normalized, None)[0]
     assert not differences
     assert not caplog.records
 
 
 def test_a_strict_check_ends_the_step_one_that_is_off_finds_nothing_and_another_word_is_an_error(monkeypatch):
-    monkeypatch.setenv(VARIABLE, "strict")
-    with pytest.raises(RecomputeDiffersError, match=r"^step 1: .* The optimizer's step is not taken"):
-        train(Randomized, blocks)
-    monkeypatch.setenv(VARIABLE, "off")
-    assert not train(Randomized, blocks)[1]
-    monkeypatch.setenv(VARIABLE, "everything")
+    monkeypatch.setenv(recompute_check.VARIABLE, "strict")
+    with pytest.raises(recompute_check.RecomputeDiffersError, match=r"^step 1: .* The optimizer's step is not taken"):
+        checked(Randomized, blocks)
+    monkeypatch.setenv(recompute_check.VARIABLE, "off")
+    assert not checked(Randomized, blocks)[1]
+    monkeypatch.setenv(recompute_check.VARIABLE, "everything")
     with pytest.raises(UsageError, match="none of all, some, strict, off"):
-        train(Randomized, blocks)
+        checked(Randomized, blocks)
 
 
 def test_nothing_is_compared_while_the_check_is_paused(monkeypatch):
-    monkeypatch.setenv(VARIABLE, "all")
+    monkeypatch.setenv(recompute_check.VARIABLE, "all")
     watch = watched()
     with watch._check.paused():
         assert not watch.begins()
@@ -190,7 +173,7 @@ def test_all_is_compared_where_that_costs_little_and_a_part_where_it_does_not(mo
     now = [0.0]
     monkeypatch.setattr(recompute_check.time, "perf_counter", lambda: now[0])
     monkeypatch.setattr(recompute_check, "bits_of", lambda tensor: now.append(now.pop() + seconds / 2) or tensor.sum())
-    watch, compared = watched(SOME), []
+    watch, compared = watched(recompute_check.SOME), []
     for _ in range(5 * TURNS):
         now[0] += 1.0
         compared.append(watch.begins())
@@ -215,7 +198,7 @@ class Ending(Late):
 
 
 def test_a_call_in_another_mode_is_compared_at_once(monkeypatch):
-    monkeypatch.setenv(VARIABLE, "some")
+    monkeypatch.setenv(recompute_check.VARIABLE, "some")
     monkeypatch.setattr(recompute_check, "MOST_SHARE", 0.0)
     model, x = nn.Sequential(*(Ending() for _ in range(3))), torch.randn(6, WIDTH)
     found = detect(model, (x,), {})
@@ -257,10 +240,10 @@ def test_it_tells_by_how_much(caplog):
     ],
 )
 def test_sums_tell_tensors_apart_that_differ_in_one_number(tensor):
-    before, last = int(bits_of(tensor)), (-1,) * tensor.dim()
-    assert before == int(bits_of(tensor.detach()))
+    before, last = int(recompute_check.bits_of(tensor)), (-1,) * tensor.dim()
+    assert before == int(recompute_check.bits_of(tensor.detach()))
     tensor[last] = ~tensor[last] if tensor.dtype == torch.bool else tensor[last] * 2 + 1
-    assert before != int(bits_of(tensor))
+    assert before != int(recompute_check.bits_of(tensor))
 
 
 @pytest.mark.parametrize(

@@ -8,6 +8,7 @@ from torch.utils._python_dispatch import TorchDispatchMode
 
 from autorecompute.backends.torch.check.gradients import Step
 from autorecompute.backends.torch.check.room import lacking_memory
+from autorecompute.backends.torch.fake.live import LiveBytes, tensors_of
 from autorecompute.backends.torch.fake.steps import returned_loss
 from autorecompute.backends.torch.forecast.records import CHECKPOINT
 from autorecompute.backends.torch.switch.applying import Tuned
@@ -52,8 +53,12 @@ def beside(training):
     choices = [Choice(site.name, CHECKPOINT) for site in wholes]
 
     def run(mode):
-        with mode:
-            return lacking_memory(Step(training.model, args, kwargs, loss=returned_loss), tuned.board, choices)
+        with LiveBytes(tensors_of(training.model, (), training.batch)) as meter, mode:
+            told = lacking_memory(Step(training.model, args, kwargs, loss=returned_loss), tuned.board, choices)
+        # On a CPU torch keeps what a failed backward pass has queued until the next one, whoever runs it.
+        torch.ones(1, requires_grad=True).sum().backward()
+        assert meter.now == meter.base, "nothing of the step is left"
+        return told
 
     return run, tuned.board
 

@@ -208,14 +208,6 @@ def test_a_smaller_batch_is_cut_from_what_the_script_gives(begin):
     assert listener.batches == [4, 3, 4]
 
 
-def test_a_batch_is_not_cut_where_the_script_makes_the_loss_of_it(begin):
-    listener, backend = begin(surveys=False)
-    model = nn.Sequential(nn.Linear(32, 64), nn.GELU(), nn.Linear(64, 8))
-    take_step(sgd(model), model(torch.ones(64, 32)).square().mean())
-    assert listener.batches == [64]
-    assert not backend.give_batch(32)
-
-
 def test_a_weight_that_is_returned_gets_no_hooks(begin):
     """They would stay, one more with every step: CLIP returns its scale."""
     _, backend = begin(surveys=False)
@@ -485,19 +477,16 @@ def test_gradients_of_each_sample_by_transforms_are_refused_in_words_that_help(b
 
 
 @pytest.fixture
-def told():
-    return []
-
-
-@pytest.fixture
-def roots(monkeypatch, told):
-    """Roots that tell of each call; torch is as it was after the test."""
+def roots(monkeypatch):
+    """Roots that keep whose calls they tell of; torch is as it was after the test."""
     monkeypatch.setattr(nn.Module, "__call__", nn.Module.__call__)
     monkeypatch.setattr(torch.optim.Optimizer, "add_param_group", torch.optim.Optimizer.add_param_group)
-    return Roots(lambda root, _args, _kwargs: told.append(root))
+    roots = Roots(lambda root, _args, _kwargs: roots.told.append(root))
+    roots.told = []
+    return roots
 
 
-def test_what_a_script_puts_around_calls_outlasts_the_tool_and_nobody_is_told_any_more(roots, told, monkeypatch):
+def test_what_a_script_puts_around_calls_outlasts_the_tool_and_nobody_is_told_any_more(roots, monkeypatch):
     roots.install()
     model, called = nn.Linear(2, 2), []
     optimizer = sgd(model)
@@ -513,7 +502,7 @@ def test_what_a_script_puts_around_calls_outlasts_the_tool_and_nobody_is_told_an
     roots.uninstall()
     model(torch.ones(1, 2))
     assert called == [model, model]
-    assert told == [model]
+    assert roots.told == [model]
     assert optimizer  # as long as it lives, its model is followed
 
 

@@ -5,22 +5,14 @@ import numpy as np
 import pytest
 
 from autorecompute.backends.ortmodule.controller import make_plan
-from autorecompute.backends.ortmodule.memory import OrtMemoryModel, OrtSimulator, draw_blueprint, write_out
+from autorecompute.backends.ortmodule.memory import OrtMemoryModel, OrtSimulator, draw_blueprint, step_model, write_out
 from autorecompute.backends.ortmodule.memory.blueprint import settle_durations
-from autorecompute.backends.ortmodule.memory.step_model import (
-    CHUNK_BYTES,
-    FIRST_REGION_BYTES,
-    LARGEST_DEAD_BYTES,
-    WORST_ERROR,
-    Arena,
-    taken_bytes,
-)
 from autorecompute.memory import Phase, StepProfiles, trace
 from autorecompute.plans import Choice, Config, Space
 from autorecompute.units import MIB
 from unit.conftest import Graph, Node, build_step
 
-CHUNK, REGION, DEAD = CHUNK_BYTES, FIRST_REGION_BYTES, LARGEST_DEAD_BYTES
+CHUNK, REGION, DEAD = step_model.CHUNK_BYTES, step_model.FIRST_REGION_BYTES, step_model.LARGEST_DEAD_BYTES
 ALLOCATIONS = {
     "whole chunks count": ({"a": 1000}, 4 * CHUNK),
     "memory that came back is given out again": ({"a": 3000, "-a": 0, "b": 5000, "-b": 0, "c": 2000}, 20 * CHUNK),
@@ -48,7 +40,7 @@ ALLOCATIONS = {
 
 @pytest.mark.parametrize("name", ALLOCATIONS)
 def test_an_arena_takes_what_was_written(name):
-    arena, (events, taken) = Arena(), ALLOCATIONS[name]
+    arena, (events, taken) = step_model.Arena(), ALLOCATIONS[name]
     for key, size in events.items():
         if key.startswith("-"):
             arena.release(ord(key[1]))
@@ -59,7 +51,7 @@ def test_an_arena_takes_what_was_written(name):
 
 @pytest.mark.parametrize("seed", range(5))
 def test_an_arena_never_holds_less_than_what_is_alive(seed):
-    chance, arena, alive, most = random.Random(seed), Arena(), {}, 0
+    chance, arena, alive, most = random.Random(seed), step_model.Arena(), {}, 0
     for key in range(3000):
         alive[key] = chance.randrange(1, 3 * MIB)
         arena.allocate(key, alive[key])
@@ -72,10 +64,10 @@ def test_an_arena_never_holds_less_than_what_is_alive(seed):
 
 
 def test_a_step_takes_what_its_tensors_need():
-    size = str(4 * CHUNK_BYTES)
+    size = str(4 * step_model.CHUNK_BYTES)
     step = build_step("flb", ("x", 0, 0, size), ("y", 1, 1, size), ("z", 0, 3, size))
-    assert taken_bytes(trace(step)) == 8 * CHUNK_BYTES
-    assert taken_bytes(trace(build_step("fl", ("x", 0, 1, "0")))) == 0
+    assert step_model.taken_bytes(trace(step)) == 8 * step_model.CHUNK_BYTES
+    assert step_model.taken_bytes(trace(build_step("fl", ("x", 0, 1, "0")))) == 0
 
 
 RESTING, WORKSPACE = 400 * MIB, MIB // 4
@@ -86,7 +78,7 @@ NONE = build_step("ffl" + "bbb", ("x", 0, 5, "batch", HUGE), ("y", 1, 4, "batch"
 ALONE = build_step(
     "fflr" + "bbb", ("x", 0, 6, "batch", HUGE), ("y", 1, 1, "batch", "8"), ("again", 3, 5, "batch", str(MIB // 2))
 )
-HELD = RESTING + taken_bytes(trace(NONE))
+HELD = RESTING + step_model.taken_bytes(trace(NONE))
 PROFILES = {Config(): NONE, Config.of([PLAN]): ALONE}
 MODEL = OrtMemoryModel(
     Space(plans=(PLAN,)), StepProfiles(peak_bytes=HELD + WORKSPACE, held_bytes=HELD, profiles=PROFILES)
@@ -99,14 +91,14 @@ def test_only_tensors_grow_with_the_batch_and_far_from_what_was_checked_less_is_
     assert MODEL.forecast(Config(), MODEL.dims).peak_bytes == MODEL.small.peak_bytes
     forecast = MODEL.forecast(Config(), {"batch": 200})
     assert forecast.live_bytes == 400 * MIB
-    taken = taken_bytes(MODEL.timeline(Config(), {"batch": 200}))
+    taken = step_model.taken_bytes(MODEL.timeline(Config(), {"batch": 200}))
     assert forecast.peak_bytes == RESTING + taken + 100 * WORKSPACE
     small = dataclasses.replace(MODEL.small, peak_bytes=MODEL.small.peak_bytes + 10 * MIB)
     noisy = OrtMemoryModel(MODEL.space, small)
     far = {"batch": 20_000}
     assert noisy.forecast(Config(), far).peak_bytes < 1.15 * MODEL.forecast(Config(), far).live_bytes
     shares = [MODEL.forecast(Config(), {"batch": batch}).error_share for batch in (2, 40, 42)]
-    assert shares == [WORST_ERROR, WORST_ERROR, 2 * WORST_ERROR]
+    assert shares == [step_model.WORST_ERROR, step_model.WORST_ERROR, 2 * step_model.WORST_ERROR]
 
 
 def test_a_plan_saves_at_the_stash_costs_time_and_has_its_tensors_and_the_largest_batch_holds_the_limit():
