@@ -208,9 +208,9 @@ class WorkerBackend(Protocol):
         model is called.
 
         Raises:
-            NotImplementedError: the training system cannot give batches another length.
+            RuntimeError: the training system cannot give batches another length.
         """
-        raise NotImplementedError
+        raise RuntimeError(f"no step of {length} tokens can be run beside this training with {config}")
 
     def lacking_memory(self, config: Config) -> str | None:
         """Run the step at hand with a config beside the training, and say what ran out of memory; empty where it fits.
