@@ -7,33 +7,11 @@ from pathlib import Path
 import pytest
 
 from autorecompute.errors import SetupError, UsageError
-from autorecompute.files import FAULTS_OF_THE_MACHINE, is_file, open_named, shown, write_named, write_whole
+from autorecompute.files import FAULTS_OF_THE_MACHINE, open_named, shown, write_named, write_whole
 from autorecompute.measurement import Outcome
 from autorecompute.studies import StudyFolder
 
 ADVICE = "Give another one."
-
-
-@pytest.fixture(params=["loop", "pipe", "link", "folder", "n" * 300, "file/below"])
-def wrong(tmp_path, request):
-    (tmp_path / "loop").symlink_to("loop")
-    os.mkfifo(tmp_path / "pipe")
-    (tmp_path / "link").symlink_to("pipe")
-    (tmp_path / "folder").mkdir()
-    (tmp_path / "file").touch()
-    return tmp_path / request.param
-
-
-def test_a_place_for_no_file_is_told_before_anything_is_written_or_read_and_is_none(tmp_path, wrong):
-    before = set(tmp_path.rglob("*"))
-    with pytest.raises(UsageError, match="'"):
-        write_named(wrong, b"text", force=True)
-    assert set(tmp_path.rglob("*")) == before
-    for place in (wrong, tmp_path / "nowhere"):
-        with pytest.raises(UsageError, match=ADVICE):
-            open_named(place, ADVICE)
-    assert not is_file(wrong)
-    assert not is_file(tmp_path / "nowhere")
 
 
 def test_a_pipe_of_the_shells_is_read(tmp_path):

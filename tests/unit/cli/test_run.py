@@ -31,11 +31,6 @@ def folder(begin, make_result):
 
 
 @pytest.fixture
-def plans_file(folder, make_result):
-    return render(CONFIG, (), make_result().versions, folder.best).variables[PLANS_VARIABLE]
-
-
-@pytest.fixture
 def ended(start, folder):
     assert folder.exists()
 
@@ -70,7 +65,8 @@ def test_arguments_arrive_untouched(ended, arguments):
     assert json.loads(ended("--", *SHOW_ARGUMENTS, *arguments).out) == arguments
 
 
-def test_the_environment_arrives_and_what_is_replaced_in_it_is_told(ended, plans_file, make_result):
+def test_the_environment_arrives_and_what_is_replaced_in_it_is_told(ended, folder, make_result):
+    plans_file = render(CONFIG, (), make_result().versions, folder.best).variables[PLANS_VARIABLE]
     replaced = {PLANS_VARIABLE: "/old.json", BATCH_VARIABLE: "32", HOOKS_VARIABLE: "[]"}
     path = f"{FOLDER}{os.pathsep}/mine"
     process = ended("--", *SHOW_ENVIRONMENT, PYTHONPATH=path, MINE="kept", **replaced)

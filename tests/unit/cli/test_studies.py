@@ -276,7 +276,7 @@ EVERYWHERE = {
 
 
 @pytest.mark.parametrize("damage", EVERYWHERE)
-def test_every_verb_tells_what_is_damaged(folder, call, damage):
+def test_every_verb_tells_what_is_damaged_which_hides_no_other_study(folder, call, damage):
     spoil, words = EVERYWHERE[damage]
     spoil(folder)
     for verb in (*VERBS, "run bert -- no-such-command", "check bert"):
@@ -286,12 +286,6 @@ def test_every_verb_tells_what_is_damaged(folder, call, damage):
         assert words in err
         assert err.endswith("restore it, or begin a new study with --study NAME.\n")
         assert err.count("\n") == 1
-
-
-@pytest.mark.parametrize("damage", EVERYWHERE)
-def test_a_damaged_study_hides_no_other(folder, call, damage):
-    spoil, words = EVERYWHERE[damage]
-    spoil(folder)
     code, out, _ = call("studies", "list")
     assert code == 0
     assert "cannot be read: see below" in out
