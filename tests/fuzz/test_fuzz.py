@@ -77,7 +77,7 @@ FAULTS = [
     (lambda: 3, "not a word"),
     (lambda: sys.stdout.write("\x1b[2J") and 0, "standard output has control characters"),
     (lambda: sys.stderr.write("a\u202eb") and 3, "standard error has control characters"),
-    (lambda: len(bytearray(sandbox.MOST_BYTES + 1)), "MemoryError"),
+    (lambda: len(bytearray(2 * sandbox.MOST_BYTES)), "MemoryError"),
 ]
 
 
