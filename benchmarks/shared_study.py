@@ -9,13 +9,23 @@ from __future__ import annotations
 
 import argparse
 import json
+import os
+import subprocess
+import sys
 import tempfile
 from pathlib import Path
 
-from workers.processes import Worker, assert_nothing_is_lost_or_doubled, stored
+from workers.processes import STUDY, assert_nothing_is_lost_or_doubled, stored
 from workers.server import Server, url_of
 
 COUNTS = (1, 2, 8)
+WORKER = Path(__file__).parent / "replay" / "worker.py"
+ENVIRONMENT = {
+    "PYTHONPATH": str(Path(__file__).parents[1]),
+    # Threads of eight workers that wait for each other on two cores take ten times as long as one each.
+    "OMP_NUM_THREADS": "1",
+    "OPENBLAS_NUM_THREADS": "1",
+}
 
 
 def search_seconds(server, folder, count, trials, trial_seconds):
@@ -23,11 +33,14 @@ def search_seconds(server, folder, count, trials, trial_seconds):
     database = f"study{count}"
     server.make_database(database)
     storage = url_of(database, server.port)
-    options = ("--max-trials", trials, "--trial-seconds", trial_seconds)
-    workers = [Worker(storage, folder / f"{count}-{number}", *options) for number in range(count)]
-    for worker in workers:
-        worker.answer()
-    assert_nothing_is_lost_or_doubled(storage, workers)
+    command = [sys.executable, WORKER, "--storage", storage, "--study", STUDY]
+    command += ["--max-trials", str(trials), "--trial-seconds", str(trial_seconds), "--folder"]
+    folders = [folder / f"{count}-{number}" for number in range(count)]
+    environment = os.environ | ENVIRONMENT
+    workers = [subprocess.Popen([*command, own], env=environment, stdout=subprocess.DEVNULL) for own in folders]
+    assert [worker.wait() for worker in workers] == [0] * count
+    lines = [line for own in folders for line in (own / "measured.jsonl").read_text().splitlines()]
+    assert_nothing_is_lost_or_doubled(storage, [tuple(json.loads(line)) for line in lines])
     kept = [trial for trial in stored(storage) if "outcome" in trial.user_attrs]
     begun = min(trial.datetime_start for trial in kept)
     return (max(trial.datetime_complete for trial in kept) - begun).total_seconds()

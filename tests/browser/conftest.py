@@ -81,14 +81,6 @@ def hostile_report(recorded):
 
 
 @pytest.fixture(scope="session")
-def large_report(recorded):
-    def multiply(trials, _):
-        return [dataclasses.replace(trials[n % len(trials)], number=n) for n in range(500)]
-
-    return recorded.copy("large", multiply)
-
-
-@pytest.fixture(scope="session")
 def chromium():
     assert CHROMIUM, "these tests look at pages in a browser: apt-get install chromium"
     with sync_playwright() as driver:

@@ -16,18 +16,10 @@ from workplace import QUICK, Workplace
 
 PYTHON = sys.executable
 WARM = (
-    "autorecompute.cli.check",
-    "autorecompute.cli.plans",
-    "autorecompute.cli.studies",
-    "autorecompute.cli.train",
-    "autorecompute.cli.tune",
-    "autorecompute.backends.ortmodule.controller",
-    "autorecompute.backends.torch.controller",
-    "alembic.command",
-    "optuna.storages._rdb.storage",
-    "sqlalchemy.dialects.sqlite",
-    "fake_backend.controller",
-    "fake_backend.trainer",
+    *(f"autorecompute.cli.{verb}" for verb in ("check", "plans", "studies", "train", "tune")),
+    *("autorecompute.backends.ortmodule.controller", "autorecompute.backends.torch.controller"),
+    *("alembic.command", "optuna.storages._rdb.storage", "sqlalchemy.dialects.sqlite"),
+    *("fake_backend.controller", "fake_backend.trainer"),
 )
 """A command of these tests imports for seconds, and works for some tenths of one."""
 

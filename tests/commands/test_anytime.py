@@ -4,8 +4,6 @@ import json
 import signal
 from pathlib import Path
 
-import pytest
-
 LONG = ("--memory-limit", "750MiB", "--sampler", "random", "--json")
 """A search that goes on until its trials are used up outlasts the first confirmation by far."""
 
@@ -22,15 +20,11 @@ def test_a_timeout_bounds_the_whole_command_which_ends_with_a_confirmed_answer(d
     assert finished.answer["search_end"] == "time"
 
 
-@pytest.fixture(scope="module")
-def stopped(place):
-    """A tuning that was stopped twice in a row when something was confirmed."""
-    process = place.start_tuning(*LONG, "--max-trials", "200", "--study", "stopped", FAKE_FAULT=f"stand@{KEPT}")
-    place.wait_until(lambda: place.has_printed(f"stand at {KEPT}"))
-    return place.stop(process, signal.SIGINT, signal.SIGINT)
-
-
-def test_an_interruption_emits_the_best_that_was_confirmed(stopped, place):
+def test_an_interruption_emits_the_best_that_was_confirmed_which_is_gone_on_with_and_not_confirmed_twice(desk):
+    """It was stopped twice in a row when something was confirmed."""
+    process = desk.start_tuning(*LONG, "--max-trials", "200", "--study", "stopped", FAKE_FAULT=f"stand@{KEPT}")
+    desk.wait_until(lambda: desk.has_printed(f"stand at {KEPT}"))
+    stopped = desk.stop(process, signal.SIGINT, signal.SIGINT)
     assert stopped.code == 130, stopped.stderr
     answer = stopped.answer
     assert (answer["search_end"], answer["best"]["confirmed"]) == ("interrupted", True)
@@ -39,17 +33,14 @@ def test_an_interruption_emits_the_best_that_was_confirmed(stopped, place):
     (path,) = answer["best"]["env"].values()
     sites = {choice.rpartition(":")[0].partition(":")[0] for choice in answer["best"]["config"]}
     assert json.loads(Path(path).read_text()).keys() == sites
-    emitted = place.run("emit", "stopped", "--format", "json")
+    emitted = desk.run("emit", "stopped", "--format", "json")
     assert (emitted.code, emitted.answer["environment"]) == (0, answer["best"]["env"])
-    place.wait_until(lambda: not place.processes())
-
-
-def test_an_interrupted_answer_is_gone_on_with_and_confirms_nothing_twice(stopped, place):
-    finished = place.tune(*LONG, "--max-trials", str(KEPT + 1), "--study", "stopped")
+    desk.wait_until(lambda: not desk.processes())
+    finished = desk.tune(*LONG, "--max-trials", str(KEPT + 1), "--study", "stopped")
     assert finished.code == 0, finished.stderr
     assert f"after {KEPT} trials" in finished.stderr
     assert (finished.answer["search_end"], finished.answer["trials"]) == ("trials", KEPT + 1)
-    confirmed = json.loads((place.study("stopped").path / "confirmed.json").read_text())["confirmed"]
+    confirmed = json.loads((desk.study("stopped").path / "confirmed.json").read_text())["confirmed"]
     configs = [best["config"] for best in confirmed]
     assert all(configs.count(config) == 1 for config in configs)
     assert stopped.answer["best"]["config"] in configs

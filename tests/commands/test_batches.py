@@ -1,46 +1,19 @@
 """Several batches, of which the larger needs recompute."""
 
-import pytest
-
 from autorecompute.units import MIB
 from fake_backend.trainer import launcher
 
-BATCHES = (16, 32)
 LIMIT = 750 * MIB
 
 
-@pytest.fixture(scope="module")
-def compare(place):
-    listed = ",".join(map(str, BATCHES))
-    options = ("--batches", listed, "--memory-limit", str(LIMIT), "--max-trials", "4", "--study", "several", "--json")
-    return lambda: place.tune(*options)
-
-
-@pytest.fixture(scope="module")
-def compared(compare):
-    finished = compare()
-    assert finished.code == 0, finished.stderr
-    return finished
-
-
-def test_the_curve_is_measured_both_ways(compared):
-    """The smaller batch fits as it is, the larger one with the config that was confirmed for it."""
-    points = {point["batch"]: point for point in compared.answer["curve"]}
-    small, large = (points[batch] for batch in BATCHES)
-    assert (small["without"]["outcome"], small["with"]) == ("ok", None)
-    assert large["without"]["outcome"] == "over_limit"
-    assert large["with"]["peak_bytes"] <= LIMIT < large["without"]["peak_bytes"]
-    assert large["with"]["config"]
-
-
-def test_the_study_of_all_batches_is_a_study(compared, place):
-    emitted = place.run("emit", "several", "--format", "json")
+def test_the_study_of_all_batches_is_a_study_and_the_same_command_repeats_its_answer(desk):
+    options = ("--batches", "16,32", "--memory-limit", str(LIMIT), "--max-trials", "4", "--study", "several", "--json")
+    compared = desk.tune(*options)
+    assert compared.code == 0, compared.stderr
+    emitted = desk.run("emit", "several", "--format", "json")
     assert emitted.answer["environment"] == compared.answer["best"]["env"]
-    assert f"several-b{BATCHES[1]}" in place.run("show", "several").stdout
-
-
-def test_the_same_command_repeats_the_answer(compared, compare):
-    again = compare()
+    assert "several-b32" in desk.run("show", "several").stdout
+    again = desk.tune(*options)
     assert (again.code, again.answer, again.trial_lines) == (0, compared.answer, [])
 
 

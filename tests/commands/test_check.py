@@ -29,7 +29,6 @@ def check(place):
 
 
 def test_a_config_is_valid_where_it_was_tuned(check):
-    """Each line says what is stored and what is here."""
     checked = check(options=("--json", "--steps", "2"))
     assert checked.code == 0, checked.stdout + checked.stderr
     assert checked.answer["valid"]
@@ -49,10 +48,7 @@ def test_a_config_of_another_model_is_not_valid(check):
 
 @pytest.mark.parametrize(
     ("command", "code", "words", "variables"),
-    [
-        ((), 5, "script", {"FAKE_FAULT": "raise@start"}),
-        ((*TRAINING, "--bs", "64"), 2, "batch of 64", {}),
-    ],
+    [((), 5, "script", {"FAKE_FAULT": "raise@start"}), ((*TRAINING, "--bs", "64"), 2, "batch of 64", {})],
     ids=["a script that fails", "another batch"],
 )
 def test_what_keeps_a_check_from_checking_has_its_own_code(check, command, code, words, variables):

@@ -77,19 +77,14 @@ def start_in():
         return [IN_GROUP, str(group)]
 
     yield start_in
-    for group in made:
-        remove(group)
 
-
-def remove(group):
-    """Removes a group whose last processes may still be on their way out."""
-
-    def is_gone():
+    def is_gone(group):
+        # Its last processes may still be on their way out.
         with contextlib.suppress(OSError):
             group.rmdir()
         return not group.exists()
 
-    Workplace.wait_until(is_gone)
+    Workplace.wait_until(lambda: all(map(is_gone, made)))
 
 
 @pytest.fixture

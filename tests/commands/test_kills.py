@@ -5,8 +5,6 @@ import signal
 import sqlite3
 from pathlib import Path
 
-import pytest
-
 DYING = Path(__file__).with_name("dying.py")
 TESTS = str(Path(__file__).parents[1])
 BEFORE = {
@@ -24,50 +22,33 @@ TRIALS = 8
 SEARCH = ("--memory-limit", "410MiB", "--sampler", "greedy", "--max-trials", str(TRIALS), "--json")
 
 
-def rows_after(place, process):
+def rows_after(desk, process):
     """Trials in the database when a killed tuner and its script are gone; none where it has no table yet."""
-    finished = place.finish(process)
+    finished = desk.finish(process)
     assert finished.code == -signal.SIGKILL, finished.stderr
-    place.wait_until(lambda: not place.processes())
+    desk.wait_until(lambda: not desk.processes())
     with contextlib.suppress(ValueError, sqlite3.OperationalError):
-        return place.study().count_rows()
+        return desk.study().count_rows()
     return 0
 
 
-@pytest.fixture(scope="module")
-def counts(place):
-    """Trials in the database after each session, of which one is killed at each of the points, and one in a trial."""
+def test_no_trial_is_lost_and_the_study_ends_as_if_nothing_had_happened_but_that_what_was_lost_is_measured_again(desk):
+    """A session is killed at each of the points, one in a trial; of the last one the script is killed in a trial."""
 
     def die(point):
-        return rows_after(place, place.start(DYING, *point, *place.tuning(*SEARCH)[1:], PYTHONPATH=TESTS))
+        return rows_after(desk, desk.start(DYING, *point, *desk.tuning(*SEARCH)[1:], PYTHONPATH=TESTS))
 
     before = [die(point) for point in BEFORE.values()]
-    process = place.start_tuning(*SEARCH, FAKE_FAULT="stand@0")
-    place.wait_until(lambda: place.has_printed("stand at 0"))
+    process = desk.start_tuning(*SEARCH, FAKE_FAULT="stand@0")
+    desk.wait_until(lambda: desk.has_printed("stand at 0"))
     process.kill()
-    return [*before, rows_after(place, process), *map(die, AFTER.values())]
-
-
-@pytest.fixture(scope="module")
-def resumed(counts, place):
-    """The same tuning, left alone at last, but that its script is killed in a trial."""
-    return place.tune(*SEARCH, FAKE_FAULT=f"SIGKILL@{counts[-1]}")
-
-
-def test_no_trial_is_lost(counts):
+    counts = [*before, rows_after(desk, process), *map(die, AFTER.values())]
     assert counts == [0, 0, 0, 2, 3, 3]
-
-
-def test_the_study_ends_as_if_nothing_had_happened(resumed, place):
+    resumed = desk.tune(*SEARCH, FAKE_FAULT=f"SIGKILL@{counts[-1]}")
     assert resumed.code == 4, resumed.stderr
-    assert len(set(place.study().configs)) == TRIALS
-
-
-def test_only_what_was_lost_is_measured_again(resumed, place):
-    assert resumed.code == 4
-    study = place.study()
-    outcomes = {}
+    study, outcomes = desk.study(), {}
     for trial, config in zip(study.trials, study.configs, strict=True):
         outcomes.setdefault(config, []).append(trial["measurement"]["outcome"])
+    assert len(outcomes) == TRIALS
     assert all(seen in (["over_limit"], ["lost", "over_limit"]) for seen in outcomes.values())
     assert ["lost", "over_limit"] in outcomes.values()

@@ -32,7 +32,7 @@ def mine(tune, place):
     return place.study("mine"), tuned
 
 
-def test_a_tuning_leaves_its_study_and_no_half_file(mine, place, temporary):
+def test_a_tuning_leaves_its_study_and_no_half_file_or_one_that_keeps_it_from_being_deleted(mine, place, temporary):
     """No file of the study is a draft, none is empty but outputs and the lock, and no folder of a worker stays."""
     study, _ = mine
     assert {path.name for path in place.path.iterdir()} == {"studies", "train.py"}
@@ -40,12 +40,7 @@ def test_a_tuning_leaves_its_study_and_no_half_file(mine, place, temporary):
     assert {file.name for file in files if file.suffix not in {".json", ".log", ".txt", ".db"}} == {".gitignore", LOCK}
     assert all(file.stat().st_size for file in files if file.suffix != ".log" and file.name != LOCK)
     assert list(Path(temporary).glob("autorecompute-*/worker-*")) == []
-
-
-def test_all_files_of_a_study_are_known_to_be_its_own(mine):
-    """It can be deleted: what others put there would be named instead."""
-    path = mine[0].path
-    assert strangers_in(StudyFolder(path.name, path.parent)) == []
+    assert strangers_in(StudyFolder(study.path.name, study.path.parent)) == []
 
 
 def test_a_study_of_another_format_is_refused_before_the_script_starts_and_left_alone(mine, tune):
@@ -87,23 +82,17 @@ def test_another_batch_starts_from_what_was_found(mine, tune, place):
     assert (second["config"], second["reason"]) == (mine[1].answer["best"]["config"], f"answer of study {source}")
 
 
-@pytest.fixture
-def small_disk(desk):
-    """A working directory on a disk of two MiB."""
+def test_a_full_disk_keeps_the_trials_so_far_and_with_room_again_it_goes_on(desk):
+    search = ("--memory-limit", "410MiB", "--sampler", "greedy", "--max-trials", "2")
     with own_disk(desk.path, 2):
         (desk.path / "train.py").touch()
-        yield desk
-
-
-def test_a_full_disk_keeps_the_trials_so_far_and_with_room_again_it_goes_on(small_disk):
-    search = ("--memory-limit", "410MiB", "--sampler", "greedy", "--max-trials", "2")
-    failed = small_disk.tune(*search, FAKE_FAULT="fill@1")
-    assert failed.code == 3, failed.stderr
-    assert "disk is full" in failed.complaint
-    assert "Traceback" not in failed.stderr
-    (small_disk.path / "filler").unlink()
-    assert small_disk.study().count_rows() == 1
-    resumed = small_disk.tune(*search)
-    assert resumed.code == 4, resumed.stderr
-    assert "of an earlier session" in resumed.stderr
-    assert small_disk.study().count_rows() == 2
+        failed = desk.tune(*search, FAKE_FAULT="fill@1")
+        assert failed.code == 3, failed.stderr
+        assert "disk is full" in failed.complaint
+        assert "Traceback" not in failed.stderr
+        (desk.path / "filler").unlink()
+        assert desk.study().count_rows() == 1
+        resumed = desk.tune(*search)
+        assert resumed.code == 4, resumed.stderr
+        assert "of an earlier session" in resumed.stderr
+        assert desk.study().count_rows() == 2

@@ -47,8 +47,7 @@ FILE_NOTE = "must lie where it was written"
 IMPORT_HOOK = "before fake fake_backend.controller:start plans are not read"
 
 
-def takes_turns(detection):
-    del detection
+def takes_turns(_detection):
     return False
 
 
@@ -99,25 +98,15 @@ def planned(environment):
     return Config.parse(plain["plans"]) if "unmeasured" in plain else None
 
 
-def needs_of(detection):
-    del detection
+def needs_of(_detection):
     return lambda _config: frozenset()
 
 
-def rough_memory_of(detection):
-    del detection
+def unknown(_detection):
+    """Its memory: no forecast is made of that."""
 
 
-def peaks_of(detection):
-    del detection
-
-
-def memory_of(detection):
-    del detection
-
-
-def memory_by_length(detection):
-    del detection
+rough_memory_of = peaks_of = memory_of = memory_by_length = unknown
 
 
 def memory_model(space, small):

@@ -1,5 +1,9 @@
-"""``autorecompute`` as a command that knows the fake backend, on the trainings' clock where there is one."""
+"""``autorecompute`` as a command that knows the fake backend, on the trainings' clock where there is one.
 
+``FAKE_GRACE`` has the seconds after which a worker of a shared study that says nothing counts as dead.
+"""
+
+import os
 import queue  # noqa: F401  (what waits for threads and processes keeps the real clock)
 import subprocess  # noqa: F401
 import sys
@@ -18,4 +22,8 @@ if __name__ == "__main__":
     registry.PACKAGES["fake"] = "fake_backend"
     if (clock := clock_in_use()) is not None:
         time.monotonic = clock.monotonic
+    if (grace := os.environ.get("FAKE_GRACE")) is not None:
+        from autorecompute.studies import shared_study
+
+        shared_study.HEARTBEAT_SECONDS, shared_study.GRACE_SECONDS = 1, int(grace)
     sys.exit(main())

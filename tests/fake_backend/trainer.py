@@ -1,7 +1,8 @@
 """A training without torch, which measures by a formula: ``--launcher "python trainer.py"`` has it stand for a worker.
 
 The script's flags are ``--bs`` and ``--steps``, after which it ends. ``FAKE_FAULT`` has faults and their places, with
-spaces between them: a start (``hang@start``) or the order after so many trials of a study (``SIGKILL@2``).
+spaces between them: a start (``hang@start``) or the order after so many trials of a study (``SIGKILL@2``). What hangs
+goes on once there is a file ``go``.
 ``FAKE_WRONG`` has a site whose gradients are wrong, ``FAKE_GONE`` one that the model does not have.
 """
 
@@ -147,7 +148,7 @@ class Trainer:
         elif fault == "stand":
             signal.pause()
         elif fault == "hang":
-            while True:
+            while not Path("go").exists():
                 self.spend(10.0)
                 time.sleep(0.01)
         else:

@@ -310,8 +310,6 @@ make_trial = factory(build_trial)
 make_detection = factory(build_detection)
 make_result = factory(build_result)
 make_step = factory(build_step)
-make_node = factory(Node)
-make_graph = factory(Graph)
 
 
 @pytest.fixture(scope="session")

@@ -14,20 +14,8 @@ FILES = sorted(ROOT.rglob("*.py"))
 # What each room may import beyond itself: "plans.*" stands for a module with all that is below it, "backends" for the
 # door of that room and nothing behind it.
 BASE = {
-    "errors",
-    "units",
-    "plans.*",
-    "memory.*",
-    "training_job",
-    "measurement",
-    "figures",
-    "result",
-    "codec",
-    "files",
-    "ranges",
-    "tested",
-    "waiting",
-    "__init__",
+    *("errors", "units", "plans.*", "memory.*", "training_job", "measurement", "figures", "result", "codec", "files"),
+    *("ranges", "tested", "waiting", "__init__"),
 }
 REGISTRY = {"backends.registry", "backends.interface", "backends.findings"}
 ADAPTER = {"backends.ortmodule.adapter"}
@@ -66,21 +54,11 @@ FLOW = {
 
 # Runs inside the user's process, or in one of its own; everything else runs in the controller.
 IN_THE_USERS_PROCESS = {
-    "worker.*",
-    "meters.*",
-    "compat",
-    "integrations.*",
-    "startup.*",
+    *("worker.*", "meters.*", "compat", "integrations.*", "startup.*", "backends.common.*", "backends.torch.*"),
     *ADAPTER,
-    "backends.ortmodule.detection",
-    "backends.ortmodule.diagnose",
-    "backends.ortmodule.exceptions",
-    "backends.ortmodule.installation",
-    "backends.ortmodule.profiling",
-    "backends.ortmodule.symbolics",
+    *("backends.ortmodule.detection", "backends.ortmodule.diagnose", "backends.ortmodule.exceptions"),
+    *("backends.ortmodule.installation", "backends.ortmodule.profiling", "backends.ortmodule.symbolics"),
     "backends.ortmodule.worker",
-    "backends.common.*",
-    "backends.torch.*",
 }
 CONTROLLERS = {"backends.torch.controller", "backends.torch.forecast.*"}
 """Those of a folder that runs in the user's process which the controller may import."""
@@ -137,11 +115,8 @@ def deep_in_backends(module):
     return {name for name in own_imports_of(module) if name.count(".") > 1 and name.startswith("backends.")}
 
 
-def test_every_file_has_its_room_in_the_table():
+def test_every_file_has_its_room_in_the_table_and_imports_go_one_way():
     assert {room_of(module) for module in MODULES} == set(FLOW)
-
-
-def test_imports_go_one_way():
     elsewhere = [(module, name) for module in MODULES for name in own_imports_of(module)]
     assert [
         (module, name)
@@ -166,15 +141,12 @@ def circles_among(ways):
     return sorted(ways)
 
 
-def test_neither_rooms_nor_files_lead_back_to_themselves():
+def test_neither_rooms_nor_files_lead_back_to_themselves_nor_a_folder_through_one_inside_it():
     ways = {room: set() for room in FLOW}
     for module in MODULES:
         ways[room_of(module)] |= {room_of(name) for name in own_imports_of(module)} - {room_of(module)}
     assert circles_among(ways) == []
     assert circles_among({module: own_imports_of(module) - {module} for module in MODULES}) == []
-
-
-def test_no_folder_leads_back_to_itself_through_one_inside_it():
     folder_of = {name: name if file.stem == "__init__" else name.rpartition(".")[0] for name, file in MODULES.items()}
     ways = {(folder_of[name], folder_of[to]) for name in MODULES for to in own_imports_of(name)}
     assert {(inner, outer) for inner, outer in ways if outer and inner.startswith(f"{outer}.")} & {
@@ -194,20 +166,13 @@ def imported_by(*arguments):
     return {line.rpartition("|")[2].strip().partition(".")[0] for line in lines}
 
 
-def test_tuning_leaves_the_training_system_out():
+def test_tuning_leaves_the_training_system_out_plans_the_database_and_help_all_that_is_heavy():
     modules = "autorecompute.cli, autorecompute.tuning.session, autorecompute.studies, autorecompute.reports.answer"
     imported = imported_by("-c", f"import {modules}")
     assert imported >= {"optuna", "sqlalchemy"}
     assert imported & TRAINING == set()
-
-
-def test_plans_are_shown_without_a_database():
-    assert "sqlalchemy" not in imported_by(
-        "-c", "import autorecompute.cli.plans, autorecompute.tuning.searcher_factory"
-    )
-
-
-def test_help_brings_nothing_heavy():
+    modules = "autorecompute.cli.plans, autorecompute.tuning.searcher_factory"
+    assert "sqlalchemy" not in imported_by("-c", f"import {modules}")
     imported = imported_by("-m", PACKAGE, "--help")
     assert "argparse" in imported
     assert imported & {*TRAINING, "optuna", "sqlalchemy", "rich", "sympy", "numpy"} == set()

@@ -92,12 +92,7 @@ def test_a_config_that_holds_is_valid(others_share):
 def test_the_configs_of_shorter_batches_are_checked_at_their_lengths(peak_bytes, verdict):
     shorter = Config(frozenset(list(make_stored()[1].best.config.choices)[:1]))
     bucket = Bucket(
-        length=64,
-        config=shorter,
-        description="one plan",
-        peak_bytes=700 * MIB,
-        samples_per_second=9.0,
-        speedup=1.1,
+        length=64, config=shorter, description="one plan", peak_bytes=700 * MIB, samples_per_second=9.0, speedup=1.1
     )
 
     def measure(**figures):

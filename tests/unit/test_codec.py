@@ -9,22 +9,13 @@ import pytest
 from autorecompute import codec
 from autorecompute.codec import DEEPEST, LARGEST_TEXT, MOST_VALUES, UnreadableError, parse, read_file
 from autorecompute.figures import Ranking
-from autorecompute.measurement import GradientCheck, Measurement, Outcome, Trial
+from autorecompute.measurement import GradientCheck, Measurement, Trial
 from autorecompute.plans import Choice, Config
 from autorecompute.result import Best, Rejection, Result
 from autorecompute.schemas import Definitions
 from autorecompute.studies.analysis import Analysis
 from autorecompute.studies.problem import Head
 from autorecompute.studies.records import BatchRecord, RaceRecord, RoundRecord
-
-
-@pytest.mark.parametrize("texts", [[], ["whole model:deep"], ["blocks.*/gelu:drop:5", "blocks.*/cast:keep_half"]])
-@pytest.mark.parametrize("outcome", Outcome)
-def test_a_trial_comes_back(make_trial, texts, outcome):
-    config = Config.parse(texts)
-    trial = make_trial(config, number=7, outcome=outcome, message="why", reference_seconds=0.5)
-    again = codec.decode(codec.encode(trial), Trial)
-    assert (again, again.config.hash) == (trial, config.hash)
 
 
 def test_a_number_that_is_not_finite_is_written_as_a_word_and_comes_back(make_measurement):

@@ -11,7 +11,6 @@ from autorecompute.measurement import Outcome
 
 
 def test_throughput_is_that_of_the_median_step_and_steps_are_compared_on_one_clock(make_measurement):
-    """There is no processor time to compare there: the steps are taken as they are."""
     assert make_measurement(step_seconds=(0.5, 9.0, 0.25), samples=8).samples_per_second == 16
     assert not make_measurement(others_share=0.9).is_disturbed
     calm = make_measurement(step_seconds=(1.0,), cpu_seconds=(2.0,), others_share=0.0)

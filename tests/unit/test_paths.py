@@ -7,33 +7,11 @@ from pathlib import Path
 import pytest
 
 from autorecompute.errors import SetupError, UsageError
-from autorecompute.files import FAULTS_OF_THE_MACHINE, is_file, open_named, shown, write_named, write_whole
+from autorecompute.files import FAULTS_OF_THE_MACHINE, open_named, shown, write_named, write_whole
 from autorecompute.measurement import Outcome
 from autorecompute.studies import StudyFolder
 
 ADVICE = "Give another one."
-
-
-@pytest.fixture(params=["loop", "pipe", "link", "folder", "n" * 300, "file/below"])
-def wrong(tmp_path, request):
-    (tmp_path / "loop").symlink_to("loop")
-    os.mkfifo(tmp_path / "pipe")
-    (tmp_path / "link").symlink_to("pipe")
-    (tmp_path / "folder").mkdir()
-    (tmp_path / "file").touch()
-    return tmp_path / request.param
-
-
-def test_a_place_for_no_file_is_told_before_anything_is_written_or_read_and_is_none(tmp_path, wrong):
-    before = set(tmp_path.rglob("*"))
-    with pytest.raises(UsageError, match="'"):
-        write_named(wrong, b"text", force=True)
-    assert set(tmp_path.rglob("*")) == before
-    for place in (wrong, tmp_path / "nowhere"):
-        with pytest.raises(UsageError, match=ADVICE):
-            open_named(place, ADVICE)
-    assert not is_file(wrong)
-    assert not is_file(tmp_path / "nowhere")
 
 
 def test_a_pipe_of_the_shells_is_read(tmp_path):
@@ -95,9 +73,10 @@ def test_a_long_path_is_shown_by_its_ends():
     assert len(shown("a" * 9000)) < 200
 
 
-@pytest.fixture
-def lose_power(monkeypatch):
-    """Leaves of every file in a folder what was flushed, and of every new name what its folder was flushed with."""
+def test_what_is_durable_outlives_a_loss_of_power_after_which_a_study_knows_what_it_measured(
+    tmp_path, monkeypatch, make_trial
+):
+    """Nothing else waits for the disk. The next session has to tell a trial that the machine took with it."""
     flushed, fsync = {}, os.fsync
 
     def flush(descriptor):
@@ -107,6 +86,7 @@ def lose_power(monkeypatch):
         flushed[inode] = [path.name for path in place.iterdir()] if place.is_dir() else place.read_bytes()
 
     def lose_power(folder):
+        """Leaves of every file what was flushed, and of every new name what its folder was flushed with."""
         for path in folder.iterdir():
             if path.name in flushed.get(folder.stat().st_ino, []):
                 path.write_bytes(flushed.get(path.stat().st_ino, b""))
@@ -114,16 +94,6 @@ def lose_power(monkeypatch):
                 path.unlink()
 
     monkeypatch.setattr(os, "fsync", flush)
-    return lose_power
-
-
-def test_what_is_durable_outlives_a_loss_of_power_after_which_a_study_knows_what_it_measured(
-    tmp_path, lose_power, make_trial
-):
-    """Nothing else waits for the disk.
-
-    Without it, the next session could not tell a trial that the machine took with it.
-    """
     write_whole(tmp_path / "study.json", "all of it", is_durable=True)
     lose_power(tmp_path)
     assert (tmp_path / "study.json").read_text() == "all of it"

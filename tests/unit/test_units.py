@@ -18,27 +18,34 @@ from autorecompute.units import (
 
 
 @pytest.mark.parametrize(
-    ("text", "number_of_bytes"),
+    ("parse", "text", "number"),
     [
-        ("40 gib", 40 * GIB),
-        (" 1.5GiB ", 1536 * MIB),
-        ("16GB", 16 * 10**9),
-        ("1kb", 1000),
-        ("512", 512),
-        ("24G", 24 * GIB),
-        ("8m", 8 * MIB),
+        (parse_bytes, "40 gib", 40 * GIB),
+        (parse_bytes, " 1.5GiB ", 1536 * MIB),
+        (parse_bytes, "16GB", 16 * 10**9),
+        (parse_bytes, "1kb", 1000),
+        (parse_bytes, "512", 512),
+        (parse_bytes, "24G", 24 * GIB),
+        (parse_bytes, "8m", 8 * MIB),
+        *((parse_seconds, *typed) for typed in (("90", 90), ("0.5", 0.5), ("30m", 1800), ("2 H", 7200))),
+        *((parse_seconds, *typed) for typed in (("1h 30m", 5400), ("1h5s", 3605))),
     ],
 )
-def test_an_amount_of_memory_is_read(text, number_of_bytes):
-    assert parse_bytes(text) == number_of_bytes
+def test_an_amount_of_memory_or_time_is_read(parse, text, number):
+    assert parse(text) == number
+
+
+NO_MEMORY = ("40 gigs", "", " ", "GiB", "-1GiB", "0", "0GiB", "0.1b", "1e9", "nan", "inf", "1GiB 2", "9" * 400)
+NO_TIME = ("", "soon", "-5m", "30 min", "5d", "m", "1h30", "30s1m", "1.2.3")
 
 
 @pytest.mark.parametrize(
-    "text", ["40 gigs", "", " ", "GiB", "-1GiB", "0", "0GiB", "0.1b", "1e9", "nan", "inf", "1GiB 2", "9" * 400]
+    ("parse", "text", "example"),
+    [*((parse_bytes, text, "40GiB") for text in NO_MEMORY), *((parse_seconds, text, "30m") for text in NO_TIME)],
 )
-def test_what_is_no_amount_of_memory_is_refused_with_an_example(text):
-    with pytest.raises(UsageError, match=rf"'{text}'.*40GiB"):
-        parse_bytes(text)
+def test_what_is_no_amount_is_refused_with_an_example(parse, text, example):
+    with pytest.raises(UsageError, match=rf"'{text}'.*{example}"):
+        parse(text)
 
 
 @pytest.mark.parametrize("number_of_bytes", [MIB, 735 * MIB, GIB, 5 * GIB // 4, 40 * GIB, 2048 * GIB])
@@ -52,19 +59,6 @@ def test_memory_and_time_are_printed_in_the_unit_that_suits_them():
     assert list(map(format_bytes, sizes)) == printed
     printed = ["350 ms", "12.4 s", "4 min 05 s", "2 min 00 s", "-"]
     assert list(map(format_seconds, (0.35, 12.41, 245, 119.7, None))) == printed
-
-
-@pytest.mark.parametrize(
-    ("text", "seconds"), [("90", 90), ("0.5", 0.5), ("30m", 1800), ("2 H", 7200), ("1h 30m", 5400), ("1h5s", 3605)]
-)
-def test_a_span_of_time_is_read(text, seconds):
-    assert parse_seconds(text) == seconds
-
-
-@pytest.mark.parametrize("text", ["", "soon", "-5m", "30 min", "5d", "m", "1h30", "30s1m", "1.2.3"])
-def test_what_is_no_span_of_time_is_refused_with_an_example(text):
-    with pytest.raises(UsageError, match=rf"'{text}'.*30m"):
-        parse_seconds(text)
 
 
 @pytest.mark.parametrize(

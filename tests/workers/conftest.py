@@ -26,20 +26,16 @@ def database(server):
 
 
 @pytest.fixture
-def sqlite(tmp_path):
-    """The URL of a database that is not there yet."""
-    return f"sqlite:///{tmp_path / 'shared.db'}"
-
-
-@pytest.fixture
 def database_url(server, database):
     return url_of(database, server.port)
 
 
-@pytest.fixture(params=["sqlite", "database_url"], ids=["sqlite", "postgresql"])
-def storage(request):
-    """The URL of a storage of each kind; no server is started for a test that has a file."""
-    return request.getfixturevalue(request.param)
+@pytest.fixture(params=["sqlite", "postgresql"])
+def storage(request, tmp_path):
+    """The URL of a storage of each kind; no server is started for a test that has a file, which is not there yet."""
+    if request.param == "postgresql":
+        return request.getfixturevalue("database_url")
+    return f"sqlite:///{tmp_path / 'shared.db'}"
 
 
 @pytest.fixture(autouse=True)

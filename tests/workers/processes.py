@@ -1,97 +1,72 @@
-import json
-import os
-import subprocess
-import sys
-import time
+"""Workers of one study: real commands on the fake backend, each in a folder and on a device of its own."""
+
+import functools
 from pathlib import Path
 
 import optuna
 from optuna.trial import TrialState
 
-SCRIPT = Path(__file__).with_name("replayed.py")
+from fake_backend import program
+from fake_backend.trainer import launcher
+from workplace import QUICK, Workplace
+
 ROOT = Path(__file__).parents[2]
 STUDY = "shared"
 ENVIRONMENT = {
-    "PYTHONPATH": str(ROOT),
-    # Threads of eight workers that wait for each other on two cores take ten times as long as one each.
+    # Threads of several workers that wait for each other on two cores take ten times as long as one each.
     "OMP_NUM_THREADS": "1",
     "OPENBLAS_NUM_THREADS": "1",
+    # None takes another one for dead that has beaten within half an hour, however busy the machine is.
+    "FAKE_GRACE": "1800",
 }
-HANG_SECONDS = 1200
-SLEEP_SECONDS = 0.02
-
-BEGINS, MEASURED, CHECKED = "begins", "ended", "checked"
-"""Tells of a config as a worker writes it down: a trial begins and is over, gradients are compared."""
+TUNING = ("tune", "train.py", *QUICK, "--memory-limit", "750MiB", "--sampler", "random", "--study", STUDY, "--json")
 
 
-class Worker:
-    """One process of ``replayed.py`` in a folder of its own."""
-
-    def __init__(self, storage, folder, *options, environment=None):
-        self.folder = folder
-        self._out, self._err = folder.with_suffix(".out"), folder.with_suffix(".err")
-        command = [sys.executable, SCRIPT, "--storage", storage, "--study", STUDY, "--folder", folder]
-        with self._out.open("w") as out, self._err.open("w") as err:
-            self.process = subprocess.Popen(
-                [*command, *map(str, options)],
-                env=os.environ | ENVIRONMENT | (environment or {}),
-                stdin=subprocess.DEVNULL,
-                stdout=out,
-                stderr=err,
-            )
+class Worker(Workplace):
+    def __init__(self, storage, folder, *options, **variables):
+        # Two in one temporary folder would wait for each other's device.
+        (folder / "tmp").mkdir(parents=True, exist_ok=True)
+        super().__init__(folder, str(folder / "tmp"), **{**ENVIRONMENT, **variables})
+        (folder / "train.py").touch()
+        self.process = self.start(program.__file__, *TUNING, "--launcher", launcher(), "--storage", storage, *options)
 
     @property
-    def talk(self):
-        return self._err.read_text()
+    def configs(self):
+        """What it measured itself."""
+        return self.study(STUDY).configs
+
+    @functools.cached_property
+    def finished(self):
+        """How it ended, once it has; what it said is kept in a file, as all else that may hold a password."""
+        finished = self.finish(self.process)
+        (self.path / "said").write_text(finished.stdout + finished.stderr)
+        return finished
 
     @property
-    def notes(self):
-        """What it did, as pairs of what and the config."""
-        file = self.folder / "measured.jsonl"
-        lines = map(json.loads, file.read_text().splitlines() if file.exists() else [])
-        return [(line["what"], tuple(line["config"])) for line in lines]
-
-    def configs(self, what):
-        return [config for done, config in self.notes if done == what]
-
-    def wait(self):
-        return self.process.wait(HANG_SECONDS)
-
     def answer(self):
-        code = self.wait()
-        assert code == 0, self.talk
-        return json.loads(self._out.read_text())
+        assert self.finished.code == 0, self.finished.stderr
+        return self.finished.answer
 
-    def tell(self, word):
-        """Has it ``go`` on where it is held."""
-        self.folder.mkdir(exist_ok=True)
-        (self.folder / word).touch()
+    def await_trial(self, number):
+        """Waits until it hangs in its nth trial, counted from 0."""
+        self.wait_until(lambda: self.process.poll() is not None or self.has_printed(f"hang at {number}"))
+        assert self.process.poll() is None, self.finished.stderr
+
+    def has_printed(self, word):
+        return any(word in log.read_text() for log in self.path.glob("studies/*/workers/*/*.log"))
 
     def kill(self):
         self.process.kill()
-        self.process.wait()
+        self.process.communicate()
 
-    def await_note(self, what, *, times=1):
-        """Waits until it has done something so often."""
-        self.await_that(lambda: len(self.configs(what)) >= times)
-
-    def await_that(self, happened):
-        """Waits for something, as long as the worker lives."""
-        deadline = time.monotonic() + HANG_SECONDS
-        while not happened():
-            assert self.process.poll() is None, self.talk
-            assert time.monotonic() < deadline, self.talk
-            time.sleep(SLEEP_SECONDS)
+    def go_on(self):
+        (self.path / "go").touch()
 
 
 def essence(answer):
     """What the workers of one study have to agree on: all but the folder that the emitted files lie in."""
     best = {name: value for name, value in answer["best"].items() if name != "env"}
     return answer | {"best": best, "wall_seconds": None}
-
-
-def measured(workers):
-    return [config for worker in workers for config in worker.configs(MEASURED)]
 
 
 def stored(storage):
@@ -102,9 +77,11 @@ def stored(storage):
     return trials
 
 
-def assert_nothing_is_lost_or_doubled(storage, workers, *, interrupted=0):
-    """Every config was measured once and is kept, but for so many whose worker was killed in the middle; none hangs."""
-    configs = measured(workers)
+def assert_nothing_is_lost_or_doubled(storage, configs, *, interrupted=0):
+    """Every config was measured once and is kept, but for so many whose worker was killed in the middle; none hangs.
+
+    Gives the hashes of these.
+    """
     assert len(configs) == len(set(configs))
     trials = stored(storage)
     assert [trial.number for trial in trials] == list(range(len(trials)))
@@ -115,3 +92,4 @@ def assert_nothing_is_lost_or_doubled(storage, workers, *, interrupted=0):
     lost = [trial for trial in told if trial not in kept]
     assert len(lost) == interrupted
     assert all(trial.state is TrialState.FAIL for trial in lost)
+    return {trial.user_attrs["hash"] for trial in lost}

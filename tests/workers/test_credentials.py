@@ -3,10 +3,14 @@
 import os
 import subprocess
 import sys
+from pathlib import Path
 
+import optuna
 import pytest
 
-from workers.processes import MEASURED, ROOT, Worker
+from autorecompute.studies.shared_study import SharedStudy
+from autorecompute.studies.storage import parse_storage
+from workers.processes import ROOT, Worker
 from workers.server import PASSWORD, QUOTED_PASSWORD, USER, free_port
 
 WRONG = "another-secret"
@@ -64,6 +68,26 @@ def test_the_password_may_come_from_elsewhere(server, database, tmp_path, source
     query = f"?password={QUOTED_PASSWORD}" if source == "query" else ""
     environment = {"variable": {"PGPASSWORD": PASSWORD}, "file": {"PGPASSFILE": str(file)}, "query": {}}[source]
     storage = f"postgresql://{USER}@127.0.0.1:{server.port}/{database}{query}"
-    worker = Worker(storage, tmp_path / "worker", "--max-trials", 1, environment=environment)
-    assert worker.wait() in {0, 4}, worker.talk
-    assert worker.configs(MEASURED)
+    worker = Worker(storage, tmp_path / "worker", "--max-trials", "1", **environment)
+    assert worker.finished.code in {0, 4}, worker.finished.stderr
+    assert worker.configs
+
+
+OPTUNA = Path(sys.executable).with_name("optuna")
+"""Its command; the folder that it is in need not be on the path."""
+
+
+def test_a_shared_study_is_removed_by_optuna(server, database, database_url, tmp_path):
+    """The password need not be in the command."""
+    for name in ("bert", "gpt"):
+        SharedStudy(parse_storage(database_url), name).close()
+    bare = f"postgresql+psycopg://{USER}@127.0.0.1:{server.port}/{database}"
+    subprocess.run(
+        [OPTUNA, "delete-study", "--storage", bare, "--study-name", "bert"],
+        cwd=tmp_path,
+        env=os.environ | {"PGPASSWORD": PASSWORD},
+        check=True,
+    )
+    left = optuna.storages.RDBStorage(bare, engine_kwargs={"connect_args": {"password": PASSWORD}})
+    assert optuna.get_all_study_names(left) == ["gpt"]
+    left.engine.dispose()

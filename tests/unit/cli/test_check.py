@@ -2,8 +2,11 @@ import sys
 
 import pytest
 
+from autorecompute import cli, codec
+from autorecompute.cli import train
 from autorecompute.cli.check import job_of
 from autorecompute.errors import UsageError
+from autorecompute.worker.protocol import SETTINGS_VARIABLE, Settings
 
 PYTHON = sys.executable
 WORKER = ["-m", "autorecompute.worker"]
@@ -79,3 +82,18 @@ def test_a_command_that_starts_no_script_is_a_wrong_usage(call, begin, make_resu
     code, out, err = call("check", "bert", "--", *words.split())
     assert (code, out) == (UsageError.exit_code, "")
     assert complaint in err.splitlines()[-1]
+
+
+def test_the_search_of_ranks_knows_that_checkpoints_are_replaced(monkeypatch):
+    class StartedError(Exception):
+        """In place of the training."""
+
+    def start(_command, environment, _option):
+        raise StartedError(environment[SETTINGS_VARIABLE])
+
+    monkeypatch.setattr(train, "replace_process", start)
+    with pytest.raises(StartedError) as started:
+        cli.main(["train", "--launcher", "torchrun", "--replace-checkpointing", "train.py"])
+    settings = codec.decode(str(started.value), Settings)
+    assert (settings.replaces_checkpointing, settings.search.replaces_checkpointing) == (True, True)
+    assert train._job_of(settings.search).replaces_checkpointing

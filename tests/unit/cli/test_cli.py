@@ -162,20 +162,15 @@ def test_a_renamed_study_is_the_study_it_was(call, begin, make_space, make_trial
 
 
 def test_a_name_is_the_same_for_the_same_command(tmp_path):
-    script = tmp_path / "train.py"
-    name = default_name(Job(script=script), 32, 2**30)
-    assert name == default_name(Job(script=script), 32, 2**30)
+    def name_for(batch=32, limit_bytes=2**30, **job):
+        return default_name(Job(script=tmp_path / "train.py", **job), batch, limit_bytes)
+
+    name = name_for()
+    assert name == name_for()
     assert "train" in name
     assert "b32" in name
-    others = [
-        default_name(Job(script=script), 16, 2**30),
-        default_name(Job(script=script), in_a_name(()), 2**30),
-        default_name(Job(script=script), in_a_name((8, 16)), 2**30),
-        default_name(Job(script=script), 32, 2**31),
-        default_name(Job(script=script), None, None),
-        default_name(Job(script=script, arguments=("--seed", "1")), 32, 2**30),
-        default_name(Job(script=script, backend="torch"), 32, 2**30),
-    ]
+    others = [name_for(16), name_for(in_a_name(())), name_for(in_a_name((8, 16))), name_for(32, 2**31)]
+    others += [name_for(None, None), name_for(arguments=("--seed", "1")), name_for(backend="torch")]
     assert len({name, *others}) == 8
 
 
@@ -212,29 +207,22 @@ def test_what_follows_two_dashes_asks_for_no_json(call, argument):
     assert call("tune", "no.py", "--", argument)[1] == ""
 
 
-@pytest.fixture
-def temporary(tmp_path, monkeypatch):
-    (tmp_path / "t").mkdir()
-    monkeypatch.setenv("TMPDIR", str(tmp_path / "t"))
-    return tmp_path / "t"
-
-
 def left_in(folder):
     return [path for own in folder.glob("autorecompute-*") for path in own.iterdir()]
 
 
-def test_plans_that_fail_or_are_interrupted_leave_no_folder_and_show_what_the_script_printed(
-    start, tmp_path, temporary
-):
+def test_plans_that_fail_or_are_interrupted_leave_no_folder_and_show_what_the_script_printed(start, tmp_path):
+    temporary = tmp_path / "t"
+    temporary.mkdir()
     (tmp_path / "train.py").write_text("print('hello from the script')\nraise SystemExit(3)\n")
-    process = start("plans", "train.py")
+    process = start("plans", "train.py", TMPDIR=str(temporary))
     _, err = process.communicate()
     assert process.returncode == 5
     assert "hello from the script" in err.splitlines()
     assert str(temporary) not in err
     assert left_in(temporary) == []
     (tmp_path / "train.py").write_text("import pathlib, time\npathlib.Path('running').touch()\ntime.sleep(600)\n")
-    process = start("plans", "train.py")
+    process = start("plans", "train.py", TMPDIR=str(temporary))
     while not (tmp_path / "running").exists():
         assert process.poll() is None
         time.sleep(0.05)

@@ -21,7 +21,6 @@ from unit.conftest import build_result
 CONFIG = Config.parse(["blocks.*/gelu:drop", "blocks.*/linear:drop"])
 CONFIGS = [CONFIG, Config(), Config.parse(["whole model:light"])]
 AWKWARD_FOLDERS = ["with space", "it's", 'double"quote', "$HOME `id` \\", "new\nline", "ümlaut", "-n; exit 7"]
-FORMS = pytest.mark.parametrize("form", ["shell", "dotenv"])
 
 
 def answer(config=CONFIG, *, of_best=(), **changes):
@@ -95,7 +94,6 @@ def test_dotenv_refuses_what_its_readers_disagree_about(folder):
 
 
 def test_json_holds_the_config_and_the_figures_and_kept_knobs_are_told_with_what_they_gained():
-    """It has null for what was not measured."""
     result = answer()
     text, variables = emitted("json", result)
     plain = json.loads(text)
@@ -116,7 +114,7 @@ def test_json_holds_the_config_and_the_figures_and_kept_knobs_are_told_with_what
     assert "FAKE_FUSED=1" in statements(emitted("dotenv", result)[0])
 
 
-@FORMS
+@pytest.mark.parametrize("form", ["shell", "dotenv"])
 def test_comments_tell_where_variables_come_from_and_what_was_not_measured_or_need_not_be_set(form):
     result = answer()
     told = comments(form, result)

@@ -31,16 +31,20 @@ def place(tmp_path, begin, make_result):
     [
         *((verb, path) for verb in VERBS for path in NO_FILES),
         ("emit bert --force -o", "/dev/null"),
+        ("emit bert --force -o", "to-pipe"),
+        ("studies import", "nowhere"),
         ("report bert --force -o", "folder/none/x"),
         ("tune", "new\nline"),
         ("studies import", "to-pipe"),
         ("studies import", "/dev/full"),
     ],
 )
-@pytest.mark.usefixtures("place")
-def test_what_can_be_no_such_file_is_told_on_one_line(call, verb, path):
+def test_what_can_be_no_such_file_is_told_on_one_line_before_anything_is_written(call, place, verb, path):
+    before = set(place.iterdir())
     code, out, err = call(*verb.split(), path)
     assert (code, out, len(err.splitlines())) == (UsageError.exit_code, "", 1)
+    assert "'" in err
+    assert set(place.iterdir()) == before
 
 
 @pytest.mark.parametrize("verb", WRITING)

@@ -32,19 +32,6 @@ def forge(begin, make_result):
     return forge
 
 
-@pytest.fixture
-def in_a_shell(call):
-    """What ``eval "$(autorecompute emit evil)"`` leaves in the environment, after whatever it does."""
-
-    def evaluate():
-        code, out, err = call("emit", "evil")
-        shell = ["/bin/sh", "-c", 'eval "$(cat)"; env -0']
-        done = subprocess.run(shell, input=out, capture_output=True, text=True, check=True, env={"PATH": os.defpath})
-        return code, dict(entry.split("=", 1) for entry in done.stdout.split("\0") if entry), err
-
-    return evaluate
-
-
 @pytest.mark.parametrize("verb", VERBS)
 def test_variables_of_somebody_elses_are_refused_by_name(call, forge, verb):
     forge(environment=EVIL)
@@ -82,10 +69,13 @@ def test_whatever_else_a_file_holds_is_refused_by_name(call, forge, name, fields
     ["a;touch pwned;b", "$(touch pwned)", "`touch pwned`", "'; touch pwned; '", 'x"; touch pwned; "', "a b", "*", "ü"],
 )
 @pytest.mark.parametrize("version", ["1.18.0", "1.19.2"])
-def test_whatever_a_plan_is_called_a_shell_reads_it_as_text(in_a_shell, call, forge, row, version):
+def test_whatever_a_plan_is_called_a_shell_reads_it_as_text(call, forge, row, version):
     forge(config=[f"{row}:1"], versions={"torch": "2.4.1", "onnxruntime": version, "backend": ORTMODULE})
-    code, seen, err = in_a_shell()
+    code, out, err = call("emit", "evil")
     assert (code, err) == (0, "")
+    shell = ["/bin/sh", "-c", 'eval "$(cat)"; env -0']
+    done = subprocess.run(shell, input=out, capture_output=True, text=True, check=True, env={"PATH": os.defpath})
+    seen = dict(entry.split("=", 1) for entry in done.stdout.split("\0") if entry)
     value = seen["ORTMODULE_MEMORY_OPT_CONFIG"]
     assert (value if version == "1.18.0" else json.loads(Path(value).read_text())[0]) == f"{row}:1:-1"
     assert not Path("pwned").exists()

@@ -66,14 +66,11 @@ def test_only_a_check_that_found_all_out_confirms(call, monkeypatch, imported, v
     assert ("autorecompute run theirs" in call("show", "theirs")[1]) == valid
 
 
-def test_a_check_of_another_config_confirms_nothing(call, imported):
+def test_neither_a_check_of_another_config_nor_an_archive_confirms_anything(call, imported):
     best = imported.result().best
     for other in (dataclasses.replace(best, config=Config()), dataclasses.replace(best, knobs=("fused_kernels",))):
         keep_check(imported, other)
         assert call("emit", "theirs")[0] == 2
-
-
-def test_no_archive_brings_a_confirmation_along(call, imported):
     keep_check(imported, imported.result().best)
     assert call("studies", "export", "theirs", "-o", "again.jsonl")[0] == 0
     assert call("studies", "import", "again.jsonl", "--study", "theirs", "--force")[0] == 0

@@ -31,11 +31,6 @@ def folder(begin, make_result):
 
 
 @pytest.fixture
-def plans_file(folder, make_result):
-    return render(CONFIG, (), make_result().versions, folder.best).variables[PLANS_VARIABLE]
-
-
-@pytest.fixture
 def ended(start, folder):
     assert folder.exists()
 
@@ -58,11 +53,6 @@ def test_the_command_takes_the_place_of_the_process_and_its_exit_is_its_own(ende
         assert ended("--", "sh", "-c", f"kill -{number.value} $$").returncode == -number
 
 
-def test_a_study_may_be_given_by_its_path(start, folder):
-    process = start("run", str(folder.path.rename(folder.path.parent.parent / "moved")), "--", *SHOW_ENVIRONMENT)
-    assert "/moved/" in json.loads(process.communicate()[0])[PLANS_VARIABLE]
-
-
 @pytest.mark.parametrize(
     "arguments", [["--version", "-h", "--help"], ["--", "a b", "", "*"], ["--study", "-", "--lr=3", "{batch}", "-o"]]
 )
@@ -70,7 +60,10 @@ def test_arguments_arrive_untouched(ended, arguments):
     assert json.loads(ended("--", *SHOW_ARGUMENTS, *arguments).out) == arguments
 
 
-def test_the_environment_arrives_and_what_is_replaced_in_it_is_told(ended, plans_file, make_result):
+def test_the_environment_arrives_and_what_is_replaced_in_it_is_told_also_where_nobody_reads_that(
+    ended, start, unread, folder, make_result
+):
+    plans_file = render(CONFIG, (), make_result().versions, folder.best).variables[PLANS_VARIABLE]
     replaced = {PLANS_VARIABLE: "/old.json", BATCH_VARIABLE: "32", HOOKS_VARIABLE: "[]"}
     path = f"{FOLDER}{os.pathsep}/mine"
     process = ended("--", *SHOW_ENVIRONMENT, PYTHONPATH=path, MINE="kept", **replaced)
@@ -86,6 +79,11 @@ def test_the_environment_arrives_and_what_is_replaced_in_it_is_told(ended, plans
     assert BATCH_VARIABLE not in process.err
     best = make_result(CONFIG).best
     assert (int(seen[PEAK_VARIABLE]), int(seen[LIMIT_VARIABLE])) == (best.peak_bytes, best.limit_bytes)
+    process = ended("--", *SHOW_PROCESS_ID, stderr=unread, **{PLANS_VARIABLE: "/old.json"})
+    assert (process.returncode, int(process.out)) == (0, process.pid)
+    # A study may be given by its path.
+    process = start("run", str(folder.path.rename(folder.path.parent.parent / "moved")), "--", *SHOW_ENVIRONMENT)
+    assert "/moved/" in json.loads(process.communicate()[0])[PLANS_VARIABLE]
 
 
 @pytest.mark.parametrize("config", [CONFIG, Config()])
@@ -96,11 +94,6 @@ def test_a_variable_that_would_overrule_the_config_is_removed_and_told(ended, fo
     assert MODE_VARIABLE not in seen
     assert seen["PYTHONPATH"] == str(FOLDER)  # an empty entry would be the working directory
     assert f"{MODE_VARIABLE}=\\x1b[2J of your environment" in process.err
-
-
-def test_the_command_starts_where_nobody_reads_what_is_replaced(ended, unread):
-    process = ended("--", *SHOW_PROCESS_ID, stderr=unread, **{PLANS_VARIABLE: "/old.json"})
-    assert (process.returncode, int(process.out)) == (0, process.pid)
 
 
 @pytest.mark.parametrize("rest", [[], ["--"], ["--", "no-such-command-anywhere"], ["--", "/"], ["--", ""]])

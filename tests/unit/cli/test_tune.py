@@ -22,19 +22,32 @@ def _script(tmp_path):
     (tmp_path / "train.py").write_text("open('ran', 'w')")
 
 
+NO_SERVER = "postgresql://ada:s3cr3t@127.0.0.1:1/db"
+NOBODY_ANSWERS = "postgresql://ada@127.0.0.1:1/db cannot be used"
+
+
 @pytest.mark.parametrize(
-    ("options", "words"),
+    ("variable", "options", "error", "words"),
     [
-        (["--storage", "oracle://ada:s3cr3t@host/db"], "knows postgresql://USER@HOST/DATABASE"),
-        (["--storage", "postgresql://ada:s3cr3t@127.0.0.1:1/db"], "postgresql://ada@127.0.0.1:1/db cannot be used"),
-        (["--storage", "sqlite:///log", "--batches", "1,2"], "Leave --storage away"),
+        (None, ["--storage", "oracle://ada:s3cr3t@host/db"], UsageError, "knows postgresql://USER@HOST/DATABASE"),
+        (None, ["--storage", NO_SERVER], SetupError, NOBODY_ANSWERS),
+        (None, ["--storage", "sqlite:///log", "--batches", "1,2"], UsageError, "Leave --storage away"),
+        ("sqlite:///log", ["--knobs"], UsageError, "Unset AUTORECOMPUTE_STORAGE"),
+        ("oracle://ada:s3cr3t@host/db", [], UsageError, "AUTORECOMPUTE_STORAGE knows"),
+        (NO_SERVER, [], SetupError, NOBODY_ANSWERS),
+        ("", ["--launcher", "no-such-launcher"], SetupError, "no-such-launcher"),
     ],
-    ids=["another database", "no server", "batches"],
 )
-def test_a_storage_that_cannot_be_shared_is_told_without_its_password(call, tmp_path, options, words):
+def test_a_storage_that_cannot_be_shared_is_told_without_its_password_and_no_script_sees_the_variable(  # noqa: PLR0917
+    call, monkeypatch, tmp_path, variable, options, error, words
+):
+    if variable is not None:
+        monkeypatch.setenv(STORAGE_VARIABLE, variable)
     code, out, err = call("tune", "train.py", *options)
-    assert code == (SetupError if "127.0.0.1" in options[1] else UsageError).exit_code
+    assert code == error.exit_code
     assert words in err
+    assert variable is None or "--storage" not in err
+    assert STORAGE_VARIABLE not in os.environ
     assert "s3cr3t" not in out + err
     assert not any(b"s3cr3t" in path.read_bytes() for path in tmp_path.rglob("*") if path.is_file())
 
@@ -58,24 +71,6 @@ def test_what_a_worker_finds_is_told(call, tmp_path, make_detection, make_space)
     worker.join(head, make_space(), is_limit_free=False)
     worker.close()
     assert "/log: 0 trials so far" in call(*arguments)[2]
-
-
-@pytest.mark.parametrize(
-    ("value", "options", "words"),
-    [
-        ("sqlite:///log", ["--knobs"], "Unset AUTORECOMPUTE_STORAGE"),
-        ("oracle://host/db", [], "AUTORECOMPUTE_STORAGE knows"),
-        ("postgresql://ada:s3cr3t@127.0.0.1:1/db", [], "postgresql://ada@127.0.0.1:1/db cannot be used"),
-        ("", ["--launcher", "no-such-launcher"], "no-such-launcher"),
-    ],
-)
-def test_what_is_wrong_with_the_variable_is_told_and_no_script_sees_it(call, monkeypatch, value, options, words):
-    monkeypatch.setenv(STORAGE_VARIABLE, value)
-    code, _, err = call("tune", "train.py", *options)
-    assert code == (UsageError if "AUTORECOMPUTE_STORAGE" in words else SetupError).exit_code
-    assert words in err
-    assert "--storage" not in err
-    assert STORAGE_VARIABLE not in os.environ
 
 
 @pytest.fixture

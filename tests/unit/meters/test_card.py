@@ -127,15 +127,11 @@ def test_without_the_package_the_message_installs_it(monkeypatch):
         ask("nvmlInit")
 
 
-@pytest.mark.usefixtures("nvml")
-def test_a_function_that_the_package_lacks_is_an_unsupported_figure():
-    with pytest.raises(NvmlUnsupportedError, match="does not know nvmlOfTomorrow"):
-        ask("nvmlOfTomorrow")
-
-
-def test_a_driver_older_than_the_package_is_an_unsupported_figure(nvml, monkeypatch):
+def test_what_the_package_does_not_know_or_the_driver_is_too_old_for_is_an_unsupported_figure(nvml, monkeypatch):
     """The exception of pynvml for that, which is no NVMLError, is translated too."""
     ask("nvmlInit")
+    with pytest.raises(NvmlUnsupportedError, match="does not know nvmlOfTomorrow"):
+        ask("nvmlOfTomorrow")
 
     def mismatch(_):
         raise pynvml.NVMLLibraryMismatchError("Unversioned function called")

@@ -48,12 +48,15 @@ def test_a_number_without_a_plan_is_refused(text):
 
 
 @pytest.mark.parametrize("content", [None, "{}", "[1]", "not json", '["blocks.*/tanh:drop"]', "[" * 100_000, "\udcff"])
-def test_a_file_without_a_config_is_refused(tmp_path, content):
+def test_a_file_without_a_config_is_refused_and_a_pipe_that_nobody_writes_not_waited_for(tmp_path, content):
     file = tmp_path / "plans.json"
     if content is not None:
         file.write_text(content, errors="surrogateescape")
     with pytest.raises(UsageError, match=r"plans\.json|tanh"):
         choose_config(str(file), SPACE, NUMBERED)
+    os.mkfifo(tmp_path / "pipe")
+    with pytest.raises(UsageError, match="is a pipe"):
+        choose_config(str(tmp_path / "pipe"), SPACE, NUMBERED)
 
 
 @pytest.mark.parametrize("text", ["9" * 5000, "n" * 300])
@@ -61,9 +64,3 @@ def test_what_is_neither_a_number_nor_a_file_is_refused(text):
     with pytest.raises(UsageError, match=r"numbers of plans") as refused:
         choose_config(text, SPACE, NUMBERED)
     assert len(str(refused.value)) < 300
-
-
-def test_a_pipe_that_nobody_writes_is_not_waited_for(tmp_path):
-    os.mkfifo(tmp_path / "pipe")
-    with pytest.raises(UsageError, match="is a pipe"):
-        choose_config(str(tmp_path / "pipe"), SPACE, NUMBERED)

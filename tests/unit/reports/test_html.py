@@ -67,10 +67,7 @@ def test_no_word_of_a_user_becomes_markup(keep, read, page, trials, answer):
 
 
 def test_nothing_comes_from_elsewhere_and_drawings_share_no_identifier(page, trials):
-    """The page names no address, has no style at an element, and forbids everything but its own style and script.
-
-    A mark of the chart tells its trial.
-    """
+    """It has no style at an element, and forbids everything but its own style and script."""
     (policy,) = (a["content"] for tag, a in page.elements if a.get("http-equiv") == "Content-Security-Policy")
     assert policy.startswith("default-src 'none'")
     assert "unsafe" not in policy
@@ -86,17 +83,15 @@ def test_nothing_comes_from_elsewhere_and_drawings_share_no_identifier(page, tri
     assert set(map(int, titles)) == {trial.number for trial in trials if trial.measurement.peak_bytes is not None}
 
 
-def test_a_study_without_an_answer_says_how_to_go_on(keep, read, trials):
+def test_a_study_without_an_answer_says_how_to_go_on_and_one_that_nothing_fits_what_it_would_take(keep, read, trials):
     page = read(keep(trials))
     assert "No answer yet: run its tune command again" in page.text
     assert "What it buys" not in page.text
     assert len(page.logs) == len(trials)
     assert "Nothing was measured yet." in read(keep(name="begun")).text
-
-
-def test_nothing_fits_is_told_with_what_it_would_take(keep, read, trials):
     over = [trial for trial in trials if trial.measurement.outcome is Outcome.OVER_LIMIT]
-    text = read(keep(over, dataclasses.replace(build_result(verdict=Verdict.NO_FIT), best=None))).text
+    nothing = dataclasses.replace(build_result(verdict=Verdict.NO_FIT), best=None)
+    text = read(keep(over, nothing, name="full")).text
     assert "no config holds the limit" in text
     assert "the lowest peak of any config was 652 MiB at batch 32, 2 MiB over the limit" in text
     assert "export " not in text
@@ -179,10 +174,7 @@ def keep_torch(keep):
 
 @pytest.mark.parametrize(
     ("count", "told"),
-    [
-        (1, "h.0 10 MiB 0 MiB all of it h.1 10 MiB 10 MiB -"),
-        (None, "h.0 to h.1 10 MiB 0 MiB all of it"),
-    ],
+    [(1, "h.0 10 MiB 0 MiB all of it h.1 10 MiB 10 MiB -"), (None, "h.0 to h.1 10 MiB 0 MiB all of it")],
 )
 def test_each_layer_is_shown_with_what_it_keeps(keep_torch, read, count, told):
     text = read(keep_torch(count=count)).text

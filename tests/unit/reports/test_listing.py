@@ -74,15 +74,10 @@ def trials(make_trial, list_configs, make_space):
     ]
 
 
-@pytest.fixture
-def result(make_result, trials):
+def test_a_slow_throughput_is_told_everywhere(show, table, make_result, trials, keep, read):  # noqa: PLR0917
     figures = Figures(outcome=Outcome.OK, batch=32, samples_per_second=SAMPLES_PER_SECOND, peak_bytes=600 * MIB)
-    curve = (CurvePoint(batch=32, without=figures),)
-    of_best = {"samples_per_second": SAMPLES_PER_SECOND}
-    return make_result(trials[0].config, of_best=of_best, baseline=figures, curve=curve)
-
-
-def test_a_slow_throughput_is_told_everywhere(show, table, result, trials, keep, read):  # noqa: PLR0917
+    told = {"baseline": figures, "curve": (CurvePoint(batch=32, without=figures),)}
+    result = make_result(trials[0].config, of_best={"samples_per_second": SAMPLES_PER_SECOND}, **told)
     printed = (show(result, trials, width=200), table(trials), comment_lines(result, rendered(result)))
     line = check_speed([SAMPLES_PER_SECOND, 2 * SAMPLES_PER_SECOND], result.best, is_same_device=True)
     assert (line.stored, line.here) == (f"{TOLD} samples/s", "0.00136 samples/s (0.000909-0.00182)")

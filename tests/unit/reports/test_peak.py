@@ -108,11 +108,15 @@ def test_why_all_on_saves_nothing_is_answered():
         assert explain_chain(dataclasses.replace(VIEW, config=config)) == []
 
 
-def test_each_plan_is_told_by_what_it_does(console):
+def test_each_plan_is_told_by_what_it_does_and_a_long_frontier_in_a_few_lines(console):
     print_effects(VIEW, console)
     (row,) = [line.split() for line in printed(console).splitlines() if line.startswith("Gelu+")]
     assert row == ["Gelu+", "32", "MiB", "0", "MiB", "+14%", "64", "MiB"]
     assert printed(console).rstrip().endswith("autorecompute tune train.py")
+    many = (dataclasses.replace(VIEW.none, peak_bytes=n * MIB, recompute_share=1 / n) for n in range(100, 400))
+    print_frontier(dataclasses.replace(VIEW, frontier=tuple(many)), console)
+    for words in ("12 of 300 configs", "399 MiB", "100 MiB"):
+        assert words in printed(console)
 
 
 @pytest.mark.parametrize(
@@ -180,13 +184,6 @@ def test_the_presets_are_told_at_every_length_with_the_batch_that_should_fit(con
     assert told[256, "none"].largest_batch == 32 < told[128, "none"].largest_batch
     assert told[128, "none"].peak_bytes < told[256, "none"].peak_bytes == limit
     assert peak_of(VIEW).lengths == ()
-
-
-def test_a_long_frontier_is_told_in_a_few_lines(console):
-    many = (dataclasses.replace(VIEW.none, peak_bytes=n * MIB, recompute_share=1 / n) for n in range(100, 400))
-    print_frontier(dataclasses.replace(VIEW, frontier=tuple(many)), console)
-    for words in ("12 of 300 configs", "399 MiB", "100 MiB"):
-        assert words in printed(console)
 
 
 def test_a_picture_shows_both_timelines_and_of_a_deep_model_a_few_layers_in_each_stripe(tmp_path):

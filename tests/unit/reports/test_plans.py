@@ -109,7 +109,6 @@ def test_the_summary_has_a_row_for_each_plan_and_the_details_number_exclusive_op
 
 
 def test_formulas_and_names_of_the_training_system_are_details_and_the_command_is_never_broken(text_of):
-    """The notes have the first batch."""
     plain, detailed = (
         text_of(functools.partial(print_summary, is_detailed=each), make_overview()) for each in (False, True)
     )

@@ -132,21 +132,15 @@ def test_an_answer_has_all_figures_of_the_last_screen_and_null_for_what_was_not_
     assert {knob[name] for name in ("throughput_ratio", "low", "high", "peak_bytes", "outcome")} == {None}
 
 
-@pytest.fixture
-def printed(call, keep, make_space, full_result, trials):
-    space = make_space(has_opaque=True)
-    keep(name="large", batch=64, space=space)
-    keep(trials, full_result, space=space).keep_confirmed([full_result.best])
-
+def test_studies_and_their_list_are_as_the_schema_says(call, keep, make_space, full_result, trials):
     def printed(*arguments):
         code, out, _ = call(*arguments)
         assert code == 0
         return out
 
-    return printed
-
-
-def test_studies_and_their_list_are_as_the_schema_says(printed):
+    space = make_space(has_opaque=True)
+    keep(name="large", batch=64, space=space)
+    keep(trials, full_result, space=space).keep_confirmed([full_result.best])
     StudyFolder("torn").prepare()
     (StudyFolder("torn").path / "study.json").write_text("{")
     listed = printed("studies", "list", "--json")

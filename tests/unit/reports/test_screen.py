@@ -213,7 +213,7 @@ def test_names_are_printed_as_they_are(show, table, make_result, make_trial, nam
     assert f"because {name}" in row
 
 
-def test_every_trial_has_its_row_and_disturbed_ones_are_numbered_below_the_table(table, trials, make_trial):
+def test_every_trial_has_its_row_and_disturbed_ones_are_numbered_below_the_table(table, trials, make_trial, capsys):
     rows = table(trials)[1:]
     assert [row.split()[0] for row in rows] == [str(trial.number) for trial in trials]
     assert rows[-1].split()[-1] == "over_limit"
@@ -223,6 +223,11 @@ def test_every_trial_has_its_row_and_disturbed_ones_are_numbered_below_the_table
     found = [make_trial(number=number, marks=("host busy",) if number else ()) for number in range(3)]
     assert table(found)[-1] == "2 trials disturbed by something else on the machine: 1, 2"
     assert not any("disturbed" in line for line in table(found[:1]))
+    print_trials(trials)
+    lines = capsys.readouterr().out.splitlines()
+    assert len(lines) == len(trials) + 1
+    # Off a terminal nobody gets blanks up to the width of the widest cell.
+    assert not [line for line in lines if re.search(r"\s$", line)]
 
 
 def test_knobs_are_told_with_what_they_changed(show, make_result):
@@ -266,27 +271,14 @@ def test_what_an_allocator_loses_to_fragments_is_told(make_result, make_trial, k
         assert describe_fragments(dataclasses.replace(result, **other), [own]) == ""
 
 
-def test_lines_of_a_table_end_with_their_last_word(capsys, trials):
-    """Off a terminal nobody gets blanks up to the width of the widest cell."""
-    print_trials(trials)
-    lines = capsys.readouterr().out.splitlines()
-    assert len(lines) == len(trials) + 1
-    assert not [line for line in lines if re.search(r"\s$", line)]
+def test_predictions_are_summed_up_in_a_line_with_errors_of_the_expected(make_trial, expected):
+    """A peak of 100 bytes, and 1.25 times the reference's step."""
+    prediction = dataclasses.replace(expected, peak_bytes=100, peak_low=95, peak_high=105)
 
-
-@pytest.fixture
-def predicted(make_trial, expected):
-    """A trial that was expected to reach a peak of 100 bytes and to take 1.25 times the reference's step."""
-
-    def make(peak_bytes, seconds):
+    def predicted(peak_bytes, seconds):
         trial = make_trial(peak_bytes=peak_bytes, step_seconds=(seconds,), reference_seconds=1.0)
-        prediction = dataclasses.replace(expected, peak_bytes=100, peak_low=95, peak_high=105)
         return dataclasses.replace(trial, prediction=prediction)
 
-    return make
-
-
-def test_predictions_are_summed_up_in_a_line_with_errors_of_the_expected(predicted, make_trial):
     trial = predicted(110, 1.0)
     assert peak_error(trial) == pytest.approx(0.1)
     assert step_error(trial) == pytest.approx(-0.2)
@@ -304,17 +296,6 @@ WIDTHS = pytest.mark.parametrize("width", [40, 60, 70, 80, 84, 100, 104, 120])
 NAME = "blocks.*.attention/linear and blocks.*.mlp/layer_norm"
 
 
-@pytest.fixture
-def result(make_result, expected):
-    """An answer with all that makes a table wide: an interval, many samples/s, and a preset that was not measured."""
-    relative = {"relative_throughput": 0.69, "relative_low": 0.46, "relative_high": 1.07}
-    return make_result(
-        of_best={"description": NAME, "samples_per_second": 15924.4, **relative},
-        presets={"every_second_block": Figures(), "all_on": Figures()},
-        expected={"every_second_block": expected},
-    )
-
-
 def lines_before(lines, end):
     return lines[: next(place for place, line in enumerate(lines) if line.startswith(end))]
 
@@ -327,7 +308,13 @@ def assert_whole(lines, width, words):
 
 
 @WIDTHS
-def test_the_answer_a_curve_and_knobs_are_whole_at_any_width(show, result, width):
+def test_the_answer_a_curve_and_knobs_are_whole_at_any_width(show, make_result, expected, width):
+    """It has all that makes a table wide: an interval, many samples/s, and a preset that was not measured."""
+    best = {"samples_per_second": 15924.4, "relative_throughput": 0.69, "relative_low": 0.46, "relative_high": 1.07}
+    presets = {"every_second_block": Figures(), "all_on": Figures()}
+    result = make_result(
+        of_best={"description": NAME, **best}, presets=presets, expected={"every_second_block": expected}
+    )
     lines = lines_before(show(result, width=width), "verdict")
     assert_whole(lines, width, [NAME, "every second block", "all on", "baseline none", "confirmed"])
     for figure in ("700 MiB", "15924.4 samples/s", "0.69x (0.46-1.07)", "~512 MiB", "~0.80x", "expected, not measured"):

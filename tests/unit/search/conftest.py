@@ -14,6 +14,7 @@ from autorecompute.search import GreedySearcher, ModelSearcher, Proposal
 from autorecompute.search.candidates import Candidates, choices_of
 from autorecompute.units import MIB
 from fake_backend.memory import LinearMemory
+from unit import conftest as unit
 
 LAYERS = 6
 OPAQUE = ("light", "deep")
@@ -25,21 +26,13 @@ HEAD_BYTES = 40
 
 @dataclass(frozen=True)
 class Node:
-    """An activation in each layer.
-
-    Attributes:
-        choice: What recomputes it.
-        size: Bytes in one layer.
-        seconds: What recomputing it adds to a step, as a share of the step without recompute.
-        parents: The nodes it is computed from; -1 is the last node of the layer before.
-        is_used: Whether the backward pass reads it, rather than only the recompute of other nodes.
-    """
+    """An activation in each layer, and what recomputes it."""
 
     choice: Choice
-    size: int
-    seconds: float
-    parents: frozenset[int]
-    is_used: bool
+    size: int  # bytes in one layer
+    seconds: float  # what recomputing it adds to a step, as a share of the step without recompute
+    parents: frozenset[int]  # the nodes it is computed from; -1 is the last node of the layer before
+    is_used: bool  # whether the backward pass reads it, rather than only the recompute of other nodes
 
 
 class Bench:
@@ -171,11 +164,9 @@ class ProfiledBench(Bench):
     An opaque preset measures what no recompute does.
     """
 
-    def __init__(
-        self, make_node, make_graph, *, plans=7, seed=0, runs_out=False, crashing=None, noise=0.004, surprise=0.003
-    ):
+    def __init__(self, *, plans=7, seed=0, runs_out=False, crashing=None, noise=0.004, surprise=0.003):
         self.seed, self.runs_out, self.crashing, self.noise, self.surprise = seed, runs_out, crashing, noise, surprise
-        self.graph = _draw_layers(random.Random(seed), make_node, make_graph, plans)
+        self.graph = _draw_layers(random.Random(seed), plans)
         self.space = self.graph.space
         self._whole = sum(node.seconds for node in (*self.graph.forward, *self.graph.backward))
         self._seconds = {node.key: node.seconds for node in self.graph.forward}
@@ -207,7 +198,7 @@ class ProfiledBench(Bench):
         return ModelSearcher(self.space, **known, **fields)
 
 
-def _draw_layers(draw, make_node, make_graph, plans):
+def _draw_layers(draw, plans):
     """Layers of activations, each made from one of those before it in its layer; projections stand between layers."""
     kinds = [
         (f"Node{number}", draw.randrange(64, 640) * 1024, draw.uniform(0.3, 2), draw.randrange(number + 1))
@@ -218,16 +209,16 @@ def _draw_layers(draw, make_node, make_graph, plans):
         made = [f"input{layer}"]
         for name, size, seconds, source in kinds:
             made.append(f"{name}_{layer}")
-            forward.append(make_node(name, (made[source],), {made[-1]: size}, again=True, seconds=seconds))
-        forward.append(make_node("MatMul", (made[-1],), {f"input{layer + 1}": 128 * 1024}, seconds=8))
+            forward.append(unit.Node(name, (made[source],), {made[-1]: size}, again=True, seconds=seconds))
+        forward.append(unit.Node("MatMul", (made[-1],), {f"input{layer + 1}": 128 * 1024}, seconds=8))
         backward = [
-            *(make_node("Grad", (value, f"d{layer}"), {f"d{value}": 64 * 1024}, seconds=3) for value in made[:0:-1]),
-            make_node("MatMulGrad", (f"d{made[1]}",), {f"d{layer - 1}": 128 * 1024}, seconds=16),
+            *(unit.Node("Grad", (value, f"d{layer}"), {f"d{value}": 64 * 1024}, seconds=3) for value in made[:0:-1]),
+            unit.Node("MatMulGrad", (f"d{made[1]}",), {f"d{layer - 1}": 128 * 1024}, seconds=16),
             *backward,
         ]
     last = f"input{LAYERS}"
-    backward.insert(0, make_node("LossGrad", (f"d{last}",), {f"d{LAYERS - 1}": 256 * 1024}))
-    return make_graph(forward, [last], backward)
+    backward.insert(0, unit.Node("LossGrad", (f"d{last}",), {f"d{LAYERS - 1}": 256 * 1024}))
+    return unit.Graph(forward, [last], backward)
 
 
 def _draw_node(draw, index):
@@ -253,12 +244,12 @@ def _plan(choice, saving_bytes):
 
 
 @pytest.fixture(scope="session")
-def make_profiled(make_node, make_graph):
+def make_profiled():
     """Gives copies of benches whose brute force is done once."""
 
     @functools.cache
     def draw(**fields):
-        bench = ProfiledBench(make_node, make_graph, **fields)
+        bench = ProfiledBench(**fields)
         return bench, bench.landscape
 
     return lambda **fields: copy.copy(draw(**fields)[0])

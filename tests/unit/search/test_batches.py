@@ -16,24 +16,15 @@ LIMITS = LIMIT, RESTING
 
 @dataclasses.dataclass
 class Device:
-    """A device on which batches are measured as a chooser asks.
+    """A device on which batches are measured as a chooser asks."""
 
-    Attributes:
-        sample_bytes: What a sample takes without recompute.
-        least_bytes: What it takes at least with recompute.
-        start_bytes: What a whole process takes beyond that.
-        start_seconds, sample_seconds: Time of a step that does not grow with the batch, and that of each sample.
-        cost: What full recompute adds to a step, as a share; less recompute costs in proportion.
-        tells_peaks: Whether a batch that is too large has a peak, or dies.
-    """
-
-    sample_bytes: int = 100
-    least_bytes: int = 40
-    start_bytes: int = 0
-    start_seconds: float = 1.0
+    sample_bytes: int = 100  # what a sample takes without recompute
+    least_bytes: int = 40  # what it takes at least with recompute
+    start_bytes: int = 0  # what a whole process takes beyond that
+    start_seconds: float = 1.0  # of a step, whatever its batch
     sample_seconds: float = 0.01
-    cost: float = 0.2
-    tells_peaks: bool = True
+    cost: float = 0.2  # what full recompute adds to a step, as a share; less recompute costs in proportion
+    tells_peaks: bool = True  # whether a batch that is too large has a peak, or dies
     curve: list[CurvePoint] = dataclasses.field(default_factory=list)
     tuned: list[int] = dataclasses.field(default_factory=list)
 

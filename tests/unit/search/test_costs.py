@@ -15,10 +15,6 @@ def by_itself(config):
     return frozenset([config.hash])
 
 
-def by_choice(config):
-    return frozenset(str(choice) for choice in config.choices)
-
-
 def trial(config, compile_seconds, outcome=Outcome.OK):
     taken = {"warmup_seconds": compile_seconds + 2, "compile_seconds": compile_seconds}
     measured = Measurement(outcome=outcome, peak_bytes=1, samples=1, step_seconds=(1.0,), **taken)
@@ -31,7 +27,7 @@ def test_costs_are_those_that_were_measured_and_what_configs_share_is_made_once(
     assert (cost_of(TWO), cost_of(ONE)) == (3, 1)
     assert relative_costs([trial(NONE, 80)], by_itself)(TWO) == 21
     known = [trial(NONE, 0), trial(Config.parse(["a:b"]), 20), trial(Config.parse(["c:d"]), 8)]
-    cost_of = relative_costs(known, by_choice)
+    cost_of = relative_costs(known, lambda config: frozenset(map(str, config.choices)))
     assert cost_of(Config.parse(["a:b", "c:d"])) == 1
     assert cost_of(Config.parse(["a:b", "e:f"])) == 3
     assert cost_of(Config.parse(["e:f", "g:h"])) == 5
@@ -68,13 +64,10 @@ def takes_the_ready_one(bench, trials):
     return bench.searcher(needs=needs).propose(trials).config == second
 
 
-def test_what_is_compiled_already_is_tried_before_what_is_not(make_profiled):
+def test_what_is_compiled_already_is_tried_before_what_is_not_by_either_search(make_profiled, make_bench):
     bench = make_profiled(seed=1).limit_to(0.4)
     trials = [compiled(one) for one in bench.tried(*dict.fromkeys(bench.space.presets.values()))]
     assert takes_the_ready_one(bench, trials)
-
-
-def test_the_greedy_search_takes_the_ready_one_of_its_steps(make_bench):
     bench, trials = make_bench(plans=7).limit_to(0.4), []
     while not (proposal := bench.searcher(needs=by_itself).propose(trials)).reason.startswith("trial "):
         trials.append(compiled(bench.try_out(proposal, len(trials))))

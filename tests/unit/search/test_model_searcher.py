@@ -32,8 +32,10 @@ def make_limited(make_profiled):
 
 
 @pytest.fixture
-def _memory_is_known(monkeypatch):
+def make_known(make_limited, monkeypatch):
+    """Makes benches whose memory is known."""
     monkeypatch.setattr(OrtMemoryModel, "likely_error", 0.001)
+    return make_limited
 
 
 def configs_of(trials):
@@ -71,17 +73,15 @@ def test_presets_come_first_and_nothing_is_predicted_of_opaque_ones(make_limited
     assert len(trials) > 4
 
 
-@pytest.mark.usefixtures("_memory_is_known")
-def test_where_memory_is_known_no_preset_is_measured_for_its_name(make_limited):
-    trials = make_limited().run()
+def test_where_memory_is_known_no_preset_is_measured_for_its_name(make_known):
+    trials = make_known().run()
     assert trials[0].reason == "baseline"
     assert "preset" not in {trial.reason for trial in trials}
     assert trials[1].fits
 
 
-@pytest.mark.usefixtures("_memory_is_known")
-def test_the_more_trials_have_gained_nothing_the_less_is_expected_of_the_next(make_limited):
-    bench = make_limited(noise=0.0)
+def test_the_more_trials_have_gained_nothing_the_less_is_expected_of_the_next(make_known):
+    bench = make_known(noise=0.0)
     trials = bench.run()
     *_, last = (searched for searched in range(2, len(trials)) if any(trial.fits for trial in trials[:searched]))
     first = next(searched for searched in range(2, last) if any(trial.fits for trial in trials[:searched]))
@@ -90,10 +90,9 @@ def test_the_more_trials_have_gained_nothing_the_less_is_expected_of_the_next(ma
 
 
 @pytest.mark.parametrize(("first", "then"), [(0.8, 0.3), (0.3, 0.8)], ids=["lower", "higher"])
-@pytest.mark.usefixtures("_memory_is_known")
-def test_another_limit_is_searched_anew(make_limited, first, then):
+def test_another_limit_is_searched_anew(make_known, first, then):
     for seed in SEEDS:
-        bench = make_limited(first, seed=seed)
+        bench = make_known(first, seed=seed)
         trials = bench.run()
         bench.limit_to(then)
         known = [trial.under(bench.limit_bytes) for trial in trials]
@@ -120,11 +119,10 @@ def test_a_trial_gains_where_it_is_better_by_more_than_a_percent(steps, count):
     [(0.9, 0.001, True), (1.5, 0.001, False), (0.9, 0.9, False), (0.9, 0.0, True)],
     ids=["it may be the fastest", "it does not fit", "mixes recompute less", "nothing is known of it"],
 )
-@pytest.mark.usefixtures("_memory_is_known")
 def test_an_opaque_preset_of_which_something_is_forecast_is_measured_where_it_may_be_the_fastest(
-    make_limited, monkeypatch, peak_over_limit, share, is_measured
+    make_known, monkeypatch, peak_over_limit, share, is_measured
 ):
-    bench = make_limited()
+    bench = make_known()
     preset = Config.parse(["by itself:every_2nd"])
     bench.space = dataclasses.replace(bench.space, own_presets={"every_2nd": preset})
     peak_bytes = round(peak_over_limit * bench.limit_bytes)
@@ -184,12 +182,6 @@ def test_a_search_ends_when_nothing_is_left_to_gain_and_tries_nothing_twice(benc
         assert len(set(configs)) == len(configs)
 
 
-def test_a_search_ends_with_the_presets_where_nothing_can_fit(make_profiled):
-    bench = make_profiled(runs_out=True)
-    bench.limit_bytes = 0
-    assert set(configs_of(bench.run(budget=1000))) == set(bench.space.presets.values())
-
-
 def test_a_machine_that_slows_down_changes_nothing_and_a_prior_tells_which_plans_are_slow(make_limited):
     bench = make_limited()
     slowing = bench.run(reference_seconds=lambda number: 2.0 if number < 4 else 8.0)
@@ -238,6 +230,9 @@ def test_a_plan_that_crashes_in_company_is_found_and_avoided(make_limited, seed)
 
 
 def test_under_a_limit_that_nothing_can_hold_the_least_peak_is_found_and_that_is_all(make_limited):
+    bench = make_limited(runs_out=True)
+    bench.limit_bytes = 0
+    assert set(configs_of(bench.run(budget=1000))) == set(bench.space.presets.values())
     bench = make_limited(-0.5)
     trials = bench.run()
     assert not any(trial.fits for trial in trials)

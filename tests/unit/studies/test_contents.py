@@ -32,18 +32,11 @@ def docs(tmp_path):
     return folder
 
 
-@pytest.fixture(scope="module")
-def finished(make_detection, make_trial, make_result, tmp_path_factory):
-    place = tmp_path_factory.mktemp("studies")
-    folder = keep_study(place, make_detection(), trials=[make_trial()], result=make_result())
+@pytest.fixture
+def bert(_here, make_detection, make_trial, make_result):
+    folder = keep_study(Path("studies"), make_detection(), trials=[make_trial()], result=make_result())
     (folder.workers / "01.log").write_text("output")
     return folder
-
-
-@pytest.fixture
-def bert(finished, _here):
-    shutil.copytree(finished.path, "studies/bert")
-    return StudyFolder("bert")
 
 
 def studies(*arguments):

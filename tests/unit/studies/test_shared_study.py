@@ -126,6 +126,7 @@ def test_another_problem_is_refused(join):
     for changes, words in (
         ({"batch": 7}, "batch 7, not "),
         ({"limit_bytes": 5}, r"limit 0 KiB \(5 bytes\), not "),
+        ({"device": "cpu Another Processor"}, "device cpu Another Processor, not cpu Some Processor"),
         ({"sizes": long, "command": ("python", "train.py", "--long")}, "sequence 512, not 128"),
     ):
         with pytest.raises(UsageError, match=rf"{words}.*--study NAME"):

@@ -80,12 +80,8 @@ def test_wall_time_adds_up_over_sessions(tmp_path, monkeypatch):
     assert TrialStore(tmp_path / "study.db", NAME, SPACE, LIMIT).seconds == 12.0
 
 
-@pytest.fixture(scope="module")
-def shown(finished):
-    return optuna.load_study(study_name=NAME, storage=f"sqlite:///{finished}")
-
-
-def test_optuna_and_its_viewers_see_each_plan_as_a_parameter_and_what_does_not_fit_as_infeasible(shown):
+def test_optuna_and_its_viewers_see_each_plan_as_a_parameter_and_what_does_not_fit_as_infeasible(finished):
+    shown = optuna.load_study(study_name=NAME, storage=f"sqlite:///{finished}")
     is_feasible = [all(value <= 0 for value in trial.constraints.values()) for trial in shown.trials]
     states = [trial.state for trial in shown.trials]
     assert is_feasible[:4] == [False, True, False, True]
@@ -100,43 +96,34 @@ def test_optuna_and_its_viewers_see_each_plan_as_a_parameter_and_what_does_not_f
         assert on == {plan.id for plan in SPACE.plans_of(ours.config)}
 
 
-DAMAGES = {
-    "zeros": lambda content: bytes(len(content)),
-    "the header alone": lambda content: content[:100],
-    "pages overwritten": lambda content: content[:4096] + b"\xa5" * (len(content) - 4096),
-}
-
-
-@pytest.mark.parametrize("damage", DAMAGES)
-def test_a_damaged_database_is_refused_and_left_alone(database, open_it, damage):
-    database.write_bytes(DAMAGES[damage](database.read_bytes()))
-    damaged = database.read_bytes()
-    with pytest.raises(SetupError, match=r"study\.db cannot be used as a study.*left as it is"):
-        open_it(database)
-    assert database.read_bytes() == damaged
-    assert list(database.parent.iterdir()) == [database]
-
-
 def execute(database, statement):
     with sqlite3.connect(database) as connection:
         connection.execute(statement)
     connection.close()
 
 
-@pytest.mark.parametrize(
-    "statement",
-    [
-        """UPDATE trial_user_attributes SET value_json = '{"a": 1}' WHERE key = 'trial'""",
-        "DELETE FROM trial_user_attributes WHERE key = 'trial'",
-        "UPDATE alembic_version SET version_num = 'v9.9.9.a'",
-        "INSERT INTO alembic_version VALUES ('v0.9.0.a')",
-    ],
-    ids=["another class", "a trial of someone else", "newer Optuna", "two versions"],
-)
-def test_a_database_of_something_else_is_refused(database, open_it, statement):
-    execute(database, statement)
-    with pytest.raises(SetupError, match=r"study\.db cannot be used as a study"):
+DAMAGES = {
+    "zeros": lambda content: bytes(len(content)),
+    "the header alone": lambda content: content[:100],
+    "pages overwritten": lambda content: content[:4096] + b"\xa5" * (len(content) - 4096),
+    "another class": """UPDATE trial_user_attributes SET value_json = '{"a": 1}' WHERE key = 'trial'""",
+    "a trial of someone else": "DELETE FROM trial_user_attributes WHERE key = 'trial'",
+    "newer Optuna": "UPDATE alembic_version SET version_num = 'v9.9.9.a'",
+    "two versions": "INSERT INTO alembic_version VALUES ('v0.9.0.a')",
+}
+
+
+@pytest.mark.parametrize("damage", DAMAGES.values(), ids=DAMAGES)
+def test_a_damaged_database_or_one_of_something_else_is_refused_and_left_alone(database, open_it, damage):
+    if isinstance(damage, str):
+        execute(database, damage)
+    else:
+        database.write_bytes(damage(database.read_bytes()))
+    damaged = database.read_bytes()
+    with pytest.raises(SetupError, match=r"study\.db cannot be used as a study.*left as it is"):
         open_it(database)
+    assert database.read_bytes() == damaged
+    assert list(database.parent.iterdir()) == [database]
 
 
 @pytest.mark.parametrize("statement", ["DELETE FROM alembic_version", "DROP TABLE trials", "DELETE FROM version_info"])

@@ -3,12 +3,8 @@ import json
 
 import pytest
 
-from autorecompute import codec
 from autorecompute.backends.ortmodule.controller import NAME as ORTMODULE
-from autorecompute.plans import Config
 from autorecompute.studies import Problem, Sizes, StudyFolder, transfer
-from autorecompute.studies.analysis import ANALYSIS_FILE as ANALYSIS
-from autorecompute.studies.analysis import share_analysis
 from autorecompute.studies.archive import dump, read_archive
 from autorecompute.studies.importing import require_trusted
 from autorecompute.studies.problem import Head
@@ -144,37 +140,3 @@ def test_what_is_shipped_can_be_read():
         # Reading it has changed nothing: it is written with the verdict that its comparison bears.
         *_, told, _ = map(json.loads, gzip.decompress(file.read_bytes()).splitlines())
         assert told["result"]["verdict"] == records.result.verdict
-
-
-PRIME = 7
-
-
-@pytest.fixture
-def profiled(tmp_path, make_step):
-    """Builds the folder of a study whose steps were profiled at a batch, or not yet."""
-
-    def build(name, batch=None):
-        folder = StudyFolder(name, tmp_path)
-        folder.prepare()
-        if batch is None:
-            return folder
-        profile = make_step("fl", ("x", 0, 1, "batch"), batch=batch)
-        entry = {"config": codec.to_plain(Config()), "profile": codec.to_plain(profile)}
-        folder.write(ANALYSIS, {"peak_bytes": 700, "held_bytes": 500, "profiles": [entry]})
-        return folder
-
-    return build
-
-
-def test_steps_of_the_prime_batch_alone_are_handed_on_to_who_has_none(profiled):
-    """At a batch of one every size seems constant, at one of two half of them seem to grow."""
-    known, new, other = profiled("b8", PRIME), profiled("new"), profiled("b4", 4)
-    before = (other.path / ANALYSIS).read_text()
-    for folder in (new, other):
-        share_analysis(known, folder, PRIME)
-    assert (new.path / ANALYSIS).read_text() == (known.path / ANALYSIS).read_text()
-    assert (other.path / ANALYSIS).read_text() == before
-    empty = profiled("empty")
-    for batch in (1, 2):
-        share_analysis(profiled(f"small{batch}", batch), empty, PRIME)
-    assert not (empty.path / ANALYSIS).exists()

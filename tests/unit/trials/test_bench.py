@@ -139,15 +139,6 @@ def test_a_start_that_fails_ends_the_tuning_by_its_cause(make_bench, is_gone, ac
     assert is_gone()
 
 
-def test_a_trial_does_not_inherit_what_decides_about_recompute(make_bench, monkeypatch):
-    for name in registry.variables():
-        monkeypatch.setenv(name, "left over")
-    monkeypatch.setenv("MINE", "2")
-    environment = seen(make_bench("detect forever").measure(CONFIG, EFFORT))["environment"]
-    assert not {*registry.variables()} & environment.keys()
-    assert {"MINE": "2", **TRIAL_VARIABLES}.items() <= environment.items()
-
-
 TORCHS, GLIBCS = {"PYTORCH_ALLOC_CONF": "max_split_size_mb:64"}, {"MALLOC_MMAP_THRESHOLD_": "65536"}
 
 
@@ -195,22 +186,21 @@ def test_the_loader_is_told_the_batch_only_where_the_script_is_not(make_bench, b
     assert measured.can_change_batch is can_change
 
 
-def test_a_window_at_another_batch_is_followed_by_one_at_the_target(make_bench):
+def test_a_window_at_another_batch_is_followed_by_one_at_the_target_at_which_a_new_worker_is_started(make_bench):
     measured = make_bench("detect forever", batch=32)
     efforts = (EFFORT, replace(EFFORT, batch=7), EFFORT)
     assert [seen(measured.measure(CONFIG, effort))["batch"] for effort in efforts] == [32, 7, 32]
     assert measured.starts == 1
-
-
-def test_a_worker_started_anew_is_told_the_batch_of_its_order(make_bench):
-    """It is started at the target all the same."""
     measured = make_bench("detect measure order ended:9:0 then detect forever", batch=32)
     measured.measure(CONFIG, EFFORT)
     again = seen(measured.measure(CONFIG, replace(EFFORT, batch=7)))
     assert (again["start"], again["settings"]["target_batch"], again["batch"]) == (2, 32, 7)
 
 
-def test_a_watched_run_is_the_users_own(make_bench, monkeypatch, is_gone):
+def test_a_watched_run_is_the_users_own_and_neither_inherits_what_decides_about_recompute(
+    make_bench, monkeypatch, is_gone
+):
+    monkeypatch.setenv("MINE", "2")
     for name in registry.variables():
         monkeypatch.setenv(name, "left over")
     for name in TRIAL_VARIABLES:
@@ -218,6 +208,8 @@ def test_a_watched_run_is_the_users_own(make_bench, monkeypatch, is_gone):
     measured = make_bench("detect forever then report", batch=32, limit_bytes=8 * GIB)
     tried, watched = seen(measured.measure(CONFIG, EFFORT)), seen(measured.watch({"CHOSEN": "1"}, EFFORT, 16))
     assert (tried["settings"]["limit_bytes"], watched["settings"]["limit_bytes"]) == (None, 8 * GIB)
+    assert not {*registry.variables()} & tried["environment"].keys()
+    assert {"MINE": "2", **TRIAL_VARIABLES}.items() <= tried["environment"].items()
     assert is_gone("pid1")
     assert watched["start"] == 2
     assert watched["environment"]["CHOSEN"] == "1"
@@ -262,12 +254,7 @@ def test_gradients_are_checked_on_a_worker(make_bench, actions, start):
     assert measured.measure(CONFIG, EFFORT).outcome is Outcome.OK
 
 
-def test_gradients_are_checked_where_the_batch_needs_recompute(make_bench):
-    measured = make_bench("detect needs_recompute")
-    assert isinstance(measured.check(CONFIG), GradientCheck)
-
-
-def test_a_check_that_breaks_its_worker_says_how_and_a_look_tells_nothing(make_bench):
+def test_a_check_says_how_it_breaks_its_worker_and_needs_no_run_without_recompute(make_bench):
     measured = make_bench(
         "detect measure order signal:SIGSEGV then detect measure order signal:SIGSEGV then detect forever"
     )
@@ -276,6 +263,8 @@ def test_a_check_that_breaks_its_worker_says_how_and_a_look_tells_nothing(make_b
     measured.measure(CONFIG, EFFORT)
     assert measured.whole_step(CONFIG) is None
     assert measured.measure(CONFIG, EFFORT).outcome is Outcome.OK
+    measured = make_bench("detect needs_recompute")
+    assert isinstance(measured.check(CONFIG), GradientCheck)
 
 
 def test_output_is_given_out_once(make_bench):

@@ -58,11 +58,13 @@ def line(make_detection, tmp_path):
     line.close()
 
 
-def test_a_config_is_compared_once_before_it_is_measured(line):
+def test_a_config_is_compared_once_before_it_is_measured_and_stays_on_for_a_reason_that_is_said(line):
     line.say(AGREES, MEASURED, MEASURED, MEASURED)
     for config in (CONFIG, CONFIG, Config()):
         assert line.bench.measure(config, EFFORT).outcome is Outcome.OK
     assert [type(message) for message in line.heard] == [Check, Order, Order, Order]
+    line.bench.keep_config(CONFIG, "the best")
+    assert line.heard == [KeepConfig(config=CONFIG, message="the best")]
 
 
 @pytest.mark.parametrize(
@@ -152,11 +154,6 @@ def test_a_training_that_ends_ends_the_search(line, last):
         line.say(last)
     with pytest.raises(TrainingEndedError):
         line.bench.measure(CONFIG, EFFORT)
-
-
-def test_what_stays_on_is_said_with_the_reason(line):
-    line.bench.keep_config(CONFIG, "the best")
-    assert line.heard == [KeepConfig(config=CONFIG, message="the best")]
 
 
 def test_memory_that_ran_out_beside_a_training_leaves_it_to_be_measured(line):

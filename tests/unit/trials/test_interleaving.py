@@ -31,7 +31,6 @@ CONFIGS = [Config(), *(Config.of([plan]) for plan in build_space().plans[:2])]
 
 
 def test_configs_are_measured_back_and_forth_so_that_a_machine_that_slows_down_meets_all_alike():
-    """So a steady drift cancels."""
     machine = Machine(build_measurement)
     found = measure_in_turns(machine, CONFIGS, 2)
     assert machine.order == [*CONFIGS, *reversed(CONFIGS)]

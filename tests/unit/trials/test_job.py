@@ -3,8 +3,9 @@ from pathlib import Path
 import pytest
 
 from autorecompute.errors import UsageError
-from autorecompute.training_job import Device
+from autorecompute.training_job import ACCUMULATION_VARIABLE, Device
 from autorecompute.trials import Job
+from autorecompute.trials.accumulation import accumulating
 from autorecompute.trials.job import begins_too_large, known_loader
 from autorecompute.trials.process import FORGOTTEN, SWITCHES, quieten
 from autorecompute.units import GIB
@@ -23,6 +24,8 @@ def test_a_module_is_started_as_python_starts_it_and_a_script_by_the_interpreter
     assert job.worker_command(None)[1:] == ["-m", "autorecompute.worker", "-m", "package.train", "--epochs", "1"]
     (tmp_path / "train").write_text("#!/usr/bin/env python3\n")
     assert Job(script=tmp_path / "train").plain_command(None) == ["python", str(tmp_path / "train")]
+    # Nobody starts an interpreter for what is typed into a notebook.
+    assert Job(script=Path("Encoder"), is_typed=True).script_at == 0
 
 
 @pytest.mark.parametrize("name", ["train.py", "a-b", "", "package..train"])
@@ -81,11 +84,6 @@ def test_a_launcher_stands_in_front_if_a_shell_can_read_it(script):
         Job(script=script, launcher="torchrun 'open").worker_command(None)
 
 
-def test_what_is_typed_into_a_notebook_has_no_script_in_its_command():
-    """So that nobody starts an interpreter for it."""
-    assert Job(script=Path("Encoder"), is_typed=True).script_at == 0
-
-
 PLAIN = {"versions": {"torch": "2.13.0", "backend": "torch"}, "plan_versions": ("torch",)}
 CARD = Device(kind="cuda", name="Some Card", total_bytes=80 * GIB)
 
@@ -109,7 +107,6 @@ def test_a_worker_that_exports_begins_with_the_scripts_own_batch(make_detection)
     ids=["more", "less", "a loader that is not known", "a processor"],
 )
 def test_a_card_may_not_hold_the_scripts_own_batch(make_detection, own, fields, is_too_large):
-    """The target is smaller there."""
     found = {**PLAIN, "loader": "a1", "device": CARD, "dims": {"batch": own}, "batch": 4, **fields}
     assert begins_too_large(make_detection(**found)) is is_too_large
 
@@ -118,7 +115,7 @@ REFERENCE = Path(__file__).parents[3] / "docs" / "environment.md"
 FOLDER = Path("/tmp/worker")
 
 
-def test_what_the_user_has_switched_on_is_switched_off():
+def test_what_the_user_has_switched_on_is_switched_off_by_documented_variables():
     """MLflow has no switch: it writes to what goes away with the worker."""
     own = {"MLFLOW_TRACKING_URI": "http://there", "MLFLOW_RUN_ID": "7", "MLFLOW_EXPERIMENT_ID": "3"}
     quiet = quieten({"WANDB_MODE": "online", "MINE": "1", **own}, FOLDER)
@@ -126,10 +123,66 @@ def test_what_the_user_has_switched_on_is_switched_off():
     assert SWITCHES.items() <= quiet.items()
     assert quiet["MLFLOW_TRACKING_URI"] == "file:///tmp/worker/mlruns"
     assert not set(FORGOTTEN) & set(quiet)
-
-
-def test_every_variable_is_documented():
     reference = REFERENCE.read_text()
     for name in (*SWITCHES, *FORGOTTEN, "MLFLOW_TRACKING_URI"):
         assert f"`{name}`" in reference
     assert all(value in reference for value in SWITCHES.values())
+
+
+@pytest.fixture
+def make_job(tmp_path):
+    def make(text="", *arguments, flag=None, **options):
+        script = tmp_path / "train.py"
+        script.write_text(text)
+        return accumulating(Job(script=script, arguments=arguments, **options), 64, flag)
+
+    return make
+
+
+WAYS = {
+    "a place in the arguments": ("", ("--steps={accumulation}",), None, ["--steps=8"]),
+    "a flag": ("", (), "--accum", ["--accum", "8"]),
+    "the script's own flag": ("p.add_argument('--grad-accum-steps', type=int)", (), None, ["--grad-accum-steps", "8"]),
+    "a flag with a default": ("click.option('--accum', default=1)", (), None, ["--accum", "8"]),
+    "the Trainer's": ("HfArgumentParser(TrainingArguments)", (), None, ["--gradient_accumulation_steps", "8"]),
+    "Lightning's": ("LightningCLI(Model)", (), None, ["--trainer.accumulate_grad_batches", "8"]),
+    "a value that is given": ("add_argument('--accum')", ("--accum", "2", "--epochs", "1"), None, ["--accum", "8"]),
+    "a value that is given twice": (
+        "add_argument('--accum')",
+        ("--accum", "4", "--accum=2"),
+        None,
+        ["--accum", "8", "--accum=8"],
+    ),
+    "with an equals sign": ("add_argument('--accum')", ("--accum=2",), None, ["--accum=8"]),
+    "the variable": (f"os.environ['{ACCUMULATION_VARIABLE}']", (), None, []),
+}
+
+
+@pytest.mark.parametrize(("text", "arguments", "flag", "expected"), WAYS.values(), ids=WAYS)
+def test_the_passes_of_a_step_reach_the_script(make_job, text, arguments, flag, expected):
+    job = make_job(text, *arguments, flag=flag)
+    assert job.script_arguments(8)[: len(expected)] == expected
+    assert (job.passes(8), job.step_samples(8), job.step_samples(7)) == (8, 64, None)
+
+
+@pytest.mark.parametrize(
+    ("text", "arguments"),
+    [
+        ("", ()),
+        ("add_argument('--accum-steps', type=int); add_argument('--log-accumulated', default=10)", ()),
+        ("add_argument('--no-accum-dtype', action='store_true')", ()),
+        ("add_argument('--no-accum-dtype', action='store_true')", ("--no-accum-dtype", "64")),
+        ("add_argument('--accum-dtype')", ()),
+        ("add_argument('--accum', nargs='?')", ("--accum", "--epochs", "2")),
+        ("no Python", ()),
+    ],
+)
+def test_a_script_that_cannot_be_told_is_refused(make_job, text, arguments):
+    with pytest.raises(UsageError, match="--accumulation-flag"):
+        make_job(text, *arguments)
+
+
+def test_the_command_for_any_batch_keeps_both_places(make_job):
+    job = make_job("", "--accum", "{accumulation}", batch_flag="--bs")
+    assert job.plain_command(16)[2:] == ["--accum", "4", "--bs", "16"]
+    assert job.command_of_any_batch()[2:] == ["--accum", "{accumulation}", "--bs", "{batch}"]

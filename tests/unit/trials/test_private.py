@@ -75,18 +75,10 @@ def test_where_there_is_no_temporary_folder_that_is_said(monkeypatch):
         private_folder()
 
 
-@pytest.fixture
-def study(tmp_path):
-    path = tmp_path / "studies" / "bert"
-    path.mkdir(parents=True)
-    return path
-
-
-def test_compilers_are_told_a_folder_of_the_users_alone_which_goes_with_its_study(study):
-    """A folder that the user has chosen stays, and a training is told only where something was compiled.
-
-    A model that is not compiled may have parts of its own that are, with caches of their own.
-    """
+def test_compilers_are_told_a_folder_of_the_users_alone_which_goes_with_its_study(tmp_path):
+    """A model that is not compiled may have parts of its own that are, with caches of their own."""
+    study = tmp_path / "studies" / "bert"
+    study.mkdir(parents=True)
     folder = compiled_code_of(study)
     assert folder == compiled_code_of(study)
     assert folder != compiled_code_of(study.parent / "gpt2")

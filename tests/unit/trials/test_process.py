@@ -74,42 +74,24 @@ def test_last_words_count_more_than_the_death(start):
     assert worker.receive(LONG).outcome is Outcome.LOST
 
 
-@pytest.fixture
-def counts(tmp_path, monkeypatch):
-    """A folder in the place of ``/proc``: in it the kernel's counts, of the machine and of a control group."""
-    monkeypatch.setattr(process, "PROC", tmp_path)
-    (tmp_path / "self").mkdir()
-    (tmp_path / "self" / "mountinfo").write_text(f"2 1 0:1 / {tmp_path} rw - cgroup2 cgroup rw\n")
-    for counter in ("vmstat", "memory.events"):
-        (tmp_path / counter).write_text("oom_kill 3\n")
-    return tmp_path
-
-
 @pytest.mark.parametrize(
     ("end", "counter", "outcome"),
     [
-        ("signal:SIGKILL", "memory.events", Outcome.OOM),
-        ("exit:1", "memory.events", Outcome.OOM),
-        ("signal:SIGKILL", "vmstat", Outcome.LOST),
-        ("exit:1", "vmstat", Outcome.SCRIPT_ERROR),
+        ("signal:SIGKILL", "fs/memory.events", Outcome.OOM),
+        ("exit:1", "fs/memory.events", Outcome.OOM),
+        ("signal:SIGKILL", "proc/vmstat", Outcome.LOST),
+        ("exit:1", "proc/vmstat", Outcome.SCRIPT_ERROR),
     ],
 )
-def test_a_death_is_out_of_memory_where_its_own_group_counts_a_kill(start, counts, end, counter, outcome):
+def test_a_death_is_out_of_memory_where_its_own_group_counts_a_kill(start, machine, end, counter, outcome):
+    machine.mount("/ fs cgroup2 rw")
+    machine.kill("fs/memory.events", 3)
     worker = start(f"detect order {end}")
-    (counts / str(worker._process.pid)).mkdir()
-    (counts / str(worker._process.pid) / "cgroup").write_text("0::/\n")
+    machine.put("0::/", pid=worker._process.pid)
     worker.receive(LONG)
-    (counts / counter).write_text("oom_kill 4\n")
+    machine.kill(counter, 4)
     worker.send(ORDER)
     assert worker.receive(LONG).outcome is outcome
-
-
-def test_orders_to_the_dead_are_noticed_at_the_answer(start, is_gone):
-    worker = start("detect exit:3")
-    worker.receive(LONG)
-    assert is_gone()
-    worker.send(ORDER)
-    assert worker.receive(LONG).outcome is Outcome.SCRIPT_ERROR
 
 
 def test_silence_is_a_timeout_and_its_end_takes_all_with_it(start, is_gone, monkeypatch):
@@ -122,12 +104,15 @@ def test_silence_is_a_timeout_and_its_end_takes_all_with_it(start, is_gone, monk
     assert is_gone("child")
 
 
-def test_a_worker_that_hangs_up_is_told(start, monkeypatch):
+def test_a_worker_that_hangs_up_is_told_and_one_that_stops_within_a_message_given_up(start, monkeypatch):
     monkeypatch.setattr(process, "GRACE_SECONDS", 0.2)
     worker = start("detect hang_up")
     worker.receive(LONG)
     answer = worker.receive(LONG)
     assert (answer.outcome, "exited unexpectedly" in answer.message) == (Outcome.CRASH, True)
+    monkeypatch.setattr(process, "TRANSFER_SECONDS", 1)
+    worker = start(command=[sys.executable, "-c", HALF])
+    assert worker.receive(LONG).outcome is Outcome.HANG
 
 
 @pytest.mark.parametrize("works", ["print:loading", "computes"])
@@ -147,14 +132,13 @@ def test_no_answer_is_awaited_beyond_the_deadline_of_the_command(begin, actions)
         worker.receive(LONG)
 
 
-def test_a_worker_that_stops_within_a_message_is_given_up(start, monkeypatch):
-    monkeypatch.setattr(process, "TRANSFER_SECONDS", 1)
-    worker = start(command=[sys.executable, "-c", HALF])
-    assert worker.receive(LONG).outcome is Outcome.HANG
-
-
 @pytest.mark.parametrize(
-    "frame", ["hello", "{}", '{"kind":"Hello","value":1}', '{"kind":"Detection","value":{}}', '{"kind":"Config"}']
+    "frame",
+    [
+        *("hello", "{", "[]", "[" * 100_000, "{}", '{"kind": "Beat"}', '{"kind": ["Beat"], "value": {}}'),
+        *('{"kind":"Hello","value":1}', '{"kind":"Detection","value":{}}', '{"kind":"Config"}'),
+    ],
+    ids=lambda frame: frame[:20],
 )
 def test_a_worker_of_another_version_does_not_break_the_tuner(start, frame):
     command = [sys.executable, "-c", SAYS, frame]
@@ -184,22 +168,16 @@ def test_the_study_and_the_temporary_folder_may_lie_deep(start, sockets, tmp_pat
     assert (deep / "01.log").read_text() == "hello\n"
 
 
-@pytest.fixture
-def keyboard():
-    """A standard input on which nobody ever types."""
-    reading, writing = os.pipe()
-    kept = os.dup(0)
+def test_a_script_cannot_wait_for_the_keyboard(start, tmp_path):
+    """On a standard input on which nobody ever types."""
+    (reading, writing), kept = os.pipe(), os.dup(0)
     os.dup2(reading, 0)
-    yield
+    worker = start(command=[sys.executable, "-c", "input('sure? ')"])
     os.dup2(kept, 0)
+    outcome = worker.receive(LONG).outcome
     for end in (reading, writing, kept):
         os.close(end)
-
-
-@pytest.mark.usefixtures("keyboard")
-def test_a_script_cannot_wait_for_the_keyboard(start, tmp_path):
-    worker = start(command=[sys.executable, "-c", "input('sure? ')"])
-    assert worker.receive(LONG).outcome is Outcome.SCRIPT_ERROR
+    assert outcome is Outcome.SCRIPT_ERROR
     assert "EOFError" in (tmp_path / "worker.log").read_text()
 
 
@@ -268,7 +246,6 @@ class Machine:
     def __init__(self, folder):
         self.folder, self.proc = folder, folder / "proc"
         (self.proc / "self").mkdir(parents=True)
-        (self.proc / str(PID)).mkdir()
         self.kill("proc/vmstat", 0)
 
     def mount(self, *lines):
@@ -279,8 +256,9 @@ class Machine:
             "".join(f"{line}\n" for line in ("1 0 8:1 / / rw - ext4 /dev/vda rw", *lines))
         )
 
-    def put(self, *groups):
-        (self.proc / str(PID) / "cgroup").write_text("".join(f"{group}\n" for group in groups))
+    def put(self, *groups, pid=PID):
+        (self.proc / str(pid)).mkdir(exist_ok=True)
+        (self.proc / str(pid) / "cgroup").write_text("".join(f"{group}\n" for group in groups))
 
     @staticmethod
     def follow():
@@ -325,7 +303,6 @@ def test_the_groups_own_count_decides(machine, mounts, groups, counter):
 
 
 def test_a_group_that_a_launcher_made_is_the_workers(machine):
-    """The group that counts is the one the worker is in when it calls."""
     machine.mount("/ fs cgroup2 rw")
     machine.put("0::/shell")
     machine.kill("fs/shell/memory.events", 0)
@@ -353,16 +330,12 @@ def test_a_group_that_went_away_is_counted_with_the_one_above(machine):
 
 
 @pytest.mark.parametrize("groups", [[], ["0::/"], ["4:memory:/elsewhere"]], ids=["none", "root", "not to be seen"])
-def test_without_a_group_the_machine_is_asked(machine, groups):
+def test_without_a_group_the_machine_is_asked_which_may_count_nothing(machine, groups):
     machine.mount("/ fs cgroup2 rw", "/box memory cgroup rw,memory")
     machine.put(*groups)
     kills = machine.follow()
     assert not kills.has_risen()
     machine.kill("proc/vmstat", 1)
     assert kills.has_risen()
-
-
-def test_a_host_that_counts_nothing_says_no(machine):
     (machine.proc / "vmstat").unlink()
-    kills = machine.follow()
-    assert not kills.has_risen()
+    assert not machine.follow().has_risen()

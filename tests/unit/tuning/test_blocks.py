@@ -128,16 +128,12 @@ def test_a_knob_is_tried_on_a_preset_as_a_whole(tune, is_found):
     assert ("not found then" in by_name(result)["fused_kernels"].message) is not is_found
 
 
-@pytest.mark.parametrize("arguments", [["show", "bert"], ["report", "bert"]])
-def test_people_read_the_count(call, counted, arguments):
-    code, out = call(*arguments)
-    page = counted[0].folder.path / "report.html"
-    told = page.read_text() if arguments[0] == "report" else out
-    assert code == 0
-    assert "5 of 12 blocks.* checkpoint" in told
-
-
-def test_programs_read_the_count(call):
+def test_people_and_programs_read_the_count(call, counted):
+    told = "5 of 12 blocks.* checkpoint"
+    code, out = call("show", "bert")
+    assert (code, told in out) == (0, True)
+    assert call("report", "bert")[0] == 0
+    assert told in (counted[0].folder.path / "report.html").read_text()
     best = json.loads(call("show", "bert", "--json")[1])["result"]["best"]
     assert best["config"] == ["blocks.*:checkpoint:5"]
     assert read_config(best["env"]) == FIVE_OF_TWELVE

@@ -12,6 +12,7 @@ from autorecompute.units import MIB
 from fake_backend import controller
 from fake_backend.memory import LinearMemory
 from stand_ins.formula import RESTING, SAMPLE, FormulaBench
+from unit.conftest import build_detection, build_space, build_step
 
 LONGEST, BATCH = 128, 32
 SAVED = 3 * MIB  # by each of the five plans
@@ -36,29 +37,23 @@ class BenchOfLengths(FormulaBench):
         return super().seconds(config, batch) * self.length / LONGEST
 
 
-@pytest.fixture
-def make_memory(make_step, make_space):
-    def make(length):
-        plain = round(BATCH * SAMPLE * length / LONGEST)
-        least = round(BATCH * (SAMPLE - 5 * SAVED) * length / LONGEST)
-        none = make_step("flb", ("x", 0, 2, str(plain)), batch=BATCH)
-        full = make_step("flrb", ("x", 0, 3, str(least)), batch=BATCH)
-        space = make_space()
-        profiles = StepProfiles(
-            peak_bytes=RESTING + plain, held_bytes=RESTING, profiles={Config(): none, space.all_on: full}
-        )
-        return LinearMemory(space, profiles)
-
-    return make
+def memory_at(length):
+    plain = round(BATCH * SAMPLE * length / LONGEST)
+    least = round(BATCH * (SAMPLE - 5 * SAVED) * length / LONGEST)
+    none = build_step("flb", ("x", 0, 2, str(plain)), batch=BATCH)
+    full = build_step("flrb", ("x", 0, 3, str(least)), batch=BATCH)
+    profiles = {Config(): none, build_space().all_on: full}
+    small = StepProfiles(peak_bytes=RESTING + plain, held_bytes=RESTING, profiles=profiles)
+    return LinearMemory(build_space(), small)
 
 
 @pytest.fixture
-def tune(make_tuning, make_detection, make_memory, monkeypatch):
+def tune(make_tuning, monkeypatch):
     """Tunes for every length; the bench, the session and the answer."""
-    detection = make_detection(resting_bytes=RESTING, dims={"d0": BATCH, "d1": LONGEST, SEQUENCE: LONGEST})
-    memories = {length: make_memory(length) for length in (16, 32, 64, 96)}
+    detection = build_detection(resting_bytes=RESTING, dims={"d0": BATCH, "d1": LONGEST, SEQUENCE: LONGEST})
+    memories = {length: memory_at(length) for length in (16, 32, 64, 96)}
     monkeypatch.setattr(controller, "memory_by_length", lambda _: memories)
-    monkeypatch.setattr(controller, "memory_of", lambda _: make_memory(LONGEST))
+    monkeypatch.setattr(controller, "memory_of", lambda _: memory_at(LONGEST))
     bench = BenchOfLengths(detection, savings=(SAVED,) * 5, costs=COSTS)
 
     def tune(prepare=lambda _: None, **changes):
@@ -71,8 +66,10 @@ def tune(make_tuning, make_detection, make_memory, monkeypatch):
     return tune
 
 
-def test_shorter_batches_get_the_fastest_config_that_holds_the_limit_at_their_length(tune):
-    bench, _, best = tune()
+def test_shorter_batches_get_the_fastest_config_that_holds_the_limit_at_their_length_which_is_told_and_kept(
+    tune, make_tuning
+):
+    bench, tuning, best = tune()
     assert best.longest == LONGEST
     plans = bench.detection.plans
     counts = [(bucket.length, len(bucket.config.choices)) for bucket in best.buckets]
@@ -83,10 +80,15 @@ def test_shorter_batches_get_the_fastest_config_that_holds_the_limit_at_their_le
     assert all(bucket.peak_bytes <= LIMIT for bucket in best.buckets)
     assert [bucket.speedup > 1 for bucket in best.buckets] == [True] * len(counts)
     assert [plan for plan in plans if best.config.has(plan)] == list(plans[:4])
-
-
-def test_the_configs_are_checked_and_kept_with_the_study(tune, make_tuning):
-    bench, tuning, best = tune()
+    first, *_, last = best.sentences_of_lengths
+    assert re.fullmatch(
+        r"up to 72 tokens: no recompute, 1\.\d\dx the longest's config, [\d,]+ tokens/s, peak 550 MiB in its trial",
+        first,
+    )
+    assert last.startswith(f"up to {LONGEST} tokens: {best.description}, ")
+    assert best.buckets[0].samples_per_second > best.samples_per_second
+    assert best.lengths.config_for(BATCH, 72).is_none
+    assert best.lengths.config_for(BATCH, LONGEST) == best.lengths.config_for(BATCH + 1, 8) == best.config
     assert {bucket.config for bucket in best.buckets if not bucket.config.is_none} <= set(bench.checked)
     measured = len(bench.measured)
     assert make_tuning(bench, **ENOUGH).run().best == best
@@ -158,16 +160,3 @@ def test_an_answer_without_recompute_holds_for_every_length(tune):
 def test_a_training_system_whose_batches_keep_their_length_is_refused(make_tuning):
     with pytest.raises(UsageError, match="The backend fake cannot give batches another length"):
         make_tuning(longest=LONGEST).run()
-
-
-def test_the_answer_says_what_trains_at_which_length(tune):
-    _, _, best = tune()
-    first, *_, last = best.sentences_of_lengths
-    assert re.fullmatch(
-        r"up to 72 tokens: no recompute, 1\.\d\dx the longest's config, [\d,]+ tokens/s, peak 550 MiB in its trial",
-        first,
-    )
-    assert last.startswith(f"up to {LONGEST} tokens: {best.description}, ")
-    assert best.buckets[0].samples_per_second > best.samples_per_second
-    assert best.lengths.config_for(BATCH, 72).is_none
-    assert best.lengths.config_for(BATCH, LONGEST) == best.lengths.config_for(BATCH + 1, 8) == best.config

@@ -2,7 +2,6 @@
 
 import dataclasses
 import json
-import shutil
 
 import pytest
 
@@ -17,23 +16,6 @@ from stand_ins.formula import stop
 from stand_ins.sharing import measured
 
 SOURCE = "small"
-
-
-@pytest.fixture(scope="module")
-def solved(tune_in, make_root):
-    """A study at a batch of 32 under 600 MiB, where it lies, with its answer."""
-    root = make_root()
-    return root, tune_in(root, name=SOURCE).run()
-
-
-@pytest.fixture
-def moved(solved, tune_in, make_root):
-    """Begins another study in the folder of the solved one; what happens to both is undone after the test."""
-    studies = solved[0] / "studies"
-    backup = shutil.copytree(studies, make_root(), dirs_exist_ok=True)
-    yield lambda **settings: tune_in(solved[0], name="large", **settings)
-    shutil.rmtree(studies)
-    shutil.copytree(backup, studies)
 
 
 @pytest.fixture
@@ -77,8 +59,9 @@ def test_what_was_taken_over_is_told_in_every_session(begin):
     assert begin(SOURCE).run().transferred_from.differences != ()
 
 
-def test_starting_from_a_stored_study_takes_fewer_trials_to_the_best(moved, make_root, tune_in):
-    scratch, tuning = tune_in(make_root(), limit_bytes=620 * MIB), moved(limit_bytes=620 * MIB)
+def test_starting_from_a_stored_study_takes_fewer_trials_to_the_best(begin, make_tuning):
+    begin(SOURCE).run()
+    scratch, tuning = make_tuning(limit_bytes=620 * MIB), begin("large", limit_bytes=620 * MIB)
     wanted = 0.98 * scratch.run().best.relative_throughput
     tuning.run()
 
@@ -88,8 +71,9 @@ def test_starting_from_a_stored_study_takes_fewer_trials_to_the_best(moved, make
     assert until_as_fast(tuning) < until_as_fast(scratch)
 
 
-def test_a_fresh_study_takes_no_start(moved):
-    tuning = moved(is_fresh=True, limit_bytes=640 * MIB)
+def test_a_fresh_study_takes_no_start(begin):
+    begin(SOURCE).run()
+    tuning = begin("large", is_fresh=True, limit_bytes=640 * MIB)
     result = tuning.run()
     assert result.transferred_from is None
     assert len(tuning.tried) == result.trials

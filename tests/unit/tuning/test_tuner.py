@@ -133,14 +133,6 @@ def test_what_a_training_found_is_confirmed_before_it_is_an_answer(make_tuning):
     assert not set(again.tried) & set(first.tried)
 
 
-def test_where_a_smaller_batch_is_faster_recompute_does_not_pay(make_tuning):
-    result = make_tuning(FormulaBench(step_seconds=0.0)).run()
-    assert result.verdict is Verdict.DOES_NOT_PAY
-    assert result.rival.batch < 32
-    assert result.rival.samples_per_second > result.best.samples_per_second
-    assert result.best.confirmed
-
-
 def test_where_nothing_fits_the_study_keeps_that_answer(make_tuning):
     first, second = (make_tuning(limit_bytes=200 * MIB, max_trials=8) for _ in range(2))
     for tuning in (first, second):
@@ -169,16 +161,6 @@ def test_a_process_that_needed_too_much_is_told_where_no_other_trial_was_allowed
     with pytest.raises(NothingFitsError, match=r"Not confirmed: none: its whole process reaches 905 MiB.*--max-trials"):
         tuning.run()
     assert tuning.folder.result().verdict is None
-
-
-def test_a_winner_that_fails_its_confirmation_gives_way_to_one_that_has_not_won_the_race(finished, make_tuning):
-    tuning, winner = make_tuning(), finished[1].best.config
-    tuning.bench.life_bytes[winner] = 300 * MIB
-    best = tuning.run().best
-    assert best.config != winner
-    assert (best.confirmed, best.ranking) == (True, None)
-    assert choices_of(tuning.folder) == best.config.texts
-    assert any("not confirmed" in note for note in tuning.watcher.notes)
 
 
 def test_warnings_of_the_script_are_told_once_and_kept(make_tuning):

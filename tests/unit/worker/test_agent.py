@@ -208,7 +208,6 @@ def test_a_script_without_a_torch_optimizer_is_ended_in_a_sentence(make_training
 
 
 def test_a_script_may_accumulate_for_as_long_as_it_likes_and_is_told_of_processes_that_it_started(make_training):
-    """Once an optimizer was made."""
     training = make_training()
     training.agent.on_optimizer()
     training.steps(10 * BACKWARDS_WITHOUT_OPTIMIZER, optimizers=0)

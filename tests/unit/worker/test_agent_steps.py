@@ -36,26 +36,25 @@ def test_the_short_step_at_the_end_of_an_epoch_is_not_timed(training):
     assert training.sent[1].samples == 3 * TARGET
 
 
-def test_a_script_that_does_not_accumulate_as_it_is_told_is_ended(training):
-    give_effective_batch(training, 4 * TARGET)
-    for _ in range(MISSED_STEPS):
-        training.step(TARGET)
-    with pytest.raises(Abandon):
-        training.step(TARGET)
-    assert training.sent[-1].outcome is Outcome.WRONG_BATCH
-    assert f"of 1 x {TARGET} samples, and was told to make one of 4 x {TARGET}" in training.sent[-1].message
-
-
-def test_an_epoch_that_is_shorter_than_a_step_is_told(training, monkeypatch):
+@pytest.mark.parametrize(
+    ("epoch", "words"),
+    [
+        (math.inf, f"of 1 x {TARGET} samples, and was told to make one of 4 x {TARGET}"),
+        (3 * TARGET, f"--global-batch of {3 * TARGET} at most"),
+    ],
+    ids=["it makes other steps", "its epoch is shorter than a step"],
+)
+def test_a_script_that_does_not_accumulate_as_it_is_told_is_ended(training, monkeypatch, epoch, words):
     training.give_loader(monkeypatch)
-    training.loader.samples = 3 * TARGET
+    training.loader.samples = epoch
     training.begin()
     give_effective_batch(training, 4 * TARGET)
     for _ in range(MISSED_STEPS):
         training.step(TARGET)
     with pytest.raises(Abandon):
         training.step(TARGET)
-    assert f"--global-batch of {3 * TARGET} at most" in training.sent[-1].message
+    assert training.sent[-1].outcome is Outcome.WRONG_BATCH
+    assert words in training.sent[-1].message
 
 
 @pytest.mark.parametrize("drops", [False, True])
@@ -243,48 +242,39 @@ def test_a_new_size_holds_from_the_next_batch_on():
     assert [first, *drawing] == [[0, 1], [2, 3, 4, 5, 6], [7, 8, 9, 10, 11]]
 
 
-class Turns:
-    """A training whose optimizers step one by one."""
-
-    def __init__(self, training):
-        self.training, self.agent = training, training.agent
-
-    def end_with(self, optimizer, *, is_forward_open):
-        self.training.has_open_forward, before = is_forward_open, self.agent.steps
-        self.agent.on_forward(TARGET, self.training.check)
-        self.agent.on_step(optimizer)
-        return self.agent.steps > before
-
-
 @pytest.fixture
-def turns(make_training):
+def end_with(make_training):
+    """Has an optimizer step in a training whose optimizers step one by one; whether that ends a step."""
     training = make_training(orders=[dataclasses.replace(FIRST, steps=99)])
     training.agent.on_session(lambda: training.detection)
-    return Turns(training)
+
+    def end_with(optimizer, *, is_forward_open):
+        training.has_open_forward, before = is_forward_open, training.agent.steps
+        training.agent.on_forward(TARGET, training.check)
+        training.agent.on_step(optimizer)
+        return training.agent.steps > before
+
+    return end_with
 
 
-def test_no_step_ends_while_a_forward_waits_for_its_backward(turns):
+def test_no_step_ends_while_a_forward_waits_for_its_backward(end_with):
     """Only then a session can be rebuilt."""
     discriminator, generator = Optimizer(), Optimizer()
     for _ in range(5):
-        assert not turns.end_with(discriminator, is_forward_open=True)
-        assert turns.end_with(generator, is_forward_open=False)
+        assert not end_with(discriminator, is_forward_open=True)
+        assert end_with(generator, is_forward_open=False)
 
 
-def test_an_optimizer_that_is_dropped_is_followed_by_the_next(turns):
+def test_an_optimizer_that_is_dropped_is_followed_by_the_next(end_with):
     """A script that makes a new optimizer for each phase has every step of it counted."""
-    assert turns.end_with(Optimizer(), is_forward_open=False)
-    assert turns.end_with(Optimizer(), is_forward_open=False)
+    assert end_with(Optimizer(), is_forward_open=False)
+    assert end_with(Optimizer(), is_forward_open=False)
 
 
-def test_an_optimizer_that_stops_is_followed_by_another(turns):
+@pytest.mark.parametrize("is_forward_open", [False, True], ids=["an optimizer that stops", "a forward without an end"])
+def test_what_never_comes_holds_nothing_up(end_with, is_forward_open):
     old, new = Optimizer(), Optimizer()
-    turns.end_with(old, is_forward_open=False)
-    ended = [turns.end_with(new, is_forward_open=False) for _ in range(PATIENCE + 3)]
-    assert ended == [False] * PATIENCE + [True] * 3
-
-
-def test_a_forward_that_never_has_a_backward_holds_nothing_up(turns):
-    only = Optimizer()
-    ended = [turns.end_with(only, is_forward_open=True) for _ in range(PATIENCE + 3)]
+    if not is_forward_open:
+        end_with(old, is_forward_open=False)
+    ended = [end_with(new, is_forward_open=is_forward_open) for _ in range(PATIENCE + 3)]
     assert ended == [False] * PATIENCE + [True] * 3

@@ -20,14 +20,8 @@ autorecompute.auto(model, optimizer, memory_limit="1GiB")
 """
 
 
-@pytest.fixture
-def model():
-    return torch.nn.Linear(2, 2)
-
-
-@pytest.fixture
-def optimizer(model):
-    return torch.optim.SGD(model.parameters(), lr=0.1)
+MODEL = torch.nn.Linear(2, 2)
+OPTIMIZER = torch.optim.SGD(MODEL.parameters(), lr=0.1)
 
 
 @pytest.mark.parametrize(
@@ -39,25 +33,25 @@ def optimizer(model):
         ({"memory_limit": "1GiB", "tuning_steps": 0}, "leaves no step"),
     ],
 )
-def test_a_number_that_makes_no_sense_is_refused(model, optimizer, options, sentence):
+def test_a_number_that_makes_no_sense_is_refused(options, sentence):
     with pytest.raises(UsageError, match=sentence):
-        autorecompute.auto(model, optimizer, **options)
+        autorecompute.auto(MODEL, OPTIMIZER, **options)
 
 
 @pytest.mark.parametrize(
-    ("choose", "sentence"),
+    ("given", "sentence"),
     [
-        (lambda _, optimizer: (torch.nn.Linear(3, 3), optimizer), "no parameter of the model"),
-        (lambda _, optimizer: (optimizer, optimizer), "is none"),
-        (lambda model, _: (model, [model]), "takes torch optimizers"),
-        (lambda model, _: (model, None), r"is given no optimizer.*autorecompute.auto\(trainer\)"),
-        (lambda model, _: (model,), "is given no optimizer"),
-        (lambda *_: ("trainer",), "is none"),
+        ((torch.nn.Linear(3, 3), OPTIMIZER), "no parameter of the model"),
+        ((OPTIMIZER, OPTIMIZER), "is none"),
+        ((MODEL, [MODEL]), "takes torch optimizers"),
+        ((MODEL, None), r"is given no optimizer.*autorecompute.auto\(trainer\)"),
+        ((MODEL,), "is given no optimizer"),
+        (("trainer",), "is none"),
     ],
 )
-def test_what_is_no_model_with_its_optimizer_is_refused(model, optimizer, choose, sentence):
+def test_what_is_no_model_with_its_optimizer_is_refused(given, sentence):
     with pytest.raises(UsageError, match=sentence):
-        autorecompute.auto(*choose(model, optimizer))
+        autorecompute.auto(*given)
 
 
 @pytest.mark.parametrize(

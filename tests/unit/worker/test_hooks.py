@@ -84,11 +84,6 @@ def test_a_compiled_step_is_followed():
     assert weight.tolist() == pytest.approx([0.6, 0.6])
 
 
-def rate(_step, *, num_training_steps):
-    """As Hugging Face's schedulers are made."""
-    return 1 / num_training_steps
-
-
 @pytest.fixture
 def expected():
     schedulers = weakref.WeakSet()
@@ -121,7 +116,11 @@ def after_warm_up(scheduler):
     [
         lambda optimizer: lr_scheduler.OneCycleLR(optimizer, 0.1, total_steps=400),
         lambda optimizer: lr_scheduler.CosineAnnealingLR(optimizer, 400),
-        lambda optimizer: lr_scheduler.LambdaLR(optimizer, functools.partial(rate, num_training_steps=400)),
+        # As Hugging Face's schedulers are made.
+        lambda optimizer: lr_scheduler.LambdaLR(
+            optimizer,
+            functools.partial(lambda _step, num_training_steps: 1 / num_training_steps, num_training_steps=400),
+        ),
         lambda optimizer: lr_scheduler.PolynomialLR(optimizer, total_iters=400),
         lambda optimizer: lr_scheduler.LinearLR(optimizer, 1.0, 0.0, total_iters=400),
         lambda optimizer: after_warm_up(lr_scheduler.CosineAnnealingLR(optimizer, 300)),

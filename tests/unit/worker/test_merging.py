@@ -51,10 +51,7 @@ def test_a_rank_that_could_not_measure_speaks_for_all(make_measurement, rank):
 def test_ranks_at_different_points_or_of_different_graphs_fail_and_are_told_to_pad_texts_of_other_lengths(
     make_detection, make_measurement
 ):
-    """Pipeline stages are no replicas.
-
-    Dynamic padding gives each rank a first batch of its own length, and so another graph.
-    """
+    """Dynamic padding gives each rank a first batch of its own length, and so another graph."""
     merged = merge({0: make_detection(), 1: make_detection(graph="ffff")})
     assert isinstance(merged, Failed)
     assert "different graphs" in merged.message
@@ -79,13 +76,12 @@ def test_the_worst_gradients_count_and_the_whole_step_of_the_rank_that_needs_mos
     assert merge(dict(enumerate(told))).step_bytes == 500
 
 
-@pytest.fixture
+@pytest.fixture(autouse=True)
 def _without_launcher(monkeypatch):
     for name in (*LAUNCHER_VARIABLES, "LOCAL_RANK"):
         monkeypatch.delenv(name, raising=False)
 
 
-@pytest.mark.usefixtures("_without_launcher")
 @pytest.mark.parametrize(
     "look",
     [
@@ -100,9 +96,7 @@ def test_a_script_that_looks_for_its_rank_is_told_of_the_launcher(look):
     assert "--launcher" in explain_missing_rank(raised.value)
 
 
-@pytest.mark.usefixtures("_without_launcher")
 def test_other_errors_are_none_of_a_launchers(monkeypatch):
-    """And a rank that fails has one."""
     for lack in (lambda: os.environ["NO_SUCH_VARIABLE"], lambda: {}["RANK"]):
         with pytest.raises(KeyError) as raised:
             lack()

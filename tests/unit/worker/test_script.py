@@ -91,24 +91,19 @@ def test_a_module_that_cannot_run_is_an_import_error(tmp_path, monkeypatch, name
         find_module(name)
 
 
-@pytest.fixture
-def trace_of(tmp_path, monkeypatch):
-    monkeypatch.setattr(sys, "argv", list(sys.argv))
-    monkeypatch.setattr(sys, "path", list(sys.path))
+def test_a_trace_begins_in_the_script_keeps_its_end_and_is_there_where_it_cannot_be_read(tmp_path, monkeypatch):
+    script = tmp_path / "train.py"
+    for name in ("argv", "path"):
+        monkeypatch.setattr(sys, name, list(getattr(sys, name)))
     # Processes that later tests spawn would run the script again.
     monkeypatch.setitem(sys.modules, "__main__", sys.modules["__main__"])
 
     def trace_of(program):
-        script = tmp_path / "train.py"
         script.write_text(program)
         with pytest.raises(BaseException) as caught:  # noqa: PT011  (whatever the script raises)
             run_as_main(str(script), [])
         return last_lines(caught.value, str(script))
 
-    return trace_of
-
-
-def test_a_trace_begins_in_the_script_keeps_its_end_and_is_there_where_it_cannot_be_read(trace_of):
     lines = trace_of("def train():\n    raise ValueError('no data')\n\ntrain()\n")
     assert lines[-1] == "ValueError: no data"
     assert 'train.py", line 4, in <module>' in lines[1]

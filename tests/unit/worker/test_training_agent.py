@@ -205,10 +205,15 @@ def test_an_error_before_a_release_is_told(begun, capsys):
     assert "with a lower memory limit" in capsys.readouterr().err
 
 
-def test_a_process_that_the_script_forks_measures_nothing(begun, capsys):
-    begun.guard.leave()
+@pytest.mark.parametrize(
+    ("act", "told"),
+    [(Guard.leave, [Detection]), (lambda guard: guard.on_failure(ValueError("sample 17")), [Detection, Measurement])],
+    ids=["a process that the script forks", "what else a step raises"],
+)
+def test_what_is_the_scripts_own_is_not_spoken_of(begun, capsys, act, told):
+    act(begun.guard)
     begun.steps(9)
-    assert [type(message) for message in begun.told] == [Detection]
+    assert [type(message) for message in begun.told] == told
     assert capsys.readouterr().err == ""
 
 
@@ -235,13 +240,6 @@ def test_memory_that_runs_out_in_a_step_that_the_script_skips_ends_the_search(be
     assert [message.outcome for message in begun.told] == [Outcome.OOM]
     assert f"{GOES_ON}: out of memory in step 2, and the script went on" in capsys.readouterr().err
     assert begun.happened == []
-
-
-def test_what_else_a_step_raises_is_the_scripts_own(begun, capsys):
-    begun.guard.on_failure(ValueError("sample 17"))
-    begun.steps(3)
-    assert [type(message) for message in begun.told] == [Detection, Measurement]
-    assert capsys.readouterr().err == ""
 
 
 def test_a_script_that_never_trained_is_advised(beside, capsys):

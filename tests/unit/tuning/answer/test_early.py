@@ -223,14 +223,10 @@ def test_however_often_it_is_stopped_an_answer_keeps_what_it_knows(make_slow):
     assert choices_of(again.folder) == answer.best.config.texts
 
 
-@pytest.fixture(params=[{}, {"oom_bytes": 800 * MIB}], ids=["with a reference", "without"])
-def begin_tie(request, make_slow):
-    """Begins a session of a tuning whose early confirmed config is a little faster than that which wins the tie."""
-    return functools.partial(make_slow, formula=request.param)
-
-
-def test_who_won_a_tie_stays_the_answer_though_its_comparison_is_stopped(begin_tie, clock):
-    """The config that was confirmed early lost the tie by its peak: it does not come back, now or later."""
+@pytest.mark.parametrize("formula", [{}, {"oom_bytes": 800 * MIB}], ids=["with a reference", "without"])
+def test_who_won_a_tie_stays_the_answer_though_its_comparison_is_stopped(make_slow, clock, formula):
+    """The faster config that was confirmed early lost the tie by its peak: it does not come back, now or later."""
+    begin_tie = functools.partial(make_slow, formula=formula)
     tuning = begin_tie(max_trials=16)
 
     def note_and_stop(note, text):

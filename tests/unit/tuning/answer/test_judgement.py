@@ -8,11 +8,18 @@ import pytest
 from autorecompute.measurement import Outcome, Prediction
 from autorecompute.plans import Config
 from autorecompute.result import Rejection
+from autorecompute.studies.records import RoundRecord
 from autorecompute.training_job import ALLOCATOR, GIVES_BACK
-from autorecompute.tuning.explanations import explain_early_end, explain_no_fit, explain_too_few_trials
+from autorecompute.tuning.explanations import (
+    explain_early_end,
+    explain_no_fit,
+    explain_too_few_trials,
+    summarize_search,
+)
+from autorecompute.tuning.race import Finalist
 from autorecompute.units import GIB, MIB, parse_bytes
 from stand_ins.surveyed import Surveyed
-from unit.conftest import build_detection, build_measurement, build_space, build_trial
+from unit.conftest import build_detection, build_measurement, build_result, build_space, build_trial
 
 LIMIT = 600 * MIB
 NONE = Config()
@@ -30,10 +37,6 @@ def no_fit(*trials, excess=(), reasons=(), **detected):
         for config, excess_bytes in dict(excess).items()
     ]
     return explain_no_fit(told, build_detection(**detected), LIMIT, reasons, rejections)
-
-
-def limit_in(text):
-    return parse_bytes(re.search(r"--memory-limit (\w+)", text)[1])
 
 
 @pytest.mark.parametrize(
@@ -67,7 +70,8 @@ def test_too_few_trials_name_the_preset_that_should_fit_or_what_was_rejected():
 def test_no_fit_suggests_half_the_batch_or_the_limit_that_a_whole_process_needs_or_names_another_reason():
     assert "--target-batch 16" in no_fit((NONE, None), batch=32)
     assert "--target-batch 1" not in no_fit((NONE, None), batch=1)
-    assert limit_in(no_fit((NONE, 580 * MIB), excess={NONE: None}, resting_bytes=100 * MIB)) > LIMIT
+    text = no_fit((NONE, 580 * MIB), excess={NONE: None}, resting_bytes=100 * MIB)
+    assert parse_bytes(re.search(r"--memory-limit (\w+)", text)[1]) > LIMIT
     one, two = Config.of(PLANS[:1]), Config.of(PLANS[:2])
     text = no_fit((NONE, LIMIT + 20 * MIB), (one, LIMIT - MIB), (two, LIMIT - 40 * MIB), excess={one: 50 * MIB})
     assert f"Try --memory-limit {LIMIT // MIB + 10}MiB." in text
@@ -142,3 +146,44 @@ def test_no_fit_of_a_model_with_nothing_to_recompute_says_so(peak_bytes):
     assert no_fit((NONE, peak_bytes), plans=()).count("Nothing is worth recomputing") == 1
     large = replace(PLANS[0], saving_bytes=GIB, saving=f"{GIB // 32}*batch")
     assert "worth recomputing" not in no_fit((NONE, peak_bytes), plans=(large,), batch=32)
+
+
+SLOW_SECONDS, FAST_SECONDS = 0.5, 0.4
+SPENT_STEPS, LOST_SECONDS = 40, 1.95
+
+
+def raced(config, seconds, number):
+    trial = build_trial(config, number=number, step_seconds=(seconds,) * 3)
+    return Finalist(trial=trial, rounds=(RoundRecord(step_seconds=(seconds,) * 3),) * 3)
+
+
+def sentence_of(first, winner):
+    """The sentence of a training that began with one config and ended with another, which is a fifth faster."""
+    began, won = raced(first, SLOW_SECONDS, 0), raced(winner, FAST_SECONDS, 1)
+    speed = {"samples_per_second": 32 / FAST_SECONDS, "relative_throughput": None, "confirmed": False}
+    return summarize_search(
+        best=build_result(winner, of_best=speed).best,
+        limit_bytes=900 * MIB,
+        trials=[won.trial, began.trial],
+        first=began.trial,
+        standings=[won, began],
+        refused=[],
+        spent_steps=SPENT_STEPS,
+        spent_seconds=SPENT_STEPS * SLOW_SECONDS + LOST_SECONDS,
+    )
+
+
+def test_where_nothing_was_measured_no_limit_is_blamed():
+    nothing = {"best": None, "trials": [], "first": None, "standings": [], "refused": []}
+    spent = {"limit_bytes": 900 * MIB, "spent_steps": 2, "spent_seconds": 1.0}
+    summary = summarize_search(**nothing, **spent, notes=["The next start tries more"])
+    assert summary == "keeping the current config: none was measured. The next start tries more"
+
+
+def test_no_recompute_is_called_that_and_trials_are_earned_back_by_the_gain():
+    """Nearly two seconds were lost in 40 steps, and each step since gains a tenth of one: 20 steps more."""
+    recompute = Config.of(build_space().plans[:1])
+    assert sentence_of(recompute, Config()).startswith("no recompute, peak 700 MiB of 900 MiB")
+    assert "1.25x of no recompute (700 MiB), which it began with" in sentence_of(Config(), recompute)
+    told = sentence_of(Config.of(build_space().plans[:1]), Config())
+    assert told.endswith(f"The trials are earned back after {SPENT_STEPS + 20} steps")

@@ -63,19 +63,30 @@ def test_no_verdict_disagrees_with_its_interval(least_ratio, noise):
         assert (verdict is Verdict.DOES_NOT_PAY) == (found.high < least_ratio)
 
 
+def led(low, high):
+    return Rival(comparison=Comparison(ratio=1.0, low=low, high=high, pairs=2, is_clear=low is not None))
+
+
 @pytest.mark.parametrize(
-    ("low", "high", "verdict"),
+    ("rival", "verdict"),
     [
-        (0.99, 1.2, Verdict.RECOMPUTE_PAYS),
-        (0.9, 0.97, Verdict.DOES_NOT_PAY),
-        (0.11, 7.98, Verdict.UNDECIDED),
-        (0.97, 1.2, Verdict.UNDECIDED),
-        (None, None, Verdict.UNDECIDED),
+        (led(0.99, 1.2), Verdict.RECOMPUTE_PAYS),
+        (led(0.9, 0.97), Verdict.DOES_NOT_PAY),
+        (led(0.11, 7.98), Verdict.UNDECIDED),
+        (led(0.97, 1.2), Verdict.UNDECIDED),
+        (led(None, None), Verdict.UNDECIDED),
+        (Rival(none_fits=True), Verdict.RECOMPUTE_PAYS),
+        (Rival(none_fits=False), Verdict.UNDECIDED),
     ],
 )
-def test_the_ends_of_the_interval_decide_whether_recompute_pays(make_result, low, high, verdict):
-    comparison = Comparison(ratio=1.0, low=low, high=high, pairs=2, is_clear=low is not None)
-    assert judge_recompute(make_result().best, Rival(comparison=comparison)) is verdict
+def test_the_ends_of_the_interval_or_that_nothing_fits_without_decide_whether_recompute_pays(
+    make_result, rival, verdict
+):
+    """A rival has no say where nothing fits or no recompute is needed."""
+    best = make_result().best
+    assert judge_recompute(best, rival) is verdict
+    assert judge_recompute(None, rival) is Verdict.NO_FIT
+    assert judge_recompute(dataclasses.replace(best, config=Config()), rival) is Verdict.NOT_NEEDED
 
 
 def test_recompute_pays_beside_what_was_measured(make_result):
@@ -87,18 +98,6 @@ def test_recompute_pays_beside_what_was_measured(make_result):
     curve = (CurvePoint(batch=8, without=Figures(outcome=Outcome.OK, batch=8, samples_per_second=40.0)),)
     of_several = dataclasses.replace(result, curve=curve).verdict_sentence
     assert of_several.endswith("none of the batches that were measured without recompute is more than 2 % faster")
-
-
-def test_a_rival_has_no_say_where_nothing_fits_or_no_recompute_is_needed(make_result):
-    leads = Rival(comparison=Comparison(ratio=0.5, low=0.4, high=0.6, pairs=2, is_clear=True))
-    needless = dataclasses.replace(make_result().best, config=Config())
-    assert judge_recompute(None, leads) is Verdict.NO_FIT
-    assert judge_recompute(needless, leads) is Verdict.NOT_NEEDED
-
-
-@pytest.mark.parametrize(("none_fits", "verdict"), [(True, Verdict.RECOMPUTE_PAYS), (False, Verdict.UNDECIDED)])
-def test_without_a_comparison_recompute_pays_only_where_nothing_fits_without(make_result, none_fits, verdict):
-    assert judge_recompute(make_result().best, Rival(none_fits=none_fits)) is verdict
 
 
 @pytest.mark.parametrize("ratio", [0.5, 1.05, 1.2, 3.0])

@@ -1,6 +1,6 @@
 import pytest
 
-from autorecompute.errors import NothingFitsError, SetupError
+from autorecompute.errors import SetupError
 from autorecompute.measurement import Outcome
 from autorecompute.plans import Config
 from autorecompute.result import VARIABLE, add_evidence
@@ -41,14 +41,6 @@ def test_a_plan_that_could_not_be_compared_is_not_called_wrong(make_tuning, make
     assert named == (f", by {plans[1].label}" if is_measured else "")
 
 
-def test_where_all_gradients_are_wrong_memory_is_not_blamed(make_tuning):
-    tuning = make_tuning()
-    tuning.bench.wrong = tuning.bench.detection.space.plans
-    with pytest.raises(NothingFitsError, match="gradients") as caught:
-        tuning.run()
-    assert "--memory-limit" not in str(caught.value)
-
-
 def test_a_whole_process_that_needed_too_much_is_not_started_again(make_tuning, best):
     first, second = make_tuning(max_trials=12), make_tuning(max_trials=12)
     first.bench.life_bytes[best] = second.bench.life_bytes[best] = 300 * MIB
@@ -86,17 +78,6 @@ def test_what_whole_processes_need_more_is_remembered(make_tuning):
     assert [known.config for known in first.folder.rejections()] == [Config()]
     assert not result.best.config.is_none
     assert (Config(), 32) not in second.bench.watched
-
-
-@pytest.mark.parametrize("outcome", [Outcome.CRASH, Outcome.LOST, Outcome.TIMEOUT])
-def test_a_fresh_process_that_ended_for_another_reason_gets_another_chance(
-    make_tuning, make_measurement, best, outcome
-):
-    first = make_tuning(max_trials=12)
-    first.bench.broken_lives[best] = make_measurement(outcome)
-    stop(first, impatient_at=1)
-    assert first.folder.rejections() == []
-    assert make_tuning(max_trials=12).run().best.config == best
 
 
 def test_rejections_that_cannot_be_read_are_told_and_left_as_they_are(make_tuning, best):

@@ -72,9 +72,16 @@ def test_the_first_batch_is_what_is_forecast_to_fit_and_stays_where_there_is_no_
 
 
 @pytest.mark.parametrize("baseline", [900 * MIB, None])
-@pytest.mark.parametrize("growth", [lambda batch: LIMIT + batch * MIB, lambda batch: None if batch > 4 else 9 * LIMIT])
-def test_a_guess_that_does_not_fit_shrinks(baseline, growth):
-    bench = Watched(growth)
+@pytest.mark.parametrize(
+    ("growth", "outcome"),
+    [
+        (lambda batch: LIMIT + batch * MIB, Outcome.OK),
+        (lambda batch: None if batch > 4 else 9 * LIMIT, Outcome.OK),
+        (lambda batch: batch, Outcome.DIVERGED),
+    ],
+)
+def test_a_guess_that_does_not_fit_or_fails_within_the_limit_shrinks(baseline, growth, outcome):
+    bench = Watched(growth, outcome)
     search = look(bench, baseline)
     assert (search.found, search.none_fits) == (None, False)
     assert bench.batches == sorted(set(bench.batches), reverse=True)
@@ -116,13 +123,6 @@ def test_a_loss_is_looked_at_in_the_first_trial_and_not_where_no_batch_was_asked
         assert sum(effort.looks_at_loss for _, effort in tuning.bench.measured) == count
 
 
-def test_a_run_that_failed_within_the_limit_is_no_rival():
-    bench = Watched(lambda batch: batch, Outcome.DIVERGED)
-    search = look(bench, 900 * MIB, resting_bytes=1)
-    assert (search.found, search.none_fits) == (None, False)
-    assert bench.batches == sorted(set(bench.batches), reverse=True)
-
-
 @pytest.mark.parametrize(("batch", "resting_bytes", "baseline"), [(1, RESTING, None), (32, LIMIT + 1, 900 * MIB)])
 def test_where_no_smaller_batch_exists_nothing_is_started(batch, resting_bytes, baseline):
     bench = Watched(lambda _: 0)
@@ -144,14 +144,13 @@ def test_a_rival_is_smaller_even_where_the_baseline_nearly_fits(baseline):
 
 
 @pytest.fixture
-def in_turns(monkeypatch):
-    """A training system that swaps in no time."""
+def tuning(make_tuning, monkeypatch):
+    """Of a training system that swaps in no time."""
     monkeypatch.setattr(rivals, "takes_turns", lambda _: True)
+    return make_tuning()
 
 
-@pytest.mark.usefixtures("in_turns")
-def test_where_swaps_take_no_time_a_smaller_batch_is_compared_in_the_process_that_lives(make_tuning):
-    tuning = make_tuning()
+def test_where_swaps_take_no_time_a_smaller_batch_is_compared_in_the_process_that_lives(tuning):
     result = tuning.run()
     assert [batch for _, batch in tuning.bench.watched] == [32]
     assert (result.rival.batch, result.comparison.is_clear, result.compared) == (20, True, True)
@@ -160,19 +159,15 @@ def test_where_swaps_take_no_time_a_smaller_batch_is_compared_in_the_process_tha
     assert batches[-1] is None, "gradients are compared at the target batch"
 
 
-@pytest.mark.usefixtures("in_turns")
-def test_a_smaller_batch_that_is_faster_is_confirmed_in_a_fresh_process(make_tuning):
+def test_a_smaller_batch_that_is_faster_is_confirmed_in_a_fresh_process(tuning):
     """It is what the answer says to train with."""
-    tuning = make_tuning()
     tuning.bench.step_seconds = 0.0001
     result = tuning.run()
     assert result.verdict is Verdict.DOES_NOT_PAY
     assert [batch for _, batch in tuning.bench.watched] == [32, result.rival.batch]
 
 
-@pytest.mark.usefixtures("in_turns")
-def test_a_smaller_batch_that_does_not_fit_a_fresh_process_gives_way_to_one_that_does(make_tuning):
-    tuning = make_tuning()
+def test_a_smaller_batch_that_does_not_fit_a_fresh_process_gives_way_to_one_that_does(tuning):
     tuning.bench.step_seconds = 0.0001
 
     def need_too_much_at_20(watch, *args):
@@ -184,9 +179,7 @@ def test_a_smaller_batch_that_does_not_fit_a_fresh_process_gives_way_to_one_that
     assert result.comparison.is_clear
 
 
-@pytest.mark.usefixtures("in_turns")
-def test_a_script_whose_batch_cannot_be_changed_is_compared_in_fresh_processes(make_tuning):
-    tuning = make_tuning()
+def test_a_script_whose_batch_cannot_be_changed_is_compared_in_fresh_processes(tuning):
     refused = Measurement(outcome=Outcome.WRONG_BATCH)
     instead(tuning.bench, "measure", lambda run, config, effort: refused if effort.batch else run(config, effort))
     result = tuning.run()

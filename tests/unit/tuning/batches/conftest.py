@@ -63,10 +63,3 @@ def best(begin_in, make_root):
     """A finished search for the best batch, and its answer."""
     several = begin_in(make_root())
     return several, several.run()
-
-
-@pytest.fixture(scope="module")
-def listed(begin_in, make_root):
-    """A finished comparison of four batches, and its answer."""
-    several = begin_in(make_root(), (8, 16, 24, 64))
-    return several, several.run()

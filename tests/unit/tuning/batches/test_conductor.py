@@ -27,11 +27,6 @@ from stand_ins.knobs import knob
 LARGEST = 20  # the largest batch that fits in 600 MiB without recompute, by the formula
 
 
-def trials_of(folder, batch):
-    study = study_of_batch(folder, batch)
-    return read_trials(study.database, study.name)
-
-
 def test_the_best_batch_is_found_and_the_curve_has_every_batch_both_ways_under_one_budget(best):
     several, result = best
     assert result.verdict is Verdict.RECOMPUTE_PAYS
@@ -92,7 +87,8 @@ def test_who_came_next_is_told_of_the_best_batch(best, monkeypatch, capsys):
     assert main(["show", several.folder.name, "--json"]) == 0
     shown = json.loads(capsys.readouterr().out)["result"]
     told = [entry["description"] for entry in shown["runners_up"]]
-    trials = trials_of(several.folder, result.best.batch)
+    study = study_of_batch(several.folder, result.best.batch)
+    trials = read_trials(study.database, study.name)
     raced = {trial.description for trial in trials if trial.config.hash in result.raced} - {result.best.description}
     assert raced
     assert raced <= set(told)
@@ -100,8 +96,9 @@ def test_who_came_next_is_told_of_the_best_batch(best, monkeypatch, capsys):
     assert trials_of_answer(several.folder, result) == trials
 
 
-def test_a_list_is_compared_with_the_largest_batch_that_fits_and_nothing_else_recommended(listed):
-    several, result = listed
+def test_a_list_is_compared_with_the_largest_batch_that_fits_and_nothing_else_recommended(begin):
+    several = begin((8, 16, 24, 64))
+    result = several.run()
     points = {point.batch: point for point in result.curve}
     assert {8, 16, 24, 64} <= set(points)
     assert points[24].fits_with
@@ -162,17 +159,20 @@ def test_a_listed_batch_that_the_script_has_no_memory_for_is_left_out(begin):
     assert not again.has_measured
 
 
-def test_profiled_steps_come_from_the_first_batch_whose_tell_of_any(begin, make_step):
-    several = begin((24, 28, 32))
-    for batch, profiled in ((24, 2), (28, PROFILED_BATCH)):
+def test_profiled_steps_come_from_the_first_batch_whose_tell_of_any_to_those_without(begin, make_step):
+    """At a batch of one every size seems constant, at one of two half of them seem to grow."""
+    several, own = begin((24, 28, 32, 36)), {}
+    for batch, profiled in ((24, 2), (28, PROFILED_BATCH), (32, 4)):
         folder = study_of_batch(several.folder, batch)
         folder.prepare()
         profile = make_step("fl", ("x", 0, 1, "batch"), batch=profiled)
         entry = {"config": codec.to_plain(Config()), "profile": codec.to_plain(profile)}
         folder.write(ANALYSIS_FILE, {"peak_bytes": 700, "held_bytes": 500, "profiles": [entry]})
+        own[batch] = (folder.path / ANALYSIS_FILE).read_text()
     several.run()
-    known, shared = (study_of_batch(several.folder, batch).path / ANALYSIS_FILE for batch in (28, 32))
-    assert shared.read_text() == known.read_text()
+    assert {point.batch for point in several.folder.result().curve if point.recomputed is not None} == {24, 28, 32, 36}
+    for batch, text in {**own, 36: own[28]}.items():
+        assert (study_of_batch(several.folder, batch).path / ANALYSIS_FILE).read_text() == text
 
 
 def test_another_problem_is_refused_be_it_of_several_batches_or_of_one(make_root, begin_in, tune_in):

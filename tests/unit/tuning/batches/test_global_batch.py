@@ -28,15 +28,12 @@ def begin_effective(begin):
     return begin_effective
 
 
-@pytest.fixture
-def found(begin_effective, monkeypatch):
+def test_one_answer_has_micro_batch_accumulation_and_config_and_leads_with_what_people_would_do_by_hand(
+    begin_effective, monkeypatch
+):
     monkeypatch.setattr(controller, "USUAL_PRESET", "light")
     several = begin_effective()
-    return several, several.run()
-
-
-def test_one_answer_has_micro_batch_accumulation_and_config_and_leads_with_what_people_would_do_by_hand(found):
-    several, result = found
+    result = several.run()
     best = result.best
     assert best.batch * best.accumulation == EFFECTIVE
     assert not best.config.is_none
@@ -48,6 +45,9 @@ def test_one_answer_has_micro_batch_accumulation_and_config_and_leads_with_what_
     usual, plain = result.headline.split(", ")
     assert "x gradient checkpointing" in usual
     assert plain.endswith(f"x micro-batch {LARGEST} x {EFFECTIVE // LARGEST} without recompute")
+    again = begin_effective()
+    assert again.run() == result
+    assert not again.has_measured
 
 
 def test_gradient_checkpointing_has_its_own_best_micro_batch(begin_effective, monkeypatch):
@@ -64,13 +64,6 @@ def test_gradient_checkpointing_has_its_own_best_micro_batch(begin_effective, mo
     assert [batch for config, batch in several.bench.watched if not config.is_none] == [48, 32]
     assert result.checkpointing.batch == 32
     assert result.headline == f"~{result.beside_checkpointing.ratio:.2f}x gradient checkpointing at micro-batch 32 x 3"
-
-
-def test_the_same_command_measures_nothing_again(found, begin_effective):
-    _, result = found
-    again = begin_effective()
-    assert again.run() == result
-    assert not again.has_measured
 
 
 def test_where_a_pass_costs_nothing_no_recompute_is_the_answer(begin_effective):

@@ -16,76 +16,7 @@ from autorecompute.units import GIB, MIB
 from autorecompute.waiting import OutOfTime
 from stand_ins.emitted import choices_of
 from stand_ins.formula import FormulaBench, instead, stop
-from stand_ins.sharing import LIMIT, die, lose_heartbeat, measured, run_all, run_together
-
-HANGING_SECONDS = 600
-
-
-def share_trials(tunings):
-    """Has each worker wait with its second trial until all have begun one."""
-    begun = [threading.Event() for _ in tunings]
-
-    def measure(tuning, event, measure, *arguments):
-        assert not tuning.tried or all(other.wait(HANGING_SECONDS) for other in begun)
-        event.set()
-        return measure(*arguments)
-
-    for tuning, event in zip(tunings, begun, strict=True):
-        tuning.bench.measure = functools.partial(measure, tuning, event, tuning.bench.measure)
-
-
-@pytest.fixture
-def answers_of(monkeypatch):
-    """Runs workers that share the work; gives their answers."""
-    monkeypatch.setattr("autorecompute.tuning.ledger.POLL_SECONDS", 0.01)
-
-    def answers_of(tunings):
-        share_trials(tunings)
-        return run_all(tunings)
-
-    return answers_of
-
-
-@pytest.mark.parametrize("sampler", ["greedy", "tpe"])
-def test_no_config_is_measured_twice_and_all_come_to_one_answer_that_one_confirmed(work_in, answers_of, sampler):
-    tunings = [work_in(place, sampler=sampler) for place in range(2)]
-    answers = answers_of(tunings)
-    trials = measured(tunings[0])
-    assert len({trial.config for trial in trials}) == len(trials) <= 10
-    files = [path for tuning in tunings for path in tuning.folder.path.glob("trials/*/result.json")]
-    assert sorted(int(file.parent.name) for file in files) == [trial.number for trial in trials]
-    assert all(tuning.tried for tuning in tunings)
-    first, *others = (dataclasses.replace(answer, best=None) for answer in answers)
-    assert others == [first]
-    assert len({answer.best.config for answer in answers}) == 1
-    assert sum(len(tuning.bench.watched) > 0 for tuning in tunings) == 1
-    for tuning, answer in zip(tunings, answers, strict=True):
-        assert measured(tuning) == trials
-        assert choices_of(tuning.folder) == answer.best.config.texts
-        assert tuning.folder.result() == answer
-
-
-def test_who_comes_later_is_answered_at_once_for_its_own_folder(work_in):
-    answer, later = work_in("first").run(), work_in("later")
-    assert later.run().best.config == answer.best.config
-    assert later.bench.measured == []
-    assert choices_of(later.folder) == answer.best.config.texts
-
-
-def test_a_study_goes_on_with_more_trials(work_in):
-    work_in("first", max_trials=4).run()
-    later = work_in("later", max_trials=8)
-    later.run()
-    assert 1 <= len({trial.config for trial in measured(later)}) <= 8
-    assert len(measured(later)) > 4
-
-
-def test_another_device_is_refused_before_it_measures(work_in):
-    work_in("first").run()
-    other = work_in("other", name="Another Processor")
-    with pytest.raises(UsageError, match="device cpu Another Processor, not cpu Some Processor"):
-        other.run()
-    assert other.bench.measured == []
+from stand_ins.sharing import LIMIT, die, lose_heartbeat, measured, run_together
 
 
 @pytest.fixture
@@ -271,16 +202,6 @@ def test_a_confirmation_has_plans_of_its_own(work_in):
     best = tuning.run().best
     assert {config for config, batch in tuning.bench.watched if batch == 32} == {best.config}
     assert choices_of(folder) == best.config.texts
-
-
-def test_what_the_dead_were_measuring_is_measured_by_another(work_in, partner):
-    die(partner)
-    tuning = work_in("mine")
-    assert tuning.run().best is not None
-    assert [trial.measurement.outcome for trial in measured(tuning) if trial.config.is_none] == [
-        Outcome.LOST,
-        Outcome.OVER_LIMIT,
-    ]
 
 
 def test_another_one_confirms_where_the_first_dies(work_in, partner):

@@ -1,56 +1,50 @@
 """One worker of a study whose trials are looked up in a recorded table: ``tune`` but for the training.
 
-``python tests/workers/replayed.py --storage sqlite:///PATH --study NAME --folder DIR`` prints the answer as ``tune
---json`` does, and keeps what it measured as lines of ``measured.jsonl`` in its folder. Several of them are several
-workers, each with a device of its own. None takes another one for dead that has beaten within ``--grace`` seconds: half
-an hour, however busy the machine is.
+``python benchmarks/replay/worker.py --storage sqlite:///PATH --study NAME --folder DIR`` keeps the configs that
+it measured as lines of ``measured.jsonl`` in its folder. Several of them are several workers, each with a device of its
+own. None takes another one for dead that has beaten within half an hour,
+however busy the machine is.
 """
 
+from __future__ import annotations
+
 import argparse
-import collections
 import dataclasses
 import json
 import math
 import os
 import random
-import sys
 import time
 from pathlib import Path
 
 # A worker that computes in threads would keep the others from the processor.
 os.environ.setdefault("OPENBLAS_NUM_THREADS", "1")
-sys.path[:0] = [str(Path(__file__).parents[2] / "benchmarks" / "replay")]
 
-from autorecompute import codec  # noqa: E402
-from autorecompute.emit import hand_out_if_any  # noqa: E402
-from autorecompute.errors import AutorecomputeError, InterruptedByUser  # noqa: E402
-from autorecompute.measurement import GradientCheck, Measurement, Outcome  # noqa: E402
-from autorecompute.plans import Config  # noqa: E402
-from autorecompute.reports.documents import Answer  # noqa: E402
-from autorecompute.reports.live import LiveView  # noqa: E402
-from autorecompute.studies import StudyFolder, shared_study  # noqa: E402
-from autorecompute.studies.analysis import keep_analysis  # noqa: E402
-from autorecompute.studies.storage import parse_storage, read_trials  # noqa: E402
-from autorecompute.trials import Job  # noqa: E402
-from autorecompute.tuning.context import TuningContext, TuningSettings  # noqa: E402
-from autorecompute.tuning.tuner import Tuner  # noqa: E402
-from autorecompute.waiting import interruptible, pause  # noqa: E402
-from replay import Replay  # noqa: E402
-from tables import SUFFIX, TABLES, load  # noqa: E402
+from autorecompute.measurement import GradientCheck, Measurement, Outcome
+from autorecompute.plans import Config
+from autorecompute.reports.live import LiveView
+from autorecompute.studies import StudyFolder, shared_study
+from autorecompute.studies.analysis import keep_analysis
+from autorecompute.studies.storage import parse_storage
+from autorecompute.trials import Job
+from autorecompute.tuning.context import TuningContext, TuningSettings
+from autorecompute.tuning.tuner import Tuner
+from autorecompute.waiting import pause
+from replay import Replay
+from tables import SUFFIX, TABLES, load
 
 REFERENCE_SECONDS = 0.1
-LOOK_SECONDS = 0.02
 PATIENT_SECONDS = 1800
 TABLE, SHARE = "gpt2_clm", 0.4
 """What is tuned, and how far the limit is from the least peak to that of no recompute."""
 
 
 class ReplayedBench:
-    """A bench that looks up what a config measures, takes a given time for it, and keeps a journal of what it does."""
+    """A bench that looks up what a config measures, takes a given time for it, and keeps a journal of trials."""
 
-    def __init__(self, replay, journal, trial_seconds, hold):
+    def __init__(self, replay, journal, trial_seconds):
+        """Begins with nothing measured."""
         self._replay, self._journal, self._trial_seconds = replay, journal, trial_seconds
-        self._hold, self._noted = hold, collections.Counter()
         table = replay.table
         self._known = {choice for plan in table.space.plans for choice in plan.choices}
         found = dataclasses.replace(table.detection, batch=table.plain["batch"])
@@ -66,21 +60,19 @@ class ReplayedBench:
         """No process to end."""
 
     def detect(self):
+        """What the table was recorded of."""
         return self.detection
 
     def measure(self, config, effort):
         """One of the recordings of the config; the reference between two trials takes no time."""
-        is_trial = effort.warmup > 1
-        if is_trial:
-            self._note(config, "begins")
+        if effort.warmup > 1:
             pause(self._trial_seconds)
-        measured = self._look_up(config, effort.steps)
-        if is_trial:
-            self._note(config, "ended")
-        return measured
+            with self._journal.open("a", encoding="utf-8") as file:
+                file.write(f"{json.dumps(config.texts)}\n")
+        return self._look_up(config, effort.steps)
 
-    def check(self, config):
-        self._note(config, "checked")
+    def check(self, _config):
+        """Every gradient is right."""
         return GradientCheck(agrees=True, worst=0.0, steps=3)
 
     def watch(self, environment, effort, batch):
@@ -100,6 +92,7 @@ class ReplayedBench:
         )
 
     def take_output(self):
+        """Nothing is printed."""
         return ""
 
     def _look_up(self, config, steps):
@@ -119,28 +112,23 @@ class ReplayedBench:
             batch=batch,
         )
 
-    def _note(self, config, what):
-        line = json.dumps({"config": config.texts, "what": what})
-        with self._journal.open("a", encoding="utf-8") as file:
-            file.write(f"{line}\n")
-        self._noted[what] += 1
-        while f"{what}:{self._noted[what]}" == self._hold and not self._journal.with_name("go").exists():
-            pause(LOOK_SECONDS)
-
 
 def read_arguments():
+    """Read the command line."""
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("--storage", required=True)
     parser.add_argument("--study", required=True)
     parser.add_argument("--folder", type=Path, required=True)
     parser.add_argument("--max-trials", type=int, default=40)
     parser.add_argument("--trial-seconds", type=float, default=0.2)
-    parser.add_argument("--hold", help="a note and its number, such as begins:2, after which a file go is waited for")
-    parser.add_argument("--grace", type=int, default=PATIENT_SECONDS, help="seconds from a last beat to death")
     return parser.parse_args()
 
 
-def tune(args, view):
+def main():
+    """Tunes to the end, which a failure ends with its traceback."""
+    args = read_arguments()
+    args.folder.mkdir(parents=True, exist_ok=True)
+    shared_study.HEARTBEAT_SECONDS, shared_study.GRACE_SECONDS = 1, PATIENT_SECONDS
     replay = Replay(load(TABLES / f"{TABLE}{SUFFIX}"))
     folder = StudyFolder(args.study, args.folder / "studies")
     folder.prepare()
@@ -150,7 +138,7 @@ def tune(args, view):
     script = args.folder / "train.py"
     script.touch()
     shared = shared_study.SharedStudy(parse_storage(args.storage), args.study)
-    bench = ReplayedBench(replay, args.folder / "measured.jsonl", args.trial_seconds, args.hold)
+    bench = ReplayedBench(replay, args.folder / "measured.jsonl", args.trial_seconds)
     settings = TuningSettings(
         limit_bytes=replay.limit_bytes(SHARE),
         max_trials=args.max_trials,
@@ -161,28 +149,9 @@ def tune(args, view):
         training_seconds=math.inf,
     )
     job = Job(script=script, batch_flag="--bs")
-    place = TuningContext(job=job, bench=bench, folder=folder, settings=settings, progress=view, shared=shared)
-    return Tuner(place).run(), folder
-
-
-def main():
-    """Ends as ``autorecompute`` would."""
-    args = read_arguments()
-    args.folder.mkdir(parents=True, exist_ok=True)
-    shared_study.HEARTBEAT_SECONDS, shared_study.GRACE_SECONDS = 1, args.grace
-    try:
-        with interruptible(), LiveView() as view:
-            result, folder = tune(args, view)
-    except AutorecomputeError as error:
-        sys.stderr.write(f"autorecompute: {error}\n")
-        return error.exit_code
-    except KeyboardInterrupt:
-        sys.stderr.write("autorecompute: interrupted\n")
-        return InterruptedByUser.exit_code
-    trials = read_trials(folder.database, folder.name_in_database)
-    sys.stdout.write(f"{codec.dumps(Answer.of(result, trials, hand_out_if_any(folder, result)))}\n")
-    return 0
+    with LiveView() as view:
+        Tuner(TuningContext(job=job, bench=bench, folder=folder, settings=settings, progress=view, shared=shared)).run()
 
 
 if __name__ == "__main__":
-    sys.exit(main())
+    main()
