@@ -1,6 +1,5 @@
 """What tests of shared studies do to workers."""
 
-import functools
 import threading
 
 import sqlalchemy
@@ -24,17 +23,6 @@ def die(worker):
     """End a worker as a kill would, a while ago."""
     lose_heartbeat(worker)
     worker._held.clear()
-
-
-def run_all(tunings):
-    """The answers of tunings that run at the same time."""
-    answers = {}
-
-    def run(place, tuning):
-        answers[place] = tuning.run()
-
-    run_together([functools.partial(run, *item) for item in enumerate(tunings)])
-    return [answers[place] for place in range(len(tunings))]
 
 
 def run_together(works):
