@@ -75,7 +75,7 @@ def report(name: str, *, is_cast: bool) -> str:
 
 def loss_of(outputs: Any) -> Any:
     """Return the loss of a model, or one of what it returns."""
-    return getattr(outputs, "loss", outputs) if hasattr(outputs, "loss") else outputs.square().mean()
+    return outputs.loss if hasattr(outputs, "loss") else outputs.square().mean()
 
 
 def describe(errors: Sequence[int]) -> str:

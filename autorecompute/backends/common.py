@@ -201,18 +201,25 @@ def within(found: Mapping[str, float], kind_of: Callable[[str], str], steps: int
 
 
 def beside_rounding(
-    found: Mapping[str, float], noise: Mapping[str, float], kind_of: Callable[[str], str], steps: int
+    found: Mapping[str, float],
+    noise: Mapping[str, float],
+    sizes: Mapping[str, float],
+    kind_of: Callable[[str], str],
+    steps: int,
 ) -> GradientCheck:
     """Check gradients as :func:`within`, but for those that are nothing but rounding, as that of a key's bias.
 
-    The noise is the difference of two steps without recompute that are rounded differently.
+    Such a one is close to zero beside the others, and differs by itself in steps without recompute that are rounded
+    differently: that is the noise. ``sizes`` has the largest entry of each.
     """
+    largest = max(sizes.values(), default=0.0)
 
-    def tells(name: str, off: float) -> bool:
-        own = noise.get(name, math.inf)
-        return own <= max(TOLERANCES.get(kind_of(name), 0.0), min(off / NOISE_FACTOR, MOST_NOISE)) or math.isinf(off)
+    def is_rounding(name: str) -> bool:
+        least = TOLERANCES.get(kind_of(name), 0.0) * largest
+        return MOST_NOISE < noise.get(name, 0.0) < math.inf and sizes.get(name, math.inf) <= least
 
-    return within({name: off for name, off in found.items() if tells(name, off)}, kind_of, steps)
+    telling = {name: off for name, off in found.items() if not is_rounding(name) or math.isinf(off)}
+    return within(telling if 2 * len(telling) > len(found) else found, kind_of, steps)
 
 
 def beside_noise(found: Mapping[str, float], noise: Mapping[str, float], check: GradientCheck) -> GradientCheck:

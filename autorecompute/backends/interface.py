@@ -194,23 +194,22 @@ class WorkerBackend(Protocol):
         return False
 
     def give_length(self, length: int) -> None:
-        """Have the script receive batches of this length, in tokens, from the next one that is drawn on."""
+        """Have trials receive batches of this length, in tokens, from the next one that is drawn on."""
         del length
 
     def follow_lengths(self, lengths: Lengths | None) -> None:
         """Have each batch train with the config of its length from the next switch on; ``None`` ends that."""
         del lengths
 
-    def step_beside(self, config: Config, length: int) -> Callable[[], Any]:
-        """Return what runs a step of the batch at hand beside the training, with a config and at a length in tokens.
+    def step_beside(self, config: Config) -> Any:
+        """Run a step of the batch at hand beside the training with a config, at the length of trials; return its loss.
 
-        It returns the loss. The training goes on as if nothing had been run. It is asked for in a forward, before the
-        model is called.
+        The training goes on as if nothing had been run. It is asked for in a forward, before the model is called.
 
         Raises:
             RuntimeError: the training system cannot give batches another length.
         """
-        raise RuntimeError(f"no step of {length} tokens can be run beside this training with {config}")
+        raise RuntimeError(f"no step can be run beside this training with {config}")
 
     def lacking_memory(self, config: Config) -> str | None:
         """Run the step at hand with a config beside the training, and say what ran out of memory; empty where it fits.

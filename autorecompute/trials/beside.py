@@ -130,34 +130,54 @@ class TrainingBench(Bench):
             OutOfTime: there are no steps left for it.
         """
         effort = self._fitted(effort)
-        if self._cost(config, effort) > self.left_steps:
+        if self._job.longest is not None:
+            self._length = effort.length or self._length or self._job.longest
+        if self._cost(config, effort) * self._share > self.left_steps:
             raise OutOfTime
         check = self.check(config)
         if not check.agrees:
             outcome = Outcome.WRONG_GRADIENT if check.steps else Outcome.SCRIPT_ERROR
             return Measurement(outcome=outcome, message=check.message)
         before, cost = self._trained_steps, self._cost(config, effort)
-        if self._job.longest is not None:
-            self._length = effort.length or self._length or self._job.longest
-            self._beside_steps += cost * self._length / self._job.longest
+        self._beside_steps += cost * self._share
         self._send(effort.order(config))
         message = self._receive()
         if isinstance(message, Failed) and message.outcome is Outcome.OOM:
             self._has_ended = True
             return as_measurement(message)
-        if not isinstance(message, Measurement) or message.outcome is Outcome.DIVERGED:
+        if not isinstance(message, Measurement) or (message.outcome is Outcome.DIVERGED and not self._job.longest):
             self._end()
         if message.outcome is Outcome.OOM:
             return message  # beside the training, which goes on
         if self._job.longest is None:
             self._count(config, message, idle_steps=self._trained_steps - before - cost)
             return mark_busy_host(message)
+        return self._measured_beside(config, message, is_in_turn=not effort.warmup)
+
+    def _measured_beside(self, config: Config, message: Measurement, *, is_in_turn: bool) -> Measurement:
         if not message.outcome.is_measured:
-            raise ScriptError(f"a step of {self._length} tokens beside the training raises: {message.message}")
+            if self._length == self._job.longest and message.outcome is not Outcome.WRONG_GRADIENT:
+                raise ScriptError(f"a step of {self._length} tokens beside the training fails: {message.message}")
+            return message
         self._count(config, message, idle_steps=0)
-        # An optimizer's step has not run there: the whole one on fake tensors has it.
-        whole_bytes = (message.held_bytes or 0) + (check.step_bytes or 0) if self._length == self._job.longest else 0
-        return mark_busy_host(replace(message, peak_bytes=max(message.peak_bytes or 0, whole_bytes)))
+        return mark_busy_host(message if is_in_turn else self._of_whole_step(config, message))
+
+    @property
+    def _share(self) -> float:
+        """Return the share of a step that one counts as: a shorter one beside the training for less."""
+        return 1.0 if self._length is None or self._job.longest is None else self._length / self._job.longest
+
+    def _of_whole_step(self, config: Config, measured: Measurement) -> Measurement:
+        """Return a measurement beside the training with the peak of a whole step, where that has more.
+
+        There an optimizer steps, and gradients of the passes before may be held.
+        """
+        self._send(Check(config=config, compares=False))
+        whole = self._receive()
+        if not isinstance(whole, GradientCheck):
+            self._end()
+        whole_bytes = (measured.held_bytes or 0) + (whole.step_bytes or 0)
+        return replace(measured, peak_bytes=max(measured.peak_bytes or 0, whole_bytes))
 
     def check(self, config: Config) -> GradientCheck:
         """Compare the config's gradients with those without recompute, once for each config."""

@@ -165,7 +165,7 @@ class LengthTuner:
         description = context.detection.space.describe(config)
         context.note(f"measuring batches of {length} tokens: {description}")
         effort = replace(context.settings.effort, length=length)
-        if bench.starts and not bench.is_live:  # a process begins with its longest batch
+        if bench.starts and not bench.is_live:  # a process of ours begins with its longest batch
             bench.measure(best.config, Effort(warmup=1, steps=1))
         with context.budget.timing(Task.TRIAL):
             own = bench.measure(config, effort).under(self._room_bytes)

@@ -219,7 +219,7 @@ class _Tuning:
             return best
         self._bench.set_aside = 0.0
         tuner = LengthTuner(self._context, self._trials, best)
-        best = replace(best, buckets=self._agreeing(tuner.measure()), longest=tuner.longest)
+        best = replace(best, buckets=tuner.measure(), longest=tuner.longest)
         self._why_not = tuner.why_not
         return best
 

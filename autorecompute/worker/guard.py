@@ -13,6 +13,7 @@ from autorecompute.backends import registry
 from autorecompute.errors import first_line
 from autorecompute.measurement import GradientCheck, Measurement, Outcome
 from autorecompute.plans import Config
+from autorecompute.worker import script
 from autorecompute.worker.agent import Abandon, Agent
 from autorecompute.worker.hooks import expected_steps
 from autorecompute.worker.protocol import Beat, Check, Ended, Failed, Line, Order, explain_end
@@ -75,6 +76,7 @@ class TrainingAgent(Agent):
         self.has_begun, self._fault = False, ""
         self._awaits_answer = False
         self._to_run_beside: Order | None = None
+        self._passed = 0  # forwards in which it could not run
         self._bar: Any = None
 
     def stop(self) -> None:
@@ -126,6 +128,9 @@ class TrainingAgent(Agent):
         """Run what was ordered beside the training, if this batch can be given another length, and then go on."""
         # Before the first steps an optimizer has no state, which the steps of the training have beside them.
         is_whole = batch == self.target_batch and not self.backend.has_open_forward
+        self._passed = 0 if is_whole else self._passed + (self._to_run_beside is not None)
+        if self._passed > script.MISSED_STEPS:
+            self._give_up_batch(batch)
         while self._to_run_beside is not None and self.steps >= STEPS_BEFORE and is_whole:
             order, self._to_run_beside = self._to_run_beside, None
             self._answer(self._run_beside(order, batch))
@@ -136,19 +141,24 @@ class TrainingAgent(Agent):
         super().on_forward(batch, check)
 
     def _run_beside(self, order: Order, batch: int) -> Measurement:
-        self._length = order.length or self._length
-        assert self._length is not None, "the longest was told"
+        assert self._meter is not None, "a step runs beside a training after a session has begun"
+        self._change_length(order)
+        window, failed = self._open(order), None
         try:
-            step = self.backend.step_beside(order.config, self._length)
-            window = self._open(order)
             while not window.is_complete:
-                loss = step()
+                loss = self.backend.step_beside(order.config)
                 window.observe()
                 window.end_step(batch, loss)
         except Exception as error:  # noqa: BLE001  (the model's own code runs there, on a batch that is not its script's)
-            outcome, message = self.backend.classify(error)
-            return Measurement(outcome=outcome, message=message)
-        measurement = window.measurement(batch)
+            failed = self.backend.classify(error)
+        finally:
+            window.stop()
+        if failed is not None:
+            self._meter.release()  # not above, where the traceback still holds what the step has made
+            return Measurement(outcome=failed[0], message=failed[1])
+        measurement = replace(window.measurement(batch), warnings=self._warnings)
+        if wrong := self.backend.wrong_recompute():
+            return Measurement(outcome=Outcome.WRONG_GRADIENT, message=wrong, warnings=self._warnings)
         self._keep(order.config, measurement)
         return measurement
 
@@ -195,7 +205,7 @@ class TrainingAgent(Agent):
         else:
             self.steps += 1
             self._batches, self._loss, self._has_skipped, self._first_check = [], None, False, None
-            self.backend.end_step()
+            self._warnings = self.backend.end_step()
         if self._window is None:
             seconds, self._awaits_answer = ANSWER_SECONDS if self._awaits_answer else 0.0, False
             self._look_for_order(seconds)

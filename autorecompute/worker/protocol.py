@@ -171,7 +171,7 @@ class SearchRequest:
     arguments: tuple[str, ...] = ()
     limit_bytes: int | None = None
     study: str | None = None
-    steps: int = 0
+    steps: int
     launcher: str = ""
     replaces_checkpointing: bool = False
     is_exact: bool = False

@@ -155,11 +155,7 @@ def tune_from_here(  # noqa: PLR0913  (what a user may say)
     given = _require_trained_by(model, optimizers)
     limit_bytes = require_options(memory_limit, tuning_steps, longest)
     request = replace(
-        _describe_program(type(model).__name__),
-        limit_bytes=limit_bytes,
-        study=study,
-        steps=tuning_steps,
-        longest=longest,
+        _describe_program(type(model).__name__, tuning_steps), limit_bytes=limit_bytes, study=study, longest=longest
     )
     if not _LEAVE and registry.is_decided():
         _say(logging.INFO, "nothing is tuned from here: this process was started with what to recompute")
@@ -180,10 +176,10 @@ _LEAVE: list[Callable[[], None]] = []  # what ends the search beside this proces
 
 
 def _begin(request: SearchRequest, optimizers: list[Any]) -> None:
-    while _LEAVE:
-        _LEAVE.pop()()
     if request.longest is not None and not is_alone():
         raise UsageError("ranks may have batches of different lengths in one step: leave longest out")
+    while _LEAVE:
+        _LEAVE.pop()()
     settings = Settings(
         backend=registry.plain_name(), search=request, tuning_steps=request.steps, longest=request.longest
     )
@@ -210,7 +206,7 @@ def _begin(request: SearchRequest, optimizers: list[Any]) -> None:
         _say(logging.INFO, f"looking for what to recompute{limit}, in {steps} of this training at most")
 
 
-def _describe_program(name: str) -> SearchRequest:
+def _describe_program(name: str, steps: int) -> SearchRequest:
     main = sys.modules.get("__main__")
     file, spec = getattr(main, "__file__", None), getattr(main, "__spec__", None)
     is_module = spec is not None and file is not None
@@ -220,6 +216,7 @@ def _describe_program(name: str) -> SearchRequest:
         is_module=is_module,
         is_typed=not is_module and (file is None or not Path(file).is_file()),
         arguments=tuple(sys.argv[1:]) if file is not None else (),
+        steps=steps,
     )
 
 
@@ -229,7 +226,7 @@ def require_options(memory_limit: str | int | None, tuning_steps: int, longest: 
     Raises:
         UsageError: the limit cannot be one, there is no step for a trial, or no sample can be so long.
     """
-    if longest is not None and longest < 1:
+    if longest is not None and (not isinstance(longest, int) or longest < 1):
         raise UsageError(f"longest={longest} is no number of tokens. Give those of the longest sample.")
     if tuning_steps < 1:
         raise UsageError(f"tuning_steps={tuning_steps} leaves no step for a trial. Give 1 or more.")

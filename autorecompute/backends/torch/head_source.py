@@ -54,8 +54,10 @@ class Logits(torch.Tensor):
                 shape = function(torch.empty(self.shape, device="meta"), *args[1:], **kwargs).shape
                 if len(shape) > 1 and shape[-1] == self.shape[-1]:
                     return _Head.of(self.dtype, hidden.reshape(*shape[:-1], hidden.shape[-1]), *others)
-            if name == "__getitem__" and _leaves_words(self, args[1]) and hidden[args[1]].dim() > 1:
-                return _Head.of(self.dtype, hidden[args[1]], *others)
+            if name == "__getitem__" and _leaves_words(self, args[1]):
+                rows = hidden[args[1]]
+                if rows.dim() > 1:
+                    return _Head.of(self.dtype, rows, *others)
             if name == "cross_entropy" and self.dim() == 2 and not args[1].is_floating_point():
                 options = {{key: value for key, value in kwargs.items() if value is not None}}
                 if options.keys() <= TAKEN:
@@ -73,7 +75,10 @@ class Logits(torch.Tensor):
 
 
 def _leaves_words(logits, index):
-    first, *others = parts = index if type(index) is tuple else (index,)
+    parts = index if type(index) is tuple else (index,)
+    if not parts:
+        return True
+    first, *others = parts
     if not all(type(one) in (int, slice, torch.Tensor) for one in (others if first is ... else parts)):
         return False
     if any(type(one) is torch.Tensor and one.dtype == torch.uint8 for one in parts):

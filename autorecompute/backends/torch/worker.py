@@ -24,7 +24,7 @@ from autorecompute.backends.torch.fake.live import StepLive, tensors_of, this_ma
 from autorecompute.backends.torch.fake.machine import kernels_of, with_whole_steps
 from autorecompute.backends.torch.fake.repeats import fragmented_bytes
 from autorecompute.backends.torch.fake.steps import Script, buckets_around, loss_in, returned_loss
-from autorecompute.backends.torch.fake.survey import bytes_of, rough_steps, survey_steps
+from autorecompute.backends.torch.fake.survey import bytes_of, rough_steps, survey_steps, surveyed
 from autorecompute.backends.torch.fake.tensors import LargeTensorsAreFake, taken_for_real
 from autorecompute.backends.torch.find import own_checkpoints, refusals
 from autorecompute.backends.torch.find.batch_losses import Results
@@ -55,7 +55,6 @@ from autorecompute.backends.torch.switch.lengths import (
 )
 from autorecompute.errors import ScriptError, first_line
 from autorecompute.measurement import UNCOMPARED
-from autorecompute.meters.host import HostMeter
 from autorecompute.plans import Config
 from autorecompute.plans.savings import BATCH, SEQUENCE
 from autorecompute.training_job import (
@@ -78,27 +77,13 @@ if TYPE_CHECKING:
     from torch.optim import Optimizer
 
     from autorecompute.backends.interface import Listener, LiveMeter
-    from autorecompute.backends.torch.forecast.records import Steps
+    from autorecompute.backends.torch.fake.survey import Survey
     from autorecompute.measurement import GradientCheck, Outcome
     from autorecompute.memory import Machine
     from autorecompute.plans import Lengths
 
-    Survey = tuple[Steps | None, str]  # what steps take, or why nobody can tell
-
 
 _LOG = logging.getLogger(__name__)
-
-
-def surveyed(root: Module, survey: Callable[[], Survey]) -> tuple[Survey, int]:
-    """Survey the model, and weigh what that leaves in this process; 0 where an allocator of its own counts tensors."""
-    if next(root.parameters()).device.type != "cpu":
-        return survey(), 0
-    meter = HostMeter()
-    meter.release()
-    held_bytes = meter.held_bytes()
-    told = survey()
-    meter.release()
-    return told, max(0, meter.held_bytes() - held_bytes)
 
 
 def make_backend(folder: Path, *, leaves: Callable[[Module], bool] = lambda _module: False) -> TorchBackend:
@@ -145,6 +130,8 @@ class TorchBackend(WorkerBackend):
         self._told: tuple[str, ...] = ()
         self._results = Results()
         self._given: GivenLength | None = None
+        self._length: int | None = None  # that trials have, where the longest was told
+        self._lengths: Lengths | None = None
         self._by_length: tuple[StepsAtLength, ...] = ()
 
     def install(self, listener: Listener) -> None:
@@ -158,8 +145,9 @@ class TorchBackend(WorkerBackend):
             from autorecompute.backends.torch.fake.machine import pretend
 
             pretend(listener.fake_ranks)
-        if listener.longest is not None and listener.is_trial:
-            self._given = GivenLength(listener.longest)
+        self._length = listener.longest
+        if self._length is not None and listener.is_trial:
+            self._given = GivenLength(self._length)
         applying.ELSEWHERE.set()
         self._roots.install(listener.on_failure)
 
@@ -244,20 +232,28 @@ class TorchBackend(WorkerBackend):
 
     def give_length(self, length: int) -> None:
         """Have models receive batches of this length, in tokens, from the next one on."""
-        assert self._given is not None, "lengths are given where the longest is"
-        self._given.length = length
+        self._length = length
+        if self._given is not None:
+            self._given.length = length
 
     def follow_lengths(self, lengths: Lengths | None) -> None:
         """Have each batch train with the config of its length from the next switch on; ``None`` ends that."""
+        self._lengths = lengths
         for tuned in self._tuned.values():
             tuned.follow_lengths(lengths)
 
-    def step_beside(self, config: Config, length: int) -> Callable[[], Tensor]:
-        """Return what runs a step of the batch at hand beside the training, and returns its loss."""
+    def step_beside(self, config: Config) -> Tensor:
+        """Run a step of the batch at hand beside the training, at the length of trials, and return its loss."""
         assert self._at_hand is not None, "a model is about to be called"
         root, args, kwargs = self._at_hand
-        args, kwargs = call_at_length(args, kwargs, length)
-        return functools.partial(run_beside, self._step(root, args, kwargs), self._tuned[root].board, config.choices)
+        step = self._step(root, *self._as_in_trials(args, kwargs))
+        return run_beside(step, self._tuned[root].board, config.choices)
+
+    def _as_in_trials(self, args: Sequence[Any], kwargs: Mapping[str, Any]) -> tuple[Any, Any]:
+        """Return the arguments of a call at the length of trials, where these run beside a training."""
+        if self._length is None or self._given is not None:
+            return args, kwargs
+        return call_at_length(args, kwargs, self._length)
 
     def _step(self, root: Module, args: Sequence[Any], kwargs: Mapping[str, Any]) -> Step:
         holds_result = keeps_result(calling_frame())
@@ -340,8 +336,10 @@ class TorchBackend(WorkerBackend):
         if self._frozen:
             yield FROZEN
         longest = self._listener.longest
-        if longest is not None and self._given is not None and self._given.most > longest:
-            yield f"the script has batches of more than {longest} tokens: --longest cuts them"
+        given, most = self._given, self._sizes.get(SEQUENCE, (0, 0))[1]
+        if longest is not None and longest < (most if given is None else given.most):
+            then = "their peaks are not known" if given is None else "--longest cuts them"
+            yield f"the script has batches of more than {longest} tokens: {then}"
         for name, (least, most) in sorted(self._sizes.items()):
             if least < most and (longest is None or name != SEQUENCE):
                 told = f"batches have a {name} of {least} to {most}: peaks hold up to the largest that was measured"
@@ -377,6 +375,7 @@ class TorchBackend(WorkerBackend):
         if self._has_told:  # the first one may be gone
             with thawed(frozen):
                 self._tuned[root] = tuned = Tuned.of(root, args, kwargs)
+            tuned.follow_lengths(self._lengths)
             tuned.switch(self._config)
         else:
             self._has_told = True
@@ -431,8 +430,7 @@ class TorchBackend(WorkerBackend):
             self._told += (BENCHMARKS,)
         if self._listener.longest is not None and self._given is not None:
             self._told += self._given.require(self._listener.longest, args, kwargs)
-        elif self._listener.longest is not None:
-            args, kwargs = call_at_length(args, kwargs, self._listener.longest)
+        args, kwargs = self._as_in_trials(args, kwargs)
         told = surveyed(root, functools.partial(self._survey, root, tuned, args, kwargs))
         detection = self._detection_of(root, tuned, args, kwargs, told)
         self._later = TorchMemoryModel.of(detection) if self._frozen else None
@@ -558,8 +556,7 @@ class TorchBackend(WorkerBackend):
                     check = on_few_samples(compare, args, kwargs, batch, self.classify)
             if not check.agrees or self._no_fakes(root):
                 return check
-            if self._listener.longest is not None and self._given is None:
-                args, kwargs = call_at_length(args, kwargs, self._listener.longest)
+            args, kwargs = self._as_in_trials(args, kwargs)
             step = tuned.whole_step(config, self._script(root, batch, args, kwargs))
         if step is None:
             return check

@@ -173,7 +173,7 @@ def long_line(make_detection, tmp_path):
 
 
 def test_steps_beside_a_training_are_spent_by_their_length(long_line):
-    long_line.say(AGREES, Beat(step=3), MEASURED, Beat(step=90), MEASURED, MEASURED)
+    long_line.say(AGREES, Beat(step=3), MEASURED, AGREES, Beat(step=90), MEASURED, AGREES, MEASURED)
     long_line.bench.measure(CONFIG, EFFORT)
     assert long_line.bench.spent_steps == 1 + 6
     long_line.bench.measure(CONFIG, dataclasses.replace(EFFORT, length=100))
@@ -187,12 +187,31 @@ def test_steps_beside_a_training_are_spent_by_their_length(long_line):
 def test_the_peak_beside_a_training_is_no_less_than_that_of_a_whole_step(long_line):
     """Nothing of the optimizer runs there."""
     held = dataclasses.replace(MEASURED, held_bytes=70)
-    long_line.say(dataclasses.replace(AGREES, step_bytes=50), held, held)
+    whole = [dataclasses.replace(AGREES, step_bytes=size) for size in (50, 20, 60)]
+    long_line.say(AGREES, held, whole[0], held, whole[1], held, whole[2])
     assert long_line.bench.measure(CONFIG, EFFORT).peak_bytes == 70 + 50
     assert long_line.bench.measure(CONFIG, dataclasses.replace(EFFORT, length=100)).peak_bytes == 100
+    assert long_line.bench.measure(Config(), EFFORT).peak_bytes == 70 + 60
+    assert long_line.heard[-1] == Check(config=Config(), compares=False)
 
 
 def test_a_length_that_the_model_does_not_take_is_an_error_with_its_reason(long_line):
     long_line.say(AGREES, Measurement(outcome=Outcome.SCRIPT_ERROR, message="IndexError: out of range"))
-    with pytest.raises(ScriptError, match="a step of 400 tokens beside the training raises: IndexError"):
+    with pytest.raises(ScriptError, match="a step of 400 tokens beside the training fails: IndexError"):
         long_line.bench.measure(CONFIG, EFFORT)
+
+
+def test_a_shorter_batch_that_fails_is_measured_as_that(long_line):
+    failed = Measurement(outcome=Outcome.DIVERGED, message="the loss is nan")
+    long_line.say(AGREES, MEASURED, AGREES, failed)
+    long_line.bench.measure(CONFIG, EFFORT)
+    assert long_line.bench.measure(CONFIG, dataclasses.replace(EFFORT, length=100)) == failed
+
+
+def test_a_shorter_batch_is_measured_where_no_step_of_the_longest_is_left(long_line):
+    long_line.say(AGREES, MEASURED, AGREES, MEASURED, AGREES)
+    long_line.bench.measure(CONFIG, EFFORT)
+    long_line.bench.set_aside = 0.9
+    with pytest.raises(OutOfTime):
+        long_line.bench.measure(CONFIG, EFFORT)
+    assert long_line.bench.measure(CONFIG, dataclasses.replace(EFFORT, length=100)).outcome is Outcome.OK

@@ -30,6 +30,7 @@ class Beside(Training):
         settings = Settings(backend="torch", longest=longest)
         self.inner = TrainingAgent(self.line, self, settings, ())
         self.agent = self.guard = Guard(self.inner, training.say)
+        self.length = longest
 
     def order(self, *messages):
         for message in messages:
@@ -47,10 +48,14 @@ class Beside(Training):
     def classify(self, error):
         return (Outcome.OOM if isinstance(error, MemoryError) else Outcome.SCRIPT_ERROR), str(error)
 
-    def step_beside(self, config, length):
+    def give_length(self, length):
+        self.length = length
+
+    def step_beside(self, config):
+        self.happened.append((config, self.length))
         if config in self.lacks:
             raise self.lacks[config]
-        return lambda: self.happened.append((config, length)) or Loss(1.0)
+        return Loss(1.0)
 
     def follow_lengths(self, lengths):
         self.happened.append(lengths)
@@ -100,10 +105,56 @@ def test_the_longest_is_measured_beside_the_training_which_keeps_the_first_confi
     ("error", "outcome"), [(MemoryError("no room"), Outcome.OOM), (IndexError("600"), Outcome.SCRIPT_ERROR)]
 )
 def test_what_a_longer_batch_raises_ends_nothing(begun, error, outcome):
+    live = Live(begun)
+    begun.live_meter = lambda: live
     begun.lacks[CONFIG] = error
+    begun.happened.clear()
     begun.steps(3)
     _, measured = begun.told
     assert (measured.outcome, measured.message) == (outcome, str(error))
+    assert "release" in begun.happened
+
+
+@pytest.mark.parametrize("longest", [400])
+def test_a_count_of_live_tensors_is_over_where_the_step_that_is_counted_raises(begun):
+    live = Live(begun)
+    begun.live_meter, ran = lambda: live, []
+
+    def step_beside(_config):
+        ran.append(None)
+        if live.log:
+            raise MemoryError
+        return Loss(1.0)
+
+    begun.step_beside = step_beside
+    begun.steps(3)
+    assert [entry if isinstance(entry, str) else entry[0] for entry in live.log] == ["start", "stop"]
+
+
+@pytest.mark.parametrize("longest", [400])
+def test_what_is_noticed_in_the_training_is_told_of_trials_beside_it(begun):
+    begun.warnings, begun.wrong = ("two calls",), ""
+    begun.steps(2)
+    begun.wrong = "another bit"
+    begun.order(SECOND)
+    begun.steps(2)
+    _, first, second = begun.told
+    assert (first.outcome, first.warnings) == (Outcome.OK, ("two calls",))
+    assert (second.outcome, second.message) == (Outcome.WRONG_GRADIENT, "another bit")
+
+
+@pytest.mark.parametrize("longest", [400])
+def test_a_search_that_begins_with_a_shorter_batch_measures_it(beside):
+    beside.order(dataclasses.replace(FIRST, length=100))
+    beside.begin()
+    beside.steps(4)
+    assert {what for what in beside.happened if isinstance(what, tuple)} == {(CONFIG, 100)}
+
+
+@pytest.mark.parametrize("longest", [400])
+def test_batches_whose_size_never_comes_again_end_the_search(begun, capsys):
+    begun.steps(20, batch=TARGET - 1)
+    assert "receives a batch of 7 now, not 8" in capsys.readouterr().err
 
 
 def test_a_measurement_is_told_and_the_next_order_obeyed_when_it_comes(begun):

@@ -8,7 +8,7 @@ import functools
 import gc
 import math
 import weakref
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import dataclass, replace
 from types import MappingProxyType
 from typing import TYPE_CHECKING, Any
@@ -272,7 +272,9 @@ def check_gradients(  # noqa: PLR0913  (a call, what is recomputed in it, and wh
     blocks checkpointed, or of all but one.
     """
     choices = list(choices)
-    step = Step(model, args, kwargs, calls=calls, loss=scored if _in_chunks(choices) else scalar_of)
+    heads = [model.get_submodule(path) for one in _in_chunks(choices) for path in board.paths(one)]
+    widths = {head.out_features for head in heads}
+    step = Step(model, args, kwargs, calls=calls, loss=functools.partial(scored, widths=widths) if heads else scalar_of)
     with board.trying():
         if is_sharded(model):
             # All ranks take the same steps, whoever has how much memory left.
@@ -347,7 +349,7 @@ def _check(step: Step, board: Switchboard, choices: Sequence[Choice], others: Se
     repeats = [_differences(step, board, others, others, by)[0] for by in rescaled]
     noise = {name: max(one.get(name, math.inf) for one in repeats) for name in repeats[0]}
     if not is_exact and repeats_itself:
-        return check if check.agrees else beside_rounding(found, noise, kind_of, len(SEEDS))
+        return beside_rounding(found, noise, _sizes(step, board, others), kind_of, len(SEEDS))
     if not is_exact:
         return check if check.agrees else beside_noise(found, noise, check)
     # On a CPU nothing else may differ, unless it differs by itself: index_put_ of several threads adds in any order.
@@ -355,17 +357,34 @@ def _check(step: Step, board: Switchboard, choices: Sequence[Choice], others: Se
     return within(found, lambda name: kind_of(name) if name in noisy else "", len(SEEDS))
 
 
-def scored(outputs: Any) -> Any:
-    """Return the loss among what a model returns, or else the cross entropy that a script computes of its logits.
+def _sizes(step: Step, board: Switchboard, others: Sequence[Choice]) -> dict[str, float]:
+    """Return the largest entry of each gradient, without what is compared."""
+    found: dict[str, float] = {}
 
-    Every class is a label: chunks of logits are compared as they are used.
+    def see(part: Part, tensor: Tensor) -> None:
+        if not part[0].startswith(BUFFER) and part[0] != LOSS and tensor.numel():
+            own = tensor.to_dense() if tensor.layout is not torch.strided else tensor
+            found[part[0]] = max(found.get(part[0], 0.0), float(own.abs().max()))
+
+    board.set(others)
+    step.run(SEEDS[0], see)
+    return found
+
+
+def scored(outputs: Any, widths: Collection[int]) -> Any:
+    """Return a number that all outputs weigh in: logits of heads so wide by a cross entropy, where no loss is returned.
+
+    Chunks of logits are compared as a script uses them. Every class is a label.
     """
-    if loss_in(outputs) is not None:
+    tensors = [] if loss_in(outputs) is not None else list(tensors_in(outputs))
+    logits = [one for one in tensors if one.requires_grad and one.dim() > 1 and one.shape[-1] in widths]
+    if not logits:
         return scalar_of(outputs)
-    tensors = [tensor for tensor in tensors_in(outputs) if tensor.requires_grad and tensor.dim() > 1]
-    rows = [tensor.flatten(0, -2) for tensor in tensors]
+    others = [one for one in tensors if one.requires_grad and not any(one is other for other in logits)]
+    rows = [one.flatten(0, -2) for one in logits]
     labels = [torch.arange(len(one), device=one.device) % one.shape[-1] for one in rows]
-    return sum(functional.cross_entropy(one, label) for one, label in zip(rows, labels, strict=True))
+    losses = [functional.cross_entropy(one, label) for one, label in zip(rows, labels, strict=True)]
+    return sum([*losses, *([scalar_of(others)] if others else [])])
 
 
 def _in_chunks(choices: Iterable[Choice]) -> set[Choice]:

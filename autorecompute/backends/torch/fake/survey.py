@@ -39,10 +39,11 @@ from autorecompute.backends.torch.forecast.records import (
     Part,
     Steps,
 )
+from autorecompute.meters.host import HostMeter
 from autorecompute.plans import Choice
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator, Sequence
+    from collections.abc import Callable, Iterator, Sequence
 
     from torch.nn import Module
 
@@ -52,6 +53,8 @@ if TYPE_CHECKING:
     from autorecompute.backends.torch.find.detection import Detected
     from autorecompute.backends.torch.switch.switchboard import Site, Switchboard
     from autorecompute.memory import Machine
+
+    Survey = tuple[Steps | None, str]  # what steps take, or why nobody can tell
 
 
 def interactions_of(found: Detected, board: Switchboard) -> Iterator[tuple[Choice, Choice]]:
@@ -376,3 +379,15 @@ def bytes_of(model: Module) -> int:
     """Return the bytes of parameters and buffers."""
     storages = Storages()
     return sum(storages.see(tensor)[1] for tensor in (*model.parameters(), *model.buffers()))
+
+
+def surveyed(root: Module, survey: Callable[[], Survey]) -> tuple[Survey, int]:
+    """Survey the model, and weigh what that leaves in this process; 0 where an allocator of its own counts tensors."""
+    if next(root.parameters()).device.type != "cpu":
+        return survey(), 0
+    meter = HostMeter()
+    meter.release()
+    held_bytes = meter.held_bytes()
+    told = survey()
+    meter.release()
+    return told, max(0, meter.held_bytes() - held_bytes)

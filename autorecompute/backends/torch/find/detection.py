@@ -181,7 +181,11 @@ def detect(
         **_attention(seen, structure),
         **_operators(seen, programs, storages),
         **(_heads(seen) if drops else {}),
-        **{Site(name, (CHUNK,), tuple(paths)): Saving(saved, 0.0) for name, paths in heads.items()},
+        **{
+            Site(name, (CHUNK,), tuple(paths)): Saving(saved, 0.0)
+            for name, paths in heads.items()
+            if drops and not _reason(seen, paths)
+        },
     }
     large = [site for site, saving in found.items() if saving.at(seen.batch) > LEAST_SHARE * saved]
     sites = sorted(large, key=lambda site: -found[site].at(seen.batch))

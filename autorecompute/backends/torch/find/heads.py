@@ -102,15 +102,19 @@ class Heads:
 
 
 def heads_in(choices: Iterable[Choice], model: Module) -> dict[str, tuple[str, ...]]:
-    """Return the paths of the layers whose logits choices make in chunks, by the names of their sites."""
-    found = {}
+    """Return the paths of the layers whose logits choices make in chunks, by the names of their sites.
+
+    A site that is no layer is known where it is an adapted one, as with LoRA: a few layers, of which those that are as
+    wide as the base give logits. Of any other nothing is known.
+    """
+    found, modules = {}, dict(model.named_modules())
     for name in {one.site for one in choices if one.option == CHUNK}:
-        outer, inner = name.removesuffix(HEAD), dict(model.named_modules())
-        layers = {path: one for path, one in inner.items() if is_within(path, outer) and _is_plain(one)}
-        words = max((one.out_features for one in layers.values()), default=0)
-        if words:
-            found[name] = tuple(path for path, one in layers.items() if one.out_features == words)
-    return found
+        outer = name.removesuffix(HEAD)
+        base = getattr(modules.get(outer), "base_layer", modules.get(outer)) if outer else None
+        if isinstance(base, Linear):
+            layers = {path: one for path, one in modules.items() if is_within(path, outer) and _is_plain(one)}
+            found[name] = tuple(path for path, one in layers.items() if one.out_features == base.out_features)
+    return {name: paths for name, paths in found.items() if paths}
 
 
 def _is_plain(module: Module) -> bool:

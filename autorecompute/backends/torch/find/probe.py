@@ -5,6 +5,7 @@ from __future__ import annotations
 import contextlib
 import dataclasses
 import functools
+import threading
 from types import MappingProxyType
 from typing import TYPE_CHECKING, Any, Self
 
@@ -135,6 +136,7 @@ class Probe(TorchDispatchMode):  # type: ignore[misc]
         self._paths = {id(module): path for path, module in model.named_modules()}
         self._units, self._compiled, self._visit, self._times = set(units), compiled, visit, calls
         self._refuses_caches, self._chunked = refuses_caches, chunked
+        self._thread = threading.get_ident()
         self._stack: list[str] = []
         self._kept: list[list[Tensor]] = []
         self._mark = torch.ones(1, requires_grad=True)
@@ -271,6 +273,8 @@ class Probe(TorchDispatchMode):  # type: ignore[misc]
             intercept_attention(on=False)
 
     def _around(self, forward: Callable[..., Any], module: Module, /, *args: Any, **kwargs: Any) -> Any:
+        if threading.get_ident() != self._thread:  # what another thread runs is no part of this pass
+            return forward(*args, **kwargs)
         path = self._paths[id(module)]
         for inside in self._inside:
             inside.add(path)

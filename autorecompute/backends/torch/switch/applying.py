@@ -5,6 +5,7 @@ from __future__ import annotations
 import atexit
 import contextlib
 import functools
+import itertools
 import logging
 import os
 import sys
@@ -78,8 +79,7 @@ class Roots:
         self._optimizers: weakref.WeakSet[Optimizer] = weakref.WeakSet()
         self._roots: weakref.WeakSet[Module] = weakref.WeakSet()
         self._others: weakref.WeakSet[Module] = weakref.WeakSet()
-        self._is_on = self.is_transformed = False
-        self._inside, self._lock = threading.local(), threading.Lock()
+        self._is_inside = self._is_on = self.is_transformed = False
         self.samples: int | None = None
         self._on_failure: Callable[[Exception], None] = lambda _error: None
         self._put: list[tuple[Any, str, Any, Any]] = []
@@ -95,7 +95,7 @@ class Roots:
         @functools.wraps(call)
         def call_and_tell(module: Module, *args: Any, **kwargs: Any) -> Any:
             # First what the compiler takes for settled: it traces this, where nothing may be told and nothing guarded.
-            if torch.compiler.is_compiling() or hasattr(self._inside, "root") or not module.training:
+            if torch.compiler.is_compiling() or self._is_inside or not module.training:
                 return call(module, *args, **kwargs)
             if not self._is_on or not torch.is_grad_enabled() or not self._is_root(module):
                 return call(module, *args, **kwargs)
@@ -151,13 +151,12 @@ class Roots:
         return True
 
     def _run(self, root: Module, call: Callable[..., Any], args: Sequence[Any], kwargs: Mapping[str, Any]) -> Any:
-        self._inside.root = root
+        self._is_inside = True
         if self.samples is not None:
             batch = observe_batch([*args, *kwargs.values()])
             args, kwargs = (slice_batch(given, batch, self.samples) for given in (tuple(args), dict(kwargs)))
         try:
-            with self._lock:  # a thread of the script's waits while another one's call is looked at
-                self._about_to_run(root, args, kwargs)
+            self._about_to_run(root, args, kwargs)
             try:
                 result = call(*args, **kwargs)
             except Exception as error:
@@ -165,7 +164,7 @@ class Roots:
                 raise
             self._has_run(root, result)
         finally:
-            del self._inside.root
+            self._is_inside = False
         return result
 
 
@@ -291,11 +290,16 @@ def apply(model: Module, plans: str | os.PathLike[str] | None = None) -> None:
 
 
 def _apply_at_first_call(wanted: PlansFile, model: Module) -> None:
+    lock, begun = threading.Lock(), threading.Event()
+
     def begin(forward: Callable[..., Any], module: Module, /, *args: Any, **kwargs: Any) -> Any:
         if not module.training or not torch.is_grad_enabled():
             return forward(*args, **kwargs)
-        release(module)
-        apply_now(wanted, module, args, kwargs)
+        with lock:  # another thread of the script's may make its first call now
+            if not begun.is_set():
+                release(module)
+                apply_now(wanted, module, args, kwargs)
+                begun.set()
         return module.forward(*args, **kwargs)
 
     if not is_sharded(model):
@@ -348,13 +352,14 @@ def apply_now(
     if wanted.replaces_checkpointing:
         own_checkpoints.replace()
         own_checkpoints.prepare(model)
-    with thawed(frozen_in(model, optimizers or ())):
-        tuned = Tuned.of(model, args, kwargs, known=wanted.choices)
-        if _missing(wanted, tuned.board):  # another length may drop what is not there beside chunks of logits
-            tuned = Tuned.of(model, args, kwargs)
-    if optimizers is None and _missing(wanted, tuned.board):
-        with thawed(frozen_in(model, None)):
-            tuned = Tuned.of(model, args, kwargs)
+    # Where nobody knows the optimizers, what is frozen may train later. Another length may drop what is not there
+    # beside chunks of logits: that look is the last, as it makes them whole.
+    trained = [optimizers or (), *([None] if optimizers is None else [])]
+    for known, trainers in itertools.product([wanted.choices, ()], trained):
+        with thawed(frozen_in(model, trainers)):
+            tuned = Tuned.of(model, args, kwargs, known=known)
+        if not _missing(wanted, tuned.board):
+            break
     if wanted.replaces_checkpointing:
         own_checkpoints.require_off(tuned.found.refusals)
     _accept(wanted, tuned.board)

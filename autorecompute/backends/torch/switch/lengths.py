@@ -94,7 +94,7 @@ def call_at_length(args: Sequence[Any], kwargs: Mapping[str, Any], length: int) 
     """
     given = at_length((tuple(args), dict(kwargs)), observe_batch([*args, *kwargs.values()]), length)
     if given is None:
-        raise ScriptError(NO_LENGTH.format(longest=length))
+        raise ScriptError("the batch has no length: --longest is for texts, with their tokens in the second dimension")
     positional, named = given
     return positional, named
 
