@@ -93,6 +93,7 @@ class LengthTuner:
 
         ``None`` where that comes down to the bucket before it, where the config is no faster, or for want of time.
         """
+        wanted = length
         for _ in range(ATTEMPTS):
             if not self._context.budget.allows(Task.START, Task.TRIAL, Task.TRIAL, Task.CHECK):
                 self.why_not.append(f"{NO_TIME} batches of {length} tokens and fewer")
@@ -105,7 +106,7 @@ class LengthTuner:
             length = round(length * (1 - over)) // MULTIPLE * MULTIPLE - MULTIPLE
             if length <= shorter:
                 break
-        self.why_not.append(f"no config of their own for batches of {length} tokens: none held the limit")
+        self.why_not.append(f"batches of {wanted} tokens have no config of their own: what should fit needed too much")
         return None
 
     def plan(self) -> list[tuple[int, Config]]:

@@ -114,7 +114,7 @@ def breaking(change):
 @pytest.mark.parametrize(
     ("change", "note"),
     [
-        (lambda _, one: dataclasses.replace(one, peak_bytes=LIMIT + MIB), "none held the limit"),
+        (lambda _, one: dataclasses.replace(one, peak_bytes=LIMIT + MIB), "what should fit needed too much"),
         (lambda _, one: dataclasses.replace(one, step_seconds=(1.0,) * len(one.step_seconds)), "no faster"),
         (lambda _, one: dataclasses.replace(one, outcome=Outcome.OOM, peak_bytes=None, step_seconds=()), "oom"),
     ],
