@@ -5,6 +5,7 @@ A message says what happened and, in its last sentence, what to do next; the com
 
 from __future__ import annotations
 
+import logging
 from typing import ClassVar
 
 
@@ -95,3 +96,9 @@ def last_line(error: BaseException) -> str:
     """Return the last line of its text that says anything; its type where there is none."""
     lines = [line.strip() for line in str(error).splitlines() if line.strip()]
     return lines[-1] if lines else type(error).__name__
+
+
+def log(level: int, text: str) -> None:
+    """Tell the log. Where a program has set none up, Python prints the words alone, so they say who speaks."""
+    own = logging.getLogger("autorecompute")
+    own.log(level, "%s%s", "" if own.hasHandlers() else f"{own.name}: ", text)

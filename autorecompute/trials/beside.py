@@ -157,7 +157,9 @@ class TrainingBench(Bench):
     def _measured_beside(self, config: Config, message: Measurement, *, is_in_turn: bool) -> Measurement:
         if not message.outcome.is_measured:
             if self._length == self._job.longest and message.outcome is not Outcome.WRONG_GRADIENT:
-                raise ScriptError(f"a step of {self._length} tokens beside the training fails: {message.message}")
+                limit = " (a model may take no more than max_position_embeddings)"
+                where = f"a step of {self._length} tokens beside the training fails{limit}"
+                raise ScriptError(f"{where}: {message.message}")
             return message
         self._count(config, message, idle_steps=0)
         return mark_busy_host(message if is_in_turn else self._of_whole_step(config, message))

@@ -86,6 +86,7 @@ class LengthTuner:
                 break
             if bucket is not None:
                 buckets.append(bucket)
+                self.why_not.clear()  # it is for the shorter ones, too
         return tuple(buckets)
 
     def _measure_up_to(self, length: int, config: Config, shorter: int) -> Bucket | None:

@@ -20,7 +20,7 @@ from typing import TYPE_CHECKING, Any
 
 from autorecompute import codec, result
 from autorecompute.backends import registry
-from autorecompute.errors import SetupError, UsageError
+from autorecompute.errors import SetupError, UsageError, log
 from autorecompute.units import MIB, format_bytes, format_count, parse_bytes
 from autorecompute.worker import hooks, script
 from autorecompute.worker.guard import Guard, TrainingAgent
@@ -135,9 +135,6 @@ def _parameters_of(optimizer: Any) -> list[Any]:
     return [parameter for group in optimizer.param_groups for parameter in group["params"]]
 
 
-_LOG = logging.getLogger("autorecompute")
-
-
 def tune_from_here(  # noqa: PLR0913  (what a user may say)
     model: Any,
     optimizers: Any,
@@ -158,18 +155,13 @@ def tune_from_here(  # noqa: PLR0913  (what a user may say)
         _describe_program(type(model).__name__, tuning_steps), limit_bytes=limit_bytes, study=study, longest=longest
     )
     if not _LEAVE and registry.is_decided():
-        _say(logging.INFO, "nothing is tuned from here: this process was started with what to recompute")
+        log(logging.INFO, "nothing is tuned from here: this process was started with what to recompute")
         return
     try:
         _begin(request, given)
     except Exception as error:  # noqa: BLE001  (nothing of ours may end the training)
         if is_first():
-            _say(logging.WARNING, f"the training goes on without autorecompute: {error}")
-
-
-def _say(level: int, text: str) -> None:
-    """Tell the log. Where a program has set none up, Python prints the words alone, so they say who speaks."""
-    _LOG.log(level, "%s%s", "" if _LOG.hasHandlers() else f"{_LOG.name}: ", text)
+            log(logging.WARNING, f"the training goes on without autorecompute: {error}")
 
 
 _LEAVE: list[Callable[[], None]] = []  # what ends the search beside this process, and its config, if there is one
@@ -183,7 +175,7 @@ def _begin(request: SearchRequest, optimizers: list[Any]) -> None:
     settings = Settings(
         backend=registry.plain_name(), search=request, tuning_steps=request.steps, longest=request.longest
     )
-    guard, detach = follow_training(None, settings, _say, optimizers)
+    guard, detach = follow_training(None, settings, log, optimizers)
     # The last exception that nobody has caught: an interpreter goes on after it, and a script ends.
     error_before = getattr(sys, "last_value", None)
 
@@ -203,7 +195,7 @@ def _begin(request: SearchRequest, optimizers: list[Any]) -> None:
     limit = "" if request.limit_bytes is None else f" under {format_bytes(request.limit_bytes)}"
     steps = format_count(request.steps, "step")
     if is_first():
-        _say(logging.INFO, f"looking for what to recompute{limit}, in {steps} of this training at most")
+        log(logging.INFO, f"looking for what to recompute{limit}, in {steps} of this training at most")
 
 
 def _describe_program(name: str, steps: int) -> SearchRequest:

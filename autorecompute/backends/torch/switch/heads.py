@@ -14,15 +14,13 @@ from autorecompute.backends.torch.find.refusals import is_transformed
 from autorecompute.backends.torch.find.structure import is_named
 from autorecompute.backends.torch.switch.chunks import STEPS, Autocast, Origin, Recipe, Term
 from autorecompute.backends.torch.switch.logits import Logits
+from autorecompute.errors import log
 
 if TYPE_CHECKING:
     from collections.abc import Callable
 
     from torch.nn import Linear
     from torch.optim import Optimizer
-
-
-_LOG = logging.getLogger("autorecompute")
 
 
 class Head:
@@ -45,17 +43,18 @@ class Head:
             return
         self.made += 1
         if self.made == 1:
-            _LOG.warning("the logits of %s are made, and take memory: something else than a loss uses them", self.path)
+            told = f"the logits of {self.path} are made, and take memory: something else than a loss uses them"
+            log(logging.WARNING, told)
 
     def keep_from_now(self) -> None:
         """Make logits before each step of the optimizer from now on: some were looked at behind one."""
         if not self._is_kept:
             self._is_kept = True
             register_optimizer_step_pre_hook(torch.compiler.disable(self._keep))
-            _LOG.warning(
-                "the logits of %s are used after optimizer.step(): these are made with the new weight. From the next "
-                "step on they are made before it, and take memory",
-                self.path,
+            log(
+                logging.WARNING,
+                f"the logits of {self.path} are used after optimizer.step(): these are made with the new weight. From "
+                "the next step on they are made before it, and take memory",
             )
 
     def _keep(self, optimizer: Optimizer, *_: Any) -> None:

@@ -18,7 +18,7 @@ from autorecompute.backends.torch.fake.tensors import is_fake
 from autorecompute.backends.torch.find.identity import sizes_of
 from autorecompute.backends.torch.switch.intercepting import can_be_intercepted
 from autorecompute.backends.torch.switch.logits import Logits
-from autorecompute.errors import ScriptError
+from autorecompute.errors import ScriptError, log
 from autorecompute.plans.savings import SEQUENCE
 
 if TYPE_CHECKING:
@@ -28,9 +28,6 @@ if TYPE_CHECKING:
 
     from autorecompute.backends.torch.switch.switchboard import Switchboard
     from autorecompute.plans import Config, Lengths
-
-
-_LOG = logging.getLogger("autorecompute")
 
 
 class GivenLength:
@@ -288,7 +285,7 @@ class ByLength:
     def _tell(self, text: str) -> None:
         if text not in self._told:
             self._told.add(text)
-            _LOG.warning(text)
+            log(logging.WARNING, text)
 
 
 CALLED_AGAIN = "the model is called again before its backward pass, and keeps the config of the first call"
