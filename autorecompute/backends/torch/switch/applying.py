@@ -355,7 +355,8 @@ def apply_now(
     # Where nobody knows the optimizers, what is frozen may train later. Another length may drop what is not there
     # beside chunks of logits: that look is the last, as it makes them whole.
     trained = [optimizers or (), *([None] if optimizers is None else [])]
-    for known, trainers in itertools.product([wanted.choices, ()], trained):
+    looks = [wanted.choices, ()] if heads_in(wanted.choices, model) else [()]
+    for known, trainers in itertools.product(looks, trained):
         with thawed(frozen_in(model, trainers)):
             tuned = Tuned.of(model, args, kwargs, known=known)
         if not _missing(wanted, tuned.board):
