@@ -314,7 +314,7 @@ def summarize_search(  # noqa: PLR0913  (all that is known)
     elif best is None:
         tried, limit = format_count(len(trials), "config"), format_bytes(limit_bytes)
         peaks = [trial.measurement.peak_bytes for trial in trials if trial.measurement.peak_bytes is not None]
-        least = f"; the least peak was {format_bytes(min(peaks))}" if peaks else ""
+        least = f"; the least peak was {format_bytes(min(peaks))}, a limit needs that" if peaks else ""
         end = f"keeping the current config: {tried} tried, and none can be used at {limit}{least}"
     else:
         end, cost = describe(best), f"The trials took {format_count(spent_steps, 'step')}"
