@@ -157,7 +157,8 @@ class TrainingBench(Bench):
     def _measured_beside(self, config: Config, message: Measurement, *, is_in_turn: bool) -> Measurement:
         if not message.outcome.is_measured:
             if self._length == self._job.longest and message.outcome is not Outcome.WRONG_GRADIENT:
-                limit = " (a model may take no more than max_position_embeddings)"
+                raises = message.outcome is Outcome.SCRIPT_ERROR
+                limit = " (a model may take no more than max_position_embeddings)" if raises else ""
                 where = f"a step of {self._length} tokens beside the training fails{limit}"
                 raise ScriptError(f"{where}: {message.message}")
             return message

@@ -34,6 +34,8 @@ TURNS = 4  # steps in which it is timed, in turns with the config of the longest
 NO_TIME = "no time to measure a config for"
 """Begins a warning of an answer whose shorter batches are to be measured by the next run."""
 
+NEEDED_TOO_MUCH = "what should fit needed too much"
+
 ATTEMPTS = 3  # so many lengths are tried of a config that misses the limit by a little
 MULTIPLE = 8  # lengths at which buckets end are multiples of so many tokens
 
@@ -82,11 +84,11 @@ class LengthTuner:
             try:
                 bucket = self._measure_up_to(length, config, shorter)
             except OutOfTime:  # a training has no steps left for it
-                self.why_not.append(f"{NO_TIME} batches of {length} tokens and fewer")
+                self.why_not.append(f"{NO_TIME} batches of {shorter + 1} to {length} tokens")
                 break
             if bucket is not None:
                 buckets.append(bucket)
-                self.why_not.clear()  # it is for the shorter ones, too
+                self.why_not = [text for text in self.why_not if NEEDED_TOO_MUCH not in text]  # it is for these, too
         return tuple(buckets)
 
     def _measure_up_to(self, length: int, config: Config, shorter: int) -> Bucket | None:
@@ -97,7 +99,7 @@ class LengthTuner:
         wanted = length
         for _ in range(ATTEMPTS):
             if not self._context.budget.allows(Task.START, Task.TRIAL, Task.TRIAL, Task.CHECK):
-                self.why_not.append(f"{NO_TIME} batches of {length} tokens and fewer")
+                self.why_not.append(f"{NO_TIME} batches of {shorter + 1} to {length} tokens")
                 return None
             found = self._measure(length, config)
             if isinstance(found, Bucket) or found is None:
@@ -107,7 +109,7 @@ class LengthTuner:
             length = round(length * (1 - over)) // MULTIPLE * MULTIPLE - MULTIPLE
             if length <= shorter:
                 break
-        self.why_not.append(f"batches of {wanted} tokens have no config of their own: what should fit needed too much")
+        self.why_not.append(f"batches of {wanted} tokens have no config of their own: {NEEDED_TOO_MUCH}")
         return None
 
     def plan(self) -> list[tuple[int, Config]]:

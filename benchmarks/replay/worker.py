@@ -60,7 +60,7 @@ class ReplayedBench:
         """No process to end."""
 
     def detect(self):
-        """What the table was recorded of."""
+        """Return what the table was recorded of."""
         return self.detection
 
     def measure(self, config, effort):

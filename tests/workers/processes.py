@@ -32,7 +32,7 @@ class Worker(Workplace):
 
     @property
     def configs(self):
-        """What it measured itself."""
+        """Return what it measured itself."""
         return self.study(STUDY).configs
 
     @functools.cached_property

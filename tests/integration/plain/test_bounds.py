@@ -20,7 +20,7 @@ LONGEST_SECONDS = 2 * HOUR
 """Far longer than a step or a swap takes on any machine, and shorter than a jump of the clock."""
 
 MODULES_BYTES = 24 * MIB
-"""What this tool's own modules take beside the script, at most."""
+"""Hold what this tool's own modules take beside the script."""
 
 
 def test_a_limit_below_rest_ends_before_the_first_step(workplace):

@@ -93,6 +93,6 @@ Path("checkpoint.pt").touch()
 
 
 def test_a_script_that_starts_runs_in_trackers_starts_none_when_it_is_tuned(workplace, tune):
-    """What else it writes stays where it put it."""
+    """Leave what else it writes where it put it."""
     tune(TRACKS)
     assert {path.name for path in workplace.path.iterdir()} == {"script.py", "studies", "checkpoint.pt"}
