@@ -160,3 +160,21 @@ def test_an_answer_without_recompute_holds_for_every_length(tune):
 def test_a_training_system_whose_batches_keep_their_length_is_refused(make_tuning):
     with pytest.raises(UsageError, match="The backend fake cannot give batches another length"):
         make_tuning(longest=LONGEST).run()
+
+
+@pytest.mark.parametrize(
+    ("change", "is_told"),
+    [
+        ({"peak_bytes": LIMIT + 900 * MIB}, False),
+        ({"outcome": Outcome.OOM, "peak_bytes": None, "step_seconds": ()}, True),
+    ],
+    ids=["it needs too much", "it fails"],
+)
+def test_a_longer_bucket_makes_up_for_memory_and_for_no_other_reason(change, is_told, tune):
+    def broken(config, one):
+        return dataclasses.replace(one, **change) if config.is_none else one
+
+    _, tuning, best = tune(breaking(broken))
+    assert best.buckets
+    assert not any(bucket.config.is_none for bucket in best.buckets)
+    assert bool(tuning.folder.result().warnings) == is_told
